@@ -4,8 +4,9 @@
 use std::collections::BTreeMap;
 
 use vestibule_model::finding::Finding;
+use vestibule_model::gateway::ListenerSet;
 use vestibule_model::key::ObjectKey;
-use vestibule_model::object::{ListenerSet, Object};
+use vestibule_model::object::Object;
 use vestibule_model::policy::Policy;
 use vestibule_operator::translate::Translator;
 use vestibule_webhook::{AdmissionState, Operation, Review, Reviewer};

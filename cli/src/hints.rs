@@ -4,11 +4,12 @@
 use std::collections::BTreeMap;
 
 use vestibule_model::condition::Reason;
-use vestibule_model::conflict::Transport;
 use vestibule_model::finding::{Finding, Severity};
+use vestibule_model::gateway::{Gateway, Listener, ListenerSet};
 use vestibule_model::key::{Kind, ObjectKey, ObjectName, ParentKey};
 use vestibule_model::merge::SetVerdict;
-use vestibule_model::object::{Gateway, Listener, ListenerSet, Object};
+use vestibule_model::object::Object;
+use vestibule_model::protocol::Transport;
 use vestibule_model::route::Route;
 use vestibule_operator::translate::Translator;
 

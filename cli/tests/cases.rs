@@ -18,11 +18,13 @@ use std::process::Command;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use vestibule_crds::yaml;
-use vestibule_model::condition::{Condition, ConditionType, ProgrammedBasis, Reason};
+use vestibule_model::condition::{Address, Condition, ConditionType, ProgrammedBasis, Reason};
 use vestibule_model::finding::{Finding, Severity};
 use vestibule_model::key::ObjectKey;
-use vestibule_model::object::{Address, Object, Port, ServiceParameters};
+use vestibule_model::object::Object;
+use vestibule_model::parameters::ServiceParameters;
 use vestibule_model::policy::Policy;
+use vestibule_model::protocol::Port;
 use vestibule_operator::translate::{
     Assigned, Binds, CONTROLLER, Change, ClaimMode, DesiredService, Output, ServiceSettings,
     Settings, Status, Translator,

@@ -4,10 +4,11 @@
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use vestibule_model::condition::Reason;
-use vestibule_model::conflict::Transport;
 use vestibule_model::finding::Finding;
 use vestibule_model::key::{Kind, ObjectKey};
-use vestibule_model::object::{Meta, Object};
+use vestibule_model::meta::Meta;
+use vestibule_model::object::Object;
+use vestibule_model::protocol::Transport;
 
 use crate::text::{one_line, plain, word};
 use crate::unknown::UnknownFields;

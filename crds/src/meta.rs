@@ -5,7 +5,7 @@ use std::sync::Arc;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use vestibule_model::issuer::{ANNOTATIONS, IssuerAnnotations};
 use vestibule_model::key::ObjectName;
-use vestibule_model::object::Meta;
+use vestibule_model::meta::Meta;
 
 /// What every object carries; a time that is absent is the epoch.
 pub(crate) fn convert(meta: &ObjectMeta) -> Meta {

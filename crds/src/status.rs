@@ -6,11 +6,11 @@
 
 use serde_json::{Map, Value, json};
 use vestibule_model::condition::{
-    ClassStatus, Condition, ConditionType, GrantStatus, IssuerStatus, ListenersStatus,
+    Address, ClassStatus, Condition, ConditionType, GrantStatus, IssuerStatus, ListenersStatus,
     PolicyStatus, ProgrammedBasis, RouteStatus,
 };
 use vestibule_model::key::GATEWAY_GROUP;
-use vestibule_model::object::{Address, ParentRef};
+use vestibule_model::reference::ParentRef;
 
 /// Conditions per list (`MaxItems` of every list of conditions).
 const MAX_CONDITIONS: usize = 8;

@@ -8,7 +8,7 @@ use vestibule_model::condition::{
     ProgrammedBasis, Reason, RouteParentStatus, RouteStatus,
 };
 use vestibule_model::key::ObjectName;
-use vestibule_model::object::ParentRef;
+use vestibule_model::reference::ParentRef;
 
 use super::*;
 

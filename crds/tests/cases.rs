@@ -2,11 +2,12 @@
 
 use serde_json::{Value, json};
 use vestibule_crds::{Decoded, decode, flatten, yaml};
-use vestibule_model::conflict::Transport;
 use vestibule_model::finding::{Finding, Severity};
+use vestibule_model::gateway::{Listener, TlsMode};
 use vestibule_model::hostname::HostPattern;
 use vestibule_model::key::{Kind, ObjectKey, ObjectName};
-use vestibule_model::object::{Listener, Object, TlsMode};
+use vestibule_model::object::Object;
+use vestibule_model::protocol::Transport;
 use vestibule_model::selector::NamespaceScope;
 
 fn line(finding: &Finding, within: &str) -> String {

@@ -6,10 +6,11 @@ use vestibule_crds::status::{Observed, grant as render};
 use vestibule_model::condition::{Condition, ConditionType, GrantStatus, Reason};
 use vestibule_model::finding::Finding;
 use vestibule_model::hostname::{HostPattern, Hostname};
+use vestibule_model::hostname_grant::{GrantLimits, HostnameGrant};
 use vestibule_model::key::ObjectName;
-use vestibule_model::object::{Object, Protocol};
-use vestibule_model::ownership::{GrantLimits, HostnameGrant};
+use vestibule_model::object::Object;
 use vestibule_model::path::PathPrefix;
+use vestibule_model::protocol::Protocol;
 use vestibule_model::selector::Requirement;
 
 fn read(spec: &Value) -> HostnameGrant {

@@ -4,7 +4,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use vestibule_model::path::PathPrefix;
-use vestibule_proxy::http::EscapedSlashes::{Keep, Refuse};
+use vestibule_proxy::limits::EscapedSlashes::{Keep, Refuse};
 use vestibule_proxy::http::path::{Unclear, check};
 
 type Elements = Vec<Vec<u8>>;

@@ -13,7 +13,7 @@ use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use hyper::header::{COOKIE, HeaderMap, HeaderName, HeaderValue};
 use libfuzzer_sys::fuzz_target;
 use sha2::{Digest, Sha256};
-use vestibule_proxy::http::session::{Carrier, MAX_TEXT, Session};
+use vestibule_proxy::http_route::session::{Carrier, MAX_TEXT, Session};
 
 const NAME: &str = "sticky";
 const NOW: u32 = 1_800_000_000;

@@ -5,12 +5,13 @@
 //! ListenerSet reaches that set's listeners, kind Gateway only `Gateway.spec.listeners`.
 
 use crate::condition::Reason;
-use crate::conflict::Transport;
 use crate::finding::Finding;
+use crate::gateway::{Gateway, Listener, ListenerSet};
 use crate::hostname::HostPattern;
 use crate::key::{GATEWAY_GROUP, ListenerKey, ParentKey};
-use crate::object::{Gateway, Listener, ListenerSet, ParentRef, PortRoute, Protocol};
-use crate::route::Route;
+use crate::protocol::{Protocol, Transport};
+use crate::reference::ParentRef;
+use crate::route::{PortRoute, Route};
 use crate::selector::Labels;
 
 /// Whether `gateway` lets `set` in; `labels` are those of the set's namespace.

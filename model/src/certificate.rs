@@ -13,8 +13,6 @@ use std::time::Duration;
 
 use crate::condition::Reason;
 use crate::finding::Finding;
-use crate::hostname::{HostPattern, Hostname};
-use crate::object::{Listener, TlsMode};
 use crate::selector::Labels;
 
 pub use alternative::{
@@ -36,7 +34,7 @@ pub const ACME_LABEL: &str = "vestibule.dev/acme";
 pub struct CertificateAnnotations {
     /// What they say.
     pub options: Arc<CertificateOptions>,
-    /// What is wrong with them by themselves; see [`Self::problems`].
+    /// What is wrong with them by themselves; see [`crate::annotations::certificate_problems`].
     pub findings: Vec<Finding>,
 }
 
@@ -91,36 +89,6 @@ impl CertificateAnnotations {
         }
         left_out
     }
-
-    /// What is wrong with them on an object with these listeners. A refusal means that cert-manager is asked
-    /// for nothing.
-    #[must_use]
-    pub fn problems(&self, listeners: &[Listener]) -> Vec<Finding> {
-        let mut problems = self.findings.clone();
-        if let Some(name) = &self.options.common_name
-            && !carries(listeners, name)
-        {
-            problems.push(Finding::refused(
-                Reason::InvalidAnnotation,
-                "metadata.annotations[cert-manager.io/common-name]",
-                "is no hostname of a listener of this object that terminates TLS, so no certificate is requested",
-                "name one of them, or remove it",
-            ));
-        }
-        problems
-    }
-}
-
-/// Whether a listener that terminates TLS has this hostname.
-fn carries(listeners: &[Listener], name: &str) -> bool {
-    let Ok(name) = Hostname::parse(name) else {
-        return false;
-    };
-    let exact = HostPattern::Exact(name);
-    listeners.iter().any(|listener| {
-        let tls = listener.tls.as_ref();
-        tls.is_some_and(|tls| tls.mode == TlsMode::Terminate) && listener.hostname == exact
-    })
 }
 
 /// What an object asks of its certificates. What is absent is the issuer's to decide.

@@ -13,12 +13,11 @@ use std::sync::Arc;
 
 use sha2::Digest as _;
 
-use crate::conflict::{Group, Transport};
 use crate::finding::Finding;
 use crate::hostname::HostPattern;
-use crate::key::ObjectName;
-use crate::merge::PortKey;
-use crate::object::{Meta, Port};
+use crate::key::{ObjectName, PortKey};
+use crate::meta::Meta;
+use crate::protocol::{Group, Port, Transport};
 
 /// Longest part of a Gateway's name in the name of an object, which has 253 characters at most.
 const MOST_OF_A_NAME: usize = 200;

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::key::{ListenerKey, ObjectName};
-use crate::object::{Address, ParentRef};
+use crate::reference::ParentRef;
 
 macro_rules! named {
     (@text $variant:ident) => { stringify!($variant) };
@@ -406,4 +407,13 @@ pub struct PolicyAncestor {
     pub gateway: ObjectName,
     /// Accepted and ResolvedRefs.
     pub conditions: Vec<Condition>,
+}
+
+/// An address where a Gateway is reached.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Address {
+    /// An IP address.
+    Ip(IpAddr),
+    /// A DNS name, as some load balancers have.
+    Hostname(Arc<str>),
 }

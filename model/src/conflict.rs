@@ -10,7 +10,7 @@
 //! namespace may not have its hostname takes no part here, and one whose namespace holds it comes before one that
 //! only asks for it, however old.
 //!
-//! [`PortClaims`] answers for one port.
+//! [`PortClaims`](crate::port::PortClaims) answers for one port.
 
 use std::sync::Arc;
 
@@ -18,9 +18,7 @@ use crate::condition::Reason;
 use crate::finding::Finding;
 use crate::hostname::HostPattern;
 use crate::key::{ListenerKey, ObjectName};
-use crate::object::Protocol;
-
-pub use crate::port::{Changed, Neighbour, PortClaims};
+use crate::protocol::{Group, Protocol, Transport};
 
 /// A claim's place in the merge order as upstream has it; less comes first. Whether it is held comes before it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -51,72 +49,6 @@ impl Precedence {
 
     pub(crate) fn is_own(&self) -> bool {
         matches!(self, Self::Gateway(_))
-    }
-}
-
-/// What protocols have to agree on to share a port.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Group {
-    /// HTTP.
-    Http,
-    /// HTTPS and TLS: told apart by server name.
-    Tls,
-    /// TCP and UDP: no names.
-    Raw,
-}
-
-/// The transport whose port numbers a protocol uses: TCP and UDP ports never meet.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Transport {
-    /// TCP
-    Tcp,
-    /// UDP
-    Udp,
-}
-
-impl Transport {
-    /// Every transport.
-    pub const ALL: [Self; 2] = [Self::Tcp, Self::Udp];
-
-    /// The text the API uses.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Tcp => "TCP",
-            Self::Udp => "UDP",
-        }
-    }
-
-    /// Reads the API's text.
-    #[must_use]
-    pub fn from_text(text: &str) -> Option<Self> {
-        match text {
-            "TCP" => Some(Self::Tcp),
-            "UDP" => Some(Self::Udp),
-            _ => None,
-        }
-    }
-}
-
-impl Protocol {
-    /// Its transport; `None` for protocols this release does not know.
-    #[must_use]
-    pub fn transport(&self) -> Option<Transport> {
-        match self {
-            Self::Http | Self::Https | Self::Tls | Self::Tcp => Some(Transport::Tcp),
-            Self::Udp => Some(Transport::Udp),
-            Self::Other(_) => None,
-        }
-    }
-
-    /// What it has to agree on with others on its port.
-    #[must_use]
-    pub fn group(&self) -> Group {
-        match self {
-            Self::Http => Group::Http,
-            Self::Https | Self::Tls => Group::Tls,
-            Self::Tcp | Self::Udp | Self::Other(_) => Group::Raw,
-        }
     }
 }
 

@@ -8,7 +8,8 @@
 use crate::condition::Reason;
 use crate::finding::Finding;
 use crate::key::{ObjectKey, ObjectName};
-use crate::object::{Reference, ReferenceGrant};
+use crate::object::ReferenceGrant;
+use crate::reference::Reference;
 
 /// A reference that may be followed. Only [`permit`] makes one.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -9,9 +9,11 @@ use std::time::Duration;
 use crate::finding::Finding;
 use crate::hostname::{HostPattern, Hostname};
 use crate::key::{Kind, ObjectKey, ObjectName};
-use crate::object::{BackendRef, Meta, ParentRef, Port, Reference};
+use crate::meta::Meta;
 use crate::origin::OriginPattern;
 use crate::pattern::Pattern;
+use crate::protocol::Port;
+use crate::reference::{BackendRef, ParentRef, Reference};
 
 /// HTTPRoute or GRPCRoute.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -6,11 +6,10 @@
 
 use std::sync::Arc;
 
-use crate::certificate::{CertificateAnnotations, CertificateOptions};
+use crate::certificate::CertificateOptions;
 use crate::condition::Reason;
 use crate::finding::Finding;
 use crate::key::ObjectName;
-use crate::object::{Gateway, Listener, ListenerSet};
 
 /// The issuer annotations of one object, as written. A name that is there and empty is a choice too, which nothing can
 /// be issued by: cert-manager 1.21 goes by presence when a ListenerSet inherits, so whoever writes it gets nothing of
@@ -183,69 +182,6 @@ pub fn choose(
                 ..finding
             }
         }),
-    }
-}
-
-/// Why a listener of a set is not issued for where cert-manager itself makes the certificates of ListenerSets: its set
-/// names an issuer of the built-in engine, and cert-manager follows the Gateway's annotation for it all the same. The
-/// two would write one Secret in turn.
-#[must_use]
-pub fn asked_twice(set: &ListenerSet, gateway: &Gateway, listener: &str) -> Option<Finding> {
-    let own = set.issuers.choice().ok()??;
-    // To cert-manager, our annotations beside its own on the Gateway are no contradiction.
-    let theirs = IssuerAnnotations {
-        acme_issuer: None,
-        acme_cluster_issuer: None,
-        ..gateway.issuers.clone()
-    };
-    theirs.choice().ok()??;
-    let twice = own.engine == Engine::Acme;
-    let excepted = Engine::CertManager.ignores(&set.certificates.options, listener);
-    (twice && !excepted).then(|| {
-        Finding::refused(
-            Reason::ContradictingIssuers,
-            "spec.parentRef",
-            format!(
-                "cert-manager makes the certificates of ListenerSets here and follows annotation {} of Gateway {}, so the issuer that this set names is not asked",
-                gateway.issuers.named().unwrap_or_default(),
-                gateway.name
-            ),
-            "name the listener in annotation cert-manager.io/ignore-tls-listeners, or name an issuer of cert-manager's instead",
-        )
-    })
-}
-
-/// What is wrong with the annotations of a ListenerSet about its certificates. Without `gateway`, which is not
-/// there (yet), only what it says itself is judged.
-#[must_use]
-pub fn problems_of_set(set: &ListenerSet, gateway: Option<&Gateway>) -> Vec<Finding> {
-    let choice = match gateway {
-        Some(gateway) => choose(&set.issuers, &gateway.issuers, &gateway.name),
-        None => set.issuers.choice(),
-    };
-    problems(choice, &set.certificates, &set.listeners)
-}
-
-/// What is wrong with the annotations of a Gateway about the certificates of its own listeners.
-#[must_use]
-pub fn problems_of_gateway(gateway: &Gateway) -> Vec<Finding> {
-    let choice = gateway.issuers.choice();
-    problems(choice, &gateway.certificates, &gateway.listeners)
-}
-
-fn problems(
-    choice: Result<Option<IssuerRef>, Finding>,
-    annotations: &CertificateAnnotations,
-    listeners: &[Listener],
-) -> Vec<Finding> {
-    match choice {
-        Err(finding) => vec![finding],
-        Ok(Some(issuer)) => match issuer.engine {
-            Engine::CertManager => annotations.problems(listeners),
-            // To it cert-manager's annotations say nothing, but for the names that they add.
-            Engine::Acme => annotations.left_out_by_acme(),
-        },
-        Ok(None) => Vec::new(),
     }
 }
 

@@ -6,7 +6,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::conflict::Transport;
+use crate::protocol::{Port, Transport};
 
 /// The kinds of objects that Vestibule reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -320,5 +320,28 @@ impl fmt::Display for ListenerKey {
 impl fmt::Debug for ListenerKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{self}")
+    }
+}
+
+/// A port of one Gateway.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PortKey {
+    /// The Gateway.
+    pub gateway: ObjectName,
+    /// The listeners' port.
+    pub port: Port,
+    /// TCP or UDP.
+    pub transport: Transport,
+}
+
+impl PortKey {
+    /// The least key of a Gateway.
+    #[must_use]
+    pub fn first_of(gateway: &ObjectName) -> Self {
+        Self {
+            gateway: gateway.clone(),
+            port: Port::MIN,
+            transport: Transport::Tcp,
+        }
     }
 }

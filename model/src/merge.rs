@@ -4,6 +4,7 @@
 //! the same facts. Each change returns whose verdict it may have changed; nothing else needs a look.
 
 mod names;
+mod ownership;
 mod preview;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,39 +12,19 @@ use std::sync::Arc;
 
 use crate::attach::{admit_set, supported_kinds};
 use crate::claim::ClaimKey;
-use crate::conflict::{Changed, Claim, Conflict, Neighbour, PortClaims, Precedence, Transport};
+use crate::conflict::{Claim, Conflict, Precedence};
 use crate::finding::Finding;
+use crate::gateway::{Gateway, GatewayClass, Listener, ListenerSet};
 use crate::hostname::HostPattern;
-use crate::key::{ListenerKey, ObjectKey, ObjectName, ParentKey};
+use crate::key::{ListenerKey, ObjectKey, ObjectName, ParentKey, PortKey};
 use crate::names::{GatewayNames, NameDecision, NameSource};
-use crate::object::{Gateway, GatewayClass, Listener, ListenerSet, Port, Protocol};
-use crate::ownership::{GrantChecks, Grants, Owners};
+use crate::ownership::{GrantChecks, Grants};
+use crate::port::{Changed, Neighbour, PortClaims};
+use crate::protocol::Protocol;
 use crate::selector::Labels;
 
 pub use names::RouteAsks;
-
-/// A port of one Gateway.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct PortKey {
-    /// The Gateway.
-    pub gateway: ObjectName,
-    /// The listeners' port.
-    pub port: Port,
-    /// TCP or UDP.
-    pub transport: Transport,
-}
-
-impl PortKey {
-    /// The least key of a Gateway.
-    #[must_use]
-    pub fn first_of(gateway: &ObjectName) -> Self {
-        Self {
-            gateway: gateway.clone(),
-            port: Port::MIN,
-            transport: Transport::Tcp,
-        }
-    }
-}
+pub use ownership::Owners;
 
 /// Whether a Gateway is there, and whether it is ours.
 type Presence = (bool, bool);

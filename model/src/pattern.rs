@@ -6,8 +6,6 @@
 //! of states to simulate and no cache to fill. Patterns whose automaton would be large (`[01]*1[01]{600}` would need
 //! 2⁶⁰⁰ states) are refused where they are written. [`Steps`] bounds all that one request may cost.
 
-pub mod budget;
-
 use std::cell::Cell;
 use std::fmt;
 use std::sync::Arc;

@@ -9,7 +9,7 @@ use crate::condition::Reason;
 use crate::endpoint::EndpointRules;
 use crate::finding::{Finding, Origin, Severity};
 use crate::hostname::HostPattern;
-use crate::object::TlsRoute;
+use crate::route::TlsRoute;
 
 /// Top-level names that are nobody's to give out (RFC 6761, RFC 2606, RFC 9476, and what ICANN keeps
 /// undelegated): names below them are private, and so are wildcards.

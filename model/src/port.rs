@@ -12,9 +12,10 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use crate::claim::Holder;
-use crate::conflict::{Claim, Group, Precedence};
+use crate::conflict::{Claim, Precedence};
 use crate::hostname::HostPattern;
 use crate::key::ListenerKey;
+use crate::protocol::Group;
 use crate::reversed::Patterns;
 
 pub use judge::PortClaimState;

@@ -1,9 +1,46 @@
-//! What routes of all kinds have in common.
+//! TLSRoute, TCPRoute and UDPRoute, and what routes of all kinds have in common.
 
+use crate::finding::Finding;
 use crate::hostname::HostPattern;
 use crate::http::{HttpRoute, HttpRule};
 use crate::key::{Kind, ObjectKey, ObjectName};
-use crate::object::{BackendRef, Meta, Object, ParentRef, PortRoute, TlsRoute};
+use crate::meta::Meta;
+use crate::protocol::Transport;
+use crate::reference::{BackendRef, ParentRef};
+
+/// TLSRoute.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TlsRoute {
+    /// Name.
+    pub name: ObjectName,
+    /// Metadata.
+    pub meta: Meta,
+    /// `spec.parentRefs`.
+    pub parents: Vec<ParentRef>,
+    /// `spec.hostnames` that are ones, with their index in the spec. Findings name the others.
+    pub hostnames: Vec<(usize, HostPattern)>,
+    /// `spec.rules[].backendRefs` of all rules (v1 has exactly one rule).
+    pub backends: Vec<BackendRef>,
+    /// What is wrong with it.
+    pub findings: Vec<Finding>,
+}
+
+/// TCPRoute or UDPRoute: everything that comes to a port.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PortRoute {
+    /// Which of the two.
+    pub transport: Transport,
+    /// Name.
+    pub name: ObjectName,
+    /// Metadata.
+    pub meta: Meta,
+    /// `spec.parentRefs`.
+    pub parents: Vec<ParentRef>,
+    /// `spec.rules[].backendRefs` of all rules (v1 has exactly one rule).
+    pub backends: Vec<BackendRef>,
+    /// What is wrong with it.
+    pub findings: Vec<Finding>,
+}
 
 /// A route of any kind.
 #[derive(Debug, Clone, Copy)]
@@ -113,19 +150,6 @@ impl<'a> Route<'a> {
         };
         self.backends()
             .chain(rules.iter().flat_map(HttpRule::mirrors))
-    }
-}
-
-impl Object {
-    /// The route that it is, if it is one.
-    #[must_use]
-    pub fn as_route(&self) -> Option<Route<'_>> {
-        match self {
-            Self::TlsRoute(route) => Some(Route::Tls(route)),
-            Self::HttpRoute(route) => Some(Route::Http(route)),
-            Self::PortRoute(route) => Some(Route::Port(route)),
-            _ => None,
-        }
     }
 }
 

@@ -8,7 +8,9 @@ use std::sync::Arc;
 use crate::finding::Finding;
 use crate::hostname::{HostPattern, Hostname};
 use crate::key::{Kind, ObjectName};
-use crate::object::{Meta, Port, Protocol, Reference};
+use crate::meta::Meta;
+use crate::protocol::{Port, Protocol};
+use crate::reference::Reference;
 
 /// `spec.tls` of a Gateway. It covers the listeners of its ListenerSets too.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -14,17 +14,15 @@ use vestibule_crds::gateway_api::selector_from_json;
 use vestibule_crds::watch::{CopiedAnnotations, CopiedError};
 use vestibule_model::certificate::AddressBlock;
 use vestibule_model::endpoint::{AuthorityRules, EndpointRules};
-use vestibule_model::object::ServiceParameters;
+use vestibule_model::parameters::ServiceParameters;
 use vestibule_model::policy::{MAX_RSA_BITS, Mode, NAMES_PER_NAMESPACE, Policy, REGEX_MIB};
 use vestibule_model::selector::{LabelSelector, Labels};
 use vestibule_model::service::{IpFamily, IpFamilyPolicy, ServiceType, TrafficPolicy};
-use vestibule_operator::acme;
 use vestibule_operator::certmanager::{self, Maker};
-use vestibule_operator::claims;
 use vestibule_operator::cluster::{self, lease, statuses};
-use vestibule_operator::internal_ca;
 use vestibule_operator::publish::auth::Fleets;
 use vestibule_operator::translate::{self, Binds, CONTROLLER, ClaimMode, ServiceSettings};
+use vestibule_operator::{acme, claims, internal_ca};
 
 /// The control plane of Vestibule: watches the cluster, configures the proxies, writes statuses.
 #[derive(Debug, Parser)]

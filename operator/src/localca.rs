@@ -9,11 +9,10 @@
 pub(crate) mod files;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
+use std::{fmt, io};
 
 use aws_lc_rs::hmac;
 use jiff::Timestamp;
@@ -25,7 +24,8 @@ use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 use vestibule_model::hostname::Hostname;
 use vestibule_model::key::{Kind, ObjectKey, ObjectName};
-use vestibule_model::object::{Meta, Object, Secret};
+use vestibule_model::meta::Meta;
+use vestibule_model::object::{Object, Secret};
 use zeroize::{Zeroize, Zeroizing};
 
 use crate::translate::{CertificateRequest, Change, SessionKey};

@@ -9,7 +9,7 @@ use std::time::Duration;
 use claims_support::*;
 use proptest::prelude::*;
 use vestibule_model::claim::{ClaimKey, Holder};
-use vestibule_model::conflict::Group;
+use vestibule_model::protocol::Group;
 use vestibule_operator::claims::{ClaimAction, ClaimRequest, WriteOutcome};
 use vestibule_operator::translate::ClaimState;
 

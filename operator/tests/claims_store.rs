@@ -6,8 +6,8 @@ mod claims_support;
 use std::time::Duration;
 
 use claims_support::*;
-use vestibule_model::conflict::Group;
 use vestibule_model::key::ObjectName;
+use vestibule_model::protocol::Group;
 use vestibule_operator::claims::{AT_ONCE, ClaimAction, Counts, GRACED, NOTED_AFTER, WriteOutcome};
 use vestibule_operator::translate::ClaimState;
 

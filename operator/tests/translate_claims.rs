@@ -9,15 +9,15 @@ use common::http::{Rule, http_route};
 use common::*;
 use vestibule_model::claim::{ClaimKey, Holder};
 use vestibule_model::condition::{ConditionType, Reason, Truth};
-use vestibule_model::conflict::{Group, Transport};
+use vestibule_model::gateway::{GatewayClass, Listener};
 use vestibule_model::hostname::Hostname;
+use vestibule_model::hostname_grant::HostnameGrant;
 use vestibule_model::http::{HttpMatch, PathMatch};
-use vestibule_model::key::{Kind, ObjectKey, ObjectName};
-use vestibule_model::merge::PortKey;
-use vestibule_model::object::{GatewayClass, Listener, Object, Port, Protocol};
-use vestibule_model::ownership::HostnameGrant;
+use vestibule_model::key::{Kind, ObjectKey, ObjectName, PortKey};
+use vestibule_model::object::Object;
 use vestibule_model::path::PathPrefix;
 use vestibule_model::policy::{Mode, Policy};
+use vestibule_model::protocol::{Group, Port, Protocol, Transport};
 use vestibule_model::selector::NamespaceScope;
 use vestibule_operator::translate::{
     Change, ClaimMode, ClaimState, Output, Settings, Status, Translator,

@@ -12,9 +12,10 @@ use vestibule_model::client_address::{
 use vestibule_model::condition::Reason;
 use vestibule_model::finding::Finding;
 use vestibule_model::key::{Kind, ObjectKey, ObjectName};
-use vestibule_model::object::{
-    GatewayParameters, LimitParameters, Meta, Object, Protocol, ServiceParameters,
-};
+use vestibule_model::meta::Meta;
+use vestibule_model::object::Object;
+use vestibule_model::parameters::{GatewayParameters, LimitParameters, ServiceParameters};
+use vestibule_model::protocol::Protocol;
 use vestibule_model::selector::NamespaceScope;
 use vestibule_operator::translate::{Change, Translator};
 use vestibule_stream::proto::{self, resource};

@@ -5,7 +5,8 @@ mod common;
 use common::*;
 use vestibule_model::condition::ProgrammedBasis;
 use vestibule_model::key::{Kind, ObjectKey};
-use vestibule_model::object::{Object, Port};
+use vestibule_model::object::Object;
+use vestibule_model::protocol::Port;
 use vestibule_model::selector::NamespaceScope;
 use vestibule_operator::translate::{Assigned, Change, Status, Translator, Work};
 
@@ -33,7 +34,9 @@ fn cluster(translator: &Translator) -> Vec<Change> {
     let ports = (10_000..).zip(translator.ports().iter().cloned());
     let ports = ports.map(|(internal, desired)| (desired, Port::new(internal)));
     let assigned = Assigned {
-        addresses: vec![vestibule_model::object::Address::Ip([192, 0, 2, 1].into())],
+        addresses: vec![vestibule_model::condition::Address::Ip(
+            [192, 0, 2, 1].into(),
+        )],
         sockets: std::collections::BTreeSet::new(),
         problem: None,
     };

@@ -9,9 +9,9 @@ use vestibule_model::client_address::ClientAddress;
 use vestibule_model::condition::Reason;
 use vestibule_model::finding::Finding;
 use vestibule_model::key::{Kind, ObjectKey, ObjectName};
-use vestibule_model::object::{
-    GatewayParameters, LimitParameters, Meta, Object, ServiceParameters,
-};
+use vestibule_model::meta::Meta;
+use vestibule_model::object::Object;
+use vestibule_model::parameters::{GatewayParameters, LimitParameters, ServiceParameters};
 use vestibule_model::selector::NamespaceScope;
 use vestibule_operator::translate::{Change, Translator};
 use vestibule_stream::proto::resource::Resource as Wire;
@@ -48,7 +48,7 @@ fn world() -> Vec<Object> {
     };
     edge.infrastructure.parameters = Some(parameters_at("own"));
     let mut other = listeners("other.example.com");
-    other[0].port = vestibule_model::object::Port::new(8443);
+    other[0].port = vestibule_model::protocol::Port::new(8443);
     vec![
         Object::GatewayClass(class),
         Object::Gateway(edge),

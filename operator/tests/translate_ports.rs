@@ -7,9 +7,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use common::*;
 use vestibule_model::condition::{ConditionType, Truth};
-use vestibule_model::conflict::Transport;
+use vestibule_model::gateway::Listener;
 use vestibule_model::key::{Kind, ObjectKey};
-use vestibule_model::object::{BackendRef, Listener, Object, ParentRef, Port, Protocol};
+use vestibule_model::object::Object;
+use vestibule_model::protocol::{Port, Protocol, Transport};
+use vestibule_model::reference::{BackendRef, ParentRef};
 use vestibule_model::selector::NamespaceScope;
 use vestibule_operator::translate::{
     Assigned, Change, DesiredPort, DesiredService, GatewayService, Status, Translator,

@@ -17,16 +17,17 @@ use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 use prost::Message as _;
 use vestibule_model::challenge::{ChallengeAnswer, ChallengeKey, ChallengeProof, ChallengeType};
-use vestibule_model::condition::Reason;
-use vestibule_model::conflict::Transport;
+use vestibule_model::condition::{Address, Reason};
 use vestibule_model::finding::Finding;
+use vestibule_model::gateway::{AddressRequest, Listener};
 use vestibule_model::hostname::{HostPattern, Hostname};
 use vestibule_model::issuance::{Issuance, IssuanceState};
 use vestibule_model::issuer::{Engine, IssuerAnnotations};
 use vestibule_model::key::{Kind, ObjectKey, ObjectName};
-use vestibule_model::object::{
-    Address, AddressRequest, BackendRef, Listener, Meta, Object, ParentRef, Port, Protocol,
-};
+use vestibule_model::meta::Meta;
+use vestibule_model::object::Object;
+use vestibule_model::protocol::{Port, Protocol, Transport};
+use vestibule_model::reference::{BackendRef, ParentRef};
 use vestibule_model::selector::NamespaceScope;
 use vestibule_model::service::ServiceType;
 use vestibule_model::tls_policy::GatewayTls;

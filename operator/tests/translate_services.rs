@@ -7,11 +7,13 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use serde_json::{Value, json};
 use vestibule_model::client_address::ClientAddress;
+use vestibule_model::condition::Address;
 use vestibule_model::key::ObjectName;
-use vestibule_model::object::{
-    Address, GatewayParameters, LimitParameters, Meta, Object, Port, Protocol, Reference,
-    ServiceParameters,
-};
+use vestibule_model::meta::Meta;
+use vestibule_model::object::Object;
+use vestibule_model::parameters::{GatewayParameters, LimitParameters, ServiceParameters};
+use vestibule_model::protocol::{Port, Protocol};
+use vestibule_model::reference::Reference;
 use vestibule_model::selector::NamespaceScope;
 use vestibule_model::service::{IpFamily, IpFamilyPolicy, ServiceType, TrafficPolicy};
 use vestibule_operator::translate::{
@@ -51,7 +53,7 @@ fn labels(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
 }
 
 /// A Gateway with the listener ports 80 and 443, changed by `edit`.
-fn world(edit: impl FnOnce(&mut vestibule_model::object::Gateway)) -> Object {
+fn world(edit: impl FnOnce(&mut vestibule_model::gateway::Gateway)) -> Object {
     let listeners = vec![
         listener("http", 80, Protocol::Http, "", None),
         listener(
@@ -103,7 +105,7 @@ fn ask(ips: &[&str]) -> Object {
     world(|gateway| {
         gateway.addresses = ips
             .iter()
-            .map(|ip| vestibule_model::object::AddressRequest {
+            .map(|ip| vestibule_model::gateway::AddressRequest {
                 field: "spec.addresses[0]".into(),
                 ip: Some(ip.parse().expect("an address")),
             })
@@ -422,7 +424,7 @@ fn a_gateway_of_the_same_name_is_another_one() {
     let desired = |gateway: &str, port| DesiredPort {
         gateway: gateway.into(),
         port: Port::new(port).expect("a port"),
-        transport: vestibule_model::conflict::Transport::Tcp,
+        transport: vestibule_model::protocol::Transport::Tcp,
     };
     assert_eq!(
         output.ports,
@@ -454,11 +456,11 @@ fn desired(port: u16) -> DesiredPort {
     DesiredPort {
         gateway: UID.into(),
         port: Port::new(port).expect("a port"),
-        transport: vestibule_model::conflict::Transport::Tcp,
+        transport: vestibule_model::protocol::Transport::Tcp,
     }
 }
 
-fn a_set(listeners: Vec<vestibule_model::object::Listener>) -> Object {
+fn a_set(listeners: Vec<vestibule_model::gateway::Listener>) -> Object {
     common::set("red", "web", 1, "shared", listeners)
 }
 

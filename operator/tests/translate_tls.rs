@@ -13,7 +13,9 @@ use prost::Message;
 use vestibule_model::condition::{ConditionType, Reason, Truth};
 use vestibule_model::finding::Finding;
 use vestibule_model::key::{Kind, ObjectKey};
-use vestibule_model::object::{Meta, Object, Protocol};
+use vestibule_model::meta::Meta;
+use vestibule_model::object::Object;
+use vestibule_model::protocol::Protocol;
 use vestibule_model::selector::{LabelSelector, NamespaceScope, Requirement};
 use vestibule_model::service::ServiceType;
 use vestibule_operator::translate::{Change, Status, Translator};
@@ -75,7 +77,7 @@ fn conditions(translator: &Translator, object: &ObjectKey, listener: &str) -> Ve
         .collect()
 }
 
-fn ca(name: &str) -> vestibule_model::object::Reference {
+fn ca(name: &str) -> vestibule_model::reference::Reference {
     core("ConfigMap", "platform", name, "spec.tls")
 }
 

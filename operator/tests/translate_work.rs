@@ -36,7 +36,7 @@ fn world(sets: usize) -> Translator {
                 listener(
                     "end",
                     443,
-                    vestibule_model::object::Protocol::Tls,
+                    vestibule_model::protocol::Protocol::Tls,
                     &format!("end-{n}.example.com"),
                     Some(Tls::Terminate(tenant.clone(), format!("certificate-{n}"))),
                 ),

@@ -6,15 +6,18 @@ use std::time::Instant;
 
 use vestibule_model::hostname::Hostname;
 
+use crate::backend::Backend;
+use crate::bind::BindKey;
 use crate::bounds::Bounds;
 use crate::challenge::Challenge;
-use crate::connection::CloseReason;
+use crate::close_reason::CloseReason;
 use crate::gate;
 use crate::lifetime::Lifetime;
+use crate::listener::Listener;
 use crate::plane::DataPlane;
 use crate::quota::{Account, QuotaGuard};
 use crate::relay::Moved;
-use crate::table::{Backend, BindKey, Listener, Route};
+use crate::table::Route;
 use crate::terminate::NegotiatedTls;
 
 /// The target of the log lines, for filters: one line per connection at its end, or one per request
@@ -247,8 +250,8 @@ impl Drop for ConnectionRecord {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limits::ProxyLimits;
     use crate::metrics::Metrics;
-    use crate::plane::ProxyLimits;
 
     #[test]
     fn a_panic_is_not_a_drain() {

@@ -12,9 +12,12 @@ mod dump;
 mod http;
 mod names;
 mod parse;
+mod parse_client_address;
 mod parse_http;
 mod parsing;
+mod reject;
 mod resolver;
+mod resource_names;
 mod terminate;
 mod tls;
 mod trust;
@@ -31,20 +34,25 @@ pub use dump::{
     BackendDump, ChallengeDump, HttpRouteDump, ListenerDump, OwnerDump, PortRouteDump, RouteDump,
     StateDump,
 };
-pub use parse::{RejectReason, is_dual_stack};
+pub use parse::is_dual_stack;
+pub use reject::RejectReason;
 pub use tls::CertificateInfo;
 
+use crate::attached_names::AttachedNames;
+use crate::backend::{Backend, Target};
+use crate::bind::BindKey;
 use crate::bounds::Overrides;
 use crate::expiry::Expiries;
+use crate::listener::{Layer, Listener, Mode, NotServing, OfGateway};
 use crate::metrics::Metrics;
 use crate::quota::Accounts;
 use crate::slot_map::{Slot, SlotAllocator};
 use crate::table::{
-    AttachedNames, Backend, BindKey, ClientCertificate, Connections, Generation, Layer, Listener,
-    Mode, NotServing, OfGateway, Route, Routes, SelectionKey, Snapshot, Target, WeightedBackend,
+    Connections, Generation, Route, Routes, SelectionKey, Snapshot, WeightedBackend,
 };
 use crate::tenants::Tenants;
 use crate::upstream;
+use crate::upstream::ClientCertificate;
 use backend_tls::TlsSpec;
 use challenges::HeldChallenge;
 use http::HeldHttpRoute;
@@ -845,7 +853,7 @@ impl Rejects {
 
 /// The metric label of a reject's reason.
 pub(crate) fn reject_label(reason: &str) -> &'static str {
-    parse::REASONS
+    reject::REASONS
         .into_iter()
         .find(|known| *known == reason)
         .unwrap_or("Other")

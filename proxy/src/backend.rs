@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::health::{EndpointFailure, Health};
-use crate::http::retry::Budget;
+use crate::retry_budget::Budget;
 use crate::slot_map::Slot;
-use crate::table::scale;
 use crate::upstream;
+use crate::weight::scale;
 
 /// What a backend speaks, to HTTP.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

@@ -4,28 +4,16 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use rpds::HashTrieMapSync;
 use rustls::ServerConfig;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
-use tokio_rustls::TlsAcceptor;
-use tokio_rustls::server::TlsStream;
 use vestibule_model::hostname::Hostname;
 
-use crate::connection::CloseReason;
-use crate::cut::linger;
-use crate::deadline::within;
-use crate::gate::{self, HandshakeCost};
+use crate::bind::BindKey;
 use crate::hello::Alpn;
-use crate::http::Replayed;
 use crate::metrics::Metrics;
-use crate::plane::DataPlane;
 use crate::quota::Account;
-use crate::table::BindKey;
-use crate::terminate::NegotiatedTls;
 
 /// The one protocol that a CA offers (RFC 8737 section 4).
 pub(crate) const ACME_TLS: &[u8] = b"acme-tls/1";
@@ -35,12 +23,6 @@ pub(crate) const TLS_ALPN_01: &str = "tls-alpn-01";
 pub(crate) const HTTP_01: &str = "http-01";
 /// Where a CA asks over HTTP, before the token (RFC 8555 section 8.3).
 const PATH: &str = "/.well-known/acme-challenge/";
-/// How long a CA has to take note of the end after the handshake.
-const LAST_WORDS: Duration = Duration::from_secs(2);
-/// Bytes after the handshake that are read before the connection is closed: there should be none.
-const MAX_UNREAD: usize = 16 * 1024;
-/// A fatal `no_application_protocol` before any handshake message (RFC 7301 section 3.2).
-const NO_APPLICATION_PROTOCOL: [u8; 7] = [21, 3, 3, 0, 2, 2, 120];
 
 /// What a CA asks for. Whoever asks for anything else gets no challenge.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -170,55 +152,6 @@ impl Metrics {
     pub(crate) fn challenge(&self, kind: &'static str, outcome: ChallengeOutcome) {
         self.challenged(kind, outcome.label());
     }
-}
-
-/// Answers a handshake: completes it with the challenge's certificate and closes. The protocol carries
-/// no data (RFC 8737 section 4).
-pub(crate) async fn answer_tls(
-    client: TcpStream,
-    config: Arc<ServerConfig>,
-    cost: HandshakeCost,
-    replay: Vec<u8>,
-    plane: &DataPlane,
-) -> Result<NegotiatedTls, CloseReason> {
-    let accept = TlsAcceptor::from(config).accept(Replayed::new(replay, client));
-    let accept = gate::pass(cost, accept);
-    let accepted = within(plane.limits.handshake_deadline, accept).await;
-    let mut stream = accepted
-        .map_err(|_| CloseReason::HandshakeTimeout)??
-        .map_err(|error| {
-            tracing::debug!(%error, "the handshake of a challenge failed");
-            CloseReason::HandshakeFailed
-        })?;
-    let negotiated = NegotiatedTls::of(stream.get_ref().1);
-    // A CA may be gone by now.
-    let _ = within(LAST_WORDS, end(&mut stream)).await;
-    Ok(negotiated)
-}
-
-/// Says that nothing follows, and reads away what the client still sends, within bounds: to close with
-/// something unread is a reset, which may overtake the certificate.
-async fn end(stream: &mut TlsStream<Replayed>) {
-    if stream.shutdown().await.is_ok() {
-        let (mut unread, mut left) = ([0; 1024], MAX_UNREAD);
-        while let Ok(read @ 1..) = stream.read(&mut unread).await
-            && left > read
-        {
-            left -= read;
-        }
-    }
-}
-
-/// Tells a CA that there is no challenge: what RFC 7301 wants for protocols that are not spoken. Without
-/// a challenge a listener that terminates TLS shows its certificate to no [`ACME_TLS`] client: one that
-/// leaves ALPN aside would complete a handshake of which the CA can only say that it is not the right one.
-pub(crate) async fn refuse_tls(mut client: TcpStream) {
-    let refusal = async {
-        if client.write_all(&NO_APPLICATION_PROTOCOL).await.is_ok() {
-            linger(client).await;
-        }
-    };
-    let _ = within(LAST_WORDS, refusal).await;
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use tokio::net::TcpStream;
 use vestibule_model::client_address::{ProxyProtocol, ProxyProtocolMode};
 
 use crate::accesslog::ConnectionRecord;
-use crate::connection::CloseReason;
+use crate::close_reason::CloseReason;
 use crate::metrics::ProxyHeader;
 use crate::plane::HelloPermit;
 use crate::proxy_header::{self, Progress, Source};

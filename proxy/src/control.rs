@@ -12,11 +12,13 @@ use parking_lot::Mutex;
 use vestibule_stream::{Apply, Change, Reject, Resource, ResourceKey};
 
 use crate::apply::{Binder, State, StateDump, reject_label};
+use crate::bind::BindKey;
 use crate::expiry::Expiries;
+use crate::limits::ProxyLimits;
 use crate::listen::Sockets;
 use crate::metrics::Metrics;
-use crate::plane::{DataPlane, ProxyLimits};
-use crate::table::{BindKey, Snapshot};
+use crate::plane::DataPlane;
+use crate::table::Snapshot;
 use crate::worker::Workers;
 
 /// The control side of a proxy, shared by the configuration source, the admin endpoint and the

@@ -7,13 +7,15 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use tokio::net::{TcpSocket, TcpStream};
+use tokio_rustls::TlsConnector;
 
-use crate::backend::Backend;
-use crate::connection::{CloseReason, set_keepalive};
+use crate::backend::{Backend, Target};
+use crate::close_reason::CloseReason;
 use crate::deadline::within;
 use crate::health::EndpointFailure;
+use crate::keepalive::set_keepalive;
 use crate::plane::DataPlane;
-use crate::upstream::{self, Credentials, Stream};
+use crate::upstream::{Alpn, Credentials, Stream};
 
 /// What a connection to a backend carries.
 #[derive(Clone, Copy)]
@@ -35,8 +37,8 @@ pub(crate) async fn connect(
     let result = match carries {
         Carries::Passthrough => attempt(plane, endpoint, allowed).await.map(Stream::Plain),
         Carries::Terminated(credentials) => {
-            let (target, alpn) = (&backend.target, upstream::Alpn::None);
-            upstream::open(plane, target, credentials, endpoint, alpn, allowed).await
+            let (target, alpn) = (&backend.target, Alpn::None);
+            open(plane, target, credentials, endpoint, alpn, allowed).await
         }
     };
     match &result {
@@ -88,4 +90,43 @@ async fn dial(endpoint: SocketAddr, keepalive: Duration) -> io::Result<TcpStream
     socket.set_nodelay(true)?;
     set_keepalive(&socket2::SockRef::from(&socket), keepalive)?;
     socket.connect(endpoint).await
+}
+
+/// Connects to one endpoint of `target`, once.
+pub(crate) async fn open(
+    plane: &DataPlane,
+    target: &Target,
+    credentials: &Credentials,
+    endpoint: SocketAddr,
+    alpn: Alpn,
+    allowed: Duration,
+) -> Result<Stream, CloseReason> {
+    // Before anything is sent: without settings that hold there is no connection.
+    let settings = match &target.tls {
+        None => None,
+        Some(tls) => Some((tls.config(credentials, alpn)?, tls.name.clone())),
+    };
+    let begun = Instant::now();
+    let tcp = attempt(plane, endpoint, allowed).await?;
+    let Some((config, name)) = settings else {
+        return Ok(Stream::Plain(tcp));
+    };
+    let left = allowed.saturating_sub(begun.elapsed());
+    let handshake = TlsConnector::from(config).connect(name, tcp);
+    match within(left, Box::pin(handshake)).await {
+        Ok(Ok(stream)) => {
+            if matches!(credentials, Credentials::Withheld) {
+                plane.metrics.backend_certificates_withheld.inc();
+            }
+            Ok(Stream::Tls(Box::new(stream)))
+        }
+        Ok(Err(error)) => {
+            tracing::debug!(%endpoint, %error, "TLS to the backend failed");
+            Err(CloseReason::BackendTlsFailed)
+        }
+        Err(_) => {
+            tracing::debug!(%endpoint, ?allowed, "TLS to the backend timed out");
+            Err(CloseReason::BackendConnectTimeout)
+        }
+    }
 }

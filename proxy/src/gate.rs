@@ -23,8 +23,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 use std::thread::LocalKey;
 
+use crate::close_reason::CloseReason;
 use crate::quota::Account;
-use crate::relay::yield_now;
 use crate::slots::Slots;
 
 /// Units of handshakes that are begun before everything else that is ready has its turn, and that a tenant gets each time
@@ -439,6 +439,20 @@ impl Lines {
             self.round.retain(|of| *of != tenant);
         }
     }
+}
+
+impl From<QueueFull> for CloseReason {
+    fn from(_: QueueFull) -> Self {
+        Self::TooManyHandshakes
+    }
+}
+
+/// Has the task polled again after the I/O driver was looked at. Waking it at once would put it on
+/// the run queue, and the driver is looked at only every so many polls: one connection that is never
+/// empty would keep the others of the thread waiting.
+pub(crate) fn yield_now(cx: &mut Context<'_>) {
+    // Its first poll is all that counts: it leaves the waker behind the driver.
+    let _ = std::pin::pin!(tokio::task::yield_now()).as_mut().poll(cx);
 }
 
 #[cfg(test)]

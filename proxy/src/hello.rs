@@ -7,6 +7,8 @@
 
 use vestibule_model::hostname::Hostname;
 
+use crate::close_reason::CloseReason;
+
 /// Record header: type, version, length.
 const RECORD_HEADER: usize = 5;
 /// Handshake header: type, 24-bit length.
@@ -344,5 +346,16 @@ impl<'a> Cursor<'a> {
     fn vector16(&mut self) -> Result<&'a [u8], Rejection> {
         let length = self.u16()?;
         self.take(usize::from(length))
+    }
+}
+
+impl From<Rejection> for CloseReason {
+    fn from(rejection: Rejection) -> Self {
+        match rejection {
+            Rejection::NotTls => Self::NotTls,
+            Rejection::SslV2 => Self::SslV2,
+            Rejection::TooLarge => Self::HelloTooLarge,
+            Rejection::Malformed => Self::MalformedHello,
+        }
     }
 }

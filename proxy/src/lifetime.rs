@@ -11,6 +11,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use crate::close_reason::CloseReason;
 use crate::slots::{Slots, Ticket};
 
 /// How often it is looked who is over time.
@@ -166,6 +167,15 @@ impl<F: Future + Unpin> Future for UnlessOver<F> {
             this.alarm.set(cx, this.due);
         }
         Poll::Pending
+    }
+}
+
+impl From<TunnelTimeout> for CloseReason {
+    fn from(over: TunnelTimeout) -> Self {
+        match over {
+            TunnelTimeout::Idle => Self::TunnelIdleTimeout,
+            TunnelTimeout::Age => Self::MaxConnectionAge,
+        }
     }
 }
 

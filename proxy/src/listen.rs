@@ -13,11 +13,11 @@ use socket2::{Domain, Protocol, SockFilter, SockRef, Socket, Type};
 use tokio::sync::watch;
 
 use crate::apply::Binder;
-use crate::connection;
+use crate::bind::{BindKey, Transport};
 use crate::itself::OwnSockets;
 use crate::plane::DataPlane;
-use crate::table::{BindKey, Snapshot, Transport};
-use crate::udp;
+use crate::table::Snapshot;
+use crate::{keepalive, udp};
 
 /// Connections that the kernel queues per socket until they are accepted.
 pub(crate) const BACKLOG: u16 = 4096;
@@ -156,7 +156,7 @@ fn open(bind: &BindKey, count: usize, keepalive: Duration) -> io::Result<Listeni
                 socket.listen(BACKLOG.into())?;
                 // Accepted sockets inherit both of these on Linux.
                 socket.set_tcp_nodelay(true)?;
-                connection::set_keepalive(&socket, keepalive)?;
+                keepalive::set_keepalive(&socket, keepalive)?;
                 WorkerSocket::Tcp(socket.into())
             }
             Transport::Udp => WorkerSocket::Udp(socket.into()),

@@ -22,11 +22,11 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 use vestibule_proxy::bounds::Bounds;
-use vestibule_proxy::http::{EscapedSlashes, HttpLimits, Repeat, Underscores};
+use vestibule_proxy::limits::{
+    EscapedSlashes, HttpLimits, ProxyLimits, Repeat, UdpLimits, Underscores,
+};
 use vestibule_proxy::log;
-use vestibule_proxy::plane::ProxyLimits;
 use vestibule_proxy::proxy::{ConfigSource, Proxy, ProxyConfig, tcp_connector};
-use vestibule_proxy::udp::UdpLimits;
 use vestibule_stream::ProxyIdentity;
 use vestibule_stream::client::{self, Tls, TlsError};
 

@@ -8,95 +8,30 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use tokio::net::TcpStream;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
-use vestibule_model::client_address::ProxyProtocolMode;
 use vestibule_serve::places::{self, Place, Source};
 
-use crate::accesslog::ConnectionRecord;
 use crate::backend::Backend;
 use crate::bounds::{Bounds, spread};
-use crate::connection::{self, CloseReason};
+use crate::close_reason::CloseReason;
 use crate::health::EndpointFailure;
-use crate::http::HttpLimits;
 use crate::itself::OwnSockets;
 use crate::lifetime::{Lifetime, in_ticks, ticks};
+use crate::limits::ProxyLimits;
+use crate::listener::Listener;
 use crate::metrics::Metrics;
 use crate::overload::{Overload, OverloadLevel};
 use crate::quota::{Account, QuotaLimits};
 use crate::rate::{self, SourceRates};
-use crate::table::{BindKey, Listener, Snapshot, scale};
-use crate::udp::{Displaced, DropReason, Permit, SessionSource, UdpLimits};
+use crate::table::Snapshot;
+use crate::udp_places::{Displaced, DropReason, Permit, SessionSource};
+use crate::weight::scale;
 
 /// Accepting fails many times a second while descriptors are short; it is logged this often.
 const WARN_EVERY: Duration = Duration::from_secs(1);
 /// While this proxy is short of something, this part of the places of hellos and of UDP sessions can be had.
 const SCARCE_HELLOS: usize = 8;
-
-/// What one proxy process allows.
-#[derive(Clone, Debug)]
-pub struct ProxyLimits {
-    /// Longest ClientHello in bytes, as it comes on the wire.
-    pub hello_bytes: usize,
-    /// Time from accept until the ClientHello is complete.
-    pub hello_deadline: Duration,
-    /// Time from the ClientHello until the TLS handshake is done.
-    pub handshake_deadline: Duration,
-    /// Time to connect to a backend.
-    pub connect_deadline: Duration,
-    /// Time without traffic after which the kernel asks whether a peer is still there.
-    pub keepalive: Duration,
-    /// Connections at one time of which it is known which tenant they are for, over all workers.
-    pub max_connections: usize,
-    /// Percent of them that is kept for the tenants, in equal shares.
-    pub guaranteed_percent: u8,
-    /// Connections at one time that have not finished hello and handshake; in plaintext, those of which no request
-    /// reached a route. Each may hold 32 KiB of what its client sent. One source address alone can hold half of them.
-    pub max_hellos: usize,
-    /// New connections of one source per second: an IPv4 address or an IPv6 /64. 0: as many as come.
-    pub source_connections_per_second: u32,
-    /// What clients of HTTP and HTTPS listeners may do.
-    pub http: HttpLimits,
-    /// What clients of UDP listeners may have.
-    pub udp: UdpLimits,
-    /// What Gateways may set otherwise.
-    pub bounds: Bounds,
-    /// Time that a connection has to end once it is too old.
-    pub age_grace: Duration,
-    /// Whether a line is logged per connection or request.
-    pub access_log: bool,
-    /// Lines of one tenant per second. 0: as many as come.
-    pub access_log_lines_per_second: u32,
-    /// Percent of the lines that are logged, chosen at random, before they count.
-    pub access_log_percent: u8,
-    /// Percent of memory, open files or connections in use from which on less is offered. 100: never.
-    pub overload_percent: u8,
-}
-
-impl Default for ProxyLimits {
-    fn default() -> Self {
-        Self {
-            hello_bytes: 16 * 1024,
-            hello_deadline: Duration::from_secs(5),
-            handshake_deadline: Duration::from_secs(10),
-            connect_deadline: Duration::from_secs(5),
-            keepalive: Duration::from_mins(2),
-            max_connections: 100_000,
-            guaranteed_percent: 50,
-            max_hellos: 10_000,
-            source_connections_per_second: 5_000,
-            http: HttpLimits::default(),
-            udp: UdpLimits::default(),
-            bounds: Bounds::default(),
-            age_grace: Duration::from_mins(1),
-            access_log: true,
-            access_log_lines_per_second: 5_000,
-            access_log_percent: 100,
-            overload_percent: 80,
-        }
-    }
-}
 
 /// What all workers share.
 #[derive(Debug)]
@@ -360,7 +295,7 @@ impl DataPlane {
     }
 
     /// The same for a connection of a balancer, of which it is not known yet whom it is from.
-    fn unnamed_permit(self: &Arc<Self>) -> Result<HelloPermit, CloseReason> {
+    pub(crate) fn unnamed_permit(self: &Arc<Self>) -> Result<HelloPermit, CloseReason> {
         let taken = self.hellos.take_unnamed(self.hello_parts());
         Ok(self.hello_permit(taken.ok_or(CloseReason::Limit)?))
     }
@@ -424,29 +359,6 @@ impl DataPlane {
     fn hello_parts(&self) -> usize {
         let scarce = self.overload.step() >= OverloadLevel::Shares;
         if scarce { SCARCE_HELLOS } else { 1 }
-    }
-
-    /// Takes a connection over.
-    pub(crate) fn accept(self: &Arc<Self>, client: TcpStream, peer: SocketAddr, bind: BindKey) {
-        // On a socket of both families an IPv4 client has an address in IPv6.
-        let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
-        let mut record = ConnectionRecord::new(Arc::clone(self), peer, bind);
-        let beginning = self.snapshot.load().beginning(&bind);
-        let permit = match beginning.proxy_protocol() {
-            // A balancer's connections are many sources'.
-            Some(protocol) if protocol.trusts(peer.ip()) => self.unnamed_permit(),
-            Some(protocol) if protocol.mode == ProxyProtocolMode::Strict => {
-                record.reason = CloseReason::UntrustedPeer;
-                return;
-            }
-            _ => self.permit(peer.ip()),
-        };
-        match permit {
-            Ok(permit) => {
-                tokio::spawn(connection::serve(client, record, permit, beginning));
-            }
-            Err(reason) => record.reason = reason,
-        }
     }
 }
 

@@ -17,15 +17,13 @@ use vestibule_serve::probes;
 use vestibule_stream::client::{self, Client, Connect, ConnectError};
 use vestibule_stream::{Held, Reject, recording};
 
-use crate::admin;
 use crate::apply::{Counts, StateDump};
+use crate::bind::BindKey;
 use crate::control::Control;
 pub use crate::control::StartError;
-use crate::listen;
+use crate::limits::ProxyLimits;
 use crate::metrics::Metrics;
-use crate::overload;
-use crate::plane::ProxyLimits;
-use crate::table::BindKey;
+use crate::{admin, listen, overload_watch};
 
 /// Makes the transport to an operator replica at `host:port`.
 pub type Connector =
@@ -175,7 +173,7 @@ impl Proxy {
         proxy.tasks.spawn(control.expiries().watch());
         proxy
             .tasks
-            .spawn(overload::watch(Arc::clone(control.plane())));
+            .spawn(overload_watch::watch(Arc::clone(control.plane())));
         if let Some(address) = config.admin {
             let router = admin::admin(control.clone()).merge(config.admin_routes);
             let address = proxy.tasks.serve("--admin", address, router)?;

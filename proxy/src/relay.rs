@@ -14,16 +14,14 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-use crate::gate::Moves;
-use crate::splice::Pipe;
+use crate::close_reason::CloseReason;
+use crate::gate::{Moves, yield_now};
+use crate::splice::{PIPE_TURN, Pipe};
 
 /// Size of the scratch buffer of each thread, and so of one read.
 const SCRATCH: usize = 64 * 1024;
 /// Bytes that one direction moves before other connections of the thread get their turn.
 pub(crate) const TURN: usize = 256 * 1024;
-/// The same where the kernel moves them through a pipe: that takes no longer, and in smaller pieces a byte costs a third
-/// more.
-pub(crate) const PIPE_TURN: usize = 1024 * 1024;
 /// Bytes that flow in one direction before it changes to a pipe.
 const BULK_AFTER: u32 = 128 * 1024;
 /// Bytes that flow before one that found no pipe asks again. To ask at every burst would cost more than copying.
@@ -191,14 +189,6 @@ impl Future for Relay<'_> {
 pub(crate) fn reset(socket: &TcpStream) {
     // Fails only where the socket is already beyond it.
     let _ = socket.set_zero_linger();
-}
-
-/// Has the task polled again after the I/O driver was looked at. Waking it at once would put it on
-/// the run queue, and the driver is looked at only every so many polls: one connection that is never
-/// empty would keep the others of the thread waiting.
-pub(crate) fn yield_now(cx: &mut Context<'_>) {
-    // Its first poll is all that counts: it leaves the waker behind the driver.
-    let _ = std::pin::pin!(tokio::task::yield_now()).as_mut().poll(cx);
 }
 
 /// Which end of a direction failed. The error itself says nothing more: the peer is gone.
@@ -376,6 +366,17 @@ impl Flow {
             self.small_bursts = 0;
         }
         self.burst = 0;
+    }
+}
+
+impl From<End> for CloseReason {
+    fn from(end: End) -> Self {
+        match end {
+            End::Closed(Side::Client) => Self::ClientClosed,
+            End::Closed(Side::Backend) => Self::BackendClosed,
+            End::Broken(Side::Client) => Self::ClientReset,
+            End::Broken(Side::Backend) => Self::BackendReset,
+        }
     }
 }
 

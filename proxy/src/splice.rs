@@ -6,6 +6,10 @@
 //! idle connection. Where pipes cannot be had (limits, another kernel) the caller goes on copying.
 //! The system calls come through rustix, which makes them safe, so this module has no `unsafe`.
 
+/// Bytes that one direction moves through a pipe before other connections of the thread get their turn: that takes no
+/// longer than [`crate::relay`]'s turn without one, and in smaller pieces a byte costs a third more.
+pub(crate) const PIPE_TURN: usize = 1024 * 1024;
+
 #[cfg(target_os = "linux")]
 pub(crate) use linux::Pipe;
 
@@ -25,7 +29,7 @@ mod linux {
     use tokio::net::TcpStream;
 
     /// Capacity asked of the kernel: what moves in one turn of a connection.
-    const CAPACITY: usize = crate::relay::PIPE_TURN;
+    const CAPACITY: usize = super::PIPE_TURN;
     /// Capacity that a pipe has without asking; used where the larger one is refused.
     const DEFAULT_CAPACITY: usize = 1 << 16;
     /// Pipes that one thread has in use at most: 2 file descriptors each. A receiver that stops

@@ -12,84 +12,27 @@
 
 use std::cmp::Reverse;
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use rpds::RedBlackTreeMapSync;
 use vestibule_model::client_address::{ClientAddress, ProxyProtocol};
 use vestibule_model::hostname::{HostPattern, Hostname, Specificity};
-use vestibule_model::path::PathPrefix;
 
+use crate::attached_names::AttachedNames;
 pub use crate::backend::{Backend, Target};
-use crate::bounds::Overrides;
+use crate::bind::BindKey;
 use crate::challenge::{Challenge, ChallengeLookup, ChallengeQuery, Challenges};
-use crate::http::HttpTable;
+use crate::close_reason::CloseReason;
+use crate::http_route::HttpTable;
+use crate::listener::{Layer, Listener, Mode};
 use crate::owners::{HostnameGuard, Owners};
 use crate::pattern_map::PatternMap;
 use crate::quota::Account;
 use crate::slot_map::{Slot, SlotMap};
-use crate::tenants::Usage;
 pub use crate::upstream::ClientCertificate;
 use crate::upstream::Credentials;
-use crate::validation::ClientValidation;
-
-/// A socket that listeners share: one address and port of one transport.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct BindKey {
-    /// `::` binds dual stack.
-    pub address: IpAddr,
-    /// Never 0 in configuration; tests bind 0 to be given a free port.
-    pub port: u16,
-    /// A port of TCP and one of UDP are two, whatever their numbers.
-    pub transport: Transport,
-}
-
-impl BindKey {
-    /// A port of TCP.
-    #[must_use]
-    pub const fn tcp(address: IpAddr, port: u16) -> Self {
-        Self {
-            address,
-            port,
-            transport: Transport::Tcp,
-        }
-    }
-
-    /// A port of UDP.
-    #[must_use]
-    pub const fn udp(address: IpAddr, port: u16) -> Self {
-        Self {
-            address,
-            port,
-            transport: Transport::Udp,
-        }
-    }
-
-    /// What the socket is bound to.
-    #[must_use]
-    pub const fn socket_address(&self) -> SocketAddr {
-        SocketAddr::new(self.address, self.port)
-    }
-}
-
-impl fmt::Display for BindKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.socket_address().fmt(f)?;
-        f.write_str(match self.transport {
-            Transport::Tcp => "",
-            Transport::Udp => "/udp",
-        })
-    }
-}
-
-/// What carries the bytes of a bind.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Transport {
-    /// Connections.
-    Tcp,
-    /// Datagrams.
-    Udp,
-}
+use crate::weight::by_weight;
 
 /// Term and counter of a configuration generation; see the stream's protocol.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
@@ -98,151 +41,6 @@ pub struct Generation {
     pub term: u64,
     /// Counts batches within the term.
     pub counter: u64,
-}
-
-/// What a listener does with a connection that it was selected for.
-#[derive(Clone)]
-pub enum Mode {
-    /// Bytes go to the backend as they came.
-    Passthrough,
-    /// TLS ends here; or the connection is closed.
-    Terminate(Result<Arc<rustls::ServerConfig>, NotServing>),
-    /// HTTP in plaintext: the listener is selected by each request's host.
-    Http,
-    /// HTTP within TLS.
-    Https(Result<Arc<rustls::ServerConfig>, NotServing>),
-    /// Bytes go to the backend as they came, whatever they are: selected by the port alone.
-    Tcp,
-    /// The same for datagrams.
-    Udp,
-}
-
-/// Why a listener that terminates TLS closes its connections.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NotServing {
-    /// No usable certificate is held.
-    NoCertificate,
-    /// Clients are to be validated, and nothing is held to do it by.
-    NoTrustBundle,
-}
-
-impl Mode {
-    /// What a connection has to begin with.
-    #[must_use]
-    pub fn layer(&self) -> Layer {
-        match self {
-            Self::Http => Layer::Plain,
-            Self::Passthrough | Self::Terminate(_) | Self::Https(_) => Layer::Tls,
-            Self::Tcp | Self::Udp => Layer::Bytes,
-        }
-    }
-
-    /// What it does, whatever it is held to do it with.
-    #[must_use]
-    pub fn kind(&self) -> &'static str {
-        match self {
-            Self::Passthrough => "Passthrough",
-            Self::Terminate(_) => "Terminate",
-            Self::Http => "Http",
-            Self::Https(_) => "Https",
-            Self::Tcp => "Tcp",
-            Self::Udp => "Udp",
-        }
-    }
-
-    /// Whether connections are served, rather than closed for want of something.
-    #[must_use]
-    pub fn is_serving(&self) -> bool {
-        !matches!(self, Self::Terminate(Err(_)) | Self::Https(Err(_)))
-    }
-}
-
-/// What connections to a listener begin with. The listeners of a bind are all of one.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Layer {
-    /// A ClientHello.
-    #[default]
-    Tls,
-    /// An HTTP request.
-    Plain,
-    /// Anything, or nothing before the backend has said something.
-    Bytes,
-}
-
-impl Layer {
-    /// Every layer.
-    pub const ALL: [Self; 3] = [Self::Tls, Self::Plain, Self::Bytes];
-}
-
-impl fmt::Display for Layer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Tls => "TLS",
-            Self::Plain => "plaintext HTTP",
-            Self::Bytes => "TCP without names",
-        })
-    }
-}
-
-impl fmt::Debug for Mode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.kind())?;
-        f.write_str(if self.is_serving() {
-            ""
-        } else {
-            " (not serving)"
-        })
-    }
-}
-
-/// A listener as connections see it. Immutable: an edit makes a new one, and connections keep the
-/// one they started with.
-#[derive(Debug)]
-pub struct Listener {
-    /// `<Gateway|ListenerSet>/<namespace>/<object>/<listener>`.
-    pub key: Arc<str>,
-    /// `<namespace>/<name>` of the Gateway.
-    pub gateway: Arc<str>,
-    /// Namespace of the object that declares the listener.
-    pub tenant: Arc<str>,
-    /// That clients connect to; the bind's may be another one.
-    pub port: u16,
-    /// What it does with a connection.
-    pub mode: Mode,
-    /// What its Gateway sets for all of its listeners, if it sets anything.
-    pub(crate) of_gateway: Option<Arc<OfGateway>>,
-    /// What a handshake costs, where TLS ends here, in those with an ECDSA key on P-256.
-    pub(crate) handshake_units: u8,
-    /// Only backends that name the Gateway are shown it.
-    pub(crate) selective: bool,
-    /// How it validates its clients, if it does and can.
-    pub(crate) validation: Option<Arc<ClientValidation>>,
-    /// What the listener's tenant on its Gateway uses; shared with the tenant's other listeners there.
-    pub usage: Arc<Usage>,
-    /// What connections for names that nobody owns count towards.
-    pub(crate) account: Arc<Account>,
-}
-
-/// What a Gateway sets for its listeners. Beside them, since most Gateways set nothing and listeners are many.
-#[derive(Debug)]
-pub(crate) struct OfGateway {
-    /// What backends over TLS are shown. None: nothing. Counted, so that the slot is freed with the last
-    /// listener.
-    pub(crate) backend_certificate: Option<Arc<Slot<ClientCertificate>>>,
-    /// Limits otherwise than the release's.
-    pub(crate) overrides: Option<Overrides>,
-}
-
-impl Listener {
-    /// Limits that its Gateway sets otherwise than the release.
-    pub(crate) fn overrides(&self) -> Option<&Overrides> {
-        self.of_gateway.as_ref()?.overrides.as_ref()
-    }
-
-    /// Whether the Gateway itself declares it, rather than a ListenerSet.
-    fn is_own(&self) -> bool {
-        self.key.starts_with("Gateway/")
-    }
 }
 
 /// Where a connection goes.
@@ -347,31 +145,6 @@ impl Route {
     }
 }
 
-/// One of `all` by its share of their `total` weight, chosen by the upper half of `random`; none if
-/// nothing has any.
-pub(crate) fn by_weight<T>(
-    all: &[T],
-    weight: impl Fn(&T) -> u32,
-    total: u64,
-    random: u64,
-) -> Option<&T> {
-    if total == 0 {
-        return None;
-    }
-    let mut at = scale(random >> 32, total);
-    all.iter().find(|candidate| {
-        let weight = u64::from(weight(candidate));
-        let here = at < weight;
-        at = at.saturating_sub(weight);
-        here
-    })
-}
-
-/// Maps 32 random bits evenly to `0..bound`, or 0 if `bound` is 0.
-pub(crate) fn scale(random32: u64, bound: u64) -> u64 {
-    u64::try_from((u128::from(random32) * u128::from(bound)) >> 32).unwrap_or(0)
-}
-
 /// What was selected for a connection.
 #[derive(Debug, Clone)]
 pub struct Selection {
@@ -412,19 +185,6 @@ struct Precedence {
     rank: Reverse<Specificity>,
     created: i64,
     key: Arc<str>,
-}
-
-/// The names for which a route is on a listener.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct AttachedNames {
-    /// What is matched.
-    pub(crate) pattern: HostPattern,
-    /// What ranks the route among those that match: the hostname as written.
-    pub(crate) rank: HostPattern,
-    /// Whether it serves them beside whoever owns them.
-    pub(crate) shared: bool,
-    /// The only parts of the one name that it serves, beside whoever owns the name; none: all of it.
-    pub(crate) paths: Box<[PathPrefix]>,
 }
 
 /// A route under the pattern it matches.
@@ -1072,6 +832,16 @@ impl Snapshot {
             self.binds.remove_mut(bind);
         } else {
             self.binds.insert_mut(*bind, listeners);
+        }
+    }
+}
+
+impl From<Unmatched> for CloseReason {
+    fn from(unmatched: Unmatched) -> Self {
+        match unmatched {
+            Unmatched::NoBind => Self::NoListener,
+            Unmatched::NoListener => Self::UnknownServerName,
+            Unmatched::NoServerName => Self::NoServerName,
         }
     }
 }

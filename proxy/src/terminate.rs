@@ -26,9 +26,10 @@ use tokio::net::TcpStream;
 pub(crate) use backend::BackendIo;
 pub use handshake::{HandshakeError, handshake};
 
-use crate::gate::Moves;
+use crate::close_reason::CloseReason;
+use crate::gate::{Moves, yield_now};
 use crate::record::{Fatal, HEADER, Keys, MAX_PLAINTEXT, alert, content};
-use crate::relay::{Moved, Rest, Side, TURN, reset, yield_now};
+use crate::relay::{Moved, Rest, Side, TURN, reset};
 
 /// Ciphertext that is read at once.
 const INBOUND: usize = 128 * 1024;
@@ -668,6 +669,21 @@ impl<B: BackendIo> Tunnel<'_, B> {
             bytes.extend_from_slice(&record);
             let _ = self.client.try_write(&bytes);
             discard_unread(|buffer| self.client.try_read(buffer));
+        }
+    }
+}
+
+impl From<TunnelEnd> for CloseReason {
+    fn from(end: TunnelEnd) -> Self {
+        match end {
+            TunnelEnd::Closed(Side::Client) => Self::ClientClosed,
+            TunnelEnd::Closed(Side::Backend) => Self::BackendClosed,
+            TunnelEnd::Truncated(Side::Client) => Self::ClientTruncated,
+            TunnelEnd::Truncated(Side::Backend) => Self::BackendTruncated,
+            TunnelEnd::Broken(Side::Client) => Self::ClientReset,
+            TunnelEnd::Broken(Side::Backend) => Self::BackendReset,
+            TunnelEnd::Protocol(_) => Self::TlsError,
+            TunnelEnd::Exhausted => Self::KeysExhausted,
         }
     }
 }

@@ -34,7 +34,7 @@ impl ConnectionSettings {
     fn new(target: &Target, credentials: Option<&Credentials>) -> Self {
         Self {
             protocol: target.protocol,
-            tls: credentials.and_then(|shown| upstream::identity(target, shown)),
+            tls: credentials.and_then(|shown| upstream::identity(target.tls.as_ref(), shown)),
         }
     }
 }

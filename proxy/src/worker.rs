@@ -18,10 +18,10 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use crate::bind::{BindKey, Transport};
 use crate::listen::{self, BACKLOG, Binds, Listening, Sockets, WorkerSocket};
 use crate::plane::DataPlane;
-use crate::table::{BindKey, Transport};
-use crate::{cut, deadline, gate, http, lifetime, udp};
+use crate::{connection, cut, deadline, gate, http, lifetime, udp};
 
 /// How long connections have, once they are cut, to end in order.
 const LINGER: Duration = Duration::from_secs(2);
@@ -312,7 +312,7 @@ async fn accept(
 fn take(plane: &Arc<DataPlane>, client: TcpStream, peer: SocketAddr, bind: BindKey) {
     #[cfg(not(target_os = "linux"))]
     let _ = client.set_nodelay(true);
-    plane.accept(client, peer, bind);
+    connection::accept(plane, client, peer, bind);
 }
 
 #[cfg(test)]
@@ -322,7 +322,7 @@ mod tests {
     use std::task::Poll;
 
     use super::*;
-    use crate::plane::ProxyLimits;
+    use crate::limits::ProxyLimits;
 
     #[tokio::test]
     async fn those_that_stand_do_not_wait_for_all_that_come() {

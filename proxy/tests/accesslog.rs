@@ -6,8 +6,8 @@ mod common;
 use common::sink::Sink;
 use common::*;
 use tokio::io::AsyncWriteExt;
-use vestibule_proxy::connection::CloseReason;
-use vestibule_proxy::plane::ProxyLimits;
+use vestibule_proxy::close_reason::CloseReason;
+use vestibule_proxy::limits::ProxyLimits;
 use vestibule_stream::{ResourceKind, proto};
 
 const NAME: &str = "a.example.com";

@@ -10,8 +10,8 @@ use common::*;
 use rustls::version::{TLS12, TLS13};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use vestibule_proxy::connection::CloseReason;
-use vestibule_proxy::plane::ProxyLimits;
+use vestibule_proxy::close_reason::CloseReason;
+use vestibule_proxy::limits::ProxyLimits;
 use vestibule_stream::{Resource, ResourceKind, proto};
 
 /// Passed through to a backend that does TLS itself.

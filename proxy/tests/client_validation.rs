@@ -10,8 +10,9 @@ use std::sync::Arc;
 use common::*;
 use parking_lot::Mutex;
 use pki::{Authority, Leaf};
-use rustls::client::Tls13ClientSessionValue;
-use rustls::client::{ClientSessionStore, Resumption, Tls12ClientSessionValue};
+use rustls::client::{
+    ClientSessionStore, Resumption, Tls12ClientSessionValue, Tls13ClientSessionValue,
+};
 use rustls::pki_types::ServerName;
 use rustls::sign::CertifiedKey;
 use rustls::version::{TLS12, TLS13};
@@ -19,8 +20,8 @@ use rustls::{ClientConfig, HandshakeKind, NamedGroup, SignatureScheme, Supported
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
-use vestibule_proxy::connection::CloseReason;
-use vestibule_proxy::plane::ProxyLimits;
+use vestibule_proxy::close_reason::CloseReason;
+use vestibule_proxy::limits::ProxyLimits;
 use vestibule_stream::{Resource, ResourceKind, proto};
 
 use proto::ClientValidationMode as Mode;

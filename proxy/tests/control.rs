@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use control_support::*;
 use tokio::net::TcpStream;
-use vestibule_proxy::plane::ProxyLimits;
+use vestibule_proxy::bind::BindKey;
+use vestibule_proxy::limits::ProxyLimits;
 use vestibule_proxy::proxy::Connector;
-use vestibule_proxy::table::BindKey;
 use vestibule_proxy::{ConfigSource, Proxy, ProxyConfig};
 use vestibule_stream::proto::config_stream_server::{ConfigStream, ConfigStreamServer};
 use vestibule_stream::proto::{OperatorMessage, ProxyMessage, operator_message, proxy_message};

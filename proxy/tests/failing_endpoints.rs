@@ -10,8 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use common::web::*;
 use common::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use vestibule_proxy::http::{HttpLimits, Repeat};
-use vestibule_proxy::plane::ProxyLimits;
+use vestibule_proxy::limits::{HttpLimits, ProxyLimits, Repeat};
 use vestibule_stream::proto;
 
 const BACKEND: &str = "team-a/one:80";

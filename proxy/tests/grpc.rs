@@ -21,7 +21,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use proto::BackendProtocol;
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
-use vestibule_proxy::plane::ProxyLimits;
+use vestibule_proxy::limits::ProxyLimits;
 use vestibule_stream::proto::resource::Resource as Wire;
 use vestibule_stream::{Resource, ResourceKind, proto};
 

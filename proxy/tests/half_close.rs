@@ -11,9 +11,8 @@ use common::*;
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use vestibule_proxy::connection::CloseReason;
-use vestibule_proxy::http::HttpLimits;
-use vestibule_proxy::plane::ProxyLimits;
+use vestibule_proxy::close_reason::CloseReason;
+use vestibule_proxy::limits::{HttpLimits, ProxyLimits};
 
 const HOST: &str = "a.example.com";
 const BACKEND: &str = "team-a/one:80";

@@ -8,8 +8,8 @@ use std::time::Duration;
 use common::web::*;
 use common::*;
 use tokio::task::JoinSet;
-use vestibule_proxy::connection::CloseReason;
-use vestibule_proxy::plane::ProxyLimits;
+use vestibule_proxy::close_reason::CloseReason;
+use vestibule_proxy::limits::ProxyLimits;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_crowd_of_handshakes_comes_through_the_gate() {

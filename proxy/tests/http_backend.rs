@@ -21,9 +21,8 @@ use proto::BackendProtocol;
 use proto::http_filter::Filter;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use vestibule_proxy::connection::CloseReason;
-use vestibule_proxy::http::HttpLimits;
-use vestibule_proxy::plane::ProxyLimits;
+use vestibule_proxy::close_reason::CloseReason;
+use vestibule_proxy::limits::{HttpLimits, ProxyLimits};
 use vestibule_stream::proto;
 
 const HOST: &str = "a.example.com";

@@ -8,8 +8,7 @@ use common::web::*;
 use common::*;
 use proto::http_filter::Filter;
 use proto::path_modifier::Path;
-use vestibule_proxy::http::{EscapedSlashes, Underscores};
-use vestibule_proxy::plane::ProxyLimits;
+use vestibule_proxy::limits::{EscapedSlashes, ProxyLimits, Underscores};
 use vestibule_stream::proto;
 
 const HOST: &str = "a.example.com";

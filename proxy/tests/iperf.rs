@@ -9,8 +9,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use common::*;
-use vestibule_proxy::plane::ProxyLimits;
-use vestibule_proxy::udp::UdpLimits;
+use vestibule_proxy::limits::ProxyLimits;
+use vestibule_proxy::limits::UdpLimits;
 
 const TCP_BACKEND: &str = "team-a/iperf:5201";
 const UDP_BACKEND: &str = "team-a/iperf:5201/udp";

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use control_support::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use vestibule_proxy::plane::ProxyLimits;
+use vestibule_proxy::limits::ProxyLimits;
 use vestibule_proxy::{ConfigSource, Proxy, ProxyConfig};
 
 const SET: &str = "ListenerSet/team-b/web/tls";

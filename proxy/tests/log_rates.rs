@@ -6,7 +6,7 @@ use common::sink::Sink;
 use common::web::*;
 use common::*;
 use tokio::io::AsyncWriteExt;
-use vestibule_proxy::plane::ProxyLimits;
+use vestibule_proxy::limits::ProxyLimits;
 
 const OWN: &str = "Gateway/infra/edge/web";
 const MANY: usize = 200;

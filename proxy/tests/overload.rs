@@ -7,9 +7,9 @@ use common::web::*;
 use common::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use vestibule_proxy::connection::CloseReason;
+use vestibule_proxy::close_reason::CloseReason;
+use vestibule_proxy::limits::ProxyLimits;
 use vestibule_proxy::overload::{Readings, Usage};
-use vestibule_proxy::plane::ProxyLimits;
 
 const OF_A: &str = "a.example.com";
 const OF_B: &str = "b.example.com";
@@ -97,7 +97,7 @@ async fn who_has_most_gets_no_more_and_others_do() {
 #[tokio::test(flavor = "multi_thread")]
 async fn at_the_last_step_who_is_idle_or_slow_is_closed() {
     let limits = ProxyLimits {
-        http: vestibule_proxy::http::HttpLimits {
+        http: vestibule_proxy::limits::HttpLimits {
             idle: PATIENCE * 10,
             head_deadline: PATIENCE * 10,
             ..quiet().http

@@ -14,7 +14,7 @@ use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use proto::resource::Resource as Wire;
 use tokio::io::AsyncWriteExt;
-use vestibule_proxy::connection::CloseReason;
+use vestibule_proxy::close_reason::CloseReason;
 use vestibule_stream::{Resource, ResourceKind, proto};
 
 const NAME: &str = "web.example.com";

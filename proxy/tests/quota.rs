@@ -9,8 +9,8 @@ use proto::resource::Resource as Wire;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
-use vestibule_proxy::connection::CloseReason;
-use vestibule_proxy::plane::ProxyLimits;
+use vestibule_proxy::close_reason::CloseReason;
+use vestibule_proxy::limits::ProxyLimits;
 use vestibule_stream::{Resource, proto};
 
 const OF_A: &str = "a.example.com";

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use control_support::*;
 use prost::Message;
-use vestibule_proxy::plane::ProxyLimits;
+use vestibule_proxy::limits::ProxyLimits;
 use vestibule_proxy::{ConfigSource, Proxy, ProxyConfig};
 use vestibule_stream::proto::resource::Resource as Wire;
 use vestibule_stream::{

@@ -8,8 +8,8 @@ use std::time::Duration;
 use common::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use vestibule_proxy::connection::CloseReason;
-use vestibule_proxy::plane::ProxyLimits;
+use vestibule_proxy::close_reason::CloseReason;
+use vestibule_proxy::limits::ProxyLimits;
 
 const NAME: &str = "a.example.com";
 const BACKEND: &str = "team-a/web:443";

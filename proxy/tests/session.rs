@@ -17,7 +17,7 @@ use hyper::header::{COOKIE, HeaderMap, SET_COOKIE};
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::AsyncWriteExt;
-use vestibule_proxy::plane::ProxyLimits;
+use vestibule_proxy::limits::ProxyLimits;
 use vestibule_stream::proto::http_session::Carrier;
 use vestibule_stream::proto::resource::Resource as Wire;
 use vestibule_stream::{Resource, proto};

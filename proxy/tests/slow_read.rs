@@ -14,9 +14,8 @@ use hyper::Response;
 use hyper::body::Bytes;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
-use vestibule_proxy::connection::CloseReason;
-use vestibule_proxy::http::HttpLimits;
-use vestibule_proxy::plane::ProxyLimits;
+use vestibule_proxy::close_reason::CloseReason;
+use vestibule_proxy::limits::{HttpLimits, ProxyLimits};
 
 const HOST: &str = "a.example.com";
 const BACKEND: &str = "team-a/one:80";

@@ -6,8 +6,8 @@ mod common;
 use common::web::*;
 use common::*;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use vestibule_proxy::connection::CloseReason;
-use vestibule_proxy::plane::ProxyLimits;
+use vestibule_proxy::close_reason::CloseReason;
+use vestibule_proxy::limits::ProxyLimits;
 
 const HOST: &str = "a.example.com";
 const BACKEND: &str = "team-a/web:80";
@@ -168,7 +168,7 @@ async fn what_waits_for_an_answer_goes_on_with_it() {
     let hour = std::time::Duration::from_hours(1);
     let limits = ProxyLimits {
         access_log: false,
-        http: vestibule_proxy::http::HttpLimits {
+        http: vestibule_proxy::limits::HttpLimits {
             head_deadline: hour,
             idle: hour,
             ..limits.http

@@ -14,8 +14,7 @@ use common::*;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpStream, UdpSocket};
 use tokio::task::JoinHandle;
-use vestibule_proxy::plane::ProxyLimits;
-use vestibule_proxy::udp::UdpLimits;
+use vestibule_proxy::limits::{ProxyLimits, UdpLimits};
 use vestibule_stream::{Resource, ResourceKey, ResourceKind, proto};
 
 const BACKEND: &str = "team-a/dns:53/udp";

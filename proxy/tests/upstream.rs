@@ -17,8 +17,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
-use vestibule_proxy::connection::CloseReason;
-use vestibule_proxy::plane::ProxyLimits;
+use vestibule_proxy::close_reason::CloseReason;
+use vestibule_proxy::limits::ProxyLimits;
 use vestibule_stream::{Resource, ResourceKind, proto};
 
 use proto::resource::Resource as Wire;

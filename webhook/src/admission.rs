@@ -8,9 +8,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock};
+use vestibule_model::gateway::ListenerSet;
 use vestibule_model::key::ObjectKey;
 use vestibule_model::merge::SetVerdict;
-use vestibule_model::object::{ListenerSet, Object};
+use vestibule_model::object::Object;
 use vestibule_model::policy::Policy;
 
 use crate::admission_state::AdmissionState;

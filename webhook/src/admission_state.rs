@@ -4,12 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use vestibule_model::claim::{Holders, HostnameClaim};
+use vestibule_model::gateway::{Gateway, GatewayClass, ListenerSet};
+use vestibule_model::hostname_grant::HostnameGrant;
 use vestibule_model::key::{Kind, ObjectKey, ObjectName};
 use vestibule_model::merge::Merge;
-use vestibule_model::object::{
-    Gateway, GatewayClass, ListenerSet, Namespace, Object, ReferenceGrant,
-};
-use vestibule_model::ownership::HostnameGrant;
+use vestibule_model::object::{Namespace, Object, ReferenceGrant};
 
 /// The objects that admission knows. Kinds that play no part are ignored: routes among them, so what it
 /// takes does not grow with their number.

@@ -12,7 +12,8 @@ use vestibule_crds::{Decoded, decode};
 use vestibule_model::condition::Reason;
 use vestibule_model::finding::Finding;
 use vestibule_model::key::{Kind, ObjectKey};
-use vestibule_model::object::{Meta, Object};
+use vestibule_model::meta::Meta;
+use vestibule_model::object::Object;
 use vestibule_model::policy::Mode;
 
 use crate::admission::{Admission, Question, Recheck};

@@ -11,11 +11,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use vestibule_model::conflict::Group;
+use vestibule_model::gateway::ListenerSet;
 use vestibule_model::hostname::HostPattern;
-use vestibule_model::key::ObjectName;
-use vestibule_model::merge::PortKey;
-use vestibule_model::object::ListenerSet;
+use vestibule_model::key::{ObjectName, PortKey};
+use vestibule_model::protocol::Group;
 
 /// How long an admitted ListenerSet counts as on its way, and how long another one waits for it at most.
 pub const PATIENCE: Duration = Duration::from_millis(500);

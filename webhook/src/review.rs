@@ -2,15 +2,15 @@
 
 use vestibule_model::condition::Reason;
 use vestibule_model::finding::{Finding, Severity};
+use vestibule_model::gateway::{Gateway, ListenerSet};
 use vestibule_model::key::{Kind, ParentKey};
-use vestibule_model::object::{Gateway, ListenerSet, Object};
+use vestibule_model::object::Object;
 use vestibule_model::policy::{Mode, Policy};
 use vestibule_model::route::Route;
 
 use crate::admission_state::AdmissionState;
-use crate::rules;
 use crate::same::{is_deleting, same_spec};
-use crate::text;
+use crate::{rules, text};
 
 /// What is done to the object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,14 +3,16 @@
 
 mod routes;
 
+use vestibule_model::annotations::{problems_of_gateway, problems_of_set};
 use vestibule_model::condition::Reason;
 use vestibule_model::finding::{Finding, Severity};
+use vestibule_model::gateway::{Gateway, Listener, ListenerSet, TlsMode};
 use vestibule_model::grant::permit;
-use vestibule_model::issuer::{problems_of_gateway, problems_of_set};
 use vestibule_model::key::ObjectKey;
 use vestibule_model::merge::SetVerdict;
-use vestibule_model::object::{Gateway, Listener, ListenerSet, Object, Reference, TlsMode};
+use vestibule_model::object::Object;
 use vestibule_model::policy::Policy;
+use vestibule_model::reference::Reference;
 use vestibule_model::route::Route;
 
 use crate::admission_state::AdmissionState;

@@ -1,10 +1,11 @@
 //! Whether an update changes anything that is judged.
 
+use vestibule_model::gateway::{Gateway, GatewayClass, ListenerSet};
+use vestibule_model::hostname_grant::HostnameGrant;
 use vestibule_model::http::HttpRoute;
-use vestibule_model::object::{
-    AcmeIssuer, Gateway, GatewayClass, GatewayParameters, ListenerSet, Object, PortRoute, TlsRoute,
-};
-use vestibule_model::ownership::HostnameGrant;
+use vestibule_model::object::{AcmeIssuer, Object};
+use vestibule_model::parameters::GatewayParameters;
+use vestibule_model::route::{PortRoute, TlsRoute};
 use vestibule_model::tls_policy::BackendTlsPolicy;
 
 /// Whether it is going: nothing of it counts any more.

@@ -2,11 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use vestibule_model::conflict::{Group, Transport};
+use vestibule_model::gateway::Listener;
 use vestibule_model::hostname::{HostPattern, route_precedence};
 use vestibule_model::key::{Kind, ListenerKey, ObjectKey, ObjectName, ParentKey};
 use vestibule_model::names::{AskedBy, NameDecision};
-use vestibule_model::object::{Listener, Object, ParentRef, Port, Protocol, TransportPort};
+use vestibule_model::object::Object;
+use vestibule_model::protocol::{Group, Port, Protocol, Transport, TransportPort};
+use vestibule_model::reference::ParentRef;
 use vestibule_model::route::Route;
 use vestibule_operator::translate::Translator;
 use vestibule_stream::proto::{self, resource};

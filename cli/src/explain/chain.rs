@@ -11,6 +11,7 @@ use super::candidates::Candidate;
 use super::cluster_state::ClusterState;
 use super::conditions::{Cond, PROGRAMMED, ReportedStatus, StatusSource};
 use super::report::{CertificateView, ChainStep, Check, RouteView, StepOutcome, listener_text};
+use super::steps::{ok, step};
 
 /// What the steps are about.
 pub(super) struct Chain<'a> {
@@ -400,38 +401,5 @@ fn text_at(field: &str, message: &str) -> String {
         message.to_owned()
     } else {
         format!("{field}: {message}")
-    }
-}
-
-pub(super) fn ok(check: Check, key: &ObjectKey, message: &str, by: StatusSource) -> ChainStep {
-    ChainStep {
-        by,
-        ..step(
-            check,
-            StepOutcome::Ok,
-            &key.to_string(),
-            "",
-            message.into(),
-            String::new(),
-        )
-    }
-}
-
-pub(super) fn step(
-    check: Check,
-    outcome: StepOutcome,
-    subject: &str,
-    reason: &str,
-    message: String,
-    action: String,
-) -> ChainStep {
-    ChainStep {
-        check,
-        outcome,
-        subject: subject.into(),
-        reason: reason.into(),
-        message,
-        action,
-        by: StatusSource::Translation,
     }
 }

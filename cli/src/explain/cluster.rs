@@ -14,14 +14,16 @@ use kube::{Client, Config};
 use serde_json::Value;
 use vestibule_crds::watch::{ReadError, Reader, Watched};
 use vestibule_model::certificate::CertificateAnnotations;
+use vestibule_model::condition::Address;
+use vestibule_model::gateway::{Gateway, GatewayClass, Infrastructure};
 use vestibule_model::hostname::HostPattern;
 use vestibule_model::issuer::IssuerAnnotations;
 use vestibule_model::key::{Kind, ObjectKey, ObjectName};
-use vestibule_model::object::{
-    Address, Gateway, GatewayClass, Infrastructure, Meta, Object, Port, ServiceParameters,
-    TransportPort,
-};
+use vestibule_model::meta::Meta;
+use vestibule_model::object::Object;
+use vestibule_model::parameters::ServiceParameters;
 use vestibule_model::policy::Policy;
+use vestibule_model::protocol::{Port, TransportPort};
 use vestibule_model::selector::NamespaceScope;
 use vestibule_operator::translate::{
     Assigned, Binds, Change, ClaimMode, ServiceSettings, Settings, Translator,

@@ -9,7 +9,7 @@ use serde_json::Value;
 use vestibule_crds::status::Observed;
 use vestibule_model::condition::{Condition, ConditionType, ProgrammedBasis, Reason, Truth};
 use vestibule_model::key::{Kind, ListenerKey, ObjectKey, ParentKey};
-use vestibule_model::object::ParentRef;
+use vestibule_model::reference::ParentRef;
 use vestibule_operator::status::render;
 use vestibule_operator::translate::Translator;
 

@@ -3,7 +3,8 @@
 use serde::Serialize;
 use serde_json::Value;
 use vestibule_model::key::GATEWAY_GROUP;
-use vestibule_model::object::{Object, ParentRef};
+use vestibule_model::object::Object;
+use vestibule_model::reference::ParentRef;
 
 /// Type of the condition that says whether the proxies hold it.
 pub(crate) const PROGRAMMED: &str = "Programmed";

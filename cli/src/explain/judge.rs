@@ -4,10 +4,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
-use vestibule_model::conflict::Transport;
+use vestibule_model::gateway::TlsMode;
 use vestibule_model::hostname::HostPattern;
 use vestibule_model::key::{Kind, ObjectKey, ObjectName};
-use vestibule_model::object::{Object, Port, TlsMode, TransportPort};
+use vestibule_model::object::Object;
+use vestibule_model::protocol::{Port, Transport, TransportPort};
 
 use super::candidates::{
     AttachedRoute, Candidate, attached, candidates, is_published, references, routes_of_interest,

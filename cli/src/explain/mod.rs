@@ -3,6 +3,7 @@
 mod backends;
 mod candidates;
 mod certificate;
+mod certificate_step;
 mod chain;
 pub(crate) mod cluster;
 pub(crate) mod cluster_state;
@@ -14,6 +15,7 @@ mod release;
 mod report;
 mod routes;
 mod routing;
+mod steps;
 pub(crate) mod text;
 pub(crate) mod unread;
 mod unserved;

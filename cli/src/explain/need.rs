@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use vestibule_model::hostname::HostPattern;
 use vestibule_model::key::{Kind, ObjectKey, ObjectName, ParentKey};
-use vestibule_model::object::{Object, Reference};
+use vestibule_model::object::Object;
+use vestibule_model::reference::Reference;
 use vestibule_model::selector::NamespaceScope;
 use vestibule_model::tls_policy::{Authorities, PolicyTarget};
 use vestibule_operator::translate::Translator;

@@ -4,21 +4,21 @@
 use jiff::Timestamp;
 use vestibule_model::claim::{ClaimKey, Claimed};
 use vestibule_model::condition::Reason;
-use vestibule_model::conflict::Group;
 use vestibule_model::finding::Finding;
 use vestibule_model::hostname::HostPattern;
-use vestibule_model::key::{Kind, ObjectKey, ObjectName, ParentKey};
-use vestibule_model::merge::PortKey;
+use vestibule_model::hostname_grant::HostnameGrant;
+use vestibule_model::key::{Kind, ObjectKey, ObjectName, ParentKey, PortKey};
 use vestibule_model::names::NameDecision;
 use vestibule_model::object::Object;
-use vestibule_model::ownership::HostnameGrant;
+use vestibule_model::protocol::Group;
 use vestibule_operator::translate::ClaimState;
 
 use super::candidates::{AttachedRoute, Candidate, owner};
-use super::chain::{Chain, ok, step};
+use super::chain::Chain;
 use super::cluster_state::ClusterState;
 use super::conditions::StatusSource;
 use super::report::{ChainStep, Check, HolderView, ObjectView, StepOutcome};
+use super::steps::{ok, step};
 
 /// Most grants that are named.
 const NAMED: usize = 5;

@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use vestibule_model::hostname::HostPattern;
 use vestibule_model::http::{HttpFilter, HttpMatch, HttpRule, MethodMatch, PathMatch, ValueMatch};
 use vestibule_model::key::{Kind, ObjectKey, ObjectName};
-use vestibule_model::object::{BackendRef, Object};
+use vestibule_model::object::Object;
+use vestibule_model::reference::BackendRef;
 use vestibule_model::route::Route;
 
 use super::candidates::{AttachedRoute, backend};

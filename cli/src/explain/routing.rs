@@ -4,14 +4,15 @@ use vestibule_model::condition::Reason;
 use vestibule_model::finding::Finding;
 use vestibule_model::hostname::HostPattern;
 use vestibule_model::key::{Kind, ObjectKey, ParentKey};
-use vestibule_model::object::ParentRef;
+use vestibule_model::reference::ParentRef;
 
 use super::candidates::{Candidate, references, serves};
-use super::chain::{Chain, step};
+use super::chain::Chain;
 use super::cluster_state::{ClusterState, Unread};
 use super::conditions::StatusSource;
 use super::ownership::{WAIT, holders, is_guarded, is_told, refusal};
 use super::report::{ChainStep, Check, StepOutcome, listener_text};
+use super::steps::step;
 
 impl Chain<'_> {
     /// That a route waits for the operator: for its hostnames to be recorded, which translation here does not see.

@@ -4,16 +4,17 @@ use std::collections::BTreeSet;
 
 use vestibule_model::hostname::HostPattern;
 use vestibule_model::key::{ObjectKey, ParentKey};
-use vestibule_model::object::ParentRef;
+use vestibule_model::reference::ParentRef;
 use vestibule_model::route::Route;
 
 use super::backends::backends;
-use super::chain::{step, text_of_status};
+use super::chain::text_of_status;
 use super::cluster_state::ClusterState;
 use super::conditions::StatusSource;
 use super::report::{ChainStep, Check, RouteView, StepOutcome};
 use super::routes;
 use super::routing::left_out;
+use super::steps::step;
 
 /// A route that names the hostname, although no listener that can be seen has it.
 pub(super) struct UnservedRoute {

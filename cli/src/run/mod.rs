@@ -3,6 +3,7 @@
 mod engine;
 mod log;
 mod served;
+mod serving;
 mod view;
 
 use std::collections::BTreeMap;

@@ -14,7 +14,8 @@ use vestibule_operator::translate::CONTROLLER;
 
 use super::engine::Engine;
 use super::log;
-use super::served::{Served, served};
+use super::served::Served;
+use super::serving::served;
 use crate::admission::Admission;
 use crate::manifests::tracker::FilePath;
 use crate::verdict::{ObjectContext, ObjectOutcome, Verdict, summary, verdicts};

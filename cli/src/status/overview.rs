@@ -6,10 +6,12 @@ use std::fmt;
 use serde::Serialize;
 use serde_json::Value;
 use vestibule_model::finding::Finding;
+use vestibule_model::gateway::ListenerSet;
 use vestibule_model::hostname::HostPattern;
+use vestibule_model::hostname_grant::HostnameGrant;
 use vestibule_model::key::{Kind, ObjectKey, ParentKey};
-use vestibule_model::object::{ListenerSet, Object, ParentRef};
-use vestibule_model::ownership::HostnameGrant;
+use vestibule_model::object::Object;
+use vestibule_model::reference::ParentRef;
 
 use crate::explain::cluster_state::ClusterState;
 use crate::explain::conditions::{ISSUED, PROGRAMMED, ReportedStatus, conditions_in, reported_in};

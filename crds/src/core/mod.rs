@@ -1,7 +1,7 @@
 //! Core kinds: the wire types of k8s-openapi, converted into the model. Unknown fields are ignored, because these
 //! objects are not meant for Vestibule.
 
-use vestibule_model::conflict::Transport;
+use vestibule_model::protocol::Transport;
 
 mod config_map;
 mod endpoint_slice;

@@ -9,14 +9,13 @@ use vestibule_model::condition::Reason;
 use vestibule_model::finding::Finding;
 use vestibule_model::hostname::{HostPattern, Hostname, HostnameError};
 use vestibule_model::key::{Kind, ObjectName};
-use vestibule_model::object::Reference;
+use vestibule_model::reference::Reference;
 use vestibule_model::tls_policy::{self, Authorities, PolicyTarget};
 
 use super::reference::LocalObjectReference;
-use crate::meta;
-use crate::names;
 use crate::text::quote;
 use crate::unknown::UnknownFields;
+use crate::{meta, names};
 
 /// Targets per policy (`MaxItems`).
 const MAX_TARGETS: usize = 16;

@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 use vestibule_model::condition::Reason;
 use vestibule_model::finding::Finding;
 use vestibule_model::key::ObjectName;
-use vestibule_model::object;
 use vestibule_model::selector::NamespaceScope;
+use vestibule_model::{gateway, reference};
 
 use super::gateway_tls::{self, GatewayTls};
 use super::listener::{self, Listener};
@@ -107,7 +107,7 @@ pub struct GatewayListenerNamespaces {
     pub selector: Option<LabelSelector>,
 }
 
-pub(crate) fn convert(wire: Gateway, unknown: &UnknownFields) -> object::Gateway {
+pub(crate) fn convert(wire: Gateway, unknown: &UnknownFields) -> gateway::Gateway {
     let name = meta::name(&wire.metadata);
     let spec = wire.spec;
     let (listeners, mut findings) = listener::convert_all(spec.listeners, &name.namespace, unknown);
@@ -138,7 +138,7 @@ pub(crate) fn convert(wire: Gateway, unknown: &UnknownFields) -> object::Gateway
         // It may narrow who is let in.
         allowed_listeners = NamespaceScope::Unknown("a field this release does not know".into());
     }
-    object::Gateway {
+    gateway::Gateway {
         meta: meta::convert(&wire.metadata),
         class: spec.gateway_class_name.into(),
         listeners,
@@ -157,7 +157,7 @@ pub(crate) fn convert(wire: Gateway, unknown: &UnknownFields) -> object::Gateway
 fn addresses(
     wire: Vec<GatewayAddress>,
     findings: &mut Vec<Finding>,
-) -> Vec<object::AddressRequest> {
+) -> Vec<gateway::AddressRequest> {
     let mut requests = Vec::new();
     for (index, wire) in wire.into_iter().enumerate() {
         let field = format!("spec.addresses[{index}]");
@@ -183,7 +183,7 @@ fn addresses(
         }
         let value = wire.value.filter(|value| !value.is_empty());
         match value.as_deref().map(str::parse).transpose() {
-            Ok(ip) => requests.push(object::AddressRequest { field, ip }),
+            Ok(ip) => requests.push(gateway::AddressRequest { field, ip }),
             Err(_) => findings.push(Finding::refused(
                 Reason::AddressNotUsable,
                 format!("{field}.value"),
@@ -198,11 +198,11 @@ fn addresses(
     requests
 }
 
-fn infrastructure(wire: GatewayInfrastructure, name: &ObjectName) -> object::Infrastructure {
-    object::Infrastructure {
+fn infrastructure(wire: GatewayInfrastructure, name: &ObjectName) -> gateway::Infrastructure {
+    gateway::Infrastructure {
         labels: wire.labels,
         annotations: wire.annotations,
-        parameters: wire.parameters_ref.map(|wire| object::Reference {
+        parameters: wire.parameters_ref.map(|wire| reference::Reference {
             group: wire.group.into(),
             kind: wire.kind.into(),
             target: ObjectName::new(name.namespace.clone(), wire.name),

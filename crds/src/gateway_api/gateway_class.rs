@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use vestibule_model::condition::Reason;
 use vestibule_model::finding::Finding;
 use vestibule_model::key::{Kind, ObjectName};
-use vestibule_model::object;
+use vestibule_model::{gateway, reference};
 
 use super::reference::ParametersReference;
 use crate::meta;
@@ -35,7 +35,7 @@ pub struct GatewayClassSpec {
     pub description: Option<String>,
 }
 
-pub(crate) fn convert(wire: GatewayClass, unknown: &UnknownFields) -> object::GatewayClass {
+pub(crate) fn convert(wire: GatewayClass, unknown: &UnknownFields) -> gateway::GatewayClass {
     let mut findings = unknown.warnings_outside(&[]);
     let parameters = wire.spec.parameters_ref.and_then(|wire| {
         let namespace = wire.namespace.unwrap_or_default();
@@ -48,14 +48,14 @@ pub(crate) fn convert(wire: GatewayClass, unknown: &UnknownFields) -> object::Ga
             ));
             return None;
         }
-        Some(object::Reference {
+        Some(reference::Reference {
             group: wire.group.into(),
             kind: wire.kind.into(),
             target: ObjectName::new(namespace, wire.name),
             field: "spec.parametersRef".into(),
         })
     });
-    object::GatewayClass {
+    gateway::GatewayClass {
         name: wire.metadata.name.as_deref().unwrap_or_default().into(),
         meta: meta::convert(&wire.metadata),
         controller: wire.spec.controller_name.into(),

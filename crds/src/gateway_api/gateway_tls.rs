@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use vestibule_model::condition::Reason;
 use vestibule_model::finding::{Finding, Severity};
-use vestibule_model::object::Port;
+use vestibule_model::protocol::Port;
 use vestibule_model::tls_policy::{self, ClientValidation, ValidationMode};
 
 use super::listener::port;

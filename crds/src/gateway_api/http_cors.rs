@@ -9,7 +9,7 @@ use vestibule_model::finding::Finding;
 use vestibule_model::http::{Cors, CorsNames, HttpFilter, HttpMatch};
 use vestibule_model::origin::OriginPattern;
 
-use super::http_filter::is_token;
+use super::http_syntax::is_token;
 use crate::text::quote;
 
 /// Origins, and headers of either kind (`MaxItems`).

@@ -14,8 +14,8 @@ use vestibule_model::http::{
 use vestibule_model::key::Kind;
 
 use super::http_cors::{self, HTTPCORSFilter};
-use super::http_match::is_path;
 use super::http_mirror::{self, HTTPRequestMirrorFilter};
+use super::http_syntax::{is_path, is_token};
 use super::listener::port;
 use super::reference::LocalObjectReference;
 use super::route::at_most;
@@ -532,12 +532,4 @@ pub(super) fn is_known(kind: &str) -> bool {
         "ExtensionRef",
     ]
     .contains(&kind)
-}
-
-/// Whether `text` is what RFC 9110 calls a token, such as the name of a header.
-pub(super) fn is_token(text: &str) -> bool {
-    !text.is_empty()
-        && text
-            .bytes()
-            .all(|b| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b))
 }

@@ -10,7 +10,7 @@ use vestibule_model::http::{HttpMatch, PathMatch, ValueMatch};
 use vestibule_model::key::Kind;
 use vestibule_model::pattern::{MAX_PATTERN, Pattern};
 
-use super::http_filter::is_token;
+use super::http_syntax::{is_path, is_token};
 use crate::text::quote;
 
 /// Matches per rule (`MaxItems`).
@@ -345,22 +345,4 @@ fn path_problem(path: &str) -> Option<(&'static str, &'static str)> {
     } else {
         None
     }
-}
-
-/// Whether every character may be in a path, percent-encoded ones included.
-pub(super) fn is_path(text: &str) -> bool {
-    let mut bytes = text.bytes();
-    while let Some(byte) = bytes.next() {
-        let good = match byte {
-            b'%' => {
-                let mut hex = || bytes.next().is_some_and(|b| b.is_ascii_hexdigit());
-                hex() && hex()
-            }
-            _ => byte.is_ascii_alphanumeric() || b"-/._~!$&'()*+,;=:@".contains(&byte),
-        };
-        if !good {
-            return false;
-        }
-    }
-    true
 }

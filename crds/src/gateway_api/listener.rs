@@ -8,10 +8,12 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use serde::{Deserialize, Serialize};
 use vestibule_model::condition::Reason;
 use vestibule_model::finding::Finding;
+use vestibule_model::gateway;
+use vestibule_model::gateway::TlsMode;
 use vestibule_model::hostname::HostPattern;
 use vestibule_model::key::GATEWAY_GROUP;
-use vestibule_model::object::{self, Port, Protocol, TlsMode};
 use vestibule_model::policy::advice;
+use vestibule_model::protocol::{Port, Protocol};
 use vestibule_model::selector::NamespaceScope;
 
 use super::reference::SecretReference;
@@ -105,7 +107,7 @@ pub(crate) fn convert_all(
     listeners: Vec<Listener>,
     namespace: &Arc<str>,
     unknown: &UnknownFields,
-) -> (Vec<object::Listener>, Vec<Finding>) {
+) -> (Vec<gateway::Listener>, Vec<Finding>) {
     let mut findings = Vec::new();
     if listeners.is_empty() {
         findings.push(Finding::refused(
@@ -151,7 +153,7 @@ fn convert(
     index: usize,
     namespace: &Arc<str>,
     unknown: &UnknownFields,
-) -> object::Listener {
+) -> gateway::Listener {
     let field = format!("spec.listeners[{index}]");
     let mut findings = unknown.refusals_below(&["spec", "listeners", &index.to_string()]);
 
@@ -179,7 +181,7 @@ fn convert(
         &format!("{field}.allowedRoutes.namespaces"),
     );
     findings.extend(warning);
-    object::Listener {
+    gateway::Listener {
         name: wire.name.into(),
         field,
         hostname,
@@ -260,7 +262,7 @@ fn tls(
     namespace: &Arc<str>,
     field: &str,
     findings: &mut Vec<Finding>,
-) -> Option<object::ListenerTls> {
+) -> Option<gateway::ListenerTls> {
     let field = format!("{field}.tls");
     let Some(wire) = wire else {
         // HTTPS without tls is admitted upstream (v1.6.0 took the rule back); the model
@@ -340,5 +342,5 @@ fn tls(
         .enumerate()
         .map(|(i, r)| r.convert(namespace, format!("{field}.certificateRefs[{i}]")))
         .collect();
-    Some(object::ListenerTls { mode, certificates })
+    Some(gateway::ListenerTls { mode, certificates })
 }

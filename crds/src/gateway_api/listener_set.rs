@@ -4,8 +4,8 @@ use kube::CustomResource;
 use serde::{Deserialize, Serialize};
 use vestibule_model::condition::Reason;
 use vestibule_model::finding::Finding;
+use vestibule_model::gateway;
 use vestibule_model::key::{GATEWAY_GROUP, ObjectName};
-use vestibule_model::object;
 
 use super::listener::{self, Listener};
 use super::reference::own_or;
@@ -53,7 +53,7 @@ pub struct ParentGatewayReference {
     pub namespace: Option<String>,
 }
 
-pub(crate) fn convert(wire: ListenerSet, unknown: &UnknownFields) -> object::ListenerSet {
+pub(crate) fn convert(wire: ListenerSet, unknown: &UnknownFields) -> gateway::ListenerSet {
     let name = meta::name(&wire.metadata);
     let (listeners, mut findings) =
         listener::convert_all(wire.spec.listeners, &name.namespace, unknown);
@@ -75,7 +75,7 @@ pub(crate) fn convert(wire: ListenerSet, unknown: &UnknownFields) -> object::Lis
         ));
         None
     };
-    object::ListenerSet {
+    gateway::ListenerSet {
         meta: meta::convert(&wire.metadata),
         gateway,
         listeners,

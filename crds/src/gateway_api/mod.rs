@@ -16,6 +16,7 @@ mod http_mirror;
 mod http_retry;
 mod http_route;
 mod http_session;
+mod http_syntax;
 mod listener;
 mod listener_set;
 mod port_route;

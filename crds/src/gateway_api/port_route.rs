@@ -7,9 +7,9 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::CustomResource;
 use serde::{Deserialize, Serialize};
-use vestibule_model::conflict::Transport;
 use vestibule_model::key::Kind;
-use vestibule_model::object;
+use vestibule_model::protocol::Transport;
+use vestibule_model::route::PortRoute;
 
 use super::route::{self, BackendRef, ParentReference};
 use crate::meta;
@@ -80,14 +80,14 @@ pub(crate) fn convert(
     metadata: &ObjectMeta,
     spec: PortRouteSpec,
     unknown: &UnknownFields,
-) -> object::PortRoute {
+) -> PortRoute {
     let name = meta::name(metadata);
     let mut findings = unknown.refusals_below(&["spec"]);
     findings.extend(unknown.warnings_outside(&[&["spec"]]));
     findings.extend(route::default_gateways(spec.use_default_gateways));
     let kind = Kind::of_port_route(transport);
     let rules = spec.rules.into_iter().map(|rule| rule.backend_refs);
-    object::PortRoute {
+    PortRoute {
         transport,
         meta: meta::convert(metadata),
         parents: route::parents(kind, spec.parent_refs, &mut findings),

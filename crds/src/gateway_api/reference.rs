@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use vestibule_model::key::ObjectName;
-use vestibule_model::object::Reference;
+use vestibule_model::reference::Reference;
 
 /// SecretObjectReference: `certificateRefs` and the client certificate towards backends.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -7,8 +7,9 @@ use vestibule_model::condition::Reason;
 use vestibule_model::finding::Finding;
 use vestibule_model::hostname::{HostPattern, HostnameError};
 use vestibule_model::key::{Kind, ObjectName};
-use vestibule_model::object::{self, Reference};
 use vestibule_model::policy::advice;
+use vestibule_model::reference;
+use vestibule_model::reference::Reference;
 
 use super::listener::port;
 use super::reference::own_or;
@@ -84,12 +85,12 @@ pub(super) fn parents(
     kind: Kind,
     refs: Vec<ParentReference>,
     findings: &mut Vec<Finding>,
-) -> Vec<object::ParentRef> {
+) -> Vec<reference::ParentRef> {
     at_most(kind, refs.len(), MAX_PARENTS, "spec.parentRefs", findings);
-    let mut parents: Vec<object::ParentRef> = Vec::new();
+    let mut parents: Vec<reference::ParentRef> = Vec::new();
     for (index, wire) in refs.into_iter().take(MAX_PARENTS).enumerate() {
         let field = format!("spec.parentRefs[{index}]");
-        let parent = object::ParentRef {
+        let parent = reference::ParentRef {
             group: wire.group.map(Into::into),
             kind: wire.kind.map(Into::into),
             namespace: wire.namespace.map(Into::into),
@@ -149,7 +150,7 @@ pub(super) fn only_rule(
     rules: Vec<Vec<BackendRef>>,
     namespace: &Arc<str>,
     findings: &mut Vec<Finding>,
-) -> Vec<object::BackendRef> {
+) -> Vec<reference::BackendRef> {
     if rules.len() != 1 {
         findings.push(Finding::refused(
             Reason::InvalidValue,
@@ -184,7 +185,7 @@ pub(super) fn backend(
     namespace: &Arc<str>,
     field: String,
     findings: &mut Vec<Finding>,
-) -> object::BackendRef {
+) -> reference::BackendRef {
     let port = wire
         .port
         .and_then(|number| port(number, &format!("{field}.port"), findings));
@@ -220,7 +221,7 @@ pub(super) fn backend(
             "add the port",
         ));
     }
-    object::BackendRef {
+    reference::BackendRef {
         reference,
         port,
         weight,

@@ -9,7 +9,7 @@ use vestibule_model::condition::Reason;
 use vestibule_model::finding::Finding;
 use vestibule_model::hostname::HostPattern;
 use vestibule_model::key::Kind;
-use vestibule_model::object;
+use vestibule_model::route::TlsRoute;
 
 use super::route::{self, BackendRef, ParentReference};
 use crate::meta;
@@ -61,14 +61,14 @@ pub struct TLSRouteRule {
 
 /// Converts a route. A refusal of `spec.hostnames[i]` is about that hostname alone; any other refuses
 /// the route.
-pub(crate) fn convert(wire: TLSRoute, unknown: &UnknownFields) -> object::TlsRoute {
+pub(crate) fn convert(wire: TLSRoute, unknown: &UnknownFields) -> TlsRoute {
     let name = meta::name(&wire.metadata);
     let spec = wire.spec;
     let mut findings = unknown.refusals_below(&["spec"]);
     findings.extend(unknown.warnings_outside(&[&["spec"]]));
     findings.extend(route::default_gateways(spec.use_default_gateways));
     let rules = spec.rules.into_iter().map(|rule| rule.backend_refs);
-    object::TlsRoute {
+    TlsRoute {
         meta: meta::convert(&wire.metadata),
         parents: route::parents(Kind::TlsRoute, spec.parent_refs, &mut findings),
         hostnames: hostnames(&spec.hostnames, &mut findings),

@@ -14,7 +14,7 @@ use vestibule_model::client_address::{
 };
 use vestibule_model::condition::Reason;
 use vestibule_model::finding::Finding;
-use vestibule_model::object;
+use vestibule_model::parameters;
 use vestibule_model::selector::NamespaceScope;
 use vestibule_model::service::UnknownWord;
 
@@ -228,7 +228,7 @@ pub struct ServiceSpec {
 pub(crate) fn convert(
     wire: GatewayParameters,
     unknown: &UnknownFields,
-) -> object::GatewayParameters {
+) -> parameters::GatewayParameters {
     let mut findings = unknown.warnings_outside(&[]);
     let service = wire.spec.service.unwrap_or_default();
     let mut families = Vec::new();
@@ -247,7 +247,7 @@ pub(crate) fn convert(
     }
     let limits = limits(wire.spec.limits.unwrap_or_default(), &mut findings);
     let client_address = wire.spec.client_address.unwrap_or_default();
-    object::GatewayParameters {
+    parameters::GatewayParameters {
         name: meta::name(&wire.metadata),
         meta: meta::convert(&wire.metadata),
         client_address: ClientAddress {
@@ -258,7 +258,7 @@ pub(crate) fn convert(
                 .forwarded_headers
                 .and_then(|spec| forwarded_headers(&spec, &mut findings)),
         },
-        service: object::ServiceParameters {
+        service: parameters::ServiceParameters {
             service_type: word(
                 service.service_type.as_deref(),
                 "spec.service.type",
@@ -288,7 +288,7 @@ pub(crate) fn convert(
     }
 }
 
-fn limits(wire: LimitsSpec, findings: &mut Vec<Finding>) -> object::LimitParameters {
+fn limits(wire: LimitsSpec, findings: &mut Vec<Finding>) -> parameters::LimitParameters {
     let mut time = |name: &str, text: Option<String>| {
         let text = text?;
         let duration = duration::parse(&text);
@@ -301,7 +301,7 @@ fn limits(wire: LimitsSpec, findings: &mut Vec<Finding>) -> object::LimitParamet
         }
         duration
     };
-    let limits = object::LimitParameters {
+    let limits = parameters::LimitParameters {
         stream_idle: time("streamIdleTimeout", wire.stream_idle_timeout),
         request: time("requestTimeout", wire.request_timeout),
         tunnel_idle: time("tunnelIdleTimeout", wire.tunnel_idle_timeout),
@@ -316,7 +316,7 @@ fn limits(wire: LimitsSpec, findings: &mut Vec<Finding>) -> object::LimitParamet
             "write 0 for no limit",
         ));
     }
-    object::LimitParameters {
+    parameters::LimitParameters {
         request_body: bytes.and_then(Result::ok),
         ..limits
     }

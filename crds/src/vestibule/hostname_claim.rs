@@ -7,11 +7,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use vestibule_model::claim::{self, ClaimKey, Claimed, Holder};
 use vestibule_model::condition::Reason;
-use vestibule_model::conflict::{Group, Transport};
 use vestibule_model::finding::Finding;
 use vestibule_model::hostname::HostPattern;
-use vestibule_model::key::ObjectName;
-use vestibule_model::merge::PortKey;
+use vestibule_model::key::{ObjectName, PortKey};
+use vestibule_model::protocol::{Group, Transport};
 
 use crate::text::quote;
 use crate::unknown::UnknownFields;

@@ -10,9 +10,9 @@ use vestibule_model::certificate::{AddressBlock, GrantedMailbox};
 use vestibule_model::condition::Reason;
 use vestibule_model::finding::Finding;
 use vestibule_model::hostname::{HostPattern, Hostname};
-use vestibule_model::object::{Port, Protocol};
-use vestibule_model::ownership;
+use vestibule_model::hostname_grant;
 use vestibule_model::path::{MAX_PREFIX, PathPrefix, PathPrefixError};
+use vestibule_model::protocol::{Port, Protocol};
 use vestibule_model::selector::LabelSelector;
 
 use super::selector::{self, MAX_REQUIREMENTS, SelectorSpec};
@@ -307,7 +307,10 @@ pub struct HostnameGrantStatus {
 
 /// Reads a grant. What narrows it and cannot be read makes it give nothing; a hostname that is none gives
 /// only itself up.
-pub(crate) fn convert(wire: HostnameGrant, unknown: &UnknownFields) -> ownership::HostnameGrant {
+pub(crate) fn convert(
+    wire: HostnameGrant,
+    unknown: &UnknownFields,
+) -> hostname_grant::HostnameGrant {
     let spec = wire.spec;
     let mut reader = Reader {
         findings: unknown.refusals_between(&["spec"], &["spec", "limits"]),
@@ -341,7 +344,7 @@ pub(crate) fn convert(wire: HostnameGrant, unknown: &UnknownFields) -> ownership
             "check its spelling, or upgrade Vestibule",
         ));
     }
-    ownership::HostnameGrant {
+    hostname_grant::HostnameGrant {
         name: meta::name(&wire.metadata),
         meta: meta::convert(&wire.metadata),
         gateways,
@@ -400,7 +403,7 @@ impl Reader {
             .collect()
     }
 
-    fn namespaces(&mut self, spec: NamespacesSpec) -> ownership::GrantedNamespaces {
+    fn namespaces(&mut self, spec: NamespacesSpec) -> hostname_grant::GrantedNamespaces {
         if spec.names.is_empty() && spec.selector.is_none() {
             self.refuse(
                 "spec.namespaces",
@@ -410,7 +413,7 @@ impl Reader {
         }
         let names = self.names("spec.namespaces.names", &spec.names, MAX_NAMESPACES);
         let selector = spec.selector.map(|selector| self.selector(selector));
-        ownership::GrantedNamespaces { names, selector }
+        hostname_grant::GrantedNamespaces { names, selector }
     }
 
     fn selector(&mut self, spec: SelectorSpec) -> LabelSelector {
@@ -556,12 +559,12 @@ impl Reader {
         protocols
     }
 
-    fn issuers(&mut self, specs: Vec<IssuerSpec>) -> Vec<ownership::GrantedIssuer> {
+    fn issuers(&mut self, specs: Vec<IssuerSpec>) -> Vec<hostname_grant::GrantedIssuer> {
         let count = self.bound("spec.issuers", specs.len(), MAX_ISSUERS);
         specs
             .into_iter()
             .take(count)
-            .map(|spec| ownership::GrantedIssuer {
+            .map(|spec| hostname_grant::GrantedIssuer {
                 group: spec.group.into(),
                 kind: spec.kind.into(),
                 name: spec.name.map(Into::into),
@@ -570,8 +573,8 @@ impl Reader {
     }
 
     /// An entry that cannot be read gives only itself up.
-    fn certificates(&mut self, spec: &CertificatesSpec) -> ownership::GrantedCertificates {
-        ownership::GrantedCertificates {
+    fn certificates(&mut self, spec: &CertificatesSpec) -> hostname_grant::GrantedCertificates {
+        hostname_grant::GrantedCertificates {
             alternative_names: spec.alternative_names,
             addresses: self.alternatives(
                 "spec.certificates.ipAddresses",
@@ -608,7 +611,7 @@ impl Reader {
         read
     }
 
-    fn limits(&mut self, spec: &LimitsSpec) -> ownership::GrantLimits {
+    fn limits(&mut self, spec: &LimitsSpec) -> hostname_grant::GrantLimits {
         let mut read = |field: &str, limit: Option<i64>| {
             let limit = limit?;
             let read = u32::try_from(limit).ok().filter(|l| *l <= MAX_LIMIT);
@@ -621,7 +624,7 @@ impl Reader {
             }
             read
         };
-        ownership::GrantLimits {
+        hostname_grant::GrantLimits {
             listeners: read("listeners", spec.listeners),
             certificates: read("certificates", spec.certificates),
             hostnames: read("hostnames", spec.hostnames),

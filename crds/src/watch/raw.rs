@@ -188,7 +188,7 @@ impl Raw {
 }
 
 fn unreadable(key: &ObjectKey, uid: &Arc<str>, finding: Finding) -> Object {
-    let meta = vestibule_model::object::Meta {
+    let meta = vestibule_model::meta::Meta {
         uid: Arc::clone(uid),
         ..Default::default()
     };

@@ -6,13 +6,14 @@ use std::sync::Arc;
 
 use super::{Affected, Merge, PortKey, SetVerdict, gateway_claims, set_claims};
 use crate::claim::{ClaimKey, Claimed, Holder};
-use crate::conflict::{Claim, Conflict, Group};
+use crate::conflict::{Claim, Conflict};
 use crate::finding::Finding;
 use crate::hostname::{HostPattern, Hostname};
 use crate::key::{ListenerKey, ObjectKey, ObjectName, ParentKey};
 use crate::names::{self, AskedBy, GatewayNames, NameDecision, NameSource, Permissions, Rank};
 use crate::path::{self, PathPrefix};
 use crate::policy;
+use crate::protocol::Group;
 use crate::route::Route;
 
 /// What a route asks for: on each Gateway, as whose, which names.
@@ -54,7 +55,7 @@ impl Permissions for Rights<'_> {
         };
         let labels = self.merge.labels(namespace);
         let own = &*self.gateway.namespace;
-        let takes_routes = |listener: &crate::object::Listener| {
+        let takes_routes = |listener: &crate::gateway::Listener| {
             listener.allowed_namespaces.admits(own, namespace, labels)
         };
         self.merge.admits(self.gateway, namespace) || gateway.listeners.iter().any(takes_routes)

@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 
 use super::{Merge, PortKey, SetVerdict, set_claims};
-use crate::conflict::{Claim, Conflict, Group, PortClaims};
+use crate::conflict::{Claim, Conflict};
 use crate::finding::Finding;
+use crate::gateway::{Listener, ListenerSet};
 use crate::key::ObjectName;
 use crate::names::{AskedBy, NameDecision};
-use crate::object::{Listener, ListenerSet};
+use crate::port::PortClaims;
+use crate::protocol::Group;
 
 impl Merge {
     /// The conflicts a ListenerSet would have as a newcomer, as findings: its hostnames against those that others

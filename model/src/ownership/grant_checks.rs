@@ -7,12 +7,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::GrantLimits;
 use crate::condition::Reason;
 use crate::finding::Finding;
+use crate::gateway::{Listener, ListenerSet};
 use crate::hostname::Hostname;
+use crate::hostname_grant::GrantLimits;
 use crate::key::{ListenerKey, ObjectName};
-use crate::object::{Listener, ListenerSet};
 
 /// A namespace on a Gateway. Limits of grants apply to each.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -279,7 +279,7 @@ impl GrantChecks {
     }
 
     /// How many listeners, and which names with a certificate, a tenant has without a set.
-    pub(super) fn others(
+    pub(crate) fn others(
         &self,
         tenant: &GatewayTenant,
         but: &ObjectName,
@@ -296,7 +296,7 @@ impl GrantChecks {
     }
 }
 
-pub(super) fn too_many_listeners(
+pub(crate) fn too_many_listeners(
     tenant: &GatewayTenant,
     limit: u32,
     listener: &Listener,
@@ -312,7 +312,7 @@ pub(super) fn too_many_listeners(
     )
 }
 
-pub(super) fn too_many_certificates(
+pub(crate) fn too_many_certificates(
     tenant: &GatewayTenant,
     limit: u32,
     listener: &Listener,

@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use super::{Bucket, ListenerRank, PortClaims, Tier, rank};
 use crate::claim::Holder;
-use crate::conflict::{Claim, Conflict, Group, Precedence};
+use crate::conflict::{Claim, Conflict, Precedence};
 use crate::hostname::HostPattern;
 use crate::key::ListenerKey;
+use crate::protocol::Group;
 
 /// The state of the claim to a port.
 #[derive(Debug, Clone, PartialEq, Eq)]

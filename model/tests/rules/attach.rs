@@ -3,9 +3,10 @@
 use vestibule_model::attach::{Attached, admit_set, attach_route, supported_kinds};
 use vestibule_model::condition::Reason;
 use vestibule_model::finding::Finding;
+use vestibule_model::gateway::Listener;
 use vestibule_model::key::{GATEWAY_GROUP, ParentKey};
-use vestibule_model::object::{Listener, ParentRef, TlsRoute};
-use vestibule_model::route::Route;
+use vestibule_model::reference::ParentRef;
+use vestibule_model::route::{Route, TlsRoute};
 use vestibule_model::selector::{LabelSelector, Labels, NamespaceScope, Requirement};
 
 use crate::support::{gateway, listener, name, parent_ref, pattern, route, set};

@@ -6,11 +6,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::prelude::*;
 use vestibule_model::claim::Holder;
 use vestibule_model::condition::Reason;
-use vestibule_model::conflict::{
-    Changed, Claim, Conflict, Group, Neighbour, PortClaims, Precedence,
-};
+use vestibule_model::conflict::{Claim, Conflict, Precedence};
 use vestibule_model::key::{ListenerKey, ParentKey};
-use vestibule_model::object::Protocol;
+use vestibule_model::port::{Changed, Neighbour, PortClaims};
+use vestibule_model::protocol::{Group, Protocol};
 
 use crate::support::{name, pattern};
 

@@ -3,7 +3,8 @@
 use vestibule_model::condition::Reason;
 use vestibule_model::grant::permit;
 use vestibule_model::key::{GATEWAY_GROUP, Kind, ObjectKey, ObjectName};
-use vestibule_model::object::{Reference, ReferenceGrant};
+use vestibule_model::object::ReferenceGrant;
+use vestibule_model::reference::Reference;
 
 use crate::support::name;
 

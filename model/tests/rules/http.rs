@@ -3,10 +3,12 @@
 use vestibule_model::attach::{Attached, attach_route};
 use vestibule_model::condition::Reason;
 use vestibule_model::finding::Finding;
+use vestibule_model::gateway::Listener;
 use vestibule_model::hostname::HostPattern;
 use vestibule_model::http::HttpRoute;
 use vestibule_model::key::{Kind, ParentKey};
-use vestibule_model::object::{Listener, Meta, ParentRef};
+use vestibule_model::meta::Meta;
+use vestibule_model::reference::ParentRef;
 use vestibule_model::route::Route;
 
 use crate::support::{listener, name, parent_ref, pattern};

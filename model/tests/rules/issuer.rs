@@ -2,11 +2,10 @@
 
 use std::sync::Arc;
 
+use vestibule_model::annotations::asked_twice;
 use vestibule_model::certificate::CertificateOptions;
 use vestibule_model::condition::Reason;
-use vestibule_model::issuer::{
-    ANNOTATIONS, Engine, IssuerAnnotations, IssuerRef, asked_twice, choose,
-};
+use vestibule_model::issuer::{ANNOTATIONS, Engine, IssuerAnnotations, IssuerRef, choose};
 use vestibule_model::key::ObjectName;
 
 use crate::support::{gateway, set};

@@ -7,11 +7,12 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use vestibule_model::claim::{ClaimKey, Holder};
 use vestibule_model::condition::Reason;
-use vestibule_model::conflict::{Claim, Conflict, Transport};
+use vestibule_model::conflict::{Claim, Conflict};
 use vestibule_model::finding::Finding;
-use vestibule_model::key::{ListenerKey, ObjectName, ParentKey};
-use vestibule_model::merge::{Affected, Merge, PortKey, SetVerdict};
-use vestibule_model::object::{Gateway, GatewayClass, Listener, ListenerSet};
+use vestibule_model::gateway::{Gateway, GatewayClass, Listener, ListenerSet};
+use vestibule_model::key::{ListenerKey, ObjectName, ParentKey, PortKey};
+use vestibule_model::merge::{Affected, Merge, SetVerdict};
+use vestibule_model::protocol::Transport;
 use vestibule_model::selector::{LabelSelector, Labels, NamespaceScope, Requirement};
 
 use crate::support::{CONTROLLER, class, gateway, listener, name, pattern, port, set};

@@ -11,16 +11,16 @@ use vestibule_model::certificate::{
 };
 use vestibule_model::condition::Reason;
 use vestibule_model::finding::Finding;
+use vestibule_model::gateway::{Gateway, Listener, ListenerSet, ListenerTls, TlsMode};
 use vestibule_model::hostname::{HostPattern, Hostname};
+use vestibule_model::hostname_grant::{
+    GrantLimits, GrantedCertificates, GrantedIssuer, GrantedNamespaces, HostnameGrant,
+};
 use vestibule_model::issuer::choose;
 use vestibule_model::key::{ListenerKey, ObjectName, ParentKey};
 use vestibule_model::merge::{Affected, Merge};
-use vestibule_model::object::{
-    Gateway, Listener, ListenerSet, ListenerTls, Meta, Reference, TlsMode,
-};
-use vestibule_model::ownership::{
-    GrantLimits, GrantedCertificates, GrantedIssuer, GrantedNamespaces, HostnameGrant,
-};
+use vestibule_model::meta::Meta;
+use vestibule_model::reference::Reference;
 use vestibule_model::route::Route;
 use vestibule_model::selector::{LabelSelector, Labels, NamespaceScope, Requirement};
 
@@ -143,7 +143,7 @@ fn hostnames_are_covered_as_a_whole() {
         ),
     );
     put(&mut merge, &grant("infra/all", &["b"], &["*"]));
-    let (at, https) = (name("infra/gw"), vestibule_model::object::Protocol::Https);
+    let (at, https) = (name("infra/gw"), vestibule_model::protocol::Protocol::Https);
     let owns = |namespace: &str, names: &str| {
         let verdict = merge.owns(&at, namespace, port(443), &https, &pattern(names));
         verdict.is_ok()
@@ -172,7 +172,7 @@ fn a_port_or_protocol_that_is_not_granted_is_named() {
     let mut made = grant("infra/g", &["a"], &["x.example"]);
     made.ports.insert(port(443));
     made.protocols
-        .insert(vestibule_model::object::Protocol::Tls);
+        .insert(vestibule_model::protocol::Protocol::Tls);
     put(&mut merge, &made);
     let at = name("infra/gw");
     for (number, protocol, expected) in [
@@ -180,7 +180,7 @@ fn a_port_or_protocol_that_is_not_granted_is_named() {
         (8443, "TLS", Some("port")),
         (443, "HTTPS", Some("protocol")),
     ] {
-        let protocol = vestibule_model::object::Protocol::from_text(protocol);
+        let protocol = vestibule_model::protocol::Protocol::from_text(protocol);
         let verdict = merge.owns(&at, "a", port(number), &protocol, &pattern("x.example"));
         assert_eq!(verdict.err().map(|f| f.field).as_deref(), expected);
     }
@@ -316,7 +316,7 @@ fn issuers_are_those_of_the_grant_that_gives_the_listener() {
     let mut spoken = grant("infra/spoken", &["a"], &["x.example"]);
     spoken
         .protocols
-        .insert(vestibule_model::object::Protocol::Tls);
+        .insert(vestibule_model::protocol::Protocol::Tls);
     spoken.issuers = Some(vec![issuer]);
     for made in [&here, &there, &spoken] {
         put(&mut merge, made);

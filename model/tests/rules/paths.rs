@@ -8,17 +8,17 @@ use vestibule_model::claim::{ClaimKey, Holder};
 use vestibule_model::condition::Reason;
 use vestibule_model::finding::Finding;
 use vestibule_model::hostname::Hostname;
+use vestibule_model::hostname_grant::{GrantedNamespaces, HostnameGrant};
 use vestibule_model::http::{
     HttpMatch, HttpRoute, HttpRule, HttpTimeouts, MethodMatch, PathMatch, ValueMatch,
 };
 use vestibule_model::key::{Kind, ListenerKey, ObjectKey, ObjectName, ParentKey};
 use vestibule_model::merge::Merge;
+use vestibule_model::meta::Meta;
 use vestibule_model::names::{AskedBy, NameDecision};
-use vestibule_model::object::{Meta, TlsRoute};
-use vestibule_model::ownership::{GrantedNamespaces, HostnameGrant};
 use vestibule_model::path::{MAX_PREFIX, PathPrefix, PathPrefixError, list, reaching_outside};
 use vestibule_model::pattern::Pattern;
-use vestibule_model::route::Route;
+use vestibule_model::route::{Route, TlsRoute};
 use vestibule_model::selector::NamespaceScope;
 
 use crate::support::{CONTROLLER, class, gateway, listener, name, pattern, port};

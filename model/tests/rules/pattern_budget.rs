@@ -8,9 +8,9 @@ use vestibule_model::http::{
     HttpMatch, HttpRoute, HttpRule, HttpTimeouts, MethodMatch, PathMatch, ValueMatch,
 };
 use vestibule_model::key::{Kind, ObjectKey};
-use vestibule_model::object::Meta;
+use vestibule_model::meta::Meta;
 use vestibule_model::pattern::Pattern;
-use vestibule_model::pattern::budget::Budgets;
+use vestibule_model::pattern_budget::Budgets;
 
 use crate::support::name;
 

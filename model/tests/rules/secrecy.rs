@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use vestibule_model::finding::Finding;
+use vestibule_model::gateway::Listener;
 use vestibule_model::merge::{Merge, SetVerdict};
-use vestibule_model::object::Listener;
 use vestibule_model::selector::NamespaceScope;
 
 use crate::support::{CONTROLLER, class, gateway, listener, set};

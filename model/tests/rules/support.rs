@@ -3,13 +3,16 @@
 use std::sync::Arc;
 
 use vestibule_model::certificate::CertificateAnnotations;
+use vestibule_model::gateway::{
+    Gateway, GatewayClass, Listener, ListenerSet, ListenerTls, TlsMode,
+};
 use vestibule_model::hostname::HostPattern;
 use vestibule_model::issuer::IssuerAnnotations;
 use vestibule_model::key::{GATEWAY_GROUP, ObjectName};
-use vestibule_model::object::{
-    Gateway, GatewayClass, Listener, ListenerSet, ListenerTls, Meta, ParentRef, Port, Protocol,
-    TlsMode, TlsRoute,
-};
+use vestibule_model::meta::Meta;
+use vestibule_model::protocol::{Port, Protocol};
+use vestibule_model::reference::ParentRef;
+use vestibule_model::route::TlsRoute;
 use vestibule_model::selector::NamespaceScope;
 
 pub(crate) const CONTROLLER: &str = "vestibule.dev/gateway-controller";

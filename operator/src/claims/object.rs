@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use vestibule_model::claim::{ClaimKey, Holder, HostnameClaim};
 use vestibule_model::key::ObjectName;
-use vestibule_model::object::Meta;
+use vestibule_model::meta::Meta;
 
 /// Changes that come within this time are one write.
 const GATHER: Duration = Duration::from_millis(20);

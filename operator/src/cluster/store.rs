@@ -15,7 +15,8 @@ use vestibule_crds::watch::{Event, Touched, Watched};
 use vestibule_model::condition::Reason;
 use vestibule_model::finding::Finding;
 use vestibule_model::key::{Kind, ObjectKey, ObjectName};
-use vestibule_model::object::{Object, Port};
+use vestibule_model::object::Object;
+use vestibule_model::protocol::Port;
 use vestibule_stream::{Encoded, ResourceKey};
 
 use super::events::{EventRecorder, ObjectEvent};

@@ -14,7 +14,8 @@ use vestibule_model::challenge::{ChallengeAnswer, ChallengeKey};
 use vestibule_model::condition::Truth;
 use vestibule_model::issuance::Issuance;
 use vestibule_model::key::{ObjectKey, ObjectName};
-use vestibule_model::object::{Meta, Object, Secret};
+use vestibule_model::meta::Meta;
+use vestibule_model::object::{Object, Secret};
 use zeroize::Zeroizing;
 
 use super::EngineLink;

@@ -6,10 +6,10 @@ use std::net::IpAddr;
 use std::ops::{RangeFrom, RangeInclusive};
 use std::sync::Arc;
 
-use vestibule_model::conflict::Transport;
 use vestibule_model::endpoint::Denied;
 use vestibule_model::key::{Kind, ObjectName};
-use vestibule_model::object::{EndpointSlice, Object, Port, ServicePort, TransportPort};
+use vestibule_model::object::{EndpointSlice, Object, ServicePort};
+use vestibule_model::protocol::{Port, Transport, TransportPort};
 use vestibule_stream::proto::{self, resource};
 use vestibule_stream::{Encoded, Resource, ResourceKey, ResourceKind};
 

@@ -7,10 +7,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use vestibule_model::condition::{Condition, ConditionType, PolicyAncestor, PolicyStatus, Reason};
-use vestibule_model::conflict::Transport;
 use vestibule_model::finding::Finding;
+use vestibule_model::gateway::TlsMode;
 use vestibule_model::key::{Kind, ListenerKey, ObjectKey, ObjectName};
-use vestibule_model::object::{Object, Service, ServicePort, TlsMode};
+use vestibule_model::object::{Object, Service, ServicePort};
+use vestibule_model::protocol::Transport;
 use vestibule_model::tls_policy::{Authorities, BackendTlsPolicy, PolicyTarget, SubjectAltName};
 use vestibule_stream::proto::{self, subject_alt_name};
 

@@ -7,11 +7,10 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use vestibule_model::condition::Reason;
-use vestibule_model::conflict::Transport;
 use vestibule_model::finding::Finding;
-use vestibule_model::key::ListenerKey;
-use vestibule_model::merge::{Merge, PortKey};
-use vestibule_model::object::Port;
+use vestibule_model::key::{ListenerKey, PortKey};
+use vestibule_model::merge::Merge;
+use vestibule_model::protocol::{Port, Transport};
 
 use super::service::ServiceSettings;
 

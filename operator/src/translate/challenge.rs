@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use vestibule_model::challenge::{
     ChallengeAnswer, ChallengeKey, ChallengeProof, ChallengeType, Reach,
 };
-use vestibule_model::conflict::Transport;
+use vestibule_model::protocol::Transport;
 use vestibule_stream::proto::{self, resource};
 use vestibule_stream::{Encoded, Resource, ResourceKey, ResourceKind};
 

@@ -19,7 +19,8 @@ use vestibule_model::route::Route;
 use vestibule_stream::proto::{self, resource};
 use vestibule_stream::{Encoded, Resource, ResourceKey, ResourceKind};
 
-use super::route::Parents;
+use super::output::ClaimState;
+use super::route_state::Parents;
 use super::{Dirty, Output, Translator};
 
 /// Whether a name that nobody holds is served at once, or when its claim is recorded.
@@ -31,21 +32,6 @@ pub enum ClaimMode {
     Assumed,
     /// Until it is told ([`Change::Claims`](super::Change::Claims)) that it is held: whoever tells has persisted it.
     Recorded,
-}
-
-/// The state of what somebody holds, or is to hold.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ClaimState {
-    /// Nobody holds it; this one is to.
-    Wanted(Holder),
-    /// Its holder makes use of it.
-    Used,
-    /// A port: its holder does not make use of it any more, and this namespace does.
-    Passed(Arc<str>),
-    /// Its holder does not make use of it, and may come back.
-    Unused,
-    /// Its holder may not have it any more.
-    Revoked,
 }
 
 /// Whether a route may serve a hostname on a listener.

@@ -5,8 +5,10 @@ use vestibule_model::certificate::AddressBlock;
 use vestibule_model::client_address::{
     ClientAddress, ForwardedHeader, ForwardedHeaders, ProxyProtocol, ProxyProtocolMode,
 };
+use vestibule_model::gateway::Gateway;
 use vestibule_model::key::{Kind, ObjectName, ParentKey};
-use vestibule_model::object::{Gateway, Object, Reference};
+use vestibule_model::object::Object;
+use vestibule_model::reference::Reference;
 use vestibule_stream::proto;
 
 use super::{Dirty, Translator};

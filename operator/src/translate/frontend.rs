@@ -6,8 +6,10 @@ use std::sync::Arc;
 
 use vestibule_model::condition::{Condition, ConditionType, Reason};
 use vestibule_model::finding::Finding;
+use vestibule_model::gateway::{Gateway, Listener};
 use vestibule_model::key::{Kind, ListenerKey, ObjectKey, ObjectName, ParentKey};
-use vestibule_model::object::{Gateway, Listener, Port, Reference};
+use vestibule_model::protocol::Port;
+use vestibule_model::reference::Reference;
 use vestibule_model::selector::NamespaceScope;
 use vestibule_model::tls_policy::{ClientValidation, ValidationMode};
 use vestibule_stream::proto;

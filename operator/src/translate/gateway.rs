@@ -8,13 +8,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use vestibule_model::condition::Reason;
-use vestibule_model::conflict::Transport;
+use vestibule_model::condition::{Address, Reason};
 use vestibule_model::finding::Finding;
+use vestibule_model::gateway::{Gateway, GatewayClass};
 use vestibule_model::key::{Kind, ObjectName, ParentKey};
-use vestibule_model::object::{
-    Address, Gateway, GatewayClass, GatewayParameters, Object, Port, Reference,
-};
+use vestibule_model::object::Object;
+use vestibule_model::parameters::GatewayParameters;
+use vestibule_model::protocol::{Port, Transport};
+use vestibule_model::reference::Reference;
 
 use super::binds::DesiredPort;
 use super::service::{self, Assigned, DesiredService};

@@ -2,10 +2,11 @@
 
 use vestibule_model::condition::{Condition, ConditionType, GrantStatus, Reason};
 use vestibule_model::finding::Finding;
+use vestibule_model::hostname_grant::HostnameGrant;
 use vestibule_model::key::{ObjectKey, ObjectName};
-use vestibule_model::ownership::HostnameGrant;
 
-use super::status::{Status, fails};
+use super::output::Status;
+use super::status::fails;
 use super::{Output, Translator};
 
 const ACCEPTED: ConditionType = ConditionType::Accepted;

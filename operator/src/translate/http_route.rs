@@ -10,13 +10,13 @@ use vestibule_model::http::{
     Mirror, PathMatch, PathModifier, Redirect, Retry, Rewrite, ValueMatch,
 };
 use vestibule_model::key::ObjectKey;
-use vestibule_model::object::Reference;
+use vestibule_model::reference::Reference;
 use vestibule_stream::proto::{
     self, grpc_method, http_filter, http_match, http_value_match, path_modifier,
 };
 
 use super::Translator;
-use super::route::{Body, Judged, References};
+use super::route_state::{Body, Judged, References};
 
 /// What requests are answered with that a rule takes and nothing can be made of.
 const BROKEN: u32 = 500;

@@ -4,10 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use vestibule_model::conflict::Transport;
 use vestibule_model::endpoint::forms;
+use vestibule_model::gateway::{Listener, TlsMode};
 use vestibule_model::key::{Kind, ListenerKey, ObjectKey, ObjectName, ParentKey};
-use vestibule_model::object::{Listener, Object, Reference, TlsMode};
+use vestibule_model::object::Object;
+use vestibule_model::protocol::Transport;
+use vestibule_model::reference::Reference;
 use vestibule_model::route::Route;
 use vestibule_model::tls_policy::PolicyTarget;
 

@@ -15,6 +15,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use vestibule_model::annotations::certificate_problems;
 use vestibule_model::certificate::{
     ALTERNATIVE_NAMES, AlternativeNames, CertificateAnnotations, CertificateOptions,
 };
@@ -22,11 +23,12 @@ use vestibule_model::challenge::{Reach, Reaches};
 use vestibule_model::condition::{Condition, ConditionType, Reason};
 use vestibule_model::conflict::Precedence;
 use vestibule_model::finding::Finding;
+use vestibule_model::gateway::{Listener, TlsMode};
 use vestibule_model::hostname::{HostPattern, Hostname};
 use vestibule_model::issuance::{Issuance, IssuanceState};
 use vestibule_model::issuer::{Engine, IssuerRef};
 use vestibule_model::key::{Kind, ListenerKey, ObjectName};
-use vestibule_model::object::{Listener, Object, TlsMode};
+use vestibule_model::object::Object;
 
 use super::reach::Interest;
 use super::{CertificateRequest, Dirty, Output, Translator};
@@ -79,7 +81,7 @@ impl Asking<'_> {
     /// What the listener wants.
     pub(super) fn wants(self) -> Wants {
         let none = || Ok(BTreeMap::new());
-        let terminates = |tls: &&vestibule_model::object::ListenerTls| {
+        let terminates = |tls: &&vestibule_model::gateway::ListenerTls| {
             tls.mode == TlsMode::Terminate && !tls.certificates.is_empty()
         };
         let Some(tls) = self.listener.tls.as_ref().filter(terminates) else {
@@ -93,7 +95,7 @@ impl Asking<'_> {
             return none();
         }
         if engine == Some(Engine::CertManager) {
-            let problems = self.annotations.problems(self.siblings);
+            let problems = certificate_problems(self.annotations, self.siblings);
             if let Some(refusal) = problems.into_iter().find(Finding::refuses) {
                 return Err(refusal);
             }

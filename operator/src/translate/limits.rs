@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use vestibule_model::key::{ObjectName, ParentKey};
-use vestibule_model::object::LimitParameters;
+use vestibule_model::parameters::LimitParameters;
 use vestibule_stream::proto;
 
 use super::{Dirty, Translator};

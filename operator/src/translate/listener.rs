@@ -3,14 +3,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use vestibule_model::condition::Reason;
-use vestibule_model::conflict::{Conflict, Precedence, Transport};
+use vestibule_model::conflict::{Conflict, Precedence};
 use vestibule_model::finding::Finding;
+use vestibule_model::gateway::{Listener, ListenerTls, TlsMode};
 use vestibule_model::grant::permit;
 use vestibule_model::hostname::HostPattern;
-use vestibule_model::issuer;
 use vestibule_model::key::{Kind, ListenerKey, ObjectKey, ObjectName, ParentKey};
 use vestibule_model::merge::SetVerdict;
-use vestibule_model::object::{Listener, ListenerTls, Object, Port, Protocol, TlsMode};
+use vestibule_model::object::Object;
+use vestibule_model::protocol::{Port, Protocol, Transport};
+use vestibule_model::{annotations, issuer};
 use vestibule_stream::proto::{self, resource, tls_listener};
 use vestibule_stream::{Encoded, Resource, ResourceKey};
 
@@ -337,7 +339,7 @@ impl Translator {
                 let index = index(&set.listeners);
                 let shim = self.settings.shim_for_sets;
                 if let Some(finding) = shim
-                    .then(|| issuer::asked_twice(set, of_gateway, &listener.name))
+                    .then(|| annotations::asked_twice(set, of_gateway, &listener.name))
                     .flatten()
                 {
                     return Err(finding);
@@ -587,7 +589,7 @@ impl Translator {
     pub(super) fn permit(
         &self,
         referrer: &ObjectKey,
-        reference: &vestibule_model::object::Reference,
+        reference: &vestibule_model::reference::Reference,
     ) -> Result<ObjectName, Finding> {
         let grants = self
             .index

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
+use vestibule_model::hostname_grant::HostnameGrant;
 use vestibule_model::key::{Kind, ObjectKey, ObjectName, ParentKey};
-use vestibule_model::merge::Affected;
+use vestibule_model::merge::{Affected, Owners};
 use vestibule_model::object::Object;
-use vestibule_model::ownership::{HostnameGrant, Owners};
 use vestibule_model::route::Route;
 
 use super::backend::BackendKey;

@@ -32,6 +32,7 @@ mod own;
 mod port_route;
 mod reach;
 mod route;
+mod route_state;
 mod route_status;
 mod service;
 mod session;
@@ -50,25 +51,26 @@ use vestibule_model::hostname::HostPattern;
 use vestibule_model::issuance::Issuance;
 use vestibule_model::key::{Kind, ListenerKey, ObjectKey, ObjectName, ParentKey};
 use vestibule_model::merge::{Merge, SetVerdict};
-use vestibule_model::object::{AcmeIssuer, LimitParameters, Object, Port};
-use vestibule_model::pattern::budget::Budgets;
+use vestibule_model::object::{AcmeIssuer, Object};
+use vestibule_model::parameters::LimitParameters;
+use vestibule_model::pattern_budget::Budgets;
 use vestibule_model::policy::Policy;
+use vestibule_model::protocol::Port;
 use vestibule_model::route::Route;
 use vestibule_model::selector::NamespaceScope;
 use vestibule_stream::{Encoded, ResourceKey, ResourceKind};
 
 pub use binds::{Bind, Binds, DesiredPort, InvalidDesiredPort};
 pub use challenge::challenge_resource;
+pub use claim::ClaimMode;
 use claim::InnerNames;
-pub use claim::{ClaimMode, ClaimState};
-pub use output::{CertificateRequest, Output, Work};
+pub use output::{CertificateRequest, ClaimState, Output, Status, Work};
 pub use route_status::RouteNeeds;
 pub use service::{
     Assigned, DesiredService, GATEWAY_ANNOTATION, GatewayService, MANAGED_BY_LABEL,
     ServiceSettings, UID_LABEL,
 };
 pub use session::{SessionKey, SessionKeys};
-pub use status::Status;
 pub(crate) use status::WAITING_FOR_CLAIM;
 
 use backend::BackendKey;
@@ -84,7 +86,7 @@ use overlap::Overlaps;
 use own::OwnAddresses;
 use port_route::Queues;
 use reach::{ChallengeIndex, SharedListenerRoutes};
-use route::RouteState;
+use route_state::RouteState;
 use trust::{BundleState, User};
 
 /// What translation depends on besides the objects.

@@ -6,6 +6,10 @@ use std::sync::Arc;
 use vestibule_model::certificate::CertificateOptions;
 use vestibule_model::challenge::Reaches;
 use vestibule_model::claim::ClaimKey;
+use vestibule_model::claim::Holder;
+use vestibule_model::condition::{
+    ClassStatus, GrantStatus, ListenersStatus, PolicyStatus, RouteStatus,
+};
 use vestibule_model::finding::Finding;
 use vestibule_model::hostname::Hostname;
 use vestibule_model::issuer::IssuerRef;
@@ -13,7 +17,7 @@ use vestibule_model::key::{ObjectKey, ObjectName};
 use vestibule_model::object::AcmeIssuer;
 use vestibule_stream::{Encoded, ResourceKey};
 
-use super::{ClaimState, DesiredPort, DesiredService, Status};
+use super::{DesiredPort, DesiredService};
 
 /// A certificate that a listener waits for and may have: the listener is allowed, accepted and not
 /// conflicted, and its hostname is exact.
@@ -130,4 +134,34 @@ fn join<K: Ord>(desired: &mut BTreeMap<K, bool>, later: BTreeMap<K, bool>) {
             desired.insert(key, wanted);
         }
     }
+}
+
+/// The status of an object that has one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Status {
+    /// GatewayClass.
+    Class(ClassStatus),
+    /// Gateway or ListenerSet.
+    Listeners(ListenersStatus),
+    /// A route.
+    Route(RouteStatus),
+    /// A policy.
+    Policy(PolicyStatus),
+    /// A HostnameGrant.
+    Grant(GrantStatus),
+}
+
+/// The state of what somebody holds, or is to hold.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ClaimState {
+    /// Nobody holds it; this one is to.
+    Wanted(Holder),
+    /// Its holder makes use of it.
+    Used,
+    /// A port: its holder does not make use of it any more, and this namespace does.
+    Passed(Arc<str>),
+    /// Its holder does not make use of it, and may come back.
+    Unused,
+    /// Its holder may not have it any more.
+    Revoked,
 }

@@ -6,10 +6,10 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use vestibule_model::conflict::Neighbour;
 use vestibule_model::hostname::HostPattern;
-use vestibule_model::key::ListenerKey;
-use vestibule_model::merge::{Merge, PortKey};
+use vestibule_model::key::{ListenerKey, PortKey};
+use vestibule_model::merge::Merge;
+use vestibule_model::port::Neighbour;
 
 /// Names on a port for which TLS listeners came or went.
 type OverlapKey = (PortKey, HostPattern);

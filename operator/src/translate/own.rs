@@ -14,7 +14,8 @@ use std::sync::Arc;
 
 use vestibule_model::endpoint::{Denied, forms};
 use vestibule_model::key::{Kind, ObjectKey, ObjectName};
-use vestibule_model::object::{EndpointSlice, Object, TransportPort};
+use vestibule_model::object::{EndpointSlice, Object};
+use vestibule_model::protocol::TransportPort;
 
 use super::{Dirty, Translator, set_user};
 

@@ -3,14 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use vestibule_model::condition::Reason;
-use vestibule_model::conflict::Transport;
 use vestibule_model::finding::Finding;
 use vestibule_model::key::{ListenerKey, ObjectKey};
-use vestibule_model::object::PortRoute;
-use vestibule_model::route::Route;
+use vestibule_model::protocol::Transport;
+use vestibule_model::route::{PortRoute, Route};
 use vestibule_stream::proto;
 
-use super::route::{Body, Judged, RouteState};
+use super::route_state::{Body, Judged, RouteState};
 use super::{Dirty, Translator};
 
 /// A route's place among those of a listener, as the proxies have it: the oldest comes first, then the first by its

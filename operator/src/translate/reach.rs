@@ -15,15 +15,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use vestibule_model::challenge::{ChallengeKey, ChallengeType, Reach, Reaches};
+use vestibule_model::gateway::Listener;
 use vestibule_model::hostname::{HostPattern, Hostname, route_precedence};
 use vestibule_model::http::HttpFilter;
 use vestibule_model::key::{ListenerKey, ObjectKey, ObjectName, ParentKey};
-use vestibule_model::object::{Listener, Protocol};
+use vestibule_model::protocol::Protocol;
 use vestibule_model::route::Route;
 
 use super::Translator;
 use super::binds::Bind;
-use super::route::RouteState;
+use super::route_state::RouteState;
 
 /// A listener on one of the ports where CAs connect.
 #[derive(Debug, Clone, PartialEq, Eq)]

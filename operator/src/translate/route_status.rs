@@ -9,8 +9,10 @@ use vestibule_model::key::ObjectKey;
 use vestibule_stream::ResourceKey;
 
 use super::backend::backend_resource;
-use super::route::{RouteState, parent_outcomes, route_resource};
-use super::status::{Status, WAITING_FOR_CLAIM, WAITING_FOR_PORT, fails};
+use super::output::Status;
+use super::route::{parent_outcomes, route_resource};
+use super::route_state::RouteState;
+use super::status::{WAITING_FOR_CLAIM, WAITING_FOR_PORT, fails};
 use super::{Output, Translator};
 
 const ACCEPTED: ConditionType = ConditionType::Accepted;

@@ -6,33 +6,19 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use vestibule_model::annotations;
 use vestibule_model::condition::{
-    ClassStatus, Condition, ConditionType, GrantStatus, ListenerStatus, ListenersStatus,
-    PolicyStatus, ProgrammedBasis, Reason, RouteStatus,
+    ClassStatus, Condition, ConditionType, ListenerStatus, ListenersStatus, ProgrammedBasis, Reason,
 };
 use vestibule_model::finding::Finding;
-use vestibule_model::issuer;
+use vestibule_model::gateway::Listener;
 use vestibule_model::key::{Kind, ListenerKey, ObjectKey, ObjectName, ParentKey};
 use vestibule_model::merge::SetVerdict;
-use vestibule_model::object::{Listener, Object};
+use vestibule_model::object::Object;
 
 use super::listener::ListenerState;
+use super::output::Status;
 use super::{Dirty, Output, Translator, features, set_user};
-
-/// The status of an object that has one.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Status {
-    /// GatewayClass.
-    Class(ClassStatus),
-    /// Gateway or ListenerSet.
-    Listeners(ListenersStatus),
-    /// A route.
-    Route(RouteStatus),
-    /// A policy.
-    Policy(PolicyStatus),
-    /// A HostnameGrant.
-    Grant(GrantStatus),
-}
 
 const ACCEPTED: ConditionType = ConditionType::Accepted;
 pub(super) const WAITING_FOR_PORT: &str = "Waiting for an internal port";
@@ -105,7 +91,10 @@ impl Translator {
                         .gateway
                         .as_ref()
                         .and_then(|name| self.merge.gateway(name));
-                    findings.extend(issuer::problems_of_set(&set, gateway.map(AsRef::as_ref)));
+                    findings.extend(annotations::problems_of_set(
+                        &set,
+                        gateway.map(AsRef::as_ref),
+                    ));
                     findings.extend(self.merge.withheld(name).cloned());
                     let parent = set.parent_key();
                     let status = self.listeners_status(&parent, &set.listeners, &mut findings);
@@ -148,7 +137,7 @@ impl Translator {
         let mut findings = self.own_findings(&key);
         let status = self.merge.gateway(name).cloned().map(|gateway| {
             findings.extend(gateway.findings.iter().cloned());
-            findings.extend(issuer::problems_of_gateway(&gateway));
+            findings.extend(annotations::problems_of_gateway(&gateway));
             let parent = gateway.parent_key();
             let mut status = self.listeners_status(&parent, &gateway.listeners, &mut findings);
             let valid = status

@@ -1,12 +1,12 @@
 //! TLSRoutes: the resource.
 
 use vestibule_model::key::ObjectKey;
-use vestibule_model::object::{BackendRef, TlsRoute};
-use vestibule_model::route::Route;
+use vestibule_model::reference::BackendRef;
+use vestibule_model::route::{Route, TlsRoute};
 use vestibule_stream::proto;
 
 use super::Translator;
-use super::route::{Body, Judged, References};
+use super::route_state::{Body, Judged, References};
 
 impl Translator {
     /// The backends of a route that routes no requests, with their shares, and what the references come to.

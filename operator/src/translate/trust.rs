@@ -10,7 +10,8 @@ use rustls_pki_types::pem::PemObject;
 use vestibule_model::condition::Reason;
 use vestibule_model::finding::Finding;
 use vestibule_model::key::{Kind, ListenerKey, ObjectKey, ObjectName};
-use vestibule_model::object::{Object, Reference};
+use vestibule_model::object::Object;
+use vestibule_model::reference::Reference;
 use vestibule_stream::proto::{self, resource};
 use vestibule_stream::{Encoded, Resource, ResourceKey, ResourceKind};
 

@@ -8,8 +8,9 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use vestibule_model::issuance::IssuanceState;
 
-use vestibule_model::object::{Port, ServiceParameters};
+use vestibule_model::parameters::ServiceParameters;
 use vestibule_model::policy::Policy;
+use vestibule_model::protocol::Port;
 use vestibule_operator::certmanager::Maker;
 use vestibule_operator::cluster::certmanager::Requests;
 use vestibule_operator::translate::{

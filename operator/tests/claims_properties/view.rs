@@ -3,9 +3,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use vestibule_model::gateway::{Gateway, Listener};
+use vestibule_model::hostname_grant::HostnameGrant;
 use vestibule_model::key::ObjectKey;
-use vestibule_model::object::{Gateway, Listener, Object, Protocol};
-use vestibule_model::ownership::HostnameGrant;
+use vestibule_model::object::Object;
+use vestibule_model::protocol::Protocol;
 use vestibule_model::route::Route;
 use vestibule_model::selector::{NamespaceScope, Requirement};
 

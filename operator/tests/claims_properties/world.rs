@@ -5,12 +5,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use vestibule_model::claim::{ClaimKey, Claimed, HostnameClaim};
+use vestibule_model::gateway::Listener;
 use vestibule_model::hostname::HostPattern;
+use vestibule_model::hostname_grant::HostnameGrant;
 use vestibule_model::key::{Kind, ObjectKey, ObjectName};
-use vestibule_model::object::{Listener, Meta, Object, ParentRef, Protocol};
-use vestibule_model::ownership::HostnameGrant;
+use vestibule_model::meta::Meta;
+use vestibule_model::object::Object;
 use vestibule_model::path::PathPrefix;
 use vestibule_model::policy::{Mode, Policy};
+use vestibule_model::protocol::Protocol;
+use vestibule_model::reference::ParentRef;
 use vestibule_model::selector::{LabelSelector, NamespaceScope, Requirement};
 use vestibule_operator::claims::{
     ClaimAction, ClaimRequest, ClaimStore, GatewayState, SeenClaim, Time, WriteOutcome,

@@ -7,10 +7,9 @@ use std::num::NonZeroU16;
 use std::time::{Duration, Instant};
 
 use vestibule_model::claim::{ClaimKey, Holder};
-use vestibule_model::conflict::{Group, Transport};
 use vestibule_model::hostname::HostPattern;
-use vestibule_model::key::ObjectName;
-use vestibule_model::merge::PortKey;
+use vestibule_model::key::{ObjectName, PortKey};
+use vestibule_model::protocol::{Group, Transport};
 use vestibule_operator::claims::{
     ClaimAction, ClaimContent, ClaimRequest, ClaimStore, GatewayState, SeenClaim, Time,
     WriteOutcome,

@@ -24,7 +24,7 @@ use tokio::task::{AbortHandle, JoinHandle};
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Channel;
 use vestibule_crds::watch::CopiedAnnotations;
-use vestibule_model::object::ServiceParameters;
+use vestibule_model::parameters::ServiceParameters;
 use vestibule_model::policy::Policy;
 use vestibule_model::service::ServiceType;
 use vestibule_operator::certmanager::{self, Maker};

@@ -6,9 +6,13 @@ use proptest::prelude::*;
 use vestibule_model::condition::Reason;
 use vestibule_model::finding::Finding;
 use vestibule_model::hostname::HostPattern;
+use vestibule_model::hostname_grant::{
+    GrantLimits, GrantedIssuer, GrantedNamespaces, HostnameGrant,
+};
 use vestibule_model::key::{Kind, ObjectKey, ObjectName};
-use vestibule_model::object::{Meta, Object, Port};
-use vestibule_model::ownership::{GrantLimits, GrantedIssuer, GrantedNamespaces, HostnameGrant};
+use vestibule_model::meta::Meta;
+use vestibule_model::object::Object;
+use vestibule_model::protocol::Port;
 use vestibule_model::selector::{LabelSelector, Requirement};
 
 use super::pattern;

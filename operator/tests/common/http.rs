@@ -10,7 +10,8 @@ use vestibule_model::http::{
     MethodMatch, Mirror, PathMatch, Retry, SessionCarrier, SessionPersistence, ValueMatch,
 };
 use vestibule_model::key::{Kind, ObjectName};
-use vestibule_model::object::{BackendRef, Object, ParentRef, Reference};
+use vestibule_model::object::Object;
+use vestibule_model::reference::{BackendRef, ParentRef, Reference};
 
 use super::{meta, pattern};
 

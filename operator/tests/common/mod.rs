@@ -14,14 +14,23 @@ use std::time::Duration;
 use vestibule_model::certificate::{AddressBlock, CertificateAnnotations};
 use vestibule_model::client_address::{ClientAddress, ProxyProtocol, ProxyProtocolMode};
 use vestibule_model::condition::Reason;
-use vestibule_model::conflict::Transport;
 use vestibule_model::endpoint::EndpointRules;
 use vestibule_model::finding::Finding;
+use vestibule_model::gateway::{
+    Gateway, GatewayClass, Listener, ListenerSet, ListenerTls, TlsMode,
+};
 use vestibule_model::hostname::HostPattern;
 use vestibule_model::issuer::IssuerAnnotations;
 use vestibule_model::key::{Kind, ObjectKey, ObjectName};
-use vestibule_model::object::*;
+use vestibule_model::meta::Meta;
+use vestibule_model::object::{
+    EndpointPort, EndpointSlice, Namespace, Object, ReferenceGrant, Secret, Service, ServicePort,
+};
+use vestibule_model::parameters::{GatewayParameters, LimitParameters, ServiceParameters};
 use vestibule_model::policy::Policy;
+use vestibule_model::protocol::{Port, Protocol, Transport};
+use vestibule_model::reference::{BackendRef, ParentRef, Reference};
+use vestibule_model::route::{PortRoute, TlsRoute};
 use vestibule_model::selector::{LabelSelector, NamespaceScope, Requirement};
 use vestibule_model::service::ServiceType;
 use vestibule_operator::translate::{

@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use vestibule_model::hostname::Hostname;
 use vestibule_model::key::ObjectName;
-use vestibule_model::object::{Object, Port, Reference};
+use vestibule_model::object::Object;
+use vestibule_model::protocol::Port;
+use vestibule_model::reference::Reference;
 use vestibule_model::tls_policy::{
     Authorities, BackendTlsPolicy, ClientValidation, ConfigMap, GatewayTls, PolicyTarget,
     SubjectAltName, ValidationMode,

@@ -5,10 +5,12 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use prost::Message as _;
-use vestibule_model::conflict::Transport;
 use vestibule_model::hostname::Hostname;
+use vestibule_model::protocol::Transport;
 use vestibule_proxy::apply::{NoSockets, State};
-use vestibule_proxy::table::{BindKey, Layer, Route, Selection, Snapshot, Unmatched};
+use vestibule_proxy::bind::BindKey;
+use vestibule_proxy::listener::Layer;
+use vestibule_proxy::table::{Route, Selection, Snapshot, Unmatched};
 use vestibule_stream::{Change, Encoded, Generation, Resource, ResourceKey};
 
 use crate::judge::Answer;

@@ -5,12 +5,12 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use vestibule_model::conflict::Transport;
+use vestibule_model::gateway::{Gateway, Listener, ListenerSet, TlsMode};
 use vestibule_model::hostname::HostPattern;
 use vestibule_model::key::{Kind, ObjectKey, ObjectName, ParentKey};
-use vestibule_model::object::{
-    BackendRef, Gateway, Listener, ListenerSet, Object, ParentRef, Protocol, TlsMode,
-};
+use vestibule_model::object::Object;
+use vestibule_model::protocol::{Protocol, Transport};
+use vestibule_model::reference::{BackendRef, ParentRef};
 use vestibule_model::route::Route;
 use vestibule_model::selector::{NamespaceScope, Requirement};
 

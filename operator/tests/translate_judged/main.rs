@@ -15,10 +15,11 @@ use proptest::prelude::*;
 use vestibule_model::condition::{
     Condition, ConditionType, ListenersStatus, ProgrammedBasis, Truth,
 };
-use vestibule_model::conflict::Transport;
+use vestibule_model::gateway::Gateway;
 use vestibule_model::key::{Kind, ObjectKey, ParentKey};
-use vestibule_model::object::{Gateway, Object, Protocol};
+use vestibule_model::object::Object;
 use vestibule_model::policy::{Mode, Policy};
+use vestibule_model::protocol::{Protocol, Transport};
 use vestibule_model::selector::NamespaceScope;
 use vestibule_operator::translate::{Change, Settings, Status, Translator};
 use vestibule_proxy::table::{Pick, Route, Snapshot};

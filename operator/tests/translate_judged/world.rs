@@ -1,8 +1,10 @@
 //! Objects of one Gateway and a few namespaces that get in one another's way.
 
 use proptest::prelude::*;
+use vestibule_model::gateway::Listener;
 use vestibule_model::key::Kind;
-use vestibule_model::object::{Listener, Object, Port, Protocol};
+use vestibule_model::object::Object;
+use vestibule_model::protocol::{Port, Protocol};
 use vestibule_model::selector::NamespaceScope;
 use vestibule_operator::translate::Change;
 

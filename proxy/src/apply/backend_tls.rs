@@ -9,7 +9,7 @@ use vestibule_stream::proto;
 
 use super::State;
 use super::trust::{HeldTrust, Trust};
-use crate::table::Target;
+use crate::backend::Target;
 use crate::upstream::{AltName, Tls};
 
 /// Names and trust bundles of one policy: several times what its kind allows.

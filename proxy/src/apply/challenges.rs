@@ -9,17 +9,17 @@ use rustls::sign::CertifiedKey;
 use rustls_pki_types::CertificateDer;
 use sha2::{Digest, Sha256};
 use vestibule_model::hostname::{HostPattern, Hostname};
-use vestibule_stream::proto;
-use vestibule_stream::{ResourceKey, ResourceKind};
+use vestibule_stream::{ResourceKey, ResourceKind, proto};
 use x509_parser::prelude::GeneralName;
 
-use super::parse::{self, RejectReason};
+use super::reject::RejectReason;
 use super::tls::{hex, read_certificate, signing_key};
-use super::{Rejects, State};
+use super::{Rejects, State, parse};
+use crate::bind::Transport;
 use crate::challenge::{
     Challenge, ChallengeLookup, ChallengeQuery, ChallengeReply, HTTP_01, TLS_ALPN_01,
 };
-use crate::table::{Layer, Transport};
+use crate::listener::Layer;
 
 /// Most characters of a token or of an account's thumbprint. RFC 8555 has them at 22 and 43.
 const MAX_TOKEN: usize = 256;
@@ -51,8 +51,8 @@ pub(super) struct HeldChallenge {
 impl ChallengeSpec {
     pub(super) fn parse(name: &str, wire: &proto::Challenge) -> Result<Self, RejectReason> {
         use proto::challenge::Answer as Wire;
-        let gateway = parse::required(&wire.gateway, "gateway")?;
-        let tenant = parse::required(&wire.tenant, "tenant")?;
+        let gateway = super::resource_names::required(&wire.gateway, "gateway")?;
+        let tenant = super::resource_names::required(&wire.tenant, "tenant")?;
         let bind = parse::bind(wire.bind.as_ref(), Transport::Tcp)?;
         let HostPattern::Exact(hostname) = parse::pattern(&wire.hostname)? else {
             return Err(RejectReason::InvalidChallenge("its hostname is a pattern"));
@@ -91,7 +91,7 @@ impl ChallengeSpec {
 }
 
 fn is_name_of(name: &str, gateway: &str, question: &ChallengeQuery) -> bool {
-    let parts: Vec<&str> = parse::segments(name).collect();
+    let parts: Vec<&str> = super::resource_names::segments(name).collect();
     let (kind, token) = match question {
         ChallengeQuery::Tls(_) => (TLS_ALPN_01, None),
         ChallengeQuery::Http(_, token) => (HTTP_01, Some(&**token)),

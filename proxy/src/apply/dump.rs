@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use super::http::HeldHttpRoute;
 use super::{CertificateInfo, HeldListener, HeldRoute, State};
+use crate::attached_names::AttachedNames;
+use crate::backend::Backend;
 use crate::bounds::Overrides;
-use crate::http::route::Rule;
+use crate::http_route::route::Rule;
 use crate::slot_map::Slot;
-use crate::table::{AttachedNames, Backend, Generation};
+use crate::table::Generation;
 
 /// Everything in force.
 #[derive(Debug, serde::Serialize)]

@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use super::State;
 use super::parse_http::{FilterSpec, HttpRouteSpec, RuleSpec};
-use crate::http::HttpRoute;
-use crate::http::filter::Filter;
-use crate::http::mirror::Mirror;
-use crate::http::route::{Rule, RuleParts, WeightedTarget};
-use crate::table::{AttachedNames, Routes};
+use crate::attached_names::AttachedNames;
+use crate::http_route::HttpRoute;
+use crate::http_route::filter::Filter;
+use crate::http_route::mirror::Mirror;
+use crate::http_route::route::{Rule, RuleParts, WeightedTarget};
+use crate::table::Routes;
 
 pub(super) struct HeldHttpRoute {
     /// By listener.

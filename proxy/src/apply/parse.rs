@@ -5,150 +5,21 @@ use std::sync::Arc;
 
 use vestibule_model::client_address::ClientAddress;
 use vestibule_model::endpoint::EndpointRules;
-use vestibule_model::hostname::{HostPattern, HostnameError};
+use vestibule_model::hostname::HostPattern;
 use vestibule_model::path::PathPrefix;
 use vestibule_stream::proto;
 
-use super::client_address;
 use super::clients::{ClientMode, ValidationSpec};
+use super::parse_client_address;
+use super::reject::RejectReason;
+use super::resource_names::{required, route_name, segments, two_segments};
+use crate::attached_names::AttachedNames;
 use crate::backend;
+use crate::backend::Target;
+use crate::bind::{BindKey, Transport};
 use crate::bounds::Overrides;
-use crate::table::{AttachedNames, BindKey, Layer, SelectionKey, Target, Transport};
-
-/// Why a resource was rejected.
-#[derive(Debug, thiserror::Error)]
-pub enum RejectReason {
-    /// A kind, protocol or mode that this release does not know.
-    #[error("this release of the proxy does not know what {0} carries")]
-    UnknownResource(&'static str),
-    /// The name does not have the form of its kind.
-    #[error("the name is not of the form {0}")]
-    InvalidName(&'static str),
-    /// A field that must be set is empty.
-    #[error("{0} is empty")]
-    MissingField(&'static str),
-    /// A hostname or pattern.
-    #[error("hostname {0:?} {1}")]
-    InvalidHostname(String, HostnameError),
-    /// A hostname of a listener whose connections say no name.
-    #[error("a listener of TCP or UDP has no hostname, and this one has {0:?}")]
-    NamedBytes(String),
-    /// The bind address or port.
-    #[error("{0}")]
-    InvalidBind(String),
-    /// A transport that what is on the bind cannot use.
-    #[error("only UDP listeners use UDP, and they use nothing else")]
-    UnsupportedTransport,
-    /// An endpoint's address or port.
-    #[error("{0}")]
-    InvalidEndpoint(String),
-    /// The certificate chain does not parse.
-    #[error("certificate {0} of the chain: {1}")]
-    InvalidCertificate(usize, String),
-    /// The private key does not parse, or is of a kind that is not supported.
-    #[error("the private key is malformed or of an unsupported kind")]
-    InvalidKey,
-    /// The private key belongs to another certificate.
-    #[error("the private key does not fit the certificate")]
-    KeyMismatch,
-    /// The certificate was of use before, and the one held is of use now.
-    #[error("the certificate was valid until {0}, and the one held is still valid")]
-    Expired(String),
-    /// A challenge that no CA could be answered with.
-    #[error("the challenge cannot be answered: {0}")]
-    InvalidChallenge(&'static str),
-    /// A challenge opens no port.
-    #[error("no listener of the Gateway speaks {1} on {0}, where a CA would ask")]
-    NoListener(BindKey, Layer),
-    /// A certificate of a trust bundle does not parse.
-    #[error("certificate {0} of the bundle: {1}")]
-    InvalidTrustBundle(usize, String),
-    /// More than is held of one resource.
-    #[error("{0} is larger than the limit")]
-    TooLarge(&'static str),
-    /// What a match of an HTTP route asks for is nothing that a request can have.
-    #[error("{0} in a match is malformed")]
-    InvalidMatch(&'static str),
-    /// Parts of a hostname that a route cannot have.
-    #[error("paths that are shared {0}")]
-    InvalidPaths(&'static str),
-    /// A regular expression does not compile, or not within bounds.
-    #[error("a regular expression {0}")]
-    InvalidRegex(String),
-    /// What a filter asks for cannot be done.
-    #[error("a filter cannot be in force: {0}")]
-    InvalidFilter(&'static str),
-    /// Addresses that are to be trusted.
-    #[error("{0:?} is no address and no block of addresses")]
-    InvalidBlock(String),
-    /// Another listener is at the same place: same bind, same hostname.
-    #[error("another listener has this hostname on {0}")]
-    HostnameConflict(BindKey),
-    /// Listeners of one bind begin with TLS, or all of them with a request.
-    #[error("other listeners on {0} speak {1}")]
-    ProtocolConflict(BindKey, Layer),
-    /// The socket could not be bound.
-    #[error("cannot listen on {0}: {1}")]
-    PortUnavailable(BindKey, std::io::Error),
-}
-
-impl RejectReason {
-    /// Metric label and condition reason, out of a fixed set.
-    #[must_use]
-    pub fn reason(&self) -> &'static str {
-        match self {
-            Self::UnknownResource(_) => vestibule_stream::UNKNOWN_RESOURCE,
-            Self::InvalidName(_) => "InvalidName",
-            Self::MissingField(_) => "MissingField",
-            Self::InvalidHostname(..) | Self::NamedBytes(_) => "InvalidHostname",
-            Self::InvalidBind(_) => "InvalidBind",
-            Self::UnsupportedTransport => "UnsupportedTransport",
-            Self::InvalidEndpoint(_) => "InvalidEndpoint",
-            Self::InvalidCertificate(..) => "InvalidCertificate",
-            Self::InvalidKey => "InvalidKey",
-            Self::KeyMismatch => "KeyMismatch",
-            Self::Expired(_) => "Expired",
-            Self::InvalidChallenge(_) => "InvalidChallenge",
-            Self::NoListener(..) => "NoListener",
-            Self::InvalidTrustBundle(..) => "InvalidTrustBundle",
-            Self::TooLarge(_) => "TooLarge",
-            Self::InvalidMatch(_) => "InvalidMatch",
-            Self::InvalidPaths(_) => "InvalidPaths",
-            Self::InvalidRegex(_) => "InvalidRegex",
-            Self::InvalidFilter(_) => "InvalidFilter",
-            Self::InvalidBlock(_) => "InvalidBlock",
-            Self::HostnameConflict(_) => "HostnameConflict",
-            Self::ProtocolConflict(..) => "ProtocolConflict",
-            Self::PortUnavailable(..) => "PortUnavailable",
-        }
-    }
-}
-
-/// Every [`RejectReason::reason`].
-pub(super) const REASONS: [&str; 22] = [
-    vestibule_stream::UNKNOWN_RESOURCE,
-    "InvalidName",
-    "MissingField",
-    "InvalidHostname",
-    "InvalidBind",
-    "UnsupportedTransport",
-    "InvalidEndpoint",
-    "InvalidCertificate",
-    "InvalidKey",
-    "KeyMismatch",
-    "Expired",
-    "InvalidChallenge",
-    "NoListener",
-    "InvalidTrustBundle",
-    "TooLarge",
-    "InvalidMatch",
-    "InvalidRegex",
-    "InvalidFilter",
-    "InvalidBlock",
-    "HostnameConflict",
-    "ProtocolConflict",
-    "PortUnavailable",
-];
+use crate::listener::Layer;
+use crate::table::SelectionKey;
 
 /// A listener that can be put in force.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -264,7 +135,7 @@ pub(super) fn listener(name: &str, wire: &proto::Listener) -> Result<ListenerSpe
         protocol,
         overrides: wire.limits.as_ref().map(Overrides::from),
         client_address: match &wire.client_address {
-            Some(wire) => Some(Arc::new(client_address::parse(wire)?)),
+            Some(wire) => Some(Arc::new(parse_client_address::parse(wire)?)),
             None => None,
         },
         selective: !wire.selective_backend_certificate.is_empty(),
@@ -376,10 +247,6 @@ pub(super) fn route(name: &str, wire: &proto::TlsRoute) -> Result<RouteSpec, Rej
         attachments,
         backends,
     })
-}
-
-pub(super) fn route_name(name: &str) -> Result<(), RejectReason> {
-    two_segments(name, "<namespace>/<name>")
 }
 
 /// The names for which a route is on which listener.
@@ -516,49 +383,6 @@ fn endpoint(wire: &proto::Endpoint) -> Result<SocketAddr, RejectReason> {
     Ok(SocketAddr::new(address, port))
 }
 
-pub(super) fn certificate_name(name: &str) -> Result<(), RejectReason> {
-    two_segments(name, "<namespace>/<secret>")
-}
-
-pub(super) fn trust_bundle_name(name: &str) -> Result<(), RejectReason> {
-    let mut parts = segments(name);
-    if matches!(parts.next(), Some("ConfigMap" | "Secret")) && parts.count() == 2 {
-        Ok(())
-    } else {
-        Err(RejectReason::InvalidName(
-            "<ConfigMap|Secret>/<namespace>/<name>",
-        ))
-    }
-}
-
-fn two_segments(name: &str, form: &'static str) -> Result<(), RejectReason> {
-    if segments(name).count() == 2 {
-        Ok(())
-    } else {
-        Err(RejectReason::InvalidName(form))
-    }
-}
-
-/// The parts between slashes; none at all if a part is empty or has a character that Kubernetes
-/// names never have and logs would suffer from.
-pub(super) fn segments(name: &str) -> impl Iterator<Item = &str> {
-    let clean = name.split('/').all(|part| {
-        !part.is_empty()
-            && part
-                .chars()
-                .all(|c| c.is_ascii_graphic() && !matches!(c, '"' | '\\'))
-    });
-    clean.then(|| name.split('/')).into_iter().flatten()
-}
-
-pub(super) fn required(text: &str, field: &'static str) -> Result<String, RejectReason> {
-    if text.is_empty() {
-        Err(RejectReason::MissingField(field))
-    } else {
-        Ok(text.to_owned())
-    }
-}
-
 /// Whether a bind takes IPv4 and IPv6 connections alike.
 #[must_use]
 pub fn is_dual_stack(bind: &BindKey) -> bool {
@@ -567,6 +391,9 @@ pub fn is_dual_stack(bind: &BindKey) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use vestibule_model::hostname::HostnameError;
+
+    use super::super::reject::REASONS;
     use super::*;
 
     fn wire() -> proto::Listener {

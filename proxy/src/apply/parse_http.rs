@@ -11,13 +11,17 @@ use vestibule_model::origin::OriginPattern;
 use vestibule_model::pattern::Matcher;
 use vestibule_stream::proto;
 
-use super::parse::{RejectReason, attachments, required, route_name};
-use crate::http::cors::{Allowed, Cors};
-use crate::http::filter::{Filter, HeaderEdit, PathEdit, Redirect, Rewrite, Scheme};
-use crate::http::retry::Retry;
-use crate::http::route::{Match, PathMatch, Value, ValueMatch};
-use crate::http::session::{self, Carrier, Session};
-use crate::table::AttachedNames;
+use super::parse::attachments;
+use super::reject::RejectReason;
+use super::resource_names::{required, route_name};
+use crate::attached_names::AttachedNames;
+use crate::http_route::cors::{Allowed, Cors};
+use crate::http_route::filter::{Filter, PathEdit, Redirect, Rewrite, Scheme};
+use crate::http_route::header_edit::HeaderEdit;
+use crate::http_route::retry::Retry;
+use crate::http_route::route::{Match, PathMatch, Value, ValueMatch};
+use crate::http_route::session;
+use crate::http_route::session::{Carrier, Session};
 
 /// Most characters of a path in a match or filter, as the API has it.
 const MAX_PATH: usize = 1024;

@@ -7,13 +7,14 @@ use vestibule_stream::{Resource, ResourceKey};
 
 use super::backend_tls::TlsSpec;
 use super::challenges::ChallengeSpec;
-use super::parse::{self, ListenerSpec, OwnerSpec, RejectReason, RouteSpec};
+use super::parse::{ListenerSpec, OwnerSpec, RouteSpec};
 use super::parse_http::{self, HttpRouteSpec};
+use super::reject::RejectReason;
 use super::tls::HeldCertificate;
 use super::trust::HeldTrust;
-use super::{Rejects, State};
+use super::{Rejects, State, parse};
+use crate::backend::Target;
 use crate::expiry;
-use crate::table::Target;
 
 /// The upserts of a change that passed their checks, by kind.
 #[derive(Default)]

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use super::State;
 use super::clients::{AuthId, ClientAuth, ClientMode};
 use super::parse::TerminateSpec;
-use super::tls::HeldCertificate;
-use super::tls::ListenerTicketer;
+use super::tls::{HeldCertificate, ListenerTicketer};
+use crate::listener::{Mode, NotServing};
 use crate::slot_map::Slot;
-use crate::table::{ClientCertificate, Mode, NotServing};
+use crate::upstream::ClientCertificate;
 use crate::validation::ClientValidation;
 
 /// Trust bundles by which clients are validated, and what becomes of those without.

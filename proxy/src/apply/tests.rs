@@ -13,7 +13,8 @@ use vestibule_stream::proto::resource::Resource as Wire;
 use vestibule_stream::{Resource, proto};
 
 use super::*;
-use crate::table::{Layer, Pick, Unmatched};
+use crate::listener::Layer;
+use crate::table::{Pick, Unmatched};
 
 const BIND: BindKey = BindKey::tcp(IpAddr::V4(Ipv4Addr::LOCALHOST), 10_443);
 

@@ -20,7 +20,7 @@ use x509_parser::prelude::{FromDer, GeneralName, SubjectPublicKeyInfo, X509Certi
 use x509_parser::public_key::PublicKey;
 
 use super::clients::ClientAuth;
-use super::parse::RejectReason;
+use super::reject::RejectReason;
 use super::resolver::resolver;
 use crate::validation::ClientValidation;
 
@@ -61,7 +61,7 @@ impl HeldCertificate {
     /// Checks chain and key. Whether it is valid yet is judged by translation, which says so in a status
     /// and sends it again when it is.
     pub(super) fn parse(name: &str, wire: &proto::Certificate) -> Result<Self, RejectReason> {
-        super::parse::certificate_name(name)?;
+        super::resource_names::certificate_name(name)?;
         let (mut not_after, mut units) = (None, 1);
         let mut chain = Vec::with_capacity(wire.chain.len());
         for (index, der) in wire.chain.iter().enumerate() {

@@ -9,7 +9,7 @@ use rustls_pki_types::CertificateDer;
 use sha2::{Digest, Sha256};
 use vestibule_stream::proto;
 
-use super::parse::{self, RejectReason};
+use super::reject::RejectReason;
 
 /// Most certificates of one bundle: several times what a browser trusts.
 const MAX_CERTIFICATES: usize = 1024;
@@ -24,7 +24,7 @@ pub(super) struct HeldTrust {
 
 impl HeldTrust {
     pub(super) fn parse(name: &str, wire: &proto::TrustBundle) -> Result<Self, RejectReason> {
-        parse::trust_bundle_name(name)?;
+        super::resource_names::trust_bundle_name(name)?;
         let bytes: usize = wire.certificates.iter().map(Vec::len).sum();
         if wire.certificates.len() > MAX_CERTIFICATES || bytes > MAX_BYTES {
             return Err(RejectReason::TooLarge("the trust bundle"));

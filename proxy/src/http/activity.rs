@@ -9,10 +9,11 @@ use std::time::Duration;
 use futures::task::AtomicWaker;
 use tokio::time::Instant;
 
+use super::Version;
 use super::budget::Budget;
-use super::unsent::UnsentBytes;
-use super::{HttpLimits, Version};
-use crate::connection::CloseReason;
+use super::unsent_bytes::UnsentBytes;
+use crate::close_reason::CloseReason;
+use crate::limits::HttpLimits;
 
 /// Counters that the connection and its requests share. They live on one thread.
 #[derive(Debug)]

@@ -7,21 +7,15 @@ use std::task::{Context, Poll};
 
 use bytes::{Buf, Bytes};
 use futures::task::AtomicWaker;
-use http_body_util::{BodyExt, Full};
 use hyper::HeaderMap;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper::header::HeaderName;
 
-use super::Underscores;
 use super::activity::Activity;
 use super::headers;
 use super::kept::{Kept, Read, Reader};
-use super::pool::Lease;
-use super::throttle::Throttle;
 use super::timeouts::Progress;
-
-/// Most bytes that are read of an answer that nobody gets.
-const READ_AWAY: usize = 64 * 1024;
+use crate::limits::Underscores;
 
 /// The body of a request, on its way to a backend.
 pub(super) struct Upload {
@@ -282,10 +276,10 @@ fn screened(polled: Polled, filter_trailers: &TrailerFilter) -> Polled {
     })
 }
 
-type Polled = Poll<Option<Result<Frame<Bytes>, hyper::Error>>>;
+pub(super) type Polled = Poll<Option<Result<Frame<Bytes>, hyper::Error>>>;
 
 /// Changes the trailers, if these are what comes. Without any left, the body ends.
-fn edit_trailers(polled: Polled, edit: impl FnOnce(&mut HeaderMap)) -> Polled {
+pub(super) fn edit_trailers(polled: Polled, edit: impl FnOnce(&mut HeaderMap)) -> Polled {
     let Poll::Ready(Some(Ok(frame))) = polled else {
         return polled;
     };
@@ -309,100 +303,6 @@ impl Drop for Upload {
         };
         if waits {
             self.state.owe(false);
-        }
-    }
-}
-
-/// The body of an answer: of our own making, or a backend's.
-pub(super) enum Download {
-    Own(Full<Bytes>),
-    Backend {
-        body: Incoming,
-        /// Given back when the body has come to its end.
-        lease: Option<Lease>,
-    },
-}
-
-impl Download {
-    pub(super) fn own(text: impl Into<Bytes>) -> Self {
-        Self::Own(Full::new(text.into()))
-    }
-
-    pub(super) fn backend(body: Incoming, lease: Lease) -> Self {
-        let mut download = Self::Backend {
-            body,
-            lease: Some(lease),
-        };
-        // hyper does not poll what has ended.
-        if download.is_end_stream() {
-            download.give_back();
-        }
-        download
-    }
-
-    /// How fast its connection is read.
-    pub(super) fn throttle(&self) -> Option<&Throttle> {
-        match self {
-            Self::Backend {
-                lease: Some(lease), ..
-            } => lease.throttle(),
-            _ => None,
-        }
-    }
-
-    /// Reads away what is left of it, if that is not much, so that its connection can be used again.
-    pub(super) async fn read_away(mut self) {
-        let mut left = READ_AWAY;
-        while let Some(Ok(frame)) = self.frame().await {
-            left = match left.checked_sub(frame.data_ref().map_or(0, Buf::remaining)) {
-                Some(left) => left,
-                None => return,
-            };
-        }
-    }
-
-    fn give_back(&mut self) {
-        if let Self::Backend { lease, .. } = self
-            && let Some(lease) = lease.take()
-        {
-            lease.give_back();
-        }
-    }
-}
-
-impl Body for Download {
-    type Data = Bytes;
-    type Error = hyper::Error;
-
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Polled {
-        let polled = match &mut *self {
-            Self::Own(body) => Pin::new(body)
-                .poll_frame(cx)
-                .map_err(|never| match never {}),
-            Self::Backend { body, .. } => Pin::new(body).poll_frame(cx),
-        };
-        let ended = match &polled {
-            Poll::Ready(None) => true,
-            Poll::Ready(Some(Ok(_))) => self.is_end_stream(),
-            _ => false,
-        };
-        if ended {
-            self.give_back();
-        }
-        edit_trailers(polled, headers::strip_response_trailers)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        match self {
-            Self::Own(body) => body.is_end_stream(),
-            Self::Backend { body, .. } => body.is_end_stream(),
-        }
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        match self {
-            Self::Own(body) => body.size_hint(),
-            Self::Backend { body, .. } => body.size_hint(),
         }
     }
 }

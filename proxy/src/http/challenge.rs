@@ -4,10 +4,10 @@ use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
 
 use super::authority::Target;
-use super::body::Download;
-use super::handle::LocalReply;
+use super::download::Download;
+use super::local_reply::LocalReply;
 use super::record::RequestRecord;
-use super::serve::Shared;
+use super::shared::Shared;
 use crate::challenge::{ChallengeOutcome, ChallengeQuery, ChallengeReply};
 use crate::table::Snapshot;
 

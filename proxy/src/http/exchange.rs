@@ -21,19 +21,20 @@ use hyper::http::uri::{Authority, PathAndQuery, Scheme, Uri};
 use hyper::{Request, Response, StatusCode, Version};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 
+use super::H2;
 use super::body::{Upload, UploadState};
 use super::headers::take_trailers;
 use super::pool::{self, Key, Lease, One, Sender, Turn};
-use super::retry::Retries;
+use super::retries::Retries;
 use super::throttle::{Throttle, Throttled};
-use super::{H2, Repeat};
 use crate::backend::{Backend, Protocol};
-use crate::connection::CloseReason;
+use crate::close_reason::CloseReason;
 use crate::deadline::within;
-use crate::health;
+use crate::limits::Repeat;
 use crate::plane::DataPlane;
 use crate::tried::Tried;
-use crate::upstream::{self, Alpn, Credentials};
+use crate::upstream::{Alpn, Credentials};
+use crate::{dial, health, upstream};
 
 /// Window of one answer's body and of all of a connection's, in HTTP/2: bounds what waits in memory. As
 /// all requests of a connection together cannot use up the second, clients that take nothing do not hold
@@ -319,7 +320,7 @@ impl Exchange<'_> {
 
     fn key(&self, endpoint: SocketAddr) -> Key {
         let target = &self.backend.target;
-        let tls = upstream::identity(target, &self.credentials);
+        let tls = upstream::identity(target.tls.as_ref(), &self.credentials);
         let alpn = match target.protocol {
             _ if self.grpc => Alpn::Http2,
             Protocol::H2c => Alpn::Http2,
@@ -355,7 +356,7 @@ impl Exchange<'_> {
 
     /// Opens a connection and begins HTTP on it.
     async fn open(&self, key: &Key, allowed: Duration) -> Result<Lease, CloseReason> {
-        let open = upstream::open(
+        let open = dial::open(
             self.plane,
             &self.backend.target,
             &self.credentials,

@@ -10,10 +10,10 @@ use hyper::header::{FORWARDED, HeaderMap, HeaderName, HeaderValue};
 use hyper::http::uri::Authority;
 use vestibule_model::client_address::{ForwardedHeader, ForwardedHeaders, MAX_HOPS};
 
-use super::filter::Scheme;
-use super::headers::{
+use super::field_names::{
     X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PORT, X_FORWARDED_PROTO, X_REQUEST_ID,
 };
+use crate::http_route::filter::Scheme;
 
 /// Longest request ID that is kept.
 const MAX_REQUEST_ID: usize = 128;

@@ -13,109 +13,40 @@ use hyper::upgrade::OnUpgrade;
 use hyper::{Method, Request, Response, StatusCode, Version};
 use vestibule_model::client_address::ForwardedHeaders;
 
-use super::Underscores;
 use super::authority::Target;
-use super::body::{Download, TrailerFilter, Upload};
+use super::body::{TrailerFilter, Upload};
 use super::challenge::challenge;
-use super::cors::{Cors, Verdict};
+use super::download::Download;
 use super::exchange::{Answered, Attempts, Ended, Exchange, ExchangeFailure};
-use super::filter::{Asked, Filter, HeaderEdit, Scheme};
 use super::forwarded::HopInfo;
-use super::grpc;
 use super::headers::{self, ForwardedInfo, Passed};
-use super::mirror::{self, Mirror};
-use super::path;
-use super::record::{BODY_TOO_LARGE, Logged, RequestRecord};
-use super::retry::Retry;
-use super::serve::Shared;
-use super::session::{self, Presented};
-use super::table::Found;
+use super::local_reply::LocalReply;
+use super::record::{Logged, RequestRecord};
+use super::shared::Shared;
 use super::timeouts::{Allowed, Late};
 use super::tunnel::Tunnel;
-use super::view::View;
+use super::{mirror, path};
 use crate::backend::Protocol;
 use crate::deadline::within;
+use crate::grpc;
+use crate::http_route::cors::{Cors, Verdict};
+use crate::http_route::filter::{Asked, Filter, Scheme};
+use crate::http_route::header_edit::HeaderEdit;
+use crate::http_route::mirror::Mirror;
+use crate::http_route::retry::Retry;
+use crate::http_route::session;
+use crate::http_route::session::Presented;
+use crate::http_route::table::Found;
+use crate::http_route::view::View;
 use crate::lifetime::{Lifetime, in_ticks};
+use crate::limits::Underscores;
+use crate::listener::{Layer, Listener, Mode};
 use crate::metrics::Metrics;
 use crate::overload::OverloadLevel;
-use crate::table::{Layer, Listener, Mode, Snapshot};
+use crate::table::Snapshot;
 
 /// How long the rest of an answer is read that nobody gets.
 const READ_AWAY: Duration = Duration::from_secs(1);
-
-/// A response that the proxy makes itself.
-pub(super) struct LocalReply {
-    pub(super) status: StatusCode,
-    /// Of a fixed set: metric label and log field.
-    pub(super) reason: &'static str,
-    /// For people; names nothing that the request did not.
-    pub(super) text: &'static str,
-    pub(super) location: Option<HeaderValue>,
-    /// What goes with "method not allowed".
-    pub(super) allow: &'static str,
-    /// Whoever writes such heads is not to be read on.
-    pub(super) close: bool,
-}
-
-impl LocalReply {
-    pub(super) fn new(status: StatusCode, reason: &'static str, text: &'static str) -> Self {
-        Self {
-            status,
-            reason,
-            text,
-            location: None,
-            allow: "GET, HEAD, POST, PUT, DELETE",
-            close: false,
-        }
-    }
-
-    fn unclear(reason: &'static str, text: &'static str) -> Self {
-        let answer = Self::new(StatusCode::BAD_REQUEST, reason, text);
-        Self {
-            close: true,
-            ..answer
-        }
-    }
-
-    fn body_too_large() -> Self {
-        let text = "the body is larger than is allowed here\n";
-        let answer = Self::new(StatusCode::PAYLOAD_TOO_LARGE, BODY_TOO_LARGE, text);
-        Self {
-            close: true,
-            ..answer
-        }
-    }
-
-    /// A backend speaks another protocol than the client.
-    fn unasked() -> Self {
-        let text = "the backend changed the protocol without being asked\n";
-        Self::new(StatusCode::BAD_GATEWAY, "BackendBroken", text)
-    }
-
-    fn internal(reason: &'static str) -> Self {
-        let text = "the route for this request leads nowhere\n";
-        Self::new(StatusCode::INTERNAL_SERVER_ERROR, reason, text)
-    }
-}
-
-impl From<Late> for LocalReply {
-    fn from(late: Late) -> Self {
-        let text = "the backend did not answer in time\n";
-        Self::new(StatusCode::GATEWAY_TIMEOUT, late.reason(), text)
-    }
-}
-
-impl From<ExchangeFailure> for LocalReply {
-    fn from(failure: ExchangeFailure) -> Self {
-        let text = match failure.status() {
-            StatusCode::BAD_GATEWAY => "the backend broke off\n",
-            StatusCode::SERVICE_UNAVAILABLE => "no backend is there for this request\n",
-            StatusCode::LOOP_DETECTED => "the backend of this request is the Gateway itself\n",
-            _ => "the backend cannot be connected to as is asked for\n",
-        };
-        Self::new(failure.status(), failure.reason(), text)
-    }
-}
 
 type Reply = Response<Logged<Download>>;
 
@@ -153,7 +84,7 @@ pub(super) fn handle(
                 record.reason = "Upgraded";
                 shared.activity.upgrade();
                 let (client, backend) = tunnel;
-                *shared.tunnel.lock() = Some(Tunnel {
+                *shared.tunnel.lock() = Some(Box::new(Tunnel {
                     client,
                     backend,
                     lifetime: Lifetime {
@@ -161,7 +92,7 @@ pub(super) fn handle(
                         end: shared.end,
                     },
                     record,
-                });
+                }));
                 return response.map(|body| Logged::new(body, None));
             }
             Err(own) => {
@@ -496,7 +427,7 @@ fn copy(
         };
         record.mirrors += 1;
         match request.body_mut().keep(namespace) {
-            Some(body) => body.copy_to(copy),
+            Some(body) => body.copy_to(Box::new(copy)),
             None => copy.send(None),
         }
     }

@@ -10,20 +10,18 @@ use hyper::header::{
 
 use vestibule_model::client_address::ForwardedHeader;
 
-use super::Underscores;
-use super::filter::Scheme;
+use super::field_names::{
+    X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PORT, X_FORWARDED_PROTO, X_REQUEST_ID,
+};
 use super::forwarded::{self, HopInfo};
+use crate::http_route::filter::Scheme;
+use crate::limits::Underscores;
 
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
 const X_REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
 const X_FORWARDED: &str = "x-forwarded-";
-pub(super) const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
-pub(super) const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
-pub(super) const X_FORWARDED_PORT: HeaderName = HeaderName::from_static("x-forwarded-port");
-pub(super) const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
-pub(super) const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const CDN_LOOP: HeaderName = HeaderName::from_static("cdn-loop");
 /// This proxy in `CDN-Loop`, whatever Gateway it is of.
 const OURS: &str = "vestibule.dev";

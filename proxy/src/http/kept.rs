@@ -15,8 +15,12 @@ use hyper::HeaderMap;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use parking_lot::Mutex;
 
-use super::mirror::{self, Copy};
 use super::shares::Shares;
+
+/// Why a body is not kept to its end.
+pub(super) const INCOMPLETE: &str = "BodyIncomplete";
+pub(super) const TOO_LARGE: &str = "BodyTooLarge";
+pub(super) const LIMIT: &str = "Limit";
 
 /// Most bytes that are kept of one body.
 pub(super) const BODY: usize = 64 * 1024;
@@ -64,6 +68,15 @@ pub(super) struct Whole {
     _room: Arc<Room>,
 }
 
+/// Who waits for the whole of a body.
+pub(super) trait Waiter: Send {
+    /// It is whole.
+    fn whole(self: Box<Self>, body: Whole);
+
+    /// It is not going to be: one of the words above.
+    fn give_up(self: Box<Self>, why: &'static str);
+}
+
 /// How far a body has come.
 enum State {
     Coming {
@@ -82,7 +95,7 @@ struct Inner {
     /// The attempt that reads. Those before it get nothing more.
     turn: u32,
     /// Those that get a copy once it is whole.
-    mirrors: Vec<Copy>,
+    mirrors: Vec<Box<dyn Waiter>>,
 }
 
 /// A body that is kept.
@@ -118,7 +131,7 @@ impl Kept {
     }
 
     /// Has a mirror get a copy when it is whole.
-    pub(super) fn copy_to(&self, mirror: Copy) {
+    pub(super) fn copy_to(&self, mirror: Box<dyn Waiter>) {
         self.0.lock().mirrors.push(mirror);
     }
 
@@ -251,7 +264,7 @@ impl State {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        self.give_up(mirror::INCOMPLETE);
+        self.give_up(INCOMPLETE);
     }
 }
 
@@ -267,16 +280,16 @@ impl Inner {
                 if let Some(piece) = frame.data_ref() {
                     size = piece.remaining();
                     if data.len() + size > BODY {
-                        return self.give_up(mirror::TOO_LARGE);
+                        return self.give_up(TOO_LARGE);
                     }
                     if !room.grow(size) {
-                        return self.give_up(mirror::LIMIT);
+                        return self.give_up(LIMIT);
                     }
                     data.extend_from_slice(piece);
                 }
                 trailers = frame.trailers_ref().cloned();
             }
-            Some(Err(_)) => return self.give_up(mirror::INCOMPLETE),
+            Some(Err(_)) => return self.give_up(INCOMPLETE),
             None => {}
         }
         if ends || frame.is_none() || trailers.is_some() {
@@ -297,7 +310,7 @@ impl Inner {
             _room: Arc::new(room),
         };
         for mirror in std::mem::take(&mut self.mirrors) {
-            mirror.send(Some(whole.clone()));
+            mirror.whole(whole.clone());
         }
         self.state = State::Whole(whole);
     }

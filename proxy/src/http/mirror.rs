@@ -11,14 +11,14 @@ use hyper::Request;
 use hyper::header::{EXPECT, HeaderValue};
 use hyper::http::uri::PathAndQuery;
 
-use super::body::{Download, TrailerFilter, Upload, UploadState};
+use super::body::{TrailerFilter, Upload, UploadState};
+use super::download::Download;
 use super::exchange::{Attempts, Exchange, Trace};
-use super::kept::{Kept, Whole};
+use super::kept::{Kept, LIMIT, Waiter, Whole};
 use super::shares::Shares;
 use crate::backend::Backend;
 use crate::deadline::within;
 use crate::plane::DataPlane;
-use crate::slot_map::Slot;
 use crate::upstream::Credentials;
 
 /// Copies that a worker has at a time, from when their request comes to the end of their answer.
@@ -30,28 +30,9 @@ const DEADLINE: Duration = Duration::from_secs(10);
 const ANSWERED: &str = "Answered";
 const FAILED: &str = "Failed";
 const TIMEOUT: &str = "Timeout";
-pub(super) const INCOMPLETE: &str = "BodyIncomplete";
-pub(super) const TOO_LARGE: &str = "BodyTooLarge";
-pub(super) const LIMIT: &str = "Limit";
 
 thread_local! {
     static PLACES: RefCell<Shares> = RefCell::new(Shares::new(IN_ALL));
-}
-
-/// Who gets a copy of how many requests.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Mirror {
-    pub(crate) backend: Slot<Backend>,
-    pub(crate) numerator: u32,
-    /// At least 1.
-    pub(crate) denominator: u32,
-}
-
-impl Mirror {
-    /// Whether it gets one of this request.
-    pub(super) fn is_due(&self, random: u64) -> bool {
-        random % u64::from(self.denominator.max(1)) < u64::from(self.numerator)
-    }
 }
 
 /// One of the places.
@@ -99,12 +80,19 @@ impl Copy {
         };
         Some(Self { parts, place })
     }
+}
 
-    /// It is not sent.
-    pub(super) fn give_up(self, why: &'static str) {
+impl Waiter for Copy {
+    fn give_up(self: Box<Self>, why: &'static str) {
         self.parts.plane.metrics.mirrored(why);
     }
 
+    fn whole(self: Box<Self>, body: Whole) {
+        self.send(Some(body));
+    }
+}
+
+impl Copy {
     /// Sends it, and returns at once.
     pub(super) fn send(self, body: Option<Whole>) {
         let Self { mut parts, place } = self;

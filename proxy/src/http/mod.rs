@@ -1,8 +1,8 @@
 //! Owns HTTP and HTTPS listeners: from a connection that was accepted to the answers on it.
 //!
 //! A connection is served by hyper, HTTP/1.1 or HTTP/2, with bounds on everything that a client
-//! decides. A request passes `handle`: `authority` says which host it is for, `challenge` whether it is a CA's, `table` which rule takes
-//! it, `filter` what is done to it, `exchange` gives it to a backend on a connection of the `pool`, and
+//! decides. A request passes `handle`: `authority` says which host it is for, `challenge` whether it is a CA's, [`crate::http_route`] which
+//! rule takes it and what is done to it, `exchange` gives it to a backend on a connection of the `pool`, and
 //! `record` is its log line. What a backend may have seen is tried again only as [`Repeat`] allows.
 
 mod activity;
@@ -10,33 +10,32 @@ mod authority;
 mod body;
 mod budget;
 mod challenge;
-pub(crate) mod cors;
+mod download;
 mod exchange;
-pub(crate) mod filter;
+mod field_names;
 mod forwarded;
 pub mod frames;
-mod grpc;
 pub mod guard;
 mod handle;
 mod headers;
 mod kept;
-pub(crate) mod mirror;
+mod local_reply;
+mod mirror;
 pub mod path;
 pub(crate) mod pool;
 mod record;
 mod request_id;
-pub(crate) mod retry;
-pub(crate) mod route;
+mod retries;
+mod retry;
 mod serve;
-pub mod session;
+mod shared;
 mod shares;
-mod table;
 mod throttle;
 mod timeouts;
 mod transport;
 pub(crate) mod tunnel;
 mod unsent;
-pub(crate) mod view;
+mod unsent_bytes;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -48,17 +47,15 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 
 use crate::accesslog::ConnectionRecord;
-use crate::connection::CloseReason;
+use crate::close_reason::CloseReason;
 use crate::deadline::within;
 use crate::gate::{self, HandshakeCost};
-use crate::overload::OverloadLevel;
 use crate::plane::HelloPermit;
+use crate::replayed::Replayed;
 use crate::terminate::NegotiatedTls;
 
-pub use route::HttpRoute;
 pub(crate) use serve::serve;
-pub(crate) use table::HttpTable;
-pub(crate) use transport::Replayed;
+
 use transport::Transport;
 
 /// What HTTPS listeners offer, in order of preference.
@@ -66,114 +63,6 @@ pub(crate) const ALPN: [&[u8]; 2] = [H2, b"http/1.1"];
 const H2: &[u8] = b"h2";
 /// What an HTTP/2 client that knows says first (RFC 9113 section 3.4).
 pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-
-/// How long a connection may stay without a request while this proxy is short of something.
-const SHORT_IDLE: Duration = Duration::from_secs(10);
-/// The same while it is nearly out of it, and the other times that a client then has.
-const SHORTEST_IDLE: Duration = Duration::from_secs(1);
-const SHORTEST_HEAD: Duration = Duration::from_secs(5);
-const SHORTEST_STALL: Duration = Duration::from_secs(10);
-
-/// What a client of an HTTP or HTTPS listener may do.
-#[derive(Clone, Debug)]
-pub struct HttpLimits {
-    /// Most bytes of a request's head.
-    pub head_bytes: u32,
-    /// Most fields in a request's head (HTTP/1.1; HTTP/2 is bounded by the bytes).
-    pub fields: usize,
-    /// Time from the first byte of a head to its end.
-    pub head_deadline: Duration,
-    /// Time that a connection may stay without a request.
-    pub idle: Duration,
-    /// Time that a client may neither send the rest of a request nor take the rest of an answer.
-    pub stall: Duration,
-    /// Requests at one time on an HTTP/2 connection.
-    pub streams: u32,
-    /// Requests that a client may take back faster than they are looked at, on an HTTP/2 connection.
-    /// More of them end the connection.
-    pub resets: usize,
-    /// Requests that the client of an HTTP/2 connection may cancel before their answer is complete. Each
-    /// answer of a backend that it takes whole gives one back, and so does time. More of them end the
-    /// connection.
-    pub cancels: u32,
-    /// Which requests are tried again after their connection broke.
-    pub repeat: Repeat,
-    /// What becomes of request headers whose name has an underscore.
-    pub underscores: Underscores,
-    /// What becomes of requests whose path has an escaped slash or a backslash.
-    pub escaped_slashes: EscapedSlashes,
-}
-
-impl HttpLimits {
-    /// What is left of them at a step of overload.
-    pub(crate) fn at(&self, step: OverloadLevel) -> Self {
-        let mut limits = self.clone();
-        if step >= OverloadLevel::KeepAlive {
-            limits.idle = limits.idle.min(SHORT_IDLE);
-        }
-        if step >= OverloadLevel::Timeouts {
-            limits.idle = limits.idle.min(SHORTEST_IDLE);
-            limits.head_deadline = limits.head_deadline.min(SHORTEST_HEAD);
-            limits.stall = limits.stall.min(SHORTEST_STALL);
-        }
-        limits
-    }
-}
-
-/// Which requests are tried again, once, on another connection or endpoint. None that has a body, and
-/// none of whose answer a part has come.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Repeat {
-    /// Only those that no backend has seen.
-    Unseen,
-    /// Also those whose method is idempotent (RFC 9110 section 9.2.2, which lets a proxy do so): GET,
-    /// HEAD, OPTIONS, TRACE, PUT and DELETE.
-    #[default]
-    Idempotent,
-}
-
-/// What becomes of request headers whose name has an underscore. Backends behind CGI, WSGI and their
-/// like read `x_forwarded_for` and `x-forwarded-for` as one name, so the first would pass for the second.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Underscores {
-    /// They are taken out.
-    #[default]
-    Drop,
-    /// The request is refused.
-    Refuse,
-    /// They are passed on, unless with dashes they are fields that this proxy sets or takes out.
-    Allow,
-}
-
-/// What becomes of requests whose path has a slash that is written as `%2f`, `\` or `%5c`. Routes do not
-/// take it for a slash, and the backend may.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum EscapedSlashes {
-    /// They are refused.
-    #[default]
-    Refuse,
-    /// They are matched and passed on as they are written.
-    Keep,
-}
-
-impl Default for HttpLimits {
-    fn default() -> Self {
-        Self {
-            head_bytes: 64 * 1024,
-            fields: 100,
-            head_deadline: Duration::from_secs(10),
-            // Longer than common clients keep theirs, so that mostly they end it.
-            idle: Duration::from_mins(2),
-            stall: Duration::from_mins(2),
-            streams: 100,
-            resets: 20,
-            cancels: 200,
-            repeat: Repeat::default(),
-            underscores: Underscores::default(),
-            escaped_slashes: EscapedSlashes::default(),
-        }
-    }
-}
 
 /// Which of the two is spoken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

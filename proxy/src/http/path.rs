@@ -4,7 +4,7 @@
 //!
 //! Escapes are read once. What is escaped twice (`%252f`) goes on as it is.
 
-use super::EscapedSlashes;
+use crate::limits::EscapedSlashes;
 
 /// Why a path is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

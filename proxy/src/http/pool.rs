@@ -20,8 +20,9 @@ use tokio::sync::Notify;
 
 use super::body::Upload;
 use super::throttle::Throttle;
+use crate::backend::Backend;
 use crate::plane::DataPlane;
-use crate::table::{Backend, Snapshot};
+use crate::table::Snapshot;
 use crate::upstream::{Alpn, TlsIdentity};
 
 /// Idle HTTP/1.1 connections that a worker keeps to one endpoint.

@@ -14,19 +14,22 @@ use hyper::header::{HeaderMap, HeaderValue};
 use hyper::{Method, Request, StatusCode, Version};
 use vestibule_model::hostname::Hostname;
 
-use super::body::{Download, UploadState};
+use super::body::UploadState;
+use super::download::Download;
 use super::exchange::Trace;
 use super::forwarded::HopInfo;
-use super::grpc::{Call, Status};
 use super::request_id;
-use super::serve::Shared;
-use super::table::Found;
+use super::shared::Shared;
 use super::timeouts::{Allowed, AnswerCut, Late, Watch};
 use super::unsent::{Piece, Share};
 use crate::accesslog::TARGET;
+use crate::backend::Backend;
 use crate::bounds::Bounds;
 use crate::challenge::Challenge;
-use crate::table::{Backend, Listener};
+use crate::grpc::{Call, Status};
+use crate::http_route::HttpRoute;
+use crate::http_route::table::Found;
+use crate::listener::Listener;
 
 /// Most characters of a path in the log.
 const MAX_PATH: usize = 1024;
@@ -189,7 +192,7 @@ impl RequestRecord {
             challenge = challenge.map(|c| &*c.key),
             listener = listener.map(|l| &*l.key),
             route = route.map(|r| &*r.key),
-            route_kind = route.map(super::HttpRoute::kind),
+            route_kind = route.map(HttpRoute::kind),
             rule = rule.map(|rule| &*rule.name).filter(|name| !name.is_empty()),
             rule_index = self.found.as_ref().map(Found::rule_index),
             backend = self.backend.as_deref().map(|backend| &*backend.key),

@@ -1,42 +1,13 @@
-//! Owns when a request is made again because its route says so, how long that waits, and how many requests of a backend
-//! may be made again at a time.
+//! Owns when a request is made again because its route says so.
 //!
 //! What the route says nothing of is in `exchange`: a connection that could not be opened, or broke.
-
-use std::collections::BTreeSet;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
 use hyper::Method;
 
 use super::exchange::{Answered, Ended, ExchangeFailure};
-use super::kept::Kept;
 use super::timeouts::Late;
-use crate::backend::Backend;
-use crate::connection::CloseReason;
-
-/// How long to wait before the first retry where the route does not say.
-const BACKOFF: Duration = Duration::from_millis(25);
-/// How long at most, unless the route wants to begin with more.
-const LONGEST_BACKOFF: Duration = Duration::from_secs(10);
-/// And for how many times what it begins with.
-const MOST_FACTOR: u32 = 10;
-
-/// Of so many requests under way at a backend, one may be made again.
-const SHARE: usize = 5;
-/// Or so many in all, where there are few.
-const AT_LEAST: usize = 10;
-
-/// What a route says of retries.
-#[derive(Clone, Debug)]
-pub(crate) struct Retry {
-    /// Statuses of answers, 400 to 599.
-    pub(crate) codes: BTreeSet<u16>,
-    /// How often at most.
-    pub(crate) attempts: u32,
-    pub(crate) backoff: Option<Duration>,
-}
+use crate::close_reason::CloseReason;
+use crate::http_route::retry::Retry;
 
 impl Retry {
     /// Why a request is to be made again that was tried with this outcome, if it is.
@@ -62,143 +33,5 @@ impl Retry {
             }
             Ok(Err(_)) | Err(Late::Idle | Late::Request) => None,
         }
-    }
-
-    /// How long to wait before a retry when so many were made. `left` is what the request may still take: half of it is
-    /// for the retry.
-    pub(super) fn wait(&self, made: u32, random: u64, left: Option<Duration>) -> Duration {
-        let base = self.backoff.unwrap_or(BACKOFF);
-        let most = base.saturating_mul(MOST_FACTOR).min(LONGEST_BACKOFF);
-        let doubled = base.saturating_mul(1_u32.checked_shl(made).unwrap_or(u32::MAX));
-        let wait = doubled.min(most.max(base));
-        // Up to half as much again, so that what failed together does not come again together.
-        let parts = u32::try_from(random % 512).unwrap_or_default();
-        let wait = wait + wait / 1024 * parts;
-        left.map_or(wait, |left| wait.min(left / 2))
-    }
-}
-
-/// What all workers know of the requests for one backend whose routes have retries.
-#[derive(Debug, Default)]
-pub(crate) struct Budget {
-    active: AtomicUsize,
-    retrying: AtomicUsize,
-}
-
-impl Budget {
-    /// A request is under way.
-    pub(super) fn enter(self: &Arc<Self>) -> Active {
-        self.active.fetch_add(1, Ordering::Relaxed);
-        Active(Arc::clone(self))
-    }
-
-    fn retry(self: &Arc<Self>) -> Option<Retrying> {
-        let most = (self.active.load(Ordering::Relaxed) / SHARE).max(AT_LEAST);
-        let taken = self
-            .retrying
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |now| {
-                (now < most).then_some(now + 1)
-            });
-        taken.is_ok().then(|| Retrying(Arc::clone(self)))
-    }
-}
-
-/// A request that counts as under way.
-pub(super) struct Active(Arc<Budget>);
-
-impl Drop for Active {
-    fn drop(&mut self) {
-        self.0.active.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// A request that is made again, as often as its route says.
-struct Retrying(Arc<Budget>);
-
-impl Drop for Retrying {
-    fn drop(&mut self) {
-        self.0.retrying.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// The retries of one request.
-#[derive(Default)]
-pub(super) struct Retries {
-    pub(super) made: u32,
-    /// Its body, where it has one.
-    pub(super) body: Option<Arc<Kept>>,
-    retrying: Option<Retrying>,
-    active: Option<Active>,
-}
-
-impl Retries {
-    /// The request is under way at `backend`.
-    pub(super) fn at(&mut self, backend: &Backend) {
-        let budget = backend.retries();
-        let other = |active: &Active| !Arc::ptr_eq(&active.0, budget);
-        if self.active.as_ref().is_none_or(other) {
-            self.retrying = None;
-            self.active = Some(budget.enter());
-        }
-    }
-
-    /// Whether it may be made again as far as the backend is concerned.
-    pub(super) fn is_affordable(&mut self) -> bool {
-        if self.retrying.is_none()
-            && let Some(active) = &self.active
-        {
-            self.retrying = active.0.retry();
-        }
-        self.retrying.is_some()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn retry(backoff: Option<u64>) -> Retry {
-        Retry {
-            codes: [503].into(),
-            attempts: 3,
-            backoff: backoff.map(Duration::from_millis),
-        }
-    }
-
-    #[test]
-    fn waits_double_up_to_a_bound_and_leave_time_for_the_retry() {
-        let millis = |retry: &Retry, made, random, left: Option<u64>| {
-            let left = left.map(Duration::from_millis);
-            retry.wait(made, random, left).as_millis()
-        };
-        let waits = |retry: &Retry| [0, 1, 2, 3, 9, 99].map(|made| millis(retry, made, 0, None));
-        assert_eq!(waits(&retry(None)), [25, 50, 100, 200, 250, 250]);
-        assert_eq!(
-            waits(&retry(Some(4000))),
-            [4000, 8000, 10_000, 10_000, 10_000, 10_000]
-        );
-        // A route's own time is never shortened.
-        assert_eq!(waits(&retry(Some(20_000))), [20_000; 6]);
-        assert_eq!(waits(&retry(Some(0))), [0; 6]);
-        assert!((140..150).contains(&millis(&retry(Some(100)), 0, 511, None)));
-        assert_eq!(millis(&retry(Some(1000)), 0, 511, Some(200)), 100);
-    }
-
-    #[test]
-    fn a_fifth_of_what_is_under_way_may_be_made_again_and_ten_in_any_case() {
-        let budget = Arc::new(Budget::default());
-        let mut active = vec![budget.enter()];
-        let all = |budget: &Arc<Budget>| -> Vec<Retrying> {
-            std::iter::from_fn(|| budget.retry()).collect()
-        };
-        assert_eq!(all(&budget).len(), 10);
-        active.extend((0..99).map(|_| budget.enter()));
-        let retrying = all(&budget);
-        assert_eq!(retrying.len(), 20);
-        assert!(budget.retry().is_none());
-        drop(retrying);
-        drop(active);
-        assert_eq!(budget.active.load(Ordering::Relaxed), 0);
-        assert_eq!(budget.retrying.load(Ordering::Relaxed), 0);
     }
 }

@@ -2,7 +2,6 @@
 
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};
-use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
@@ -12,30 +11,25 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use hyper::body::{Body, Incoming};
-use hyper::header::HeaderValue;
 use hyper::server::conn::{http1, http2};
 use hyper::service::{HttpService, service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use rustls_pki_types::CertificateDer;
-use vestibule_model::hostname::Hostname;
 
 use super::activity::{Activity, Verdict};
 use super::guard::Refusal;
 use super::handle::handle;
+use super::shared::{Shared, TenantCounts};
 use super::timeouts::AnswerCut;
 use super::transport::Counted;
-use super::tunnel::Tunnel;
-use super::{Begun, HttpLimits, Version};
+use super::{Begun, Version};
 use crate::accesslog::ConnectionRecord;
-use crate::connection::CloseReason;
+use crate::close_reason::CloseReason;
 use crate::cut::unless_cut;
 use crate::gate::{self, InTurn, Moves};
+use crate::limits::HttpLimits;
+use crate::listener::Layer;
 use crate::overload::OverloadLevel;
-use crate::plane::{DataPlane, HelloPermit};
-use crate::quota::{Account, QuotaGuard};
 use crate::relay::Moved;
-use crate::table::{BindKey, Layer, Listener, Mode, NotServing};
-use crate::validation::ClientValidation;
 
 /// How long a connection has to end in order once it was told to.
 const LAST_WORDS: Duration = Duration::from_secs(5);
@@ -49,89 +43,6 @@ const MAX_LOCAL_RESETS: usize = 256;
 
 /// Most fields in a head if hyper is not told otherwise.
 const HYPER_FIELDS: usize = 100;
-
-/// What the requests of one connection share.
-pub(super) struct Shared {
-    pub(super) plane: Arc<DataPlane>,
-    /// Who the client is, as far as the connection says.
-    pub(super) client: SocketAddr,
-    /// Its address as backends are told.
-    client_value: OnceLock<HeaderValue>,
-    /// Who opened the connection, where that is not the client.
-    pub(super) peer: Option<SocketAddr>,
-    pub(super) bind: BindKey,
-    /// The listener that the server name selected; none in plaintext, where each request selects.
-    pub(super) listener: Option<Arc<Listener>>,
-    pub(super) server_name: Option<Hostname>,
-    /// What the client showed.
-    pub(super) client_chain: Vec<CertificateDer<'static>>,
-    /// The client validation that the client passed last: at first that of its handshake.
-    passed: Mutex<Option<Arc<ClientValidation>>>,
-    pub(super) tls_version: Option<&'static str>,
-    /// The age at which the connection is to end.
-    age: Option<Duration>,
-    /// The tick at which it has to be gone.
-    pub(super) end: Option<u32>,
-    pub(super) activity: Arc<Activity>,
-    /// What is to be done once HTTP is over.
-    pub(super) tunnel: Mutex<Option<Tunnel>>,
-    counts: Mutex<TenantCounts>,
-}
-
-/// Among which connections one counts: always one of the two.
-struct TenantCounts {
-    /// Those of which it is not known which tenant they are for.
-    unknown: Option<HelloPermit>,
-    /// Those of the tenant that the last request was for, or the handshake.
-    tenant: Option<QuotaGuard>,
-}
-
-impl Shared {
-    /// The client's address as backends are told, which is written once.
-    pub(super) fn client_value(&self) -> &HeaderValue {
-        self.client_value.get_or_init(|| {
-            let address = self.client.ip().to_string();
-            HeaderValue::try_from(address).unwrap_or_else(|_| HeaderValue::from_static("unknown"))
-        })
-    }
-
-    /// Whether the client of this connection is let in by `listener` as it validates clients now.
-    pub(super) fn is_admitted(&self, listener: &Listener) -> bool {
-        if matches!(listener.mode, Mode::Https(Err(NotServing::NoTrustBundle))) {
-            return false;
-        }
-        let Some(validation) = &listener.validation else {
-            return true;
-        };
-        let mut passed = self.passed.lock();
-        if passed
-            .as_ref()
-            .is_some_and(|passed| Arc::ptr_eq(passed, validation))
-        {
-            return true;
-        }
-        let admitted = validation.admits(&self.client_chain);
-        if admitted {
-            *passed = Some(Arc::clone(validation));
-        }
-        admitted
-    }
-
-    /// Has the connection count towards what this tenant may have, and no longer towards anything else. `false`: the
-    /// tenant has all that it may have.
-    pub(super) fn charge(&self, account: &Arc<Account>) -> bool {
-        let mut counts = self.counts.lock();
-        if counts.tenant.as_ref().is_some_and(|of| of.is_of(account)) {
-            return true;
-        }
-        let Some(quota_guard) = account.take(self.plane.quota_limits()) else {
-            return false;
-        };
-        counts.tenant = Some(quota_guard);
-        drop(counts.unknown.take());
-        true
-    }
-}
 
 /// Serves a connection to its end.
 pub(crate) async fn serve(begun: Begun) {
@@ -197,7 +108,7 @@ pub(crate) async fn serve(begun: Begun) {
                 let ended = drive(connection, &shared, version).await;
                 let tunnel = shared.tunnel.lock().take();
                 match tunnel {
-                    Some(tunnel) => Box::pin(tunnel.run()).await,
+                    Some(tunnel) => tunnel.run().await,
                     None => ended,
                 }
             };

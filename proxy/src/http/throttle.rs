@@ -139,10 +139,11 @@ mod tests {
 
     use bytes::Bytes;
 
-    use super::super::HttpLimits;
     use super::super::activity::Activity;
-    use super::super::unsent::{MOST, Piece};
+    use super::super::unsent::Piece;
+    use super::super::unsent_bytes::MOST;
     use super::*;
+    use crate::limits::HttpLimits;
 
     #[derive(Default)]
     struct Woken(AtomicUsize);

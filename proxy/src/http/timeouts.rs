@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use super::route::Rule;
 use crate::bounds::Bounds;
+use crate::http_route::route::Rule;
 use crate::lifetime::{Alarm, in_ticks, ticks};
 
 /// When a byte of a request or its answer moved last.
@@ -187,8 +187,8 @@ pub(super) struct AnswerCut;
 mod tests {
     use std::pin::pin;
 
-    use super::super::route::RuleParts;
     use super::*;
+    use crate::http_route::route::RuleParts;
     use crate::lifetime::advance;
 
     fn rule(request: Option<u64>, backend: Option<u64>) -> Rule {

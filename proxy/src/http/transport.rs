@@ -15,77 +15,9 @@ use tokio_rustls::server::TlsStream;
 use super::activity::Activity;
 use super::frames::Frames;
 use super::guard::{Guard, Stop};
+use crate::gate::yield_now;
 use crate::lifetime::{Alarm, in_ticks, ticks};
-use crate::relay::yield_now;
-
-/// A socket of which some bytes were read already.
-pub(crate) struct Replayed {
-    head: Vec<u8>,
-    given: usize,
-    stream: TcpStream,
-}
-
-impl Replayed {
-    pub(crate) fn new(head: Vec<u8>, stream: TcpStream) -> Self {
-        Self {
-            head,
-            given: 0,
-            stream,
-        }
-    }
-}
-
-impl AsyncRead for Replayed {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let this = self.get_mut();
-        let left = this.head.get(this.given..).unwrap_or_default();
-        if left.is_empty() {
-            return Pin::new(&mut this.stream).poll_read(cx, buffer);
-        }
-        let now = left.get(..buffer.remaining()).unwrap_or(left);
-        buffer.put_slice(now);
-        this.given += now.len();
-        if this.given == this.head.len() {
-            this.head = Vec::new();
-            this.given = 0;
-        }
-        Poll::Ready(Ok(()))
-    }
-}
-
-impl AsyncWrite for Replayed {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().stream).poll_write(cx, bytes)
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().stream).poll_write_vectored(cx, bytes)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        true
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().stream).poll_shutdown(cx)
-    }
-}
+use crate::replayed::Replayed;
 
 /// What HTTP is spoken over.
 pub(super) enum Transport {
@@ -103,8 +35,8 @@ impl Transport {
 
     fn socket(&self) -> &TcpStream {
         match self {
-            Self::Plain(stream) => &stream.stream,
-            Self::Tls(stream) => &stream.get_ref().0.stream,
+            Self::Plain(stream) => stream.socket(),
+            Self::Tls(stream) => stream.get_ref().0.socket(),
         }
     }
 }

@@ -11,9 +11,10 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::record::RequestRecord;
-use crate::connection::CloseReason;
+use super::shared::AfterHttp;
+use crate::close_reason::CloseReason;
+use crate::gate::yield_now;
 use crate::lifetime::{Lifetime, unless_over};
-use crate::relay::yield_now;
 
 /// Bytes that are read at one time.
 const SCRATCH: usize = 16 * 1024;
@@ -32,9 +33,15 @@ pub(super) struct Tunnel {
     pub(super) record: RequestRecord,
 }
 
+impl AfterHttp for Tunnel {
+    fn run(self: Box<Self>) -> Pin<Box<dyn Future<Output = CloseReason> + Send>> {
+        Box::pin(self.carry())
+    }
+}
+
 impl Tunnel {
     /// Copies until both directions have ended.
-    pub(super) async fn run(self) -> CloseReason {
+    async fn carry(self) -> CloseReason {
         let mut record = self.record;
         let (client, backend) = match futures::future::try_join(self.client, self.backend).await {
             Ok(both) => both,

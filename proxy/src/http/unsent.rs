@@ -6,79 +6,20 @@
 //! there are too many, a request gets its next piece only when its last one is gone. Each request can
 //! always have one, so an answer that is stuck never holds up another.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 
 use bytes::{Buf, Bytes};
-use parking_lot::Mutex;
 
 use super::activity::Activity;
-
-/// Bytes of answers that wait for one client, beyond one piece for each request.
-pub(super) const MOST: usize = 256 * 1024;
+use super::unsent_bytes::MOST;
 
 /// Bytes that are read of an answer at one time. hyper makes its next buffer larger when one was filled, so it is a little
 /// less than one of 16 KiB: a frame of HTTP/2 takes no more.
 const PIECE: usize = 16 * 1024 - 1;
 /// The same of an answer that has nothing waiting, while others use up what may wait.
 pub(super) const LAST_PIECE: usize = 4 * 1024;
-
-/// Bytes of answers that wait for one client to take them.
-#[derive(Debug, Default)]
-pub(super) struct UnsentBytes {
-    bytes: AtomicUsize,
-    /// What was read from backends beyond that, and is to come here.
-    ahead: AtomicUsize,
-    /// Requests that wait for room, in the order in which they came.
-    waiting: Mutex<VecDeque<Waiting>>,
-}
-
-/// A request that waits for room.
-#[derive(Debug)]
-struct Waiting {
-    key: usize,
-    /// What takes the next piece, and what reads it from the backend.
-    body: Option<Waker>,
-    source: Option<Waker>,
-}
-
-impl UnsentBytes {
-    pub(super) fn bytes(&self) -> usize {
-        self.bytes.load(Ordering::Relaxed)
-    }
-
-    fn wait(&self, key: usize, side: fn(&mut Waiting) -> &mut Option<Waker>, waker: &Waker) {
-        let mut waiting = self.waiting.lock();
-        let known = waiting.iter().position(|other| other.key == key);
-        let at = known.unwrap_or_else(|| {
-            waiting.push_back(Waiting {
-                key,
-                body: None,
-                source: None,
-            });
-            waiting.len() - 1
-        });
-        if let Some(waiting) = waiting.get_mut(at) {
-            *side(waiting) = Some(waker.clone());
-        }
-    }
-
-    /// Gives room back. Wakes the request whose last piece it was, or the one that has waited longest.
-    fn release(&self, bytes: usize, emptied: Option<usize>) {
-        let left = self.bytes.fetch_sub(bytes, Ordering::Relaxed) - bytes;
-        let mut waiting = self.waiting.lock();
-        let own = emptied.and_then(|key| waiting.iter().position(|other| other.key == key));
-        let next = own.or_else(|| (left < MOST).then_some(0));
-        let woken = next.and_then(|at| waiting.remove(at));
-        drop(waiting);
-        let woken = woken.into_iter();
-        for waker in woken.flat_map(|of| [of.body, of.source]).flatten() {
-            waker.wake();
-        }
-    }
-}
 
 /// What waits of one answer.
 pub(super) struct Share {
@@ -217,11 +158,12 @@ impl Drop for Charge {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::VecDeque;
     use std::sync::atomic::AtomicBool;
-    use std::task::Wake;
+    use std::task::{Wake, Waker};
 
     use super::*;
-    use crate::http::HttpLimits;
+    use crate::limits::HttpLimits;
 
     #[derive(Default)]
     struct Flag(AtomicBool);

@@ -10,14 +10,16 @@ use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 use vestibule_model::client_address::ProxyProtocolMode;
 
-use super::session::{Carrying, Chosen, Permit, Session};
+use super::SessionEnd;
+use super::session::{Carrying, Chosen, Session};
 use super::sessions::{SessionKey, Sessions};
 use super::socket::{ListenSocket, Run, SessionSocket};
-use super::{DropReason, SessionEnd};
+use crate::bind::BindKey;
 use crate::cut::unless_cut;
 use crate::health::EndpointFailure;
 use crate::plane::DataPlane;
-use crate::table::{BindKey, Generation, Pick, Selection, Snapshot};
+use crate::table::{Generation, Pick, Selection, Snapshot};
+use crate::udp_places::{DropReason, Permit};
 
 /// Endpoints to which a socket is opened for one session, until one can be.
 const ATTEMPTS: usize = 3;
@@ -331,7 +333,7 @@ mod tests {
 
     use super::*;
     use crate::apply::{NoSockets, State};
-    use crate::plane::ProxyLimits;
+    use crate::limits::ProxyLimits;
     use crate::udp::socket::BATCH;
     use vestibule_stream::proto::{self, resource::Resource as Wire};
     use vestibule_stream::{Change, Resource};

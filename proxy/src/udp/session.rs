@@ -9,41 +9,26 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 
 use parking_lot::Mutex;
-use vestibule_serve::places::Place;
 
-use super::sessions::{SessionKey, SessionSource};
+use super::SessionEnd;
+use super::sessions::SessionKey;
 use super::socket::{ListenSocket, Run, Sent, SessionSocket, is_busy, is_refused, is_too_large};
-use super::{DropReason, SessionEnd};
 use crate::accesslog::TARGET;
 use crate::backend::Backend;
+use crate::bind::BindKey;
+use crate::gate;
 use crate::health::EndpointFailure;
 use crate::lifetime::{Alarm, in_ticks, ticks};
+use crate::listener::Listener;
 use crate::plane::DataPlane;
-use crate::quota::SessionGuard;
-use crate::relay;
-use crate::table::{BindKey, Generation, Listener, Route, Snapshot};
+use crate::table::{Generation, Route, Snapshot};
+use crate::udp_places::{DropReason, Permit};
 
 /// Datagrams of an endpoint from which on the kernel is asked for runs.
 const RUNS_FROM: u64 = 32;
 
 /// Ticks within which the host of an endpoint says that nobody listens there.
 const QUIET: u32 = 1;
-
-/// What a session may count against.
-#[derive(Debug)]
-pub(crate) struct Permit {
-    _place: Place<SessionSource>,
-    _guard: SessionGuard,
-}
-
-impl Permit {
-    pub(crate) fn new(place: Place<SessionSource>, guard: SessionGuard) -> Self {
-        Self {
-            _place: place,
-            _guard: guard,
-        }
-    }
-}
 
 /// What was chosen for a session.
 pub(super) struct Chosen {
@@ -233,7 +218,7 @@ impl Session {
             }
         }
         // There may be more; others have their turn first.
-        relay::yield_now(cx);
+        gate::yield_now(cx);
         Poll::Pending
     }
 

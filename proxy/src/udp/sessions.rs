@@ -13,7 +13,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use vestibule_serve::places::Source;
 
-use crate::table::BindKey;
+use crate::udp_places::Displaced;
 
 /// What tells the sessions of a listener apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -29,19 +29,6 @@ impl SessionKey {
     pub(crate) fn source(&self) -> Source {
         Source::of_client(self.client.ip())
     }
-}
-
-/// Whose sessions have a bound together: those of a source on one listener. Anybody can make up a source, so what is sent
-/// to one listener must not keep that source from another one.
-pub(crate) type SessionSource = (Source, BindKey);
-
-/// Whose session gives way to a new one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Displaced {
-    /// One of the same source.
-    Own,
-    /// Whosever is the oldest.
-    Anybodys,
 }
 
 /// The sessions of one listener on one worker.

@@ -10,10 +10,8 @@ mod stream;
 mod verify;
 
 use std::fmt;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rustls::client::Resumption;
@@ -22,18 +20,13 @@ use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::sign::SingleCertAndKey;
 use rustls::{ClientConfig, ConfigBuilder, RootCertStore, WantsVerifier};
 use rustls_pki_types::ServerName;
-use tokio_rustls::TlsConnector;
 
 pub use certificate::ClientCertificate;
 pub(crate) use certificate::Credentials;
 pub(crate) use stream::Stream;
 pub(crate) use verify::AltName;
 
-use crate::backend::Target;
-use crate::connection::CloseReason;
-use crate::deadline::within;
-use crate::dial;
-use crate::plane::DataPlane;
+use crate::close_reason::CloseReason;
 use verify::Verifier;
 
 /// Configurations kept per backend: one per Gateway's certificate and list of protocols.
@@ -80,52 +73,12 @@ fn next_id() -> u64 {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Which settings a connection to `target` that shows `credentials` has; none in plaintext.
-pub(crate) fn identity(target: &Target, credentials: &Credentials) -> Option<TlsIdentity> {
-    let settings = target.tls.as_ref()?.id;
+/// Which settings a connection with this TLS that shows `credentials` has; none in plaintext.
+pub(crate) fn identity(tls: Option<&Arc<Tls>>, credentials: &Credentials) -> Option<TlsIdentity> {
     Some(TlsIdentity {
-        settings,
+        settings: tls?.id,
         certificate: credentials.id(),
     })
-}
-
-/// Connects to one endpoint of `target`, once.
-pub(crate) async fn open(
-    plane: &DataPlane,
-    target: &Target,
-    credentials: &Credentials,
-    endpoint: SocketAddr,
-    alpn: Alpn,
-    allowed: Duration,
-) -> Result<Stream, CloseReason> {
-    // Before anything is sent: without settings that hold there is no connection.
-    let settings = match &target.tls {
-        None => None,
-        Some(tls) => Some((tls.config(credentials, alpn)?, tls.name.clone())),
-    };
-    let begun = Instant::now();
-    let tcp = dial::attempt(plane, endpoint, allowed).await?;
-    let Some((config, name)) = settings else {
-        return Ok(Stream::Plain(tcp));
-    };
-    let left = allowed.saturating_sub(begun.elapsed());
-    let handshake = TlsConnector::from(config).connect(name, tcp);
-    match within(left, Box::pin(handshake)).await {
-        Ok(Ok(stream)) => {
-            if matches!(credentials, Credentials::Withheld) {
-                plane.metrics.backend_certificates_withheld.inc();
-            }
-            Ok(Stream::Tls(Box::new(stream)))
-        }
-        Ok(Err(error)) => {
-            tracing::debug!(%endpoint, %error, "TLS to the backend failed");
-            Err(CloseReason::BackendTlsFailed)
-        }
-        Err(_) => {
-            tracing::debug!(%endpoint, ?allowed, "TLS to the backend timed out");
-            Err(CloseReason::BackendConnectTimeout)
-        }
-    }
 }
 
 /// Makes client configurations, all with the one provider (aws-lc-rs), TLS 1.2 and 1.3.
@@ -157,7 +110,7 @@ impl Factory {
 /// TLS to one backend.
 pub(crate) struct Tls {
     id: u64,
-    name: ServerName<'static>,
+    pub(crate) name: ServerName<'static>,
     /// None: no connection is made.
     verifier: Option<Arc<dyn ServerCertVerifier>>,
     factory: Arc<Factory>,
@@ -238,7 +191,7 @@ impl Tls {
         Ok((verifier, shown))
     }
 
-    fn config(
+    pub(crate) fn config(
         &self,
         credentials: &Credentials,
         alpn: Alpn,

@@ -3,6 +3,7 @@ use rustls::sign::CertifiedKey;
 use rustls_pki_types::PrivateKeyDer;
 
 use super::*;
+use crate::backend::Target;
 
 fn tls(factory: &Arc<Factory>) -> Tls {
     let roots = Arc::clone(factory.system_trust());
@@ -49,17 +50,23 @@ fn connections_of_other_settings_are_told_apart() {
         tls,
         ..Target::default()
     };
-    assert_eq!(identity(&target(None), &shows()), None);
+    assert_eq!(identity(target(None).tls.as_ref(), &shows()), None);
     let (a, b) = (Arc::new(tls(&factory)), Arc::new(tls(&factory)));
     let (a, b) = (target(Some(a)), target(Some(b)));
-    assert_eq!(identity(&a, &none), identity(&a.clone(), &none));
-    assert_ne!(identity(&a, &none), identity(&b, &none));
+    assert_eq!(
+        identity(a.tls.as_ref(), &none),
+        identity(a.clone().tls.as_ref(), &none)
+    );
+    assert_ne!(
+        identity(a.tls.as_ref(), &none),
+        identity(b.tls.as_ref(), &none)
+    );
     let first = shows();
-    let with = identity(&a, &first);
-    assert_eq!(with, identity(&a, &first.clone()));
-    assert_ne!(with, identity(&a, &none));
-    assert_ne!(with, identity(&a, &shows()));
-    assert_ne!(with, identity(&a, &Credentials::Missing));
+    let with = identity(a.tls.as_ref(), &first);
+    assert_eq!(with, identity(a.tls.as_ref(), &first.clone()));
+    assert_ne!(with, identity(a.tls.as_ref(), &none));
+    assert_ne!(with, identity(a.tls.as_ref(), &shows()));
+    assert_ne!(with, identity(a.tls.as_ref(), &Credentials::Missing));
 }
 
 #[test]

@@ -19,8 +19,8 @@ use proto::http_match::Path;
 use proto::resource::Resource as Wire;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UdpSocket};
-use vestibule_proxy::plane::ProxyLimits;
-use vestibule_proxy::udp::UdpLimits;
+use vestibule_proxy::limits::ProxyLimits;
+use vestibule_proxy::limits::UdpLimits;
 use vestibule_stream::{ResourceKind as Kind, proto};
 
 use super::bed::Reserved;

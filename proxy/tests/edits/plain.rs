@@ -13,10 +13,9 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
-use tokio_rustls::TlsAcceptor;
-use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
-use vestibule_proxy::plane::ProxyLimits;
+use tokio_rustls::{TlsAcceptor, TlsConnector};
+use vestibule_proxy::limits::ProxyLimits;
 use vestibule_stream::{Resource, ResourceKey, ResourceKind as Kind, proto};
 
 use super::gate::{Gate, Stop};

@@ -13,9 +13,11 @@ use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 use vestibule_crds::vestibule::HostnameClaimSpec;
 use vestibule_crds::watch::{Event, Watched};
+use vestibule_model::condition::Address;
 use vestibule_model::endpoint::EndpointRules;
 use vestibule_model::key::{Kind, ObjectKey};
-use vestibule_model::object::{Address, Object, ServiceParameters};
+use vestibule_model::object::Object;
+use vestibule_model::parameters::ServiceParameters;
 use vestibule_model::policy::Policy;
 use vestibule_operator::claims::{
     self, ClaimAction, ClaimRequest, ClaimStore, SeenClaim, WriteOutcome,

@@ -7,7 +7,7 @@ use vestibule_model::challenge::Reach;
 use vestibule_model::condition::Truth;
 use vestibule_model::issuer::{Engine, IssuerRef};
 use vestibule_model::key::Kind;
-use vestibule_model::object::Meta;
+use vestibule_model::meta::Meta;
 use zeroize::Zeroizing;
 
 use super::super::budget::REGISTRATION_PERIOD;

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use vestibule_model::challenge::Reach;
 use vestibule_model::issuer::{Engine, IssuerRef};
 use vestibule_model::key::Kind;
-use vestibule_model::object::Meta;
+use vestibule_model::meta::Meta;
 use vestibule_model::selector::Requirement;
 use zeroize::Zeroizing;
 

@@ -17,7 +17,8 @@ use vestibule_crds::watch::{Reader, Watched};
 use vestibule_model::claim::{self, Holder};
 use vestibule_model::finding::Finding;
 use vestibule_model::key::{Kind, ObjectKey, ObjectName};
-use vestibule_model::object::{Meta, Object};
+use vestibule_model::meta::Meta;
+use vestibule_model::object::Object;
 
 use super::metrics::{Metrics, WriteResult};
 use crate::claims::{ClaimAction, ClaimContent, ClaimRequest, SeenClaim, WriteOutcome};

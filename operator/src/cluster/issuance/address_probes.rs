@@ -16,8 +16,8 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::{debug, info};
+use vestibule_model::condition::Address;
 use vestibule_model::key::ObjectName;
-use vestibule_model::object::Address;
 
 use super::super::services::ServiceStates;
 

@@ -1,7 +1,6 @@
 use proptest::prelude::*;
 
-use vestibule_model::conflict::Transport;
-use vestibule_model::object::Port;
+use vestibule_model::protocol::{Port, Transport};
 
 use super::*;
 

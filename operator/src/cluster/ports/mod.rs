@@ -15,8 +15,7 @@ use kube::api::{Api, ListParams, ObjectMeta, PostParams};
 use kube::runtime::watcher::{self, Event};
 use tokio::sync::watch;
 use tracing::{info, warn};
-use vestibule_model::conflict::Transport;
-use vestibule_model::object::Port;
+use vestibule_model::protocol::{Port, Transport};
 
 use super::lease::elector::Role;
 use super::{clock, follow};

@@ -16,9 +16,8 @@ use serde_json::Value;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tracing::{info, warn};
-use vestibule_model::conflict::Transport;
 use vestibule_model::key::ObjectName;
-use vestibule_model::object::Port;
+use vestibule_model::protocol::{Port, Transport};
 
 use super::failure::RepeatedFailure;
 use super::lease::elector::Role;

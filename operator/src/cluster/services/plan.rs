@@ -8,9 +8,9 @@ use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
-use vestibule_model::conflict::Transport;
+use vestibule_model::condition::Address;
 use vestibule_model::key::ObjectName;
-use vestibule_model::object::{Address, Port, TransportPort};
+use vestibule_model::protocol::{Port, Transport, TransportPort};
 
 use super::ServicePorts;
 use crate::translate::{DesiredService, GatewayService};

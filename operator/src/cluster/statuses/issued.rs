@@ -104,7 +104,7 @@ fn is(condition: &Value, field: &str, text: &str) -> bool {
 mod tests {
     use serde_json::json;
     use vestibule_model::key::{Kind, ObjectKey};
-    use vestibule_model::object::Meta;
+    use vestibule_model::meta::Meta;
     use vestibule_model::selector::Labels;
 
     use super::*;

@@ -17,7 +17,8 @@ use vestibule_model::condition::{
     Truth,
 };
 use vestibule_model::key::{Kind, ObjectKey};
-use vestibule_model::object::{Object, Port};
+use vestibule_model::object::Object;
+use vestibule_model::protocol::Port;
 use vestibule_model::selector::LabelSelector;
 
 use super::services::{ServiceState, ServiceStates};

@@ -3,13 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use vestibule_model::condition::Reason;
-use vestibule_model::conflict::Transport;
+use vestibule_model::condition::{Address, Reason};
 use vestibule_model::finding::Finding;
+use vestibule_model::gateway::{AddressRequest, Gateway};
 use vestibule_model::key::ObjectName;
-use vestibule_model::object::{
-    Address, AddressRequest, Gateway, GatewayParameters, Port, ServiceParameters,
-};
+use vestibule_model::parameters::{GatewayParameters, ServiceParameters};
+use vestibule_model::protocol::{Port, Transport};
 use vestibule_model::service::{ServiceType, TrafficPolicy};
 
 use super::{Assigned, GatewayService, ServiceSettings, names};

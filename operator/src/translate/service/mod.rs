@@ -13,8 +13,10 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
+use vestibule_model::condition::Address;
 use vestibule_model::key::ObjectName;
-use vestibule_model::object::{Address, Port, ServiceParameters, TransportPort};
+use vestibule_model::parameters::ServiceParameters;
+use vestibule_model::protocol::{Port, TransportPort};
 use vestibule_model::selector::Labels;
 use vestibule_model::service::{IpFamily, IpFamilyPolicy, ServiceType, TrafficPolicy};
 

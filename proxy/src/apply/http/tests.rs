@@ -13,8 +13,9 @@ use vestibule_stream::{Change, Generation, Resource, ResourceKey, ResourceKind, 
 
 use super::*;
 use crate::apply::{Counts, NoSockets, Work};
-use crate::http::view::View;
-use crate::table::{BindKey, Layer};
+use crate::bind::BindKey;
+use crate::http_route::view::View;
+use crate::listener::Layer;
 
 const BIND: BindKey = BindKey::tcp(IpAddr::V4(Ipv4Addr::LOCALHOST), 8080);
 const LISTENER: &str = "ListenerSet/team-a/web/http";

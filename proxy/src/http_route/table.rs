@@ -26,8 +26,8 @@ use vestibule_model::hostname::{HostPattern, Hostname, Specificity};
 use self::parts::{Parts, Reach};
 use super::route::{HttpRoute, Match, PathMatch, PathRank, Rule, Value, method_of};
 use super::view::View;
+use crate::attached_names::AttachedNames;
 use crate::pattern_map::PatternMap;
-use crate::table::AttachedNames;
 
 /// Matches up to which a list is used. Tests have few and want both forms.
 const FEW: usize = if cfg!(test) { 2 } else { 8 };

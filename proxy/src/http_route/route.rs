@@ -11,10 +11,11 @@ use vestibule_model::pattern::{Matcher, Steps};
 use super::filter::Filter;
 use super::retry::Retry;
 use super::session::Session;
-use super::view::View;
+use super::view::{View, rest_after};
+use crate::backend::Backend;
 use crate::quota::Account;
 use crate::slot_map::Slot;
-use crate::table::{Backend, by_weight};
+use crate::weight::by_weight;
 
 /// A route. Immutable: an edit makes a new one, and requests keep the one they were given.
 #[derive(Debug)]
@@ -298,13 +299,6 @@ pub(crate) type PathRank = [(u8, usize); 2];
 /// Service and method of a call of gRPC, as its servers read them: the method is what is behind the last slash.
 pub(crate) fn method_of(path: &str) -> Option<(&str, &str)> {
     path.strip_prefix('/')?.rsplit_once('/')
-}
-
-/// What of `path` is after the elements of `prefix`: empty or from a slash on.
-pub(crate) fn rest_after<'a>(path: &'a str, prefix: &str) -> Option<&'a str> {
-    let rest = path.strip_prefix(prefix)?;
-    // The empty prefix also takes `*`, which is no path.
-    (rest.is_empty() || rest.starts_with('/') || prefix.is_empty()).then_some(rest)
 }
 
 /// A field or parameter and what it has to be.

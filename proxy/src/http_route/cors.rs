@@ -13,7 +13,7 @@ use hyper::header::{
 };
 use vestibule_model::origin::OriginPattern;
 
-use super::filter::HeaderEdit;
+use super::header_edit::HeaderEdit;
 
 /// What backends have no say in.
 const OWN: [HeaderName; 6] = [

@@ -20,7 +20,7 @@ use hyper::header::{COOKIE, HeaderMap, HeaderName, HeaderValue, SET_COOKIE};
 use rustls_pki_types::UnixTime;
 use sha2::{Digest, Sha256};
 
-use super::filter::HeaderEdit;
+use super::header_edit::HeaderEdit;
 
 /// Keys of a rule at most: the one that seals, those before it, and one that is to seal next.
 pub const MAX_KEYS: usize = 4;

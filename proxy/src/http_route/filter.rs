@@ -3,11 +3,12 @@
 use std::borrow::Cow;
 
 use hyper::StatusCode;
-use hyper::header::{HeaderMap, HeaderName, HeaderValue};
+use hyper::header::HeaderValue;
 
 use super::cors::Cors;
+use super::header_edit::HeaderEdit;
 use super::mirror::Mirror;
-use super::route::rest_after;
+use super::view::rest_after;
 
 /// One filter of a rule or of a backend reference.
 #[derive(Clone, Debug)]
@@ -20,34 +21,6 @@ pub(crate) enum Filter {
     Mirror(Mirror),
     /// Every request is answered so.
     Fail(StatusCode),
-}
-
-/// Changes of a head's fields.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct HeaderEdit {
-    pub(crate) set: Box<[(HeaderName, HeaderValue)]>,
-    pub(crate) add: Box<[(HeaderName, HeaderValue)]>,
-    pub(crate) remove: Box<[HeaderName]>,
-}
-
-impl HeaderEdit {
-    pub(crate) fn apply(&self, headers: &mut HeaderMap) {
-        for (name, value) in &self.set {
-            // Fails where a head has more fields than it can hold: then this one is not added.
-            let _ = headers.try_insert(name.clone(), value.clone());
-        }
-        for (name, value) in &self.add {
-            let _ = headers.try_append(name.clone(), value.clone());
-        }
-        for name in &self.remove {
-            headers.remove(name);
-        }
-    }
-
-    /// Fields of which nothing is left that was there before.
-    pub(crate) fn replaced(&self) -> impl Iterator<Item = &HeaderName> {
-        self.set.iter().map(|(name, _)| name).chain(&self.remove)
-    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -164,6 +137,8 @@ impl PathEdit {
 
 #[cfg(test)]
 mod tests {
+    use hyper::header::{HeaderMap, HeaderName};
+
     use super::*;
 
     /// The table of `replacePrefixMatch` in the API's types; what is configured comes without slashes

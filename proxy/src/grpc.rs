@@ -44,32 +44,32 @@ const NAMES: [&str; 17] = [
 
 /// A status of gRPC: a number that a backend made up is kept as it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Status(u16);
+pub(crate) struct Status(u16);
 
 impl Status {
-    pub(super) const DEADLINE_EXCEEDED: Self = Self(4);
-    pub(super) const RESOURCE_EXHAUSTED: Self = Self(8);
+    pub(crate) const DEADLINE_EXCEEDED: Self = Self(4);
+    pub(crate) const RESOURCE_EXHAUSTED: Self = Self(8);
     const UNIMPLEMENTED: Self = Self(12);
     const INTERNAL: Self = Self(13);
-    pub(super) const UNAVAILABLE: Self = Self(14);
+    pub(crate) const UNAVAILABLE: Self = Self(14);
 
     /// What a backend said at the end of a call.
-    pub(super) fn read(fields: &HeaderMap) -> Option<Self> {
+    pub(crate) fn read(fields: &HeaderMap) -> Option<Self> {
         let text = fields.get(GRPC_STATUS)?.to_str().ok()?;
         text.parse().ok().map(Self)
     }
 
-    pub(super) fn number(self) -> u16 {
+    pub(crate) fn number(self) -> u16 {
         self.0
     }
 
     /// Its name, out of a fixed set.
-    pub(super) fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         NAMES.get(usize::from(self.0)).copied().unwrap_or("other")
     }
 
     /// The fields that say it.
-    pub(super) fn say(self, message: &'static str, fields: &mut HeaderMap) {
+    pub(crate) fn say(self, message: &'static str, fields: &mut HeaderMap) {
         fields.insert(GRPC_STATUS, HeaderValue::from(self.0));
         if !message.is_empty() {
             fields.insert(GRPC_MESSAGE, HeaderValue::from_static(message));
@@ -78,7 +78,7 @@ impl Status {
 
     /// What a call gets instead of an answer of our own; none where HTTP itself is to be understood: a redirection, a
     /// request for another connection, and what is no request at all.
-    pub(super) fn instead_of(status: StatusCode, reason: &str) -> Option<Self> {
+    pub(crate) fn instead_of(status: StatusCode, reason: &str) -> Option<Self> {
         // The specification has it so for references that are not valid.
         if matches!(reason, "NoBackend" | "InvalidBackend") {
             return Some(Self::UNAVAILABLE);
@@ -96,17 +96,17 @@ impl Status {
 
 /// A call, as its head says it.
 #[derive(Clone, Debug)]
-pub(super) struct Call {
+pub(crate) struct Call {
     /// That of the request: an answer of our own has the same.
-    pub(super) content_type: HeaderValue,
+    pub(crate) content_type: HeaderValue,
     /// Trailers are in the body, which nobody reads here.
-    pub(super) web: bool,
+    pub(crate) web: bool,
     /// How long the client waits.
-    pub(super) timeout: Option<Duration>,
+    pub(crate) timeout: Option<Duration>,
 }
 
 impl Call {
-    pub(super) fn of(headers: &HeaderMap) -> Option<Self> {
+    pub(crate) fn of(headers: &HeaderMap) -> Option<Self> {
         let content_type = headers.get(CONTENT_TYPE)?;
         let rest = after_media_type(content_type)?;
         Some(Self {

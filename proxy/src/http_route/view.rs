@@ -8,7 +8,7 @@ use hyper::header::{HOST, HeaderMap, HeaderName, HeaderValue};
 use hyper::{Method, Request};
 use vestibule_model::pattern::Steps;
 
-use super::grpc;
+use crate::grpc;
 use crate::owners::HostnameGuard;
 
 /// A request as matches see it.
@@ -115,6 +115,13 @@ fn decode(text: &str) -> Cow<'_, [u8]> {
 fn digit(byte: u8) -> Option<u8> {
     let value = char::from(byte).to_digit(16)?;
     u8::try_from(value).ok()
+}
+
+/// What of `path` is after the elements of `prefix`: empty or from a slash on.
+pub(crate) fn rest_after<'a>(path: &'a str, prefix: &str) -> Option<&'a str> {
+    let rest = path.strip_prefix(prefix)?;
+    // The empty prefix also takes `*`, which is no path.
+    (rest.is_empty() || rest.starts_with('/') || prefix.is_empty()).then_some(rest)
 }
 
 #[cfg(test)]

@@ -3,16 +3,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::grant_checks::{too_many_certificates, too_many_listeners};
-use super::{GatewayTenant, GrantCheck, GrantLimits, HostnameGrant};
+use super::{Affected, Merge, SetVerdict, first_of_name};
 use crate::attach::Attached;
 use crate::finding::Finding;
+use crate::gateway::{Listener, ListenerSet, TlsMode};
 use crate::hostname::{HostPattern, Hostname};
+use crate::hostname_grant::{GrantLimits, HostnameGrant};
 use crate::issuer::{self, IssuerRef};
 use crate::key::{Kind, ListenerKey, ObjectName, ParentKey};
-use crate::merge::{Affected, Merge, SetVerdict};
 use crate::names::GatewayNames;
-use crate::object::{Listener, ListenerSet, Port, Protocol, TlsMode};
+use crate::ownership::{GatewayTenant, GrantCheck, too_many_certificates, too_many_listeners};
+use crate::protocol::{Port, Protocol};
 use crate::route::{Route, field_of_hostname};
 
 /// Namespaces that may own other hostnames on a Gateway after a change of a grant.
@@ -342,7 +343,7 @@ impl Merge {
         if !limited {
             return Some((at, check));
         }
-        for (index, listener) in crate::merge::first_of_name(&set.listeners) {
+        for (index, listener) in first_of_name(&set.listeners) {
             let port = listener.port.filter(|_| {
                 listener.protocol.transport().is_some()
                     && !listener.findings.iter().any(Finding::refuses)

@@ -1,0 +1,203 @@
+//! The step of the chain for the certificate of a listener.
+
+use vestibule_model::gateway::TlsMode;
+use vestibule_model::key::{Kind, ObjectKey};
+use vestibule_model::object::Object;
+use vestibule_model::protocol::Protocol;
+
+use super::certificate::{CertificateProblem, Leaf};
+use super::chain::Chain;
+use super::conditions::{Cond, ISSUED, PROGRAMMED, ReportedStatus, StatusSource};
+use super::report::{ChainStep, Check, StepOutcome, listener_text};
+use super::steps::{ok, step};
+
+impl Chain<'_> {
+    pub(super) fn terminates(&self) -> bool {
+        let listener = &self.candidate.listener;
+        let tls = listener.tls.as_ref();
+        listener.protocol == Protocol::Https
+            || tls.is_some_and(|tls| tls.mode == TlsMode::Terminate)
+    }
+
+    pub(super) fn certificate(&self) -> Option<ChainStep> {
+        if !self.terminates() {
+            return None;
+        }
+        let key = &self.candidate.key;
+        let object = key.parent.object();
+        let reported = self
+            .cluster_state
+            .reported_on(&key.parent, Some(&key.listener));
+        let secret = self
+            .certificate
+            .map(|view| ObjectKey::new(Kind::Secret, &*view.secret.namespace, &*view.secret.name));
+        let hidden = secret
+            .as_ref()
+            .is_some_and(|secret| self.cluster_state.is_denied(secret));
+        let subject = secret
+            .as_ref()
+            .map_or_else(|| listener_text(key), ToString::to_string);
+        let named = |mut step: ChainStep| {
+            step.subject.clone_from(&subject);
+            Some(step)
+        };
+        if hidden {
+            return named(self.hidden_certificate(&object));
+        }
+        let unresolved = reported.get("ResolvedRefs").filter(|c| c.is("False"));
+        let unusable = reported
+            .get(PROGRAMMED)
+            .filter(|c| c.is("False") && c.reason != "Pending");
+        if let Some(cond) = unresolved
+            .or(unusable)
+            .filter(|_| unusable.is_some() || self.leaf().is_none())
+        {
+            return named(self.no_certificate(&object, cond, &reported));
+        }
+        let Some(leaf) = self.leaf() else {
+            return named(self.no_status(Check::Certificate, &object));
+        };
+        let verdict = |outcome, reason: &str, message: String, action: &str| {
+            named(step(
+                Check::Certificate,
+                outcome,
+                &subject,
+                reason,
+                message,
+                action.into(),
+            ))
+        };
+        let renew = "renew it, or see why its issuer does not";
+        match leaf.trouble(self.query, self.now) {
+            Some(CertificateProblem::Expired) => {
+                let message = format!("expired at {}, so clients refuse it", leaf.not_after);
+                verdict(StepOutcome::Wrong, "CertificateExpired", message, renew)
+            }
+            Some(CertificateProblem::NotYetValid) => {
+                let message = format!(
+                    "is valid from {} on, so clients refuse it now",
+                    leaf.not_before
+                );
+                verdict(
+                    StepOutcome::Wrong,
+                    "CertificateNotYetValid",
+                    message,
+                    "wait, or correct the clock of its issuer",
+                )
+            }
+            Some(CertificateProblem::OtherNames) => {
+                let message = format!(
+                    "is for {}, so clients that ask for {} refuse it",
+                    list(&leaf.names),
+                    self.query
+                );
+                verdict(
+                    StepOutcome::Wrong,
+                    "CertificateNameMismatch",
+                    message,
+                    "have one issued for this name, and refer to its Secret",
+                )
+            }
+            None => match unresolved {
+                Some(cond) => {
+                    let mut step = self.wrong(Check::Certificate, &object, cond, reported.by);
+                    step.outcome = StepOutcome::Warning;
+                    named(step)
+                }
+                None => verdict(
+                    StepOutcome::Ok,
+                    "",
+                    format!("is for this name, until {}", leaf.not_after),
+                    "",
+                ),
+            },
+        }
+    }
+
+    /// The Secret may not be read. Only the operator knows; its word is on the listener.
+    fn hidden_certificate(&self, object: &ObjectKey) -> ChainStep {
+        let written = self.cluster_state.written_of_listener(&self.candidate.key);
+        match written
+            .as_ref()
+            .and_then(|reported| reported.get("ResolvedRefs"))
+        {
+            Some(cond) if cond.is("False") => {
+                self.wrong(Check::Certificate, object, cond, StatusSource::Status)
+            }
+            Some(_) => {
+                let message = "may not be read; the status says that it is in use";
+                ok(Check::Certificate, object, message, StatusSource::Status)
+            }
+            None => self.no_status(Check::Certificate, object),
+        }
+    }
+
+    fn leaf(&self) -> Option<Leaf> {
+        let view = self.certificate?;
+        let key = ObjectKey::new(Kind::Secret, &*view.secret.namespace, &*view.secret.name);
+        match self.cluster_state.translator.object(&key)?.as_ref() {
+            Object::Secret(secret) => Leaf::of(secret),
+            _ => None,
+        }
+    }
+
+    /// There is no usable certificate: why, and how far its issuer is.
+    fn no_certificate(
+        &self,
+        object: &ObjectKey,
+        cond: &Cond,
+        reported: &ReportedStatus,
+    ) -> ChainStep {
+        let mut step = self.wrong(Check::Certificate, object, cond, reported.by);
+        // That nothing is requested at all is translation's verdict; how far a request is, the status's word.
+        let verdict = || reported.get(ISSUED).filter(|c| c.reason != "Pending");
+        let issued = reported.live(ISSUED).or_else(verdict);
+        if let Some(issued) = issued.filter(|c| !c.is("True")) {
+            let why = self.wrong(Check::Certificate, object, issued, reported.by);
+            step.message = format!("{}; {}: {}", step.message, issued.reason, why.message);
+            step.action = match why.action.as_str() {
+                "" if is_progress(&issued.reason) => {
+                    "see what the issuer says; it tries again by itself".into()
+                }
+                "" => "do as the message says: nothing is requested until then".into(),
+                _ => why.action,
+            };
+        } else if let Some(from) = self
+            .certificate
+            .and_then(|view| view.requested_from.as_ref())
+        {
+            step.action = format!("wait for {from}, or see what it says");
+        }
+        step
+    }
+}
+
+/// Whether a reason of `CertificateIssued` goes by itself, rather than by an edit.
+fn is_progress(reason: &str) -> bool {
+    matches!(
+        reason,
+        "Pending"
+            | "OverBudget"
+            | "OrderFailed"
+            | "Unreachable"
+            | "RenewalFailed"
+            | "IssuerNotReady"
+            | "Expired"
+    )
+}
+
+/// The first few of them.
+fn list(names: &[String]) -> String {
+    const NAMED: usize = 5;
+    let first = names
+        .iter()
+        .take(NAMED)
+        .cloned()
+        .collect::<Vec<_>>()
+        .join(", ");
+    match names.len() {
+        0 => "no name at all".into(),
+        more if more > NAMED => format!("{first} and {} more", more - NAMED),
+        _ => first,
+    }
+}

@@ -1,0 +1,205 @@
+//! No ring of modules: what a module names stands below it, so that the code can be read from the bottom up, one room
+//! after the other.
+//!
+//! A *room* is a module with everything in it: `x.rs` or `x/mod.rs` and the files of `x/`. Rooms are compared with the
+//! rooms beside them, at each level: the modules of a crate with each other, then the modules of each folder. One room
+//! leads to another if anything in it names anything in the other by a path (`use crate::…`, `super::…`), outside tests.
+//! A ring is a group of rooms that all lead to each other. A parent calls its children and they use what it defines;
+//! that is one room, and no ring.
+//!
+//! Re-exports are looked through: a path counts for the module that defines what it names, so moving a name to
+//! another door does not hide a ring.
+
+mod modules;
+mod tokens;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use modules::{Ring, Tree};
+
+/// Rings that are still there: root file, parent module, members. The list only gets shorter.
+const KNOWN: &[(&str, &str, &[&str])] = &[(
+    "e2e/scenarios/src/main.rs",
+    "",
+    &[
+        "applies",
+        "ca",
+        "curl",
+        "held",
+        "hostile",
+        "load",
+        "proxies",
+        "report",
+        "runner",
+        "scenarios",
+        "world",
+    ],
+)];
+
+/// How many lines are shown of one room that name another.
+const SHOWN: usize = 8;
+
+fn workspace() -> PathBuf {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR"));
+    crates.parent().expect("the workspace's folder").to_owned()
+}
+
+/// The root files of all crates of the workspace, relative to it.
+fn roots() -> Vec<String> {
+    let manifest = fs::read_to_string(workspace().join("Cargo.toml")).expect("Cargo.toml");
+    let members = manifest
+        .split_once("members = [")
+        .and_then(|(_, rest)| rest.split_once(']'))
+        .expect("a list of members")
+        .0;
+    let roots: Vec<String> = members
+        .split('"')
+        .skip(1)
+        .step_by(2)
+        .flat_map(|member| ["lib", "main"].map(|root| format!("{member}/src/{root}.rs")))
+        .filter(|root| workspace().join(root).exists())
+        .collect();
+    assert!(roots.len() > 10, "only these crates are seen: {roots:?}");
+    roots
+}
+
+/// A ring with what ties its rooms, as somebody reads it who has to dissolve it.
+fn shown(root: &str, ring: &Ring) -> String {
+    let members: Vec<&str> = ring.members.iter().map(String::as_str).collect();
+    let mut text = format!(
+        "{root}: ring of {} rooms in `crate::{}`: {}\n",
+        members.len(),
+        ring.parent,
+        members.join(", ")
+    );
+    for ((from, to), edges) in &ring.edges {
+        text += &format!("  {from} -> {to}\n");
+        for edge in edges.iter().take(SHOWN) {
+            let file = edge.file.strip_prefix(workspace()).unwrap_or(&edge.file);
+            text += &format!("    {}:{}: {}\n", file.display(), edge.line, edge.path);
+        }
+        if let Some(more) = edges.len().checked_sub(SHOWN).filter(|more| *more > 0) {
+            text += &format!("    and {more} more\n");
+        }
+    }
+    text
+}
+
+#[test]
+fn no_crate_has_a_ring_of_modules() {
+    let known: BTreeSet<(String, String, BTreeSet<String>)> = KNOWN
+        .iter()
+        .map(|(root, parent, members)| {
+            let members = members.iter().map(|member| (*member).to_owned()).collect();
+            ((*root).to_owned(), (*parent).to_owned(), members)
+        })
+        .collect();
+    let mut gone = known.clone();
+    let mut new = Vec::new();
+    for root in roots() {
+        for ring in Tree::read(&workspace().join(&root)).rings() {
+            let key = (root.clone(), ring.parent.clone(), ring.members.clone());
+            if !gone.remove(&key) {
+                new.push(shown(&root, &ring));
+            }
+        }
+    }
+    assert!(new.is_empty(), "new rings:\n{}", new.join("\n"));
+    assert!(
+        gone.is_empty(),
+        "these rings are gone, strike them from KNOWN: {gone:#?}"
+    );
+}
+
+/// The members of each ring of a crate that is written as one file.
+fn rings(source: &str) -> Vec<String> {
+    let rings = Tree::of(source).rings();
+    rings
+        .iter()
+        .map(|ring| {
+            let members: Vec<&str> = ring.members.iter().map(String::as_str).collect();
+            format!("{}: {}", ring.parent, members.join(" "))
+        })
+        .collect()
+}
+
+#[test]
+fn a_ring_is_found_with_its_lines() {
+    let tree = Tree::of(
+        "mod a { use crate::b::B; pub struct A; }
+         mod b { pub struct B; fn b(_: crate::c::C) {} }
+         mod c {
+             pub(crate) struct C; fn c() -> super::a::A { super::a::A }
+         }
+         mod d { use crate::{a::A, b}; }",
+    );
+    let [ring] = &tree.rings()[..] else {
+        panic!("{:?}", tree.rings());
+    };
+    let text = shown("lib.rs", ring);
+    assert!(
+        text.contains("ring of 3 rooms in `crate::`: a, b, c"),
+        "{text}"
+    );
+    assert!(text.contains("lib.rs:1: crate::b::B"), "{text}");
+    assert!(text.contains("lib.rs:4: super::a::A"), "{text}");
+    assert!(!text.contains(" d"), "{text}");
+}
+
+#[test]
+fn a_room_is_a_module_with_what_is_in_it() {
+    // The inner modules tie the outer ones.
+    let outer = "mod a { mod x { use crate::b::B; } pub mod y { pub struct Y; } }
+                 mod b { pub struct B; mod z { use crate::a::y::Y; } }";
+    assert_eq!(rings(outer), [": a b"]);
+    // A parent and its children are one room; two children are two.
+    let inner = "mod a { mod x { use super::{A, y::Y}; pub struct X; } mod y { use super::x::X; pub struct Y; }
+                 pub(crate) struct A(x::X); }";
+    assert_eq!(rings(inner), ["a: x y"]);
+    let parent = "mod a { mod x { use super::A; pub struct X; } pub struct A(x::X); }";
+    assert!(rings(parent).is_empty());
+}
+
+#[test]
+fn what_only_re_exports_is_looked_through() {
+    // By its paths `a` needs only `facade`, which needs `b`.
+    let source = "mod a { use crate::facade::B; pub struct A; }
+                  mod b { use crate::a::A; pub struct B; }
+                  mod facade { pub use crate::b::B; }";
+    assert_eq!(rings(source), [": a b"]);
+    let module = "mod a { use crate::facade; fn a(_: facade::inner::B) {} pub struct A; }
+                  mod b { use crate::a::A; pub struct B; }
+                  mod facade { pub use crate::b as inner; }";
+    assert_eq!(rings(module), [": a b facade"]);
+    // A sibling that a parent's import names.
+    let parent = "mod a { mod x { use super::Y; pub struct X; } mod y { use super::x::X; pub struct Y; } use y::Y; }";
+    assert_eq!(rings(parent), ["a: x y"]);
+}
+
+#[test]
+fn tests_comments_and_strings_tie_nothing() {
+    let source = r##"
+        mod a {
+            //! `crate::b::B` /* crate::b */
+            /* use crate::b::B; /* nested */ use crate::b::B; */
+            const TEXT: &str = "use crate::b::B;\" use crate::b::B;";
+            const RAW: &str = r#"crate::b::B " crate::b::B"#;
+            const QUOTE: (char, char, u8) = ('"', '\'', b'"');
+            fn lifetime<'a>(_: &'a str) {}
+            #[cfg(test)]
+            use crate::b::{B, C};
+            #[cfg(test)]
+            mod tests { use crate::b::B; fn test() { loop {} } }
+            #[test]
+            fn alone<T, U>() -> [u8; 3] { crate::b::B }
+            struct Fields { #[cfg(test)] one: crate::b::B, two: u8 }
+            pub(crate) struct A;
+        }
+        mod b { use crate::a::A; pub(in crate::b) struct B; }
+    "##;
+    assert!(rings(source).is_empty());
+    let after = source.replace("pub(crate) struct A;", "pub struct A(crate::b::B);");
+    assert_eq!(rings(&after), [": a b"]);
+}

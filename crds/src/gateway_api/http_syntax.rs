@@ -1,0 +1,27 @@
+//! Texts of HTTP: which are tokens and which are paths.
+
+/// Whether `text` is what RFC 9110 calls a token, such as the name of a header.
+pub(super) fn is_token(text: &str) -> bool {
+    !text.is_empty()
+        && text
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b))
+}
+
+/// Whether every character may be in a path, percent-encoded ones included.
+pub(super) fn is_path(text: &str) -> bool {
+    let mut bytes = text.bytes();
+    while let Some(byte) = bytes.next() {
+        let good = match byte {
+            b'%' => {
+                let mut hex = || bytes.next().is_some_and(|b| b.is_ascii_hexdigit());
+                hex() && hex()
+            }
+            _ => byte.is_ascii_alphanumeric() || b"-/._~!$&'()*+,;=:@".contains(&byte),
+        };
+        if !good {
+            return false;
+        }
+    }
+    true
+}

@@ -1,0 +1,105 @@
+//! What is wrong with the annotations of a Gateway or ListenerSet about its certificates, on an object with its
+//! listeners.
+
+use crate::certificate::CertificateAnnotations;
+use crate::condition::Reason;
+use crate::finding::Finding;
+use crate::gateway::{Gateway, Listener, ListenerSet, TlsMode};
+use crate::hostname::{HostPattern, Hostname};
+use crate::issuer::{Engine, IssuerAnnotations, IssuerRef, choose};
+
+/// Why a listener of a set is not issued for where cert-manager itself makes the certificates of ListenerSets: its set
+/// names an issuer of the built-in engine, and cert-manager follows the Gateway's annotation for it all the same. The
+/// two would write one Secret in turn.
+#[must_use]
+pub fn asked_twice(set: &ListenerSet, gateway: &Gateway, listener: &str) -> Option<Finding> {
+    let own = set.issuers.choice().ok()??;
+    // To cert-manager, our annotations beside its own on the Gateway are no contradiction.
+    let theirs = IssuerAnnotations {
+        acme_issuer: None,
+        acme_cluster_issuer: None,
+        ..gateway.issuers.clone()
+    };
+    theirs.choice().ok()??;
+    let twice = own.engine == Engine::Acme;
+    let excepted = Engine::CertManager.ignores(&set.certificates.options, listener);
+    (twice && !excepted).then(|| {
+        Finding::refused(
+            Reason::ContradictingIssuers,
+            "spec.parentRef",
+            format!(
+                "cert-manager makes the certificates of ListenerSets here and follows annotation {} of Gateway {}, so the issuer that this set names is not asked",
+                gateway.issuers.named().unwrap_or_default(),
+                gateway.name
+            ),
+            "name the listener in annotation cert-manager.io/ignore-tls-listeners, or name an issuer of cert-manager's instead",
+        )
+    })
+}
+
+/// What is wrong with the annotations of a ListenerSet about its certificates. Without `gateway`, which is not
+/// there (yet), only what it says itself is judged.
+#[must_use]
+pub fn problems_of_set(set: &ListenerSet, gateway: Option<&Gateway>) -> Vec<Finding> {
+    let choice = match gateway {
+        Some(gateway) => choose(&set.issuers, &gateway.issuers, &gateway.name),
+        None => set.issuers.choice(),
+    };
+    problems(choice, &set.certificates, &set.listeners)
+}
+
+/// What is wrong with the annotations of a Gateway about the certificates of its own listeners.
+#[must_use]
+pub fn problems_of_gateway(gateway: &Gateway) -> Vec<Finding> {
+    let choice = gateway.issuers.choice();
+    problems(choice, &gateway.certificates, &gateway.listeners)
+}
+
+fn problems(
+    choice: Result<Option<IssuerRef>, Finding>,
+    annotations: &CertificateAnnotations,
+    listeners: &[Listener],
+) -> Vec<Finding> {
+    match choice {
+        Err(finding) => vec![finding],
+        Ok(Some(issuer)) => match issuer.engine {
+            Engine::CertManager => certificate_problems(annotations, listeners),
+            // To it cert-manager's annotations say nothing, but for the names that they add.
+            Engine::Acme => annotations.left_out_by_acme(),
+        },
+        Ok(None) => Vec::new(),
+    }
+}
+
+/// What is wrong with the annotations about certificates on an object with these listeners. A refusal means that
+/// cert-manager is asked for nothing.
+#[must_use]
+pub fn certificate_problems(
+    annotations: &CertificateAnnotations,
+    listeners: &[Listener],
+) -> Vec<Finding> {
+    let mut problems = annotations.findings.clone();
+    if let Some(name) = &annotations.options.common_name
+        && !carries(listeners, name)
+    {
+        problems.push(Finding::refused(
+            Reason::InvalidAnnotation,
+            "metadata.annotations[cert-manager.io/common-name]",
+            "is no hostname of a listener of this object that terminates TLS, so no certificate is requested",
+            "name one of them, or remove it",
+        ));
+    }
+    problems
+}
+
+/// Whether a listener that terminates TLS has this hostname.
+fn carries(listeners: &[Listener], name: &str) -> bool {
+    let Ok(name) = Hostname::parse(name) else {
+        return false;
+    };
+    let exact = HostPattern::Exact(name);
+    listeners.iter().any(|listener| {
+        let tls = listener.tls.as_ref();
+        tls.is_some_and(|tls| tls.mode == TlsMode::Terminate) && listener.hostname == exact
+    })
+}

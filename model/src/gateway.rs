@@ -1,0 +1,165 @@
+//! GatewayClass, Gateway, ListenerSet, and their listeners.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use crate::certificate::CertificateAnnotations;
+use crate::finding::Finding;
+use crate::hostname::HostPattern;
+use crate::issuer::IssuerAnnotations;
+use crate::key::{ListenerKey, ObjectName, ParentKey};
+use crate::meta::Meta;
+use crate::protocol::{Port, Protocol};
+use crate::reference::Reference;
+use crate::selector::{Labels, NamespaceScope};
+use crate::tls_policy::GatewayTls;
+
+/// GatewayClass.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GatewayClass {
+    /// Name.
+    pub name: Arc<str>,
+    /// Metadata.
+    pub meta: Meta,
+    /// `spec.controllerName`.
+    pub controller: Arc<str>,
+    /// `spec.parametersRef`.
+    pub parameters: Option<Reference>,
+    /// What is wrong with it.
+    pub findings: Vec<Finding>,
+}
+
+/// Gateway.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Gateway {
+    /// Name.
+    pub name: ObjectName,
+    /// Metadata.
+    pub meta: Meta,
+    /// `spec.gatewayClassName`.
+    pub class: Arc<str>,
+    /// `spec.listeners`.
+    pub listeners: Vec<Listener>,
+    /// `spec.allowedListeners`; absent is `None`.
+    pub allowed_listeners: NamespaceScope,
+    /// `spec.addresses` that can be asked for; findings name the others.
+    pub addresses: Vec<AddressRequest>,
+    /// `spec.infrastructure`.
+    pub infrastructure: Box<Infrastructure>,
+    /// `spec.tls`.
+    pub tls: Box<GatewayTls>,
+    /// Issuer annotations.
+    pub issuers: IssuerAnnotations,
+    /// Annotations about certificates.
+    pub certificates: CertificateAnnotations,
+    /// What is wrong outside the listeners.
+    pub findings: Vec<Finding>,
+}
+
+/// An entry of `spec.addresses` of a Gateway.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AddressRequest {
+    /// Path in the object, such as `spec.addresses[0]`.
+    pub field: String,
+    /// The address; `None` is any.
+    pub ip: Option<IpAddr>,
+}
+
+/// `spec.infrastructure` of a Gateway: what the objects made for it carry.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Infrastructure {
+    /// Labels.
+    pub labels: Labels,
+    /// Annotations.
+    pub annotations: BTreeMap<String, String>,
+    /// `parametersRef`.
+    pub parameters: Option<Reference>,
+}
+
+/// ListenerSet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ListenerSet {
+    /// Name.
+    pub name: ObjectName,
+    /// Metadata.
+    pub meta: Meta,
+    /// The Gateway it wants to extend; `None` if `parentRef` names another kind.
+    pub gateway: Option<ObjectName>,
+    /// `spec.listeners`.
+    pub listeners: Vec<Listener>,
+    /// Issuer annotations.
+    pub issuers: IssuerAnnotations,
+    /// Annotations about certificates.
+    pub certificates: CertificateAnnotations,
+    /// What is wrong outside the listeners.
+    pub findings: Vec<Finding>,
+}
+
+/// One listener of a Gateway or ListenerSet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listener {
+    /// Name, unique within the object.
+    pub name: Arc<str>,
+    /// Path in the object, such as `spec.listeners[0]`.
+    pub field: String,
+    /// Hostname; [`HostPattern::Any`] if absent, empty, or not one (then a finding says so).
+    pub hostname: HostPattern,
+    /// Port; `None` if it is not one (then a finding says so).
+    pub port: Option<Port>,
+    /// Protocol.
+    pub protocol: Protocol,
+    /// TLS settings; `None` if absent or for protocols without TLS.
+    pub tls: Option<ListenerTls>,
+    /// `allowedRoutes.namespaces`; absent is `Same`, from the declaring object's point of view.
+    pub allowed_namespaces: NamespaceScope,
+    /// `allowedRoutes.kinds` as (group, kind); empty: whatever the protocol takes.
+    pub allowed_kinds: Vec<(Arc<str>, Arc<str>)>,
+    /// What is wrong with it. A refusal here means that it claims nothing.
+    pub findings: Vec<Finding>,
+}
+
+/// TLS settings of a listener.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ListenerTls {
+    /// Passthrough or Terminate.
+    pub mode: TlsMode,
+    /// `certificateRefs`, in order. Ignored with Passthrough.
+    pub certificates: Vec<Reference>,
+}
+
+/// What happens to TLS on a listener.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum TlsMode {
+    /// The bytes go through untouched.
+    Passthrough,
+    /// TLS ends here.
+    Terminate,
+}
+
+impl Gateway {
+    /// Its key as a parent.
+    #[must_use]
+    pub fn parent_key(&self) -> ParentKey {
+        ParentKey::Gateway(self.name.clone())
+    }
+}
+
+impl ListenerSet {
+    /// Its key as a parent.
+    #[must_use]
+    pub fn parent_key(&self) -> ParentKey {
+        ParentKey::ListenerSet(self.name.clone())
+    }
+}
+
+impl Listener {
+    /// Its key within `parent`.
+    #[must_use]
+    pub fn key(&self, parent: &ParentKey) -> ListenerKey {
+        ListenerKey {
+            parent: parent.clone(),
+            listener: self.name.clone(),
+        }
+    }
+}

@@ -1,0 +1,16 @@
+//! The part of `metadata` that every object carries.
+
+use std::sync::Arc;
+
+/// What every object carries.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Meta {
+    /// UID, empty if the object never was on a server.
+    pub uid: Arc<str>,
+    /// Creation, in seconds since the Unix epoch.
+    pub created: i64,
+    /// Generation of the spec.
+    pub generation: i64,
+    /// Whether it is being deleted: such an object claims nothing.
+    pub deleting: bool,
+}

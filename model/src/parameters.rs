@@ -1,0 +1,78 @@
+//! `GatewayParameters`: what a GatewayClass or a Gateway sets otherwise than the release.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::client_address::ClientAddress;
+use crate::finding::Finding;
+use crate::key::ObjectName;
+use crate::meta::Meta;
+use crate::selector::NamespaceScope;
+use crate::service::{IpFamily, IpFamilyPolicy, ServiceType, TrafficPolicy};
+
+/// `GatewayParameters`, Vestibule's own kind: what a GatewayClass or a Gateway sets otherwise than the
+/// release. What is absent is not set here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GatewayParameters {
+    /// Name.
+    pub name: ObjectName,
+    /// Metadata.
+    pub meta: Meta,
+    /// `spec.service`.
+    pub service: ServiceParameters,
+    /// `spec.limits`.
+    pub limits: LimitParameters,
+    /// `spec.clientAddress`.
+    pub client_address: ClientAddress,
+    /// `spec.backendClientCertificate.namespaces`: whose backends are shown the Gateway's client certificate.
+    pub certificate_namespaces: Option<NamespaceScope>,
+    /// What is wrong with it.
+    pub findings: Vec<Finding>,
+}
+
+/// Limits of connections and requests; what is absent is decided elsewhere, and zero means no limit.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LimitParameters {
+    /// `streamIdleTimeout`.
+    pub stream_idle: Option<Duration>,
+    /// `requestTimeout`.
+    pub request: Option<Duration>,
+    /// `tunnelIdleTimeout`.
+    pub tunnel_idle: Option<Duration>,
+    /// `maxConnectionAge`.
+    pub connection_age: Option<Duration>,
+    /// `maxRequestBodyBytes`.
+    pub request_body: Option<u64>,
+}
+
+impl LimitParameters {
+    /// Field by field, these and, where they are absent, `others`.
+    #[must_use]
+    pub fn or(self, others: Self) -> Self {
+        Self {
+            stream_idle: self.stream_idle.or(others.stream_idle),
+            request: self.request.or(others.request),
+            tunnel_idle: self.tunnel_idle.or(others.tunnel_idle),
+            connection_age: self.connection_age.or(others.connection_age),
+            request_body: self.request_body.or(others.request_body),
+        }
+    }
+}
+
+/// How the Service in front of the proxies is made; what is absent is decided elsewhere.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ServiceParameters {
+    /// `type`.
+    pub service_type: Option<ServiceType>,
+    /// Annotations; added to those from elsewhere, key by key.
+    pub annotations: BTreeMap<String, String>,
+    /// `externalTrafficPolicy`, for the types that have one.
+    pub external_traffic_policy: Option<TrafficPolicy>,
+    /// `ipFamilyPolicy`.
+    pub ip_family_policy: Option<IpFamilyPolicy>,
+    /// `ipFamilies`, the primary one first; empty: not set.
+    pub ip_families: Vec<IpFamily>,
+    /// `loadBalancerClass`, for type `LoadBalancer`.
+    pub load_balancer_class: Option<Arc<str>>,
+}

@@ -1,0 +1,59 @@
+//! Owns the attempts to connect a client's connection to a backend.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::select::decide_again;
+use crate::accesslog::ConnectionRecord;
+use crate::close_reason::CloseReason;
+use crate::dial::{self, Carries};
+use crate::tried::Tried;
+use crate::upstream::{Credentials, Stream};
+
+/// Connects to the endpoint picked. After a failure route, backend and endpoint are decided anew, by the
+/// snapshot that is in force then: what the first one was decided by may be the reason why it failed.
+/// `credentials`: none where the client's TLS is passed through.
+pub(super) async fn connect(
+    record: &mut ConnectionRecord,
+    random: u64,
+    mut credentials: Option<Credentials>,
+) -> Result<Stream, CloseReason> {
+    let plane = Arc::clone(record.plane());
+    let end = Instant::now() + plane.limits.connect_deadline;
+    let mut tried = Tried::default();
+    loop {
+        let Some((endpoint, backend)) = record.backend.clone() else {
+            return Err(CloseReason::NoEndpoints);
+        };
+        let left = end.saturating_duration_since(Instant::now());
+        let allowed = tried.share(left, &backend.target, credentials.as_ref());
+        let carries = credentials
+            .as_ref()
+            .map_or(Carries::Passthrough, Carries::Terminated);
+        let dialled = dial::connect(&plane, &backend, endpoint, carries, allowed).await;
+        let reason = match dialled {
+            Ok(stream) => return Ok(stream),
+            Err(CloseReason::BackendTlsInvalid) => return Err(CloseReason::BackendTlsInvalid),
+            Err(reason) => reason,
+        };
+        tried.push(endpoint, &backend.target, credentials.as_ref());
+        if Instant::now() >= end {
+            return Err(reason);
+        }
+        let terminates = credentials.is_some();
+        let again = decide_again(record, random, |backend, shown| {
+            let shown = terminates.then_some(shown);
+            tried.next(backend, random, shown)
+        });
+        if let Some(next) = again {
+            credentials = credentials.map(|_| next);
+        } else {
+            // As it was decided before.
+            let other = tried.next(&backend, random, credentials.as_ref());
+            let other = other.ok_or(reason)?;
+            record.backend = Some((other, backend));
+        }
+        plane.metrics.connect_retries.inc();
+        record.connect_retries = record.connect_retries.saturating_add(1);
+    }
+}

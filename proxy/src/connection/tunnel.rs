@@ -1,0 +1,157 @@
+//! Owns the tunnels that need a box of their own, and the end of each tunnel that could have gone on.
+
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::net::TcpStream;
+use tokio_rustls::client::TlsStream;
+
+use crate::accesslog::ConnectionRecord;
+use crate::cut::{Cut, linger, unless_cut};
+use crate::deadline::within;
+use crate::gate::{InTurn, Moves};
+use crate::http::tunnel::Direction;
+use crate::lifetime::unless_over;
+use crate::relay::{self, End, Moved, Side};
+use crate::terminate::{TlsSession, Tunnel};
+
+/// How long a tunnel that is over has to end in order.
+pub(super) const LAST_WORDS: Duration = Duration::from_secs(5);
+
+/// Which sides of a tunnel that could have gone on end in order: those that speak TLS, where it shows that something
+/// is missing.
+#[derive(Clone, Copy)]
+pub(super) enum Ending {
+    Both,
+    Client,
+    Neither,
+}
+
+/// Ends both sides of a tunnel that could have gone on. What is missing shows within TLS, so the ends of TCP
+/// can be orderly. Plain TCP has only the reset to say it with.
+pub(super) async fn part(client: TcpStream, backend: TcpStream, ending: Ending) {
+    match ending {
+        Ending::Both => _ = tokio::join!(linger(client), linger(backend)),
+        // The tunnel has asked for the reset.
+        Ending::Client => {
+            drop(backend);
+            linger(client).await;
+        }
+        Ending::Neither => {
+            relay::reset(&client);
+            relay::reset(&backend);
+        }
+    }
+}
+
+/// Relays between a terminated client and a backend that is spoken to over TLS.
+pub(super) async fn reencrypt(
+    mut client: TcpStream,
+    mut backend: Box<TlsStream<TcpStream>>,
+    mut session: Box<TlsSession>,
+    mut record: ConnectionRecord,
+) {
+    let (line, lifetime) = (record.line(), record.lifetime());
+    let moved = &mut record.moved;
+    let tunnel = Tunnel::new(&mut client, &mut *backend, moved, &mut session);
+    let ended = unless_cut(unless_over(lifetime, InTurn::new(tunnel, line))).await;
+    if let Ok(Ok(end)) = ended {
+        record.reason = end.into();
+        return;
+    }
+    // A reset, which the tunnel has asked for.
+    drop(backend);
+    if let Ok(Err(over)) = ended {
+        record.reason = over.into();
+        let _ = within(LAST_WORDS, linger(client)).await;
+    } else {
+        linger(client).await;
+    }
+}
+
+/// Relays between a client whose bytes are nobody's business and a backend that is spoken to over TLS. `first` is what
+/// was read of the client.
+pub(super) async fn originate(
+    mut client: TcpStream,
+    mut backend: Box<TlsStream<TcpStream>>,
+    first: Vec<u8>,
+    mut record: ConnectionRecord,
+) {
+    let (line, lifetime) = (record.line(), record.lifetime());
+    let relayed = Originated {
+        client: &mut client,
+        backend: &mut backend,
+        moved: &mut record.moved,
+        up: Direction::after(first),
+        down: Direction::default(),
+        first: None,
+    };
+    match unless_cut(unless_over(lifetime, InTurn::new(relayed, line))).await {
+        Ok(Ok(end)) => {
+            record.reason = end.into();
+            if matches!(end, End::Closed(_)) {
+                return;
+            }
+        }
+        Ok(Err(over)) => record.reason = over.into(),
+        Err(Cut) => {}
+    }
+    // A client without TLS would take what it has for all there is.
+    relay::reset(&client);
+    relay::reset(backend.get_ref().0);
+}
+
+/// The relay of [`originate`].
+struct Originated<'a> {
+    client: &'a mut TcpStream,
+    backend: &'a mut TlsStream<TcpStream>,
+    moved: &'a mut Moved,
+    up: Direction,
+    down: Direction,
+    first: Option<Side>,
+}
+
+impl Moves for Originated<'_> {
+    fn moved(&self) -> u64 {
+        self.moved.up + self.moved.down
+    }
+}
+
+impl Future for Originated<'_> {
+    type Output = End;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<End> {
+        let this = self.get_mut();
+        let Moved { up, down } = &mut *this.moved;
+        let (client, backend) = (&mut *this.client, &mut *this.backend);
+        let to_backend = this.up.poll(client, backend, cx, &mut |n| *up += n);
+        let Ok(to_backend) = swap(to_backend) else {
+            return Poll::Ready(End::Broken(Side::Client));
+        };
+        if to_backend.is_ready() {
+            this.first.get_or_insert(Side::Client);
+        }
+        let to_client = this.down.poll(backend, client, cx, &mut |n| *down += n);
+        let Ok(to_client) = swap(to_client) else {
+            return Poll::Ready(End::Broken(Side::Backend));
+        };
+        if to_client.is_ready() {
+            this.first.get_or_insert(Side::Backend);
+        }
+        match (to_backend, to_client, this.first) {
+            (Poll::Ready(()), Poll::Ready(()), Some(first)) => Poll::Ready(End::Closed(first)),
+            _ => Poll::Pending,
+        }
+    }
+}
+
+fn swap(polled: Poll<io::Result<()>>) -> io::Result<Poll<()>> {
+    match polled {
+        Poll::Ready(Ok(())) => Ok(Poll::Ready(())),
+        Poll::Ready(Err(error)) => Err(error),
+        Poll::Pending => Ok(Poll::Pending),
+    }
+}

@@ -1,0 +1,82 @@
+//! Owns responses that the proxy makes itself.
+
+use hyper::StatusCode;
+use hyper::header::HeaderValue;
+
+use super::exchange::ExchangeFailure;
+use super::record::BODY_TOO_LARGE;
+use super::timeouts::Late;
+
+/// A response that the proxy makes itself.
+pub(super) struct LocalReply {
+    pub(super) status: StatusCode,
+    /// Of a fixed set: metric label and log field.
+    pub(super) reason: &'static str,
+    /// For people; names nothing that the request did not.
+    pub(super) text: &'static str,
+    pub(super) location: Option<HeaderValue>,
+    /// What goes with "method not allowed".
+    pub(super) allow: &'static str,
+    /// Whoever writes such heads is not to be read on.
+    pub(super) close: bool,
+}
+
+impl LocalReply {
+    pub(super) fn new(status: StatusCode, reason: &'static str, text: &'static str) -> Self {
+        Self {
+            status,
+            reason,
+            text,
+            location: None,
+            allow: "GET, HEAD, POST, PUT, DELETE",
+            close: false,
+        }
+    }
+
+    pub(super) fn unclear(reason: &'static str, text: &'static str) -> Self {
+        let answer = Self::new(StatusCode::BAD_REQUEST, reason, text);
+        Self {
+            close: true,
+            ..answer
+        }
+    }
+
+    pub(super) fn body_too_large() -> Self {
+        let text = "the body is larger than is allowed here\n";
+        let answer = Self::new(StatusCode::PAYLOAD_TOO_LARGE, BODY_TOO_LARGE, text);
+        Self {
+            close: true,
+            ..answer
+        }
+    }
+
+    /// A backend speaks another protocol than the client.
+    pub(super) fn unasked() -> Self {
+        let text = "the backend changed the protocol without being asked\n";
+        Self::new(StatusCode::BAD_GATEWAY, "BackendBroken", text)
+    }
+
+    pub(super) fn internal(reason: &'static str) -> Self {
+        let text = "the route for this request leads nowhere\n";
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, reason, text)
+    }
+}
+
+impl From<Late> for LocalReply {
+    fn from(late: Late) -> Self {
+        let text = "the backend did not answer in time\n";
+        Self::new(StatusCode::GATEWAY_TIMEOUT, late.reason(), text)
+    }
+}
+
+impl From<ExchangeFailure> for LocalReply {
+    fn from(failure: ExchangeFailure) -> Self {
+        let text = match failure.status() {
+            StatusCode::BAD_GATEWAY => "the backend broke off\n",
+            StatusCode::SERVICE_UNAVAILABLE => "no backend is there for this request\n",
+            StatusCode::LOOP_DETECTED => "the backend of this request is the Gateway itself\n",
+            _ => "the backend cannot be connected to as is asked for\n",
+        };
+        Self::new(failure.status(), failure.reason(), text)
+    }
+}

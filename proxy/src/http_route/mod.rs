@@ -1,0 +1,15 @@
+//! Owns HTTPRoutes and GRPCRoutes as requests see them: which rule takes a request, and what the rule says of it. `http`
+//! serves requests by them.
+
+pub(crate) mod cors;
+pub(crate) mod filter;
+pub(crate) mod header_edit;
+pub(crate) mod mirror;
+pub(crate) mod retry;
+pub(crate) mod route;
+pub mod session;
+pub(crate) mod table;
+pub(crate) mod view;
+
+pub use route::HttpRoute;
+pub(crate) use table::HttpTable;

@@ -1,0 +1,166 @@
+//! Listeners as connections see them, and what each does with a connection.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::bounds::Overrides;
+use crate::close_reason::CloseReason;
+use crate::quota::Account;
+use crate::slot_map::Slot;
+use crate::tenants::Usage;
+use crate::upstream::ClientCertificate;
+use crate::validation::ClientValidation;
+
+/// What a listener does with a connection that it was selected for.
+#[derive(Clone)]
+pub enum Mode {
+    /// Bytes go to the backend as they came.
+    Passthrough,
+    /// TLS ends here; or the connection is closed.
+    Terminate(Result<Arc<rustls::ServerConfig>, NotServing>),
+    /// HTTP in plaintext: the listener is selected by each request's host.
+    Http,
+    /// HTTP within TLS.
+    Https(Result<Arc<rustls::ServerConfig>, NotServing>),
+    /// Bytes go to the backend as they came, whatever they are: selected by the port alone.
+    Tcp,
+    /// The same for datagrams.
+    Udp,
+}
+
+/// Why a listener that terminates TLS closes its connections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NotServing {
+    /// No usable certificate is held.
+    NoCertificate,
+    /// Clients are to be validated, and nothing is held to do it by.
+    NoTrustBundle,
+}
+
+impl Mode {
+    /// What a connection has to begin with.
+    #[must_use]
+    pub fn layer(&self) -> Layer {
+        match self {
+            Self::Http => Layer::Plain,
+            Self::Passthrough | Self::Terminate(_) | Self::Https(_) => Layer::Tls,
+            Self::Tcp | Self::Udp => Layer::Bytes,
+        }
+    }
+
+    /// What it does, whatever it is held to do it with.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Passthrough => "Passthrough",
+            Self::Terminate(_) => "Terminate",
+            Self::Http => "Http",
+            Self::Https(_) => "Https",
+            Self::Tcp => "Tcp",
+            Self::Udp => "Udp",
+        }
+    }
+
+    /// Whether connections are served, rather than closed for want of something.
+    #[must_use]
+    pub fn is_serving(&self) -> bool {
+        !matches!(self, Self::Terminate(Err(_)) | Self::Https(Err(_)))
+    }
+}
+
+/// What connections to a listener begin with. The listeners of a bind are all of one.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Layer {
+    /// A ClientHello.
+    #[default]
+    Tls,
+    /// An HTTP request.
+    Plain,
+    /// Anything, or nothing before the backend has said something.
+    Bytes,
+}
+
+impl Layer {
+    /// Every layer.
+    pub const ALL: [Self; 3] = [Self::Tls, Self::Plain, Self::Bytes];
+}
+
+impl fmt::Display for Layer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Tls => "TLS",
+            Self::Plain => "plaintext HTTP",
+            Self::Bytes => "TCP without names",
+        })
+    }
+}
+
+impl fmt::Debug for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.kind())?;
+        f.write_str(if self.is_serving() {
+            ""
+        } else {
+            " (not serving)"
+        })
+    }
+}
+
+/// A listener as connections see it. Immutable: an edit makes a new one, and connections keep the
+/// one they started with.
+#[derive(Debug)]
+pub struct Listener {
+    /// `<Gateway|ListenerSet>/<namespace>/<object>/<listener>`.
+    pub key: Arc<str>,
+    /// `<namespace>/<name>` of the Gateway.
+    pub gateway: Arc<str>,
+    /// Namespace of the object that declares the listener.
+    pub tenant: Arc<str>,
+    /// That clients connect to; the bind's may be another one.
+    pub port: u16,
+    /// What it does with a connection.
+    pub mode: Mode,
+    /// What its Gateway sets for all of its listeners, if it sets anything.
+    pub(crate) of_gateway: Option<Arc<OfGateway>>,
+    /// What a handshake costs, where TLS ends here, in those with an ECDSA key on P-256.
+    pub(crate) handshake_units: u8,
+    /// Only backends that name the Gateway are shown it.
+    pub(crate) selective: bool,
+    /// How it validates its clients, if it does and can.
+    pub(crate) validation: Option<Arc<ClientValidation>>,
+    /// What the listener's tenant on its Gateway uses; shared with the tenant's other listeners there.
+    pub usage: Arc<Usage>,
+    /// What connections for names that nobody owns count towards.
+    pub(crate) account: Arc<Account>,
+}
+
+/// What a Gateway sets for its listeners. Beside them, since most Gateways set nothing and listeners are many.
+#[derive(Debug)]
+pub(crate) struct OfGateway {
+    /// What backends over TLS are shown. None: nothing. Counted, so that the slot is freed with the last
+    /// listener.
+    pub(crate) backend_certificate: Option<Arc<Slot<ClientCertificate>>>,
+    /// Limits otherwise than the release's.
+    pub(crate) overrides: Option<Overrides>,
+}
+
+impl Listener {
+    /// Limits that its Gateway sets otherwise than the release.
+    pub(crate) fn overrides(&self) -> Option<&Overrides> {
+        self.of_gateway.as_ref()?.overrides.as_ref()
+    }
+
+    /// Whether the Gateway itself declares it, rather than a ListenerSet.
+    pub(crate) fn is_own(&self) -> bool {
+        self.key.starts_with("Gateway/")
+    }
+}
+
+impl From<NotServing> for CloseReason {
+    fn from(reason: NotServing) -> Self {
+        match reason {
+            NotServing::NoCertificate => Self::NoCertificate,
+            NotServing::NoTrustBundle => Self::NoTrustBundle,
+        }
+    }
+}
