@@ -47,8 +47,8 @@ fuzz: ## Every fuzz target, RUNS executions each (default 100000)
 	fuzz/run $(if $(RUNS),-n $(RUNS))
 
 .PHONY: bench
-bench: ## The proxy beside HAProxy and Envoy (minutes; prints a table)
-	e2e/bench/run
+bench: ## The proxy beside HAProxy, Envoy, nginx and hitch (hours; ARGS=--quick: ten minutes, ARGS=--help)
+	e2e/bench/run --html target/bench/bench.html --json target/bench/bench.json $(ARGS)
 
 .PHONY: bench-scale
 bench-scale: ## Operator and proxy at 10 and at 2,500 ListenerSets (minutes; ARGS=--help)

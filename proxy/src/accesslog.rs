@@ -208,6 +208,7 @@ impl ConnectionRecord {
             challenge = challenge.map(|c| &*c.key),
             listener = listener.map(|l| &*l.key),
             route = route.map(|r| &*r.key),
+            route_kind = route.map(|r| r.kind.route_kind()),
             backend = self.backend.as_ref().map(|(_, backend)| &*backend.key),
             endpoint = self.backend.as_ref().map(|(address, _)| tracing::field::display(address)),
             connect_retries = (self.connect_retries > 0).then_some(self.connect_retries),

@@ -510,7 +510,7 @@ impl State {
         let tenant = self.names.intern(&spec.tenant);
         let account = self.accounts.of(&tenant);
         let route = Arc::new(Route::new(
-            Arc::clone(&key),
+            (kind, Arc::clone(&key)),
             account,
             spec.created,
             backends,

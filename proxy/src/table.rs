@@ -76,7 +76,8 @@ impl WeightedBackend {
 /// A route as connections see it.
 #[derive(Debug)]
 pub struct Route {
-    /// `<namespace>/<name>`.
+    pub(crate) kind: Connections,
+    /// `<namespace>/<name>`. Routes of other kinds may have the same.
     pub key: Arc<str>,
     /// Namespace of the route.
     pub tenant: Arc<str>,
@@ -92,13 +93,14 @@ impl Route {
     /// A route with its backends in the order written.
     #[must_use]
     pub(crate) fn new(
-        key: Arc<str>,
+        (kind, key): (Connections, Arc<str>),
         account: Arc<Account>,
         created: i64,
         backends: Vec<WeightedBackend>,
     ) -> Self {
         let total = backends.iter().map(|b| u64::from(b.weight)).sum();
         Self {
+            kind,
             key,
             tenant: Arc::clone(account.tenant()),
             created,
@@ -358,6 +360,17 @@ pub(crate) enum Connections {
     Tls,
     Tcp,
     Udp,
+}
+
+impl Connections {
+    /// The kind of the routes, as the API names it.
+    pub(crate) fn route_kind(self) -> &'static str {
+        match self {
+            Self::Tls => "TLSRoute",
+            Self::Tcp => "TCPRoute",
+            Self::Udp => "UDPRoute",
+        }
+    }
 }
 
 impl Routes {

@@ -8,12 +8,15 @@ mod pki;
 
 use std::hash::{BuildHasher, RandomState};
 
+use edits::nameless;
 use edits::run::{Size, run};
 
 /// How many edits of an everyday run have to change something and be followed by many answers.
 const EVERYDAY: usize = 200;
 /// How many answers are many.
 const MANY: usize = 200;
+/// How often something of each kind is tried after each edit of TCP, UDP and gRPC at least.
+const TRIES: usize = 10;
 
 /// Random histories under load. `VESTIBULE_EDITS` says how many edits have to be followed by many answers, and
 /// `VESTIBULE_EDITS_SEED` which history it is.
@@ -46,6 +49,24 @@ fn each_answer_is_of_one_configuration() {
         edits < EVERYDAY || done.kinds.contains_key("vain 504"),
         "no timeout ends anything: {done}"
     );
+}
+
+/// The same of TCP and UDP ports and of gRPC. `VESTIBULE_EDITS` and `VESTIBULE_EDITS_SEED` count here as well.
+#[tokio::test(flavor = "multi_thread")]
+async fn each_answer_by_a_port_or_a_call_is_of_one_configuration() {
+    let number = |name: &str| std::env::var(name).ok()?.parse::<u64>().ok();
+    let edits = number("VESTIBULE_EDITS").map(|edits| usize::try_from(edits).unwrap());
+    let edits = edits.unwrap_or(EVERYDAY / 2);
+    let seed = number("VESTIBULE_EDITS_SEED").unwrap_or_else(|| RandomState::new().hash_one(0));
+    let (kinds, moved) = nameless::run(seed, edits, TRIES).await;
+    report(&format!("seed {seed}: {moved} sessions moved, {kinds:?}"));
+    for kind in ["Tcp", "Udp", "Grpc"] {
+        let served = kinds.get(&format!("{kind} served")).copied();
+        assert!(
+            served >= Some(edits),
+            "hardly anything is served: {kinds:?}"
+        );
+    }
 }
 
 /// Prints what a run came to, for `--nocapture`.

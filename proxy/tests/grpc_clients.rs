@@ -1,5 +1,5 @@
-//! gRPC with what others wrote: the interop client and server of grpc-go, grpcurl, and h2spec, which sends what HTTP/2
-//! forbids.
+//! gRPC with what others wrote: the interop client and server of grpc-go, tonic, grpcurl, and h2spec, which sends what
+//! HTTP/2 forbids.
 //!
 //! Ignored where they cannot be built: `e2e/tools/get grpc-interop-client grpc-interop-server grpcurl h2spec` builds
 //! them, with Go.
@@ -13,10 +13,17 @@ use std::process::{Child, Command, Output, Stdio};
 
 use common::web::*;
 use common::*;
+use futures::SinkExt;
+use futures::channel::mpsc;
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
+use hyper::http::uri::PathAndQuery;
 use hyper::{Request, Response};
+use hyper_util::rt::TokioIo;
 use proto::BackendProtocol;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Status};
+use tonic_prost::ProstCodec;
 use vestibule_stream::proto;
 
 const HOST: &str = "api.example.com";
@@ -154,6 +161,205 @@ async fn grpc_go_s_client_and_server_understand_each_other() {
                 text(&output)
             );
         }
+    }
+}
+
+/// The messages of the interop server that are used here, as tonic reads them.
+mod messages {
+    use prost::Message;
+
+    #[derive(Clone, PartialEq, Message)]
+    pub(super) struct Payload {
+        #[prost(bytes = "vec", tag = "2")]
+        pub(super) body: Vec<u8>,
+    }
+
+    #[derive(Clone, PartialEq, Message)]
+    pub(super) struct EchoStatus {
+        #[prost(int32, tag = "1")]
+        pub(super) code: i32,
+        #[prost(string, tag = "2")]
+        pub(super) message: String,
+    }
+
+    #[derive(Clone, PartialEq, Message)]
+    pub(super) struct SimpleRequest {
+        #[prost(int32, tag = "2")]
+        pub(super) response_size: i32,
+        #[prost(message, optional, tag = "7")]
+        pub(super) response_status: Option<EchoStatus>,
+    }
+
+    #[derive(Clone, PartialEq, Message)]
+    pub(super) struct ResponseParameters {
+        #[prost(int32, tag = "1")]
+        pub(super) size: i32,
+    }
+
+    #[derive(Clone, PartialEq, Message)]
+    pub(super) struct StreamingRequest {
+        #[prost(message, repeated, tag = "2")]
+        pub(super) response_parameters: Vec<ResponseParameters>,
+    }
+
+    /// An answer of `UnaryCall` and of the calls with a stream of answers.
+    #[derive(Clone, PartialEq, Message)]
+    pub(super) struct Answer {
+        #[prost(message, optional, tag = "1")]
+        pub(super) payload: Option<Payload>,
+    }
+
+    impl Answer {
+        pub(super) fn length(self) -> usize {
+            self.payload.unwrap_or_default().body.len()
+        }
+    }
+
+    /// A question of `StreamingInputCall`.
+    #[derive(Clone, PartialEq, Message)]
+    pub(super) struct InputRequest {
+        #[prost(message, optional, tag = "1")]
+        pub(super) payload: Option<Payload>,
+    }
+
+    #[derive(Clone, PartialEq, Message)]
+    pub(super) struct InputAnswer {
+        #[prost(int32, tag = "1")]
+        pub(super) aggregated_payload_size: i32,
+    }
+}
+
+use messages::{
+    Answer, EchoStatus, InputAnswer, InputRequest, Payload, ResponseParameters, SimpleRequest,
+    StreamingRequest,
+};
+
+type Tonic = tonic::client::Grpc<Channel>;
+
+/// A client of tonic, over TLS if there is an identity.
+async fn tonic_client(address: SocketAddr, identity: Option<&Identity>) -> Tonic {
+    let channel = if let Some(identity) = identity {
+        let mut config = client_config(identity);
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        let endpoint = Endpoint::from_shared(format!("http://{HOST}")).unwrap();
+        let connector = tower::service_fn(move |_| {
+            let config = config.clone();
+            async move {
+                let stream = tokio::net::TcpStream::connect(address).await?;
+                tls(stream, config, HOST).await.map(TokioIo::new)
+            }
+        });
+        within("a channel", endpoint.connect_with_connector(connector)).await
+    } else {
+        let endpoint = Endpoint::from_shared(format!("http://{address}")).unwrap();
+        within("a channel", endpoint.connect()).await
+    };
+    Tonic::new(channel.unwrap())
+}
+
+fn method(name: &str) -> PathAndQuery {
+    format!("/grpc.testing.TestService/{name}")
+        .try_into()
+        .unwrap()
+}
+
+async fn unary(client: &mut Tonic, request: SimpleRequest) -> Result<usize, Status> {
+    within("readiness", client.ready()).await.unwrap();
+    let codec = ProstCodec::<SimpleRequest, Answer>::default();
+    let call = client.unary(tonic::Request::new(request), method("UnaryCall"), codec);
+    let answer = within("an answer", call).await?;
+    Ok(answer.into_inner().length())
+}
+
+fn sizes(sizes: &[i32]) -> StreamingRequest {
+    let parameters = sizes.iter().map(|size| ResponseParameters { size: *size });
+    StreamingRequest {
+        response_parameters: parameters.collect(),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs grpc-go's interop server, which e2e/tools/get builds"]
+async fn tonic_calls_and_streams_and_a_stream_outlives_its_route() {
+    let server = Server::start();
+    let identity = Identity::new(HOST);
+    for identity in [None, Some(&identity)] {
+        let mut rig = rig(&server, identity);
+        let mut client = tonic_client(rig.address, identity).await;
+        let length = |response_size| SimpleRequest {
+            response_size,
+            ..SimpleRequest::default()
+        };
+        assert_eq!(unary(&mut client, length(100_000)).await.unwrap(), 100_000);
+        let status = SimpleRequest {
+            response_status: Some(EchoStatus {
+                code: Code::DataLoss.into(),
+                message: "lost, ü and all".into(),
+            }),
+            ..SimpleRequest::default()
+        };
+        let status = unary(&mut client, status).await.unwrap_err();
+        assert_eq!(
+            (status.code(), status.message()),
+            (Code::DataLoss, "lost, ü and all")
+        );
+
+        within("readiness", client.ready()).await.unwrap();
+        let call = client.server_streaming(
+            tonic::Request::new(sizes(&[3, 70_000, 0])),
+            method("StreamingOutputCall"),
+            ProstCodec::<StreamingRequest, Answer>::default(),
+        );
+        let mut answers = within("a stream", call).await.unwrap().into_inner();
+        let mut lengths = Vec::new();
+        while let Some(answer) = within("a message", answers.message()).await.unwrap() {
+            lengths.push(answer.length());
+        }
+        assert_eq!(lengths, [3, 70_000, 0]);
+
+        within("readiness", client.ready()).await.unwrap();
+        let questions = [1, 20_000, 300].map(|length| InputRequest {
+            payload: Some(Payload {
+                body: vec![0; length],
+            }),
+        });
+        let call = client.client_streaming(
+            tonic::Request::new(futures::stream::iter(questions)),
+            method("StreamingInputCall"),
+            ProstCodec::<InputRequest, InputAnswer>::default(),
+        );
+        let sum = within("a sum", call).await.unwrap().into_inner();
+        assert_eq!(sum.aggregated_payload_size, 20_301);
+
+        // A stream in both directions goes on after its route is gone. What is asked then has none.
+        within("readiness", client.ready()).await.unwrap();
+        let (mut questions, asked) = mpsc::channel(1);
+        let call = client.streaming(
+            tonic::Request::new(asked),
+            method("FullDuplexCall"),
+            ProstCodec::<StreamingRequest, Answer>::default(),
+        );
+        questions.send(sizes(&[5])).await.unwrap();
+        let mut answers = within("a stream", call).await.unwrap().into_inner();
+        let answer = within("a message", answers.message()).await.unwrap();
+        assert_eq!(answer.unwrap().length(), 5);
+        let other = calls("grpc.testing.Other", "", BACKEND);
+        assert_eq!(
+            rig.apply(vec![grpc_route("web", "", vec![other])]),
+            Vec::<String>::new()
+        );
+        let status = unary(&mut client, length(1)).await.unwrap_err();
+        assert_eq!(status.code(), Code::Unimplemented);
+        questions.send(sizes(&[7])).await.unwrap();
+        let answer = within("a message", answers.message()).await.unwrap();
+        assert_eq!(answer.unwrap().length(), 7);
+        drop(questions);
+        assert!(
+            within("the end", answers.message())
+                .await
+                .unwrap()
+                .is_none()
+        );
     }
 }
 

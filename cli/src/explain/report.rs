@@ -167,7 +167,7 @@ pub(super) struct RouteView {
     /// The only paths of it that a grant shares with the route's namespace; none: nothing is kept from it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) shared_paths: Vec<String>,
-    /// An older or more specific TLSRoute has the name.
+    /// An older or more specific TLSRoute has the name, or an older TCPRoute or UDPRoute the port.
     pub(super) shadowed: bool,
     pub(super) rules: Vec<RuleView>,
     #[serde(skip)]

@@ -17,7 +17,7 @@ use super::report::{BackendView, RouteView, RuleView};
 pub(super) fn views(cluster_state: &ClusterState, attached: &[AttachedRoute]) -> Vec<RouteView> {
     let views = attached.iter().enumerate().filter_map(|(index, one)| {
         Some(RouteView {
-            shadowed: index > 0 && one.key.kind != Kind::HttpRoute,
+            shadowed: index > 0 && !one.key.kind.routes_requests(),
             shared_paths: one.paths.clone(),
             ..view(cluster_state, &one.key, &one.rank)?
         })

@@ -42,7 +42,11 @@ impl Chain<'_> {
                 return Some(waits);
             }
             let subject = route.to_string();
-            let message = "is attached to the listener for this name";
+            let message = if route.kind.routes_ports() {
+                "is attached to the listener, and has its port"
+            } else {
+                "is attached to the listener for this name"
+            };
             return Some(step(
                 Check::Route,
                 StepOutcome::Ok,
@@ -52,7 +56,6 @@ impl Chain<'_> {
                 String::new(),
             ));
         }
-        let key = &self.candidate.key;
         for rejected in self.rejected {
             let route = self
                 .cluster_state
@@ -96,6 +99,12 @@ impl Chain<'_> {
                 });
             }
         }
+        Some(self.no_route())
+    }
+
+    /// That the listener has no route for the name, as far as may be seen.
+    fn no_route(&self) -> ChainStep {
+        let key = &self.candidate.key;
         let subject = listener_text(key);
         let kinds = self.candidate.route_kinds();
         let live = self.cluster_state.live.as_ref();
@@ -106,37 +115,31 @@ impl Chain<'_> {
         let names: Vec<&str> = kinds.iter().map(|kind| kind.as_str()).collect();
         let kind = names.join(" or ");
         let known = self.cluster_state.attached_routes(key);
+        let has_port = kinds.iter().all(|kind| kind.routes_ports());
+        let for_it = if has_port { "" } else { " for this name" };
         let (outcome, message) = match unread {
             Some(_) if known == Some(0) => (StepOutcome::Wrong, format!("has no {kind}")),
-            None => (StepOutcome::Wrong, format!("has no {kind} for this name")),
+            None => (StepOutcome::Wrong, format!("has no {kind}{for_it}")),
             Some((kind, Unread::Elsewhere(namespace))) => (
                 StepOutcome::Unknown,
-                format!(
-                    "has no {kind} for this name in namespace {namespace}; others may not be read"
-                ),
+                format!("has no {kind}{for_it} in namespace {namespace}; others may not be read"),
             ),
             Some((kind, Unread::Everywhere)) => {
                 (StepOutcome::Unknown, format!("{kind}s may not be read"))
             }
         };
         let article = article_of(kinds);
-        let names = match kinds {
-            [kind] if kind.routes_ports() => String::new(),
-            _ => format!(" with hostname {}", self.query),
+        let names = if has_port {
+            String::new()
+        } else {
+            format!(" with hostname {}", self.query)
         };
         let action = format!(
             "create {article} {kind}{names} whose parentRefs name {}, sectionName {}",
             key.parent.object(),
             key.listener
         );
-        Some(step(
-            Check::Route,
-            outcome,
-            &subject,
-            "NoRoute",
-            message,
-            action,
-        ))
+        step(Check::Route, outcome, &subject, "NoRoute", message, action)
     }
 }
 

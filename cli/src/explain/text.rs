@@ -158,7 +158,9 @@ fn write_port(f: &mut Formatter<'_>, port_report: &PortReport) -> fmt::Result {
 fn write_route(f: &mut Formatter<'_>, route: &RouteView) -> fmt::Result {
     let object = &route.object;
     let mut text = format!("{} {}/{}", object.kind, object.namespace, object.name);
+    let has_port = route.key.kind.routes_ports();
     match route.hostname.as_str() {
+        "" if has_port => {}
         "" => text.push_str(" (every name)"),
         hostname => {
             let _ = write!(text, " (hostname {hostname})");
@@ -170,7 +172,12 @@ fn write_route(f: &mut Formatter<'_>, route: &RouteView) -> fmt::Result {
         paths => _ = write!(text, ", shared: paths {}", paths.join(", ")),
     }
     if route.shadowed {
-        text.push_str(", which gets nothing: the route above has the name");
+        let has = if has_port {
+            "comes first and has the port"
+        } else {
+            "has the name"
+        };
+        let _ = write!(text, ", which gets nothing: the route above {has}");
     }
     line(f, "route", &text)?;
     if route.shadowed {
@@ -267,7 +274,10 @@ fn certificate_text(certificate: &CertificateView) -> String {
 
 fn listener(view: &ListenerView) -> String {
     let object = &view.object;
+    // Connections without names and datagrams are the listener's, whatever name a client looked up.
+    let is_raw = matches!(view.protocol.as_str(), "TCP" | "UDP");
     let hostname = match view.hostname.as_str() {
+        "" if is_raw => "the whole port".to_owned(),
         "" => "every name".to_owned(),
         hostname => format!("hostname {hostname}"),
     };

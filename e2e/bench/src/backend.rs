@@ -3,13 +3,14 @@
 
 use std::fs::{self, File};
 use std::io;
+use std::mem::MaybeUninit;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use clap::Args;
 use serde::{Deserialize, Serialize};
-use socket2::{Domain, Socket, Type};
+use socket2::{Domain, SockRef, Socket, Type};
 use std::net::{Ipv4Addr, SocketAddr};
 use tokio::io::Interest;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -22,6 +23,9 @@ use crate::wire::{COMMAND, Command, MESSAGE};
 
 /// Size of the file that bulk data is sent from, over and over: more than a core's own cache.
 const CHUNK: usize = 16 << 20;
+
+/// How much the kernel is asked to drop at once.
+const DISCARD: usize = 1 << 20;
 
 /// Options of the backend process.
 #[derive(Args, Debug)]
@@ -87,7 +91,9 @@ pub(crate) fn run(args: &BackendArgs) -> Result<()> {
                 let mut stream = acceptor.accept(stream).await?;
                 match command(&mut stream).await? {
                     Command::Echo => echo(stream).await,
-                    Command::Bulk(_) => Err(io::ErrorKind::Unsupported.into()),
+                    Command::Bulk(_) | Command::Sink(_) | Command::Both(_) => {
+                        Err(io::ErrorKind::Unsupported.into())
+                    }
                 }
             }
         }));
@@ -144,16 +150,42 @@ async fn command(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Command> {
 
 async fn answer(mut stream: TcpStream, command: Command, data: &File) -> io::Result<()> {
     match command {
-        Command::Echo => echo(stream).await,
-        Command::Bulk(mut left) => {
-            while left > 0 {
-                let length = usize::try_from(left).unwrap_or(CHUNK).min(CHUNK);
-                let send = || sys::send_file(&stream, data, length);
-                left -= stream.async_io(Interest::WRITABLE, send).await? as u64;
-            }
-            stream.shutdown().await
+        Command::Echo => return echo(stream).await,
+        Command::Bulk(count) => source(&stream, data, count).await?,
+        Command::Sink(count) => {
+            sink(&stream, count).await?;
+            stream.write_all(b"d").await?;
+        }
+        Command::Both(count) => {
+            tokio::try_join!(source(&stream, data, count), sink(&stream, count))?;
         }
     }
+    stream.shutdown().await
+}
+
+async fn source(stream: &TcpStream, data: &File, mut left: u64) -> io::Result<()> {
+    while left > 0 {
+        let length = usize::try_from(left).unwrap_or(CHUNK).min(CHUNK);
+        let send = || sys::send_file(stream, data, length);
+        left -= stream.async_io(Interest::WRITABLE, send).await? as u64;
+    }
+    Ok(())
+}
+
+/// Has the kernel drop what comes.
+async fn sink(stream: &TcpStream, mut left: u64) -> io::Result<()> {
+    let mut buffer = vec![MaybeUninit::<u8>::uninit(); DISCARD];
+    let socket = SockRef::from(stream);
+    while left > 0 {
+        let length = usize::try_from(left).unwrap_or(DISCARD).min(DISCARD);
+        let receive = || socket.recv_with_flags(&mut buffer[..length], libc::MSG_TRUNC);
+        let received = stream.async_io(Interest::READABLE, receive).await?;
+        if received == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        left -= received as u64;
+    }
+    Ok(())
 }
 
 async fn echo(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> io::Result<()> {

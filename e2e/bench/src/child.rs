@@ -1,7 +1,7 @@
 //! Child processes: started pinned, ended by their own process id whatever happens.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -56,6 +56,8 @@ pub(crate) struct Guarded {
 pub(crate) enum Output {
     /// Nothing.
     Null,
+    /// A file beside that of standard error, which ends in `.out`.
+    File,
     /// A pipe that nobody reads, and that stays open.
     Unread,
     /// A pipe that is read by lines; standard input is one, too.
@@ -63,7 +65,7 @@ pub(crate) enum Output {
 }
 
 impl Guarded {
-    /// Starts the command on the core. Standard error goes to `log`, standard output to a pipe if
+    /// Starts the command on one core. Standard error goes to `log`, standard output to a pipe if
     /// `talk` is set (then standard input is one too) and to nothing otherwise.
     pub(crate) fn start(
         command: Command,
@@ -73,14 +75,14 @@ impl Guarded {
         talk: bool,
     ) -> Result<Self> {
         let output = if talk { Output::Talk } else { Output::Null };
-        Self::start_with(command, name, Some(core), log, output)
+        Self::start_with(command, name, &[core], log, output)
     }
 
-    /// The same with any output, and on all cores without a `core`.
+    /// The same with any output, on the cores given, or on all of them if none is.
     pub(crate) fn start_with(
         mut command: Command,
         name: &str,
-        core: Option<usize>,
+        cores: &[usize],
         log: &Path,
         output: Output,
     ) -> Result<Self> {
@@ -88,10 +90,13 @@ impl Guarded {
         command.stderr(sink);
         match output {
             Output::Null => command.stdin(Stdio::null()).stdout(Stdio::null()),
+            Output::File => command
+                .stdin(Stdio::null())
+                .stdout(File::create(log.with_extension("out"))?),
             Output::Unread => command.stdin(Stdio::null()).stdout(Stdio::piped()),
             Output::Talk => command.stdin(Stdio::piped()).stdout(Stdio::piped()),
         };
-        sys::confine(&mut command, core);
+        sys::confine(&mut command, cores);
         let mut child = command
             .spawn()
             .with_context(|| format!("starting {name}"))?;
@@ -119,6 +124,14 @@ impl Guarded {
         let output = self.output.as_mut().context("a child without a pipe")?;
         output.read_line(&mut line)?;
         serde_json::from_str(&line).with_context(|| format!("{} said {line:?}", self.name))
+    }
+
+    /// Reads all of its output, to its end. The child bounds its own time.
+    pub(crate) fn text(&mut self) -> Result<String> {
+        let mut text = String::new();
+        let output = self.output.as_mut().context("a child without a pipe")?;
+        output.read_to_string(&mut text)?;
+        Ok(text)
     }
 
     /// Writes one line to its standard input.

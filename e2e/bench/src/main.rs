@@ -1,5 +1,5 @@
-//! Side by side measurements of vestibule-proxy and its peers: loopback only, one worker each, the
-//! proxy on one core and client plus backend on another. Prints tables of medians; asserts nothing.
+//! Side by side measurements of vestibule-proxy and its peers: loopback only, as many workers each, the
+//! proxy on the first cores and client plus backend on the last. Prints tables of medians; asserts nothing.
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,
@@ -10,32 +10,34 @@ mod admission;
 mod backend;
 mod child;
 mod client;
+mod compare;
+mod goal;
+mod h2load;
 mod http1;
 mod measure;
 mod metric;
 mod neighbours;
+mod page;
 mod peers;
+mod plot;
 mod proc;
 mod report;
 mod scale;
 mod soak;
 mod sys;
 mod tls;
+mod web;
 mod wire;
 
 use std::fs;
 use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 use std::thread;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::Result;
 use clap::{Parser, Subcommand};
-
-use crate::measure::{Bench, Plan, Sizes};
-use crate::metric::Group;
-use crate::peers::{Binaries, Peer};
 
 /// Completes when the parent closes our standard input, which is how it asks us to end.
 pub(crate) type StdinClosed = tokio::sync::oneshot::Receiver<()>;
@@ -60,7 +62,7 @@ struct Cli {
     #[command(subcommand)]
     part: Option<Part>,
     #[command(flatten)]
-    run: RunArgs,
+    run: compare::CompareArgs,
 }
 
 /// Another bench, and the processes of a run, which are started by it.
@@ -86,7 +88,7 @@ enum Part {
     Neighbours(neighbours::NeighbourArgs),
     /// Runs for half an hour with traffic, edits, deaths and restarts: nothing fails, and memory is flat.
     Soak(soak::SoakArgs),
-    /// The web server of the bench of neighbours.
+    /// Answers HTTP on loopback.
     #[command(hide = true)]
     Web,
     /// The clients that are measured.
@@ -95,65 +97,6 @@ enum Part {
     /// What is done to the proxy.
     #[command(hide = true)]
     Attack(neighbours::attack::AttackArgs),
-}
-
-#[derive(clap::Args, Debug)]
-struct RunArgs {
-    /// Whom to measure; those not installed are left out and named.
-    #[arg(
-        long,
-        value_enum,
-        value_delimiter = ',',
-        default_value = "direct,ours,ours-quiet,haproxy,haproxy-splice,haproxy-log,envoy,nginx,hitch"
-    )]
-    peers: Vec<Peer>,
-    /// What to measure.
-    #[arg(
-        long,
-        value_enum,
-        value_delimiter = ',',
-        default_value = "passthrough,terminate,hosts"
-    )]
-    rows: Vec<Group>,
-    /// Rounds over all peers; medians are of these.
-    #[arg(long, default_value_t = 5)]
-    rounds: usize,
-    /// Smaller loads: minutes become seconds, figures become rough.
-    #[arg(long)]
-    quick: bool,
-    /// Idle connections to hold (fewer if the limit of open files is lower).
-    #[arg(long)]
-    idle: Option<usize>,
-    /// Hostnames and certificates of the row "hosts".
-    #[arg(long)]
-    hosts: Option<usize>,
-    /// CPU used by others, in cores, from which on a figure is noisy and taken again.
-    #[arg(long, default_value_t = 0.1)]
-    noise: f64,
-    /// Attempts at a figure before a noisy one is kept, and marked.
-    #[arg(long, default_value_t = 3)]
-    attempts: usize,
-    /// vestibule-proxy [default: beside this binary]
-    #[arg(long)]
-    ours: Option<PathBuf>,
-    /// Envoy [default: from PATH]
-    #[arg(long, env = "VESTIBULE_BENCH_ENVOY", default_value = "envoy")]
-    envoy: PathBuf,
-    /// Another `HAProxy`, for the peers haproxy-next and haproxy-next-splice.
-    #[arg(long, env = "VESTIBULE_BENCH_HAPROXY_NEXT")]
-    haproxy_next: Option<PathBuf>,
-    /// Write every figure there, as JSON.
-    #[arg(long)]
-    json: Option<PathBuf>,
-    /// Stay in the machine's network namespace, with its settings.
-    #[arg(long)]
-    shared_network: bool,
-    /// Only start the first peer for the first row, print where it is, and wait for Ctrl-C.
-    #[arg(long)]
-    hold: bool,
-    /// Seconds a single load may take.
-    #[arg(long, default_value_t = 120)]
-    limit: u64,
 }
 
 fn main() -> ExitCode {
@@ -167,10 +110,10 @@ fn main() -> ExitCode {
         Some(Part::AdmissionSize(args)) => admission::part::run(&args),
         Some(Part::Neighbours(args)) => neighbours::run(&args),
         Some(Part::Soak(args)) => with_open_files(|| soak::run(&args)),
-        Some(Part::Web) => with_open_files(neighbours::web::run),
+        Some(Part::Web) => with_open_files(web::run),
         Some(Part::Steady(args)) => with_open_files(|| neighbours::steady::run(&args)),
         Some(Part::Attack(args)) => with_open_files(|| neighbours::attack::run(&args)),
-        None => run(cli.run),
+        None => compare::run(cli.run),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -221,124 +164,6 @@ pub(crate) fn network(shared: bool) -> String {
             "; ports of closed connections may run short"
         }
     )
-}
-
-fn run(args: RunArgs) -> Result<()> {
-    println!("Loopback of {}.\n", network(args.shared_network));
-    let cores = sys::cores();
-    let (proxy_core, load_core) = (
-        *cores.first().context("no core")?,
-        *cores.last().context("no core")?,
-    );
-    if proxy_core == load_core {
-        println!(
-            "One core only: proxy, client and backend share it; GB/s and round trips say nothing.\n"
-        );
-    }
-    let sizes = sizes(&args)?;
-    let binaries = Binaries {
-        ours: args.ours.map_or_else(
-            || std::env::current_exe().map(|path| path.with_file_name("vestibule-proxy")),
-            Ok,
-        )?,
-        envoy: args.envoy,
-        haproxy_next: args.haproxy_next,
-    };
-    let mut peers = Vec::new();
-    println!("Peers:\n");
-    for peer in args.peers {
-        match peer.version(&binaries) {
-            Some(version) => {
-                println!(
-                    "- {}{}",
-                    peer.name(),
-                    if version.is_empty() {
-                        version
-                    } else {
-                        format!(": {version}")
-                    }
-                );
-                peers.push(peer);
-            }
-            None => println!("- {}: not there, left out", peer.name()),
-        }
-    }
-    ensure!(!peers.is_empty(), "nobody to measure");
-    // Added round trips are differences to the direct one of the same round.
-    peers.sort_by_key(|peer| *peer != Peer::Direct);
-
-    watch_for_stop()?;
-    let plan = Plan {
-        peers,
-        groups: args.rows,
-        rounds: args.rounds,
-        sizes,
-        noise: args.noise,
-        attempts: args.attempts,
-        binaries,
-        proxy_core,
-        load_core,
-        limit: args.limit,
-    };
-    println!(
-        "\nRounds: {}; {} bytes per transfer, {} connections, {} round trips, {} handshakes of each kind, {} idle \
-         connections, {} hosts. Medians; in brackets the ratio to HAProxy; `~`: no round was quiet.\n",
-        args.rounds,
-        sizes.bulk,
-        sizes.connections,
-        sizes.round_trips,
-        sizes.handshakes,
-        sizes.idle,
-        sizes.hosts
-    );
-    let mut bench = Bench::new(plan)?;
-    if args.hold {
-        return bench.hold();
-    }
-    let result = bench.run();
-    print!("{}", report::markdown(&bench.samples));
-    for failure in &bench.failures {
-        println!("- not measured: {failure}");
-    }
-    if let Some(path) = args.json {
-        let all = serde_json::json!({ "sizes": sizes, "samples": bench.samples, "failures": bench.failures });
-        fs::write(&path, serde_json::to_vec_pretty(&all)?).context("writing the JSON")?;
-    }
-    result
-}
-
-fn sizes(args: &RunArgs) -> Result<Sizes> {
-    let full = Sizes {
-        bulk: 6_000_000_000,
-        connections: 15_000,
-        round_trips: 20_000,
-        handshakes: 6_000,
-        idle: 10_000,
-        hosts: 10_000,
-    };
-    let quick = Sizes {
-        bulk: 2_000_000_000,
-        connections: 4_000,
-        round_trips: 5_000,
-        handshakes: 2_000,
-        idle: 2_000,
-        hosts: 1_000,
-    };
-    let mut sizes = if args.quick { quick } else { full };
-    sizes.hosts = args.hosts.unwrap_or(sizes.hosts).max(2);
-    sizes.idle = args.idle.unwrap_or(sizes.idle);
-    // A proxy holds two descriptors per connection, and some of its own.
-    let wanted = 2 * sizes.idle as u64 + 500;
-    let limit = sys::raise_open_files(wanted)?;
-    let fit = usize::try_from(limit.saturating_sub(200) / 2)?;
-    if sizes.idle > fit {
-        println!(
-            "Open files are limited to {limit}: {fit} idle connections instead of {}.\n",
-            sizes.idle
-        );
-        sizes.idle = fit;
-    }
-    Ok(sizes)
 }
 
 /// SIGINT and SIGTERM end the run in order: children first, then what was measured so far is printed.

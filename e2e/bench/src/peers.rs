@@ -1,10 +1,11 @@
-//! The proxies compared: how each is configured and started, one worker each.
+//! The proxies compared: how each is configured and started.
 
 mod envoy;
 mod haproxy;
 mod hitch;
 mod nginx;
 mod ours;
+mod sozu;
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -16,7 +17,8 @@ use clap::ValueEnum;
 use serde::Serialize;
 
 use crate::backend::Ports;
-use crate::child::{self, Guarded};
+use crate::child::{self, Guarded, Output};
+use crate::metric::{Group, Logging, Setting};
 use crate::tls::Leaf;
 
 /// Who is measured.
@@ -25,18 +27,16 @@ use crate::tls::Leaf;
 pub(crate) enum Peer {
     /// No proxy.
     Direct,
-    /// vestibule-proxy as it comes, with its line per connection.
+    /// vestibule-proxy with the settings that all peers have.
     Ours,
-    /// vestibule-proxy without its line per connection, as the peers' default is.
-    OursQuiet,
-    /// vestibule-proxy as it comes, while CAs are to check names: those that are served and a thousand more.
+    /// vestibule-proxy as it comes: with its log, whatever the others do.
+    OursDefault,
+    /// vestibule-proxy, while CAs are to check names: those that are served and a thousand more.
     OursChallenged,
     /// Debian's `HAProxy`.
     Haproxy,
     /// `HAProxy` with splicing on.
     HaproxySplice,
-    /// `HAProxy` with a log line per connection.
-    HaproxyLog,
     /// A newer `HAProxy`, given with --haproxy-next.
     HaproxyNext,
     /// The newer `HAProxy` with splicing on.
@@ -47,19 +47,24 @@ pub(crate) enum Peer {
     Nginx,
     /// Debian's hitch.
     Hitch,
+    /// sozu from crates.io.
+    Sozu,
 }
 
 /// Challenges for names that are not served.
 const CHALLENGES: usize = 1000;
 
 /// What the proxy is to do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Role {
     /// Route by server name, pass the bytes.
     Passthrough,
     /// Terminate TLS, pass plain bytes.
     Terminate,
+    /// Route HTTP requests by host and path.
+    Http,
+    /// Terminate TLS and route HTTP requests by host and path.
+    Https,
 }
 
 /// Where the peers' binaries are.
@@ -71,35 +76,72 @@ pub(crate) struct Binaries {
     pub(crate) envoy: PathBuf,
     /// The newer `HAProxy`.
     pub(crate) haproxy_next: Option<PathBuf>,
+    /// sozu.
+    pub(crate) sozu: Option<PathBuf>,
 }
 
 /// One start of a proxy.
 pub(crate) struct Scenario<'a> {
     /// What it does.
     pub(crate) role: Role,
-    /// Terminated hosts.
+    /// Hostnames that it serves, where it terminates TLS or speaks HTTP.
+    pub(crate) hosts: usize,
+    /// Routes of each hostname by path; with one there is no path to match.
+    pub(crate) paths: usize,
+    /// Certificates, at least as many as hosts where it terminates TLS.
     pub(crate) leaves: &'a [Leaf],
     /// The backend's addresses.
     pub(crate) ports: Ports,
+    /// The web server behind the roles that speak HTTP.
+    pub(crate) web: SocketAddr,
+    /// Workers and logs.
+    pub(crate) setting: Setting,
     /// A folder of its own for configuration and logs.
     pub(crate) folder: &'a Path,
-    /// Core it is pinned to.
-    pub(crate) core: usize,
+    /// Cores it is pinned to.
+    pub(crate) cores: &'a [usize],
 }
 
 impl Scenario<'_> {
-    /// Server names and the backend of each.
+    /// Server names and the backend of each, for the roles that pass bytes.
     fn routes(&self) -> Vec<(String, SocketAddr)> {
         match self.role {
             Role::Passthrough => vec![
                 (crate::tls::RAW_HOST.to_owned(), self.ports.raw),
                 (crate::tls::TLS_HOST.to_owned(), self.ports.tls),
             ],
-            Role::Terminate => self
-                .leaves
-                .iter()
-                .map(|leaf| (leaf.name.clone(), self.ports.plain))
-                .collect(),
+            Role::Terminate => self.hosts().map(|host| (host, self.ports.plain)).collect(),
+            Role::Http | Role::Https => self.hosts().map(|host| (host, self.web)).collect(),
+        }
+    }
+
+    fn hosts(&self) -> impl Iterator<Item = String> {
+        (0..self.hosts).map(crate::tls::host)
+    }
+
+    /// Beginnings of the paths that each host has a route for: "/" where there is one for everything.
+    fn prefixes(&self) -> Vec<String> {
+        match self.paths {
+            1 => vec!["/".to_owned()],
+            several => (0..several).map(crate::wire::path).collect(),
+        }
+    }
+
+    /// Whether a line is to be written for each connection or request.
+    fn logs(&self) -> bool {
+        self.setting.logging == Logging::File
+    }
+
+    /// The file for these lines, of those who open it themselves. The others' standard output is a file too.
+    fn access_log(&self) -> PathBuf {
+        self.folder.join("access.log")
+    }
+
+    /// Certificates of the hosts.
+    fn leaves(&self) -> &[Leaf] {
+        match self.role {
+            Role::Terminate | Role::Https => self.leaves.get(..self.hosts).unwrap_or_default(),
+            Role::Passthrough | Role::Http => &[],
         }
     }
 }
@@ -112,35 +154,55 @@ pub(crate) struct Running {
     pub(crate) process: Option<Guarded>,
 }
 
+impl Running {
+    /// The proxy's process, if there is a proxy.
+    pub(crate) fn pid(&self) -> Option<u32> {
+        self.process.as_ref().map(Guarded::pid)
+    }
+}
+
 impl Peer {
     /// Name in tables.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Direct => "direct, no proxy",
             Self::Ours => "Vestibule",
-            Self::OursQuiet => "Vestibule, no connection log",
+            Self::OursDefault => "Vestibule as it comes",
             Self::OursChallenged => "Vestibule, with challenges",
             Self::Haproxy => "HAProxy",
             Self::HaproxySplice => "HAProxy, splice on",
-            Self::HaproxyLog => "HAProxy, connection log",
             Self::HaproxyNext => "newer HAProxy",
             Self::HaproxyNextSplice => "newer HAProxy, splice on",
             Self::Envoy => "Envoy",
-            Self::Nginx => "nginx stream",
+            Self::Nginx => "nginx",
             Self::Hitch => "hitch",
+            Self::Sozu => "sozu",
         }
     }
 
+    /// Whether it is one of those that ours is held against.
+    pub(crate) fn is_rival(self) -> bool {
+        !matches!(
+            self,
+            Self::Direct | Self::Ours | Self::OursDefault | Self::OursChallenged
+        )
+    }
+
     /// Whether the peer does this at all.
-    pub(crate) fn can(self, role: Role, hosts: usize) -> bool {
+    pub(crate) fn can(self, group: Group, logging: Logging) -> bool {
         match self {
+            Self::Direct => matches!(group, Group::Passthrough | Group::Http),
             // Splicing is nothing to a proxy that encrypts.
-            Self::Direct | Self::HaproxySplice | Self::HaproxyNextSplice => {
-                role == Role::Passthrough
+            Self::HaproxySplice | Self::HaproxyNextSplice => {
+                matches!(group, Group::Passthrough | Group::Http)
             }
-            // nginx 1.22 has one server per port in a stream, and hitch no routes.
-            Self::Hitch => role == Role::Terminate && hosts == 1,
-            Self::Nginx => hosts == 1,
+            // hitch has no routes, and its log is not one line for each connection.
+            Self::Hitch => group == Group::Terminate && logging == Logging::Off,
+            // nginx 1.22 has one server per port in a stream.
+            Self::Nginx => group != Group::Hosts,
+            Self::Sozu => matches!(group, Group::Http | Group::Https | Group::Routes),
+            // Challenges are looked at by server name.
+            Self::OursChallenged => !matches!(group, Group::Http | Group::Routes),
             _ => true,
         }
     }
@@ -149,14 +211,15 @@ impl Peer {
     pub(crate) fn version(self, binaries: &Binaries) -> Option<String> {
         let (path, flag) = match self {
             Self::Direct => return Some(String::new()),
-            Self::Ours | Self::OursQuiet | Self::OursChallenged => {
+            Self::Ours | Self::OursDefault | Self::OursChallenged => {
                 (binaries.ours.clone(), "--version")
             }
-            Self::Haproxy | Self::HaproxySplice | Self::HaproxyLog => ("haproxy".into(), "-v"),
+            Self::Haproxy | Self::HaproxySplice => ("haproxy".into(), "-v"),
             Self::HaproxyNext | Self::HaproxyNextSplice => (binaries.haproxy_next.clone()?, "-v"),
             Self::Envoy => (binaries.envoy.clone(), "--version"),
             Self::Nginx => ("nginx".into(), "-v"),
             Self::Hitch => ("hitch".into(), "--version"),
+            Self::Sozu => (binaries.sozu.clone()?, "--version"),
         };
         let output = Command::new(path).arg(flag).output().ok()?;
         let text = [output.stdout, output.stderr].concat();
@@ -173,15 +236,22 @@ impl Peer {
     /// Starts it and waits until it accepts.
     pub(crate) fn start(self, scenario: &Scenario<'_>, binaries: &Binaries) -> Result<Running> {
         if self == Self::Direct {
+            let listen = match scenario.role {
+                Role::Passthrough => scenario.ports.raw,
+                Role::Terminate => scenario.ports.plain,
+                Role::Http | Role::Https => scenario.web,
+            };
             return Ok(Running {
-                listen: scenario.ports.raw,
+                listen,
                 process: None,
             });
         }
         std::fs::create_dir_all(scenario.folder)?;
         let listen = free_address()?;
-        let haproxy =
-            |binary: &Path, splice, log| haproxy::command(binary, scenario, listen, splice, log);
+        let haproxy = |binary: &Path, splice| haproxy::command(binary, scenario, listen, splice);
+        let ours = |as_it_comes, challenges| {
+            ours::command(&binaries.ours, scenario, listen, as_it_comes, challenges)
+        };
         let next = || {
             binaries
                 .haproxy_next
@@ -191,22 +261,24 @@ impl Peer {
         let debian = Path::new("haproxy");
         let command = match self {
             Self::Direct => bail!("nothing to start"),
-            Self::Ours => ours::command(&binaries.ours, scenario, listen, true, 0)?,
-            Self::OursQuiet => ours::command(&binaries.ours, scenario, listen, false, 0)?,
-            Self::OursChallenged => {
-                ours::command(&binaries.ours, scenario, listen, true, CHALLENGES)?
-            }
-            Self::Haproxy => haproxy(debian, false, false)?,
-            Self::HaproxySplice => haproxy(debian, true, false)?,
-            Self::HaproxyLog => haproxy(debian, false, true)?,
-            Self::HaproxyNext => haproxy(next()?, false, false)?,
-            Self::HaproxyNextSplice => haproxy(next()?, true, false)?,
+            Self::Ours => ours(false, 0)?,
+            Self::OursDefault => ours(true, 0)?,
+            Self::OursChallenged => ours(false, CHALLENGES)?,
+            Self::Haproxy => haproxy(debian, false)?,
+            Self::HaproxySplice => haproxy(debian, true)?,
+            Self::HaproxyNext => haproxy(next()?, false)?,
+            Self::HaproxyNextSplice => haproxy(next()?, true)?,
             Self::Envoy => envoy::command(&binaries.envoy, scenario, listen)?,
             Self::Nginx => nginx::command(scenario, listen)?,
             Self::Hitch => hitch::command(scenario, listen)?,
+            Self::Sozu => {
+                let binary = binaries.sozu.as_deref();
+                sozu::command(binary.context("no --sozu given")?, scenario, listen)?
+            }
         };
         let log = scenario.folder.join("log");
-        let mut process = Guarded::start(command, self.name(), scenario.core, &log, false)?;
+        let output = Output::File;
+        let mut process = Guarded::start_with(command, self.name(), scenario.cores, &log, output)?;
         let up = child::poll(Duration::from_mins(2), "accepting connections", || {
             if let Some(status) = process.ended()? {
                 bail!("it ended: {status}");

@@ -71,6 +71,25 @@ fn cpu_of(pid: u32) -> Duration {
     }
 }
 
+/// How often threads of the process and its descendants went to sleep of themselves. Those that ended are forgotten.
+pub(crate) fn voluntary_switches(root: u32) -> u64 {
+    let tasks = tree(root).into_iter().flat_map(|pid| {
+        fs::read_dir(format!("/proc/{pid}/task"))
+            .into_iter()
+            .flatten()
+            .flatten()
+    });
+    tasks
+        .filter_map(|task| fs::read_to_string(task.path().join("status")).ok())
+        .filter_map(|text| {
+            let line = text
+                .lines()
+                .find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?;
+            line.trim().parse::<u64>().ok()
+        })
+        .sum()
+}
+
 /// Memory of a process tree.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Memory {
@@ -144,6 +163,7 @@ pub(crate) fn peak(pid: u32) -> u64 {
 pub(crate) struct Machine {
     at: Instant,
     busy: Duration,
+    softirq: Duration,
     ours: Duration,
 }
 
@@ -164,11 +184,18 @@ impl Machine {
             .iter()
             .filter_map(|index| fields.get(*index))
             .sum();
+        let time = |ticks: u64| Duration::from_millis(ticks * 1_000 / sys::ticks_per_second());
         Self {
             at: Instant::now(),
-            busy: Duration::from_millis(busy * 1_000 / sys::ticks_per_second()),
+            busy: time(busy),
+            softirq: time(fields.get(6).copied().unwrap_or_default()),
             ours: sys::own_cpu() + pids.iter().map(|pid| cpu(*pid)).sum::<Duration>(),
         }
+    }
+
+    /// CPU that the machine spent in soft interrupts since `earlier`.
+    pub(crate) fn softirq_since(&self, earlier: &Self) -> Duration {
+        self.softirq.saturating_sub(earlier.softirq)
     }
 
     /// Cores' worth of CPU that went to processes not of the measurement since `earlier`.

@@ -28,19 +28,36 @@ pub(crate) fn cores() -> Vec<usize> {
         .collect()
 }
 
-/// Pins the child to one core, if there is one given, and has the kernel end it when this process ends however it ends.
+/// Processor and cores.
+pub(crate) fn machine() -> String {
+    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let name = text
+        .lines()
+        .find_map(|line| line.strip_prefix("model name"));
+    let name = name.map_or("a machine", |name| {
+        name.trim_start_matches([':', '\t', ' '])
+    });
+    format!("{name}, {} cores", cores().len())
+}
+
+/// Pins the child to the cores, if any are given, and has the kernel end it when this process ends however it ends.
 ///
 /// The kernel watches the *thread* that spawned the child, so spawn from the main thread.
-pub(crate) fn confine(command: &mut Command, core: Option<usize>) {
+pub(crate) fn confine(command: &mut Command, cores: &[usize]) {
+    let cores = cores.to_vec();
     // SAFETY: the closure runs between fork and exec and only makes async-signal-safe system calls.
     unsafe {
         command.pre_exec(move || {
             if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
                 return Err(io::Error::last_os_error());
             }
-            let Some(core) = core else { return Ok(()) };
+            if cores.is_empty() {
+                return Ok(());
+            }
             let mut set: libc::cpu_set_t = mem::zeroed();
-            libc::CPU_SET(core, &mut set);
+            for core in &cores {
+                libc::CPU_SET(*core, &mut set);
+            }
             if libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set) != 0 {
                 return Err(io::Error::last_os_error());
             }
@@ -193,4 +210,42 @@ pub(crate) fn send_file(
     let sent =
         unsafe { libc::sendfile(socket.as_raw_fd(), file.as_raw_fd(), &raw mut offset, count) };
     usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+}
+
+/// Waits until one of the sockets has something to read, or the time is over; a wait of zero only looks.
+pub(crate) fn wait_readable(sockets: &mut [libc::pollfd], time: Duration) -> io::Result<()> {
+    let time = libc::timespec {
+        tv_sec: libc::time_t::try_from(time.as_secs()).unwrap_or(libc::time_t::MAX),
+        tv_nsec: libc::c_long::from(time.subsec_nanos().cast_signed()),
+    };
+    let count = libc::nfds_t::try_from(sockets.len()).unwrap_or(0);
+    // SAFETY: the pointers are to live descriptors of the count given, and to a live time.
+    let rc = unsafe {
+        libc::ppoll(
+            sockets.as_mut_ptr(),
+            count,
+            &raw const time,
+            std::ptr::null(),
+        )
+    };
+    match io::Error::last_os_error() {
+        error if rc < 0 && error.kind() != io::ErrorKind::Interrupted => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Has the kernel wake this thread when it asked for, and not up to 50 microseconds later.
+pub(crate) fn wake_in_time() {
+    // SAFETY: no memory is passed.
+    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1) };
+}
+
+/// Sends the process the signal that Ctrl-C sends.
+pub(crate) fn interrupt(pid: u32) {
+    if let Ok(pid) = libc::pid_t::try_from(pid)
+        && pid > 1
+    {
+        // SAFETY: no memory is passed; the pid is one of our own children.
+        unsafe { libc::kill(pid, libc::SIGINT) };
+    }
 }

@@ -18,6 +18,11 @@ pub(crate) const MESSAGE: usize = 64;
 /// Where the random of a hello is: record header, handshake header, version.
 const RANDOM: usize = 5 + 4 + 2;
 
+/// The n-th path of a host with several routes.
+pub(crate) fn path(index: usize) -> String {
+    format!("/p{index}/")
+}
+
 /// What the client wants of the backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Command {
@@ -25,6 +30,10 @@ pub(crate) enum Command {
     Echo,
     /// So many bytes, then the end.
     Bulk(u64),
+    /// So many bytes come, then one byte goes back.
+    Sink(u64),
+    /// So many bytes go and come at once, then the end.
+    Both(u64),
 }
 
 impl Command {
@@ -33,6 +42,8 @@ impl Command {
         let (kind, count) = match self {
             Self::Echo => (b'e', 0),
             Self::Bulk(count) => (b'b', count),
+            Self::Sink(count) => (b's', count),
+            Self::Both(count) => (b'2', count),
         };
         let mut bytes = [kind; COMMAND];
         bytes[1..].copy_from_slice(&count.to_be_bytes());
@@ -45,6 +56,8 @@ impl Command {
         match kind {
             b'e' => Ok(Self::Echo),
             b'b' => Ok(Self::Bulk(u64::from_be_bytes(count))),
+            b's' => Ok(Self::Sink(u64::from_be_bytes(count))),
+            b'2' => Ok(Self::Both(u64::from_be_bytes(count))),
             _ => Err(io::Error::new(io::ErrorKind::InvalidData, "not a command")),
         }
     }
@@ -81,7 +94,13 @@ mod tests {
     #[test]
     fn a_hello_carries_its_command() {
         let config = tls::client_config(tls::Groups::Hybrid, false).unwrap();
-        for command in [Command::Echo, Command::Bulk(123_456_789_000)] {
+        let commands = [
+            Command::Echo,
+            Command::Bulk(123_456_789_000),
+            Command::Sink(1),
+            Command::Both(u64::MAX),
+        ];
+        for command in commands {
             let bytes = hello(&config, "raw.bench.test", command).unwrap();
             assert!(
                 bytes.len() > 1_200,

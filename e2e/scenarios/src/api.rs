@@ -50,7 +50,9 @@ kinds! {
     SECRET = "/api/v1" "secrets";
     SERVICE = "/api/v1" "services";
     SERVICE_ACCOUNT = "/api/v1" "serviceaccounts";
+    TCP_ROUTE = "/apis/gateway.networking.k8s.io/v1" "tcproutes";
     TLS_ROUTE = "/apis/gateway.networking.k8s.io/v1" "tlsroutes";
+    UDP_ROUTE = "/apis/gateway.networking.k8s.io/v1" "udproutes";
     WEBHOOK = "/apis/admissionregistration.k8s.io/v1" "validatingwebhookconfigurations";
 }
 

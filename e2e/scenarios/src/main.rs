@@ -9,6 +9,7 @@ mod client;
 mod clock;
 mod conditions;
 mod curl;
+mod dig;
 mod echo;
 mod encoding;
 mod held;

@@ -27,6 +27,7 @@ use crate::backend::Backend;
 use crate::bounds::Bounds;
 use crate::challenge::Challenge;
 use crate::grpc::{Call, Status};
+use crate::http_route::HttpRoute;
 use crate::http_route::table::Found;
 use crate::listener::Listener;
 
@@ -191,6 +192,7 @@ impl RequestRecord {
             challenge = challenge.map(|c| &*c.key),
             listener = listener.map(|l| &*l.key),
             route = route.map(|r| &*r.key),
+            route_kind = route.map(HttpRoute::kind),
             rule = rule.map(|rule| &*rule.name).filter(|name| !name.is_empty()),
             rule_index = self.found.as_ref().map(Found::rule_index),
             backend = self.backend.as_deref().map(|backend| &*backend.key),

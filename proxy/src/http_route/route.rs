@@ -20,7 +20,7 @@ use crate::weight::by_weight;
 /// A route. Immutable: an edit makes a new one, and requests keep the one they were given.
 #[derive(Debug)]
 pub struct HttpRoute {
-    /// `<namespace>/<name>`.
+    /// `<namespace>/<name>`. Routes of other kinds may have the same.
     pub key: Arc<str>,
     /// Namespace of the route.
     pub tenant: Arc<str>,
@@ -34,6 +34,11 @@ pub struct HttpRoute {
 }
 
 impl HttpRoute {
+    /// As the API names it.
+    pub(crate) fn kind(&self) -> &'static str {
+        if self.grpc { "GRPCRoute" } else { "HTTPRoute" }
+    }
+
     pub(crate) fn new(
         (key, grpc): (Arc<str>, bool),
         account: Arc<Account>,

@@ -117,6 +117,8 @@ struct Entry {
 pub struct Presented {
     /// Those that have not ended.
     entries: Vec<Entry>,
+    /// The backends of those that have.
+    ended: Vec<u32>,
     /// Sealed with another key than the first.
     is_old: bool,
     /// The client came over TLS.
@@ -204,7 +206,7 @@ impl Session {
             secure,
             ..Presented::default()
         };
-        let (mut is_read, mut has_expired) = (false, false);
+        let mut is_read = false;
         // Of cookies with one name and several paths a client sends all. The newest of what they say counts, whichever
         // comes first.
         for value in self.values(headers) {
@@ -215,18 +217,14 @@ impl Session {
             is_read = true;
             for entry in entries {
                 if self.left(&entry, now) == Some(0) {
-                    has_expired = true;
+                    presented.ended.push(entry.backend);
                 } else {
                     presented.add(entry, is_old);
                 }
             }
         }
         if is_read {
-            presented.otherwise = if has_expired {
-                Outcome::Expired
-            } else {
-                Outcome::Began
-            };
+            presented.otherwise = Outcome::Began;
         }
         presented
     }
@@ -243,6 +241,7 @@ impl Session {
         let outcome = match before {
             Some(before) if before == endpoint => Outcome::Kept,
             Some(_) => Outcome::Moved,
+            None if presented.ended.contains(&number(backend)) => Outcome::Expired,
             None => presented.otherwise,
         };
         let secure = presented.secure;
@@ -527,6 +526,10 @@ mod tests {
         let (outcome, edit) = session.settle(presented, (WEB, endpoint(2)), NOW + 60);
         assert_eq!(outcome, Outcome::Expired);
         assert!(told(edit).ends_with("Max-Age=60"));
+        // One that the client never had did not end.
+        let presented = session.open(&cookies(&first), false, NOW + 60);
+        let (outcome, _) = session.settle(presented, (OTHER, endpoint(9)), NOW + 60);
+        assert_eq!(outcome, Outcome::Began);
         // A session with another backend does not lengthen it.
         let presented = session.open(&cookies(&first), false, NOW + 30);
         let (_, edit) = session.settle(presented, (OTHER, endpoint(9)), NOW + 30);

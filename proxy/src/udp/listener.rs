@@ -52,6 +52,21 @@ impl Handle {
     }
 }
 
+/// The place of a session in the table, which it has for as long as its task lives, however that ends.
+struct TableEntry<S> {
+    sessions: Arc<Mutex<Sessions<S>>>,
+    key: SessionKey,
+    number: u64,
+}
+
+impl<S> Drop for TableEntry<S> {
+    fn drop(&mut self) {
+        let session = self.sessions.lock().remove(&self.key, self.number);
+        // The table is not locked any more.
+        drop(session);
+    }
+}
+
 struct UdpListener {
     plane: Arc<DataPlane>,
     bind: BindKey,
@@ -209,12 +224,16 @@ impl UdpListener {
         let mut sessions = self.sessions.lock();
         let number = sessions.next_number();
         let task = tokio::spawn({
-            let (session, sessions) = (Arc::clone(&session), Arc::clone(&self.sessions));
+            let session = Arc::clone(&session);
+            let entry = TableEntry {
+                sessions: Arc::clone(&self.sessions),
+                key,
+                number,
+            };
             async move {
                 let carried = unless_cut(Carrying::new(Arc::clone(&session), looked)).await;
-                let handle = sessions.lock().remove(&key, number);
                 session.end(carried.unwrap_or(SessionEnd::Drained));
-                drop(handle);
+                drop(entry);
             }
         });
         let handle = Handle {
@@ -391,6 +410,37 @@ mod tests {
         assert_eq!(state.apply(&change, &mut NoSockets), []);
         assert_eq!(state.counts().udp_routes, 1);
         assert_eq!(state.dump().udp_routes.len(), 1);
+    }
+
+    #[tokio::test]
+    async fn a_session_whose_task_panics_leaves_the_table() {
+        let key = SessionKey {
+            client: "127.0.0.1:1".parse().unwrap(),
+            local: None,
+        };
+        let sessions = Arc::new(Mutex::new(Sessions::default()));
+        let number = sessions.lock().next_number();
+        let entry = TableEntry {
+            sessions: Arc::clone(&sessions),
+            key,
+            number,
+        };
+        sessions.lock().insert(key, ());
+        let task = tokio::spawn(async move {
+            let _entry = entry;
+            panic!("on purpose");
+        });
+        assert!(task.await.unwrap_err().is_panic());
+        assert!(sessions.lock().get_mut(&key).is_none());
+        // One that ended leaves a later one of the client alone.
+        let entry = TableEntry {
+            sessions: Arc::clone(&sessions),
+            key,
+            number,
+        };
+        sessions.lock().insert(key, ());
+        drop(entry);
+        assert!(sessions.lock().get_mut(&key).is_some());
     }
 
     #[tokio::test]

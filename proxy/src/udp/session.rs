@@ -266,6 +266,7 @@ impl Session {
             gateway = &*listener.gateway,
             listener = &*listener.key,
             route = &*route.key,
+            route_kind = route.kind.route_kind(),
             backend = &*backend.key,
             endpoint = %endpoint,
             datagrams_in = self.from_client.datagrams(),

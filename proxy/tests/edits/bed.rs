@@ -18,10 +18,10 @@ use super::history::{Edit, Ports};
 use super::ledger::{Config, difference};
 
 /// A port that nobody else gets while this lives, and that can be listened on.
-struct Reserved(Socket);
+pub(crate) struct Reserved(Socket);
 
 impl Reserved {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
         // Both, so that the proxy can bind it; not listening, this socket gets no connections.
         socket.set_reuse_address(true).unwrap();
@@ -31,7 +31,7 @@ impl Reserved {
         Self(socket)
     }
 
-    fn port(&self) -> u16 {
+    pub(crate) fn port(&self) -> u16 {
         self.0.local_addr().unwrap().as_socket().unwrap().port()
     }
 }

@@ -6,6 +6,7 @@ pub(crate) mod gate;
 pub(crate) mod history;
 pub(crate) mod ledger;
 pub(crate) mod model;
+pub(crate) mod nameless;
 pub(crate) mod plain;
 pub(crate) mod rules;
 pub(crate) mod run;

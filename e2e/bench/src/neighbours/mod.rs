@@ -9,7 +9,6 @@ mod plot;
 mod proxies;
 mod report;
 pub(crate) mod steady;
-pub(crate) mod web;
 
 use std::fs;
 use std::net::SocketAddr;
@@ -30,6 +29,7 @@ use crate::peers::Binaries;
 use crate::proc::{self, Machine};
 use crate::sys;
 use crate::tls::{Authority, TLS_HOST};
+use crate::web;
 
 /// The place of the proxy and of the clients that are measured, before whatever else runs on the machine. Only
 /// root gets it.
@@ -237,8 +237,13 @@ pub(crate) fn run(args: &NeighbourArgs) -> Result<()> {
         )?,
         envoy: args.envoy.clone(),
         haproxy_next: None,
+        sozu: None,
     };
-    println!("Loopback of {network}; {}; load {}.\n", machine(), load());
+    println!(
+        "Loopback of {network}; {}; load {}.\n",
+        sys::machine(),
+        load()
+    );
     let mut proxies = Vec::new();
     for proxy in &args.peers {
         match proxy.version(&binaries) {
@@ -295,7 +300,7 @@ pub(crate) fn run(args: &NeighbourArgs) -> Result<()> {
     println!("\nLoad at the end: {}.", load());
     if let Some(path) = &args.json {
         let value = serde_json::json!({
-            "machine": machine(), "rates": rates, "figures": all, "failures": failures,
+            "machine": sys::machine(), "rates": rates, "figures": all, "failures": failures,
         });
         fs::write(path, serde_json::to_vec_pretty(&value)?).context("writing the JSON")?;
     }
@@ -303,22 +308,10 @@ pub(crate) fn run(args: &NeighbourArgs) -> Result<()> {
         if let Some(parent) = path.parent() {
             fs::create_dir_all(parent)?;
         }
-        fs::write(path, plot::page(&all, &rates, &machine())).context("writing the page")?;
+        fs::write(path, plot::page(&all, &rates, &sys::machine())).context("writing the page")?;
         println!("Plots: {}", path.display());
     }
     Ok(())
-}
-
-/// Processor and cores.
-fn machine() -> String {
-    let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let name = text
-        .lines()
-        .find_map(|line| line.strip_prefix("model name"));
-    let name = name.map_or("a machine", |name| {
-        name.trim_start_matches([':', '\t', ' '])
-    });
-    format!("{name}, {} cores", sys::cores().len())
 }
 
 fn load() -> String {
@@ -479,13 +472,7 @@ impl Bench {
         }
         sys::prioritise(&mut command, SECOND);
         let log = self.site.folder.join("attack.log");
-        Guarded::start_with(
-            command,
-            "the attack",
-            Some(self.cores.1),
-            &log,
-            Output::Talk,
-        )
+        Guarded::start_with(command, "the attack", &[self.cores.1], &log, Output::Talk)
     }
 
     fn measure(&mut self, row: Row, proxy: Proxy, round: usize) -> Result<Figures> {

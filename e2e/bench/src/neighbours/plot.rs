@@ -1,24 +1,9 @@
 //! A page with two plots: how much later answers came beside each neighbour, and how much memory each proxy had.
 
-use std::fmt::Write as _;
-
 use super::proxies::Proxy;
 use super::report::{FLOOD_GOAL, GOAL, middle};
-use super::{Figures, Rates, Row};
-
-/// Sizes in pixels.
-const LABELS: f64 = 260.0;
-const WIDTH: f64 = 640.0;
-const BAR: f64 = 14.0;
-const GAP: f64 = 14.0;
-const TOP: f64 = 30.0;
-
-/// A logarithmic scale.
-struct Scale {
-    low: f64,
-    high: f64,
-    ticks: &'static [f64],
-}
+use super::{Figures, Rates};
+use crate::plot::{self, Bar, Scale, escape};
 
 const GROWTH: Scale = Scale {
     low: 0.5,
@@ -31,145 +16,51 @@ const MEMORY: Scale = Scale {
     ticks: &[10.0, 30.0, 100.0, 300.0, 1_000.0, 4_000.0],
 };
 
-impl Scale {
-    fn place(&self, value: f64) -> f64 {
-        let value = value.clamp(self.low, self.high);
-        WIDTH * (value / self.low).ln() / (self.high / self.low).ln()
-    }
-}
-
-/// One bar.
-struct Bar<'a> {
-    figures: &'a Figures,
-    value: f64,
-    text: String,
-}
-
 /// The whole page.
 pub(super) fn page(all: &[Figures], rates: &Rates, machine: &str) -> String {
     let shown = middle(all);
+    let bar = |figures: &Figures, value: f64, text: String| Bar {
+        row: figures.row.title().to_owned(),
+        colour: colour(figures.proxy),
+        value,
+        text,
+        bad: figures.failed() > 0,
+    };
     let growth = shown.iter().map(|figures| {
         let failed = match figures.failed() {
             0 => String::new(),
             failed => format!(", {failed} failed"),
         };
-        Bar {
-            figures,
-            value: figures.worst(),
-            text: format!("{:.2}{failed}", figures.worst()),
-        }
+        let worst = figures.worst();
+        bar(figures, worst, format!("{worst:.2}{failed}"))
     });
     let memory = shown.iter().map(|figures| {
         let megabytes = figures.peak as f64 / 1e6;
-        Bar {
-            figures,
-            value: megabytes,
-            text: format!("{megabytes:.0}"),
-        }
+        bar(figures, megabytes, format!("{megabytes:.0}"))
     });
-    let growth = plot(&growth.collect::<Vec<_>>(), &GROWTH, &[GOAL, FLOOD_GOAL]);
-    let memory = plot(&memory.collect::<Vec<_>>(), &MEMORY, &[]);
-    format!(
-        "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><title>Beside hostile neighbours</title>\n\
-         <style>body{{font:14px sans-serif;margin:2em;max-width:70em}}text{{font:12px sans-serif}}\
-         .vestibule{{fill:#2563eb}}.haproxy{{fill:#9ca3af}}.envoy{{fill:#d97706}}.bad{{fill:#b91c1c}}\
-         .tick{{stroke:#e5e7eb}}.goal{{stroke:#16a34a;stroke-dasharray:4 3}}</style>\n\
-         <h1>Beside hostile neighbours</h1>\n\
-         <p>One tenant's {} requests and {} handshakes a second, {} s each time; {}. \
-         Colours: {}.</p>\n\
+    let growth = plot::bars(&growth.collect::<Vec<_>>(), &GROWTH, &[GOAL, FLOOD_GOAL]);
+    let memory = plot::bars(&memory.collect::<Vec<_>>(), &MEMORY, &[]);
+    let proxies = [Proxy::Vestibule, Proxy::Haproxy, Proxy::Envoy];
+    let legend = plot::legend(proxies.map(|proxy| (proxy.name(), colour(proxy))));
+    let body = format!(
+        "<p>One tenant's {} requests and {} handshakes a second, {} s each time; {}. Colours: {legend}.</p>\n\
          <h2>99th percentile beside the neighbour ÷ alone, the larger of requests and handshakes</h2>\n\
          <p>Dashed: the goals, {GOAL}, and {FLOOD_GOAL} where the neighbour needs the whole CPU. \
-         Red: requests failed.</p>\n{growth}\n\
-         <h2>Most memory that the proxy had, MB</h2>\n{memory}\n</html>\n",
+         Red: requests failed.</p>\n{growth}\n<h2>Most memory that the proxy had, MB</h2>\n{memory}",
         rates.requests,
         rates.handshakes,
         rates.seconds,
         escape(machine),
-        legend(),
-    )
+    );
+    plot::page("Beside hostile neighbours", &body)
 }
 
-fn legend() -> String {
-    let all = [Proxy::Vestibule, Proxy::Haproxy, Proxy::Envoy];
-    let one = |proxy: Proxy| {
-        let square = "<rect width=\"12\" height=\"12\"/>";
-        format!(
-            "<svg width=\"12\" height=\"12\" class=\"{}\">{square}</svg> {}",
-            class(proxy),
-            proxy.name()
-        )
-    };
-    all.map(one).join(", ")
-}
-
-fn class(proxy: Proxy) -> &'static str {
+fn colour(proxy: Proxy) -> &'static str {
     match proxy {
-        Proxy::Vestibule => "vestibule",
-        Proxy::Haproxy => "haproxy",
-        Proxy::Envoy => "envoy",
+        Proxy::Vestibule => "#2563eb",
+        Proxy::Haproxy => "#9ca3af",
+        Proxy::Envoy => "#d97706",
     }
-}
-
-fn plot(bars: &[Bar<'_>], scale: &Scale, goals: &[f64]) -> String {
-    let mut body = String::new();
-    let mut y = TOP;
-    let mut last: Option<Row> = None;
-    for bar in bars {
-        let row = bar.figures.row;
-        if last != Some(row) {
-            y += GAP;
-            last = Some(row);
-            let _ = writeln!(
-                body,
-                "<text x=\"0\" y=\"{:.0}\">{}</text>",
-                y + BAR - 3.0,
-                escape(row.title())
-            );
-        }
-        let width = scale.place(bar.value).max(1.0);
-        let bad = if bar.figures.failed() > 0 {
-            " class=\"bad\""
-        } else {
-            ""
-        };
-        let _ = writeln!(
-            body,
-            "<rect x=\"{LABELS}\" y=\"{y:.0}\" width=\"{width:.1}\" height=\"{:.0}\" class=\"{}\"/>\
-             <text x=\"{:.1}\" y=\"{:.0}\"{bad}>{}</text>",
-            BAR - 2.0,
-            class(bar.figures.proxy),
-            LABELS + width + 4.0,
-            y + BAR - 4.0,
-            escape(&bar.text)
-        );
-        y += BAR;
-    }
-    let mut lines = String::new();
-    for tick in scale.ticks {
-        let x = LABELS + scale.place(*tick);
-        let _ = writeln!(
-            lines,
-            "<line x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{TOP}\" y2=\"{y:.0}\" class=\"tick\"/>\
-             <text x=\"{x:.1}\" y=\"{:.0}\" text-anchor=\"middle\">{tick}</text>",
-            TOP - 8.0
-        );
-    }
-    for goal in goals {
-        let x = LABELS + scale.place(*goal);
-        let _ = writeln!(
-            lines,
-            "<line x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{TOP}\" y2=\"{y:.0}\" class=\"goal\"/>"
-        );
-    }
-    format!(
-        "<svg width=\"{:.0}\" height=\"{:.0}\">\n{lines}{body}</svg>",
-        LABELS + WIDTH + 160.0,
-        y + GAP
-    )
-}
-
-fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;")
 }
 
 #[cfg(test)]

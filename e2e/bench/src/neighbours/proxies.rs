@@ -129,7 +129,7 @@ impl Proxy {
             Output::Null
         };
         let log = folder.join("log");
-        let mut process = Guarded::start_with(command, self.name(), Some(core), &log, output)?;
+        let mut process = Guarded::start_with(command, self.name(), &[core], &log, output)?;
         let up = child::poll(Duration::from_mins(1), "accepting connections", || {
             if let Some(status) = process.ended()? {
                 bail!("it ended: {status}");

@@ -1,4 +1,4 @@
-//! `HAProxy`'s configuration: everything at its default but one thread and what is measured.
+//! `HAProxy`'s configuration: everything at its default but threads, logs, and what is measured.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -15,52 +15,53 @@ pub(super) fn command(
     scenario: &Scenario<'_>,
     listen: SocketAddr,
     splice: bool,
-    log: bool,
 ) -> Result<Command> {
-    let folder = scenario.folder;
-    let mut map = String::new();
-    for (name, address) in scenario.routes() {
-        writeln!(map, "{name} be_{}", address.port())?;
+    let mut text = format!("global\n  nbthread {}\n", scenario.setting.workers);
+    if scenario.logs() {
+        // Standard output is the file.
+        text.push_str("  log stdout format raw local0\n");
     }
-    let map_file = folder.join("routes.map");
-    fs::write(&map_file, map)?;
-
-    let mut text = String::from("global\n  nbthread 1\n");
-    if log {
-        text.push_str("  log stderr format raw local0\n");
-    }
-    text.push_str(
-        "defaults\n  mode tcp\n  timeout connect 10s\n  timeout client 1h\n  timeout server 1h\n",
-    );
+    text.push_str("defaults\n  timeout connect 10s\n  timeout client 1h\n  timeout server 1h\n");
     if splice {
         // Debian's 2.6 never starts splicing with splice-auto alone once it forwards on its fast path.
         text.push_str("  option splice-auto\n  option splice-request\n  option splice-response\n");
     }
-    if log {
+    match scenario.role {
+        Role::Passthrough | Role::Terminate => streams(&mut text, scenario, listen)?,
+        Role::Http | Role::Https => http(&mut text, scenario, listen)?,
+    }
+    let file = scenario.folder.join("haproxy.cfg");
+    fs::write(&file, text)?;
+    let mut command = Command::new(binary);
+    command.arg("-db").arg("-f").arg(file);
+    Ok(command)
+}
+
+fn streams(text: &mut String, scenario: &Scenario<'_>, listen: SocketAddr) -> Result<()> {
+    let mut map = String::new();
+    for (name, address) in scenario.routes() {
+        writeln!(map, "{name} be_{}", address.port())?;
+    }
+    let map_file = scenario.folder.join("routes.map");
+    fs::write(&map_file, map)?;
+    text.push_str("  mode tcp\n");
+    if scenario.logs() {
         text.push_str("  log global\n  option tcplog\n");
     }
     let map_file = map_file.display();
-    match scenario.role {
-        Role::Passthrough => write!(
+    if scenario.role == Role::Passthrough {
+        write!(
             text,
             "frontend f\n  bind {listen}\n  tcp-request inspect-delay 5s\n  \
              tcp-request content accept if {{ req.ssl_hello_type 1 }}\n  \
              use_backend %[req.ssl_sni,lower,map({map_file})]\n"
-        )?,
-        Role::Terminate => {
-            let list = folder.join("certificates");
-            let lines: Vec<_> = scenario
-                .leaves
-                .iter()
-                .map(|leaf| leaf.bundle.display().to_string())
-                .collect();
-            fs::write(&list, lines.join("\n") + "\n")?;
-            write!(
-                text,
-                "frontend f\n  bind {listen} ssl crt-list {}\n  use_backend %[ssl_fc_sni,lower,map({map_file})]\n",
-                list.display()
-            )?;
-        }
+        )?;
+    } else {
+        write!(
+            text,
+            "frontend f\n  bind {listen}{}\n  use_backend %[ssl_fc_sni,lower,map({map_file})]\n",
+            certificates(scenario)?
+        )?;
     }
     for address in [scenario.ports.raw, scenario.ports.plain, scenario.ports.tls] {
         write!(
@@ -69,9 +70,54 @@ pub(super) fn command(
             address.port()
         )?;
     }
-    let file = folder.join("haproxy.cfg");
-    fs::write(&file, text)?;
-    let mut command = Command::new(binary);
-    command.arg("-db").arg("-f").arg(file);
-    Ok(command)
+    Ok(())
+}
+
+fn http(text: &mut String, scenario: &Scenario<'_>, listen: SocketAddr) -> Result<()> {
+    let mut map = String::new();
+    for host in scenario.hosts() {
+        for prefix in scenario.prefixes() {
+            writeln!(map, "{host}{prefix} web")?;
+        }
+    }
+    let map_file = scenario.folder.join("routes.map");
+    fs::write(&map_file, map)?;
+    text.push_str("  mode http\n  http-reuse always\n");
+    if scenario.logs() {
+        text.push_str("  log global\n  option httplog\n");
+    }
+    let (bind, scheme) = match scenario.role {
+        Role::Https => (
+            format!("{} alpn h2,http/1.1", certificates(scenario)?),
+            "https",
+        ),
+        _ => (String::new(), "http"),
+    };
+    write!(
+        text,
+        "frontend f\n  bind {listen}{bind}\n  \
+         http-request set-header x-real-ip %[src]\n  \
+         http-request set-header x-forwarded-for %[src]\n  \
+         http-request set-header x-forwarded-proto {scheme}\n  \
+         http-request set-header x-forwarded-host %[req.hdr(host)]\n  \
+         http-request set-header x-forwarded-port %[dst_port]\n  \
+         http-request set-header x-request-id %[uuid()]\n  \
+         http-request set-header cdn-loop bench\n  \
+         use_backend %[base,map_beg({})]\nbackend web\n  server s {}\n",
+        map_file.display(),
+        scenario.web
+    )?;
+    Ok(())
+}
+
+/// The part of a `bind` that names the certificates.
+fn certificates(scenario: &Scenario<'_>) -> Result<String> {
+    let list = scenario.folder.join("certificates");
+    let lines: Vec<_> = scenario
+        .leaves()
+        .iter()
+        .map(|leaf| leaf.bundle.display().to_string())
+        .collect();
+    fs::write(&list, lines.join("\n") + "\n")?;
+    Ok(format!(" ssl crt-list {}", list.display()))
 }

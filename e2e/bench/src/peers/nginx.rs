@@ -1,4 +1,5 @@
-//! nginx's stream module: one process, everything else at its default.
+//! nginx: its stream module, or its HTTP proxy. Everything at its default but workers, logs, connections that are
+//! kept, and what is measured.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -12,38 +13,22 @@ use super::{Role, Scenario};
 
 pub(super) fn command(scenario: &Scenario<'_>, listen: SocketAddr) -> Result<Command> {
     let folder = scenario.folder;
-    let module = Path::new("/usr/lib/nginx/modules/ngx_stream_module.so");
     let mut text = String::new();
+    let module = Path::new("/usr/lib/nginx/modules/ngx_stream_module.so");
     if module.exists() {
         writeln!(text, "load_module {};", module.display())?;
     }
+    let workers = scenario.setting.workers;
     write!(
         text,
-        "daemon off;\nmaster_process off;\nworker_processes 1;\npid {0}/nginx.pid;\nerror_log stderr error;\n\
-         events {{ worker_connections 65536; }}\nstream {{\n",
-        folder.display()
+        "daemon off;\nmaster_process {};\nworker_processes {workers};\npid {}/nginx.pid;\nerror_log stderr error;\n\
+         worker_rlimit_nofile 65536;\nevents {{ worker_connections 65536; }}\n",
+        if workers > 1 { "on" } else { "off" },
+        folder.display(),
     )?;
     match scenario.role {
-        Role::Passthrough => {
-            text.push_str("  map $ssl_preread_server_name $backend {\n");
-            for (name, address) in scenario.routes() {
-                writeln!(text, "    {name} {address};")?;
-            }
-            write!(
-                text,
-                "  }}\n  server {{ listen {listen}; ssl_preread on; proxy_pass $backend; }}\n}}\n"
-            )?;
-        }
-        Role::Terminate => {
-            let leaf = scenario.leaves.first().context("no certificate")?;
-            write!(
-                text,
-                "  server {{ listen {listen} ssl; ssl_protocols TLSv1.2 TLSv1.3; ssl_certificate {0}; \
-                 ssl_certificate_key {0}; proxy_pass {1}; }}\n}}\n",
-                leaf.bundle.display(),
-                scenario.ports.plain
-            )?;
-        }
+        Role::Passthrough | Role::Terminate => stream(&mut text, scenario, listen)?,
+        Role::Http | Role::Https => http(&mut text, scenario, listen)?,
     }
     let file = folder.join("nginx.conf");
     fs::write(&file, text)?;
@@ -56,4 +41,78 @@ pub(super) fn command(scenario: &Scenario<'_>, listen: SocketAddr) -> Result<Com
         .arg("-c")
         .arg(file);
     Ok(command)
+}
+
+fn stream(text: &mut String, scenario: &Scenario<'_>, listen: SocketAddr) -> Result<()> {
+    text.push_str("stream {\n");
+    if scenario.logs() {
+        // The stream module has no format of its own.
+        write!(
+            text,
+            "  log_format c '$remote_addr [$time_local] $protocol $status $bytes_sent $bytes_received $session_time';\n  \
+             access_log {} c;\n",
+            scenario.access_log().display()
+        )?;
+    }
+    if scenario.role == Role::Passthrough {
+        text.push_str("  map $ssl_preread_server_name $backend {\n");
+        for (name, address) in scenario.routes() {
+            writeln!(text, "    {name} {address};")?;
+        }
+        write!(
+            text,
+            "  }}\n  server {{ listen {listen}; ssl_preread on; proxy_pass $backend; }}\n}}\n"
+        )?;
+    } else {
+        write!(
+            text,
+            "  server {{ listen {listen} ssl; {} proxy_pass {}; }}\n}}\n",
+            certificate(scenario)?,
+            scenario.ports.plain
+        )?;
+    }
+    Ok(())
+}
+
+fn http(text: &mut String, scenario: &Scenario<'_>, listen: SocketAddr) -> Result<()> {
+    let log = if scenario.logs() {
+        scenario.access_log().display().to_string()
+    } else {
+        "off".to_owned()
+    };
+    write!(
+        text,
+        "http {{\n  access_log {log};\n  upstream web {{ server {}; keepalive 256; keepalive_requests 1000000000; }}\n  \
+         map $http_upgrade $hop {{ default upgrade; '' ''; }}\n  \
+         keepalive_requests 1000000000;\n  keepalive_timeout 1h;\n  server_names_hash_max_size 65536;\n  \
+         client_max_body_size 0;\n  proxy_request_buffering off;\n  proxy_max_temp_file_size 0;\n  \
+         proxy_http_version 1.1;\n  proxy_set_header Connection $hop;\n  proxy_set_header Upgrade $http_upgrade;\n  \
+         proxy_set_header Host $http_host;\n  proxy_set_header X-Real-IP $remote_addr;\n  \
+         proxy_set_header X-Forwarded-For $remote_addr;\n  proxy_set_header X-Forwarded-Proto $scheme;\n  \
+         proxy_set_header X-Forwarded-Host $http_host;\n  proxy_set_header X-Forwarded-Port $server_port;\n  \
+         proxy_set_header X-Request-ID $request_id;\n  proxy_set_header CDN-Loop bench;\n",
+        scenario.web
+    )?;
+    let listen = match scenario.role {
+        Role::Https => format!("{listen} ssl http2; {}", certificate(scenario)?),
+        _ => format!("{listen};"),
+    };
+    for host in scenario.hosts() {
+        write!(text, "  server {{ listen {listen} server_name {host};")?;
+        for prefix in scenario.prefixes() {
+            write!(text, " location {prefix} {{ proxy_pass http://web; }}")?;
+        }
+        text.push_str(" }\n");
+    }
+    text.push_str("}\n");
+    Ok(())
+}
+
+/// Directives of the one certificate.
+fn certificate(scenario: &Scenario<'_>) -> Result<String> {
+    let leaf = scenario.leaves().first().context("no certificate")?;
+    let bundle = leaf.bundle.display();
+    Ok(format!(
+        "ssl_protocols TLSv1.2 TLSv1.3; ssl_certificate {bundle}; ssl_certificate_key {bundle};"
+    ))
 }

@@ -9,23 +9,28 @@ use std::process::Command;
 use anyhow::Result;
 use rcgen::{CertificateParams, CustomExtension, KeyPair};
 use vestibule_stream::proto::{
-    Attachment, Backend, Bind, Certificate, Challenge, Endpoint, Listener, RouteHostname,
-    TlsAlpn01, TlsListener, TlsPassthrough, TlsRoute, TlsTerminate, Transport, WeightedBackend,
-    challenge, listener, resource, tls_listener,
+    Attachment, Backend, Bind, Certificate, Challenge, Endpoint, HttpBackend, HttpListener,
+    HttpMatch, HttpRoute, HttpRule, Listener, RouteHostname, TlsAlpn01, TlsListener,
+    TlsPassthrough, TlsRoute, TlsTerminate, Transport, WeightedBackend, challenge, http_match,
+    listener, resource, tls_listener,
 };
 use vestibule_stream::{Batch, Generation, Resource, recording};
 
 use super::{Role, Scenario};
+use crate::tls::Leaf;
 
 pub(super) fn command(
     binary: &Path,
     scenario: &Scenario<'_>,
     listen: SocketAddr,
-    log: bool,
+    as_it_comes: bool,
     challenges: usize,
 ) -> Result<Command> {
     let file = scenario.folder.join("recording");
-    let mut resources = resources(scenario, listen);
+    let mut resources = match scenario.role {
+        Role::Passthrough | Role::Terminate => streams(scenario, listen),
+        Role::Http | Role::Https => http(scenario, listen),
+    };
     if challenges > 0 {
         let served = scenario.routes().into_iter().map(|(name, _)| name);
         let others = (0..challenges).map(|number| format!("n{number}.challenged.test"));
@@ -43,96 +48,154 @@ pub(super) fn command(
     output.flush()?;
     let mut command = Command::new(binary);
     command.arg("--config-file").arg(file);
-    command.args(["--workers", "1", "--admin", "127.0.0.1:0"]);
-    command.args(["--access-log", if log { "true" } else { "false" }]);
-    // All clients are one source, and all lines are one tenant's.
-    command.args([
-        "--source-connections-per-second",
-        "0",
-        "--access-log-lines-per-second",
-        "0",
-    ]);
+    command.args(["--workers", &scenario.setting.workers.to_string()]);
+    command.args(["--admin", "127.0.0.1:0"]);
+    // All clients are one source, which has more connections than one is expected to.
+    command.args(["--source-connections-per-second", "0"]);
+    if !as_it_comes {
+        let log = scenario.logs().to_string();
+        command.args(["--access-log", &log]);
+        // All lines are one tenant's.
+        command.args(["--access-log-lines-per-second", "0"]);
+    }
     Ok(command)
 }
 
 /// One listener, certificate and route per server name, as tenants declare them.
-fn resources(scenario: &Scenario<'_>, listen: SocketAddr) -> Vec<Resource> {
-    let mut upserts = Vec::new();
-    let mut add = |name: String, resource| {
-        upserts.push(Resource {
-            name,
-            resource: Some(resource),
-        });
-    };
-    for backend in [scenario.ports.raw, scenario.ports.plain, scenario.ports.tls] {
-        let endpoint = Endpoint {
-            address: backend.ip().to_string(),
-            port: u32::from(backend.port()),
-        };
-        add(
-            backend_name(backend),
-            resource::Resource::Backend(Backend {
-                endpoints: vec![endpoint],
-                ..Default::default()
-            }),
-        );
-    }
-    if scenario.role == Role::Terminate {
-        for leaf in scenario.leaves {
-            let certificate = Certificate {
-                chain: vec![leaf.certificate.clone().into()],
-                private_key: leaf.key.clone(),
-            };
-            add(
-                certificate_name(&leaf.name),
-                resource::Resource::Certificate(certificate),
-            );
-        }
-    }
+fn streams(scenario: &Scenario<'_>, listen: SocketAddr) -> Vec<Resource> {
+    let mut all: Vec<Resource> = [scenario.ports.raw, scenario.ports.plain, scenario.ports.tls]
+        .into_iter()
+        .map(backend)
+        .collect();
+    all.extend(scenario.leaves().iter().map(certificate));
     for (index, (name, backend)) in scenario.routes().into_iter().enumerate() {
         let mode = match scenario.role {
             Role::Passthrough => tls_listener::Mode::Passthrough(TlsPassthrough {}),
-            Role::Terminate => tls_listener::Mode::Terminate(TlsTerminate {
-                certificates: vec![certificate_name(&name)],
-                ..Default::default()
-            }),
+            _ => tls_listener::Mode::Terminate(terminate(&name)),
         };
-        let listener_name = format!("ListenerSet/tenant-{index}/set/listener");
-        let listener = Listener {
-            gateway: "infra/gateway".to_owned(),
-            bind: Some(bind(listen)),
-            hostname: name.clone(),
-            tenant: format!("tenant-{index}"),
-            protocol: Some(listener::Protocol::Tls(TlsListener { mode: Some(mode) })),
-            ..Default::default()
-        };
-        add(
-            listener_name.clone(),
-            resource::Resource::Listener(listener),
-        );
+        let protocol = listener::Protocol::Tls(TlsListener { mode: Some(mode) });
+        all.push(listener(index, &name, listen, protocol));
         let route = TlsRoute {
-            tenant: format!("tenant-{index}"),
+            tenant: tenant(index),
             created: 1_700_000_000,
-            attachments: vec![Attachment {
-                listener: listener_name,
-                hostnames: vec![RouteHostname {
-                    r#match: name.clone(),
-                    rank: name,
-                    shared: false,
-                    paths: Vec::new(),
-                }],
-            }],
+            attachments: vec![attachment(index, name)],
             backends: vec![WeightedBackend {
                 backend: backend_name(backend),
                 weight: 1,
             }],
         };
-        add(
-            format!("tenant-{index}/route"),
-            resource::Resource::TlsRoute(route),
-        );
+        let name = format!("{}/route", tenant(index));
+        all.push(resource(name, resource::Resource::TlsRoute(route)));
     }
-    upserts
+    all
+}
+
+/// One listener per hostname, and one route for each path.
+fn http(scenario: &Scenario<'_>, listen: SocketAddr) -> Vec<Resource> {
+    let mut all = vec![backend(scenario.web)];
+    all.extend(scenario.leaves().iter().map(certificate));
+    for (index, host) in scenario.hosts().enumerate() {
+        let terminate = (scenario.role == Role::Https).then(|| terminate(&host));
+        let protocol = listener::Protocol::Http(HttpListener { terminate });
+        all.push(listener(index, &host, listen, protocol));
+        for (number, prefix) in scenario.prefixes().into_iter().enumerate() {
+            let rule = HttpRule {
+                matches: vec![HttpMatch {
+                    path: Some(http_match::Path::Prefix(prefix)),
+                    ..Default::default()
+                }],
+                backends: vec![HttpBackend {
+                    backend: backend_name(scenario.web),
+                    weight: 1,
+                    ..Default::default()
+                }],
+                ..Default::default()
+            };
+            let route = HttpRoute {
+                tenant: tenant(index),
+                created: 1_700_000_000,
+                attachments: vec![attachment(index, host.clone())],
+                rules: vec![rule],
+            };
+            let name = format!("{}/route-{number}", tenant(index));
+            all.push(resource(name, resource::Resource::HttpRoute(route)));
+        }
+    }
+    all
+}
+
+fn resource(name: String, resource: resource::Resource) -> Resource {
+    Resource {
+        name,
+        resource: Some(resource),
+    }
+}
+
+fn backend(address: SocketAddr) -> Resource {
+    let endpoint = Endpoint {
+        address: address.ip().to_string(),
+        port: u32::from(address.port()),
+    };
+    let backend = Backend {
+        endpoints: vec![endpoint],
+        ..Default::default()
+    };
+    resource(backend_name(address), resource::Resource::Backend(backend))
+}
+
+fn certificate(leaf: &Leaf) -> Resource {
+    let certificate = Certificate {
+        chain: vec![leaf.certificate.clone().into()],
+        private_key: leaf.key.clone(),
+    };
+    resource(
+        certificate_name(&leaf.name),
+        resource::Resource::Certificate(certificate),
+    )
+}
+
+fn terminate(host: &str) -> TlsTerminate {
+    TlsTerminate {
+        certificates: vec![certificate_name(host)],
+        ..Default::default()
+    }
+}
+
+fn listener(
+    index: usize,
+    host: &str,
+    listen: SocketAddr,
+    protocol: listener::Protocol,
+) -> Resource {
+    let listener = Listener {
+        gateway: "infra/gateway".to_owned(),
+        bind: Some(bind(listen)),
+        hostname: host.to_owned(),
+        tenant: tenant(index),
+        protocol: Some(protocol),
+        ..Default::default()
+    };
+    resource(listener_name(index), resource::Resource::Listener(listener))
+}
+
+fn attachment(index: usize, host: String) -> Attachment {
+    Attachment {
+        listener: listener_name(index),
+        hostnames: vec![RouteHostname {
+            r#match: host.clone(),
+            rank: host,
+            shared: false,
+            paths: Vec::new(),
+        }],
+    }
+}
+
+fn tenant(index: usize) -> String {
+    format!("tenant-{index}")
+}
+
+fn listener_name(index: usize) -> String {
+    format!("ListenerSet/tenant-{index}/set/listener")
 }
 
 /// What a CA is answered with that checks a name.

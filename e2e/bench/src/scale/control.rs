@@ -14,6 +14,7 @@ use tokio::sync::{mpsc, watch};
 use vestibule_crds::vestibule::HostnameClaimSpec;
 use vestibule_crds::watch::{Event, Watched};
 use vestibule_model::condition::Address;
+use vestibule_model::endpoint::EndpointRules;
 use vestibule_model::key::{Kind, ObjectKey};
 use vestibule_model::object::Object;
 use vestibule_model::parameters::ServiceParameters;
@@ -107,7 +108,14 @@ impl Control {
         let (event_recorder, told) = EventRecorder::new();
         let settings = Settings {
             controller: CONTROLLER.into(),
-            policy: Policy::default(),
+            // The bench's backends are on this host.
+            policy: Policy {
+                endpoints: EndpointRules {
+                    loopback: true,
+                    ..EndpointRules::default()
+                },
+                ..Policy::default()
+            },
             claims: ClaimMode::Recorded,
             shim_for_sets: false,
             binds: Binds::Allocated {

@@ -42,7 +42,7 @@ pub(crate) struct ScaleArgs {
     /// Rounds of edits; in each, every part has its turn.
     #[arg(long, default_value_t = 5)]
     rounds: usize,
-    /// Edits of one round that are measured one by one; as many follow back to back.
+    /// Edits of one round that are measured one by one, warmed up; as many follow back to back.
     #[arg(long, default_value_t = 90)]
     edits: usize,
     /// vestibule-proxy [default: beside this binary]

@@ -29,6 +29,10 @@ const PATIENCE: Duration = Duration::from_mins(10);
 const LOOK: Duration = Duration::from_secs(1);
 /// Between two edits, so that each is alone.
 const PAUSE: Duration = Duration::from_millis(4);
+/// Before an edit that is the first after a pause.
+const REST: Duration = Duration::from_millis(500);
+/// Edits of each kind that are made before those that count.
+const WARM_UP: usize = 3;
 const MEBIBYTE: f64 = 1_048_576.0;
 
 /// Arguments of one part.
@@ -136,7 +140,9 @@ pub(crate) struct Edited {
 /// One round of edits.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Round {
-    /// Each, measured.
+    /// Each kind once, each after a pause in which nobody did anything.
+    pub(crate) firsts: Vec<Edited>,
+    /// Each, measured, after some that warmed everything up.
     pub(crate) edits: Vec<Edited>,
     /// Edits back to back, without traffic.
     pub(crate) burst: usize,
@@ -164,11 +170,9 @@ async fn serve(args: &PartArgs) -> Result<()> {
     let mut part = Part::start(args).await?;
     say(&part.load(args).await?)?;
     let mut lines = std::io::stdin().lock().lines();
-    let mut from = 0;
     while let Some(line) = lines.next().transpose()? {
         let count: usize = line.trim().parse().context("a number of edits")?;
-        say(&part.round(from, count).await?)?;
-        from += 2 * count;
+        say(&part.round(count).await?)?;
     }
     Ok(())
 }
@@ -187,6 +191,8 @@ struct Part {
     facts: watch::Receiver<u64>,
     probe: Probe,
     proxy: Option<Guarded>,
+    /// Edits so far.
+    made: usize,
 }
 
 impl Part {
@@ -211,6 +217,7 @@ impl Part {
             publisher,
             probe: Probe::new()?,
             proxy: Some(proxy(args, "first")?),
+            made: 0,
         };
         part.control.put(&World::platform())?;
         part.control.lead()?;
@@ -346,21 +353,35 @@ impl Part {
         self.settle().await
     }
 
-    /// `count` edits of every kind in turn, each until it is served; then as many back to back.
-    async fn round(&mut self, from: usize, count: usize) -> Result<Round> {
+    /// Every kind of edit by itself after a pause, then some that do not count, then `count` edits of every kind in
+    /// turn, each until it is served; then as many back to back.
+    async fn round(&mut self, count: usize) -> Result<Round> {
         let mut round = Round::default();
-        let kinds = || Edit::ALL.into_iter().cycle();
-        for (number, edit) in (from..from + count).zip(kinds()) {
-            round
-                .edits
-                .push(self.edit(self.spread(number), edit).await?);
+        for edit in Edit::ALL {
+            tokio::time::sleep(REST).await;
+            let set = self.next_set();
+            round.firsts.push(self.edit(set, edit).await?);
+        }
+        let warm_up = WARM_UP * Edit::ALL.len();
+        for (number, edit) in Edit::ALL
+            .into_iter()
+            .cycle()
+            .take(warm_up + count)
+            .enumerate()
+        {
+            let set = self.next_set();
+            let edited = self.edit(set, edit).await?;
+            if number >= warm_up {
+                round.edits.push(edited);
+            }
             tokio::time::sleep(PAUSE).await;
         }
         let proxy = self.proxy_pid();
         let us = || (sys::own_cpu().as_secs_f64(), proc::cpu(proxy).as_secs_f64());
         let (begin, before) = (Instant::now(), us());
-        for (number, edit) in (from + count..from + 2 * count).zip(kinds()) {
-            let object = self.control.world.edit(self.spread(number), edit);
+        for edit in Edit::ALL.into_iter().cycle().take(count) {
+            let set = self.next_set();
+            let object = self.control.world.edit(set, edit);
             self.control.put(&[object])?;
             self.acked().await?;
         }
@@ -373,8 +394,10 @@ impl Part {
         Ok(round)
     }
 
-    /// The set of an edit: all over the namespaces.
-    fn spread(&self, number: usize) -> usize {
+    /// The set of the next edit: all over the namespaces.
+    fn next_set(&mut self) -> usize {
+        let number = self.made;
+        self.made += 1;
         number.wrapping_mul(7_919) % self.sets
     }
 

@@ -103,7 +103,7 @@ impl Launch {
             .arg(self.folder.join(format!("state-{}", self.name)));
         command.args(["--workers", "1", "--drain-seconds", &DRAIN.to_string()]);
         let log = self.folder.join(format!("{}.log", self.name));
-        Guarded::start_with(command, self.name, None, &log, Output::Null)
+        Guarded::start_with(command, self.name, &[], &log, Output::Null)
     }
 
     /// Whether it says that it is ready.

@@ -17,6 +17,7 @@ mod install;
 mod keys;
 mod latency;
 mod live_route;
+mod name_server;
 mod one_port;
 mod ownership;
 mod programmed;
@@ -102,6 +103,11 @@ pub(crate) fn all() -> Vec<Scenario> {
             Together,
             "one-port",
             one_port::kinds_and_tenants_share_one_port_by_name
+        ),
+        scenario!(
+            Together,
+            "name-server",
+            name_server::tcp_and_udp_of_one_port_are_a_name_server
         ),
         scenario!(
             Together,

@@ -1,0 +1,59 @@
+//! Memory of connections that do nothing.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+use super::{Bench, Place, Work, options, role, settle};
+use crate::client::Outcome;
+use crate::metric::{Figure, Load};
+use crate::peers::{Peer, Role};
+use crate::proc;
+
+impl Bench {
+    /// Connections that do nothing, in a process of its own, so that nothing is reused from the loads before.
+    pub(super) fn idle(&mut self, place: Place) -> Result<()> {
+        let running = self.start_one(place)?;
+        let pid = running.pid().context("nothing to measure")?;
+        settle(Some(pid));
+        let before = proc::memory(pid);
+        let count = match place.peer {
+            // Keeps descriptors back for pipes, and takes fewer connections for it.
+            Peer::HaproxySplice | Peer::HaproxyNextSplice => self.plan.sizes.idle / 4 * 3,
+            _ => self.plan.sizes.idle,
+        };
+        let own = ["idle".to_owned(), count.to_string()];
+        let work = Work::Client([options(place.group), own.to_vec()].concat());
+        let mut client = self.client(&running, &work)?;
+        let outcome: Outcome = client.line().map_err(|error| self.client_said(error))?;
+        settle(Some(pid));
+        let after = proc::memory(pid);
+        client.finish(Duration::from_secs(self.plan.limit))?;
+        ensure!(
+            outcome.connections == count,
+            "{} of {count} idle connections",
+            outcome.connections
+        );
+        let sockets = after.sockets.saturating_sub(before.sockets);
+        let each = match role(place.group) {
+            Role::Passthrough | Role::Terminate => 2,
+            // The backends' connections are in a pool.
+            Role::Http | Role::Https => 1,
+        };
+        ensure!(
+            sockets >= each * count as u64,
+            "the proxy holds only {sockets} sockets of {count} connections"
+        );
+        let grown = after.user.saturating_sub(before.user) as f64;
+        let pipes = after.pipes.saturating_sub(before.pipes) as f64;
+        let figures = [
+            (Figure::Memory, grown / count as f64 / 1e3),
+            (Figure::Pipes, pipes * 1e3 / count as f64),
+            (Figure::BaseMemory, before.user as f64 / 1e6),
+            (Figure::BaseResident, before.resident as f64 / 1e6),
+        ];
+        // Memory does not depend on what else the machine does.
+        self.add(place, Load::Idle, 0.0, &figures);
+        Ok(())
+    }
+}

@@ -1,0 +1,123 @@
+//! iperf3 through a TCP and a UDP listener of one port number: its client and server agree over TCP on what they
+//! measure, and measure it by datagrams.
+
+mod common;
+
+use std::io::{BufRead, BufReader};
+use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use common::*;
+use vestibule_proxy::limits::ProxyLimits;
+use vestibule_proxy::limits::UdpLimits;
+
+const TCP_BACKEND: &str = "team-a/iperf:5201";
+const UDP_BACKEND: &str = "team-a/iperf:5201/udp";
+/// Datagrams of one measurement, and bytes of each.
+const DATAGRAMS: u64 = 300;
+const LENGTH: u64 = 1200;
+/// Streams of a measurement, each of which is a session.
+const STREAMS: u64 = 3;
+
+/// iperf3's server, until this is dropped.
+struct Server {
+    address: SocketAddr,
+    child: Child,
+}
+
+impl Server {
+    fn start() -> Self {
+        // A port that was free may be taken by somebody else before the server has it: then it ends.
+        for _ in 0..20 {
+            let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
+            let address = tcp.local_addr().unwrap();
+            let Ok(udp) = UdpSocket::bind(address) else {
+                continue;
+            };
+            drop((tcp, udp));
+            let port = address.port().to_string();
+            let mut child = Command::new("iperf3")
+                .args([
+                    "--server",
+                    "--bind",
+                    "127.0.0.1",
+                    "--forceflush",
+                    "--port",
+                    &port,
+                ])
+                .stdout(Stdio::piped())
+                .stderr(Stdio::null())
+                .spawn()
+                .expect("iperf3 is installed (e2e/prepare packages)");
+            let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+            let mut lines_read = lines.by_ref().map_while(Result::ok);
+            if lines_read.any(|line| line.starts_with("Server listening")) {
+                // Whatever else it says is read, so that it is never kept from saying it.
+                std::thread::spawn(move || lines.map_while(Result::ok).for_each(drop));
+                return Self { address, child };
+            }
+            let _ = child.wait();
+        }
+        panic!("no free port");
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn iperf3_measures_datagrams_through_tcp_and_udp_of_one_number() {
+    let server = Server::start();
+    let limits = ProxyLimits {
+        access_log: false,
+        udp: UdpLimits {
+            idle: Duration::from_hours(1),
+            ..UdpLimits::default()
+        },
+        ..ProxyLimits::default()
+    };
+    let rig = Rig::start(&limits, |port| {
+        vec![
+            tcp(port, "control"),
+            tcp_route("control", 0, "control", &[(TCP_BACKEND, 1)]),
+            backend(TCP_BACKEND, &[server.address]),
+            udp(port, "data"),
+            udp_route("data", 0, "data", &[(UDP_BACKEND, 1)]),
+            backend(UDP_BACKEND, &[server.address]),
+        ]
+    });
+    let counted = |series: &str| {
+        let page = rig.plane.metrics.encode().unwrap();
+        value(&page, &format!("vestibule_proxy_{series}"))
+    };
+    // From the client to the server, and the other way round.
+    for direction in [None, Some("--reverse")] {
+        let port = rig.address.port().to_string();
+        let mut command = Command::new("iperf3");
+        command
+            .args(["--client", "127.0.0.1", "--port", &port, "--udp", "--json"])
+            .args(["--bitrate", "20M", "--length", &LENGTH.to_string()])
+            .args(["--blockcount", &DATAGRAMS.to_string()])
+            .args(["--parallel", &STREAMS.to_string()])
+            .args(direction)
+            .stdin(Stdio::null());
+        let output = tokio::task::spawn_blocking(move || command.output());
+        let output = within("iperf3", output).await.unwrap().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{direction:?}: {said}");
+        let said: serde_json::Value = serde_json::from_str(&said).unwrap();
+        let sum = &said["end"]["sum"];
+        let (sent, lost) = (&sum["packets"], &sum["lost_packets"]);
+        let arrived = sent.as_u64().unwrap() - lost.as_u64().unwrap();
+        // Where a queue is full, datagrams get lost. That some arrive says that they go the right way.
+        assert!(arrived > 0, "{direction:?}: {said:#}");
+        let streams = said["end"]["streams"].as_array().unwrap();
+        assert_eq!(streams.len() as u64, STREAMS, "{direction:?}: {said:#}");
+        assert!(counted("udp_sessions_total") >= STREAMS);
+    }
+}
