@@ -3,7 +3,7 @@
 //! A connection is served by hyper, HTTP/1.1 or HTTP/2, with bounds on everything that a client
 //! decides. A request passes `handle`: `authority` says which host it is for, `challenge` whether it is a CA's, [`crate::http_route`] which
 //! rule takes it and what is done to it, `exchange` gives it to a backend on a connection of the `pool`, and
-//! `record` is its log line. What a backend may have seen is tried again only as [`Repeat`] allows.
+//! `record` is its log line. What a backend may have seen is tried again only as [`Repeat`](crate::limits::Repeat) allows.
 
 mod activity;
 mod authority;
