@@ -11,7 +11,9 @@ mod tunnel;
 
 use std::future::Future;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use rustls::ServerConfig;
@@ -71,7 +73,7 @@ pub(crate) fn serve(
     permit: HelloPermit,
     beginning: Beginning,
 ) -> impl Future<Output = ()> + Send {
-    let opening = Box::pin(open(client, record, permit, beginning));
+    let opening = Opening::Begins(Box::pin(open(client, record, permit, beginning)));
     async move {
         let Some(Open {
             mut client,
@@ -114,6 +116,38 @@ pub(crate) fn serve(
     }
 }
 
+/// What the beginning of a connection comes to.
+enum Opened {
+    Relayed(Open),
+    /// What serves the connection to its end, in a box without what the beginning needed.
+    Otherwise(Pin<Box<dyn Future<Output = ()> + Send>>),
+    Ended,
+}
+
+/// A connection until it is relayed, or to its end if it is served otherwise. Not an async function, in which what was
+/// opened would have its room beside what serves it.
+enum Opening {
+    Begins(Pin<Box<dyn Future<Output = Opened> + Send>>),
+    Otherwise(Pin<Box<dyn Future<Output = ()> + Send>>),
+}
+
+impl Future for Opening {
+    type Output = Option<Open>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Open>> {
+        loop {
+            match &mut *self {
+                Self::Begins(beginning) => match ready!(beginning.as_mut().poll(cx)) {
+                    Opened::Relayed(open) => return Poll::Ready(Some(open)),
+                    Opened::Otherwise(rest) => *self = Self::Otherwise(rest),
+                    Opened::Ended => return Poll::Ready(None),
+                },
+                Self::Otherwise(rest) => return rest.as_mut().poll(cx).map(|()| None),
+            }
+        }
+    }
+}
+
 /// A connection that is ready to be relayed.
 struct Open {
     client: TcpStream,
@@ -147,17 +181,17 @@ enum Step {
     NoChallenge,
 }
 
-/// Opens a connection that is relayed, or serves one that is not.
+/// Does what a connection begins with.
 async fn open(
     mut client: TcpStream,
     mut record: ConnectionRecord,
     permit: HelloPermit,
     beginning: Beginning,
-) -> Option<Open> {
+) -> Opened {
     let step = begin(&mut client, &mut record, permit, &beginning).await;
     let begun = match step {
         Ok(Step::Relay(backend, kind, ending)) => {
-            return Some(Open {
+            return Opened::Relayed(Open {
                 client,
                 backend,
                 record,
@@ -165,24 +199,21 @@ async fn open(
                 ending,
             });
         }
-        // It has buffers of rustls', so that what the phases before it leave is nothing beside them.
         Ok(Step::Reencrypt(backend, session)) => {
-            Box::pin(reencrypt(client, backend, session, record)).await;
-            return None;
+            return Opened::Otherwise(Box::pin(reencrypt(client, backend, session, record)));
         }
         Ok(Step::Originate(backend, first)) => {
-            Box::pin(originate(client, backend, first, record)).await;
-            return None;
+            return Opened::Otherwise(Box::pin(originate(client, backend, first, record)));
         }
         Ok(Step::Challenge(challenge, replay, permit)) => {
             Box::pin(challenge::answer(client, challenge, replay, &mut record)).await;
             drop(permit);
-            return None;
+            return Opened::Ended;
         }
         Ok(Step::NoChallenge) => {
             record.reason = CloseReason::NoChallenge;
             challenge::refuse_tls(client).await;
-            return None;
+            return Opened::Ended;
         }
         Ok(Step::Http(head, version, permit)) => {
             Ok(Begun::plain(client, (head, version), record, permit))
@@ -201,10 +232,12 @@ async fn open(
         }
     };
     match begun {
-        Ok(begun) => Box::pin(http::serve(begun)).await,
-        Err((mut record, reason)) => record.reason = reason,
+        Ok(begun) => Opened::Otherwise(Box::pin(http::serve(begun))),
+        Err((mut record, reason)) => {
+            record.reason = reason;
+            Opened::Ended
+        }
     }
-    None
 }
 
 /// Reads what the connection begins with: a PROXY header where one is expected, then TLS or a request. All of it within
@@ -364,6 +397,8 @@ fn handshake_failed(error: &HandshakeError) -> CloseReason {
 mod tests {
     use std::net::Ipv4Addr;
 
+    use tokio::io::AsyncWriteExt;
+
     use super::*;
     use crate::bind::BindKey;
     use crate::limits::ProxyLimits;
@@ -371,7 +406,28 @@ mod tests {
     use crate::plane::DataPlane;
 
     #[tokio::test]
+    async fn what_a_connection_begins_with_is_gone_while_http_is_served() {
+        let (mut client, accepted, record, permit) = connection().await;
+        client.write_all(b"GET / HTTP/1.1\r\n").await.unwrap();
+        let mut beginning = Beginning::default();
+        beginning.layer = Layer::Plain;
+        let Opened::Otherwise(rest) = open(accepted, record, permit, beginning).await else {
+            panic!("HTTP is served");
+        };
+        let size = size_of_val(&*rest);
+        assert!(size <= 1024, "{size} bytes beside what hyper has");
+    }
+
+    #[tokio::test]
     async fn an_idle_connection_is_small() {
+        let (_client, accepted, record, permit) = connection().await;
+        let future = serve(accepted, record, permit, Beginning::default());
+        let size = size_of_val(&future);
+        assert!(size <= 512, "{size} bytes per connection");
+    }
+
+    /// A client, and what a worker has of it once it was accepted.
+    async fn connection() -> (TcpStream, TcpStream, ConnectionRecord, HelloPermit) {
         let plane = Arc::new(DataPlane::new(
             Arc::default(),
             Arc::new(Metrics::new()),
@@ -380,12 +436,10 @@ mod tests {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (client, accepted) = tokio::join!(TcpStream::connect(address), listener.accept());
-        let (_client, (accepted, peer)) = (client.unwrap(), accepted.unwrap());
+        let (client, (accepted, peer)) = (client.unwrap(), accepted.unwrap());
         let bind = BindKey::tcp(Ipv4Addr::LOCALHOST.into(), 443);
         let record = ConnectionRecord::new(Arc::clone(&plane), peer, bind);
         let permit = plane.permit(peer.ip()).unwrap();
-        let future = serve(accepted, record, permit, Beginning::default());
-        let size = size_of_val(&future);
-        assert!(size <= 512, "{size} bytes per connection");
+        (client, accepted, record, permit)
     }
 }

@@ -40,7 +40,7 @@ pub(crate) fn rouse() {
     }
 }
 
-/// Does it each time that this is told, for ever. To run once per worker thread.
+/// Rouses the connections of this thread at each change, for ever. To run once per worker thread.
 pub(crate) async fn rouse_at_each(mut change: watch::Receiver<()>) {
     while change.changed().await.is_ok() {
         rouse();

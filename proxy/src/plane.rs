@@ -57,8 +57,8 @@ pub struct DataPlane {
     leaving: AtomicBool,
     /// Cancelled when this proxy stops accepting.
     closing: CancellationToken,
-    /// The same for connections, which ask each time that they are polled: a token costs two locks that all workers
-    /// share.
+    /// Whether that is cancelled, for connections, which ask each time that they are polled: the token would cost them
+    /// two locks that all workers share.
     is_closing: AtomicBool,
     /// This proxy closes connections without a request, too.
     is_closing_idle: AtomicBool,
@@ -131,8 +131,8 @@ impl DataPlane {
 
     /// Stops accepting.
     pub(crate) fn close(&self) {
-        self.closing.cancel();
         self.is_closing.store(true, Ordering::Release);
+        self.closing.cancel();
         self.rouse();
     }
 

@@ -18,14 +18,16 @@ const MANY: usize = 200;
 /// How often something of each kind is tried after each edit of TCP, UDP and gRPC at least.
 const TRIES: usize = 10;
 
+/// A number by name. One that is mistyped must not be another run.
+fn number(name: &str) -> Option<u64> {
+    let text = std::env::var(name).ok()?;
+    Some(text.parse().unwrap())
+}
+
 /// Random histories under load. `VESTIBULE_EDITS` says how many edits have to be followed by many answers, and
 /// `VESTIBULE_EDITS_SEED` which history it is.
 #[test]
 fn each_answer_is_of_one_configuration() {
-    let number = |name: &str| {
-        let text = std::env::var(name).ok()?;
-        Some(text.parse::<u64>().unwrap())
-    };
     let edits = number("VESTIBULE_EDITS").map(|edits| usize::try_from(edits).unwrap());
     let edits = edits.unwrap_or(EVERYDAY);
     let seed = number("VESTIBULE_EDITS_SEED").unwrap_or_else(|| RandomState::new().hash_one(0));
@@ -54,7 +56,6 @@ fn each_answer_is_of_one_configuration() {
 /// The same of TCP and UDP ports and of gRPC. `VESTIBULE_EDITS` and `VESTIBULE_EDITS_SEED` count here as well.
 #[tokio::test(flavor = "multi_thread")]
 async fn each_answer_by_a_port_or_a_call_is_of_one_configuration() {
-    let number = |name: &str| std::env::var(name).ok()?.parse::<u64>().ok();
     let edits = number("VESTIBULE_EDITS").map(|edits| usize::try_from(edits).unwrap());
     let edits = edits.unwrap_or(EVERYDAY / 2);
     let seed = number("VESTIBULE_EDITS_SEED").unwrap_or_else(|| RandomState::new().hash_one(0));

@@ -8,7 +8,8 @@
 //! that is one room, and no ring.
 //!
 //! Re-exports are looked through: a path counts for the module that defines what it names, so moving a name to
-//! another door does not hide a ring.
+//! another door does not hide a ring. Methods are not seen: a room that calls a method which another one defines for a type
+//! leads there without a path.
 
 mod modules;
 mod tokens;

@@ -1,6 +1,11 @@
 //! Owns reading the hello of a connection.
 
-use tokio::io::AsyncReadExt;
+use std::future::poll_fn;
+use std::mem::MaybeUninit;
+use std::pin::Pin;
+use std::task::{Poll, ready};
+
+use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::TcpStream;
 
 use crate::close_reason::CloseReason;
@@ -19,23 +24,24 @@ pub(super) async fn read(
         }
     }
     drop(first);
-    let mut chunk = [0; 4096];
     loop {
-        let read = client
-            .read(&mut chunk)
-            .await
-            .map_err(|_| CloseReason::ClientReset)?;
-        if read == 0 {
-            return Err(if reader.is_empty() {
-                CloseReason::ClientSilent
-            } else {
-                CloseReason::HelloIncomplete
+        let progress = poll_fn(|cx| {
+            // Not across an await: every connection would have room for it while it waits, and copy that when it begins.
+            let mut space = [MaybeUninit::uninit(); 4096];
+            let mut chunk = ReadBuf::uninit(&mut space);
+            let read = ready!(Pin::new(&mut *client).poll_read(cx, &mut chunk));
+            let pushed = read.map(|()| match chunk.filled() {
+                [] => None,
+                bytes => Some(reader.push(bytes)),
             });
-        }
-        match reader.push(chunk.get(..read).unwrap_or_default()) {
-            Progress::NeedMore => {}
-            Progress::Hello(hello) => return Ok(hello),
-            Progress::Rejected(rejection) => return Err(rejection.into()),
+            Poll::Ready(pushed)
+        });
+        match progress.await.map_err(|_| CloseReason::ClientReset)? {
+            None if reader.is_empty() => return Err(CloseReason::ClientSilent),
+            None => return Err(CloseReason::HelloIncomplete),
+            Some(Progress::NeedMore) => {}
+            Some(Progress::Hello(hello)) => return Ok(hello),
+            Some(Progress::Rejected(rejection)) => return Err(rejection.into()),
         }
     }
 }

@@ -23,7 +23,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 
 use super::H2;
 use super::body::{Upload, UploadState};
-use super::headers::take_trailers;
+use super::headers::{detach, take_trailers};
 use super::pool::{self, Key, Lease, One, Sender, Turn};
 use super::retries::Retries;
 use super::throttle::{Throttle, Throttled};
@@ -470,6 +470,8 @@ impl Exchange<'_> {
                 for name in [HOST, CONNECTION, UPGRADE] {
                     headers.remove(name);
                 }
+                // h2 keeps fields for as long as the connection stands, to send them as one number the next time.
+                detach(headers);
                 if self.grpc {
                     take_trailers(headers);
                 }

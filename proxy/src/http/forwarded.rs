@@ -46,9 +46,10 @@ impl HopInfo {
             ForwardedHeader::Forwarded => Self::forwarded(headers, trust, peer),
         };
         Some(Self {
+            // Copied: the log keeps it for as long as the request takes, and the head should be gone by then.
             request_id: only(headers, &X_REQUEST_ID)
                 .filter(|id| is_request_id(id.as_bytes()))
-                .cloned(),
+                .and_then(|id| HeaderValue::from_bytes(id.as_bytes()).ok()),
             ..of_list
         })
     }

@@ -82,6 +82,7 @@ pub(super) fn handle(
             Ok(Outcome::Upgrade(response, tunnel)) => {
                 record.status = response.status();
                 record.reason = "Upgraded";
+                record.detach();
                 shared.activity.upgrade();
                 let (client, backend) = tunnel;
                 *shared.tunnel.lock() = Some(Box::new(Tunnel {

@@ -123,6 +123,12 @@ impl RequestRecord {
         self.request_id.get_or_insert_with(request_id).clone()
     }
 
+    /// Lets go of what it shares with other requests, before it is kept for as long as a tunnel stands.
+    pub(super) fn detach(&mut self) {
+        let id = self.request_id.take();
+        self.request_id = id.and_then(|id| HeaderValue::from_bytes(id.as_bytes()).ok());
+    }
+
     /// Takes note of how a call ended, from the head of its answer or the trailers.
     pub(super) fn note_grpc_status(&mut self, fields: &HeaderMap) {
         if self.call.is_some() {

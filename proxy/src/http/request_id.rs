@@ -8,7 +8,7 @@ use hyper::header::HeaderValue;
 /// Random bytes of an ID.
 const BYTES: usize = 16;
 /// IDs that are made at once: a draw of random bytes costs a hundred times what it takes to copy them out. One that is
-/// kept keeps the text of all of them.
+/// kept keeps the text of all of them, 2 KiB.
 const MADE: usize = 64;
 
 thread_local! {

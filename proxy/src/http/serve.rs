@@ -94,7 +94,7 @@ pub(crate) async fn serve(begun: Begun) {
     let ended = match version {
         Version::One => {
             let mut builder = http1::Builder::new();
-            // hyper has room for so many on the stack, and prepares it anew for each head if it is told how many.
+            // If hyper is told a number, it fills an array for each head. It has one for this number anyway.
             if limits.fields != HYPER_FIELDS {
                 builder.max_headers(limits.fields);
             }

@@ -72,7 +72,7 @@ impl Throttle {
 
 /// A connection that is read as its throttle says.
 pub(super) struct Throttled<S> {
-    /// Its limit is that of one read.
+    /// Its limit is set before each read, and is never 0, which would be taken for the end of the stream.
     stream: Take<S>,
     throttle: Arc<Throttle>,
 }

@@ -221,8 +221,8 @@ impl UdpListener {
 
     /// Runs a session's task, and puts it into the table.
     fn keep(&self, key: SessionKey, session: Arc<Session>, looked: Generation) {
-        let mut sessions = self.sessions.lock();
-        let number = sessions.next_number();
+        let number = self.sessions.lock().next_number();
+        // Without the lock, which dropping the task takes.
         let task = tokio::spawn({
             let session = Arc::clone(&session);
             let entry = TableEntry {
@@ -241,8 +241,7 @@ impl UdpListener {
             task: task.abort_handle(),
             looked,
         };
-        let before = sessions.insert(key, handle);
-        drop(sessions);
+        let before = self.sessions.lock().insert(key, handle);
         // There is none: the client had no session.
         drop(before);
     }

@@ -427,13 +427,20 @@ pub(crate) fn nobody() -> SocketAddr {
     listener.local_addr().unwrap()
 }
 
-/// An address at which nobody listens, and nobody can begin to.
+/// An address at which nobody listens, and nobody can begin to, be it for connections or for datagrams.
 pub(crate) fn refusing() -> SocketAddr {
-    let socket = tokio::net::TcpSocket::new_v4().unwrap();
-    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
-    let address = socket.local_addr().unwrap();
-    std::mem::forget(socket);
-    address
+    loop {
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let address = socket.local_addr().unwrap();
+        let Ok(datagrams) = std::net::UdpSocket::bind(address) else {
+            continue;
+        };
+        // A socket that is connected to itself takes from nobody else, and so the kernel says that nobody is there.
+        datagrams.connect(address).unwrap();
+        std::mem::forget((socket, datagrams));
+        return address;
+    }
 }
 
 /// Reads to the end; `Err` is a reset.

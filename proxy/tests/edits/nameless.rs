@@ -27,7 +27,7 @@ use super::bed::Reserved;
 use super::history::Random;
 use super::ledger::{Config, Ledger, difference};
 use crate::common::web::{backend_of, calls, grpc_route, serve_http, to};
-use crate::common::{PATIENCE, Rig, backend, echo, http, nobody, serve, tcp, tcp_route};
+use crate::common::{PATIENCE, Rig, backend, echo, http, refusing, serve, tcp, tcp_route};
 use crate::common::{udp, udp_route, within};
 
 /// Servers of each kind. The first two are endpoints of one backend, the others of another one.
@@ -122,7 +122,10 @@ impl Servers {
                 }
             });
         }
-        Self { of, dead: nobody() }
+        Self {
+            of,
+            dead: refusing(),
+        }
     }
 
     /// Which server has this address.

@@ -22,7 +22,7 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::common::acme::ChallengeCertificate;
 use crate::common::web::serve_http;
-use crate::common::{nobody, provider, serve};
+use crate::common::{provider, refusing, serve};
 use crate::pki::{Authority, Leaf};
 
 /// Names that are in the certificate of every backend over TLS.
@@ -130,7 +130,7 @@ impl Props {
         }
         Self {
             servers,
-            dead: nobody(),
+            dead: refusing(),
             authorities,
             clients,
             leaves: listeners,

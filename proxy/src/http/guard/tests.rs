@@ -229,6 +229,35 @@ fn request() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
+/// The classes in words of their own: runs of bytes and single ones ask the same table, so nothing else would tell.
+#[test]
+fn targets_and_values_are_made_of_these_bytes_and_no_others() {
+    for byte in 0..=u8::MAX {
+        let is_refused = |before: &[u8], behind: &[u8]| {
+            let bytes = [before, &[byte], behind].concat();
+            Guard::new().check(&bytes).stopped.is_some()
+        };
+        let in_target = (0x21..=0x7e).contains(&byte) && byte != b'#';
+        // A space ends the target, and what is behind it is no version.
+        assert_eq!(
+            is_refused(b"GET /a", b"a"),
+            !in_target,
+            "{byte} in a target"
+        );
+        let in_value = byte == b'\t' || (byte >= 0x20 && byte != 0x7f);
+        let before = b"GET / HTTP/1.1\r\nx: a";
+        assert_eq!(is_refused(before, b"a"), !in_value, "{byte} in a value");
+        let in_name = byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+        let before = b"GET / HTTP/1.1\r\nx";
+        let ends = byte == b':';
+        assert_eq!(
+            is_refused(before, b"a"),
+            !in_name && !ends,
+            "{byte} in a name"
+        );
+    }
+}
+
 proptest! {
     #[test]
     fn valid_requests_pass_in_any_pieces(

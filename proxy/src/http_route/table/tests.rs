@@ -52,6 +52,12 @@ fn of(text: &str) -> Match {
     of
 }
 
+#[test]
+fn a_route_says_of_which_kind_it_is() {
+    assert_eq!(route("calls", 0, &["@shop.Cart/Add"]).kind(), "GRPCRoute");
+    assert_eq!(route("pages", 0, &["/"]).kind(), "HTTPRoute");
+}
+
 /// A route with one rule per text; commas separate the matches of a rule.
 fn route(name: &str, created: i64, rules: &[&str]) -> Arc<HttpRoute> {
     route_of("team-a", name, created, rules)
