@@ -117,6 +117,10 @@ pub(crate) fn serve(
 }
 
 /// What the beginning of a connection comes to.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "it is taken apart at once, and a box would cost every connection that is relayed"
+)]
 enum Opened {
     Relayed(Open),
     /// What serves the connection to its end, in a box without what the beginning needed.
