@@ -54,7 +54,7 @@ impl Server {
                 .spawn()
                 .expect("iperf3 is installed (e2e/prepare packages)");
             let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-            let (told, listens) = mpsc::channel();
+            let (told, listens) = mpsc::sync_channel(16);
             // Whatever else it says is read, so that it is never kept from saying it.
             std::thread::spawn(move || {
                 let lines = lines.map_while(Result::ok);
