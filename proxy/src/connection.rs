@@ -415,7 +415,10 @@ mod tests {
         client.write_all(b"GET / HTTP/1.1\r\n").await.unwrap();
         let mut beginning = Beginning::default();
         beginning.layer = Layer::Plain;
-        let Opened::Otherwise(rest) = open(accepted, record, permit, beginning).await else {
+        let opening = open(accepted, record, permit, beginning);
+        let size = size_of_val(&opening);
+        assert!(size <= 8 * 1024, "{size} bytes until the hello is there");
+        let Opened::Otherwise(rest) = opening.await else {
             panic!("HTTP is served");
         };
         let size = size_of_val(&*rest);
