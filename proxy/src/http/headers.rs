@@ -323,10 +323,15 @@ pub(super) fn set_forwarded(headers: &mut HeaderMap, info: &ForwardedInfo<'_>) {
 /// for as long as the client does not take the head.
 pub(super) fn detach(headers: &mut HeaderMap) {
     for value in headers.values_mut() {
-        if let Ok(copied) = HeaderValue::from_bytes(value.as_bytes()) {
+        if let Some(copied) = copied(value) {
             *value = copied;
         }
     }
+}
+
+/// A value that shares no memory with this one.
+pub(super) fn copied(value: &HeaderValue) -> Option<HeaderValue> {
+    HeaderValue::from_bytes(value.as_bytes()).ok()
 }
 
 #[cfg(test)]

@@ -18,6 +18,7 @@ use super::body::UploadState;
 use super::download::Download;
 use super::exchange::Trace;
 use super::forwarded::HopInfo;
+use super::headers;
 use super::request_id;
 use super::shared::Shared;
 use super::timeouts::{Allowed, AnswerCut, Late, Watch};
@@ -125,8 +126,7 @@ impl RequestRecord {
 
     /// Lets go of what it shares with other requests, before it is kept for as long as a tunnel stands.
     pub(super) fn detach(&mut self) {
-        let id = self.request_id.take();
-        self.request_id = id.and_then(|id| HeaderValue::from_bytes(id.as_bytes()).ok());
+        self.request_id = self.request_id.as_ref().and_then(headers::copied);
     }
 
     /// Takes note of how a call ended, from the head of its answer or the trailers.

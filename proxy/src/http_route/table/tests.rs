@@ -153,20 +153,24 @@ fn the_order_of_the_api_within_a_hostname() {
             let request = request(asked);
             of(rule).accepts(&View::new(&request, None, HostnameGuard::OPEN))
         });
-        let first = first.unwrap();
-        let one = table(&[("", "", route("r", 0, &rules))]);
-        let expected = rules.len() - 1 - first;
-        assert_eq!(select(&one, "h", asked), format!("r/{expected}"));
-        let many: Vec<Attached<'_>> = rules
-            .iter()
-            .enumerate()
-            .map(|(index, rule)| {
-                let created = i64::try_from(index).unwrap();
-                ("", "", route(&format!("r{index}"), created, &[rule]))
-            })
-            .collect();
-        assert_eq!(select(&table(&many), "h", asked), format!("r{expected}/0"));
+        let expected = rules.len() - 1 - first.unwrap();
+        assert_takes(&rules, expected, asked);
     }
+}
+
+/// Asserts which rule takes a request: of one route, and of routes with one rule each, the first of which is the oldest.
+fn assert_takes(rules: &[&str], expected: usize, asked: &str) {
+    let one = table(&[("", "", route("r", 0, rules))]);
+    assert_eq!(select(&one, "h", asked), format!("r/{expected}"));
+    let many: Vec<Attached<'_>> = rules
+        .iter()
+        .enumerate()
+        .map(|(index, rule)| {
+            let created = i64::try_from(index).unwrap();
+            ("", "", route(&format!("r{index}"), created, &[rule]))
+        })
+        .collect();
+    assert_eq!(select(&table(&many), "h", asked), format!("r{expected}/0"));
 }
 
 /// A call of gRPC.
@@ -201,18 +205,7 @@ fn the_order_of_the_api_among_methods() {
         let chosen = &ordered[ordered.len() - length..];
         let mut rules: Vec<&str> = chosen.to_vec();
         rules.reverse();
-        let expected = rules.len() - 1;
-        let one = table(&[("", "", route("r", 0, &rules))]);
-        assert_eq!(select(&one, "h", &asked), format!("r/{expected}"));
-        let many: Vec<Attached<'_>> = rules
-            .iter()
-            .enumerate()
-            .map(|(index, rule)| {
-                let created = i64::try_from(index).unwrap();
-                ("", "", route(&format!("r{index}"), created, &[rule]))
-            })
-            .collect();
-        assert_eq!(select(&table(&many), "h", &asked), format!("r{expected}/0"));
+        assert_takes(&rules, rules.len() - 1, &asked);
     }
     // What does not fit is passed over.
     let routes = [
