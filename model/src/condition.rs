@@ -170,6 +170,9 @@ named! {
         IssuerNotAllowed,
         /// Several TCPRoutes or UDPRoutes are attached to a listener, and the oldest has all of it.
         ListenerShared,
+        /// The Gateway's own listener without names, to which the TCPRoute or UDPRoute is attached, belongs to another
+        /// namespace.
+        PortConflict,
         /// No backend may have these endpoints.
         EndpointNotAllowed,
         /// The object cannot be decoded.

@@ -5,6 +5,7 @@
 
 mod names;
 mod ownership;
+mod port_routes;
 mod preview;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -65,6 +66,7 @@ pub struct Affected {
 impl Affected {
     fn on_port(&mut self, at: &PortKey, changed: Changed) {
         self.listeners.extend(changed.listeners);
+        self.routes.extend(changed.routes);
         let overlaps = changed.overlaps.into_iter();
         self.overlaps
             .extend(overlaps.map(|names| (at.clone(), names)));
@@ -91,6 +93,8 @@ pub struct Merge {
     named: BTreeMap<ParentKey, (ObjectName, BTreeSet<ListenerKey>)>,
     /// Where each route asks for names.
     asking: BTreeMap<ObjectKey, BTreeSet<(ObjectName, NameSource)>>,
+    /// On which ports of Gateways each TCPRoute or UDPRoute is attached to a listener of the Gateway itself.
+    on_ports: BTreeMap<ObjectKey, BTreeSet<PortKey>>,
     /// Most names of a namespace on a Gateway, where no grant says otherwise.
     names_per_namespace: Option<u32>,
     /// Whoever is to hold a name counts as its holder.
@@ -409,9 +413,9 @@ impl Merge {
             if let Some(old) = kept.filter(|old| *old != key) {
                 self.retract(&old, &listener, affected);
             }
-            let port = self.ports.entry(key.clone()).or_default();
-            if port.claim(&listener) != Some(&claim) {
-                affected.on_port(&key, port.insert(claim));
+            let port = self.ports.get(&key);
+            if port.and_then(|port| port.claim(&listener)) != Some(&claim) {
+                self.change_port(&key, affected, |port| port.insert(claim));
                 affected.claims.insert(ClaimKey::port(&key));
             }
             after.insert(listener, key);
@@ -426,13 +430,8 @@ impl Merge {
     }
 
     fn retract(&mut self, key: &PortKey, listener: &ListenerKey, affected: &mut Affected) {
-        if let Some(port) = self.ports.get_mut(key) {
-            affected.on_port(key, port.remove(listener));
-            affected.claims.insert(ClaimKey::port(key));
-            if port.is_empty() {
-                self.ports.remove(key);
-            }
-        }
+        self.change_port(key, affected, |port| port.remove(listener));
+        affected.claims.insert(ClaimKey::port(key));
     }
 }
 

@@ -6,6 +6,7 @@
 //! its port speaks while nobody else is there.
 
 mod judge;
+mod routes;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -14,11 +15,13 @@ use std::sync::Arc;
 use crate::claim::Holder;
 use crate::conflict::{Claim, Precedence};
 use crate::hostname::HostPattern;
-use crate::key::ListenerKey;
+use crate::key::{ListenerKey, ObjectKey};
 use crate::protocol::Group;
 use crate::reversed::Patterns;
 
 pub use judge::PortClaimState;
+pub use routes::PortDecision;
+use routes::PortRoutes;
 
 /// Whose verdict a change of a port may have changed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -28,6 +31,8 @@ pub struct Changed {
     /// TLS listeners for these names came to be in force, or no longer are. So [`PortClaims::overlaps`] may say
     /// something else of listeners for *other* names, of which there may be very many; nothing else about them changed.
     pub overlaps: BTreeSet<HostPattern>,
+    /// These TCPRoutes or UDPRoutes on the Gateway's own listener may, or may no longer, have what comes there.
+    pub routes: BTreeSet<ObjectKey>,
 }
 
 /// A TLS listener whose names overlap with some others: where a look at all of these goes on.
@@ -80,6 +85,8 @@ pub struct PortClaims {
     groups: BTreeMap<Group, usize>,
     /// Who holds the port.
     holder: Option<(Arc<str>, Group)>,
+    /// What is attached to the Gateway's own listener, where the port alone selects a route.
+    routes: PortRoutes,
 }
 
 /// What holds for the port as a whole. A claim's verdict depends on it and on the claim's bucket.
@@ -97,7 +104,7 @@ impl PortClaims {
     /// Whether nobody claims or holds anything.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.claims.is_empty() && self.holder.is_none()
+        self.claims.is_empty() && self.holder.is_none() && self.routes.is_empty()
     }
 
     /// Adds a claim, in place of the listener's former one, and returns whose verdict may have changed, its own
@@ -106,9 +113,10 @@ impl PortClaims {
         let mut affected = self.remove(&claim.listener);
         affected.listeners.insert(claim.listener.clone());
         let (group, names) = (claim.protocol.group(), claim.names().clone());
-        let before = self.port_state();
+        let (before, routes) = (self.port_state(), self.routes_state());
         self.add(claim);
         self.settle(group, &names, &before, &mut affected);
+        affected.routes.extend(self.routes_unless(&routes));
         affected
     }
 
@@ -119,22 +127,27 @@ impl PortClaims {
             return affected;
         };
         let (group, names) = (claim.protocol.group(), claim.names().clone());
-        let before = self.port_state();
+        let (before, routes) = (self.port_state(), self.routes_state());
         self.take(listener);
         self.settle(group, &names, &before, &mut affected);
+        affected.routes = self.routes_unless(&routes);
         affected
     }
 
-    /// Records who holds the port, and returns the listeners whose verdict may have changed. A holder of which it is
-    /// not known what the port speaks holds nothing.
-    pub fn hold(&mut self, holder: Option<&Holder>) -> BTreeSet<ListenerKey> {
-        let before = self.port_state();
+    /// Records who holds the port, and returns whose verdict may have changed. A holder of which it is not known what
+    /// the port speaks holds nothing.
+    pub fn hold(&mut self, holder: Option<&Holder>) -> Changed {
+        let (before, routes) = (self.port_state(), self.routes_state());
         self.holder = holder.and_then(|holder| Some((holder.namespace.clone(), holder.speaks?)));
-        if self.port_state() == before {
-            return BTreeSet::new();
+        let mut affected = Changed {
+            routes: self.routes_unless(&routes),
+            ..Changed::default()
+        };
+        if self.port_state() != before {
+            self.update_all_in_force();
+            affected.listeners = self.claims.keys().cloned().collect();
         }
-        self.update_all_in_force();
-        self.claims.keys().cloned().collect()
+        affected
     }
 
     /// Who holds the port.

@@ -5,16 +5,19 @@ mod common;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use common::grants::hostname_grant;
 use common::*;
-use vestibule_model::condition::{ConditionType, Truth};
+use vestibule_model::claim::ClaimKey;
+use vestibule_model::condition::{ConditionType, Reason, Truth};
 use vestibule_model::gateway::Listener;
-use vestibule_model::key::{Kind, ObjectKey};
+use vestibule_model::key::{Kind, ObjectKey, ObjectName, PortKey};
 use vestibule_model::object::Object;
-use vestibule_model::protocol::{Port, Protocol, Transport};
+use vestibule_model::protocol::{Group, Port, Protocol, Transport};
 use vestibule_model::reference::{BackendRef, ParentRef};
-use vestibule_model::selector::NamespaceScope;
+use vestibule_model::selector::{LabelSelector, NamespaceScope, Requirement};
 use vestibule_operator::translate::{
-    Assigned, Change, DesiredPort, DesiredService, GatewayService, Status, Translator,
+    Assigned, Change, ClaimMode, ClaimState, DesiredPort, DesiredService, GatewayService, Settings,
+    Status, Translator,
 };
 use vestibule_stream::proto::{self, resource};
 use vestibule_stream::{ResourceKey, ResourceKind};
@@ -545,4 +548,211 @@ fn a_backend_policy_is_no_matter_of_datagrams() {
         assert_eq!(backend.tls.is_some(), over_tcp);
         assert_eq!(translator.statuses().contains_key(&of_policy), over_tcp);
     }
+}
+
+/// A Gateway with an own listener of this transport that takes the routes of red, blue and green, whose claims are
+/// recorded when the test says so.
+fn with_own_listener(by: Transport) -> Translator {
+    let mut translator = Translator::new(Settings {
+        claims: ClaimMode::Recorded,
+        ..settings()
+    });
+    translator.apply([our_class(), own_listener(by, NamespaceScope::All)].map(Change::Put));
+    translator
+}
+
+fn own_listener(by: Transport, routes: NamespaceScope) -> Object {
+    let mut own = listener("own", 5432, protocol(by), "", None);
+    own.allowed_namespaces = routes;
+    gateway("one", vec![own], NamespaceScope::Same)
+}
+
+fn on_own(by: Transport, namespace: &str, created: i64) -> Change {
+    let parents = vec![parent("Gateway", Some("platform"), "one", None)];
+    let backends = vec![backend(namespace, "db", 1, 1)];
+    let of = (namespace, "db", created);
+    Change::Put(port_route(by, of, parents, backends))
+}
+
+fn claim_of(by: Transport) -> ClaimKey {
+    ClaimKey::port(&PortKey {
+        gateway: ObjectName::new("platform", "one"),
+        port: port(5432),
+        transport: by,
+    })
+}
+
+/// Writes down who is to hold the port, as the leader does.
+fn record(translator: &mut Translator, by: Transport) -> String {
+    let key = claim_of(by);
+    let Some(ClaimState::Wanted(holder)) = translator.claim_states().get(&key) else {
+        panic!("nobody asks: {:?}", translator.claim_states().get(&key));
+    };
+    let holder = holder.clone();
+    assert_eq!(holder.speaks, Some(Group::Raw));
+    let recorded = BTreeMap::from([(key, Some(holder.clone()))]);
+    translator.apply([Change::Claims(recorded)]);
+    holder.namespace.to_string()
+}
+
+fn let_go(translator: &mut Translator, by: Transport) {
+    let nobody = BTreeMap::from([(claim_of(by), None)]);
+    translator.apply([Change::Claims(nobody)]);
+}
+
+/// The namespaces whose routes the proxies have.
+fn served(translator: &Translator, by: Transport) -> Vec<&'static str> {
+    let of = ["platform", "red", "blue", "green"].into_iter();
+    of.filter(|of| held_of(translator, by, of, "db").is_some())
+        .collect()
+}
+
+/// Truth, reason and message of Accepted of a namespace's route on the Gateway's own listener.
+fn on_own_accepted(
+    translator: &Translator,
+    by: Transport,
+    namespace: &str,
+) -> (Truth, Reason, String) {
+    let key = key(Kind::of_port_route(by), namespace, "db");
+    let Some(Status::Route(status)) = translator.statuses().get(&key) else {
+        panic!("no status");
+    };
+    let mut conditions = status.parents.iter().flat_map(|parent| &parent.conditions);
+    let accepted = conditions.find(|of| of.kind == ConditionType::Accepted);
+    let accepted = accepted.expect("a condition");
+    (accepted.truth, accepted.reason, accepted.message.clone())
+}
+
+/// An older route that is edited, or restored, does not take the port of the team that serves it.
+#[test]
+fn a_port_of_the_gateway_stays_with_the_namespace_that_serves_it() {
+    for by in Transport::ALL {
+        let mut translator = with_own_listener(by);
+        translator.apply([on_own(by, "red", 5)]);
+        assert_eq!(served(&translator, by), [""; 0], "it is not recorded yet");
+        assert_eq!(on_own_accepted(&translator, by, "red").0, Truth::True);
+        assert_eq!(record(&mut translator, by), "red");
+        assert_eq!(served(&translator, by), ["red"]);
+
+        translator.apply([on_own(by, "blue", 1)]);
+        translator.apply([on_own(by, "green", 9)]);
+        translator.apply([on_own(by, "blue", 2)]);
+        assert_eq!(served(&translator, by), ["red"]);
+        for loser in ["blue", "green"] {
+            let (truth, reason, message) = on_own_accepted(&translator, by, loser);
+            assert_eq!((truth, reason), (Truth::False, Reason::PortConflict));
+            let said = format!(
+                "{} port 5432 of Gateway platform/one belongs to another namespace",
+                by.as_str()
+            );
+            assert!(message.contains(&said), "{message}");
+        }
+        let (truth, reason, message) = on_own_accepted(&translator, by, "red");
+        assert_eq!((truth, reason), (Truth::True, Reason::Accepted));
+        assert_eq!(message, "The route is accepted");
+
+        // Red is away for a moment, as with delete and apply: nobody else is served, and red comes back.
+        let red = key(Kind::of_port_route(by), "red", "db");
+        translator.apply([Change::Remove(red.clone())]);
+        let states = translator.claim_states();
+        assert_eq!(states.get(&claim_of(by)), Some(&ClaimState::Unused));
+        assert_eq!(served(&translator, by), [""; 0]);
+        translator.apply([on_own(by, "red", 20)]);
+        assert_eq!(served(&translator, by), ["red"]);
+
+        // It is away for longer than the grace: the oldest of the others has it, and red is a newcomer.
+        translator.apply([Change::Remove(red)]);
+        let_go(&mut translator, by);
+        assert_eq!(record(&mut translator, by), "blue");
+        translator.apply([on_own(by, "red", 0)]);
+        assert_eq!(served(&translator, by), ["blue"]);
+    }
+}
+
+#[test]
+fn a_route_of_the_gateways_namespace_has_its_port_at_once() {
+    for by in Transport::ALL {
+        let mut translator = with_own_listener(by);
+        translator.apply([on_own(by, "red", 1)]);
+        record(&mut translator, by);
+        translator.apply([on_own(by, "platform", 9)]);
+        assert_eq!(served(&translator, by), ["platform"]);
+        let states = translator.claim_states();
+        assert_eq!(states.get(&claim_of(by)), Some(&ClaimState::Revoked));
+        let (truth, reason, message) = on_own_accepted(&translator, by, "red");
+        assert_eq!((truth, reason), (Truth::False, Reason::PortConflict));
+        assert!(message.contains("is reserved for Gateway platform/one itself"));
+        let_go(&mut translator, by);
+        assert_eq!(translator.claim_states().get(&claim_of(by)), None);
+        // It goes, and the first tenant has the port again.
+        translator.apply([Change::Remove(key(
+            Kind::of_port_route(by),
+            "platform",
+            "db",
+        ))]);
+        assert_eq!(record(&mut translator, by), "red");
+        assert_eq!(served(&translator, by), ["red"]);
+    }
+}
+
+/// Whoever may not have the port any more, by its grant or as the Gateway does not admit it, keeps nobody waiting.
+#[test]
+fn a_port_is_taken_from_whoever_may_not_have_it() {
+    for by in Transport::ALL {
+        let scope = |namespace: &str| {
+            NamespaceScope::Selector(LabelSelector {
+                requirements: vec![Requirement::In(
+                    "kubernetes.io/metadata.name".into(),
+                    BTreeSet::from([namespace.to_owned()]),
+                )],
+            })
+        };
+        let granted_to = |namespace| {
+            let mut grant = hostname_grant("db", &[namespace], &["*"]);
+            grant.ports.insert(port(5432));
+            grant.protocols.insert(protocol(by));
+            Change::Put(Object::HostnameGrant(grant))
+        };
+        for by_grant in [true, false] {
+            let only_for = |namespace| {
+                if by_grant {
+                    granted_to(namespace)
+                } else {
+                    Change::Put(own_listener(by, scope(namespace)))
+                }
+            };
+            let mut translator = with_own_listener(by);
+            translator.apply([only_for("red")]);
+            translator.apply([on_own(by, "red", 5), on_own(by, "blue", 1)]);
+            assert_eq!(record(&mut translator, by), "red");
+            assert_eq!(served(&translator, by), ["red"]);
+            translator.apply([only_for("blue")]);
+            assert_eq!(served(&translator, by), [""; 0]);
+            let states = translator.claim_states();
+            assert_eq!(states.get(&claim_of(by)), Some(&ClaimState::Revoked));
+            let_go(&mut translator, by);
+            assert_eq!(record(&mut translator, by), "blue");
+            assert_eq!(served(&translator, by), ["blue"]);
+        }
+    }
+}
+
+/// TCP and UDP of one number are two ports, with a holder each.
+#[test]
+fn a_port_of_the_other_transport_is_another_port() {
+    let mut translator = with_own_listener(Transport::Tcp);
+    let mut listeners = Vec::new();
+    for by in Transport::ALL {
+        let mut own = listener(by.as_str(), 5432, protocol(by), "", None);
+        own.allowed_namespaces = NamespaceScope::All;
+        listeners.push(own);
+    }
+    let both = gateway("one", listeners, NamespaceScope::Same);
+    translator.apply([Change::Put(both)]);
+    translator.apply([on_own(Transport::Tcp, "red", 1)]);
+    translator.apply([on_own(Transport::Udp, "blue", 1)]);
+    assert_eq!(record(&mut translator, Transport::Tcp), "red");
+    assert_eq!(record(&mut translator, Transport::Udp), "blue");
+    assert_eq!(served(&translator, Transport::Tcp), ["red"]);
+    assert_eq!(served(&translator, Transport::Udp), ["blue"]);
 }

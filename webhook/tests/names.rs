@@ -7,9 +7,10 @@ use vestibule_crds::{decode, yaml};
 use vestibule_model::claim::{ClaimKey, Holder};
 use vestibule_model::condition::Reason;
 use vestibule_model::hostname::HostPattern;
-use vestibule_model::key::ObjectName;
+use vestibule_model::key::{ObjectName, PortKey};
 use vestibule_model::object::Object;
 use vestibule_model::policy::Policy;
+use vestibule_model::protocol::{Group, Port, Transport};
 use vestibule_webhook::{AdmissionState, Operation, Review, Reviewer};
 
 const PLATFORM: &str = "
@@ -708,4 +709,61 @@ fn a_wildcard_of_ones_own_does_not_let_in_what_the_gateway_refuses() {
     assert_eq!(create(&state, &both("a.example.com")).findings, []);
     // What the Gateway reserves, the listener of one's own may not have either.
     assert_eq!(refusals(&create(&state, &both("status.example.com"))), at);
+}
+
+/// A TCPRoute or UDPRoute on the Gateway's own listener of port 5432.
+fn raw_route(kind: &str, namespace: &str, backend: &str) -> Object {
+    object(json!({
+        "apiVersion": "gateway.networking.k8s.io/v1", "kind": kind,
+        "metadata": {"namespace": namespace, "name": "db"},
+        "spec": {
+            "parentRefs": [{"name": "entrance", "namespace": "infra", "port": 5432}],
+            "rules": [{"backendRefs": [{"name": backend, "port": 5432}]}],
+        },
+    }))
+}
+
+#[test]
+fn a_route_for_a_port_of_the_gateway_that_another_namespace_holds_is_refused() {
+    for (kind, transport) in [("TCPRoute", Transport::Tcp), ("UDPRoute", Transport::Udp)] {
+        let mut state = held(&[]);
+        state.put(object(json!({
+            "apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway",
+            "metadata": {"namespace": "infra", "name": "entrance"},
+            "spec": {"gatewayClassName": "vestibule", "listeners": [{
+                "name": "db", "port": 5432, "protocol": transport.as_str(),
+                "allowedRoutes": {"namespaces": {"from": "All"}},
+            }]},
+        })));
+        let asking = raw_route(kind, "alpha", "db");
+        assert!(create(&state, &asking).allowed, "nobody holds it");
+
+        let key = ClaimKey::port(&PortKey {
+            gateway: ObjectName::new("infra", "entrance"),
+            port: Port::new(5432).expect("a port"),
+            transport,
+        });
+        let holder = Holder::of_port("bravo".into(), Group::Raw);
+        let spec = HostnameClaimSpec::new(&key, "", &holder, 0, None);
+        let name = key.object_name();
+        state.put(object(json!({
+            "apiVersion": "vestibule.dev/v1alpha1", "kind": "HostnameClaim",
+            "metadata": {"namespace": name.namespace, "name": name.name}, "spec": spec,
+        })));
+        let review = create(&state, &asking);
+        assert_eq!(
+            refusals(&review),
+            [(Reason::PortConflict, "spec.parentRefs")],
+            "{kind}"
+        );
+        // The holder, and the Gateway's own namespace.
+        for namespace in ["bravo", "infra"] {
+            assert!(create(&state, &raw_route(kind, namespace, "db")).allowed);
+        }
+        // A route that got in while the webhook was down can be edited.
+        let edited = raw_route(kind, "alpha", "other");
+        let review = self::review(&state, Some(&asking), &edited);
+        assert!(review.allowed, "{:?}", review.message);
+        assert_eq!(review.warnings.len(), 1, "{:?}", review.warnings);
+    }
 }

@@ -54,6 +54,7 @@ const REASONS: &[Reason] = &[
     Reason::QuotaExceeded,
     Reason::HostnameNotOwned,
     Reason::ListenerShared,
+    Reason::PortConflict,
     Reason::EndpointNotAllowed,
     Reason::Unreadable,
     Reason::UnknownField,
@@ -133,6 +134,7 @@ fn is_listed(reason: Reason) -> bool {
         | Reason::QuotaExceeded
         | Reason::HostnameNotOwned
         | Reason::ListenerShared
+        | Reason::PortConflict
         | Reason::EndpointNotAllowed
         | Reason::Unreadable
         | Reason::UnknownField

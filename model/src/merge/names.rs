@@ -136,11 +136,7 @@ impl Merge {
                     });
                 }
                 (Claimed::Port(..), Some(at)) => {
-                    let port = self.ports.entry(at.clone()).or_default();
-                    affected.listeners.extend(port.hold(holder.as_ref()));
-                    if port.is_empty() {
-                        self.ports.remove(&at);
-                    }
+                    self.change_port(&at, &mut affected, |port| port.hold(holder.as_ref()));
                 }
                 (Claimed::Port(..), None) => {}
             }

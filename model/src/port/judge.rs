@@ -12,13 +12,14 @@ use crate::protocol::Group;
 /// The state of the claim to a port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PortClaimState {
-    /// Its holder has a listener that speaks what the port does.
+    /// Its holder has a listener that speaks what the port does, or a route on the Gateway's own one.
     Used,
     /// Its holder has none any more, and this namespace has.
     Passed(Arc<str>),
     /// Nobody has a listener that speaks it.
     Idle,
-    /// The Gateway's own listeners speak something else there, or its holder, alone, now wants to.
+    /// The Gateway's own listeners speak something else there, a route of its namespace has what comes there, or the
+    /// holder, alone, now wants to speak something else.
     Revoked,
 }
 
@@ -155,11 +156,13 @@ impl PortClaims {
     }
 
     /// Who is to hold the port, if nobody does, for what it speaks: whoever has the first listener there that is in
-    /// force. Nobody, where the Gateway's own listeners settle it.
+    /// force. Where the Gateway's own listeners settle what it speaks, whoever has the first route on the one for bytes
+    /// or datagrams; and nobody, if they have names.
     #[must_use]
     pub fn next_holder(&self) -> Option<Holder> {
         if !self.own.is_empty() {
-            return None;
+            let first = self.next_of_routes()?;
+            return Some(Holder::of_port(first.clone(), Group::Raw));
         }
         let claims = self.sets.keys().filter_map(|at| self.claim(&at.2));
         // One that the proxies never get would keep others from a port that nobody serves.
@@ -178,12 +181,17 @@ impl PortClaims {
         let (holder, group) = self.holder.as_ref()?;
         let speaks = |tenant: &Arc<str>| self.tenants.get(tenant)?.get(group);
         let otherwise = match self.own.keys().next() {
-            Some(_) => self.own.keys().any(|own| own != group),
+            Some(_) => self.own.keys().any(|own| own != group) || self.is_reserved(),
             None => self.spoken().is_some_and(|spoken| spoken != *group),
+        };
+        let is_used = if self.is_own_raw() {
+            self.has_route_of(holder)
+        } else {
+            speaks(holder).is_some()
         };
         Some(if otherwise {
             PortClaimState::Revoked
-        } else if speaks(holder).is_some() {
+        } else if is_used {
             PortClaimState::Used
         } else {
             let other = self.tenants.keys().find(|tenant| speaks(tenant).is_some());

@@ -4,16 +4,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use vestibule_model::attach::Attached;
+use vestibule_model::attach::{Attached, RouteHostname};
 use vestibule_model::claim::{ClaimKey, Claimed, Holder};
 use vestibule_model::finding::{Finding, Severity};
 use vestibule_model::hostname::{HostPattern, Hostname};
-use vestibule_model::key::{ListenerKey, ObjectKey, ObjectName};
+use vestibule_model::key::{ListenerKey, ObjectKey, ObjectName, PortKey};
 use vestibule_model::merge::{Merge, RouteAsks};
 use vestibule_model::names::{NameClaimState, NameDecision, NameSource};
 use vestibule_model::object::Object;
 use vestibule_model::path::PathPrefix;
-use vestibule_model::port::PortClaimState;
+use vestibule_model::port::{PortClaimState, PortDecision};
 use vestibule_model::reversed::Patterns;
 use vestibule_model::route::Route;
 use vestibule_stream::proto::{self, resource};
@@ -39,10 +39,9 @@ enum HostnameDecision {
     Serves,
     /// Serve it once it is held.
     Waits,
-    /// Nothing, as was decided.
-    Lost(NameDecision),
-    /// Nothing, as only parts of the name are shared with its namespace.
-    Outside(Finding),
+    /// Nothing: it is another's, or only parts of it are shared with the route's namespace. None where there is nothing
+    /// to be said of that.
+    Lost(Option<Finding>),
 }
 
 /// How much of a name a route has because it is shared with its namespace.
@@ -159,10 +158,15 @@ impl Translator {
     /// the same pass, so this comes before listeners and routes are judged.
     pub(super) fn ask_for_routes(&mut self, dirty: &mut Dirty) {
         for key in dirty.routes.clone() {
-            let (asks, inner) = self.names_of(&key);
-            self.inner_names.put(&key, &inner);
             let created = self.route(&key).map_or(0, |route| route.meta().created);
-            let affected = self.merge.put_route(&key, created, asks);
+            let affected = if key.kind.routes_ports() {
+                let ports = self.ports_of(&key);
+                self.merge.put_port_route(&key, created, ports)
+            } else {
+                let (asks, inner) = self.names_of(&key);
+                self.inner_names.put(&key, &inner);
+                self.merge.put_route(&key, created, asks)
+            };
             self.spread(affected, dirty);
         }
         for (gateway, names) in &dirty.owned {
@@ -191,7 +195,7 @@ impl Translator {
         let Some(route) = self.route(key) else {
             return (asks, inner);
         };
-        if !route.has_names() || self.is_refused(route) {
+        if self.is_refused(route) {
             return (asks, inner);
         }
         let (parents, _) = self.judge_parents(route, None);
@@ -214,7 +218,21 @@ impl Translator {
         (asks, inner)
     }
 
-    /// Takes out of what a route is attached to the hostnames that are not its to serve, with a finding for
+    /// The ports for which a TCPRoute or UDPRoute asks, on listeners of Gateways themselves.
+    fn ports_of(&self, key: &ObjectKey) -> BTreeSet<PortKey> {
+        let route = self.route(key).filter(|route| !self.is_refused(*route));
+        let parents = route.map(|route| self.judge_parents(route, None).0);
+        let attached = parents
+            .iter()
+            .flat_map(BTreeMap::values)
+            .flatten()
+            .flatten();
+        attached
+            .filter_map(|attached| self.merge.own_port(&attached.listener).cloned())
+            .collect()
+    }
+
+    /// Takes out of what a route is attached to the hostnames, or ports, that are not its to serve, with a finding for
     /// those that are another's; what only waits stays in its status. Returns what is to be served, and the
     /// parents (by index) where something waits to be recorded.
     pub(super) fn claimed_by_route(
@@ -226,11 +244,6 @@ impl Translator {
         let key = route.key();
         let (mut served, mut waiting) = (Vec::new(), BTreeSet::new());
         let mut said = BTreeSet::new();
-        if !route.has_names() {
-            // Whose a port is, its listeners say.
-            served.extend(parents.values().flatten().flatten().cloned());
-            return (served, waiting);
-        }
         for (index, outcome) in parents.iter_mut() {
             let Ok(attached) = outcome else { continue };
             let mut lost = None;
@@ -239,22 +252,12 @@ impl Translator {
                 let Some((_, gateway)) = self.merge.listeners(&listener.parent) else {
                     return true;
                 };
-                let asker = self.merge.asker(&key, &listener);
                 let mut hostnames = Vec::new();
                 attached.hostnames.retain(|hostname| {
-                    let hostname_decision = match &asker {
-                        Some((_, source)) => self.hostname_decision(
-                            gateway,
-                            source,
-                            route,
-                            &listener,
-                            &hostname.matches,
-                        ),
-                        // It uses the listener's names.
-                        None => match self.merge.lost_on(&listener, &hostname.matches) {
-                            Some(decision) => HostnameDecision::Lost(decision),
-                            None => HostnameDecision::Serves,
-                        },
+                    let hostname_decision = if route.has_names() {
+                        self.hostname_decision(gateway, route, &listener, hostname)
+                    } else {
+                        self.port_decision(&key, &listener)
                     };
                     let finding = match hostname_decision {
                         HostnameDecision::Serves => {
@@ -265,11 +268,7 @@ impl Translator {
                             waiting.insert(*index);
                             return true;
                         }
-                        HostnameDecision::Outside(finding) => Some(finding),
-                        HostnameDecision::Lost(decision) => {
-                            let field = route.hostname_field(&hostname.rank);
-                            decision.finding(field, &hostname.matches, gateway)
-                        }
+                        HostnameDecision::Lost(finding) => finding,
                     };
                     if let Some(finding) = finding {
                         let finding = Finding {
@@ -336,21 +335,45 @@ impl Translator {
     fn hostname_decision(
         &self,
         gateway: &ObjectName,
-        source: &NameSource,
         route: Route<'_>,
         listener: &ListenerKey,
-        names: &HostPattern,
+        hostname: &RouteHostname,
     ) -> HostnameDecision {
+        let names = &hostname.matches;
+        let refused = |decision: NameDecision| {
+            let field = route.hostname_field(&hostname.rank);
+            HostnameDecision::Lost(decision.finding(field, names, gateway))
+        };
+        let Some((_, source)) = self.merge.asker(&route.key(), listener) else {
+            // It uses the listener's names.
+            let lost = self.merge.lost_on(listener, names);
+            return lost.map_or(HostnameDecision::Serves, refused);
+        };
         if source.is_own_of(gateway) {
             return HostnameDecision::Serves;
         }
-        match self.merge.name_decision(gateway, source, names) {
+        match self.merge.name_decision(gateway, &source, names) {
             Some(NameDecision::Has) => {
-                let outside = self.merge.outside_shared_paths(route, listener, names);
-                outside.map_or(HostnameDecision::Serves, HostnameDecision::Outside)
+                match self.merge.outside_shared_paths(route, listener, names) {
+                    Some(outside) => HostnameDecision::Lost(Some(outside)),
+                    None => HostnameDecision::Serves,
+                }
             }
-            Some(refusal) if refusal.is_refusal() => HostnameDecision::Lost(refusal),
+            Some(refusal) if refusal.is_refusal() => refused(refusal),
             _ => HostnameDecision::Waits,
+        }
+    }
+
+    /// The same for a route that a port alone selects.
+    fn port_decision(&self, route: &ObjectKey, listener: &ListenerKey) -> HostnameDecision {
+        // It uses the port that the listener's ListenerSet holds.
+        let Some(at) = self.merge.own_port(listener) else {
+            return HostnameDecision::Serves;
+        };
+        match self.merge.decide_port(at, route) {
+            PortDecision::Has => HostnameDecision::Serves,
+            PortDecision::Free => HostnameDecision::Waits,
+            refusal => HostnameDecision::Lost(refusal.finding(at)),
         }
     }
 
@@ -419,15 +442,15 @@ impl Translator {
                 })
             }
             Claimed::Port(..) => {
-                let port = self.merge.port(&key.port_key()?)?;
+                let at = key.port_key()?;
+                let port = self.merge.port(&at)?;
                 Some(match port.claim_state() {
                     None => ClaimState::Wanted(port.next_holder()?),
                     Some(PortClaimState::Used) => ClaimState::Used,
                     Some(PortClaimState::Passed(to)) => ClaimState::Passed(to),
                     Some(PortClaimState::Idle) => {
-                        let holder = port.holder();
-                        let may = |of: Holder| self.merge.admits(gateway, &of.namespace);
-                        if holder.is_some_and(may) {
+                        let may = |holder: &Holder| self.merge.may_return_to(&at, holder);
+                        if port.holder().as_ref().is_some_and(may) {
                             ClaimState::Unused
                         } else {
                             ClaimState::Revoked

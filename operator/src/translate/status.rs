@@ -24,7 +24,7 @@ const ACCEPTED: ConditionType = ConditionType::Accepted;
 pub(super) const WAITING_FOR_PORT: &str = "Waiting for an internal port";
 /// What is said of a name until it stands in a `HostnameClaim`.
 pub(crate) const WAITING_FOR_CLAIM: &str =
-    "Waiting for its hostname to be recorded as held by its namespace";
+    "Waiting for its hostname or port to be recorded as held by its namespace";
 
 impl Translator {
     pub(super) fn assemble(&mut self, dirty: Dirty, output: &mut Output) {

@@ -9,18 +9,18 @@ use crate::table::{covers, specificity};
 use crate::world::{GRACE, World};
 use crate::{HOSTS, TENANTS};
 
-/// A name that somebody holds.
-struct Held {
-    holder: String,
+/// A name, or a port, that somebody holds.
+pub(crate) struct Held {
+    pub(crate) holder: String,
     /// Since when its holder has not asked for it.
-    gone: Option<i64>,
+    pub(crate) gone: Option<i64>,
     /// Whether the holder may not have it, or the Gateway or an admin took it.
-    taken: bool,
+    pub(crate) taken: bool,
 }
 
 impl Held {
     /// Whether it may get another holder.
-    fn is_over(&self, now: i64) -> bool {
+    pub(crate) fn is_over(&self, now: i64) -> bool {
         let grace = i64::try_from(GRACE.as_secs()).expect("a grace");
         self.taken || self.gone.is_some_and(|since| now - since >= grace)
     }

@@ -11,6 +11,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod history;
+mod ports;
 mod table;
 mod view;
 mod world;
@@ -70,6 +71,9 @@ enum Op {
     OwnRoute(Option<usize>),
     /// What the Gateway's shared listener speaks: TLS, or HTTP.
     Shared(bool),
+    /// A TCPRoute of a tenant, or with none of the Gateway's namespace, is on the Gateway's listener for bytes, as old
+    /// as this many seconds; or it is deleted.
+    Bytes(Option<usize>, Option<i64>),
     /// A replica is shown what waits of a kind.
     Show(usize, usize),
     /// The leader makes a write.
@@ -95,14 +99,23 @@ enum Fate {
     Unanswered(bool),
 }
 
-const KINDS: [Kind; 6] = [
+const KINDS: [Kind; 7] = [
     Kind::Gateway,
     Kind::ListenerSet,
     Kind::TlsRoute,
     Kind::HttpRoute,
     Kind::HostnameClaim,
     Kind::HostnameGrant,
+    Kind::TcpRoute,
 ];
+
+fn a_fate() -> impl Strategy<Value = Fate> {
+    prop_oneof![
+        6 => Just(Fate::Known),
+        2 => Just(Fate::Fatal),
+        2 => any::<bool>().prop_map(Fate::Unanswered),
+    ]
+}
 
 fn an_op() -> impl Strategy<Value = Op> {
     let port = || prop_oneof![2 => Just(0_usize), 3 => Just(1_usize), 1 => Just(2_usize)];
@@ -118,11 +131,6 @@ fn an_op() -> impl Strategy<Value = Op> {
     let to = prop_oneof![2 => Just(None), 1 => (to_set, 0..2_usize).prop_map(Some)];
     let of = || (0..3_usize, 0..2_usize, any::<bool>());
     let route = (of(), hosts, prop::collection::vec(to, 1..3));
-    let fate = prop_oneof![
-        6 => Just(Fate::Known),
-        2 => Just(Fate::Fatal),
-        2 => any::<bool>().prop_map(Fate::Unanswered),
-    ];
     prop_oneof![
         9 => (0..3_usize, 0..2_usize, listeners).prop_map(|(t, s, l)| Op::Set(t, s, l)),
         3 => (0..3_usize, 0..2_usize).prop_map(|(t, s)| Op::DeleteSet(t, s)),
@@ -141,8 +149,9 @@ fn an_op() -> impl Strategy<Value = Op> {
         1 => prop::option::of(0..HOSTS.len()).prop_map(Op::Own),
         1 => prop::option::of(0..HOSTS.len()).prop_map(Op::OwnRoute),
         1 => prop::bool::weighted(0.8).prop_map(Op::Shared),
-        18 => (0..2_usize, 0..KINDS.len()).prop_map(|(r, k)| Op::Show(r, k)),
-        10 => fate.prop_map(Op::Write),
+        // No TCPRoute is there.
+        18 => (0..2_usize, 0..KINDS.len() - 1).prop_map(|(r, k)| Op::Show(r, k)),
+        10 => a_fate().prop_map(Op::Write),
         1 => (0..2_usize).prop_map(Op::Restart),
         2 => (0..2_usize).prop_map(Op::Lead),
         4 => (1..90_u64).prop_map(Op::Pass),
@@ -169,6 +178,15 @@ proptest! {
     #[test]
     fn a_name_that_is_held_is_not_taken(ops in prop::collection::vec(an_op(), 1..60)) {
         let mut world = World::new();
+        for op in ops {
+            world.step(op);
+        }
+        world.check_end();
+    }
+
+    #[test]
+    fn a_port_that_is_held_is_not_taken(ops in prop::collection::vec(ports::an_op(), 1..60)) {
+        let mut world = World::with_bytes();
         for op in ops {
             world.step(op);
         }

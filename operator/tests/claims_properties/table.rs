@@ -56,6 +56,8 @@ pub(crate) struct Table {
     owners: BTreeMap<String, String>,
     /// Whose the ports without names are, of TCP and of UDP.
     raw: [BTreeMap<u32, String>; 2],
+    /// Whose TCPRoutes each listener has.
+    bytes: BTreeMap<String, BTreeSet<String>>,
 }
 
 impl Table {
@@ -66,6 +68,7 @@ impl Table {
                 ResourceKind::Listener,
                 ResourceKind::TlsRoute,
                 ResourceKind::HttpRoute,
+                ResourceKind::TcpRoute,
                 ResourceKind::HostnameOwner,
             ];
             if !kinds.contains(&key.kind()) {
@@ -81,6 +84,12 @@ impl Table {
                     let prefixes = prefixes(&of.rules);
                     table.add_route(name, of.created, &of.tenant, &of.attachments, &prefixes);
                 }
+                Body::TcpRoute(of) => {
+                    for listener in of.listeners {
+                        let tenants = table.bytes.entry(listener).or_default();
+                        tenants.insert(of.tenant.clone());
+                    }
+                }
                 Body::HostnameOwner(owner) => {
                     let other = table.owners.insert(owner.hostname, owner.tenant);
                     assert_eq!(other, None, "{name} has two owners");
@@ -92,6 +101,13 @@ impl Table {
             routes.sort();
         }
         table
+    }
+
+    /// Whose the bytes are that come to a listener: one namespace's.
+    pub(crate) fn bytes_to(&self, listener: &str) -> Option<&str> {
+        let tenants = self.bytes.get(listener)?;
+        assert_eq!(tenants.len(), 1, "{listener} is {tenants:?}'s");
+        tenants.first().map(String::as_str)
     }
 
     fn add_listener(&mut self, name: &str, listener: proto::Listener) {

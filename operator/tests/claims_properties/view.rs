@@ -141,6 +141,16 @@ impl<'a> View<'a> {
         names
     }
 
+    /// Whether a namespace has a TCPRoute on the Gateway's listener for bytes.
+    pub(crate) fn asks_for_bytes(&self, namespace: &str) -> bool {
+        let mut objects = self.0.values();
+        (namespace == OWN || self.admits_routes(namespace) && self.grants(namespace, ""))
+            && objects.any(|object| match object {
+                Object::PortRoute(route) => *route.name.namespace == *namespace,
+                _ => false,
+            })
+    }
+
     fn shares_tls(&self) -> bool {
         let shared = self.own("shared").expect("it is always there");
         shared.protocol == Protocol::Tls

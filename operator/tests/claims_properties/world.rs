@@ -28,6 +28,7 @@ use crate::common::grants::hostname_grant;
 use crate::common::http::{Rule, http_route};
 use crate::common::*;
 use crate::history::History;
+use crate::ports::{self, PortHistory};
 use crate::table::{Shared, Table};
 use crate::view::{OWN, View, number};
 use crate::{Fate, GRANTS, HOSTS, KINDS, Op, PATH, PORTS, RouteOf, TENANTS, Wanted};
@@ -73,6 +74,8 @@ pub(crate) struct World {
     shared: bool,
     /// Who holds which names.
     history: History,
+    /// Who holds the Gateway's port for bytes, where it has one.
+    bytes: Option<PortHistory>,
     /// Whose listeners the leader's proxies had last, unless they are not declared any more, or were taken.
     serving: BTreeMap<Place, String>,
 }
@@ -142,8 +145,9 @@ fn the_gateway(
     routed: &BTreeSet<usize>,
     own: Option<usize>,
     tls: bool,
+    bytes: bool,
 ) -> Object {
-    let mut shared = if tls {
+    let shared = if tls {
         listener(
             "shared",
             PORTS[1],
@@ -154,11 +158,14 @@ fn the_gateway(
     } else {
         listener("shared", PORTS[1], Protocol::Http, "", None)
     };
-    let mut plain = listener("plain", PORTS[2], Protocol::Http, "", None);
-    for listener in [&mut shared, &mut plain] {
+    let plain = listener("plain", PORTS[2], Protocol::Http, "", None);
+    let mut listeners = vec![shared, plain];
+    if bytes {
+        listeners.push(listener("bytes", ports::PORT, Protocol::Tcp, "", None));
+    }
+    for listener in &mut listeners {
         listener.allowed_namespaces = scope(routed);
     }
-    let mut listeners = vec![shared, plain];
     listeners.extend(own.map(|host| passthrough("own", HOSTS[host])));
     gateway("one", listeners, scope(admitted))
 }
@@ -284,6 +291,15 @@ impl Replica {
             }
         }
         self.check_shared(&table, &told);
+        if let Some(tenant) = table.bytes_to(ports::LISTENER).filter(|of| *of != OWN) {
+            assert_eq!(self.bytes_holder().as_deref(), Some(tenant));
+        }
+    }
+
+    /// Who holds the Gateway's port for bytes, as its translation knows it.
+    pub(crate) fn bytes_holder(&self) -> Option<String> {
+        let holder = self.control.translator.merge().holder(&ports::claim())?;
+        Some(holder.namespace.to_string())
     }
 
     /// What is shared is served by those with whom grants share it, and only so much of it. Whoever holds a name does
@@ -363,7 +379,7 @@ impl World {
             findings: Vec::new(),
         };
         let another = Object::HostnameClaim(another);
-        let gateway = the_gateway(&admitted, &admitted, None, true);
+        let gateway = the_gateway(&admitted, &admitted, None, true, false);
         for object in [our_class(), gateway, another] {
             server.version += 1;
             server
@@ -381,9 +397,19 @@ impl World {
             own: None,
             shared: true,
             history: History::default(),
+            bytes: None,
             serving: BTreeMap::new(),
         };
         world.replicas[0].control.claims.lead(true, time(clock));
+        world
+    }
+
+    /// The Gateway has a listener for bytes as well, which takes the routes that the shared ones take.
+    pub(crate) fn with_bytes() -> Self {
+        let mut world = Self::new();
+        world.bytes = Some(PortHistory::default());
+        world.put_gateway();
+        world.rest();
         world
     }
 
@@ -475,6 +501,10 @@ impl World {
                 self.own = own;
                 self.put_gateway();
             }
+            Op::Bytes(tenant, age) => {
+                let (key, route) = ports::route(tenant, age);
+                self.put(&key, route);
+            }
             Op::Show(replica, kind) => self.replicas[replica].show(KINDS[kind], self.clock),
             Op::Write(fate) => {
                 self.write(fate);
@@ -545,6 +575,9 @@ impl World {
     /// something else on the port.
     fn check_kept(&self) {
         self.history.check_kept(self);
+        if let Some(bytes) = &self.bytes {
+            bytes.check_kept(self);
+        }
         let serves = self.leading().serves();
         let view = self.leading().view();
         for (place, tenant) in &self.serving {
@@ -603,7 +636,8 @@ impl World {
     }
 
     fn put_gateway(&mut self) {
-        let object = the_gateway(&self.admitted, &self.routed, self.own, self.shared);
+        let bytes = self.bytes.is_some();
+        let object = the_gateway(&self.admitted, &self.routed, self.own, self.shared, bytes);
         self.put(&object.key(), Some(object));
     }
 
@@ -761,6 +795,10 @@ impl World {
         let mut history = std::mem::take(&mut self.history);
         history.observe(self);
         self.history = history;
+        if let Some(mut bytes) = self.bytes.take() {
+            bytes.observe(self);
+            self.bytes = Some(bytes);
+        }
         let mut serving = std::mem::take(&mut self.serving);
         let views = self.views();
         let has = |place: &Place, tenant: &str| {

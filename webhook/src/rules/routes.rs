@@ -1,5 +1,5 @@
-//! Routes beside what is there: hostnames that their namespace may not have on the Gateway, and references that nobody
-//! permits.
+//! Routes beside what is there: hostnames and ports that their namespace may not have on the Gateway, and references that
+//! nobody permits.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -87,23 +87,27 @@ pub(super) fn findings(
             for hostname in &attached.hostnames {
                 let field = fields.get(&hostname.rank).map_or(HOSTNAMES, String::as_str);
                 let (listener, names) = (&attached.listener, &hostname.matches);
-                // Without an asker, it uses the listener's names.
-                let decision = if !route.has_names() {
-                    NameDecision::Has
-                } else if let Some((_, source)) = merge.asker(&key, listener) {
-                    merge.decide(gateway, source.namespace(), names, source.asked_by())
+                let refused = if route.has_names() {
+                    // Without an asker, it uses the listener's names.
+                    let decision = match merge.asker(&key, listener) {
+                        Some((_, source)) => {
+                            merge.decide(gateway, source.namespace(), names, source.asked_by())
+                        }
+                        None => merge.lost_on(listener, names).unwrap_or(NameDecision::Has),
+                    };
+                    decision.finding(field, names, gateway)
                 } else {
-                    let lost = merge.lost_on(listener, names);
-                    lost.unwrap_or(NameDecision::Has)
+                    // On a listener of a ListenerSet, it uses the set's port.
+                    let port = merge.own_port(listener);
+                    port.and_then(|at| merge.decide_port(at, &key).finding(at))
                 };
                 let outside = || {
                     let finding = merge.outside_shared_paths(route, listener, names)?;
                     let is_old = was_outside(listener, names, field);
                     Some(if is_old { warning(finding) } else { finding })
                 };
-                let finding = decision.finding(field, names, gateway);
-                let finding = finding.map(|finding| told_if_had(&had, finding));
-                match finding.or_else(outside) {
+                let refused = refused.map(|finding| told_if_had(&had, finding));
+                match refused.or_else(outside) {
                     Some(finding) => {
                         if said.insert(finding.clone()) {
                             lost.push((field.to_owned(), finding));

@@ -168,7 +168,7 @@ pub(super) fn what_waits_for_the_operator_is_not_live(kubectl: &Kubectl, admin: 
         "Accepted",
         false,
         "Pending",
-        "Waiting for its hostname to be recorded",
+        "Waiting for its hostname or port to be recorded",
     );
     kubectl.set_status("tlsroute", "explain-a", "web", &status);
     let (code, report) = kubectl.json(admin, &["explain", super::NAME]);

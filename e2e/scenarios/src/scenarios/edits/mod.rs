@@ -27,6 +27,8 @@ use scene::Scene;
 const EVERYDAY: usize = 5;
 /// How often when it is asked for; the variable `VESTIBULE_EDITS` says otherwise.
 const MANY: usize = 200;
+/// The variable that names kinds of edits, separated by commas.
+const KINDS: &str = "VESTIBULE_KINDS";
 /// How long all kinds at once go on; the variable `VESTIBULE_MINUTES` says otherwise.
 const MINUTES: u64 = 10;
 /// What a client that stays waits between two requests: where lanes are side by side, and where there is one.
@@ -115,18 +117,28 @@ impl Row {
 pub(super) async fn nothing_fails_while_anything_changes(stage: &Stage) -> Result<Verdict> {
     let scenes = Box::pin(Scenes::new(stage)).await?;
     let [beside, _] = PAUSES;
-    let mut rows = scenes.run_beside(EVERYDAY).await?;
+    let mut rows = scenes.run_beside(&[], EVERYDAY).await?;
     let names = ["proxies restarted", "operators restarted"];
-    rows.extend(scenes.run_these(Lane::Restarts, &names, 1, beside).await?);
+    rows.extend(scenes.run(Lane::Restarts, &names, 1, beside).await?);
     verdict(&rows)
 }
 
-/// Each kind 200 times, three lanes at a time; then the restarts.
+/// Each kind 200 times, three lanes at a time; then the restarts. This takes hours, so [`KINDS`] may name some of the
+/// kinds.
 pub(super) async fn each_edit_two_hundred_times(stage: &Stage) -> Result<Verdict> {
-    let scenes = Box::pin(Scenes::new(stage)).await?;
     let count = setting("VESTIBULE_EDITS", MANY)?;
-    let mut rows = scenes.run_beside(count).await?;
-    rows.extend(scenes.run(Lane::Restarts, count, PAUSES[1]).await?);
+    let asked = env::var(KINDS).unwrap_or_default();
+    let names: Vec<&str> = asked.split(',').map(str::trim).collect();
+    let names: Vec<&str> = names.into_iter().filter(|name| !name.is_empty()).collect();
+    let known = kinds();
+    for name in &names {
+        let is_known = known.iter().any(|kind| kind.name == *name);
+        ensure!(is_known, "{KINDS} names no kind of edit: {name:?}");
+    }
+    let scenes = Box::pin(Scenes::new(stage)).await?;
+    let mut rows = scenes.run_beside(&names, count).await?;
+    let [_, alone] = PAUSES;
+    rows.extend(scenes.run(Lane::Restarts, &names, count, alone).await?);
     verdict(&rows)
 }
 
@@ -235,24 +247,19 @@ impl<'a> Scenes<'a> {
         Ok(clients)
     }
 
-    /// So many edits of each kind, in the three lanes that can go on side by side.
-    async fn run_beside(&self, count: usize) -> Result<Vec<Row>> {
+    /// So many edits of each of these kinds, of all if none is named, in the three lanes that can go on side by side.
+    async fn run_beside(&self, names: &[&str], count: usize) -> Result<Vec<Row>> {
         let [beside, _] = PAUSES;
         let lanes = tokio::try_join!(
-            self.run(Lane::Routes, count, beside),
-            self.run(Lane::Pods, count, beside),
-            self.run(Lane::Platform, count, beside),
+            self.run(Lane::Routes, names, count, beside),
+            self.run(Lane::Pods, names, count, beside),
+            self.run(Lane::Platform, names, count, beside),
         )?;
         Ok([lanes.0, lanes.1, lanes.2].into_iter().flatten().collect())
     }
 
-    /// So many edits of each kind of the lane, kind after kind.
-    async fn run(&self, lane: Lane, count: usize, pause: Duration) -> Result<Vec<Row>> {
-        self.run_these(lane, &[], count, pause).await
-    }
-
-    /// The same of these kinds; of all if none is named.
-    async fn run_these(
+    /// So many edits of each of these kinds of a lane, of all if none is named, kind after kind.
+    async fn run(
         &self,
         lane: Lane,
         names: &[&str],

@@ -1,0 +1,116 @@
+//! TCPRoutes and UDPRoutes on the Gateways' own listeners: which of them ask for a port, and which may have it.
+
+use std::collections::BTreeSet;
+
+use super::{Affected, Merge};
+use crate::claim::{ClaimKey, Holder};
+use crate::hostname::HostPattern;
+use crate::key::{ListenerKey, ObjectKey, ParentKey, PortKey};
+use crate::names::Rank;
+use crate::port::{Changed, PortClaims, PortDecision};
+use crate::protocol::{Group, Protocol, Transport};
+
+impl Merge {
+    /// Takes the ports for which a route asks, in place of those for which it asked before; none of them removes it.
+    /// It asks by a listener of the Gateway itself ([`Self::own_port`]), if its namespace may have the port there.
+    pub fn put_port_route(
+        &mut self,
+        route: &ObjectKey,
+        created: i64,
+        ports: BTreeSet<PortKey>,
+    ) -> Affected {
+        let mut affected = Affected::default();
+        let former = if ports.is_empty() {
+            self.on_ports.remove(route)
+        } else {
+            self.on_ports.insert(route.clone(), ports.clone())
+        };
+        let mut put = |this: &mut Self, at: &PortKey, rank| {
+            let is_own = is_own(at, route);
+            this.change_port(at, &mut affected, |port| {
+                port.put_route(route, rank, is_own)
+            });
+            affected.claims.insert(ClaimKey::port(at));
+        };
+        for at in former.iter().flatten().filter(|at| !ports.contains(at)) {
+            put(self, at, None);
+        }
+        for at in &ports {
+            put(self, at, Some(Rank::of(created, &route.name)));
+        }
+        affected
+    }
+
+    /// The port of a Gateway's own listener for bytes or datagrams, which has no names: there the port is what a
+    /// route asks for. On a ListenerSet's listener a route uses what the set holds.
+    #[must_use]
+    pub fn own_port(&self, listener: &ListenerKey) -> Option<&PortKey> {
+        let (at, claim) = self.claim(listener)?;
+        let is_own = matches!(listener.parent, ParentKey::Gateway(_));
+        (is_own && claim.protocol.group() == Group::Raw).then_some(at)
+    }
+
+    /// Whether a route may have what comes to the Gateway's own listener of a port ([`Self::own_port`]).
+    #[must_use]
+    pub fn decide_port(&self, at: &PortKey, route: &ObjectKey) -> PortDecision {
+        let Some(port) = self.ports.get(at) else {
+            return PortDecision::Has;
+        };
+        let namespace = &route.name.namespace;
+        let decision = port.decide_route(namespace, is_own(at, route));
+        if decision != PortDecision::Free || !self.assumes {
+            return decision;
+        }
+        if port.next_of_routes() == Some(namespace) {
+            PortDecision::Has
+        } else {
+            PortDecision::Taken
+        }
+    }
+
+    /// Whether who holds a port, and uses it for nothing, may come back to it: their namespace may still have listeners
+    /// there, or routes on the Gateway's own one.
+    #[must_use]
+    pub fn may_return_to(&self, at: &PortKey, holder: &Holder) -> bool {
+        let namespace = &holder.namespace;
+        let lets_sets_in = self.admits(&at.gateway, namespace);
+        if holder.speaks != Some(Group::Raw) {
+            return lets_sets_in;
+        }
+        let protocol = match at.transport {
+            Transport::Tcp => Protocol::Tcp,
+            Transport::Udp => Protocol::Udp,
+        };
+        let lets_routes_in = || {
+            let listeners = self.gateway(&at.gateway).map(|gateway| &gateway.listeners);
+            let mut own = listeners
+                .into_iter()
+                .flatten()
+                .filter(|listener| listener.port == Some(at.port) && listener.protocol == protocol);
+            let (gateway, labels) = (&at.gateway.namespace, self.labels(namespace));
+            own.any(|own| own.allowed_namespaces.admits(gateway, namespace, labels))
+        };
+        let any = HostPattern::Any;
+        let granted = self.owns(&at.gateway, namespace, at.port, &protocol, &any);
+        granted.is_ok() && (lets_sets_in || lets_routes_in())
+    }
+
+    /// Changes the claims to a port, and drops them where none are left.
+    pub(super) fn change_port(
+        &mut self,
+        at: &PortKey,
+        affected: &mut Affected,
+        change: impl FnOnce(&mut PortClaims) -> Changed,
+    ) {
+        let port = self.ports.entry(at.clone()).or_default();
+        affected.on_port(at, change(port));
+        if port.is_empty() {
+            self.ports.remove(at);
+        }
+    }
+}
+
+/// Whether a route is of the Gateway's namespace, and so stands above claims.
+fn is_own(at: &PortKey, route: &ObjectKey) -> bool {
+    route.name.namespace == at.gateway.namespace
+}

@@ -1,0 +1,199 @@
+//! TCPRoutes and UDPRoutes on the Gateway's own listener of a port: which namespace has what comes there.
+//!
+//! Bytes and datagrams have no names by which two namespaces could share such a listener, so the port itself is held.
+//! Upstream gives everything to the oldest route; here that decides inside a namespace, and between namespaces only
+//! while nobody holds the port. Otherwise an old route that is edited, or one that is restored, would take the port
+//! from the team that serves it. Routes of the Gateway's own namespace stand above claims, as its listeners do.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::{Changed, PortClaims, count_down};
+use crate::condition::Reason;
+use crate::finding::Finding;
+use crate::key::{ObjectKey, ObjectName, PortKey};
+use crate::names::Rank;
+use crate::protocol::Group;
+
+/// The routes on a port's own listener.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct PortRoutes {
+    /// Those of tenants, in upstream's order.
+    tenants: BTreeSet<(Rank, ObjectKey)>,
+    /// Those of the Gateway's own namespace.
+    own: BTreeSet<ObjectKey>,
+    ranks: BTreeMap<ObjectKey, Rank>,
+    /// How many routes each tenant has there.
+    counts: BTreeMap<Arc<str>, usize>,
+}
+
+/// Whether a namespace may have what comes to the Gateway's own listener of a port of bytes or datagrams. It says
+/// nothing about who else has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum PortDecision {
+    /// The namespace holds the port, or is the Gateway's own.
+    Has,
+    /// Nobody holds the port. It is served once the claim is recorded, and only if no other namespace is first.
+    Free,
+    /// Another namespace holds it.
+    Taken,
+    /// A route of the Gateway's own namespace has it.
+    Reserved,
+}
+
+impl PortDecision {
+    /// Whether the namespace may neither have the port nor wait for it.
+    #[must_use]
+    pub fn is_refusal(self) -> bool {
+        !matches!(self, Self::Has | Self::Free)
+    }
+
+    /// What to tell the author of the route; nothing if it is no refusal.
+    #[must_use]
+    pub fn finding(self, at: &PortKey) -> Option<Finding> {
+        let PortKey {
+            gateway,
+            port,
+            transport,
+        } = at;
+        let port = format!("{} port {port}", transport.as_str());
+        let message = match self {
+            Self::Has | Self::Free => return None,
+            Self::Taken => format!("{port} of Gateway {gateway} belongs to another namespace"),
+            Self::Reserved => format!("{port} is reserved for Gateway {gateway} itself"),
+        };
+        Some(Finding::refused(
+            Reason::PortConflict,
+            "spec.parentRefs",
+            message,
+            "use a listener on another port, or ask the owner of the Gateway",
+        ))
+    }
+}
+
+/// What the decision about every route depends on, apart from its namespace.
+#[derive(PartialEq)]
+pub(super) struct RoutesState {
+    is_raw: bool,
+    is_reserved: bool,
+    holder: Option<Arc<str>>,
+    /// Only where nobody holds the port.
+    next: Option<Arc<str>>,
+}
+
+impl PortClaims {
+    /// Puts a route on the Gateway's own listener, in place of its former rank, or takes it away (`None`). `is_own`:
+    /// the route is of the Gateway's namespace. Returns the routes for which something else may hold, this one included.
+    pub fn put_route(&mut self, route: &ObjectKey, rank: Option<Rank>, is_own: bool) -> Changed {
+        let before = self.routes_state();
+        self.routes.remove(route);
+        if let Some(rank) = rank {
+            self.routes.insert(route, rank, is_own);
+        }
+        let mut routes = self.routes_unless(&before);
+        routes.insert(route.clone());
+        Changed {
+            routes,
+            ..Changed::default()
+        }
+    }
+
+    /// Whether a namespace may have what comes to the Gateway's own listener.
+    #[must_use]
+    pub fn decide_route(&self, namespace: &str, is_own: bool) -> PortDecision {
+        // Where the Gateway's own listeners contradict each other, none of them is served.
+        if is_own || !self.is_own_raw() {
+            return PortDecision::Has;
+        }
+        if self.is_reserved() {
+            return PortDecision::Reserved;
+        }
+        match self.raw_holder() {
+            Some(holder) if **holder == *namespace => PortDecision::Has,
+            Some(_) => PortDecision::Taken,
+            None => PortDecision::Free,
+        }
+    }
+
+    /// Which tenant's routes are first on the Gateway's own listener, whoever holds the port; none where a route of the
+    /// Gateway's namespace has it, or the Gateway has no listener there that speaks bytes alone.
+    #[must_use]
+    pub fn next_of_routes(&self) -> Option<&Arc<str>> {
+        if !self.is_own_raw() || self.is_reserved() {
+            return None;
+        }
+        let (_, route) = self.routes.tenants.first()?;
+        Some(&route.name.namespace)
+    }
+
+    /// Whether the Gateway itself has listeners on the port, and all of them are for bytes or datagrams.
+    pub(super) fn is_own_raw(&self) -> bool {
+        !self.own.is_empty() && self.own.keys().all(|group| *group == Group::Raw)
+    }
+
+    /// Whether a route of the Gateway's own namespace has what comes there.
+    pub(super) fn is_reserved(&self) -> bool {
+        !self.routes.own.is_empty()
+    }
+
+    /// Whether a tenant has a route there.
+    pub(super) fn has_route_of(&self, namespace: &Arc<str>) -> bool {
+        self.routes.counts.contains_key(namespace)
+    }
+
+    /// The routes for which something else may hold now, if `before` is what they depended on.
+    pub(super) fn routes_unless(&self, before: &RoutesState) -> BTreeSet<ObjectKey> {
+        if self.routes_state() == *before {
+            return BTreeSet::new();
+        }
+        self.routes.ranks.keys().cloned().collect()
+    }
+
+    fn raw_holder(&self) -> Option<&Arc<str>> {
+        let (holder, _) = self
+            .holder
+            .as_ref()
+            .filter(|(_, group)| *group == Group::Raw)?;
+        Some(holder)
+    }
+
+    pub(super) fn routes_state(&self) -> RoutesState {
+        let holder = self.raw_holder().cloned();
+        RoutesState {
+            is_raw: self.is_own_raw(),
+            is_reserved: self.is_reserved(),
+            next: match holder {
+                Some(_) => None,
+                None => self.next_of_routes().cloned(),
+            },
+            holder,
+        }
+    }
+}
+
+impl PortRoutes {
+    pub(super) fn is_empty(&self) -> bool {
+        self.ranks.is_empty()
+    }
+
+    fn insert(&mut self, route: &ObjectKey, rank: Rank, is_own: bool) {
+        self.ranks.insert(route.clone(), rank.clone());
+        if is_own {
+            self.own.insert(route.clone());
+        } else {
+            self.tenants.insert((rank, route.clone()));
+            let namespace = route.name.namespace.clone();
+            *self.counts.entry(namespace).or_default() += 1;
+        }
+    }
+
+    fn remove(&mut self, route: &ObjectKey) {
+        let Some(rank) = self.ranks.remove(route) else {
+            return;
+        };
+        self.own.remove(route);
+        if self.tenants.remove(&(rank, route.clone())) {
+            count_down(&mut self.counts, &route.name.namespace);
+        }
+    }
+}
