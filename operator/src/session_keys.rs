@@ -4,6 +4,9 @@
 //! A key is made every [`ROTATION`]. It does not seal before it is [`DELAY`] old, so that by then every proxy can open
 //! what another one sealed. The ones before it are kept for [`KEPT`] rotations, so a client that comes at least that
 //! often keeps its session.
+//!
+//! A clock may be wrong for a while. A key whose time is far ahead of the present one neither seals nor gets a successor
+//! before that time has come, so it is dated anew ([`KeyRing::redated`]).
 
 use std::time::Duration;
 
@@ -17,6 +20,8 @@ pub const ROTATION: Duration = Duration::from_hours(30 * 24);
 pub const DELAY: Duration = Duration::from_hours(1);
 /// Keys that are kept beside the newest one.
 pub const KEPT: usize = 2;
+/// Clocks of two replicas differ by no more than that, or one of them is wrong.
+pub const CLOCK_DIFFERENCE: Duration = DELAY;
 
 /// Seconds since the Unix epoch.
 type Seconds = i64;
@@ -85,6 +90,25 @@ impl KeyRing {
     #[must_use]
     pub fn wants_key(&self, now: Seconds) -> bool {
         self.rotates_at().is_none_or(|at| at <= now)
+    }
+
+    /// The same keys, dated `now` or earlier; `None`: no key is from further ahead than clocks may differ.
+    ///
+    /// When they were really made, nobody knows. They count as made now, in the order that they have: every proxy may
+    /// have them from now on, and the newest gets its successor one rotation later. No key is lost.
+    #[must_use]
+    pub fn redated(&self, now: Seconds) -> Option<Self> {
+        let (newest, _) = self.0.first()?;
+        if *newest <= now.saturating_add(seconds(CLOCK_DIFFERENCE)) {
+            return None;
+        }
+        let mut latest = now;
+        let redated = self.0.iter().map(|(made, key)| {
+            let made = latest.min(*made);
+            latest = made.saturating_sub(1);
+            (made, key.clone())
+        });
+        Some(Self(redated.collect()))
     }
 
     /// With a key that is made at `now`, and without those that are too old by that.
@@ -194,5 +218,38 @@ mod tests {
         assert_eq!(back.keys(NOW - 100), keys(&[1, 2]));
         let made: Vec<_> = [generate(), generate()].into_iter().flatten().collect();
         assert!(made.len() == 2 && made[0] != made[1]);
+    }
+
+    #[test]
+    fn a_key_from_a_clock_far_ahead_seals_and_rotates_when_the_clock_is_right_again() {
+        let (delay, rotation) = (seconds(DELAY), seconds(ROTATION));
+        let ahead = NOW + 20 * 365 * 24 * 3600;
+        let ring = KeyRing::default().with(key(1), NOW - rotation);
+        let ring = ring.with(key(2), ahead).with(key(3), ahead + rotation);
+        // As it was: the successor is due in 20 years, and would be dated later still.
+        assert!(!ring.wants_key(NOW + 100 * rotation));
+        let redated = ring.redated(NOW).expect("it is from far ahead");
+        let made: Vec<_> = redated.0.iter().map(|(made, _)| *made).collect();
+        assert_eq!(made, [NOW, NOW - 1, NOW - rotation]);
+        // What was sealed with any of them still opens, and what seals stays.
+        assert_eq!(redated.keys(NOW), ring.keys(NOW));
+        assert_eq!(redated.keys(NOW + delay), keys(&[3, 2, 1]));
+        assert_eq!(redated.redated(NOW), None);
+        assert!(!redated.wants_key(NOW + rotation - 1) && redated.wants_key(NOW + rotation));
+        let next = redated.with(key(4), NOW + rotation);
+        assert_eq!(next.keys(NOW + rotation + delay), keys(&[4, 3, 2]));
+        // What is stored of it has the same order.
+        let stored: Vec<_> = redated.entries().collect();
+        let entries = stored.iter().map(|(name, value)| (&**name, *value));
+        assert_eq!(KeyRing::read(entries), redated);
+    }
+
+    #[test]
+    fn clocks_that_differ_a_little_change_no_date() {
+        let ring = KeyRing::default().with(key(1), NOW).with(key(2), NOW + 9);
+        let earliest = NOW + 9 - seconds(CLOCK_DIFFERENCE);
+        assert_eq!(ring.redated(earliest), None);
+        assert!(ring.redated(earliest - 1).is_some());
+        assert_eq!(KeyRing::default().redated(NOW), None);
     }
 }

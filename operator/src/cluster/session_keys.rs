@@ -98,8 +98,10 @@ pub(super) async fn run(client: kube::Client, config: Config, mut channels: Chan
         // A Secret that is gone is made again with a new key, so deleting it ends all sessions. Until then the keys that
         // it held stay in use.
         let now = clock::now().as_second();
-        let lacks = store.present.is_none() || store.ring.wants_key(now);
-        if leads && lacks {
+        let is_due = store.present.is_none()
+            || store.ring.wants_key(now)
+            || store.ring.redated(now).is_some();
+        if leads && is_due {
             store.persist(now).await;
         }
         let keys = store.ring.keys(clock::now().as_second());
@@ -198,6 +200,10 @@ impl Store {
     fn next(&self, now: i64) -> Option<KeyRing> {
         let none = KeyRing::default();
         let before = self.present.as_ref().map_or(&none, |_| &self.ring);
+        if let Some(redated) = before.redated(now) {
+            warn!(secret = %self.config.name, "a key of sessions is from the future; it counts as made now");
+            return Some(redated);
+        }
         generate().map(|key| before.with(key, now))
     }
 
