@@ -95,5 +95,5 @@ e2e: ## The end-to-end tests on a cluster (FILTER=name: only scenarios with that
 	e2e/cluster/e2e $(if $(FILTER),--filter $(FILTER))
 
 .PHONY: conformance
-conformance: ## The official suite on the cluster that is up, with upstream's report (TESTS=names: only these)
-	e2e/conformance/run $(or $(TESTS),--report docs/conformance)
+conformance: ## The official suite on the cluster that is up, with upstream's report (TESTS=names: only these; CHANNEL=standard: on that channel's CRDs)
+	e2e/conformance/run $(if $(CHANNEL),--channel $(CHANNEL)) $(or $(TESTS),--report docs/conformance)
