@@ -14,6 +14,7 @@ mod echo;
 mod encoding;
 mod held;
 mod hostile;
+mod http3;
 mod lb;
 mod load;
 mod manifests;
@@ -83,6 +84,8 @@ enum Command {
     Hostile(hostile::Args),
     /// Be a backend.
     Echo(echo::Args),
+    /// Be a backend of HTTP/3.
+    Http3(http3::Args),
     /// Be the cloud's load balancer.
     Lb(lb::Args),
 }
@@ -138,6 +141,7 @@ async fn start(command: Command) -> Result<bool> {
         Command::Load(args) => load::run_for(args).await.map(|()| true),
         Command::Hostile(args) => hostile::run_for(args).await.map(|()| true),
         Command::Echo(args) => echo::run(args).await.map(|()| true),
+        Command::Http3(args) => http3::run(args).await.map(|()| true),
         Command::Lb(args) => lb::run(args).await.map(|()| true),
     }
 }

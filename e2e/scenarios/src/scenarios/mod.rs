@@ -13,6 +13,7 @@ mod edits;
 mod failing;
 mod faults;
 mod handover;
+mod http3;
 mod install;
 mod keys;
 mod latency;
@@ -108,6 +109,11 @@ pub(crate) fn all() -> Vec<Scenario> {
             Together,
             "name-server",
             name_server::tcp_and_udp_of_one_port_are_a_name_server
+        ),
+        scenario!(
+            Together,
+            "http3",
+            http3::connections_of_http3_stay_with_their_backend
         ),
         scenario!(
             Together,
