@@ -25,21 +25,34 @@ pub(crate) const BACKLOG: u16 = 4096;
 /// around the world.
 pub(crate) const SETTLE: Duration = Duration::from_millis(500);
 
+/// How long a bind that is opened again waits for the workers to close the sockets that it had. They do it at once,
+/// unless their thread has no turn.
+const CLOSING: Duration = Duration::from_secs(1);
+
 /// The listening sockets of one bind, one per worker, until each has taken its own.
 pub(crate) struct Listening {
     address: SocketAddr,
     sockets: Mutex<Vec<Option<WorkerSocket>>>,
+    /// Those for datagrams that are open, also after they were taken.
+    open: Arc<udp::OpenSockets>,
 }
 
 /// The socket of one worker.
 pub(crate) enum WorkerSocket {
     Tcp(std::net::TcpListener),
-    Udp(std::net::UdpSocket),
+    Udp(udp::BoundSocket),
 }
 
 impl Listening {
     pub(crate) fn take(&self, worker: usize) -> Option<WorkerSocket> {
         self.sockets.lock().get_mut(worker)?.take()
+    }
+
+    /// Closes the sockets for datagrams that no worker has taken. Those for connections are closed in order.
+    fn close(&self) {
+        for socket in &mut *self.sockets.lock() {
+            socket.take_if(|socket| matches!(socket, WorkerSocket::Udp(_)));
+        }
     }
 }
 
@@ -51,8 +64,11 @@ pub(crate) type Binds = BTreeMap<BindKey, Arc<Listening>>;
 pub struct Sockets {
     plane: Arc<DataPlane>,
     binds: watch::Sender<Binds>,
-    /// Binds that this process had: a socket of its own may still be closing.
-    ours: Arc<Mutex<BTreeSet<BindKey>>>,
+    /// Those of a change that is about to be in force. The workers get them afterwards: what came first of all would
+    /// meet a configuration without its listener.
+    opened: Arc<Mutex<Binds>>,
+    /// Binds that this process had, with their last sockets: one of its own may still be closing.
+    ours: Arc<Mutex<BTreeMap<BindKey, Arc<udp::OpenSockets>>>>,
     workers: usize,
 }
 
@@ -61,6 +77,7 @@ impl Sockets {
         Self {
             plane,
             binds,
+            opened: Arc::default(),
             ours: Arc::default(),
             workers,
         }
@@ -93,42 +110,47 @@ impl Sockets {
 }
 
 impl Binder for Sockets {
-    /// Returns once the kernel accepts connections on the bind; the workers take them over from
-    /// there.
+    /// Returns once the kernel takes connections or datagrams for the bind. They wait there for the workers, which get
+    /// the sockets with [`Self::settle`].
     fn open(&mut self, bind: &BindKey) -> io::Result<()> {
-        if self.binds.borrow().contains_key(bind) {
+        let mut opened = self.opened.lock();
+        if opened.contains_key(bind) || self.binds.borrow().contains_key(bind) {
             return Ok(());
         }
-        if self.ours.lock().insert(*bind) {
+        let mut ours = self.ours.lock();
+        match ours.get(bind) {
             // Another process may share a port if both say SO_REUSEPORT. Not saying it finds a
             // second proxy, which would take half of the connections.
-            if let Err(error) = probe(bind) {
-                self.ours.lock().remove(bind);
-                return Err(error);
+            None => probe(bind)?,
+            // The kernel would give them a part of the clients, and that of nobody when they close.
+            Some(before) if !before.wait_until_closed(CLOSING) => {
+                tracing::warn!(%bind, "a port is opened again while workers have sockets of it");
             }
+            Some(_) => {}
         }
         let listening = Arc::new(open(bind, self.workers, self.plane.limits.keepalive)?);
+        ours.insert(*bind, Arc::clone(&listening.open));
         self.own(bind).insert(listening.address);
-        self.binds.send_modify(|binds| {
-            binds.insert(*bind, listening);
-            self.count(binds);
-        });
+        opened.insert(*bind, listening);
         Ok(())
     }
 
     fn settle(&mut self, snapshot: &Snapshot) {
         let wanted: BTreeSet<&BindKey> = snapshot.binds().collect();
+        let opened = std::mem::take(&mut *self.opened.lock());
         self.binds.send_if_modified(|binds| {
-            let before = binds.len();
+            let (before, new) = (binds.len(), opened.len());
+            binds.extend(opened);
             binds.retain(|bind, sockets| {
                 let keeps = wanted.contains(bind);
                 if !keeps {
                     self.own(bind).remove(sockets.address);
+                    sockets.close();
                 }
                 keeps
             });
             self.count(binds);
-            binds.len() < before
+            new > 0 || binds.len() < before
         });
     }
 }
@@ -145,12 +167,17 @@ fn probe(bind: &BindKey) -> io::Result<()> {
 /// Opens one socket per worker on a bind.
 fn open(bind: &BindKey, count: usize, keepalive: Duration) -> io::Result<Listening> {
     let mut address = bind.socket_address();
-    let mut sockets = Vec::with_capacity(count);
+    let mut bound = Vec::with_capacity(count);
     for _ in 0..count {
         let socket = bind_one(bind.transport, address, true)?;
         // A port of 0 is chosen once and then shared.
-        let bound = socket.local_addr()?.as_socket();
-        address = bound.ok_or_else(|| io::Error::from(io::ErrorKind::AddrNotAvailable))?;
+        let chosen = socket.local_addr()?.as_socket();
+        address = chosen.ok_or_else(|| io::Error::from(io::ErrorKind::AddrNotAvailable))?;
+        bound.push(socket);
+    }
+    let open = Arc::default();
+    let mut sockets = Vec::with_capacity(count);
+    for socket in bound {
         sockets.push(Some(match bind.transport {
             Transport::Tcp => {
                 socket.listen(BACKLOG.into())?;
@@ -159,12 +186,16 @@ fn open(bind: &BindKey, count: usize, keepalive: Duration) -> io::Result<Listeni
                 keepalive::set_keepalive(&socket, keepalive)?;
                 WorkerSocket::Tcp(socket.into())
             }
-            Transport::Udp => WorkerSocket::Udp(socket.into()),
+            Transport::Udp => {
+                udp::let_in(&socket)?;
+                WorkerSocket::Udp(udp::BoundSocket::new(socket, &open))
+            }
         }));
     }
     Ok(Listening {
         address,
         sockets: Mutex::new(sockets),
+        open,
     })
 }
 
@@ -238,8 +269,12 @@ pub(crate) fn refuse_new(socket: &SockRef<'_>) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use vestibule_stream::proto::{self, resource::Resource as Wire};
+    use vestibule_stream::{Change, Generation, Resource};
 
     use super::*;
+    use crate::apply::State;
+    use crate::limits::ProxyLimits;
 
     #[test]
     fn only_any_address_falls_back_and_only_without_ipv6() {
@@ -271,5 +306,83 @@ mod tests {
         // Its next try finds nobody.
         drop(listener);
         assert!(late.await.unwrap().is_err());
+    }
+
+    /// Looks at what the workers have when a change is in force, and before they are told.
+    struct Watched {
+        sockets: Sockets,
+        workers: watch::Receiver<Binds>,
+        opened: Vec<BindKey>,
+    }
+
+    impl Binder for Watched {
+        fn open(&mut self, bind: &BindKey) -> io::Result<()> {
+            self.sockets.open(bind)?;
+            self.opened.push(*bind);
+            Ok(())
+        }
+
+        fn settle(&mut self, snapshot: &Snapshot) {
+            assert!(!self.workers.has_changed().unwrap());
+            let published = self.sockets.plane.snapshot.load_full();
+            for bind in &self.opened {
+                assert!(published.has_bind(bind) && snapshot.has_bind(bind));
+            }
+            self.sockets.settle(snapshot);
+        }
+    }
+
+    /// What comes first of all is served like what comes later.
+    #[test]
+    fn workers_get_the_sockets_of_a_bind_when_its_configuration_is_in_force() {
+        let limits = ProxyLimits::default();
+        let plane = Arc::new(DataPlane::new(Arc::default(), Arc::default(), limits));
+        let mut state = State::new(Arc::clone(&plane.snapshot)).unwrap();
+        let (binds, workers) = watch::channel(Binds::new());
+        let mut watched = Watched {
+            sockets: Sockets::new(plane, binds, 2),
+            workers,
+            opened: Vec::new(),
+        };
+        let listener = |port: u16| Resource {
+            name: "Gateway/team-a/edge/dns".into(),
+            resource: Some(Wire::Listener(proto::Listener {
+                gateway: "team-a/edge".into(),
+                tenant: "team-a".into(),
+                bind: Some(proto::Bind {
+                    address: "127.0.0.1".into(),
+                    port: port.into(),
+                    transport: proto::Transport::Udp.into(),
+                }),
+                protocol: Some(proto::listener::Protocol::Udp(proto::UdpListener {})),
+                ..Default::default()
+            })),
+        };
+        // Somebody else may take the port that was free: then there is another one.
+        for counter in 1..20 {
+            let free = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+            let port = free.local_addr().unwrap().port();
+            drop(free);
+            let listener = listener(port);
+            let change = Change {
+                generation: Generation::new(1, counter),
+                full: false,
+                upserts: [(listener.key().unwrap(), listener)].into(),
+                removals: Vec::new(),
+            };
+            if state.apply(&change, &mut watched).is_empty() {
+                break;
+            }
+        }
+        assert!(watched.workers.has_changed().unwrap());
+        let binds = watched.workers.borrow_and_update().clone();
+        assert!(binds.keys().eq(&watched.opened) && binds.len() == 1);
+        let (bind, listening) = binds.first_key_value().unwrap();
+        assert!(listening.take(0).is_some());
+        // Whoever takes it away closes what nobody has taken.
+        watched.sockets.settle(&Snapshot::default());
+        assert!(listening.take(1).is_none());
+        assert!(!watched.sockets.bound().contains_key(bind));
+        assert!(listening.open.wait_until_closed(Duration::ZERO));
     }
 }

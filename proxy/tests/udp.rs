@@ -557,6 +557,32 @@ async fn a_listener_that_goes_takes_its_sessions_and_its_port_along() {
     }
 }
 
+/// The sockets that it had would have a part of the clients for as long as they are open.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_listener_that_comes_back_at_once_serves_every_client() {
+    let a = echo("a").await;
+    let mut rig = rig(&quiet(), &[a]);
+    let mut clients = Vec::new();
+    for _ in 0..10 {
+        rig.remove(ResourceKind::Listener, "ListenerSet/team-a/dns/tls");
+        let rejects = rig.apply(vec![udp(rig.address.port(), "dns")]);
+        if !rejects.is_empty() {
+            // Somebody else has taken the port meanwhile.
+            break;
+        }
+        let mut ports = Vec::new();
+        for _ in 0..8 {
+            let client = client(&rig).await;
+            ports.push(ask(&client, b"1").await.1);
+            clients.push(client);
+        }
+        let of_this = clients.iter().rev().take(8).rev();
+        for (client, port) in of_this.zip(ports) {
+            assert_eq!(ask(client, b"2").await.1, port);
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn one_number_is_a_port_of_tcp_and_one_of_udp() {
     const TCP: &str = "team-a/dns:53";

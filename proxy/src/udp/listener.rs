@@ -11,9 +11,10 @@ use tokio_util::sync::CancellationToken;
 use vestibule_model::client_address::ProxyProtocolMode;
 
 use super::SessionEnd;
+use super::run::Run;
 use super::session::{Carrying, Chosen, Session};
 use super::sessions::{SessionKey, Sessions};
-use super::socket::{ListenSocket, Run, SessionSocket};
+use super::socket::{BoundSocket, ListenSocket, SessionSocket};
 use crate::bind::BindKey;
 use crate::cut::unless_cut;
 use crate::health::EndpointFailure;
@@ -26,7 +27,7 @@ const ATTEMPTS: usize = 3;
 
 /// Serves a bind on the present worker until `stop`, which ends its sessions.
 pub(crate) async fn serve(
-    socket: std::net::UdpSocket,
+    socket: BoundSocket,
     bind: BindKey,
     plane: Arc<DataPlane>,
     stop: CancellationToken,
@@ -343,7 +344,8 @@ mod tests {
         let address = "127.0.0.1:0".parse().unwrap();
         let socket = crate::udp::bind(address, false).unwrap();
         let address = socket.local_addr().unwrap().as_socket().unwrap();
-        let socket = ListenSocket::new(socket.into()).unwrap();
+        let socket = BoundSocket::new(socket, &Arc::default());
+        let socket = ListenSocket::new(socket).unwrap();
         (UdpListener::new(socket, BIND, Arc::clone(plane)), address)
     }
 

@@ -6,6 +6,8 @@
 //! source port for one client. Whatever the endpoint sends to that port goes back to the client, from the address that
 //! the client sent to.
 //!
+//! - `run` is a datagram, or several of one sender that the kernel handed over in one piece.
+//! - `sender` sends runs on in one piece, and remembers which of them the kernel refuses.
 //! - `socket` has the system calls: many datagrams with one of them where the kernel can do that.
 //! - `sessions` is the table of a listener's sessions, without sockets and clocks.
 //! - `session` is the life of one session: what its backend sends, how long it may be silent, its log line.
@@ -21,13 +23,15 @@
 //!    batch at a time and then let others of their worker have their turn.
 
 mod listener;
+mod run;
+mod sender;
 mod session;
 mod sessions;
 mod socket;
 
 pub(crate) use listener::serve;
 
-pub(crate) use socket::bind;
+pub(crate) use socket::{BoundSocket, OpenSockets, bind, let_in};
 
 /// Why a session ended. Closed, so that it can be a metric label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,8 +11,10 @@ use std::time::Instant;
 use parking_lot::Mutex;
 
 use super::SessionEnd;
+use super::run::{Run, Sent};
+use super::sender::{is_busy, is_refused, is_too_large};
 use super::sessions::SessionKey;
-use super::socket::{ListenSocket, Run, Sent, SessionSocket, is_busy, is_refused, is_too_large};
+use super::socket::{ListenSocket, SessionSocket};
 use crate::accesslog::TARGET;
 use crate::backend::Backend;
 use crate::bind::BindKey;

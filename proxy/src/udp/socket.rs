@@ -7,17 +7,23 @@
 use std::cell::RefCell;
 use std::io::{self, ErrorKind, IoSliceMut};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use nix::sys::socket::{setsockopt, sockopt};
-use quinn_udp::{EcnCodepoint, RecvMeta, Transmit, UdpSocketState};
+use parking_lot::{Condvar, Mutex};
+use quinn_udp::{RecvMeta, Transmit, UdpSocketState};
 use rustix::io::Errno;
 use rustix::net::sockopt::{
     Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery, set_ip_mtu_discover, set_ipv6_mtu_discover,
 };
-use socket2::{Domain, Protocol, SockRef, Socket, Type};
+use socket2::{Domain, Protocol, SockFilter, SockRef, Socket, Type};
 use tokio::io::Interest;
 use tokio::net::UdpSocket;
+
+use super::run::{Run, Sent};
+use super::sender::Sender;
 
 /// Pieces that are taken with one system call. Each is a datagram, or a run of up to 64 of one sender.
 pub(super) const BATCH: usize = 16;
@@ -31,81 +37,10 @@ thread_local! {
     static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A datagram, or a run of them.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Run<'a> {
-    pub(crate) sender: SocketAddr,
-    /// The address that it was sent to, where the socket tells.
-    pub(crate) local: Option<IpAddr>,
-    bytes: &'a [u8],
-    /// The length of each datagram but the last, which may be shorter.
-    stride: usize,
-    /// Marks of congestion on the way, which endpoints have to see.
-    ecn: Option<EcnCodepoint>,
-}
-
-impl Run<'_> {
-    /// One datagram.
-    #[cfg(test)]
-    pub(super) fn one(sender: SocketAddr, bytes: &[u8]) -> Run<'_> {
-        Run {
-            sender,
-            local: None,
-            bytes,
-            stride: bytes.len(),
-            ecn: None,
-        }
-    }
-
-    /// How many datagrams these are. One without bytes is one.
-    pub(crate) fn datagrams(&self) -> u64 {
-        if self.is_one() {
-            return 1;
-        }
-        self.bytes.len().div_ceil(self.stride) as u64
-    }
-
-    fn is_one(&self) -> bool {
-        self.stride == 0 || self.bytes.len() <= self.stride
-    }
-}
-
-/// What became of a run.
-#[derive(Debug, Default)]
-pub(crate) struct Sent {
-    pub(crate) datagrams: u64,
-    pub(crate) bytes: u64,
-    /// Why the rest was not sent.
-    pub(crate) error: Option<io::Error>,
-}
-
-impl Sent {
-    fn add(&mut self, bytes: usize) {
-        self.datagrams += 1;
-        self.bytes += bytes as u64;
-    }
-}
-
-/// Whether the other end's host says that nobody listens there.
-pub(crate) fn is_refused(error: &io::Error) -> bool {
-    error.kind() == ErrorKind::ConnectionRefused
-}
-
-/// Whether a socket has no room just now.
-pub(crate) fn is_busy(error: &io::Error) -> bool {
-    error.kind() == ErrorKind::WouldBlock || is(error, Errno::NOBUFS)
-}
-
-/// Whether a datagram is longer than the next hop takes.
-pub(crate) fn is_too_large(error: &io::Error) -> bool {
-    is(error, Errno::MSGSIZE)
-}
-
-fn is(error: &io::Error, errno: Errno) -> bool {
-    error.raw_os_error() == Some(errno.raw_os_error())
-}
-
 /// A socket for datagrams that is bound to `address`, for workers to share if `reuse_port`. `::` takes IPv4 too.
+///
+/// One that is shared takes nothing before [`let_in`]: the kernel chooses the socket of a client by the number of those
+/// that there are. With every further one the client would be another worker's, which knows nothing of its session.
 pub(crate) fn bind(address: SocketAddr, reuse_port: bool) -> io::Result<Socket> {
     let socket = Socket::new(
         Domain::for_address(address),
@@ -119,28 +54,98 @@ pub(crate) fn bind(address: SocketAddr, reuse_port: bool) -> io::Result<Socket> 
     socket.set_reuse_port(reuse_port)?;
     socket.set_nonblocking(true)?;
     let _ = socket.set_recv_buffer_size(RECEIVE_BUFFER);
+    if reuse_port {
+        // Where there are no filters, the first datagrams of a client may begin a session too many.
+        let _ = socket.attach_filter(&[SockFilter::new(0x06, 0, 0, 0)]); // return 0
+    }
     socket.bind(&address.into())?;
     Ok(socket)
+}
+
+/// Has a shared socket take what comes: all that share its address are bound.
+pub(crate) fn let_in(socket: &Socket) -> io::Result<()> {
+    match socket.detach_filter() {
+        // None was attached.
+        Err(error) if error.raw_os_error() == Some(Errno::NOENT.raw_os_error()) => Ok(()),
+        detached => detached,
+    }
+}
+
+/// The socket of a listener before a worker serves it.
+pub(crate) struct BoundSocket {
+    pub(super) socket: std::net::UdpSocket,
+    pub(super) open: OpenSocket,
+}
+
+impl BoundSocket {
+    /// One of the sockets that `all` counts.
+    pub(crate) fn new(socket: Socket, all: &Arc<OpenSockets>) -> Self {
+        Self {
+            socket: socket.into(),
+            open: OpenSocket::new(all),
+        }
+    }
+}
+
+/// Counts the sockets of a bind that are open, wherever they are.
+#[derive(Debug, Default)]
+pub(crate) struct OpenSockets {
+    count: Mutex<usize>,
+    closed: Condvar,
+}
+
+impl OpenSockets {
+    /// Waits until all of them are closed. Says whether they are.
+    pub(crate) fn wait_until_closed(&self, patience: Duration) -> bool {
+        let mut count = self.count.lock();
+        let waited = self
+            .closed
+            .wait_while_for(&mut count, |count| *count > 0, patience);
+        !waited.timed_out()
+    }
+}
+
+/// Held beside a socket, and dropped after it.
+#[derive(Debug)]
+pub(super) struct OpenSocket(Arc<OpenSockets>);
+
+impl OpenSocket {
+    fn new(all: &Arc<OpenSockets>) -> Self {
+        *all.count.lock() += 1;
+        Self(Arc::clone(all))
+    }
+}
+
+impl Drop for OpenSocket {
+    fn drop(&mut self) {
+        let mut count = self.0.count.lock();
+        *count = count.saturating_sub(1);
+        self.0.closed.notify_all();
+    }
 }
 
 /// The socket of a listener on one worker.
 #[derive(Debug)]
 pub(crate) struct ListenSocket {
     socket: UdpSocket,
-    state: UdpSocketState,
+    sender: Sender,
     /// Answers have to say which of the host's addresses they are from.
     is_wildcard: bool,
+    /// After the socket, which is closed before this says so.
+    _open: OpenSocket,
 }
 
 impl ListenSocket {
     /// Only on a runtime.
-    pub(crate) fn new(socket: std::net::UdpSocket) -> io::Result<Self> {
-        let state = UdpSocketState::new((&socket).into())?;
+    pub(crate) fn new(bound: BoundSocket) -> io::Result<Self> {
+        let BoundSocket { socket, open } = bound;
+        let sender = Sender::new(UdpSocketState::new((&socket).into())?);
         fragment(&socket)?;
         Ok(Self {
             is_wildcard: socket.local_addr()?.ip().is_unspecified(),
             socket: UdpSocket::from_std(socket)?,
-            state,
+            sender,
+            _open: open,
         })
     }
 
@@ -152,14 +157,14 @@ impl ListenSocket {
     /// Takes a batch of what clients sent. Returns how many pieces that were.
     pub(crate) fn receive(&self, each: impl FnMut(Run<'_>)) -> io::Result<usize> {
         let is_wildcard = self.is_wildcard;
-        receive(&self.state, &self.socket, each, |meta| {
+        receive(&self.sender, &self.socket, each, |meta| {
             meta.dst_ip.filter(|_| is_wildcard)
         })
     }
 
     /// Sends a run to a client, from the address that the client sends to.
     pub(crate) fn send(&self, client: SocketAddr, local: Option<IpAddr>, run: &Run<'_>) -> Sent {
-        send(&self.state, run, |bytes, segment_size| {
+        self.sender.send(run, |bytes, segment_size| {
             let transmit = Transmit {
                 destination: client,
                 ecn: run.ecn,
@@ -167,7 +172,7 @@ impl ListenSocket {
                 segment_size,
                 src_ip: local,
             };
-            self.state.try_send((&self.socket).into(), &transmit)
+            self.sender.transmit(&self.socket, &transmit)
         })
     }
 }
@@ -224,7 +229,7 @@ impl SessionSocket {
     ) -> Poll<io::Result<()>> {
         loop {
             ready!(self.socket.poll_recv_ready(cx))?;
-            match receive(&listener.state, &self.socket, &mut each, |_| None) {
+            match receive(&listener.sender, &self.socket, &mut each, |_| None) {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                 received => return Poll::Ready(received.map(|_| ())),
             }
@@ -233,7 +238,7 @@ impl SessionSocket {
 
     /// Sends a run to the endpoint.
     pub(crate) fn send(&self, listener: &ListenSocket, run: &Run<'_>) -> Sent {
-        send(&listener.state, run, |bytes, segment_size| {
+        listener.sender.send(run, |bytes, segment_size| {
             if run.ecn.is_none() && segment_size.is_none() {
                 // With an address the kernel would look for the way anew.
                 return SockRef::from(&self.socket).send(bytes).map(|_| ());
@@ -245,13 +250,13 @@ impl SessionSocket {
                 segment_size,
                 src_ip: None,
             };
-            listener.state.try_send((&self.socket).into(), &transmit)
+            listener.sender.transmit(&self.socket, &transmit)
         })
     }
 }
 
 fn receive(
-    state: &UdpSocketState,
+    sender: &Sender,
     socket: &UdpSocket,
     mut each: impl FnMut(Run<'_>),
     local: impl Fn(&RecvMeta) -> Option<IpAddr>,
@@ -265,7 +270,7 @@ fn receive(
         let mut pieces: [IoSliceMut<'_>; BATCH] =
             std::array::from_fn(|_| IoSliceMut::new(pieces.next().unwrap_or_default()));
         let count = socket.try_io(Interest::READABLE, || {
-            state.recv(socket.into(), &mut pieces, &mut metas)
+            sender.receive(socket, &mut pieces, &mut metas)
         })?;
         for (meta, piece) in metas.iter().zip(&pieces).take(count) {
             each(Run {
@@ -280,60 +285,17 @@ fn receive(
     })
 }
 
-/// Sends a run in one piece, or each datagram by itself where that cannot be.
-fn send(
-    state: &UdpSocketState,
-    run: &Run<'_>,
-    mut part: impl FnMut(&[u8], Option<usize>) -> io::Result<()>,
-) -> Sent {
-    let mut sent = Sent::default();
-    if run.is_one() {
-        match part(run.bytes, None) {
-            Ok(()) => sent.add(run.bytes.len()),
-            Err(error) => sent.error = Some(error),
-        }
-        return sent;
-    }
-    let datagrams = run.datagrams();
-    if datagrams <= state.max_gso_segments() as u64 {
-        match part(run.bytes, Some(run.stride)) {
-            Ok(()) => {
-                sent.datagrams = datagrams;
-                sent.bytes = run.bytes.len() as u64;
-                return sent;
-            }
-            Err(error) if is_busy(&error) || is_refused(&error) => {
-                sent.error = Some(error);
-                return sent;
-            }
-            // A device or a path that cannot: the datagrams themselves may be short enough.
-            Err(_) => {}
-        }
-    }
-    for datagram in run.bytes.chunks(run.stride) {
-        match part(datagram, None) {
-            Ok(()) => sent.add(datagram.len()),
-            Err(error) => {
-                let ends = is_busy(&error) || is_refused(&error);
-                sent.error = Some(error);
-                if ends {
-                    break;
-                }
-            }
-        }
-    }
-    sent
-}
-
 #[cfg(test)]
 mod tests {
     use std::net::Ipv4Addr;
+
+    use quinn_udp::EcnCodepoint;
 
     use super::*;
 
     fn listen(address: &str) -> (ListenSocket, SocketAddr) {
         let socket = bind(address.parse().unwrap(), false).unwrap();
-        let socket = ListenSocket::new(socket.into()).unwrap();
+        let socket = ListenSocket::new(BoundSocket::new(socket, &Arc::default())).unwrap();
         let address = socket.socket.local_addr().unwrap();
         (socket, address)
     }
@@ -341,7 +303,7 @@ mod tests {
     async fn next(socket: &ListenSocket) -> Vec<(SocketAddr, Option<IpAddr>, Vec<u8>, u64)> {
         loop {
             let wait = socket.readable();
-            let wait = tokio::time::timeout(std::time::Duration::from_mins(1), wait);
+            let wait = tokio::time::timeout(Duration::from_mins(1), wait);
             wait.await.expect("a datagram").unwrap();
             let mut all = Vec::new();
             let received = socket.receive(|run| {
@@ -358,7 +320,7 @@ mod tests {
     async fn a_run_leaves_as_the_datagrams_that_it_was() {
         let (from, _) = listen("127.0.0.1:0");
         let receiver = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
-        let patience = Some(std::time::Duration::from_mins(1));
+        let patience = Some(Duration::from_mins(1));
         receiver.set_read_timeout(patience).unwrap();
         let bytes: Vec<u8> = (0..=255).cycle().take(2500).collect();
         for stride in [1000, 1250, 2500, 25] {
@@ -391,6 +353,51 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_run_that_the_kernel_calls_invalid_costs_others_neither_runs_nor_marks() {
+        let (from, _) = listen("0.0.0.0:0");
+        let (to, client) = listen("127.0.0.1:0");
+        let bytes = [3; 3000];
+        let run = Run {
+            sender: client,
+            local: None,
+            bytes: &bytes,
+            stride: 1000,
+            ecn: Some(EcnCodepoint::Ce),
+        };
+        let one = Run {
+            bytes: &bytes[..1000],
+            ..run
+        };
+        // Multicast.
+        let nobody = Some(IpAddr::V4(Ipv4Addr::new(224, 0, 0, 1)));
+        for run in [&one, &run] {
+            let sent = from.send(client, nobody, run);
+            let error = sent.error.expect("an address that nobody sends from");
+            assert_eq!(error.kind(), ErrorKind::InvalidInput);
+        }
+        let takes_runs = from.sender.takes_runs();
+        for (run, datagrams) in [(&one, 1), (&run, 3)] {
+            let sent = from.send(client, None, run);
+            assert!(sent.error.is_none(), "{sent:?}");
+            let mut came = Vec::new();
+            while came.iter().sum::<u64>() < datagrams {
+                let wait = tokio::time::timeout(Duration::from_mins(1), to.readable());
+                wait.await.expect("a datagram").unwrap();
+                let _ = to.receive(|run| {
+                    assert_eq!(run.ecn, Some(EcnCodepoint::Ce));
+                    came.push(run.datagrams());
+                });
+            }
+            let expected = if takes_runs {
+                vec![datagrams]
+            } else {
+                came.clone()
+            };
+            assert_eq!(came, expected, "in one piece, as it was sent");
+        }
+    }
+
+    #[tokio::test]
     async fn what_no_hop_takes_in_one_piece_is_fragmented_rather_than_refused() {
         // As loopback takes 64 KiB, the option is all that can be looked at.
         for address in ["127.0.0.1:0", "[::]:0"] {
@@ -398,7 +405,7 @@ mod tests {
                 // A host without IPv6.
                 continue;
             };
-            let socket = ListenSocket::new(socket.into()).unwrap();
+            let socket = ListenSocket::new(BoundSocket::new(socket, &Arc::default())).unwrap();
             let discovery = rustix::net::sockopt::ip_mtu_discover(&socket.socket).unwrap();
             assert_eq!(discovery, Ipv4PathMtuDiscovery::WANT);
         }
@@ -417,5 +424,67 @@ mod tests {
         client.send_to(b"y", (meant, address.port())).unwrap();
         let got = next(&any).await;
         assert_eq!(got, [(sender, Some(meant), b"y".to_vec(), 1)]);
+    }
+
+    #[test]
+    fn a_client_is_one_sockets_from_the_first_datagram_that_is_taken() {
+        let first = bind("127.0.0.1:0".parse().unwrap(), true).unwrap();
+        let address = first.local_addr().unwrap().as_socket().unwrap();
+        let clients: Vec<_> = (0..50)
+            .map(|_| std::net::UdpSocket::bind("127.0.0.1:0").unwrap())
+            .collect();
+        let send = || {
+            for client in &clients {
+                client.send_to(b"x", address).unwrap();
+            }
+        };
+        // Each time there is another number of sockets.
+        send();
+        let mut sockets = vec![first];
+        for _ in 0..3 {
+            sockets.push(bind(address, true).unwrap());
+            send();
+        }
+        sockets.iter().for_each(|socket| let_in(socket).unwrap());
+        send();
+        send();
+        let taken: Vec<Vec<SocketAddr>> = sockets
+            .into_iter()
+            .map(|socket| {
+                let socket = std::net::UdpSocket::from(socket);
+                let mut buffer = [0; 9];
+                let next = || Some(socket.recv_from(&mut buffer).ok()?.1);
+                std::iter::from_fn(next).collect()
+            })
+            .collect();
+        for client in &clients {
+            let client = client.local_addr().unwrap();
+            let mut of_sockets: Vec<usize> = taken
+                .iter()
+                .map(|all| all.iter().filter(|sender| **sender == client).count())
+                .collect();
+            of_sockets.sort_unstable();
+            // Nothing of before, and all of after in one place.
+            assert_eq!(of_sockets, [0, 0, 0, 2]);
+        }
+    }
+
+    #[tokio::test]
+    async fn sockets_count_as_closed_when_the_last_one_is() {
+        let all = Arc::new(OpenSockets::default());
+        assert!(all.wait_until_closed(Duration::ZERO));
+        let bound = || BoundSocket::new(bind("127.0.0.1:0".parse().unwrap(), true).unwrap(), &all);
+        let (unserved, served) = (bound(), ListenSocket::new(bound()).unwrap());
+        assert!(!all.wait_until_closed(Duration::ZERO));
+        drop(unserved);
+        assert!(!all.wait_until_closed(Duration::ZERO));
+        let address = served.socket.local_addr().unwrap();
+        let waiting = std::thread::spawn(move || {
+            assert!(all.wait_until_closed(Duration::from_mins(1)));
+            // Somebody else can have it, which no two sockets can that do not share.
+            bind(address, false).map(|_| ())
+        });
+        drop(served);
+        waiting.join().unwrap().unwrap();
     }
 }
