@@ -445,7 +445,9 @@ mod tests {
             sockets.push(bind(address, true).unwrap());
             send();
         }
-        sockets.iter().for_each(|socket| let_in(socket).unwrap());
+        for socket in &sockets {
+            let_in(socket).unwrap();
+        }
         send();
         send();
         let taken: Vec<Vec<SocketAddr>> = sockets
