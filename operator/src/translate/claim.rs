@@ -160,7 +160,7 @@ impl Translator {
         for key in dirty.routes.clone() {
             let created = self.route(&key).map_or(0, |route| route.meta().created);
             let affected = if key.kind.routes_ports() {
-                let ports = self.ports_of(&key);
+                let ports = self.asked_ports(&key);
                 self.merge.put_port_route(&key, created, ports)
             } else {
                 let (asks, inner) = self.names_of(&key);
@@ -219,7 +219,7 @@ impl Translator {
     }
 
     /// The ports for which a TCPRoute or UDPRoute asks, on listeners of Gateways themselves.
-    fn ports_of(&self, key: &ObjectKey) -> BTreeSet<PortKey> {
+    fn asked_ports(&self, key: &ObjectKey) -> BTreeSet<PortKey> {
         let route = self.route(key).filter(|route| !self.is_refused(*route));
         let parents = route.map(|route| self.judge_parents(route, None).0);
         let attached = parents
