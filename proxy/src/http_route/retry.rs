@@ -3,8 +3,10 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use vestibule_backoff::{Backoff, between};
+
 /// How long to wait before the first retry where the route does not say.
-const BACKOFF: Duration = Duration::from_millis(25);
+const FIRST_BACKOFF: Duration = Duration::from_millis(25);
 /// How long at most, unless the route wants to begin with more.
 const LONGEST_BACKOFF: Duration = Duration::from_secs(10);
 /// And for how many times what it begins with.
@@ -22,15 +24,13 @@ pub(crate) struct Retry {
 
 impl Retry {
     /// How long to wait before a retry when so many were made. `left` is what the request may still take: half of it is
-    /// for the retry.
+    /// for the retry. `random` are 64 random bits.
     pub(crate) fn wait(&self, made: u32, random: u64, left: Option<Duration>) -> Duration {
-        let base = self.backoff.unwrap_or(BACKOFF);
-        let most = base.saturating_mul(MOST_FACTOR).min(LONGEST_BACKOFF);
-        let doubled = base.saturating_mul(1_u32.checked_shl(made).unwrap_or(u32::MAX));
-        let wait = doubled.min(most.max(base));
+        let first = self.backoff.unwrap_or(FIRST_BACKOFF);
+        let longest = first.saturating_mul(MOST_FACTOR).min(LONGEST_BACKOFF);
+        let wait = Backoff::new(first, longest.max(first)).delay(made);
         // Up to half as much again, so that what failed together does not come again together.
-        let parts = u32::try_from(random % 512).unwrap_or_default();
-        let wait = wait + wait / 1024 * parts;
+        let wait = between(wait, wait.saturating_add(wait / 2), random);
         left.map_or(wait, |left| wait.min(left / 2))
     }
 }
@@ -62,7 +62,7 @@ mod tests {
         // A route's own time is never shortened.
         assert_eq!(waits(&retry(Some(20_000))), [20_000; 6]);
         assert_eq!(waits(&retry(Some(0))), [0; 6]);
-        assert!((140..150).contains(&millis(&retry(Some(100)), 0, 511, None)));
-        assert_eq!(millis(&retry(Some(1000)), 0, 511, Some(200)), 100);
+        assert!((140..150).contains(&millis(&retry(Some(100)), 0, u64::MAX, None)));
+        assert_eq!(millis(&retry(Some(1000)), 0, u64::MAX, Some(200)), 100);
     }
 }

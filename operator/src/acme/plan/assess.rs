@@ -369,8 +369,7 @@ impl Planner {
         let leaf = |record: &Option<Seen>| record.as_ref().and_then(|record| record.leaf.clone());
         if leaf(&entry.record) != leaf(&record) {
             entry.window = None;
-            let spread = u64::try_from(self.settings.spread.as_millis()).unwrap_or_default();
-            let wait = Duration::from_millis(self.random.below(spread + 1));
+            let wait = self.random.below(self.settings.spread);
             entry.ask_window = now.steady + wait;
         }
         entry.record = record;

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use vestibule_backoff::Backoff;
 use vestibule_model::challenge::{ChallengeKey, ChallengeType, Reach};
 use vestibule_model::key::{ObjectKey, ObjectName};
 
@@ -19,8 +20,10 @@ use super::{After, Done, Phase, PlanStep, Planner, Publish, Running, Stage, Task
 pub(super) const LIFETIME: Duration = Duration::from_hours(1);
 /// Most times that the certificate of an order is asked for.
 const FINALIZED: u32 = 5;
-/// So many times an order is asked about each few seconds, and then each minute.
+/// So many times an order is asked about by `LOOKS`, and then each `SELDOM`.
 const OFTEN: u32 = 30;
+const LOOKS: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(10));
+const SELDOM: Duration = Duration::from_mins(1);
 
 impl Planner {
     pub(super) fn running(&mut self, secret: &ObjectName) -> Option<&mut Running> {
@@ -480,14 +483,13 @@ impl Planner {
             self.leave(secret);
             return;
         };
-        let (step, longest) = match running.looks {
-            ..OFTEN => (running.looks.min(5), Duration::from_secs(10)),
-            _ => (7, Duration::from_mins(1)),
+        let wait = match running.looks {
+            looks @ ..OFTEN => LOOKS.delay(looks),
+            _ => SELDOM,
         };
-        let step = Duration::from_millis(500) * 2_u32.pow(step);
         running.looks = running.looks.saturating_add(1);
         let said = said.unwrap_or_default().min(Duration::from_mins(1));
-        let wait = self.random.around(step.min(longest)).max(said);
+        let wait = self.random.around(wait).max(said);
         entry.not_before = now.steady + wait;
         self.rest(secret);
     }

@@ -162,8 +162,7 @@ impl Planner {
     }
 
     pub(super) fn issued(&mut self, secret: &ObjectName, now: Now) {
-        let spread = u64::try_from(self.settings.spread.as_millis()).unwrap_or_default();
-        let wait = Duration::from_millis(self.random.below(spread + 1));
+        let wait = self.random.below(self.settings.spread);
         if let Some(entry) = self.entries.get_mut(secret) {
             let chain = entry
                 .running
