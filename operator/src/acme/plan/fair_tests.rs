@@ -14,7 +14,6 @@ use super::super::budget::REGISTRATION_PERIOD;
 use super::super::client::{Name, Status};
 use super::super::effects::OrderOutcome;
 use super::super::problem::FailureKind;
-use super::run::LIFETIME;
 use super::*;
 
 const WALL: i64 = 1_800_000_000;
