@@ -593,6 +593,4 @@ impl Planner {
 }
 
 #[cfg(test)]
-mod fair_tests;
-#[cfg(test)]
 mod tests;
