@@ -39,8 +39,6 @@ impl Permit {
 pub(crate) enum DropReason {
     /// The source cannot be a client's: its port is 0, or it is a listener of this proxy.
     InvalidSource,
-    /// The Gateway lets nobody in but its load balancers, and this is from somebody else.
-    UntrustedPeer,
     /// The port has no listener any more.
     NoListener,
     /// The listener has no route.
@@ -78,7 +76,6 @@ impl DropReason {
     pub(crate) fn reason(self) -> &'static str {
         match self {
             Self::InvalidSource => "InvalidSource",
-            Self::UntrustedPeer => "UntrustedPeer",
             Self::NoListener => "NoListener",
             Self::NoRoute => "NoRoute",
             Self::InvalidBackend => "InvalidBackend",
