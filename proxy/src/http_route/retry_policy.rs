@@ -14,7 +14,7 @@ const MOST_FACTOR: u32 = 10;
 
 /// What a route says of retries.
 #[derive(Clone, Debug)]
-pub(crate) struct Retry {
+pub(crate) struct RetryPolicy {
     /// Statuses of answers, 400 to 599.
     pub(crate) codes: BTreeSet<u16>,
     /// How often at most.
@@ -22,7 +22,7 @@ pub(crate) struct Retry {
     pub(crate) backoff: Option<Duration>,
 }
 
-impl Retry {
+impl RetryPolicy {
     /// How long to wait before a retry when so many were made. `left` is what the request may still take: half of it is
     /// for the retry. `random` are 64 random bits.
     pub(crate) fn wait(&self, made: u32, random: u64, left: Option<Duration>) -> Duration {
@@ -39,8 +39,8 @@ impl Retry {
 mod tests {
     use super::*;
 
-    fn retry(backoff: Option<u64>) -> Retry {
-        Retry {
+    fn retry(backoff: Option<u64>) -> RetryPolicy {
+        RetryPolicy {
             codes: [503].into(),
             attempts: 3,
             backoff: backoff.map(Duration::from_millis),
@@ -49,11 +49,12 @@ mod tests {
 
     #[test]
     fn waits_double_up_to_a_bound_and_leave_time_for_the_retry() {
-        let millis = |retry: &Retry, made, random, left: Option<u64>| {
+        let millis = |retry: &RetryPolicy, made, random, left: Option<u64>| {
             let left = left.map(Duration::from_millis);
             retry.wait(made, random, left).as_millis()
         };
-        let waits = |retry: &Retry| [0, 1, 2, 3, 9, 99].map(|made| millis(retry, made, 0, None));
+        let waits =
+            |retry: &RetryPolicy| [0, 1, 2, 3, 9, 99].map(|made| millis(retry, made, 0, None));
         assert_eq!(waits(&retry(None)), [25, 50, 100, 200, 250, 250]);
         assert_eq!(
             waits(&retry(Some(4000))),
