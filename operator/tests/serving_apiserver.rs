@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use apiserver_support::{client, eventually, namespace};
+use apiserver_support::{client, namespace};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
@@ -23,6 +23,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use vestibule_operator::internal_ca::rotation::RotationPolicy;
 use vestibule_operator::internal_ca::{self, CurrentCertificate};
+use vestibule_test_support::eventually;
 
 /// A release in a namespace of its own, and its replicas.
 struct Release {
