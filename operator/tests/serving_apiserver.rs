@@ -21,8 +21,8 @@ use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use serde_json::json;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use vestibule_operator::internal_ca::rotation::RotationPolicy;
-use vestibule_operator::internal_ca::{self, CurrentCertificate};
+use vestibule_internal_ca::CurrentCertificate;
+use vestibule_internal_ca::rotation::RotationPolicy;
 use vestibule_test_support::eventually;
 
 /// A release in a namespace of its own, and its replicas.
@@ -83,11 +83,11 @@ impl Release {
 
     /// Starts a replica that leads from the beginning, or never.
     fn replica(&mut self, leads: bool) -> CurrentCertificate {
-        let mut config = internal_ca::Config::new(&self.namespace, "r");
+        let mut config = vestibule_internal_ca::Config::new(&self.namespace, "r");
         config.webhook_configuration = Some(self.namespace.clone());
         let clock = Arc::clone(&self.clock);
         config.clock = Arc::new(move || clock.load(Ordering::Relaxed));
-        let (reconciler, certificates) = internal_ca::start(self.client.clone(), config);
+        let (reconciler, certificates) = vestibule_internal_ca::start(self.client.clone(), config);
         self.replicas.push(tokio::spawn(async move {
             let (_leads, leading) = watch::channel(leads);
             reconciler.run(leading).await;

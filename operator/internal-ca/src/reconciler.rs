@@ -45,7 +45,7 @@ pub struct Reconciler {
 type Changes = BoxStream<'static, ()>;
 
 impl Reconciler {
-    pub(super) fn new(client: Client, config: Config) -> (Self, CurrentCertificate) {
+    pub(crate) fn new(client: Client, config: Config) -> (Self, CurrentCertificate) {
         let (source, certificates) = CertificateSource::new();
         let reconciler = Self {
             store: CaStore::new(&client, config.clone()),
