@@ -266,6 +266,7 @@ fn links_lead_somewhere() {
 fn sources(krate: &str) -> Option<PathBuf> {
     let folder = match krate {
         "cli" | "crds" | "model" | "operator" | "proxy" | "serve" | "webhook" => krate,
+        "internal_ca" => "operator/internal-ca",
         _ => return None,
     };
     Some(root().join(folder).join("src"))
@@ -322,9 +323,13 @@ fn architecture_leaves_out_no_part_of_the_operator() {
 /// The components whose metrics the page about observability lists.
 const COMPONENTS: [&str; 3] = ["operator", "webhook", "proxy"];
 
-/// All Rust sources of a crate in one text.
-fn source_text(krate: &str) -> String {
-    let mut folders = vec![sources(krate).unwrap()];
+/// All Rust sources of a component in one text.
+fn source_text(component: &str) -> String {
+    let crates: &[&str] = match component {
+        "operator" => &["operator", "internal_ca"],
+        _ => &[component],
+    };
+    let mut folders: Vec<PathBuf> = crates.iter().map(|krate| sources(krate).unwrap()).collect();
     let mut text = String::new();
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(folder).unwrap() {

@@ -13,7 +13,6 @@
 //!   another.
 //! - Memory is bounded: objects are taken one at a time out of a page, and only their names are kept.
 
-mod backoff;
 mod copied;
 mod print;
 mod raw;
@@ -35,6 +34,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 use tracing::{debug, info, warn};
+use vestibule_backoff::{Backoff, Delays, shortened};
 use vestibule_model::finding::Finding;
 use vestibule_model::key::{Kind, ObjectKey, ObjectName};
 use vestibule_model::object::Object;
@@ -42,7 +42,6 @@ use vestibule_model::object::Object;
 pub use copied::{CopiedAnnotations, CopiedError};
 pub use read::{ReadError, Reader};
 
-use backoff::Backoff;
 use raw::Raw;
 use served::{Served, served};
 
@@ -59,6 +58,10 @@ const WATCH_SECONDS: u32 = 290;
 const AHEAD: usize = 8;
 /// Longest wait for the next object of a list, in which a page may have to be fetched.
 const LIST_PATIENCE: Duration = Duration::from_mins(1);
+/// First wait after a failure.
+const FIRST_RETRY: Duration = Duration::from_millis(500);
+/// First wait before a kind that is not installed is looked for again.
+const FIRST_LOOK: Duration = Duration::from_secs(2);
 /// Starts of a watch that may fail in a row by the server's word before everything is listed anew:
 /// the resource version may be one that it will never have again.
 const MAX_FAILED_STARTS: u32 = 3;
@@ -198,9 +201,9 @@ struct One {
     phase: Phase,
     poll: Duration,
     /// Between looks for a kind that is not there.
-    look: Backoff,
+    look: Delays,
     /// Between attempts after a failure.
-    retry: Backoff,
+    retry: Delays,
     failed_starts: u32,
     /// Since when it is not served, while that is not believed yet.
     unserved: Option<Instant>,
@@ -229,7 +232,6 @@ enum Phase {
 
 impl One {
     fn new(client: Client, (kind, namespace): (Kind, Option<String>), scope: &Scope) -> Self {
-        let first = Duration::from_millis(500);
         let Scope {
             poll, max_backoff, ..
         } = *scope;
@@ -246,8 +248,8 @@ impl One {
             queue: VecDeque::new(),
             phase: Phase::Unknown,
             poll,
-            look: Backoff::new(Duration::from_secs(2).min(poll), poll),
-            retry: Backoff::new(first.min(max_backoff), max_backoff),
+            look: Backoff::new(FIRST_LOOK, poll).delays(),
+            retry: Backoff::new(FIRST_RETRY, max_backoff).delays(),
             failed_starts: 0,
             unserved: None,
             trouble: None,
@@ -286,7 +288,7 @@ impl One {
             match &self.phase {
                 Phase::Unknown => self.look().await,
                 Phase::Missing => {
-                    sleep(self.look.delay()).await;
+                    wait(&mut self.look).await;
                     self.phase = Phase::Unknown;
                 }
                 Phase::Watching(..) => self.step().await,
@@ -300,7 +302,7 @@ impl One {
             Ok(Some(served)) => self.begin(served),
             Ok(None) if self.is_doubtful() => {
                 debug!(kind = %self.kind, "not served any more; looking again");
-                sleep(self.retry.delay()).await;
+                wait(&mut self.retry).await;
             }
             Ok(None) => self.missing(),
             Err(error) => {
@@ -515,13 +517,13 @@ impl One {
             warn!(kind = %self.kind, error = %text, "cannot watch; trying again");
             self.trouble = Some(text);
         }
-        sleep(self.retry.delay()).await;
+        wait(&mut self.retry).await;
     }
 
     /// Waits, and reports nothing.
     async fn pause(&mut self, error: &watcher::Error) {
         debug!(kind = %self.kind, %error, "looking which version is served");
-        sleep(self.retry.delay()).await;
+        wait(&mut self.retry).await;
     }
 
     fn fine(&mut self) {
@@ -535,4 +537,9 @@ impl One {
             info!(kind = %self.kind, "watching again");
         }
     }
+}
+
+/// Sleeps for the next delay, shortened at random: replicas that lost the same server do not come back as one.
+async fn wait(delays: &mut Delays) {
+    sleep(shortened(delays.advance(), fastrand::u64(..))).await;
 }

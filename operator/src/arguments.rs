@@ -22,7 +22,7 @@ use vestibule_operator::certmanager::{self, Maker};
 use vestibule_operator::cluster::{self, lease, statuses};
 use vestibule_operator::publish::auth::Fleets;
 use vestibule_operator::translate::{self, Binds, CONTROLLER, ClaimMode, ServiceSettings};
-use vestibule_operator::{acme, claims, internal_ca};
+use vestibule_operator::{acme, claims};
 
 /// The control plane of Vestibule: watches the cluster, configures the proxies, writes statuses.
 #[derive(Debug, Parser)]
@@ -277,8 +277,8 @@ impl Arguments {
     }
 
     /// Settings of the internal authority.
-    pub(crate) fn serving(&self, owner: Option<OwnerReference>) -> internal_ca::Config {
-        let mut config = internal_ca::Config::new(&self.namespace, &self.release);
+    pub(crate) fn serving(&self, owner: Option<OwnerReference>) -> vestibule_internal_ca::Config {
+        let mut config = vestibule_internal_ca::Config::new(&self.namespace, &self.release);
         config.cluster_domain.clone_from(&self.cluster_domain);
         config.webhook_configuration = self
             .webhook_configuration

@@ -8,7 +8,6 @@ pub mod claims;
 mod clock;
 pub mod cluster;
 pub mod control;
-pub mod internal_ca;
 pub mod issuance;
 pub mod localca;
 pub mod publish;

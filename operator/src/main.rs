@@ -32,7 +32,6 @@ use vestibule_crds::watch::configured;
 use vestibule_operator::cluster::health::{Health, router};
 use vestibule_operator::cluster::metrics::Metrics;
 use vestibule_operator::cluster::{self, Outside, owner};
-use vestibule_operator::internal_ca;
 use vestibule_operator::publish::auth::{Authenticator, KubeReviewer};
 use vestibule_operator::publish::tls::Secure;
 use vestibule_operator::publish::{self, Publisher};
@@ -119,7 +118,7 @@ async fn serve(arguments: Arguments) -> anyhow::Result<()> {
         },
     };
     let (reconciler, certificates) =
-        internal_ca::start(client.clone(), arguments.serving(owner.clone()));
+        vestibule_internal_ca::start(client.clone(), arguments.serving(owner.clone()));
     reconciler.metrics().register(&mut registry.write());
     let mut reconciler = tokio::spawn(reconciler.run(leads));
     let secure = Secure::new(

@@ -4,12 +4,13 @@ mod apiserver_support;
 
 use std::time::Duration;
 
-use apiserver_support::{BOUND, client, eventually};
+use apiserver_support::{BOUND, client};
 use k8s_openapi::api::rbac::v1::ClusterRole;
 use kube::api::{Api, DeleteParams, PostParams};
 use serde_json::json;
 use vestibule_operator::cluster::health::Health;
 use vestibule_operator::cluster::owner;
+use vestibule_test_support::eventually;
 
 #[tokio::test]
 #[ignore = "needs an API server: e2e/cluster/apiserver run"]

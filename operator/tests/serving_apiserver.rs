@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use apiserver_support::{client, eventually, namespace};
+use apiserver_support::{client, namespace};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
@@ -21,8 +21,9 @@ use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use serde_json::json;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use vestibule_operator::internal_ca::rotation::RotationPolicy;
-use vestibule_operator::internal_ca::{self, CurrentCertificate};
+use vestibule_internal_ca::CurrentCertificate;
+use vestibule_internal_ca::rotation::RotationPolicy;
+use vestibule_test_support::eventually;
 
 /// A release in a namespace of its own, and its replicas.
 struct Release {
@@ -82,11 +83,11 @@ impl Release {
 
     /// Starts a replica that leads from the beginning, or never.
     fn replica(&mut self, leads: bool) -> CurrentCertificate {
-        let mut config = internal_ca::Config::new(&self.namespace, "r");
+        let mut config = vestibule_internal_ca::Config::new(&self.namespace, "r");
         config.webhook_configuration = Some(self.namespace.clone());
         let clock = Arc::clone(&self.clock);
         config.clock = Arc::new(move || clock.load(Ordering::Relaxed));
-        let (reconciler, certificates) = internal_ca::start(self.client.clone(), config);
+        let (reconciler, certificates) = vestibule_internal_ca::start(self.client.clone(), config);
         self.replicas.push(tokio::spawn(async move {
             let (_leads, leading) = watch::channel(leads);
             reconciler.run(leading).await;

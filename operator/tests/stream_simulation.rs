@@ -20,6 +20,7 @@ use stream_support::{Table, backend, hash, key};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tonic::transport::{Channel, server::Connected};
 use turmoil::{Builder, Sim};
+use vestibule_backoff::Backoff;
 use vestibule_operator::publish::{self, Changes, Publisher};
 use vestibule_stream::{
     ContentHash, ProxyIdentity, ResourceKey,
@@ -124,8 +125,7 @@ fn proxy_config(name: &str) -> Config {
     Config {
         connect_timeout: Duration::from_secs(1),
         silence: Duration::from_secs(2),
-        backoff_min: Duration::from_millis(100),
-        backoff_max: Duration::from_millis(800),
+        backoff: Backoff::new(Duration::from_millis(100), Duration::from_millis(800)),
         ..Config::new(ProxyIdentity::new(name), addresses)
     }
 }

@@ -6,7 +6,7 @@ mod tls_support;
 
 use std::sync::Arc;
 
-use apiserver_support::{client, eventually, namespace};
+use apiserver_support::{client, namespace};
 use k8s_openapi::api::authentication::v1::TokenRequest;
 use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
 use kube::Client;
@@ -19,6 +19,7 @@ use vestibule_operator::publish::auth::{
     Authenticator, Fleets, KubeReviewer, Review, TokenReviewer,
 };
 use vestibule_operator::publish::tls::{ConnectionLimits, Secure};
+use vestibule_test_support::eventually;
 
 const AUDIENCE: &str = "vestibule-config";
 

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use vestibule_backoff::between;
 use vestibule_stream::proto;
 
 /// Limits on a listener. `None`: there is no such limit.
@@ -78,10 +79,7 @@ impl Bounds {
 /// again, together.
 pub(crate) fn spread(age: Duration, random: u64) -> Duration {
     let tenth = age / 10;
-    let step = tenth / 512;
-    let steps = u32::try_from(random % 1024).unwrap_or_default();
-    age.saturating_sub(tenth)
-        .saturating_add(step.saturating_mul(steps))
+    between(age.saturating_sub(tenth), age.saturating_add(tenth), random)
 }
 
 #[cfg(test)]
@@ -124,7 +122,7 @@ mod tests {
     #[test]
     fn ages_are_spread_over_a_fifth() {
         let age = Duration::from_secs(1000);
-        let ages: Vec<_> = (0..1024).map(|random| spread(age, random)).collect();
+        let ages: Vec<_> = (0..1024).map(|step| spread(age, step << 54)).collect();
         assert_eq!(ages[0], Duration::from_mins(15));
         assert!(ages.is_sorted_by(|a, b| a < b));
         let last = ages[1023];

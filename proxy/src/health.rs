@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use vestibule_backoff::Backoff;
 
 /// How long an endpoint is passed over first.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
@@ -35,10 +36,10 @@ pub(crate) enum EndpointFailure {
 }
 
 impl EndpointFailure {
-    fn longest_pause(self) -> Duration {
+    fn pauses(self) -> Backoff {
         match self {
-            Self::Connect => LONGEST_CONNECT,
-            Self::Answer => LONGEST_ANSWER,
+            Self::Connect => Backoff::new(FIRST_PAUSE, LONGEST_CONNECT),
+            Self::Answer => Backoff::new(FIRST_PAUSE, LONGEST_ANSWER),
         }
     }
 }
@@ -124,9 +125,7 @@ impl Health {
                 return None;
             }
             (Duration::ZERO, _) => FIRST_PAUSE,
-            (pause, _) if std::mem::take(&mut trouble.tried) => {
-                (pause * 2).min(failure.longest_pause())
-            }
+            (pause, _) if std::mem::take(&mut trouble.tried) => failure.pauses().after(pause),
             // A request that was under way when the pause began.
             _ => return None,
         };
@@ -206,7 +205,11 @@ mod tests {
     #[test]
     fn a_pause_has_a_longest() {
         let [one, ..] = endpoints();
-        for failure in [EndpointFailure::Connect, EndpointFailure::Answer] {
+        let longest = [
+            (EndpointFailure::Connect, LONGEST_CONNECT),
+            (EndpointFailure::Answer, LONGEST_ANSWER),
+        ];
+        for (failure, longest) in longest {
             let health = Health::default();
             let mut now = Instant::now();
             let mut last = health.failed(one, EndpointFailure::Connect, now).unwrap();
@@ -215,7 +218,7 @@ mod tests {
                 assert_eq!(chosen(&health, now), Some(one));
                 last = health.failed(one, failure, now).unwrap();
             }
-            assert_eq!(last, failure.longest_pause());
+            assert_eq!(last, longest);
         }
     }
 

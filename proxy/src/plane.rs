@@ -1,6 +1,5 @@
 //! Owns what all connections of a proxy share: the configuration in force, counters and limits.
 
-use std::cell::Cell;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -222,17 +221,7 @@ impl DataPlane {
     /// Random bits for the choice of a backend: fast, and nothing that must not be foreseen.
     #[expect(clippy::unused_self, reason = "tests may come to want a seed here")]
     pub(crate) fn random(&self) -> u64 {
-        thread_local! {
-            static STATE: Cell<u64> = Cell::new(seed());
-        }
-        // SplitMix64.
-        STATE.with(|state| {
-            let next = state.get().wrapping_add(0x9e37_79b9_7f4a_7c15);
-            state.set(next);
-            let mixed = (next ^ (next >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-            mixed ^ (mixed >> 31)
-        })
+        fastrand::u64(..)
     }
 
     /// The limits on a listener: its Gateway's, and the release's.
@@ -360,12 +349,6 @@ impl DataPlane {
         let scarce = self.overload.step() >= OverloadLevel::Shares;
         if scarce { SCARCE_HELLOS } else { 1 }
     }
-}
-
-/// Differs from thread to thread and from process to process.
-fn seed() -> u64 {
-    use std::hash::{BuildHasher, RandomState};
-    RandomState::new().hash_one(std::thread::current().id())
 }
 
 /// Held by a connection until its hello and handshake are done, and it is known which tenant it is for.

@@ -71,7 +71,7 @@ struct Pool {
 }
 
 /// What there are places for.
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy)]
 enum Kind {
     Connections,
     Sessions,
@@ -154,13 +154,12 @@ pub(crate) struct Account {
     all: Accounts,
 }
 
-/// A connection that counts against its tenant's quota until this is dropped.
+/// A connection or UDP session that counts against its tenant's quota until this is dropped.
 #[derive(Debug)]
-pub(crate) struct QuotaGuard(Arc<Account>);
-
-/// A UDP session that counts against its tenant's quota until this is dropped.
-#[derive(Debug)]
-pub(crate) struct SessionGuard(Arc<Account>);
+pub(crate) struct QuotaGuard {
+    account: Arc<Account>,
+    kind: Kind,
+}
 
 impl Accounts {
     /// The account of `tenant`.
@@ -212,19 +211,21 @@ impl Account {
 
     /// Takes a place for a connection, if this tenant may have one more.
     pub(crate) fn take(self: &Arc<Self>, quota_limits: QuotaLimits) -> Option<QuotaGuard> {
-        let mut all = self.all.all.lock();
-        let taken = all.take(Kind::Connections, &self.tenant, quota_limits);
-        taken.then(|| QuotaGuard(Arc::clone(self)))
+        self.take_of(Kind::Connections, quota_limits)
     }
 
     /// Takes a place for a UDP session, if this tenant may have one more.
-    pub(crate) fn take_session(
-        self: &Arc<Self>,
-        quota_limits: QuotaLimits,
-    ) -> Option<SessionGuard> {
+    pub(crate) fn take_session(self: &Arc<Self>, quota_limits: QuotaLimits) -> Option<QuotaGuard> {
+        self.take_of(Kind::Sessions, quota_limits)
+    }
+
+    fn take_of(self: &Arc<Self>, kind: Kind, quota_limits: QuotaLimits) -> Option<QuotaGuard> {
         let mut all = self.all.all.lock();
-        let taken = all.take(Kind::Sessions, &self.tenant, quota_limits);
-        taken.then(|| SessionGuard(Arc::clone(self)))
+        let taken = all.take(kind, &self.tenant, quota_limits);
+        taken.then(|| QuotaGuard {
+            account: Arc::clone(self),
+            kind,
+        })
     }
 }
 
@@ -242,26 +243,19 @@ impl Drop for Account {
 impl QuotaGuard {
     /// Whose it is.
     pub(crate) fn account(&self) -> &Arc<Account> {
-        &self.0
+        &self.account
     }
 
     /// Whether it is a place of this account.
     pub(crate) fn is_of(&self, account: &Arc<Account>) -> bool {
-        Arc::ptr_eq(&self.0, account)
+        Arc::ptr_eq(&self.account, account)
     }
 }
 
 impl Drop for QuotaGuard {
     fn drop(&mut self) {
-        let mut all = self.0.all.all.lock();
-        all.give_back(Kind::Connections, &self.0.tenant);
-    }
-}
-
-impl Drop for SessionGuard {
-    fn drop(&mut self) {
-        let mut all = self.0.all.all.lock();
-        all.give_back(Kind::Sessions, &self.0.tenant);
+        let mut all = self.account.all.all.lock();
+        all.give_back(self.kind, &self.account.tenant);
     }
 }
 

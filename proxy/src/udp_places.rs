@@ -3,7 +3,7 @@
 use vestibule_serve::places::{Place, Source};
 
 use crate::bind::BindKey;
-use crate::quota::SessionGuard;
+use crate::quota::QuotaGuard;
 
 /// Whose sessions have a bound together: those of a source on one listener. Anybody can make up a source, so what is sent
 /// to one listener must not keep that source from another one.
@@ -22,11 +22,11 @@ pub(crate) enum Displaced {
 #[derive(Debug)]
 pub(crate) struct Permit {
     _place: Place<SessionSource>,
-    _guard: SessionGuard,
+    _guard: QuotaGuard,
 }
 
 impl Permit {
-    pub(crate) fn new(place: Place<SessionSource>, guard: SessionGuard) -> Self {
+    pub(crate) fn new(place: Place<SessionSource>, guard: QuotaGuard) -> Self {
         Self {
             _place: place,
             _guard: guard,
@@ -39,8 +39,6 @@ impl Permit {
 pub(crate) enum DropReason {
     /// The source cannot be a client's: its port is 0, or it is a listener of this proxy.
     InvalidSource,
-    /// The Gateway lets nobody in but its load balancers, and this is from somebody else.
-    UntrustedPeer,
     /// The port has no listener any more.
     NoListener,
     /// The listener has no route.
@@ -78,7 +76,6 @@ impl DropReason {
     pub(crate) fn reason(self) -> &'static str {
         match self {
             Self::InvalidSource => "InvalidSource",
-            Self::UntrustedPeer => "UntrustedPeer",
             Self::NoListener => "NoListener",
             Self::NoRoute => "NoRoute",
             Self::InvalidBackend => "InvalidBackend",

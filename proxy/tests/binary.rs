@@ -12,6 +12,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use vestibule_proxy::log;
 use vestibule_stream::recording;
+use vestibule_test_support::eventually;
 
 const SET: &str = "ListenerSet/team-b/web/tls";
 const HOST: &str = "b.example.com";
@@ -123,7 +124,7 @@ async fn a_pod_that_is_told_to_end_serves_until_everybody_knows() {
     assert!(process.0.try_wait().unwrap().is_none());
     drop(open);
     let mut exit = None;
-    eventually("the end", || {
+    eventually("the end", async || {
         exit = process.0.try_wait().unwrap();
         exit.is_some()
     })
@@ -179,7 +180,7 @@ async fn nobody_waits_for_who_reads_the_log() {
 
     process.terminate();
     let mut exit = None;
-    eventually("the end", || {
+    eventually("the end", async || {
         exit = process.0.try_wait().unwrap();
         exit.is_some()
     })

@@ -16,6 +16,7 @@ use vestibule_proxy::{ConfigSource, Proxy, ProxyConfig};
 use vestibule_stream::proto::config_stream_server::{ConfigStream, ConfigStreamServer};
 use vestibule_stream::proto::{OperatorMessage, ProxyMessage, operator_message, proxy_message};
 use vestibule_stream::{ResourceKind, client};
+use vestibule_test_support::eventually;
 
 async fn start(source: ConfigSource) -> Proxy {
     let mut config = ProxyConfig::new(source);
@@ -450,12 +451,15 @@ async fn a_stream_over_a_pipe_in_memory_configures_the_proxy() {
         "b hi"
     );
     let connected = || proxy.metrics().encode().unwrap();
-    eventually("connected", || connected().contains("stream_connected 1")).await;
+    eventually("connected", async || {
+        connected().contains("stream_connected 1")
+    })
+    .await;
 
     // The operator goes: the proxy serves on, and stays ready.
     server.abort();
     drop(send);
-    eventually("disconnected", || {
+    eventually("disconnected", async || {
         connected().contains("stream_connected 0")
     })
     .await;

@@ -13,6 +13,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use vestibule_proxy::limits::ProxyLimits;
 use vestibule_proxy::{ConfigSource, Proxy, ProxyConfig};
+use vestibule_test_support::eventually;
 
 const SET: &str = "ListenerSet/team-b/web/tls";
 const HOST: &str = "b.example.com";
@@ -74,7 +75,7 @@ async fn no_backend_is_the_admin_or_the_health_endpoint() {
         let ack = proxy.apply(&operator.batch(&[backend("team-b/web:443", &[endpoint])], &[]));
         assert_eq!((ack.rejects, ack.refusal), (vec![], None));
         request(bind, HOST, &own.certificate).await.unwrap_err();
-        eventually("the connection was refused", || {
+        eventually("the connection was refused", async || {
             proxy.metrics().closed_count("BackendLoop") == count
         })
         .await;
@@ -156,7 +157,10 @@ async fn nobody_is_refused_until_the_delay_is_over_and_nobody_is_reset() {
     let (proxy, bind) = start(tls_backend("b", "127.0.0.1:0", &own).await).await;
     let health = v4(proxy.health().unwrap());
     let load = Load::start(bind, &own.certificate);
-    eventually("some load", || load.served.load(Ordering::Acquire) > 100).await;
+    eventually("some load", async || {
+        load.served.load(Ordering::Acquire) > 100
+    })
+    .await;
 
     let delay = Duration::from_secs(1);
     let begun = Instant::now();
@@ -169,7 +173,7 @@ async fn nobody_is_refused_until_the_delay_is_over_and_nobody_is_reset() {
     tokio::time::timeout(PATIENCE, unready).await.unwrap();
     // It goes on taking connections, unready as it is.
     let before = load.served.load(Ordering::Acquire);
-    eventually("served while it leaves", || {
+    eventually("served while it leaves", async || {
         load.served.load(Ordering::Acquire) > before + 10
     })
     .await;

@@ -799,30 +799,6 @@ fn on_address(address: &str, mut resource: Resource) -> Resource {
     resource
 }
 
-/// A Gateway behind load balancers alone is behind them for datagrams too.
-#[tokio::test(flavor = "multi_thread")]
-async fn where_only_balancers_are_let_in_others_are_dropped() {
-    let a = echo("a").await;
-    let rig = Rig::start(&quiet(), |port| {
-        let mut all = serving(port, &[a]);
-        if let Some(proto::resource::Resource::Listener(listener)) = &mut all[0].resource {
-            listener.client_address = Some(proto::ClientAddress {
-                proxy_protocol: Some(proto::ProxyProtocol {
-                    mode: proto::ProxyProtocolMode::Strict.into(),
-                    trusted_cidrs: vec!["127.0.0.2/32".into()],
-                }),
-                forwarded_headers: None,
-            });
-        }
-        all
-    });
-    let stranger = client(&rig).await;
-    assert!(!deliver(&rig, &stranger, b"x").await);
-    assert_eq!(dropped(&rig, "UntrustedPeer"), 1);
-    let balancer = client_of("127.0.0.2:0", rig.address).await;
-    assert_eq!(ask(&balancer, b"x").await.0, "a");
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn answers_come_from_the_address_that_the_client_sent_to() {
     let a = echo("a").await;

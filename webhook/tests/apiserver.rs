@@ -19,7 +19,7 @@ use kube::core::{ApiResource, GroupVersionKind};
 use parking_lot::Mutex;
 use rcgen::{CertificateParams, KeyPair};
 use serde_json::{Value, json};
-use support::{TlsDir, eventually, get, readyz};
+use support::{TlsDir, get, readyz};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::process::{Child, Command};
@@ -27,6 +27,7 @@ use tokio::task::JoinHandle;
 use vestibule_model::claim::ClaimKey;
 use vestibule_model::hostname::HostPattern;
 use vestibule_model::key::ObjectName;
+use vestibule_test_support::eventually;
 
 const WEBHOOK: &str = "enforced.vestibule.dev";
 const PREFIX: &str = "vestibule-webhook-test";

@@ -9,13 +9,12 @@ use std::time::Duration;
 
 use hyper::{Method, StatusCode};
 use serde_json::{Value, json};
-use support::{
-    Certificate, Client, PATIENCE, TlsDir, as_kubectl_shows, created, eventually, readyz,
-};
+use support::{Certificate, Client, PATIENCE, TlsDir, as_kubectl_shows, created, readyz};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 use vestibule_crds::decode;
 use vestibule_model::policy::Policy;
+use vestibule_test_support::eventually;
 use vestibule_webhook::Admission;
 use vestibule_webhook::server::Webhook;
 

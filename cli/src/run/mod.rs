@@ -24,6 +24,7 @@ use axum::routing::get;
 use clap::Args;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
+use vestibule_backoff::{Backoff, Delays};
 use vestibule_model::endpoint::AuthorityRules;
 use vestibule_model::selector::LabelSelector;
 use vestibule_operator::localca::LocalCa;
@@ -44,9 +45,8 @@ use view::View;
 const PROXY: &str = "the proxy";
 /// The one term of the publisher: there is no other replica to take over from.
 const TERM: u64 = 1;
-/// First and longest time between two attempts at a port that is taken.
-const MIN_RETRY: Duration = Duration::from_secs(2);
-const MAX_RETRY: Duration = Duration::from_secs(30);
+/// Waits between two attempts at ports that are taken.
+const PORTS_AGAIN: Backoff = Backoff::new(Duration::from_secs(2), Duration::from_secs(30));
 /// Orders in an hour: below what public CAs give to one account.
 const ORDERS: NonZeroU32 = NonZeroU32::new(100).expect("above zero");
 /// How often certificates are looked at.
@@ -149,7 +149,7 @@ async fn serve(args: RunArgs) -> anyhow::Result<ExitCode> {
     );
     tokio::pin!(acme);
     let mut renewal = tokio::time::interval(RENEWAL);
-    let mut retry = Retry::default();
+    let mut retry = Retry::new();
     loop {
         let document = view.refresh(&engine, clock::now());
         status.send_replace(document);
@@ -203,25 +203,30 @@ fn acme_settings() -> acme::Settings {
 }
 
 /// When listeners whose port was taken are offered again: less and less often.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Retry {
     next: Option<Instant>,
-    wait: Duration,
+    delays: Delays,
 }
 
 impl Retry {
+    fn new() -> Self {
+        Self {
+            next: None,
+            delays: PORTS_AGAIN.delays(),
+        }
+    }
+
     fn plan(&mut self, wanted: bool, now: Instant) {
         if !wanted {
-            *self = Self::default();
+            *self = Self::new();
         } else if self.next.is_none() {
-            self.wait = MIN_RETRY;
-            self.next = Some(now + self.wait);
+            self.again(now);
         }
     }
 
     fn again(&mut self, now: Instant) {
-        self.wait = (self.wait * 2).min(MAX_RETRY);
-        self.next = Some(now + self.wait);
+        self.next = Some(now + self.delays.advance());
     }
 }
 

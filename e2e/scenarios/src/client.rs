@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use rustls::{ClientConfig, RootCertStore};
 use rustls_pki_types::{CertificateDer, ServerName};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -15,6 +15,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use crate::echo::Answer;
+use crate::wait::{SOON, until};
 
 /// How long opening, or one request, may take.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -114,6 +115,18 @@ impl Target {
         let answer = conversation.ask().await?;
         conversation.close().await;
         Ok(answer)
+    }
+
+    /// Waits until connections are closed before an answer.
+    pub(crate) async fn closes(&self) -> Result<()> {
+        until("the hostname to close", SOON, async || {
+            match self.ask().await {
+                Err(Failure::Closed | Failure::Reset) => Ok(()),
+                Err(failure) => bail!("{failure:?}"),
+                Ok(answer) => bail!("answered by {}", answer.pod),
+            }
+        })
+        .await
     }
 }
 

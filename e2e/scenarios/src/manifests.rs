@@ -216,12 +216,15 @@ pub(crate) fn namespace(name: &str, stage: &str) -> Value {
     })
 }
 
-/// A backend: one pod with both kinds of port, and the Service `name` (80 plain, 443 TLS) in front. It
-/// serves TLS with the Secret `<name>-tls`.
-pub(crate) fn backend(namespace: &str, name: &str, image: &str) -> [Value; 2] {
+/// A Deployment of one pod, which has the label `app: <name>`, no token of the API server, and ends at once.
+pub(crate) fn deployment(
+    namespace: &str,
+    name: &str,
+    volumes: &Value,
+    containers: &Value,
+) -> Value {
     let labels = json!({"app": name});
-    let field = |path: &str| json!({"fieldRef": {"fieldPath": path}});
-    let deployment = json!({
+    json!({
         "apiVersion": "apps/v1",
         "kind": "Deployment",
         "metadata": {"name": name, "namespace": namespace},
@@ -233,24 +236,34 @@ pub(crate) fn backend(namespace: &str, name: &str, image: &str) -> [Value; 2] {
                 "spec": {
                     "terminationGracePeriodSeconds": 1,
                     "automountServiceAccountToken": false,
-                    "volumes": [{"name": "tls", "secret": {"secretName": format!("{name}-tls")}}],
-                    "containers": [{
-                        "name": "echo",
-                        "image": image,
-                        "imagePullPolicy": "IfNotPresent",
-                        "args": ["echo", "--certificate=/tls"],
-                        "env": [
-                            {"name": "POD_NAME", "valueFrom": field("metadata.name")},
-                            {"name": "POD_NAMESPACE", "valueFrom": field("metadata.namespace")},
-                        ],
-                        "ports": [{"containerPort": 8080}, {"containerPort": 8443}],
-                        "readinessProbe": {"tcpSocket": {"port": 8080}, "periodSeconds": 1},
-                        "volumeMounts": [{"name": "tls", "mountPath": "/tls", "readOnly": true}],
-                    }],
+                    "volumes": volumes,
+                    "containers": containers,
                 },
             },
         },
-    });
+    })
+}
+
+/// A backend: one pod with both kinds of port, and the Service `name` (80 plain, 443 TLS) in front. It
+/// serves TLS with the Secret `<name>-tls`.
+pub(crate) fn backend(namespace: &str, name: &str, image: &str) -> [Value; 2] {
+    let labels = json!({"app": name});
+    let field = |path: &str| json!({"fieldRef": {"fieldPath": path}});
+    let volumes = json!([{"name": "tls", "secret": {"secretName": format!("{name}-tls")}}]);
+    let containers = json!([{
+        "name": "echo",
+        "image": image,
+        "imagePullPolicy": "IfNotPresent",
+        "args": ["echo", "--certificate=/tls"],
+        "env": [
+            {"name": "POD_NAME", "valueFrom": field("metadata.name")},
+            {"name": "POD_NAMESPACE", "valueFrom": field("metadata.namespace")},
+        ],
+        "ports": [{"containerPort": 8080}, {"containerPort": 8443}],
+        "readinessProbe": {"tcpSocket": {"port": 8080}, "periodSeconds": 1},
+        "volumeMounts": [{"name": "tls", "mountPath": "/tls", "readOnly": true}],
+    }]);
+    let deployment = deployment(namespace, name, &volumes, &containers);
     let service = json!({
         "apiVersion": "v1",
         "kind": "Service",

@@ -1,10 +1,17 @@
 //! How long to wait after a failure.
+//!
+//! What cannot be reached is tried again by the schedule that doubles, as everywhere ([`vestibule_backoff`]). A failed
+//! order is not: how often it failed is stored in its Secret and outlives the leader, and the steps follow the limits
+//! of public CAs, which count failures by the hour and by the week.
 
 use std::time::Duration;
 
+use fastrand::Rng;
+use vestibule_backoff::{Backoff, between};
+
 use super::problem::{AcmeFailure, FailureKind};
 
-/// After the first, second, third failure in a row, and after every later one.
+/// After the first, second, third failure of an order in a row, and after every later one.
 const STEPS: [Duration; 4] = [
     Duration::from_mins(1),
     Duration::from_mins(10),
@@ -13,36 +20,36 @@ const STEPS: [Duration; 4] = [
 ];
 /// Longest that a CA may keep one waiting.
 const LONGEST: Duration = Duration::from_hours(7 * 24);
+/// After something could not be reached.
+const REACH: Backoff = Backoff::new(Duration::from_secs(2), Duration::from_mins(10));
+/// After an issuer's account could not be used.
+const ISSUER: Backoff = Backoff::new(Duration::from_mins(1), Duration::from_hours(1));
 
 /// Numbers that look random, from a seed: an input of planning, so that tests can repeat a history.
 #[derive(Debug, Clone)]
-pub(super) struct Random(u64);
+pub(super) struct Random(Rng);
 
 impl Random {
     pub(super) fn new(seed: u64) -> Self {
-        Self(seed)
+        Self(Rng::with_seed(seed))
     }
 
-    /// A number of 0..below (`SplitMix64`).
-    pub(super) fn below(&mut self, below: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^= z >> 31;
-        u64::try_from((u128::from(z) * u128::from(below)) >> 64).unwrap_or_default()
+    /// A duration below `bound`.
+    pub(super) fn below(&mut self, bound: Duration) -> Duration {
+        between(Duration::ZERO, bound, self.0.u64(..))
     }
 
     /// A duration, give or take a fifth.
     pub(super) fn around(&mut self, duration: Duration) -> Duration {
-        let millis = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX / 4);
-        Duration::from_millis(millis - millis / 5 + self.below(millis / 5 * 2 + 1))
+        let fifth = duration / 5;
+        let longest = duration.saturating_add(fifth);
+        between(duration.saturating_sub(fifth), longest, self.0.u64(..))
     }
 
     /// A duration, or up to a tenth more.
     fn after(&mut self, duration: Duration) -> Duration {
-        let millis = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX / 4);
-        Duration::from_millis(millis + self.below(millis / 10 + 1))
+        let longest = duration.saturating_add(duration / 10);
+        between(duration, longest, self.0.u64(..))
     }
 }
 
@@ -64,9 +71,7 @@ pub(super) fn of_order(count: u32, failure: &AcmeFailure, random: &mut Random) -
 
 /// After the `count`th time in a row that something could not be reached: 2 s, doubled up to 10 min.
 pub(super) fn of_reach(count: u32, said: Option<Duration>, random: &mut Random) -> Duration {
-    let longest = Duration::from_mins(10);
-    let wait = Duration::from_secs(1 << count.clamp(1, 10)).min(longest);
-    let wait = random.around(wait);
+    let wait = random.around(REACH.delay(count.saturating_sub(1)));
     match said {
         Some(said) if said > wait => random.after(said.min(Duration::from_hours(1))),
         _ => wait,
@@ -78,8 +83,7 @@ pub(super) fn of_issuer(count: u32, failure: &AcmeFailure, random: &mut Random) 
     if failure.kind == FailureKind::Unreachable {
         return of_reach(count, failure.retry_after, random);
     }
-    let wait =
-        Duration::from_mins(1 << count.saturating_sub(1).min(6)).min(Duration::from_hours(1));
+    let wait = ISSUER.delay(count.saturating_sub(1));
     let said = failure.retry_after.unwrap_or_default().min(LONGEST);
     random.around(wait).max(said)
 }

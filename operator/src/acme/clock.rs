@@ -1,5 +1,6 @@
 //! The engine's clocks.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Now, on two clocks.
@@ -15,4 +16,11 @@ pub(super) struct Now {
 #[must_use]
 pub fn wall() -> i64 {
     crate::clock::seconds()
+}
+
+/// A time for people.
+pub(super) fn time(seconds: i64) -> Arc<str> {
+    jiff::Timestamp::from_second(seconds)
+        .map_or_else(|_| "an unknown time".into(), |time| time.to_string())
+        .into()
 }

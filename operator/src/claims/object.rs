@@ -3,14 +3,15 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use vestibule_backoff::Backoff;
 use vestibule_model::claim::{ClaimKey, Holder, HostnameClaim};
 use vestibule_model::key::ObjectName;
 use vestibule_model::meta::Meta;
 
 /// Changes that come within this time are one write.
 const GATHER: Duration = Duration::from_millis(20);
-/// First and longest wait after requests failed more than once in a row.
-const BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
+/// Waits after requests failed more than once in a row.
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(30));
 
 /// An object as the API server has it, with its resourceVersion.
 pub type SeenClaim = (Arc<HostnameClaim>, String);
@@ -295,11 +296,8 @@ impl ObjectState {
 
     /// How long to wait before the next request.
     pub(super) fn pause(&self) -> Duration {
-        let Some(again) = self.failures.checked_sub(2) else {
-            return GATHER;
-        };
-        let (first, longest) = BACKOFF;
-        first.saturating_mul(1 << again.min(16)).min(longest)
+        let before = self.failures.checked_sub(2);
+        before.map_or(GATHER, |before| BACKOFF.delay(before))
     }
 
     /// Whether there is nothing to remember: no object, and nothing under way.

@@ -2,8 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-/// Wait after the first failure, and the longest one.
-const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
+use vestibule_backoff::Backoff;
+
+/// Waits after failures.
+const BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_mins(1));
 
 /// Failures of the same thing in a row, and when to try again.
 #[derive(Debug)]
@@ -19,12 +21,10 @@ impl RepeatedFailure {
     /// After one more failure.
     pub(super) fn after(before: Option<&Self>, problem: String) -> Self {
         let failures = before.map_or(0, |trouble| trouble.failures);
-        let (first, longest) = BACKOFF;
-        let wait = first.saturating_mul(1 << failures.min(16)).min(longest);
         Self {
             problem,
             failures: failures + 1,
-            until: Instant::now() + wait,
+            until: Instant::now() + BACKOFF.delay(failures),
         }
     }
 }

@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use futures::{Stream, StreamExt, stream};
 use kube::api::Api;
-use kube::runtime::utils::Backoff;
 use kube::runtime::watcher::{Config, Event};
 use kube::runtime::{WatchStreamExt, watcher};
 use serde::de::DeserializeOwned;
 use tracing::{info, warn};
+use vestibule_backoff::{Backoff, Delays};
 
-/// First and longest wait after a failure.
-const WAITS: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(5));
+/// Waits after failures.
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(5));
 
 /// What happens to the objects of `selection`, for ever. Failures are logged, each once, as those to
 /// watch `what`, and tried again.
@@ -24,7 +24,9 @@ pub(super) fn objects<K>(
 where
     K: kube::Resource + Clone + DeserializeOwned + Debug + Send + 'static,
 {
-    let events = watcher(api, selection).backoff(Waits(WAITS.0)).boxed();
+    let events = watcher(api, selection)
+        .backoff(Waits(BACKOFF.delays()))
+        .boxed();
     stream::unfold(
         (events, None::<String>),
         move |(mut events, mut trouble)| async move {
@@ -50,21 +52,19 @@ where
     )
 }
 
-/// Waits that double.
-struct Waits(Duration);
+/// [`Delays`] as kube takes them.
+struct Waits(Delays);
 
 impl Iterator for Waits {
     type Item = Duration;
 
     fn next(&mut self) -> Option<Duration> {
-        let wait = self.0;
-        self.0 = (wait * 2).min(WAITS.1);
-        Some(wait)
+        Some(self.0.advance())
     }
 }
 
-impl Backoff for Waits {
+impl kube::runtime::utils::Backoff for Waits {
     fn reset(&mut self) {
-        self.0 = WAITS.0;
+        self.0.reset();
     }
 }

@@ -13,6 +13,7 @@ use kube::api::{Api, ObjectMeta, PostParams};
 use kube::runtime::watcher::{self, Event};
 use tokio::sync::watch;
 use tracing::{info, warn};
+use vestibule_backoff::Backoff;
 use zeroize::Zeroize;
 
 use super::lease::elector::Role;
@@ -22,8 +23,8 @@ use crate::translate::SessionKeys;
 
 /// Type of the Secret: nothing else takes it for something of its own.
 const SECRET_TYPE: &str = "vestibule.dev/session-keys";
-/// First and longest wait after a write failed.
-const BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
+/// Waits after writes failed.
+const BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
 /// Longest wait without a look at the clock.
 const LOOK: Duration = Duration::from_hours(1);
 /// So long the operator waits for the Secret when it starts: without it sessions are not kept, and everything else works.
@@ -229,9 +230,8 @@ impl Store {
 
     /// Until the keys are to be looked at again.
     fn pause(&self) -> Duration {
-        if self.failures > 0 {
-            let doubled = 1_u32.checked_shl(self.failures.min(10)).unwrap_or(u32::MAX);
-            return (BACKOFF.0 * doubled).min(BACKOFF.1);
+        if let Some(before) = self.failures.checked_sub(1) {
+            return BACKOFF.delay(before);
         }
         let now = clock::now().as_second();
         let left = self.ring.next_change(now).map(|at| at.saturating_sub(now));

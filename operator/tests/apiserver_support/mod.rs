@@ -5,7 +5,6 @@
     reason = "each test binary uses a part of this module"
 )]
 
-use std::future::Future;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -42,21 +41,4 @@ pub async fn namespace(client: &Client) -> String {
         .await
         .unwrap();
     name
-}
-
-/// Asks until the answer is there.
-pub async fn eventually<T, F: Future<Output = Option<T>>>(
-    what: &str,
-    mut ask: impl FnMut() -> F,
-) -> T {
-    let asking = async {
-        loop {
-            if let Some(answer) = ask().await {
-                return answer;
-            }
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    };
-    let answer = tokio::time::timeout(BOUND, asking).await;
-    answer.unwrap_or_else(|_| panic!("never: {what}"))
 }

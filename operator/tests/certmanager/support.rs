@@ -27,6 +27,7 @@ use vestibule_operator::cluster::certmanager::{self, Channels, Issuances, Reques
 use vestibule_operator::cluster::lease::elector::Role;
 use vestibule_operator::cluster::metrics::Metrics;
 use vestibule_operator::translate::CertificateRequest;
+use vestibule_test_support::{Look, within};
 
 /// Longest wait for something that has to happen. Nothing waits so long unless it has failed.
 const BOUND: Duration = Duration::from_mins(5);
@@ -37,16 +38,9 @@ const AGENT: &str = "vestibule-engine";
 /// Value of the annotation on its Certificates.
 pub(crate) const IDENTITY: &str = "system/vestibule";
 
-/// Waits until `look` gives something.
-pub(crate) async fn eventually<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
-    let end = Instant::now() + BOUND;
-    loop {
-        if let Some(found) = look().await {
-            return found;
-        }
-        assert!(Instant::now() < end, "not within {BOUND:?}: {what}");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+/// Looks until it is so.
+pub(crate) async fn eventually<L: Look>(what: &str, look: impl AsyncFnMut() -> L) -> L::Found {
+    within(BOUND, what, look).await
 }
 
 fn repository() -> PathBuf {

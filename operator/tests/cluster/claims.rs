@@ -5,8 +5,9 @@ use std::time::Duration;
 use kube::api::{DynamicObject, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 use vestibule_operator::cluster::Settings;
+use vestibule_test_support::eventually;
 
-use crate::support::{Manager, Network, World, eventually};
+use crate::support::{Manager, Network, World};
 
 const NAME: &str = "shop.example.com";
 

@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 
 use futures::StreamExt;
 use serde_json::{Value, json};
+use vestibule_test_support::eventually;
 
-use crate::support::{Network, World, eventually};
+use crate::support::{Network, World};
 
 const SETS: usize = 1000;
 const PATIENCE: Duration = Duration::from_mins(2);

@@ -2,9 +2,10 @@
 
 use kube::api::PostParams;
 use serde_json::{Value, json};
+use vestibule_test_support::eventually;
 
 use crate::stream_support::Proxy;
-use crate::support::{Network, World, eventually};
+use crate::support::{Network, World};
 
 /// A grant in the Gateway's namespace to one part's namespace.
 fn grant(world: &World, name: &str, to: &str, hostnames: &[&str]) -> Value {

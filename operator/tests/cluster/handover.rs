@@ -1,6 +1,8 @@
 //! Leadership: one at a time, and moving it is no news to anybody else.
 
-use crate::support::{Network, World, eventually};
+use vestibule_test_support::eventually;
+
+use crate::support::{Network, World};
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs an API server: VESTIBULE_TEST_KUBECONFIG"]

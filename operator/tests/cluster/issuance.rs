@@ -18,11 +18,12 @@ use vestibule_operator::{acme, cluster};
 use vestibule_stream::client::{Client, Config};
 use vestibule_stream::proto::{challenge, resource};
 use vestibule_stream::{Apply, Change, ProxyIdentity, Reject};
+use vestibule_test_support::eventually;
 
 use crate::acme_support::World as Challenges;
 use crate::acme_support::answerer::Answerer;
 use crate::acme_support::pebble::{Options, Pebble};
-use crate::support::{Manager, Network, World, condition, eventually};
+use crate::support::{Manager, Network, World, condition};
 
 /// Orders in an hour, where they are not what a test is about.
 const PLENTY: NonZeroU32 = NonZeroU32::new(100_000).expect("above zero");

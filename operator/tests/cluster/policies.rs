@@ -3,8 +3,9 @@
 
 use kube::api::{Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
+use vestibule_test_support::eventually;
 
-use crate::support::{Manager, Network, World, eventually};
+use crate::support::{Manager, Network, World};
 
 const POLICY: (&str, &str, &str) = ("BackendTLSPolicy", "a", "backend");
 

@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
+use vestibule_test_support::eventually;
 
-use crate::support::{Network, World, eventually};
+use crate::support::{Network, World};
 
 /// The front of the only Gateway.
 async fn front(world: &World) -> Value {

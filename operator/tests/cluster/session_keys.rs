@@ -3,8 +3,9 @@
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::{Map, Value, json};
+use vestibule_test_support::eventually;
 
-use crate::support::{World, eventually};
+use crate::support::World;
 
 /// The entries of the Secret, as they are on the wire.
 fn entries(secret: &Value) -> Map<String, Value> {

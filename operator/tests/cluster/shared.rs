@@ -2,8 +2,9 @@
 
 use kube::api::PostParams;
 use serde_json::{Value, json};
+use vestibule_test_support::eventually;
 
-use crate::support::{Manager, Network, World, eventually};
+use crate::support::{Manager, Network, World};
 
 /// How often each of the others writes.
 const WRITES: usize = 25;

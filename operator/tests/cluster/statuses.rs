@@ -1,8 +1,9 @@
 //! Statuses: complete, written once, and not written again.
 
 use serde_json::{Value, json};
+use vestibule_test_support::eventually;
 
-use crate::support::{Network, World, condition, eventually};
+use crate::support::{Network, World, condition};
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs an API server: VESTIBULE_TEST_KUBECONFIG"]

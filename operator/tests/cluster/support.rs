@@ -35,23 +35,12 @@ use vestibule_operator::cluster::{self, Outside, statuses};
 use vestibule_operator::publish::{self, InProcess, Publisher};
 use vestibule_operator::translate::{self, Binds, ClaimMode, ServiceSettings};
 use vestibule_stream::client::{Connect, ConnectError};
+use vestibule_test_support::eventually;
 
 use crate::stream_support::Proxy;
 
 /// Longest wait for something that has to happen.
 const BOUND: Duration = Duration::from_secs(90);
-
-/// Waits until `look` gives something.
-pub(crate) async fn eventually<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
-    let end = Instant::now() + BOUND;
-    loop {
-        if let Some(found) = look().await {
-            return found;
-        }
-        assert!(Instant::now() < end, "not within {BOUND:?}: {what}");
-        tokio::time::sleep(Duration::from_millis(40)).await;
-    }
-}
 
 fn kubeconfig() -> PathBuf {
     std::env::var_os("VESTIBULE_TEST_KUBECONFIG")

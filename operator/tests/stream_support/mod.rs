@@ -9,6 +9,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use tokio::{sync::watch, task::JoinHandle, time::timeout};
+use vestibule_backoff::Backoff;
 use vestibule_operator::publish::{InProcess, Publisher};
 use vestibule_stream::{
     Apply, Change, ContentHash, Encoded, Generation, ProxyIdentity, Reject, Resource, ResourceKey,
@@ -100,8 +101,7 @@ pub struct Proxy {
 impl Proxy {
     pub fn start(name: &str, addresses: &[String], connector: impl Connect + 'static) -> Self {
         let config = Config {
-            backoff_min: Duration::from_millis(10),
-            backoff_max: Duration::from_millis(50),
+            backoff: Backoff::new(Duration::from_millis(10), Duration::from_millis(50)),
             ..Config::new(ProxyIdentity::new(name), addresses.to_vec())
         };
         let table = Table::default();

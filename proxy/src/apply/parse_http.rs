@@ -18,7 +18,7 @@ use crate::attached_names::AttachedNames;
 use crate::http_route::cors::{Allowed, Cors};
 use crate::http_route::filter::{Filter, PathEdit, Redirect, Rewrite, Scheme};
 use crate::http_route::header_edit::HeaderEdit;
-use crate::http_route::retry::Retry;
+use crate::http_route::retry_policy::RetryPolicy;
 use crate::http_route::route::{Match, PathMatch, Value, ValueMatch};
 use crate::http_route::session;
 use crate::http_route::session::{Carrier, Session};
@@ -47,7 +47,7 @@ pub(super) struct RuleSpec {
     pub(super) backends: Vec<BackendSpec>,
     pub(super) request_timeout: Option<Duration>,
     pub(super) backend_timeout: Option<Duration>,
-    pub(super) retry: Option<Retry>,
+    pub(super) retry: Option<RetryPolicy>,
     pub(super) session: Option<Session>,
 }
 
@@ -168,13 +168,13 @@ fn session(wire: &proto::HttpSession) -> Result<Session, RejectReason> {
     Session::new(carrier, timeout, keys).ok_or(invalid("the keys of a session"))
 }
 
-fn retry(wire: &proto::HttpRetry) -> Result<Retry, RejectReason> {
+fn retry(wire: &proto::HttpRetry) -> Result<RetryPolicy, RejectReason> {
     let code = |code: &u32| {
         let code = status_in(*code, 400..600);
         code.map(|code| code.as_u16())
             .map_err(|_| RejectReason::InvalidFilter("a status to retry"))
     };
-    Ok(Retry {
+    Ok(RetryPolicy {
         codes: wire.codes.iter().map(code).collect::<Result<_, _>>()?,
         attempts: wire.attempts.min(MAX_RETRIES),
         backoff: wire.backoff.map(Duration::from_millis),

@@ -25,7 +25,7 @@ use super::H2;
 use super::body::{Upload, UploadState};
 use super::headers::{detach, take_trailers};
 use super::pool::{self, Key, Lease, One, Sender, Turn};
-use super::retries::Retries;
+use super::retry_state::RetryState;
 use super::throttle::{Throttle, Throttled};
 use crate::backend::{Backend, Protocol};
 use crate::close_reason::CloseReason;
@@ -61,7 +61,7 @@ pub(super) struct Attempts {
     /// And it was.
     repeated: bool,
     /// What the route says of making it again.
-    pub(super) retries: Retries,
+    pub(super) retries: RetryState,
     /// Its mirrors have their copies, or get them.
     pub(super) mirrored: bool,
 }
@@ -85,7 +85,7 @@ impl Attempts {
             failure: None,
             repeatable: false,
             repeated: false,
-            retries: Retries::default(),
+            retries: RetryState::default(),
             mirrored: false,
         }
     }

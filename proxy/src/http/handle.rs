@@ -33,7 +33,7 @@ use crate::http_route::cors::{Cors, Verdict};
 use crate::http_route::filter::{Asked, Filter, Scheme};
 use crate::http_route::header_edit::HeaderEdit;
 use crate::http_route::mirror::Mirror;
-use crate::http_route::retry::Retry;
+use crate::http_route::retry_policy::RetryPolicy;
 use crate::http_route::session;
 use crate::http_route::session::Presented;
 use crate::http_route::table::Found;
@@ -539,7 +539,7 @@ type Tried = Result<Result<Answered, Ended>, Late>;
 /// last attempt is the request's, and comes back.
 async fn retried(
     exchange: &Exchange<'_>,
-    retry: &Retry,
+    retry: &RetryPolicy,
     (method, bodiless, tried): (&Method, bool, Tried),
     attempts: &mut Attempts,
     record: &mut RequestRecord,

@@ -5,7 +5,7 @@ pub(crate) mod cors;
 pub(crate) mod filter;
 pub(crate) mod header_edit;
 pub(crate) mod mirror;
-pub(crate) mod retry;
+pub(crate) mod retry_policy;
 pub(crate) mod route;
 pub mod session;
 pub(crate) mod table;

@@ -9,7 +9,7 @@ use hyper::header::HeaderName;
 use vestibule_model::pattern::{Matcher, Steps};
 
 use super::filter::Filter;
-use super::retry::Retry;
+use super::retry_policy::RetryPolicy;
 use super::session::Session;
 use super::view::{View, rest_after};
 use crate::backend::Backend;
@@ -94,7 +94,7 @@ pub(crate) struct Rule {
     /// For one try at a backend, up to the head of the answer.
     pub(crate) backend_timeout: Option<Duration>,
     /// When requests are made again.
-    pub(crate) retry: Option<Retry>,
+    pub(crate) retry: Option<RetryPolicy>,
     /// How requests of one client stay at one endpoint.
     pub(crate) session: Option<Session>,
 }
@@ -108,7 +108,7 @@ pub(crate) struct RuleParts {
     pub(crate) backends: Vec<WeightedTarget>,
     pub(crate) request_timeout: Option<Duration>,
     pub(crate) backend_timeout: Option<Duration>,
-    pub(crate) retry: Option<Retry>,
+    pub(crate) retry: Option<RetryPolicy>,
     pub(crate) session: Option<Session>,
 }
 

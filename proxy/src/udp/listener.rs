@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
-use vestibule_model::client_address::ProxyProtocolMode;
 
 use super::SessionEnd;
 use super::run::Run;
@@ -180,9 +179,6 @@ impl UdpListener {
         if plane.is_closing() {
             return Err(DropReason::Draining);
         }
-        if !self.may_send(snapshot, &key) {
-            return Err(DropReason::UntrustedPeer);
-        }
         let selection = snapshot.select_by_port(&self.bind);
         let selection = selection.map_err(|_| DropReason::NoListener)?;
         if selection.route.is_none() {
@@ -208,16 +204,6 @@ impl UdpListener {
         let session = Arc::new(session);
         self.keep(key, Arc::clone(&session), snapshot.generation());
         Ok(session)
-    }
-
-    /// Whether the Gateway lets an address in. Datagrams have no PROXY headers, so a balancer is the client itself.
-    fn may_send(&self, snapshot: &Snapshot, key: &SessionKey) -> bool {
-        let client_address = snapshot.client_address(&self.bind);
-        let protocol = client_address.and_then(|how| how.proxy_protocol.as_ref());
-        protocol.is_none_or(|protocol| {
-            protocol.mode != ProxyProtocolMode::Strict
-                || protocol.trusts(key.client.ip().to_canonical())
-        })
     }
 
     /// Runs a session's task, and puts it into the table.

@@ -153,7 +153,7 @@ mod tests {
     use vestibule_serve::places::{Place, Places};
 
     use super::*;
-    use crate::quota::{Accounts, QuotaLimits, SessionGuard};
+    use crate::quota::{Accounts, QuotaGuard, QuotaLimits};
 
     fn key(host: u8, port: u16) -> SessionKey {
         SessionKey {
@@ -224,7 +224,7 @@ mod tests {
         prop::collection::vec(prop_oneof![4 => datagram, 1 => ends], 0..200)
     }
 
-    type Held = (u64, Place, SessionGuard);
+    type Held = (u64, Place, QuotaGuard);
 
     proptest! {
         /// As the listener does it, with the bounds that it has.

@@ -17,6 +17,7 @@ use tokio::{
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Request, Status};
 use tracing::{debug, info, warn};
+use vestibule_backoff::{Backoff, shortened};
 
 use crate::{
     Apply, Held, ProxyIdentity,
@@ -29,7 +30,7 @@ use crate::{
 };
 
 pub use connect::{Connect, ConnectError, Tcp, Token, endpoint};
-use target::{Jitter, Target};
+use target::{Target, generator};
 pub use tls::{Tls, TlsError};
 
 /// What the client needs to know.
@@ -43,10 +44,8 @@ pub struct Config {
     pub connect_timeout: Duration,
     /// An operator that is silent for longer is gone. It sends a heartbeat every 15 s.
     pub silence: Duration,
-    /// Wait before the second attempt; doubled each time, between half and all of it (jitter).
-    pub backoff_min: Duration,
-    /// Longest wait between attempts.
-    pub backoff_max: Duration,
+    /// Waits between attempts. Each is shortened by up to a half at random.
+    pub backoff: Backoff,
     /// Longest wait after a replica answered that it does not lead and that it knows nobody who does:
     /// somebody soon will.
     pub backoff_follower: Duration,
@@ -63,8 +62,7 @@ impl Config {
             addresses,
             connect_timeout: Duration::from_secs(10),
             silence: Duration::from_secs(45),
-            backoff_min: Duration::from_millis(200),
-            backoff_max: Duration::from_secs(10),
+            backoff: Backoff::new(Duration::from_millis(200), Duration::from_secs(10)),
             backoff_follower: Duration::from_secs(2),
             backoff_refused: Duration::from_mins(1),
         }
@@ -212,7 +210,7 @@ impl<C: Connect, A: Apply + Send> Client<C, A> {
     /// Keeps a stream to the leader, for ever: drop the future to stop. That is safe at any time,
     /// since a batch is applied without a point at which to drop it.
     pub async fn run(mut self) {
-        let mut jitter = Jitter::new(&self.config.identity.proxy);
+        let mut random = generator(&self.config.identity.proxy);
         let mut target = Target::default();
         loop {
             let address = target.address(&self.config.addresses);
@@ -238,7 +236,7 @@ impl<C: Connect, A: Apply + Send> Client<C, A> {
                     if target.redirect(leader) {
                         None
                     } else {
-                        let wait = target.backoff(&self.config);
+                        let wait = target.backoff(self.config.backoff);
                         Some(wait.min(self.config.backoff_follower))
                     }
                 }
@@ -250,7 +248,7 @@ impl<C: Connect, A: Apply + Send> Client<C, A> {
                         "no stream to the operator; the configuration in force stays"
                     );
                     target.rotate();
-                    Some(target.backoff(&self.config))
+                    Some(target.backoff(self.config.backoff))
                 }
                 _ => {
                     info!(
@@ -264,11 +262,11 @@ impl<C: Connect, A: Apply + Send> Client<C, A> {
                     } else {
                         target.rotate();
                     }
-                    Some(target.backoff(&self.config))
+                    Some(target.backoff(self.config.backoff))
                 }
             };
             if let Some(wait) = wait {
-                sleep(jitter.spread(wait)).await;
+                sleep(shortened(wait, random.u64(..))).await;
             }
         }
     }

@@ -23,6 +23,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tonic::transport::server::Connected;
 use tonic::{Request, Response, Status, Streaming};
+use vestibule_backoff::Backoff;
 use vestibule_stream::client::{Client, ClientState, Config, Connect, Tls};
 use vestibule_stream::proto::config_stream_server::{ConfigStream, ConfigStreamServer};
 use vestibule_stream::proto::{
@@ -239,8 +240,7 @@ impl Files {
 
 fn run(address: String, tls: Tls) -> watch::Receiver<ClientState> {
     let config = Config {
-        backoff_min: Duration::from_millis(5),
-        backoff_max: Duration::from_millis(50),
+        backoff: Backoff::new(Duration::from_millis(5), Duration::from_millis(50)),
         ..Config::new(ProxyIdentity::new("edge-proxy-0"), vec![address])
     };
     let (client, state) = Client::new(config, tls, Nothing);

@@ -23,17 +23,6 @@ pub fn free_port() -> u16 {
     listener.local_addr().unwrap().port()
 }
 
-/// Waits until `condition` holds.
-pub async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
-    let poll = async {
-        while !condition() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    let done = tokio::time::timeout(PATIENCE, poll).await;
-    assert!(done.is_ok(), "{what}");
-}
-
 /// A certificate with its key, in DER.
 #[derive(Clone)]
 pub struct Identity {

@@ -24,6 +24,7 @@ use tokio_rustls::client::TlsStream;
 use vestibule_crds::watch::{Event, Watched};
 use vestibule_model::object::Object;
 use vestibule_model::policy::Policy;
+use vestibule_test_support::eventually;
 use vestibule_webhook::Admission;
 use vestibule_webhook::server::{Config, WATCHED, Webhook};
 
@@ -138,14 +139,6 @@ pub async fn serving(dir: &TlsDir, admission: Admission, objects: Vec<Value>) ->
     })
     .await;
     webhook
-}
-
-pub async fn eventually(what: &str, mut condition: impl AsyncFnMut() -> bool) {
-    let deadline = tokio::time::Instant::now() + PATIENCE;
-    while !condition().await {
-        assert!(tokio::time::Instant::now() < deadline, "not {what}");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
 }
 
 /// Plain HTTP.

@@ -4,12 +4,16 @@ use serde_json::{Value, json};
 
 use super::{DIRECTORY_PORT, NAME, Troubles};
 use crate::certificate::Leaf;
-use crate::manifests::tls_secret;
+use crate::manifests::{deployment, tls_secret};
 use crate::world::World;
 
 pub(super) fn all(world: &World, namespace: &str, leaf: &Leaf, troubles: Troubles) -> Vec<Value> {
-    let labels = json!({"app": NAME});
     let metadata = json!({"name": NAME, "namespace": namespace});
+    let volumes = json!([
+        {"name": "configuration", "configMap": {"name": NAME}},
+        {"name": "tls", "secret": {"secretName": NAME}},
+    ]);
+    let containers = json!([pebble(world, troubles), dns(world)]);
     let port = |name: &str, port: u16, target: u16| json!({"name": name, "port": port, "targetPort": target});
     vec![
         tls_secret(namespace, NAME, &leaf.chain, &leaf.key),
@@ -19,33 +23,13 @@ pub(super) fn all(world: &World, namespace: &str, leaf: &Leaf, troubles: Trouble
             "metadata": metadata,
             "data": {"pebble.json": configuration(troubles).to_string()},
         }),
-        json!({
-            "apiVersion": "apps/v1",
-            "kind": "Deployment",
-            "metadata": metadata,
-            "spec": {
-                "replicas": 1,
-                "selector": {"matchLabels": labels},
-                "template": {
-                    "metadata": {"labels": labels},
-                    "spec": {
-                        "terminationGracePeriodSeconds": 1,
-                        "automountServiceAccountToken": false,
-                        "volumes": [
-                            {"name": "configuration", "configMap": {"name": NAME}},
-                            {"name": "tls", "secret": {"secretName": NAME}},
-                        ],
-                        "containers": [pebble(world, troubles), dns(world)],
-                    },
-                },
-            },
-        }),
+        deployment(namespace, NAME, &volumes, &containers),
         json!({
             "apiVersion": "v1",
             "kind": "Service",
             "metadata": metadata,
             "spec": {
-                "selector": labels,
+                "selector": {"app": NAME},
                 "ports": [
                     port("directory", 443, DIRECTORY_PORT),
                     port("management", 15000, 15000),

@@ -3,11 +3,11 @@
 
 use std::time::Instant;
 
-use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use anyhow::{Context as _, Result, anyhow, ensure};
 use serde_json::{Value, json};
 
 use crate::api::{self, text};
-use crate::client::{Failure, Target};
+use crate::client::Target;
 use crate::conditions;
 use crate::load::{Hold, Load, describe};
 use crate::manifests::{self, Mode};
@@ -182,7 +182,7 @@ impl Teams<'_> {
         };
         let started = Instant::now();
         label("elsewhere").await?;
-        closed(kept).await?;
+        kept.closes().await?;
         notes.push(format!(
             "label gone: closed after {} ms",
             started.elapsed().as_millis()
@@ -220,7 +220,7 @@ impl Teams<'_> {
         resolved("False", "RefNotPermitted").await?;
         // The backend is B's, and so is what it shows.
         let borrowed = b.target(world, BORROWED).await?;
-        closed(&borrowed).await?;
+        borrowed.closes().await?;
         let from = ("TLSRoute", a.namespace.as_str());
         let grant = manifests::reference_grant(&b.namespace, "lend", from, "Service");
         let started = Instant::now();
@@ -237,7 +237,7 @@ impl Teams<'_> {
         b.api
             .delete(api::REFERENCE_GRANT, &b.namespace, "lend")
             .await?;
-        closed(&borrowed).await?;
+        borrowed.closes().await?;
         notes.push(format!(
             "grant gone: closed after {} ms",
             started.elapsed().as_millis()
@@ -316,16 +316,4 @@ fn loser(b: &Team) -> [Value; 2] {
     let space = &b.namespace;
     let route = manifests::tls_route(space, "wanted", &parent, WANTED, ("web", 443));
     [set, route]
-}
-
-/// Waits until a hostname is closed.
-async fn closed(target: &Target) -> Result<()> {
-    until("the hostname to close", SOON, async || {
-        match target.ask().await {
-            Err(Failure::Closed | Failure::Reset) => Ok(()),
-            Err(failure) => bail!("{failure:?}"),
-            Ok(answer) => bail!("answered by {}", answer.pod),
-        }
-    })
-    .await
 }

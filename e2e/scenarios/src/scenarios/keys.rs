@@ -4,7 +4,7 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
 use super::acme;
-use crate::api::{self, name, text};
+use crate::api::{name, text};
 use crate::held::Place;
 use crate::needles::Needles;
 use crate::runner::Verdict;
@@ -20,8 +20,8 @@ const KINDS: &str = "gatewayclasses,gateways,listenersets,tlsroutes,httproutes,g
 pub(super) async fn no_key_is_anywhere_but_in_its_secret(stage: &Stage) -> Result<Verdict> {
     let world = &stage.world;
     let hostname = acme::one_site(stage).await?;
-    let mut keys = world.keys();
-    keys.extend(all_keys(world, "").await?);
+    let mut keys = world.remembered_keys();
+    keys.extend(world.stored_keys("").await?);
     keys.sort();
     keys.dedup();
     ensure!(keys.len() > 2, "only {} keys are known", keys.len());
@@ -45,21 +45,6 @@ pub(super) async fn no_key_is_anywhere_but_in_its_secret(stage: &Stage) -> Resul
         texts.len(),
         bytes as f64 / 1e6
     )))
-}
-
-/// Keys of the Secrets of a namespace, or of all.
-pub(crate) async fn all_keys(world: &World, namespace: &str) -> Result<Vec<Vec<u8>>> {
-    let mut keys = Vec::new();
-    for secret in world.api.list(api::SECRET, namespace, "").await? {
-        for entry in ["tls.key", "next.key", "ca.key"] {
-            // What is no text is no key.
-            let key = api::data(&secret, entry).unwrap_or_default();
-            if !key.is_empty() && Needles::default().add(key.as_bytes()).is_ok() {
-                keys.push(key.into_bytes());
-            }
-        }
-    }
-    Ok(keys)
 }
 
 /// All that components say, by where.

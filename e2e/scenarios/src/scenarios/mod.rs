@@ -34,8 +34,6 @@ use futures::FutureExt as _;
 
 use crate::runner::{Phase, Scenario};
 
-pub(crate) use keys::all_keys;
-
 /// A table entry: name of the function, which is the scenario's name with `-` for `_`. `lasting` behind it: the
 /// cluster is another one afterwards, as it is meant to be.
 macro_rules! scenario {

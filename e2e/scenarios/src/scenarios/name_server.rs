@@ -148,7 +148,6 @@ async fn image(world: &World) -> Result<String> {
 
 /// One server: its configuration, one pod, and a Service with TCP and UDP under one number.
 fn server(space: &str, name: &str, image: &str) -> [Value; 3] {
-    let labels = json!({"app": name});
     let metadata = json!({"name": name, "namespace": space});
     let answers: [String; LONG] = std::array::from_fn(|index| {
         let text = format!("{index}{}", "x".repeat(200));
@@ -160,40 +159,25 @@ fn server(space: &str, name: &str, image: &str) -> [Value; 3] {
         format!("{zone}:{POD_PORT} {{\n  template IN TXT {{\n{answers}  }}\n}}\n")
     };
     let configuration = template("which.test", &which) + &template("long.test", &long);
+    let volumes = json!([{"name": "configuration", "configMap": {"name": name}}]);
+    let containers = json!([{
+        "name": "coredns",
+        "image": image,
+        "imagePullPolicy": "IfNotPresent",
+        "args": ["-conf", "/configuration/Corefile"],
+        "readinessProbe": {"tcpSocket": {"port": POD_PORT}, "periodSeconds": 1},
+        "volumeMounts": [{"name": "configuration", "mountPath": "/configuration", "readOnly": true}],
+    }]);
     let port = |name: &str, protocol: &str| json!({"name": name, "port": PORT, "targetPort": POD_PORT, "protocol": protocol});
     [
         json!({
             "apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata,
             "data": {"Corefile": configuration},
         }),
-        json!({
-            "apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata,
-            "spec": {
-                "replicas": 1,
-                "selector": {"matchLabels": labels},
-                "template": {
-                    "metadata": {"labels": labels},
-                    "spec": {
-                        "terminationGracePeriodSeconds": 1,
-                        "automountServiceAccountToken": false,
-                        "volumes": [{"name": "configuration", "configMap": {"name": name}}],
-                        "containers": [{
-                            "name": "coredns",
-                            "image": image,
-                            "imagePullPolicy": "IfNotPresent",
-                            "args": ["-conf", "/configuration/Corefile"],
-                            "readinessProbe": {"tcpSocket": {"port": POD_PORT}, "periodSeconds": 1},
-                            "volumeMounts": [{
-                                "name": "configuration", "mountPath": "/configuration", "readOnly": true,
-                            }],
-                        }],
-                    },
-                },
-            },
-        }),
+        manifests::deployment(space, name, &volumes, &containers),
         json!({
             "apiVersion": "v1", "kind": "Service", "metadata": metadata,
-            "spec": {"selector": labels, "ports": [port("dns", "UDP"), port("dns-tcp", "TCP")]},
+            "spec": {"selector": {"app": name}, "ports": [port("dns", "UDP"), port("dns-tcp", "TCP")]},
         }),
     ]
 }

@@ -14,6 +14,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use crate::api::{self, Api};
+use crate::needles::Needles;
 use crate::tools::{Done, Kubectl, run};
 
 pub(crate) use release::{OPERATOR, PROXY, WEBHOOK, is_ready};
@@ -107,8 +108,23 @@ impl World {
     }
 
     /// Private keys of the Secrets that scenarios so far had.
-    pub(crate) fn keys(&self) -> Vec<Vec<u8>> {
+    pub(crate) fn remembered_keys(&self) -> Vec<Vec<u8>> {
         self.keys.lock().clone()
+    }
+
+    /// Private keys of the Secrets that a namespace has now, or all namespaces have.
+    pub(crate) async fn stored_keys(&self, namespace: &str) -> Result<Vec<Vec<u8>>> {
+        let mut keys = Vec::new();
+        for secret in self.api.list(api::SECRET, namespace, "").await? {
+            for entry in ["tls.key", "next.key", "ca.key"] {
+                // What is no text is no key.
+                let key = api::data(&secret, entry).unwrap_or_default();
+                if !key.is_empty() && Needles::default().add(key.as_bytes()).is_ok() {
+                    keys.push(key.into_bytes());
+                }
+            }
+        }
+        Ok(keys)
     }
 
     /// An image under test.

@@ -12,7 +12,6 @@ use crate::certificate::Authority;
 use crate::client::Target;
 use crate::conditions;
 use crate::manifests::{self, Mode};
-use crate::scenarios::all_keys;
 use crate::tools::Kubectl;
 use crate::wait::{LATER, SOON, until};
 
@@ -209,7 +208,7 @@ impl Stage {
     /// Deletes the stage's namespaces; does not wait. Which keys there were is remembered.
     pub(crate) async fn strike(&self) -> Result<()> {
         for namespace in self.all() {
-            let keys = all_keys(&self.world, &namespace).await?;
+            let keys = self.world.stored_keys(&namespace).await?;
             self.world.keys.lock().extend(keys);
             self.world
                 .api

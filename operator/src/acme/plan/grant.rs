@@ -9,49 +9,8 @@ use std::time::Duration;
 use vestibule_model::key::{ObjectKey, ObjectName};
 
 use super::super::clock::Now;
-use super::{Entry, Phase, Planner};
-
-/// What somebody waits for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Lane {
-    /// To go on with an order that exists: takes no budget.
-    Resume,
-    /// To renew.
-    Renew,
-    /// To order a certificate for the first time, or another one.
-    New,
-}
-
-impl Lane {
-    /// In the order in which a namespace's go.
-    pub(super) const ALL: [Self; 3] = [Self::Resume, Self::Renew, Self::New];
-
-    pub(super) fn place(self) -> usize {
-        match self {
-            Self::Resume => 0,
-            Self::Renew => 1,
-            Self::New => 2,
-        }
-    }
-
-    /// The budget it takes from.
-    fn budget(self) -> Option<usize> {
-        match self {
-            Self::Resume => None,
-            Self::Renew => Some(1),
-            Self::New => Some(0),
-        }
-    }
-
-    /// How many of so many may be taken when one more goes. A quarter is kept from new certificates, so that a
-    /// renewal finds one.
-    fn most(self, of: usize) -> usize {
-        match self {
-            Self::Resume | Self::Renew => of,
-            Self::New => of - of / 4,
-        }
-    }
-}
+use super::Planner;
+use super::lane::Lane;
 
 /// A namespace has at most so many times its slots under way: orders that are made and not over, most of which
 /// wait.
@@ -60,27 +19,6 @@ const UNDER_WAY: usize = 4;
 const UNDER_WAY_AT_ISSUER: usize = 4;
 
 impl Planner {
-    pub(super) fn enqueue(&mut self, secret: &ObjectName, lane: Lane) {
-        if let Some(entry) = self.entries.get_mut(secret) {
-            entry.phase = Phase::Queued(lane);
-            self.queue.push(lane, secret.clone());
-        }
-    }
-
-    pub(super) fn unqueue(&mut self, secret: &ObjectName) {
-        if let Some(entry) = self.entries.get_mut(secret)
-            && let Phase::Queued(lane) = entry.phase
-        {
-            entry.phase = Phase::Rest;
-            self.queue.remove(lane, secret);
-        }
-    }
-
-    /// Slots of one namespace, or one issuer: a quarter of all, at least one.
-    pub(super) fn share(&self) -> usize {
-        (self.settings.in_flight / 4).max(1)
-    }
-
     /// Whether there is a slot for a lane. A quarter, at least one, is kept from new certificates; renewals
     /// leave one, so that they do not keep everybody else waiting.
     fn free(&self, lane: Lane) -> bool {
@@ -98,7 +36,7 @@ impl Planner {
 
     /// Whether a namespace may have one more.
     fn free_in(&self, lane: Lane, namespace: &str) -> bool {
-        let share = self.share();
+        let share = self.settings.share();
         self.active.of_namespace(namespace) < lane.most(share)
             && (lane == Lane::Resume
                 || self.under_way.of_namespace(namespace) < lane.most(share * UNDER_WAY))
@@ -106,7 +44,7 @@ impl Planner {
 
     /// Whether an issuer may.
     fn free_at(&self, lane: Lane, issuer: &ObjectKey) -> bool {
-        let share = self.share();
+        let share = self.settings.share();
         self.active.of_issuer(issuer) < lane.most(share)
             && (lane == Lane::Resume
                 || self.under_way.of_issuer(issuer)
@@ -190,15 +128,6 @@ impl Planner {
         }
     }
 
-    /// Whether it holds all that it must hold alone.
-    pub(super) fn holds_names(&self, secret: &ObjectName) -> bool {
-        self.entries.get(secret).is_some_and(|entry| {
-            entry
-                .locks()
-                .all(|lock| self.locks.get(&lock) == Some(secret))
-        })
-    }
-
     /// When a budget lets somebody go who waits for it.
     pub(super) fn next_grant(&self, now: Now) -> Option<Duration> {
         if !self.unseen.is_empty() {
@@ -219,19 +148,5 @@ impl Planner {
                 .min()
         };
         [Lane::Renew, Lane::New].into_iter().filter_map(waits).min()
-    }
-}
-
-impl Entry {
-    /// What an order of it must hold alone: two certificates for one name would get in each other's way,
-    /// since a proxy has one TLS-ALPN-01 answer for a name.
-    pub(super) fn locks(
-        &self,
-    ) -> impl Iterator<Item = (ObjectName, vestibule_model::hostname::Hostname)> + '_ {
-        let gateway = &self.request.gateway;
-        self.request
-            .hostnames
-            .iter()
-            .map(|hostname| (gateway.clone(), hostname.clone()))
     }
 }

@@ -1,44 +1,33 @@
-//! Issuers and their accounts.
-//!
-//! A `ClusterACMEIssuer` is registered when it appears, so that its admin sees at once whether it works. An
-//! `ACMEIssuer`, which tenants write, is registered when a certificate first needs it, within a budget of the
-//! host that accounts are made at: CAs count registrations by the address that they come from, which is the
-//! operator's, whoever they are for.
+//! What is known of issuers and their accounts.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use vestibule_model::condition::Truth;
 use vestibule_model::issuer::Engine;
 use vestibule_model::key::{Kind, ObjectKey};
 use vestibule_model::object::AcmeIssuer;
 
-use super::super::backoff;
-use super::super::client::{AccountInfo, Opened, Registering, host_of};
-use super::super::clock::Now;
-use super::super::effects::IssuerState;
-use super::super::problem::{AcmeFailure, FailureKind, clean};
-use super::assess::Blocker;
-use super::messages::time;
-use super::{PlanStep, Planner, Ticket};
+use super::super::client::{AccountInfo, host_of};
+use super::super::problem::AcmeFailure;
+use super::Ticket;
 use crate::translate::CertificateRequest;
 
 #[derive(Debug, Default)]
 pub(super) struct Issuers {
-    all: BTreeMap<ObjectKey, Issuer>,
+    pub(super) all: BTreeMap<ObjectKey, Issuer>,
     /// Of tenants, what is being opened or registered.
-    opening: BTreeMap<Ticket, Opening>,
+    pub(super) opening: BTreeMap<Ticket, Opening>,
     /// When the next account may be opened, as far as only time is waited for.
-    next: Option<Duration>,
+    pub(super) next: Option<Duration>,
 }
 
 /// The account of a tenant's issuer that is being opened or registered.
 #[derive(Debug)]
-struct Opening {
-    namespace: Arc<str>,
+pub(super) struct Opening {
+    pub(super) namespace: Arc<str>,
     /// Where a registration is counted for it.
-    host: Option<Arc<str>>,
+    pub(super) host: Option<Arc<str>>,
 }
 
 #[derive(Debug)]
@@ -47,18 +36,18 @@ pub(super) struct Issuer {
     /// It is for another release: nothing is asked of its CA.
     pub(super) foreign: bool,
     pub(super) account: Option<AccountInfo>,
-    ticket: Option<Ticket>,
+    pub(super) ticket: Option<Ticket>,
     /// How often in a row its account was of no use.
-    count: u32,
-    not_before: Duration,
+    pub(super) count: u32,
+    pub(super) not_before: Duration,
     /// The CA did not know the account.
-    again: bool,
+    pub(super) again: bool,
     /// There is no account, and none may be made before a certificate needs it.
-    unregistered: bool,
+    pub(super) unregistered: bool,
     /// Since when a certificate needs it.
-    needed: Option<Duration>,
+    pub(super) needed: Option<Duration>,
     /// Where the directory has accounts made, if it was read.
-    host: Option<Arc<str>>,
+    pub(super) host: Option<Arc<str>>,
     /// It waits for the budget of registrations.
     pub(super) waits: Option<Waits>,
     pub(super) trouble: Option<AcmeFailure>,
@@ -68,7 +57,7 @@ pub(super) struct Issuer {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Waits {
     /// Until then, on our clock.
-    until: i64,
+    pub(super) until: i64,
     /// For people.
     pub(super) words: String,
 }
@@ -95,7 +84,7 @@ impl Issuers {
 }
 
 impl Issuer {
-    fn wants_account(&self) -> bool {
+    pub(super) fn wants_account(&self) -> bool {
         !self.foreign
             && self.account.is_none()
             && self.ticket.is_none()
@@ -104,12 +93,12 @@ impl Issuer {
     }
 
     /// Whether tenants write it.
-    fn is_tenants(&self) -> bool {
+    pub(super) fn is_tenants(&self) -> bool {
         self.spec.key.kind == Kind::AcmeIssuer
     }
 
     /// Where an account would be made, as far as is known: a directory may name another host.
-    fn host(&self) -> Arc<str> {
+    pub(super) fn host(&self) -> Arc<str> {
         let known = self.host.clone();
         known
             .or_else(|| host_of(&self.spec.directory))
@@ -135,7 +124,7 @@ pub(super) fn key_of(request: &CertificateRequest) -> Option<ObjectKey> {
 }
 
 /// Whether an account that was opened for one will do for the other.
-fn same_account(a: &AcmeIssuer, b: &AcmeIssuer) -> bool {
+pub(super) fn same_account(a: &AcmeIssuer, b: &AcmeIssuer) -> bool {
     a.directory == b.directory
         && a.contact == b.contact
         && a.account_key_secret == b.account_key_secret
@@ -143,336 +132,4 @@ fn same_account(a: &AcmeIssuer, b: &AcmeIssuer) -> bool {
         && a.profile == b.profile
         && a.ca_bundle == b.ca_bundle
         && a.refusal() == b.refusal()
-}
-
-impl Planner {
-    pub(super) fn issuer_changed(
-        &mut self,
-        key: &ObjectKey,
-        spec: Option<Arc<AcmeIssuer>>,
-        now: Now,
-    ) {
-        match spec {
-            None => {
-                self.issuers.all.remove(key);
-            }
-            Some(spec) => match self.issuers.all.get_mut(key) {
-                Some(issuer)
-                    if same_account(&issuer.spec, &spec)
-                        && issuer.foreign != self.settings.issuers.matches(&spec.labels) =>
-                {
-                    issuer.spec = spec;
-                }
-                _ => {
-                    let issuer = Issuer {
-                        foreign: !self.settings.issuers.matches(&spec.labels),
-                        spec,
-                        account: None,
-                        ticket: None,
-                        count: 0,
-                        not_before: now.steady,
-                        again: false,
-                        unregistered: false,
-                        needed: None,
-                        host: None,
-                        waits: None,
-                        trouble: None,
-                    };
-                    if let Some(refusal) = issuer.spec.refusal().filter(|_| !issuer.foreign) {
-                        let issuer_state = IssuerState {
-                            ready: Truth::False,
-                            reason: "Invalid",
-                            message: format!("{}: {}", refusal.field, refusal.message),
-                            account_url: None,
-                            problem: None,
-                        };
-                        self.steps.push(PlanStep::Issuer(key.clone(), issuer_state));
-                    }
-                    self.issuers.all.insert(key.clone(), issuer);
-                }
-            },
-        }
-        self.issuer_news(key, now);
-    }
-
-    /// Everybody who uses it thinks again.
-    fn issuer_news(&mut self, key: &ObjectKey, now: Now) {
-        for secret in self.by_issuer.get(key).cloned().unwrap_or_default() {
-            self.reconsider(&secret, now);
-        }
-    }
-
-    /// A certificate lacks nothing but the account.
-    pub(super) fn issuer_needed(&mut self, key: &ObjectKey, now: Now) {
-        if let Some(issuer) = self.issuers.all.get_mut(key) {
-            issuer.needed.get_or_insert(now.steady);
-        }
-    }
-
-    /// Whether one still does.
-    fn is_needed(&self, key: &ObjectKey, now: Now) -> bool {
-        let users = self.by_issuer.get(key).into_iter().flatten();
-        users
-            .filter_map(|secret| self.entries.get(secret))
-            .any(|entry| {
-                let blocker = self.assessment(entry, now).blocker;
-                entry.seen && blocker == Some(Blocker::IssuerNotReady)
-            })
-    }
-
-    /// Opens accounts, and registers them: the platform's at once. Those of tenants have as many at a time as
-    /// there are slots for orders, in the same shares.
-    pub(super) fn open_accounts(&mut self, now: Now) {
-        let mut next: Option<Duration> = None;
-        let mut later = |at: Duration| next = Some(next.map_or(at, |next| next.min(at)));
-        let mut platforms = Vec::new();
-        let mut tenants = Vec::new();
-        for (key, issuer) in &self.issuers.all {
-            if !issuer.wants_account() {
-                continue;
-            }
-            if issuer.not_before > now.steady {
-                later(issuer.not_before);
-            } else if issuer.is_tenants() {
-                tenants.push(key.clone());
-            } else {
-                platforms.push(key.clone());
-            }
-        }
-        for key in platforms {
-            self.open_account(&key, Registering::Anywhere);
-        }
-        while self.issuers.opening.len() < self.settings.in_flight {
-            let Some((place, how)) = self.next_to_open(&tenants, now) else {
-                break;
-            };
-            let key = tenants.swap_remove(place);
-            if let Registering::At(host) = &how {
-                // Who needed it may be gone by now.
-                if !self.is_needed(&key, now) {
-                    if let Some(issuer) = self.issuers.all.get_mut(&key) {
-                        issuer.needed = None;
-                    }
-                    continue;
-                }
-                let namespace = &key.name.namespace;
-                self.registrations.take(host, namespace, now.steady);
-            }
-            self.open_account(&key, how);
-        }
-        for key in tenants {
-            if let Some(wait) = self.registration_wait(&key, now) {
-                later(now.steady + wait);
-                self.say_waits(&key, wait, now);
-            }
-        }
-        self.issuers.next = next;
-    }
-
-    /// How long a tenant's issuer waits for the budget of registrations; `None`: it does not.
-    fn registration_wait(&self, key: &ObjectKey, now: Now) -> Option<Duration> {
-        let issuer = self.issuers.get(key).filter(|issuer| issuer.unregistered)?;
-        let namespace = &key.name.namespace;
-        let wait = self
-            .registrations
-            .wait(&issuer.host(), namespace, now.steady);
-        (wait > Duration::ZERO).then_some(wait)
-    }
-
-    /// Whose account is opened next: of the namespace with the fewest that are being opened, and for
-    /// registrations of the one that has registered least at the host.
-    fn next_to_open(&self, tenants: &[ObjectKey], now: Now) -> Option<(usize, Registering)> {
-        let share = self.share();
-        let candidates = tenants.iter().enumerate().filter_map(|(place, key)| {
-            let issuer = self.issuers.get(key)?;
-            let namespace = &key.name.namespace;
-            let opening = self.issuers.opening.values();
-            let opening = opening.filter(|opening| opening.namespace == *namespace);
-            let opening = opening.count();
-            if opening >= share || self.registration_wait(key, now).is_some() {
-                return None;
-            }
-            let (taken, how) = if issuer.unregistered {
-                let host = issuer.host();
-                let taken = self.registrations.taken(&host, namespace, now.steady);
-                (taken, Registering::At(host))
-            } else {
-                (0, Registering::No)
-            };
-            Some(((opening, taken, issuer.needed, place), how))
-        });
-        let (first, how) = candidates.min_by(|(a, _), (b, _)| a.cmp(b))?;
-        Some((first.3, how))
-    }
-
-    fn open_account(&mut self, key: &ObjectKey, registering: Registering) {
-        let ticket = self.ticket();
-        let Some(issuer) = self.issuers.all.get_mut(key) else {
-            return;
-        };
-        issuer.ticket = Some(ticket);
-        issuer.waits = None;
-        if issuer.is_tenants() {
-            let opening = Opening {
-                namespace: key.name.namespace.clone(),
-                host: match &registering {
-                    Registering::At(host) => Some(host.clone()),
-                    Registering::No | Registering::Anywhere => None,
-                },
-            };
-            self.issuers.opening.insert(ticket, opening);
-        }
-        self.steps.push(PlanStep::Account {
-            issuer: issuer.spec.clone(),
-            ticket,
-            registering,
-            again: issuer.again,
-        });
-    }
-
-    /// Says that a registration waits for the budget, and until when.
-    fn say_waits(&mut self, key: &ObjectKey, wait: Duration, now: Now) {
-        let most = self.registrations.per_host();
-        let Some(issuer) = self.issuers.all.get_mut(key) else {
-            return;
-        };
-        let until = now
-            .wall
-            .saturating_add(i64::try_from(wait.as_secs()).unwrap_or_default());
-        let known = issuer.waits.as_ref();
-        // The clocks need not agree to the second.
-        if known.is_some_and(|waits| waits.until.abs_diff(until) < 60) {
-            return;
-        }
-        let host = clean(&issuer.host(), 253);
-        let words = format!(
-            "waits for the budget of registrations at {host}, of which ACMEIssuers have {most} in three hours, and \
-             those of one namespace a quarter; it is registered at {} at the earliest",
-            time(until)
-        );
-        let issuer_state = IssuerState {
-            ready: Truth::Unknown,
-            reason: "OverBudget",
-            message: words.clone(),
-            account_url: None,
-            problem: None,
-        };
-        issuer.waits = Some(Waits { until, words });
-        self.steps.push(PlanStep::Issuer(key.clone(), issuer_state));
-        let users = self.by_issuer.get(key).into_iter().flatten();
-        self.touched.extend(users.cloned());
-    }
-
-    pub(super) fn account_opened(
-        &mut self,
-        key: &ObjectKey,
-        ticket: Ticket,
-        created: bool,
-        result: Result<Opened<AccountInfo>, AcmeFailure>,
-        now: Now,
-    ) {
-        let namespace = &key.name.namespace;
-        // It counts whoever waits for it, but only if there is a new one.
-        if let Some(opening) = self.issuers.opening.remove(&ticket)
-            && let Some(host) = opening.host
-            && !created
-        {
-            self.registrations
-                .give_back(&host, &opening.namespace, now.steady);
-        }
-        let Some(issuer) = self.issuers.all.get_mut(key) else {
-            return;
-        };
-        if issuer.ticket != Some(ticket) {
-            return;
-        }
-        issuer.ticket = None;
-        match result {
-            Ok(Opened::Open {
-                account,
-                registered,
-            }) => {
-                let issuer_state = IssuerState {
-                    ready: Truth::True,
-                    reason: "Registered",
-                    message: "the account is registered with the CA".into(),
-                    account_url: Some(account.url.clone()),
-                    problem: None,
-                };
-                self.steps.push(PlanStep::Issuer(key.clone(), issuer_state));
-                if let Some((host, age)) = registered
-                    && issuer.is_tenants()
-                {
-                    self.registrations
-                        .remember(&host, namespace, age, now.steady);
-                }
-                issuer.again = false;
-                issuer.unregistered = false;
-                issuer.needed = None;
-                issuer.trouble = None;
-                issuer.account = Some(account);
-            }
-            Ok(Opened::Unregistered { host: Some(host) }) => {
-                // Its directory has accounts made elsewhere, where they are counted. One that says something
-                // else each time is not followed all the time.
-                if issuer.host.replace(host).is_some() {
-                    issuer.not_before = now.steady + self.random.around(Duration::from_mins(1));
-                }
-            }
-            Ok(Opened::Unregistered { host: None }) => {
-                issuer.unregistered = true;
-                issuer.trouble = None;
-                let issuer_state = IssuerState {
-                    ready: Truth::Unknown,
-                    reason: "NotRegistered",
-                    message:
-                        "the account is registered with the CA when a certificate first needs it"
-                            .into(),
-                    account_url: None,
-                    problem: None,
-                };
-                self.steps.push(PlanStep::Issuer(key.clone(), issuer_state));
-            }
-            Err(failure) => self.issuer_failed(key, failure, now),
-        }
-        self.issuer_news(key, now);
-    }
-
-    /// The CA does not take the account, or it cannot be opened.
-    pub(super) fn issuer_failed(&mut self, key: &ObjectKey, failure: AcmeFailure, now: Now) {
-        let Some(issuer) = self.issuers.all.get_mut(key) else {
-            return;
-        };
-        // Of many orders that fail together the first says it.
-        if issuer.account.is_none() && issuer.trouble.is_some() && now.steady < issuer.not_before {
-            return;
-        }
-        issuer.again = issuer.again || issuer.account.take().is_some();
-        // Another one is counted as the first was.
-        issuer.unregistered = issuer.unregistered || (issuer.again && issuer.is_tenants());
-        issuer.count = issuer.count.saturating_add(1);
-        issuer.not_before =
-            now.steady + backoff::of_issuer(issuer.count, &failure, &mut self.random);
-        let issuer_state = IssuerState {
-            ready: Truth::False,
-            reason: match failure.kind {
-                FailureKind::Unreachable => "Unreachable",
-                FailureKind::NotAllowed => "AddressNotAllowed",
-                _ => "AccountRefused",
-            },
-            message: failure.message.clone(),
-            account_url: None,
-            problem: failure.problem.clone(),
-        };
-        issuer.trouble = Some(failure);
-        self.steps.push(PlanStep::Issuer(key.clone(), issuer_state));
-        self.issuer_news(key, now);
-    }
-
-    /// The CA took an order: the account is good.
-    pub(super) fn issuer_works(&mut self, key: &ObjectKey) {
-        if let Some(issuer) = self.issuers.all.get_mut(key) {
-            issuer.count = 0;
-        }
-    }
 }

@@ -1,17 +1,16 @@
 //! What is said about certificates: how far each is, and what to do where it does not get on.
 
 use std::fmt::Write as _;
-use std::sync::Arc;
 use std::time::Duration;
 
 use vestibule_model::condition::Reason;
 use vestibule_model::issuance::{Issuance, IssuanceState};
 use vestibule_model::key::ObjectName;
 
-use super::super::clock::Now;
+use super::super::clock::{Now, time};
 use super::super::effects::{ChallengeAck, Observation, Waiting};
 use super::super::problem::FailureKind;
-use super::assess::{Assessment, Blocker};
+use super::need::{Assessment, Blocker};
 use super::{Entry, Phase, PlanStep, Planner, Stage};
 
 /// Counts are said at most this often.
@@ -331,11 +330,4 @@ fn waiting_words(entry: &Entry, issuer: &str) -> String {
         Some(_) => "the challenge is given to the proxies".into(),
         None => format!("{issuer} is asked for it"),
     }
-}
-
-/// A time for people.
-pub(super) fn time(seconds: i64) -> Arc<str> {
-    jiff::Timestamp::from_second(seconds)
-        .map_or_else(|_| "an unknown time".into(), |time| time.to_string())
-        .into()
 }

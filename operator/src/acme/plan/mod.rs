@@ -11,20 +11,37 @@
 //! ```
 //!
 //! Between steps that only time, the CA or proxies bring on, it rests without a slot, and queues for the next
-//! one. From its creation an order has [`run::LIFETIME`]; neither steps nor leaders begin it anew.
+//! one. From its creation an order has [`LIFETIME`]; neither steps nor leaders begin it anew.
 //!
 //! One task of a certificate runs at a time. What comes back from a task that is no longer awaited is
 //! ignored. Everything that must survive is in the Secret before it matters: an order before its first
 //! challenge is published, the new key with it, a failure before it is waited out.
+//!
+//! The rooms from the bottom up; each adds steps to [`Planner`] and calls only those below it:
+//!
+//! - `lane`, `queue`, `tally` and `issuers` are types without steps.
+//! - `turn` holds and gives up turns, slots and names; `need` says what a certificate needs.
+//! - `misfit` gives up what a change left without a use; `accounts` opens the accounts of issuers.
+//! - `store` writes to the Secret and ends orders; `run` has the steps of an order.
+//! - `secret` and `results` take what tasks bring, and go on with the next step.
+//! - `assess` looks at a certificate when something changed or is due, and `grant` gives turns.
+//! - `messages` says how far each certificate is.
 
+mod accounts;
 mod assess;
 mod grant;
 mod issuers;
+mod lane;
 mod messages;
+mod misfit;
+mod need;
 mod queue;
+mod results;
 mod run;
+mod secret;
 mod store;
 mod tally;
+mod turn;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
@@ -39,8 +56,8 @@ use vestibule_model::key::{ObjectKey, ObjectName};
 use vestibule_model::object::AcmeIssuer;
 use vestibule_model::selector::LabelSelector;
 
-use self::grant::Lane;
 use self::issuers::Issuers;
+use self::lane::Lane;
 use self::queue::Queue;
 use self::tally::Tally;
 use super::backoff::Random;
@@ -321,6 +338,13 @@ pub struct Settings {
     pub seed: u64,
 }
 
+impl Settings {
+    /// Slots of one namespace, or one issuer: a quarter of all, at least one.
+    fn share(&self) -> usize {
+        (self.in_flight / 4).max(1)
+    }
+}
+
 /// Plans.
 #[derive(Debug)]
 pub(super) struct Planner {
@@ -357,6 +381,8 @@ pub(super) struct Planner {
     counted: Duration,
 }
 
+/// An order that is not done this long after it was made is given up.
+const LIFETIME: Duration = Duration::from_hours(1);
 /// Something is looked at at least this often, so that a clock that jumped is noticed.
 const LONGEST_REST: Duration = Duration::from_mins(10);
 
@@ -466,31 +492,6 @@ impl Planner {
         timer.min(tokens).min(issuer).min(longest)
     }
 
-    fn ticket(&mut self) -> Ticket {
-        self.tickets += 1;
-        self.tickets
-    }
-
-    /// Starts a task; what ran before is no longer awaited.
-    fn start(&mut self, secret: &ObjectName, task: Task) {
-        let ticket = self.ticket();
-        if let Some(entry) = self.entries.get_mut(secret) {
-            entry.ticket = Some(ticket);
-            self.steps
-                .push(PlanStep::Task(secret.clone(), ticket, task));
-        }
-    }
-
-    /// Looks at a certificate again at this time.
-    fn wake_at(&mut self, secret: &ObjectName, at: Duration) {
-        if let Some(entry) = self.entries.get_mut(secret) {
-            if let Some(before) = entry.wake.replace(at) {
-                self.timers.remove(&(before, secret.clone()));
-            }
-            self.timers.insert((at, secret.clone()));
-        }
-    }
-
     /// A request, or that there is none any more.
     fn request(&mut self, secret: ObjectName, request: Option<CertificateRequest>, now: Now) {
         let Some(request) = request else {
@@ -579,51 +580,6 @@ impl Planner {
         }
     }
 
-    fn abandoned(&mut self, secret: &ObjectName, issuer: ObjectKey, url: String) {
-        let outcome = super::effects::OrderOutcome::Abandoned;
-        self.steps.push(PlanStep::Forget(issuer.clone(), url));
-        self.steps.push(PlanStep::Observe(Observation::OrderEnded {
-            secret: secret.clone(),
-            issuer,
-            outcome,
-            message: "it is wanted no longer, or in another form".into(),
-        }));
-    }
-
-    /// Withdraws the challenges of a certificate, and gives up its turn and its locks.
-    fn leave(&mut self, secret: &ObjectName) {
-        self.unqueue(secret);
-        self.active.remove(secret);
-        self.renewing.remove(secret);
-        self.withdraw(secret);
-        if let Some(entry) = self.entries.get_mut(secret) {
-            entry.phase = Phase::Rest;
-            entry.ticket = None;
-            self.dirty.insert(secret.clone());
-        }
-        self.unlock(secret);
-    }
-
-    fn unlock(&mut self, secret: &ObjectName) {
-        let locked: Vec<_> = self
-            .locks
-            .iter()
-            .filter(|(_, holder)| *holder == secret)
-            .map(|(lock, _)| lock.clone())
-            .collect();
-        for lock in locked {
-            self.locks.remove(&lock);
-        }
-    }
-
-    fn withdraw(&mut self, secret: &ObjectName) {
-        if let Some(entry) = self.entries.get_mut(secret) {
-            for (key, _) in std::mem::take(&mut entry.published) {
-                self.steps.push(PlanStep::Withdraw(key));
-            }
-        }
-    }
-
     fn acked(&mut self, key: &ChallengeKey, ack: ChallengeAck) {
         let holder = self.locks.get(&(key.gateway.clone(), key.hostname.clone()));
         if let Some(secret) = holder.cloned()
@@ -636,7 +592,5 @@ impl Planner {
     }
 }
 
-#[cfg(test)]
-mod fair_tests;
 #[cfg(test)]
 mod tests;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use vestibule_model::key::ObjectName;
 
-use super::grant::Lane;
+use super::lane::Lane;
 
 #[derive(Debug, Default)]
 pub(super) struct Queue {

@@ -1,38 +1,26 @@
-//! An order, from the first request to the certificate in the Secret.
+//! The steps of an order: each starts a task, or rests until there is something to do.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use vestibule_backoff::Backoff;
 use vestibule_model::challenge::{ChallengeKey, ChallengeType, Reach};
 use vestibule_model::key::{ObjectKey, ObjectName};
 
-use super::super::backoff;
-use super::super::client::{Status, View};
+use super::super::client::View;
 use super::super::clock::Now;
 use super::super::effects::ChallengeAck;
-use super::super::leaf::Leaf;
 use super::super::problem::{AcmeFailure, FailureKind};
-use super::super::renewal;
-use super::{After, Done, Phase, PlanStep, Planner, Publish, Running, Stage, Task, Ticket};
+use super::{After, PlanStep, Planner, Publish, Stage, Task};
 
-/// An order that is not done this long after it was made is given up.
-pub(super) const LIFETIME: Duration = Duration::from_hours(1);
 /// Most times that the certificate of an order is asked for.
 const FINALIZED: u32 = 5;
-/// So many times an order is asked about each few seconds, and then each minute.
+/// So many times an order is asked about by `LOOKS`, and then each `SELDOM`.
 const OFTEN: u32 = 30;
+const LOOKS: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(10));
+const SELDOM: Duration = Duration::from_mins(1);
 
 impl Planner {
-    pub(super) fn running(&mut self, secret: &ObjectName) -> Option<&mut Running> {
-        self.entries.get_mut(secret)?.running.as_mut()
-    }
-
-    pub(super) fn stage(&mut self, secret: &ObjectName, stage: Stage) {
-        if let Some(entry) = self.entries.get_mut(secret) {
-            entry.phase = Phase::Active(stage);
-        }
-    }
-
     /// Makes an order.
     pub(super) fn order(&mut self, secret: &ObjectName, renewal: bool, now: Now) {
         let given_up = self.entries.get_mut(secret);
@@ -103,12 +91,6 @@ impl Planner {
         Some((entry.issuer.clone()?, entry.running.as_ref()?.url.clone()))
     }
 
-    /// What a certificate does whose turn it is and of which no task runs.
-    pub(super) fn progress(&mut self, secret: &ObjectName) {
-        // Their tasks run; one that does not was ended by what changed.
-        self.leave(secret);
-    }
-
     /// Tells the CA, if every proxy has the challenges.
     fn declare(&mut self, secret: &ObjectName, now: Now) {
         let Some(entry) = self.entries.get(secret) else {
@@ -146,220 +128,6 @@ impl Planner {
         };
         self.stage(secret, Stage::Declare);
         self.start(secret, task);
-    }
-
-    /// Gives up the turn, but neither the order nor its challenges. Only challenges keep others from the
-    /// names: how long it rests nobody knows.
-    pub(super) fn rest(&mut self, secret: &ObjectName) {
-        self.active.remove(secret);
-        self.renewing.remove(secret);
-        let Some(entry) = self.entries.get_mut(secret) else {
-            return;
-        };
-        entry.phase = Phase::Rest;
-        entry.ticket = None;
-        self.dirty.insert(secret.clone());
-        if entry.published.is_empty() {
-            self.unlock(secret);
-        }
-    }
-
-    /// Gives up the turn, the challenges and the names; the order goes on from there when it may.
-    pub(super) fn give_way(&mut self, secret: &ObjectName) {
-        self.leave(secret);
-        if let Some(running) = self.running(secret) {
-            // What is withdrawn is published and declared again.
-            running.declared = false;
-        }
-    }
-
-    /// Something cannot be reached: the same is tried again soon.
-    pub(super) fn pause(&mut self, secret: &ObjectName, failure: AcmeFailure, now: Now) {
-        self.rest(secret);
-        let Some(entry) = self.entries.get_mut(secret) else {
-            return;
-        };
-        entry.unreached = entry.unreached.saturating_add(1);
-        let wait = backoff::of_reach(entry.unreached, failure.retry_after, &mut self.random);
-        entry.not_before = now.steady + wait;
-        entry.trouble = Some(failure);
-        entry.ordering = None;
-        if entry.running.is_none() {
-            self.leave(secret);
-        }
-    }
-
-    /// What a task brought.
-    pub(super) fn done(&mut self, secret: &ObjectName, ticket: Ticket, done: Done, now: Now) {
-        if matches!(done, Done::Window(_)) {
-            self.asking = self.asking.saturating_sub(1);
-        }
-        let Some(entry) = self.entries.get_mut(secret) else {
-            return;
-        };
-        if entry.ticket != Some(ticket) {
-            return;
-        }
-        entry.ticket = None;
-        self.dirty.insert(secret.clone());
-        match (entry.phase, done) {
-            (_, Done::Window(result)) => self.window(secret, result, now),
-            (_, Done::Read(Err(failure))) => self.unread(secret, failure, now),
-            (phase, Done::Read(Ok(read))) => {
-                self.take_in(secret, read, now);
-                if let Phase::Active(Stage::Reread(after)) = phase {
-                    self.write_again(secret, after, now);
-                }
-            }
-            (Phase::Active(Stage::Write(after)), Done::Wrote(result)) => {
-                self.wrote(secret, after, result, now);
-            }
-            (_, Done::Ordered(result)) => self.ordered(secret, result, now),
-            (_, Done::Looked(Ok(view))) => self.looked(secret, view, now),
-            (
-                _,
-                Done::Looked(Err(failure))
-                | Done::Declared(Err(failure))
-                | Done::Downloaded(Err(failure)),
-            ) => self.hitch(secret, failure, now),
-            (_, Done::Declared(Ok(()))) => {
-                self.reached(secret);
-                if let Some(running) = self.running(secret) {
-                    running.declared = true;
-                    running.looks = 0;
-                }
-                self.poll(secret, None, now);
-            }
-            (_, Done::Downloaded(Ok((chain, leaf)))) => self.downloaded(secret, chain, leaf, now),
-            (_, Done::Wrote(_)) => self.leave(secret),
-        }
-    }
-
-    pub(super) fn window(
-        &mut self,
-        secret: &ObjectName,
-        result: Result<(renewal::Window, Option<Duration>), AcmeFailure>,
-        now: Now,
-    ) {
-        let Some(entry) = self.entries.get_mut(secret) else {
-            return;
-        };
-        let said = match result {
-            Ok((window, said)) => {
-                entry.window = Some(window);
-                said
-            }
-            Err(failure) => failure.retry_after,
-        };
-        entry.ask_window = now.steady + self.random.around(renewal::ask_again(said));
-    }
-
-    /// Something could be reached.
-    pub(super) fn reached(&mut self, secret: &ObjectName) {
-        if let Some(entry) = self.entries.get_mut(secret) {
-            entry.unreached = 0;
-            entry.trouble = None;
-        }
-    }
-
-    pub(super) fn ordered(
-        &mut self,
-        secret: &ObjectName,
-        result: Result<(String, super::PrivateKey), AcmeFailure>,
-        now: Now,
-    ) {
-        let Some(entry) = self.entries.get_mut(secret) else {
-            return;
-        };
-        let ordering = entry.ordering.take();
-        let (url, key) = match result {
-            Ok(made) => made,
-            Err(failure) => {
-                match failure.kind {
-                    FailureKind::Unreachable | FailureKind::NotAllowed => {
-                        self.pause(secret, failure, now);
-                    }
-                    FailureKind::Account => {
-                        if let Some(issuer) = entry.issuer.clone() {
-                            self.issuer_failed(&issuer, failure.clone(), now);
-                        }
-                        self.pause(secret, failure, now);
-                    }
-                    _ => self.fail(secret, failure, now),
-                }
-                return;
-            }
-        };
-        let issuer = entry.issuer.clone();
-        let account = issuer.as_ref().and_then(|key| self.issuers.get(key));
-        let account = account.and_then(|issuer| issuer.account.as_ref());
-        let Some((wanted, _)) = ordering else {
-            self.leave(secret);
-            return;
-        };
-        entry.running = Some(Running {
-            url,
-            account: account
-                .map(|account| account.url.clone())
-                .unwrap_or_default(),
-            wanted,
-            key,
-            since: now.wall,
-            persisted: false,
-            declared: false,
-            over: false,
-            looks: 0,
-            finalized: 0,
-            deadline: now.steady + LIFETIME,
-            conflicts: 0,
-            chain: None,
-        });
-        self.reached(secret);
-        if let Some(issuer) = issuer {
-            self.issuer_works(&issuer);
-        }
-        self.write(secret, After::Ordered);
-    }
-
-    pub(super) fn looked(&mut self, secret: &ObjectName, view: View, now: Now) {
-        self.reached(secret);
-        let declared = self.running(secret).is_some_and(|running| running.declared);
-        let waits = !matches!(view.status, Status::Valid | Status::Invalid);
-        if waits && self.expired(secret, now) {
-            self.expire(secret, None, now);
-            return;
-        }
-        match view.status {
-            // Its Gateway changed since it has its turn: it takes one there.
-            Status::Pending if !declared && !self.holds_names(secret) => self.leave(secret),
-            Status::Pending if !declared => self.publish(secret, &view, now),
-            Status::Pending | Status::Processing => self.poll(secret, view.retry_after, now),
-            Status::Ready => {
-                self.withdraw(secret);
-                self.finalize(secret, now);
-            }
-            Status::Valid => {
-                self.withdraw(secret);
-                let key = self.running(secret).map(|running| running.key.clone());
-                let (Some((issuer, url)), Some(key)) = (self.order_of(secret), key) else {
-                    self.leave(secret);
-                    return;
-                };
-                self.stage(secret, Stage::Download);
-                self.start(secret, Task::Download { issuer, url, key });
-            }
-            Status::Invalid => {
-                if let Some(entry) = self.entries.get_mut(secret)
-                    && let Some(running) = &mut entry.running
-                {
-                    // Of several names one failed, and the others are still waited for.
-                    running.over = entry.request.hostnames.len() == 1;
-                }
-                let unknown =
-                    || AcmeFailure::new(FailureKind::Validation, "the CA gave the order up");
-                self.fail(secret, view.problem.unwrap_or_else(unknown), now);
-            }
-        }
     }
 
     pub(super) fn publish(&mut self, secret: &ObjectName, view: &View, now: Now) {
@@ -439,38 +207,6 @@ impl Planner {
         self.rest(secret);
     }
 
-    /// Whether its order has had its time.
-    pub(super) fn expired(&self, secret: &ObjectName, now: Now) -> bool {
-        let entry = self.entries.get(secret);
-        let running = entry.and_then(|entry| entry.running.as_ref());
-        // What is there already is only to be stored.
-        running.is_some_and(|running| running.chain.is_none() && now.steady >= running.deadline)
-    }
-
-    /// Gives up an order that has had its time; why it waited last, if that is known.
-    pub(super) fn expire(&mut self, secret: &ObjectName, why: Option<&AcmeFailure>, now: Now) {
-        let (declared, held_up) = self.entries.get(secret).map_or((false, false), |entry| {
-            let declared = entry
-                .running
-                .as_ref()
-                .is_some_and(|running| running.declared);
-            (declared, !entry.published.is_empty() && !declared)
-        });
-        let reason = match why {
-            Some(failure) => failure.message.as_str(),
-            None if held_up => "not every proxy had its challenge in time",
-            None => "the CA had not decided by then",
-        };
-        let message = format!("the order was not done within an hour: {reason}");
-        // What kept it from the CA, or the CA from us, is no reason to wait longer each time.
-        let kind = if declared && why.is_none() {
-            FailureKind::Validation
-        } else {
-            FailureKind::Unreachable
-        };
-        self.fail(secret, AcmeFailure::new(kind, message), now);
-    }
-
     /// Asks again, a little later each time, and takes up no slot until then.
     pub(super) fn poll(&mut self, secret: &ObjectName, said: Option<Duration>, now: Now) {
         let Some(entry) = self.entries.get_mut(secret) else {
@@ -480,19 +216,18 @@ impl Planner {
             self.leave(secret);
             return;
         };
-        let (step, longest) = match running.looks {
-            ..OFTEN => (running.looks.min(5), Duration::from_secs(10)),
-            _ => (7, Duration::from_mins(1)),
+        let wait = match running.looks {
+            looks @ ..OFTEN => LOOKS.delay(looks),
+            _ => SELDOM,
         };
-        let step = Duration::from_millis(500) * 2_u32.pow(step);
         running.looks = running.looks.saturating_add(1);
         let said = said.unwrap_or_default().min(Duration::from_mins(1));
-        let wait = self.random.around(step.min(longest)).max(said);
+        let wait = self.random.around(wait).max(said);
         entry.not_before = now.steady + wait;
         self.rest(secret);
     }
 
-    fn finalize(&mut self, secret: &ObjectName, now: Now) {
+    pub(super) fn finalize(&mut self, secret: &ObjectName, now: Now) {
         let Some(entry) = self.entries.get(secret) else {
             return;
         };
@@ -517,28 +252,5 @@ impl Planner {
         }
         self.stage(secret, Stage::Finalize);
         self.start(secret, task);
-    }
-
-    pub(super) fn downloaded(
-        &mut self,
-        secret: &ObjectName,
-        chain: Vec<u8>,
-        leaf: Option<Leaf>,
-        now: Now,
-    ) {
-        self.reached(secret);
-        let Some(entry) = self.entries.get_mut(secret) else {
-            return;
-        };
-        let leaf = leaf.filter(|leaf| leaf.hostnames.is_superset(&entry.request.hostnames));
-        let Some(leaf) = leaf else {
-            let message = "the CA's certificate is not for the key and names that were asked for";
-            self.fail(secret, AcmeFailure::new(FailureKind::Other, message), now);
-            return;
-        };
-        if let Some(running) = &mut entry.running {
-            running.chain = Some((chain, leaf));
-        }
-        self.write(secret, After::Issued);
     }
 }

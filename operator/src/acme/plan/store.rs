@@ -1,18 +1,13 @@
-//! How an order ends: what is written to the Secret, and what a failure means.
-
-use std::time::Duration;
+//! How an order ends: what is to be written to the Secret, and what a failure means.
 
 use vestibule_model::key::ObjectName;
 
 use super::super::backoff;
 use super::super::clock::Now;
-use super::super::effects::{Observation, OrderOutcome, Write, Written};
+use super::super::effects::{Observation, OrderOutcome, Write};
 use super::super::problem::{AcmeFailure, FailureKind};
 use super::super::state::{Failed, Issued, Order, Wanted, hex};
-use super::{After, Phase, PlanStep, Planner, Seen, Stage, Task};
-
-/// How often in a row a Secret may have changed under a write.
-const MAX_CONFLICTS: u32 = 5;
+use super::{After, Phase, PlanStep, Planner, Stage, Task};
 
 impl Planner {
     /// Writes the Secret.
@@ -62,150 +57,6 @@ impl Planner {
         entry.state = state;
         entry.phase = Phase::Active(Stage::Write(after));
         self.start(secret, Task::Write(write));
-    }
-
-    pub(super) fn wrote(
-        &mut self,
-        secret: &ObjectName,
-        after: After,
-        result: Result<Written, AcmeFailure>,
-        now: Now,
-    ) {
-        match (result, after) {
-            (Ok(Written::Done(version)), _) => {
-                let Some(entry) = self.entries.get_mut(secret) else {
-                    return;
-                };
-                let leaf = entry.record.take().and_then(|record| record.leaf);
-                entry.record = Some(Seen {
-                    version,
-                    ours: true,
-                    leaf,
-                });
-                match after {
-                    After::Ordered => {
-                        if let Some(running) = self.running(secret) {
-                            running.persisted = true;
-                            running.conflicts = 0;
-                        }
-                        self.look(secret);
-                    }
-                    After::Issued => self.issued(secret, now),
-                    After::Failed => self.leave(secret),
-                }
-            }
-            (Ok(Written::Conflict), _) => {
-                let Some(entry) = self.entries.get_mut(secret) else {
-                    return;
-                };
-                entry.unreached += 1;
-                let running = entry.running.as_mut();
-                let conflicts = running.map_or(entry.unreached, |running| {
-                    running.conflicts += 1;
-                    running.conflicts
-                });
-                if conflicts > MAX_CONFLICTS {
-                    if let Some(running) = self.running(secret) {
-                        running.conflicts = 0;
-                    }
-                    let failure = AcmeFailure::unreachable(format!(
-                        "Secret {secret} changes all the time: somebody else writes it"
-                    ));
-                    self.pause(secret, failure, now);
-                    if let Some(entry) = self.entries.get_mut(secret) {
-                        entry.stale = true;
-                    }
-                    return;
-                }
-                self.stage(secret, Stage::Reread(after));
-                self.start(secret, Task::Read);
-            }
-            (Ok(Written::Refused(why)), _) => {
-                let failure = AcmeFailure::new(
-                    FailureKind::Other,
-                    format!("Secret {secret} cannot be written: {why}"),
-                );
-                self.note_failure(secret, failure, now);
-                self.leave(secret);
-            }
-            // It is remembered here; the next write has it.
-            (Err(_), After::Failed) => self.leave(secret),
-            (Err(failure), _) => self.pause(secret, failure, now),
-        }
-    }
-
-    /// The Secret was not as expected, and has been read again.
-    pub(super) fn write_again(&mut self, secret: &ObjectName, after: After, now: Now) {
-        let Some(entry) = self.entries.get(secret) else {
-            return;
-        };
-        let ours = entry.record.as_ref().is_none_or(|record| record.ours);
-        let wanted = self.wanted(entry);
-        let fits = entry
-            .running
-            .as_ref()
-            .is_some_and(|running| wanted.is_some_and(|wanted| wanted.all == running.wanted));
-        match after {
-            // Somebody else's: what is left of the order is said when it is looked at.
-            _ if !ours => {
-                self.end(
-                    secret,
-                    OrderOutcome::Abandoned,
-                    "the Secret is somebody else's",
-                );
-                self.leave(secret);
-            }
-            After::Failed => self.write(secret, after),
-            _ if !fits => self.leave(secret),
-            After::Ordered | After::Issued => self.resume(secret, now),
-        }
-    }
-
-    pub(super) fn issued(&mut self, secret: &ObjectName, now: Now) {
-        let spread = u64::try_from(self.settings.spread.as_millis()).unwrap_or_default();
-        let wait = Duration::from_millis(self.random.below(spread + 1));
-        if let Some(entry) = self.entries.get_mut(secret) {
-            let chain = entry
-                .running
-                .as_mut()
-                .and_then(|running| running.chain.take());
-            if let (Some(record), Some((_, leaf))) = (&mut entry.record, chain) {
-                record.leaf = Some(leaf);
-            }
-            entry.window = None;
-            entry.ask_window = now.steady + wait;
-        }
-        self.end(secret, OrderOutcome::Issued, "the certificate is stored");
-        self.leave(secret);
-    }
-
-    /// Something about an order went wrong.
-    pub(super) fn hitch(&mut self, secret: &ObjectName, failure: AcmeFailure, now: Now) {
-        let finalizing = self.entries.get(secret).map(|entry| entry.phase)
-            == Some(Phase::Active(Stage::Finalize));
-        match failure.kind {
-            FailureKind::Unreachable | FailureKind::RateLimited | FailureKind::NotAllowed
-                if self.expired(secret, now) =>
-            {
-                self.expire(secret, Some(&failure), now);
-            }
-            FailureKind::Unreachable | FailureKind::RateLimited | FailureKind::NotAllowed => {
-                self.pause(secret, failure, now);
-            }
-            FailureKind::Account => {
-                let issuer = self
-                    .entries
-                    .get(secret)
-                    .and_then(|entry| entry.issuer.clone());
-                if let Some(issuer) = issuer {
-                    self.issuer_failed(&issuer, failure.clone(), now);
-                }
-                self.pause(secret, failure, now);
-            }
-            // It was finalized before, by a leader that is gone, say.
-            FailureKind::OrderGone if finalizing => self.poll(secret, failure.retry_after, now),
-            _ => self.fail(secret, failure, now),
-        }
     }
 
     /// An order failed: it is given up, and the failure waited out, also by the next leader.
@@ -267,5 +118,37 @@ impl Planner {
             outcome,
             message: message.into(),
         }));
+    }
+
+    /// Whether its order has had its time.
+    pub(super) fn expired(&self, secret: &ObjectName, now: Now) -> bool {
+        let entry = self.entries.get(secret);
+        let running = entry.and_then(|entry| entry.running.as_ref());
+        // What is there already is only to be stored.
+        running.is_some_and(|running| running.chain.is_none() && now.steady >= running.deadline)
+    }
+
+    /// Gives up an order that has had its time; why it waited last, if that is known.
+    pub(super) fn expire(&mut self, secret: &ObjectName, why: Option<&AcmeFailure>, now: Now) {
+        let (declared, held_up) = self.entries.get(secret).map_or((false, false), |entry| {
+            let declared = entry
+                .running
+                .as_ref()
+                .is_some_and(|running| running.declared);
+            (declared, !entry.published.is_empty() && !declared)
+        });
+        let reason = match why {
+            Some(failure) => failure.message.as_str(),
+            None if held_up => "not every proxy had its challenge in time",
+            None => "the CA had not decided by then",
+        };
+        let message = format!("the order was not done within an hour: {reason}");
+        // What kept it from the CA, or the CA from us, is no reason to wait longer each time.
+        let kind = if declared && why.is_none() {
+            FailureKind::Validation
+        } else {
+            FailureKind::Unreachable
+        };
+        self.fail(secret, AcmeFailure::new(kind, message), now);
     }
 }

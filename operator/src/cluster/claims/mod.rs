@@ -11,6 +11,7 @@ use kube::api::{
 use kube::core::Status;
 use serde_json::Value;
 use tracing::{debug, warn};
+use vestibule_backoff::Backoff;
 use vestibule_crds::decode;
 use vestibule_crds::vestibule::{HostnameClaim, HostnameClaimSpec};
 use vestibule_crds::watch::{Reader, Watched};
@@ -26,8 +27,8 @@ use crate::claims::{ClaimAction, ClaimContent, ClaimRequest, SeenClaim, WriteOut
 /// Longest wait for an answer of the API server.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// First and longest wait after a list failed.
-const LIST_AGAIN: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(10));
+/// Waits after lists failed.
+const LIST_AGAIN: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(10));
 
 /// Annotation that gives an object another version without saying anything else: a write of which nobody
 /// knows what came of it goes by the former one, and so comes too late.
@@ -54,7 +55,7 @@ impl ClaimWriter {
     /// Every object as etcd has it now: the watch may be behind without knowing. Tries until it succeeds.
     pub(super) async fn list(self) -> Vec<Watched> {
         let mut reader = Reader::new(self.client);
-        let (mut pause, longest) = LIST_AGAIN;
+        let mut delays = LIST_AGAIN.delays();
         loop {
             // No resourceVersion is asked for, so what comes is no older than the request.
             match reader.list(Kind::HostnameClaim, None, "").await {
@@ -63,8 +64,7 @@ impl ClaimWriter {
                     warn!(%error, "cannot list HostnameClaims; no new name is served until that succeeds");
                 }
             }
-            tokio::time::sleep(pause).await;
-            pause = pause.saturating_mul(2).min(longest);
+            tokio::time::sleep(delays.advance()).await;
         }
     }
 

@@ -16,6 +16,7 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::{debug, info};
+use vestibule_backoff::Backoff;
 use vestibule_model::condition::Address;
 use vestibule_model::key::ObjectName;
 
@@ -23,8 +24,8 @@ use super::super::services::ServiceStates;
 
 /// Longest wait for a connection.
 const CONNECT: Duration = Duration::from_secs(2);
-/// First and longest time between two attempts.
-const BETWEEN: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
+/// Waits between two attempts.
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(2));
 /// One that was waited for in vain is not waited for again within this time.
 const LEFT_ALONE: Duration = Duration::from_mins(10);
 /// Most addresses and ports that are looked at for one order, and that are left alone.
@@ -98,7 +99,7 @@ impl AddressProbes {
 
     async fn wait(&self, gateway: &ObjectName, probe_target: ProbeTarget) {
         let until = Instant::now() + self.patience;
-        let (mut between, longest) = BETWEEN;
+        let mut delays = BACKOFF.delays();
         loop {
             let connecting = TcpStream::connect((&*probe_target.host, probe_target.port));
             let problem = match tokio::time::timeout(CONNECT, connecting).await {
@@ -109,7 +110,8 @@ impl AddressProbes {
                 Ok(Err(error)) => error.to_string(),
                 Err(_) => "no answer".to_owned(),
             };
-            if Instant::now() + between >= until {
+            let wait = delays.advance();
+            if Instant::now() + wait >= until {
                 info!(
                     %gateway,
                     address = %probe_target,
@@ -118,8 +120,7 @@ impl AddressProbes {
                 );
                 return self.leave_alone(probe_target);
             }
-            tokio::time::sleep(between).await;
-            between = (between * 2).min(longest);
+            tokio::time::sleep(wait).await;
         }
     }
 

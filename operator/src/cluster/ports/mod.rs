@@ -15,6 +15,7 @@ use kube::api::{Api, ListParams, ObjectMeta, PostParams};
 use kube::runtime::watcher::{self, Event};
 use tokio::sync::watch;
 use tracing::{info, warn};
+use vestibule_backoff::Backoff;
 use vestibule_model::protocol::{Port, Transport};
 
 use super::lease::elector::Role;
@@ -26,8 +27,8 @@ use allocation::Allocation;
 const DATA: &str = "ports";
 /// What is asked for within this time is written at once.
 const GATHER: Duration = Duration::from_millis(30);
-/// First and longest wait after a write failed.
-const BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
+/// Waits after writes failed.
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(30));
 /// Longest wait for an answer of the API server.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -260,13 +261,8 @@ impl Store {
     }
 
     fn pause(&self) -> Duration {
-        if self.failures == 0 {
-            return GATHER;
-        }
-        let (first, longest) = BACKOFF;
-        first
-            .saturating_mul(1 << (self.failures - 1).min(16))
-            .min(longest)
+        let before = self.failures.checked_sub(1);
+        before.map_or(GATHER, |before| BACKOFF.delay(before))
     }
 }
 

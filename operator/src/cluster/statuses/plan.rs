@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use vestibule_backoff::Backoff;
 use vestibule_model::key::ObjectKey;
 
 use super::steady::{Traits, is_progress, steady};
@@ -25,8 +26,8 @@ pub struct Timing {
     /// The same after a change of leadership: time for proxies to find the new leader, and to notice
     /// that the old one fell silent.
     pub reconnect: Duration,
-    /// First and longest wait after a write failed.
-    pub backoff: (Duration, Duration),
+    /// Waits after writes failed.
+    pub backoff: Backoff,
     /// Longest wait for the watch to show what a write ran into.
     pub watch: Duration,
 }
@@ -37,7 +38,7 @@ impl Default for Timing {
             patience: Duration::from_secs(2),
             regress: Duration::from_secs(10),
             reconnect: Duration::from_mins(1),
-            backoff: (Duration::from_secs(1), Duration::from_mins(1)),
+            backoff: Backoff::new(Duration::from_secs(1), Duration::from_mins(1)),
             watch: Duration::from_secs(30),
         }
     }
@@ -324,8 +325,7 @@ impl Planner {
         outcome: Result<LiveStatus, WriteFailure>,
         now: Instant,
     ) {
-        let (first, longest) = self.timing.backoff;
-        let watch = self.timing.watch;
+        let Timing { backoff, watch, .. } = self.timing;
         let Some(entry) = self.entries.get_mut(key) else {
             return;
         };
@@ -347,10 +347,10 @@ impl Planner {
                 now + watch
             }
             Err(WriteFailure::Other) => {
-                let wait = first.saturating_mul(1 << entry.failures.min(16));
+                let wait = backoff.delay(entry.failures);
                 entry.failures += 1;
                 entry.writing = Writing::Later;
-                now + wait.min(longest)
+                now + wait
             }
         };
         self.set_timer(key, Some(again));

@@ -1,5 +1,6 @@
 //! Challenges: which are taken, where they are found, and that the order of resources does not matter.
 
+use proptest::prelude::*;
 use rcgen::{CertificateParams, CustomExtension, KeyPair};
 
 use super::*;

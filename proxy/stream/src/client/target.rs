@@ -5,7 +5,8 @@ use std::{
     time::Duration,
 };
 
-use super::Config;
+use fastrand::Rng;
+use vestibule_backoff::Backoff;
 
 /// Redirects to a leader that are followed at once; after that the client backs off.
 const MAX_REDIRECTS: u32 = 3;
@@ -50,37 +51,19 @@ impl Target {
         self.rotate();
     }
 
-    pub(super) fn backoff(&mut self, config: &Config) -> Duration {
+    /// The wait before the next address is tried.
+    pub(super) fn backoff(&mut self, backoff: Backoff) -> Duration {
         self.redirects = 0;
-        let factor = 1_u32.checked_shl(self.failures.min(16)).unwrap_or(u32::MAX);
+        let wait = backoff.delay(self.failures);
         self.failures = self.failures.saturating_add(1);
-        config
-            .backoff_min
-            .saturating_mul(factor)
-            .min(config.backoff_max)
+        wait
     }
 }
 
-/// Spreads the proxies of a fleet over time. Seeded by the proxy's name: it needs to differ between
+/// Random numbers that spread the proxies of a fleet over time. Seeded by the proxy's name: they need to differ between
 /// proxies, not to be secret, and tests stay repeatable.
-#[derive(Debug)]
-pub(super) struct Jitter(u64);
-
-impl Jitter {
-    pub(super) fn new(proxy: &str) -> Self {
-        let mut hasher = DefaultHasher::new();
-        proxy.hash(&mut hasher);
-        Self(hasher.finish())
-    }
-
-    /// Between half and all of `wait`.
-    pub(super) fn spread(&mut self, wait: Duration) -> Duration {
-        // SplitMix64.
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        let share = ((z ^ (z >> 31)) >> 11) as f64 / (1_u64 << 53) as f64;
-        wait.mul_f64(0.5 + share / 2.0)
-    }
+pub(super) fn generator(proxy: &str) -> Rng {
+    let mut hasher = DefaultHasher::new();
+    proxy.hash(&mut hasher);
+    Rng::with_seed(hasher.finish())
 }

@@ -2,12 +2,11 @@
 
 use std::time::Instant;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 
 use crate::api;
 use crate::ca::{Ca, Troubles};
-use crate::client::{Failure, Target};
 use crate::conditions;
 use crate::manifests::{self, Mode};
 use crate::runner::Verdict;
@@ -78,7 +77,7 @@ impl Scene<'_> {
         let started = Instant::now();
         self.grant(self.a, json!({"hostnames": ["*.a.grants.test"]}))
             .await?;
-        closed(&of_b).await?;
+        of_b.closes().await?;
         notes.push(format!(
             "first grant, for another: closed after {} ms",
             started.elapsed().as_millis()
@@ -222,7 +221,7 @@ impl Scene<'_> {
             .api
             .delete(api::HOSTNAME_GRANT, platform, &self.a.namespace)
             .await?;
-        closed(&of_a).await?;
+        of_a.closes().await?;
         notes.push(format!(
             "grant removed: closed after {} ms",
             started.elapsed().as_millis()
@@ -234,7 +233,7 @@ impl Scene<'_> {
         let started = Instant::now();
         self.grant(self.a, json!({"hostnames": ["*.shop.a.grants.test"]}))
             .await?;
-        closed(&of_a).await?;
+        of_a.closes().await?;
         notes.push(format!(
             "grant narrowed: closed after {} ms",
             started.elapsed().as_millis()
@@ -320,16 +319,4 @@ pub(super) fn site(team: &Team, name: &str, hostname: &str) -> Vec<Value> {
         passing_set(team, name, hostname),
         manifests::tls_route(&team.namespace, name, &parent, hostname, ("web", 443)),
     ]
-}
-
-/// Waits until a hostname is closed.
-pub(super) async fn closed(target: &Target) -> Result<()> {
-    until("the hostname to close", SOON, async || {
-        match target.ask().await {
-            Err(Failure::Closed | Failure::Reset) => Ok(()),
-            Err(failure) => bail!("{failure:?}"),
-            Ok(answer) => bail!("answered by {}", answer.pod),
-        }
-    })
-    .await
 }

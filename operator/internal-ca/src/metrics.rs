@@ -5,27 +5,27 @@ use prometheus_client::metrics::{counter::Counter, family::Family, gauge::Gauge}
 use prometheus_client::registry::Registry;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub(super) struct Certificate {
-    pub(super) certificate: &'static str,
+pub(crate) struct Certificate {
+    pub(crate) certificate: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub(super) struct Write {
-    pub(super) object: &'static str,
-    pub(super) reason: &'static str,
+pub(crate) struct Write {
+    pub(crate) object: &'static str,
+    pub(crate) reason: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub(super) struct Reason {
-    pub(super) reason: &'static str,
+pub(crate) struct Reason {
+    pub(crate) reason: &'static str,
 }
 
 /// Handles to the counters; register them once.
 #[derive(Debug, Clone, Default)]
 pub struct Metrics {
-    pub(super) expiry: Family<Certificate, Gauge>,
-    pub(super) writes: Family<Write, Counter>,
-    pub(super) failures: Family<Reason, Counter>,
+    pub(crate) expiry: Family<Certificate, Gauge>,
+    pub(crate) writes: Family<Write, Counter>,
+    pub(crate) failures: Family<Reason, Counter>,
 }
 
 impl Metrics {

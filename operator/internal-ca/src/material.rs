@@ -25,14 +25,14 @@ const MAX_BUNDLE_BYTES: usize = 1 << 20;
 const MAX_BUNDLE: usize = 64;
 
 /// A certificate and its key, in PEM.
-pub(super) struct Pair {
-    pub(super) certificate: String,
-    pub(super) key: Zeroizing<Vec<u8>>,
+pub(crate) struct Pair {
+    pub(crate) certificate: String,
+    pub(crate) key: Zeroizing<Vec<u8>>,
 }
 
 /// An authority that can sign.
-pub(super) struct Signer {
-    pub(super) trusted: Trusted,
+pub(crate) struct Signer {
+    pub(crate) trusted: Trusted,
     key: KeyPair,
 }
 
@@ -44,9 +44,9 @@ impl Drop for Signer {
 
 /// An authority that clients trust.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Trusted {
-    pub(super) id: Id,
-    pub(super) validity: Validity,
+pub(crate) struct Trusted {
+    pub(crate) id: Id,
+    pub(crate) validity: Validity,
     certificate: CertificateDer<'static>,
 }
 
@@ -67,7 +67,7 @@ impl Trusted {
 }
 
 /// The authorities in a PEM file. What is none is left out.
-pub(super) fn read_bundle(pem: &[u8]) -> Vec<Trusted> {
+pub(crate) fn read_bundle(pem: &[u8]) -> Vec<Trusted> {
     let pem = pem.get(..MAX_BUNDLE_BYTES).unwrap_or(pem);
     let certificates = CertificateDer::pem_slice_iter(pem).take(MAX_BUNDLE);
     let mut bundle: Vec<Trusted> = Vec::new();
@@ -80,7 +80,7 @@ pub(super) fn read_bundle(pem: &[u8]) -> Vec<Trusted> {
 }
 
 /// A bundle as PEM, the newest authority first.
-pub(super) fn write_bundle<'a>(bundle: impl IntoIterator<Item = &'a Trusted>) -> String {
+pub(crate) fn write_bundle<'a>(bundle: impl IntoIterator<Item = &'a Trusted>) -> String {
     let mut bundle: Vec<_> = bundle.into_iter().collect();
     bundle.sort_by_key(|trusted| (std::cmp::Reverse(trusted.validity.from), trusted.id));
     let encode = |trusted: &Trusted| pem::Pem::new("CERTIFICATE", trusted.certificate.to_vec());
@@ -91,7 +91,7 @@ pub(super) fn write_bundle<'a>(bundle: impl IntoIterator<Item = &'a Trusted>) ->
 }
 
 /// Makes an authority, for `whose`.
-pub(super) fn make_authority(
+pub(crate) fn make_authority(
     whose: &str,
     now: Seconds,
     policy: &RotationPolicy,
@@ -113,7 +113,7 @@ pub(super) fn make_authority(
 
 impl Signer {
     /// Reads an authority's Secret.
-    pub(super) fn read(certificate: &[u8], key: &[u8]) -> Result<Self, String> {
+    pub(crate) fn read(certificate: &[u8], key: &[u8]) -> Result<Self, String> {
         let trusted = CertificateDer::from_pem_slice(certificate)
             .map_err(|_| "tls.crt holds no certificate".to_owned())
             .and_then(Trusted::read)?;
@@ -129,7 +129,7 @@ impl Signer {
     }
 
     /// Issues a certificate for `names`. It does not outlive the authority.
-    pub(super) fn issue(
+    pub(crate) fn issue(
         &self,
         names: &[String],
         now: Seconds,
@@ -153,7 +153,7 @@ impl Signer {
 }
 
 /// Reads a certificate's Secret, and finds out which of `bundle` signed it.
-pub(super) fn read_leaf(
+pub(crate) fn read_leaf(
     certificate: &[u8],
     key: &[u8],
     names: &[String],
@@ -187,7 +187,7 @@ pub(super) fn read_leaf(
 }
 
 /// A certificate to serve with.
-pub(super) fn certified_key(certificate: &[u8], key: &[u8]) -> Result<CertifiedKey, String> {
+pub(crate) fn certified_key(certificate: &[u8], key: &[u8]) -> Result<CertifiedKey, String> {
     let chain: Vec<_> = CertificateDer::pem_slice_iter(certificate)
         .take(MAX_BUNDLE)
         .collect::<Result<_, _>>()

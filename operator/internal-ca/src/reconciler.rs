@@ -14,6 +14,7 @@ use kube::{Client, Resource};
 use tokio::sync::watch;
 use tokio::time::sleep;
 use tracing::{debug, error, info, warn};
+use vestibule_backoff::Backoff;
 
 use super::certificates::{CertificateSource, CurrentCertificate};
 use super::material::{Trusted, make_authority};
@@ -26,8 +27,8 @@ use super::{Config, InternalCaError};
 
 /// Rounds of reading and writing after which others seem to write as often as this replica does.
 const MAX_ROUNDS: usize = 12;
-/// First and longest wait after a failure.
-const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
+/// Waits after failures.
+const BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_mins(1));
 /// Longest time without a look, for watches that died without a word.
 const LOOK: Duration = Duration::from_mins(10);
 
@@ -44,7 +45,7 @@ pub struct Reconciler {
 type Changes = BoxStream<'static, ()>;
 
 impl Reconciler {
-    pub(super) fn new(client: Client, config: Config) -> (Self, CurrentCertificate) {
+    pub(crate) fn new(client: Client, config: Config) -> (Self, CurrentCertificate) {
         let (source, certificates) = CertificateSource::new();
         let reconciler = Self {
             store: CaStore::new(&client, config.clone()),
@@ -88,18 +89,16 @@ impl Reconciler {
     async fn keep(&self, mut leading: watch::Receiver<bool>) {
         while leading.wait_for(|leading| *leading).await.is_ok() {
             let mut changes = self.changes();
-            let mut backoff = BACKOFF.0;
+            let mut delays = BACKOFF.delays();
             loop {
                 let wait = match self.settle().await {
                     Ok(due) => {
-                        backoff = BACKOFF.0;
+                        delays.reset();
                         due
                     }
                     Err(error) => {
                         self.failed(&error);
-                        let wait = backoff;
-                        backoff = (backoff * 2).min(BACKOFF.1);
-                        wait
+                        delays.advance()
                     }
                 };
                 tokio::select! {

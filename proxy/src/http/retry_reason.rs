@@ -7,9 +7,9 @@ use hyper::Method;
 use super::exchange::{Answered, Ended, ExchangeFailure};
 use super::timeouts::Late;
 use crate::close_reason::CloseReason;
-use crate::http_route::retry::Retry;
+use crate::http_route::retry_policy::RetryPolicy;
 
-impl Retry {
+impl RetryPolicy {
     /// Why a request is to be made again that was tried with this outcome, if it is.
     pub(super) fn reason(
         &self,

@@ -30,14 +30,14 @@ const PATIENCE: Duration = Duration::from_secs(15);
 
 /// Everything as read.
 #[derive(Default)]
-pub(super) struct CaSnapshot {
+pub(crate) struct CaSnapshot {
     authority: Option<Secret>,
     leaves: BTreeMap<Leaf, Option<Secret>>,
     config_map: Option<ConfigMap>,
     webhooks: Option<ValidatingWebhookConfiguration>,
-    pub(super) signer: Option<Signer>,
+    pub(crate) signer: Option<Signer>,
     /// Authorities that clients trust, or did before the authority was lost.
-    pub(super) bundle: Vec<Trusted>,
+    pub(crate) bundle: Vec<Trusted>,
 }
 
 impl Drop for CaSnapshot {
@@ -48,25 +48,25 @@ impl Drop for CaSnapshot {
 }
 
 /// Erases what a Secret holds.
-pub(super) fn erase(secret: &mut Secret) {
+pub(crate) fn erase(secret: &mut Secret) {
     for bytes in secret.data.iter_mut().flat_map(BTreeMap::values_mut) {
         bytes.0.zeroize();
     }
 }
 
 /// An entry of a Secret; empty if it is absent.
-pub(super) fn entry<'a>(secret: &'a Secret, key: &str) -> &'a [u8] {
+pub(crate) fn entry<'a>(secret: &'a Secret, key: &str) -> &'a [u8] {
     let data = secret.data.as_ref().and_then(|data| data.get(key));
     data.map_or(&[], |bytes| &bytes.0)
 }
 
 /// The certificate and the key in a Secret.
-pub(super) fn pair_of(secret: &Secret) -> (&[u8], &[u8]) {
+pub(crate) fn pair_of(secret: &Secret) -> (&[u8], &[u8]) {
     (entry(secret, CERTIFICATE), entry(secret, KEY))
 }
 
 /// The way to the objects.
-pub(super) struct CaStore {
+pub(crate) struct CaStore {
     secrets: Api<Secret>,
     config_maps: Api<ConfigMap>,
     webhooks: Api<ValidatingWebhookConfiguration>,
@@ -74,7 +74,7 @@ pub(super) struct CaStore {
 }
 
 impl CaStore {
-    pub(super) fn new(client: &Client, config: Config) -> Self {
+    pub(crate) fn new(client: &Client, config: Config) -> Self {
         let namespace = &config.namespace;
         Self {
             secrets: Api::namespaced(client.clone(), namespace),
@@ -85,7 +85,7 @@ impl CaStore {
     }
 
     /// Reads everything.
-    pub(super) async fn read(&self) -> Result<CaSnapshot, InternalCaError> {
+    pub(crate) async fn read(&self) -> Result<CaSnapshot, InternalCaError> {
         let mut read = CaSnapshot::default();
         read.authority = get(&self.secrets, &self.config.authority_secret).await?;
         read.config_map = get(&self.config_maps, &self.config.bundle_config_map).await?;
@@ -100,7 +100,7 @@ impl CaStore {
     }
 
     /// Puts an authority into its Secret, and the bundle with it.
-    pub(super) async fn put_authority(
+    pub(crate) async fn put_authority(
         &self,
         read: &CaSnapshot,
         authority: &Pair,
@@ -119,7 +119,7 @@ impl CaStore {
     }
 
     /// Changes the bundle in the authority's Secret.
-    pub(super) async fn put_bundle(
+    pub(crate) async fn put_bundle(
         &self,
         read: &CaSnapshot,
         bundle: &[&Trusted],
@@ -133,7 +133,7 @@ impl CaStore {
     }
 
     /// Takes down that the bundle has been published everywhere since `now`.
-    pub(super) async fn mark_published(
+    pub(crate) async fn mark_published(
         &self,
         read: &CaSnapshot,
         now: Seconds,
@@ -146,7 +146,7 @@ impl CaStore {
     }
 
     /// Puts a certificate into its Secret.
-    pub(super) async fn put_leaf(
+    pub(crate) async fn put_leaf(
         &self,
         read: &CaSnapshot,
         leaf: Leaf,
@@ -160,7 +160,7 @@ impl CaStore {
     }
 
     /// Publishes the bundle.
-    pub(super) async fn publish(
+    pub(crate) async fn publish(
         &self,
         read: &CaSnapshot,
         place: BundleTarget,
@@ -244,7 +244,7 @@ impl CaStore {
 
 impl CaSnapshot {
     /// What was read means. Reads the signer and the bundle on the way.
-    pub(super) fn state(&mut self, config: &Config) -> CaState {
+    pub(crate) fn state(&mut self, config: &Config) -> CaState {
         let authority = self.read_authority();
         let bundle = &self.bundle;
         let mut leaves = BTreeMap::new();
@@ -321,7 +321,7 @@ impl CaSnapshot {
     }
 
     /// The bundle with these of it only, and the signer.
-    pub(super) fn bundle_of<'a>(&'a self, ids: &BTreeSet<Id>) -> Vec<&'a Trusted> {
+    pub(crate) fn bundle_of<'a>(&'a self, ids: &BTreeSet<Id>) -> Vec<&'a Trusted> {
         let signer = self.signer.as_ref().map(|signer| &signer.trusted);
         let others = self
             .bundle

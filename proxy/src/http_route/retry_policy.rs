@@ -3,8 +3,10 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use vestibule_backoff::{Backoff, between};
+
 /// How long to wait before the first retry where the route does not say.
-const BACKOFF: Duration = Duration::from_millis(25);
+const FIRST_BACKOFF: Duration = Duration::from_millis(25);
 /// How long at most, unless the route wants to begin with more.
 const LONGEST_BACKOFF: Duration = Duration::from_secs(10);
 /// And for how many times what it begins with.
@@ -12,7 +14,7 @@ const MOST_FACTOR: u32 = 10;
 
 /// What a route says of retries.
 #[derive(Clone, Debug)]
-pub(crate) struct Retry {
+pub(crate) struct RetryPolicy {
     /// Statuses of answers, 400 to 599.
     pub(crate) codes: BTreeSet<u16>,
     /// How often at most.
@@ -20,17 +22,15 @@ pub(crate) struct Retry {
     pub(crate) backoff: Option<Duration>,
 }
 
-impl Retry {
+impl RetryPolicy {
     /// How long to wait before a retry when so many were made. `left` is what the request may still take: half of it is
-    /// for the retry.
+    /// for the retry. `random` are 64 random bits.
     pub(crate) fn wait(&self, made: u32, random: u64, left: Option<Duration>) -> Duration {
-        let base = self.backoff.unwrap_or(BACKOFF);
-        let most = base.saturating_mul(MOST_FACTOR).min(LONGEST_BACKOFF);
-        let doubled = base.saturating_mul(1_u32.checked_shl(made).unwrap_or(u32::MAX));
-        let wait = doubled.min(most.max(base));
+        let first = self.backoff.unwrap_or(FIRST_BACKOFF);
+        let longest = first.saturating_mul(MOST_FACTOR).min(LONGEST_BACKOFF);
+        let wait = Backoff::new(first, longest.max(first)).delay(made);
         // Up to half as much again, so that what failed together does not come again together.
-        let parts = u32::try_from(random % 512).unwrap_or_default();
-        let wait = wait + wait / 1024 * parts;
+        let wait = between(wait, wait.saturating_add(wait / 2), random);
         left.map_or(wait, |left| wait.min(left / 2))
     }
 }
@@ -39,8 +39,8 @@ impl Retry {
 mod tests {
     use super::*;
 
-    fn retry(backoff: Option<u64>) -> Retry {
-        Retry {
+    fn retry(backoff: Option<u64>) -> RetryPolicy {
+        RetryPolicy {
             codes: [503].into(),
             attempts: 3,
             backoff: backoff.map(Duration::from_millis),
@@ -49,11 +49,12 @@ mod tests {
 
     #[test]
     fn waits_double_up_to_a_bound_and_leave_time_for_the_retry() {
-        let millis = |retry: &Retry, made, random, left: Option<u64>| {
+        let millis = |retry: &RetryPolicy, made, random, left: Option<u64>| {
             let left = left.map(Duration::from_millis);
             retry.wait(made, random, left).as_millis()
         };
-        let waits = |retry: &Retry| [0, 1, 2, 3, 9, 99].map(|made| millis(retry, made, 0, None));
+        let waits =
+            |retry: &RetryPolicy| [0, 1, 2, 3, 9, 99].map(|made| millis(retry, made, 0, None));
         assert_eq!(waits(&retry(None)), [25, 50, 100, 200, 250, 250]);
         assert_eq!(
             waits(&retry(Some(4000))),
@@ -62,7 +63,7 @@ mod tests {
         // A route's own time is never shortened.
         assert_eq!(waits(&retry(Some(20_000))), [20_000; 6]);
         assert_eq!(waits(&retry(Some(0))), [0; 6]);
-        assert!((140..150).contains(&millis(&retry(Some(100)), 0, 511, None)));
-        assert_eq!(millis(&retry(Some(1000)), 0, 511, Some(200)), 100);
+        assert!((140..150).contains(&millis(&retry(Some(100)), 0, u64::MAX, None)));
+        assert_eq!(millis(&retry(Some(1000)), 0, u64::MAX, Some(200)), 100);
     }
 }

@@ -5,6 +5,7 @@
 //! done); every replica serves with what is in the operator's Secret.
 
 mod certificates;
+mod clock;
 mod material;
 mod metrics;
 mod reconciler;
@@ -94,7 +95,7 @@ impl Config {
             webhook_configuration: None,
             owner: None,
             policy: RotationPolicy::default(),
-            clock: Arc::new(crate::clock::seconds),
+            clock: Arc::new(clock::seconds),
         }
     }
 

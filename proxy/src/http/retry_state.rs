@@ -8,7 +8,7 @@ use crate::retry_budget::{Active, Retrying};
 
 /// The retries of one request.
 #[derive(Default)]
-pub(super) struct Retries {
+pub(super) struct RetryState {
     pub(super) made: u32,
     /// Its body, where it has one.
     pub(super) body: Option<Arc<Kept>>,
@@ -16,7 +16,7 @@ pub(super) struct Retries {
     active: Option<Active>,
 }
 
-impl Retries {
+impl RetryState {
     /// The request is under way at `backend`.
     pub(super) fn at(&mut self, backend: &Backend) {
         let budget = backend.retries();

@@ -51,16 +51,16 @@ impl CurrentCertificate {
 }
 
 /// Where the certificate is put.
-pub(super) struct CertificateSource(watch::Sender<Option<Arc<CertifiedKey>>>);
+pub(crate) struct CertificateSource(watch::Sender<Option<Arc<CertifiedKey>>>);
 
 impl CertificateSource {
-    pub(super) fn new() -> (Self, CurrentCertificate) {
+    pub(crate) fn new() -> (Self, CurrentCertificate) {
         let (sender, receiver) = watch::channel(None);
         (Self(sender), CurrentCertificate(receiver))
     }
 
     /// Takes what a Secret holds.
-    pub(super) fn take(&self, secret: &Secret) {
+    pub(crate) fn take(&self, secret: &Secret) {
         let (certificate, key) = pair_of(secret);
         match certified_key(certificate, key) {
             Ok(new) => {

@@ -1,0 +1,80 @@
+//! Orders and challenges that a change of the request or its issuer left without a use: they are given up.
+
+use vestibule_model::challenge::Reach;
+use vestibule_model::key::ObjectName;
+
+use super::super::clock::Now;
+use super::{PlanStep, Planner};
+
+impl Planner {
+    /// The request or its issuer changed.
+    pub(super) fn reconsider(&mut self, secret: &ObjectName, now: Now) {
+        let Some(entry) = self.entries.get(secret) else {
+            return;
+        };
+        self.dirty.insert(secret.clone());
+        let wanted = self.wanted(entry);
+        let fits = |digest: &String| wanted.as_ref().is_some_and(|w| w.all == *digest);
+        if entry
+            .ordering
+            .as_ref()
+            .is_some_and(|(digest, _)| !fits(digest))
+        {
+            // An order that is being made for something else: it is not waited for.
+            self.leave(secret);
+            if let Some(entry) = self.entries.get_mut(secret) {
+                entry.ordering = None;
+            }
+            return;
+        }
+        let off = entry.published.keys().any(|key| {
+            key.gateway != entry.request.gateway
+                || entry.reach(&key.hostname, key.kind) != Reach::Ours
+        });
+        if off {
+            // Where it may not be answered any more, it is not, whatever the CA is about to do.
+            self.give_way(secret);
+        }
+        self.give_up_misfit(secret);
+        let _ = now;
+    }
+
+    /// An order that is for something else by now is given up.
+    pub(super) fn give_up_misfit(&mut self, secret: &ObjectName) {
+        let Some(entry) = self.entries.get(secret) else {
+            return;
+        };
+        let Some(running) = &entry.running else {
+            return;
+        };
+        let fits = self
+            .wanted(entry)
+            .is_some_and(|wanted| wanted.all == running.wanted);
+        let account = self.account_of(entry).map(|account| account.url.as_str());
+        if fits && account.is_none_or(|url| url == running.account) {
+            return;
+        }
+        let maker = self.issuers.of_account(&running.account).cloned();
+        self.leave(secret);
+        if let Some(entry) = self.entries.get_mut(secret)
+            && let Some(running) = entry.running.take()
+        {
+            entry.state.order = None;
+            let next = entry.issuer.clone();
+            let before = match &maker {
+                // The next order is of the same account.
+                Some(maker) if Some(maker) == next.as_ref() => {
+                    entry.given_up.replace(running.url.clone())
+                }
+                Some(_) => Some(running.url.clone()),
+                None => None,
+            };
+            if let (Some(maker), Some(url)) = (&maker, before) {
+                self.steps.push(PlanStep::Close(maker.clone(), url));
+            }
+            if let Some(issuer) = maker.or(next) {
+                self.abandoned(secret, issuer, running.url);
+            }
+        }
+    }
+}

@@ -1,0 +1,10 @@
+//! The planner against simulated CAs, Secrets and proxies.
+
+mod fixtures;
+mod histories;
+mod orders;
+mod registrations;
+mod shares;
+mod simulation;
+mod turns;
+mod world;

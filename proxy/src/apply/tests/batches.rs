@@ -1,0 +1,132 @@
+//! Batches: their order does not matter, a snapshot stays true, and one edit is little work.
+
+use super::*;
+
+#[test]
+fn order_within_and_between_batches_does_not_matter() {
+    let route_a = || {
+        route(
+            "team-a/web",
+            1,
+            &[(A, "a.example.com", "a.example.com")],
+            &[("team-a/web:443", 1), ("", 0)],
+        )
+    };
+    let mut h = Harness::new();
+    // Route and backend reference first, then backend, then listener.
+    assert_eq!(h.apply(vec![route_a()]), []);
+    assert_eq!(
+        h.apply(vec![backend("team-a/web:443", &["127.0.0.1:7"])]),
+        []
+    );
+    assert_eq!(h.select("a.example.com"), Err(Unmatched::NoBind));
+    assert_eq!(h.apply(vec![listener(A, "a.example.com")]), []);
+    assert_eq!(h.select("a.example.com"), found(A, Some("team-a/web")));
+    // The listener moves and takes its routes along.
+    assert_eq!(h.apply(vec![listener_on(A, 9, "*.example.com", None)]), []);
+    assert_eq!(h.select("a.example.com"), Err(Unmatched::NoBind));
+    let moved = BindKey { port: 9, ..BIND };
+    assert_eq!(
+        h.select_on(&moved, "a.example.com"),
+        found(A, Some("team-a/web"))
+    );
+    assert_eq!(h.select_on(&moved, "b.example.com"), found(A, None));
+    // Gone and back.
+    h.remove(vec![key(ResourceKind::Listener, A)]);
+    assert_eq!(h.published.load().binds().count(), 0);
+    assert_eq!(h.apply(vec![listener(A, "a.example.com")]), []);
+    assert_eq!(h.select("a.example.com"), found(A, Some("team-a/web")));
+    // A removed backend stays referenced, without endpoints; removed routes let it go.
+    h.remove(vec![key(ResourceKind::Backend, "team-a/web:443")]);
+    assert_eq!(h.state.dump().backends.len(), 1);
+    h.remove(vec![key(ResourceKind::TlsRoute, "team-a/web")]);
+    assert_eq!(h.state.dump().backends.len(), 0);
+    assert_eq!(h.state.tables.len(), 0);
+}
+
+#[test]
+fn a_snapshot_stays_true_while_somebody_holds_it() {
+    let mut h = Harness::new();
+    let to = |backend| {
+        let names = (A, "a.example.com", "a.example.com");
+        route("team-a/web", 1, &[names], &[(backend, 1)])
+    };
+    h.apply(vec![
+        listener(A, "a.example.com"),
+        to("team-a/web:1"),
+        backend("team-a/web:1", &["127.0.0.1:1"]),
+    ]);
+    let port = |snapshot: &Snapshot| {
+        let name = Hostname::parse("a.example.com").unwrap();
+        let route = snapshot.select(&BIND, Some(&name)).unwrap().route.unwrap();
+        match route.pick(snapshot, 0) {
+            Pick::Endpoint(address, _) => address.port(),
+            other => panic!("{other:?}"),
+        }
+    };
+    let first = h.published.load_full();
+    // One change, as the operator makes it: the route leads elsewhere, and its old backend goes.
+    h.counter += 1;
+    let change = Change {
+        generation: vestibule_stream::Generation::new(1, h.counter),
+        full: false,
+        upserts: [
+            to("team-a/web:2"),
+            backend("team-a/web:2", &["127.0.0.1:2"]),
+        ]
+        .map(|resource| (resource.key().unwrap(), resource))
+        .into(),
+        removals: vec![key(ResourceKind::Backend, "team-a/web:1")],
+    };
+    assert_eq!(h.state.apply(&change, &mut NoSockets), []);
+    let second = h.published.load_full();
+    // A third one takes the first one's slot, and the second one moves.
+    h.apply(vec![
+        backend("team-a/web:2", &["127.0.0.1:3"]),
+        backend("team-a/web:4", &["127.0.0.1:4"]),
+    ]);
+    assert_eq!((port(&first), port(&second)), (1, 2));
+    assert_eq!(port(&h.published.load()), 3);
+    assert_eq!(h.state.dump().backends.len(), 2);
+}
+
+/// The work of one route edit, with `routes` routes on one listener and as many listeners.
+fn work_of_one_edit(routes: usize) -> Work {
+    let mut h = Harness::new();
+    let name = |n: usize| format!("team-a/r{n}");
+    let host = |n: usize| format!("h{n}.example.com");
+    let mut upserts = vec![listener(A, "*.example.com")];
+    for n in 0..routes {
+        let listener_name = format!("ListenerSet/team-b/s{n}/tls");
+        upserts.push(listener(&listener_name, &format!("h{n}.example.org")));
+        upserts.push(route(
+            &name(n),
+            1,
+            &[(A, &host(n), &host(n))],
+            &[("team-a/web:443", 1)],
+        ));
+    }
+    assert_eq!(h.apply(upserts), []);
+    let before = h.state.work();
+    let edited = route(
+        &name(3),
+        2,
+        &[(A, &host(3), &host(3))],
+        &[("team-a/other:443", 1)],
+    );
+    assert_eq!(h.apply(vec![edited]), []);
+    let after = h.state.work();
+    Work {
+        places: after.places - before.places,
+        route_entries: after.route_entries - before.route_entries,
+        tls_configs: after.tls_configs - before.tls_configs,
+        endpoint_lists: after.endpoint_lists - before.endpoint_lists,
+    }
+}
+
+#[test]
+fn one_edit_is_the_same_work_at_ten_and_at_twenty_thousand_routes() {
+    let few = work_of_one_edit(10);
+    assert_eq!(few, work_of_one_edit(20_000));
+    assert_eq!((few.places, few.route_entries), (1, 2));
+}
