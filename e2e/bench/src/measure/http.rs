@@ -9,7 +9,7 @@ use crate::peers::Peer;
 use crate::tls;
 
 /// Connections of HTTP/2, and streams on each.
-const HTTP2: (usize, usize) = (16, 8);
+pub(super) const HTTP2: (usize, usize) = (16, 8);
 /// Connections of bodies of 10 MB, with one request at a time on each.
 const BODIES: usize = 4;
 /// What a browser sends, with a cookie that makes the head 700 bytes long in HTTP/1.1.

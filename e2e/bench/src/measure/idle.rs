@@ -36,9 +36,9 @@ impl Bench {
         );
         let sockets = after.sockets.saturating_sub(before.sockets);
         let each = match role(place.group) {
-            Role::Passthrough | Role::Terminate => 2,
+            Role::Passthrough | Role::Terminate | Role::Tcp => 2,
             // The backends' connections are in a pool.
-            Role::Http | Role::Https => 1,
+            _ => 1,
         };
         ensure!(
             sockets >= each * count as u64,

@@ -1,0 +1,142 @@
+//! Calls of gRPC by tonic's client. Each of them has to end with status 0, or there is no outcome.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use bytes::Bytes;
+use clap::{Args, ValueEnum};
+use futures::stream;
+use http::uri::PathAndQuery;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tonic::Request;
+use tonic::transport::{Channel, Endpoint};
+
+use super::{ClientArgs, Outcome};
+use crate::grpc::{DOWN, Raw, STREAM, UNARY};
+use crate::wire::MESSAGE;
+
+/// Options of the load.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct CallArgs {
+    /// Which method.
+    #[arg(value_enum)]
+    method: Method,
+    /// Connections.
+    connections: usize,
+    /// Calls under way on each.
+    calls: usize,
+    /// How long, or for `down` how many messages in each call.
+    amount: f64,
+}
+
+/// What is called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Method {
+    /// One call after the other, with one message there and back.
+    Unary,
+    /// One call, with one message after the other there and back.
+    Stream,
+    /// One call, with so many messages from the server.
+    Down,
+}
+
+/// Makes the load.
+pub(super) async fn run(args: &ClientArgs, load: &CallArgs) -> Result<Outcome> {
+    let mut channels = Vec::new();
+    for _ in 0..load.connections {
+        let origin = format!("http://{}", args.name).parse()?;
+        let endpoint = Endpoint::from_shared(format!("http://{}", args.target))?.origin(origin);
+        let channel = endpoint.connect().await.context("connecting")?;
+        // Everybody has told everybody their settings.
+        unary(&mut tonic::client::Grpc::new(channel.clone())).await?;
+        channels.push(channel);
+    }
+    let begin = Instant::now();
+    let mut tasks = JoinSet::new();
+    for channel in channels {
+        for _ in 0..load.calls {
+            let client = tonic::client::Grpc::new(channel.clone());
+            tasks.spawn(lane(client, load.method, load.amount, begin));
+        }
+    }
+    let mut answered = 0;
+    while let Some(lane) = tasks.join_next().await {
+        answered += lane??;
+    }
+    Ok(Outcome {
+        seconds: begin.elapsed().as_secs_f64(),
+        connections: load.connections,
+        answered,
+        ..Outcome::default()
+    })
+}
+
+type Client = tonic::client::Grpc<Channel>;
+
+/// How many messages came back.
+async fn lane(mut client: Client, method: Method, amount: f64, begin: Instant) -> Result<usize> {
+    let goes_on = || begin.elapsed() < Duration::from_secs_f64(amount);
+    let mut count = 0;
+    match method {
+        Method::Unary => {
+            while goes_on() {
+                unary(&mut client).await?;
+                count += 1;
+            }
+        }
+        Method::Stream => {
+            let (sender, receiver) = mpsc::channel(1);
+            let messages = stream::unfold(receiver, async |mut receiver| {
+                Some((receiver.recv().await?, receiver))
+            });
+            sender.send(message()).await?;
+            client.ready().await?;
+            let request = Request::new(messages);
+            let path = PathAndQuery::from_static(STREAM);
+            let answer = client.streaming(request, path, Raw).await?;
+            let mut answers = answer.into_inner();
+            loop {
+                let answer = answers.message().await?.context("the stream ended")?;
+                ensure!(answer.len() == MESSAGE, "an answer of another length");
+                count += 1;
+                if !goes_on() {
+                    break;
+                }
+                sender.send(message()).await?;
+            }
+            drop(sender);
+            ensure!(answers.message().await?.is_none(), "a message too many");
+        }
+        Method::Down => {
+            client.ready().await?;
+            #[expect(
+                clippy::cast_possible_truncation,
+                clippy::cast_sign_loss,
+                reason = "it is a count"
+            )]
+            let wanted = amount as u64;
+            let request = Request::new(Bytes::copy_from_slice(&wanted.to_be_bytes()));
+            let path = PathAndQuery::from_static(DOWN);
+            let answer = client.server_streaming(request, path, Raw).await?;
+            let mut answers = answer.into_inner();
+            while answers.message().await?.is_some() {
+                count += 1;
+            }
+            ensure!(count as u64 == wanted, "{count} of {wanted} messages");
+        }
+    }
+    Ok(count)
+}
+
+fn message() -> Bytes {
+    Bytes::from_static(&[b'm'; MESSAGE])
+}
+
+async fn unary(client: &mut Client) -> Result<()> {
+    client.ready().await?;
+    let path = PathAndQuery::from_static(UNARY);
+    let answer = client.unary(Request::new(message()), path, Raw).await?;
+    ensure!(answer.into_inner() == message(), "the echo differs");
+    Ok(())
+}
