@@ -236,7 +236,7 @@ fn sizes(args: &CompareArgs, about: &mut Vec<String>) -> Result<Sizes> {
     let quick = Sizes {
         bulk: 1_000_000_000,
         connections: 2_000,
-        seconds: 0.8,
+        seconds: 0.6,
         handshakes: 1_000,
         idle: 2_000,
         hosts: 500,

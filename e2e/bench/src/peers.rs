@@ -151,10 +151,10 @@ impl Scenario<'_> {
 
     /// Beginnings of the paths that each host has a route for: "/" where there is one for everything.
     fn prefixes(&self) -> Vec<String> {
-        match self.paths {
-            _ if self.role == Role::Grpc => vec![format!("/{SERVICE}/")],
-            1 => vec!["/".to_owned()],
-            several => (0..several).map(crate::wire::path).collect(),
+        match (self.role, self.paths) {
+            (Role::Grpc, _) => vec![format!("/{SERVICE}/")],
+            (_, 1) => vec!["/".to_owned()],
+            (_, several) => (0..several).map(crate::wire::path).collect(),
         }
     }
 

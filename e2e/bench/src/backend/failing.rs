@@ -38,3 +38,36 @@ pub(super) async fn serve(mut stream: TcpStream, seen: Arc<AtomicU64>) -> io::Re
         stream.write_all(answer.as_bytes()).await?;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+    use crate::backend::{accept, listen};
+    use crate::http1::{Answer, answer};
+
+    async fn ask(stream: &mut TcpStream, path: &str) -> Answer {
+        let request = format!("GET {path} HTTP/1.1\r\nhost: a.test\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        answer(stream).await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn requests_fail_and_are_counted_and_the_question_is_not() {
+        let listener = listen(Ipv4Addr::LOCALHOST.into()).unwrap();
+        let address = listener.local_addr().unwrap();
+        let seen = Arc::new(AtomicU64::new(0));
+        tokio::spawn(accept(listener, move |stream| {
+            serve(stream, Arc::clone(&seen))
+        }));
+        let mut one = TcpStream::connect(address).await.unwrap();
+        let mut other = TcpStream::connect(address).await.unwrap();
+        assert_eq!(ask(&mut one, SEEN).await.body, b"0");
+        for path in ["/", "/", "/seen/not"] {
+            assert_eq!(ask(&mut one, path).await.status, 503);
+        }
+        assert_eq!(ask(&mut other, SEEN).await.body, b"3");
+        assert_eq!(ask(&mut one, SEEN).await.body, b"3");
+    }
+}

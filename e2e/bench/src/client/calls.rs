@@ -79,12 +79,13 @@ async fn lane(mut client: Client, method: Method, amount: f64, begin: Instant) -
     let goes_on = || begin.elapsed() < Duration::from_secs_f64(amount);
     let mut count = 0;
     match method {
-        Method::Unary => {
-            while goes_on() {
-                unary(&mut client).await?;
-                count += 1;
+        Method::Unary => loop {
+            unary(&mut client).await?;
+            count += 1;
+            if !goes_on() {
+                break;
             }
-        }
+        },
         Method::Stream => {
             let (sender, receiver) = mpsc::channel(1);
             let messages = stream::unfold(receiver, async |mut receiver| {
@@ -129,6 +130,7 @@ async fn lane(mut client: Client, method: Method, amount: f64, begin: Instant) -
     Ok(count)
 }
 
+/// What is sent.
 fn message() -> Bytes {
     Bytes::from_static(&[b'm'; MESSAGE])
 }
@@ -139,4 +141,58 @@ async fn unary(client: &mut Client) -> Result<()> {
     let answer = client.unary(Request::new(message()), path, Raw).await?;
     ensure!(answer.into_inner() == message(), "the echo differs");
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, SocketAddr};
+
+    use clap::Parser;
+
+    use super::*;
+    use crate::backend::{accept, listen};
+    use crate::client::Load;
+    use crate::grpc;
+
+    #[derive(Parser)]
+    struct Cli {
+        #[command(flatten)]
+        args: ClientArgs,
+    }
+
+    async fn outcome(target: SocketAddr, load: &[&str]) -> Result<Outcome> {
+        let target = target.to_string();
+        let words = ["client", "--target", &target, "--name", "a.test", "calls"];
+        let args = Cli::try_parse_from(words.iter().chain(load))?.args;
+        let Load::Calls(load) = args.load.clone() else {
+            anyhow::bail!("not calls")
+        };
+        run(&args, &load).await
+    }
+
+    #[tokio::test]
+    async fn messages_come_back_by_every_method() {
+        let listener = listen(Ipv4Addr::LOCALHOST.into()).unwrap();
+        let target = listener.local_addr().unwrap();
+        tokio::spawn(accept(listener, grpc::serve));
+        // A call of no time makes one exchange.
+        let exchanges = [
+            (["unary", "2", "3", "0"], 6),
+            (["stream", "2", "3", "0"], 6),
+            (["down", "2", "1", "500"], 1_000),
+        ];
+        for (load, answered) in exchanges {
+            assert_eq!(outcome(target, &load).await.unwrap().answered, answered);
+        }
+        // A server of something else has no messages to count.
+        let listener = listen(Ipv4Addr::LOCALHOST.into()).unwrap();
+        let target = listener.local_addr().unwrap();
+        tokio::spawn(accept(listener, async |stream| {
+            drop(stream);
+            Ok(())
+        }));
+        outcome(target, &["unary", "1", "1", "0"])
+            .await
+            .unwrap_err();
+    }
 }
