@@ -145,6 +145,7 @@ async fn unary(client: &mut Client) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::future::ready;
     use std::net::{Ipv4Addr, SocketAddr};
 
     use clap::Parser;
@@ -187,9 +188,9 @@ mod tests {
         // A server of something else has no messages to count.
         let listener = listen(Ipv4Addr::LOCALHOST.into()).unwrap();
         let target = listener.local_addr().unwrap();
-        tokio::spawn(accept(listener, async |stream| {
+        tokio::spawn(accept(listener, |stream| {
             drop(stream);
-            Ok(())
+            ready(Ok(()))
         }));
         outcome(target, &["unary", "1", "1", "0"])
             .await

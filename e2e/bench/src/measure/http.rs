@@ -2,7 +2,7 @@
 
 use anyhow::{Result, bail};
 
-use super::{Bench, Place, REQUEST_CONNECTIONS, Work, options};
+use super::{Bench, Place, REQUEST_CONNECTIONS, Work, with_options};
 use crate::h2load::{Requests, Version};
 use crate::metric::{Group, Load};
 use crate::peers::Peer;
@@ -112,8 +112,7 @@ impl Bench {
             REQUEST_CONNECTIONS.to_string(),
             self.plan.sizes.seconds.to_string(),
         );
-        let own = ["paced", "socket", &connections, &seconds].map(str::to_owned);
-        Work::Client([options(group), own.to_vec()].concat())
+        with_options(group, &["paced", "socket", &connections, &seconds])
     }
 }
 

@@ -427,7 +427,8 @@ impl Bench {
         let (paths, root) = (paths.to_string(), self.root.display().to_string());
         let check = ["check", "--root", &root];
         let of = |host: &str, options: &[&str]| {
-            let words = ["--name", host].iter().chain(options).chain(&check);
+            let name = ["--name", host];
+            let words = name.iter().chain(options).chain(&check);
             Work::Client(words.map(|word| (*word).to_owned()).collect())
         };
         let (first, last) = (tls::host(0), tls::host(hosts - 1));
@@ -441,7 +442,10 @@ impl Bench {
             Role::Https => [first, last]
                 .map(|host| of(&host, &["--http", "--tls"]))
                 .to_vec(),
-            Role::Udp => vec![client(["datagrams", "64", "1", "1", "--once"])],
+            Role::Udp => vec![with_options(
+                group,
+                &["datagrams", "64", "1", "1", "--once"],
+            )],
             Role::Grpc => vec![with_options(group, &["calls", "stream", "1", "1", "0"])],
             Role::Retries => vec![self.failing(1, 0.0)],
         };
@@ -628,11 +632,6 @@ fn options(group: Group) -> Vec<String> {
 fn with_options(group: Group, own: &[&str]) -> Work {
     let own = own.iter().map(|word| (*word).to_owned());
     Work::Client(options(group).into_iter().chain(own).collect())
-}
-
-/// Work of our own client.
-fn client<const N: usize>(args: [&str; N]) -> Work {
-    Work::Client(args.map(str::to_owned).to_vec())
 }
 
 /// Waits until the proxy has done what the load left to do: two looks in a row without work, at most

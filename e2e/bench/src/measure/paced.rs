@@ -3,7 +3,7 @@
 use anyhow::{Context, Result};
 
 use super::datagrams::DIRECTIONS;
-use super::{Bench, MESSAGE_CONNECTIONS, Place, REQUEST_CONNECTIONS, Work, options, role};
+use super::{Bench, MESSAGE_CONNECTIONS, Place, REQUEST_CONNECTIONS, Work, role, with_options};
 use crate::metric::{Figure, Group, Load};
 use crate::peers::{Role, Running};
 
@@ -66,21 +66,16 @@ impl Bench {
 
     /// Messages there and back in a group's own protocol.
     pub(super) fn messages(&self, group: Group, rate: Option<&str>) -> Work {
+        let at_rate = rate.map(|rate| ["--rate", rate]);
+        let at_rate = at_rate.as_ref().map_or(&[][..], |words| words);
         let (kind, connections) = match role(group) {
-            Role::Udp => {
-                let rate = rate.map(|rate| ["--rate", rate]);
-                return self.datagram_messages(rate.as_ref().map_or(&[], |rate| rate.as_slice()));
-            }
+            Role::Udp => return self.datagram_messages(at_rate),
             Role::Passthrough | Role::Terminate | Role::Tcp => ("message", MESSAGE_CONNECTIONS),
             _ => ("request", REQUEST_CONNECTIONS),
         };
         let seconds = self.plan.sizes.seconds.to_string();
-        let mut args = options(group);
-        args.extend(["paced", kind, &connections.to_string(), &seconds].map(str::to_owned));
-        if let Some(rate) = rate {
-            args.extend(["--rate", rate].map(str::to_owned));
-        }
-        Work::Client(args)
+        let own = ["paced", kind, &connections.to_string(), &seconds];
+        with_options(group, &[&own, at_rate].concat())
     }
 }
 

@@ -73,10 +73,14 @@ pub(super) fn command(
         _ => json!([]),
     };
     let ports = &scenario.ports;
-    let streams = [ports.raw, ports.plain, ports.tls, ports.datagrams];
-    let mut clusters: Vec<Value> = streams
+    let backends = match scenario.role {
+        Role::Udp => vec![ports.datagrams],
+        _ => vec![ports.raw, ports.plain, ports.tls],
+    };
+    let mut clusters: Vec<Value> = backends
+        .into_iter()
         .map(|backend| cluster(&name(backend), &[backend]))
-        .to_vec();
+        .collect();
     clusters.push(web_cluster(scenario));
     let mut listener = json!({
         "name": "l",
