@@ -67,7 +67,10 @@ impl Bench {
     /// Messages there and back in a group's own protocol.
     pub(super) fn messages(&self, group: Group, rate: Option<&str>) -> Work {
         let at_rate = rate.map(|rate| ["--rate", rate]);
-        let at_rate = at_rate.as_ref().map_or(&[][..], |words| words);
+        let at_rate: &[&str] = match &at_rate {
+            Some(words) => words,
+            None => &[],
+        };
         let (kind, connections) = match role(group) {
             Role::Udp => return self.datagram_messages(at_rate),
             Role::Passthrough | Role::Terminate | Role::Tcp => ("message", MESSAGE_CONNECTIONS),
@@ -75,7 +78,7 @@ impl Bench {
         };
         let seconds = self.plan.sizes.seconds.to_string();
         let own = ["paced", kind, &connections.to_string(), &seconds];
-        with_options(group, &[&own, at_rate].concat())
+        with_options(group, &[&own[..], at_rate].concat())
     }
 }
 
