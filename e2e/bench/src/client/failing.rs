@@ -41,7 +41,6 @@ pub(super) async fn run(args: &ClientArgs, load: &FailingArgs) -> Result<Outcome
     }
     let seconds = begin.elapsed().as_secs_f64();
     let tries = seen(&mut backend).await? - before;
-    ensure!(tries > 0, "the backend was asked nothing");
     Ok(Outcome {
         seconds,
         connections: load.connections,
