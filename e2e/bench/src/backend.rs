@@ -72,7 +72,7 @@ pub(crate) struct Ports {
     pub(crate) failing: [SocketAddr; FAILING],
 }
 
-/// As many as may be tried for one request, so that nobody lacks an endpoint to try.
+/// Endpoints that fail: one for each try of a request, since some proxies try each endpoint only once.
 const FAILING: usize = 4;
 
 /// Serves until standard input closes.

@@ -1,4 +1,4 @@
-//! The gRPC service of the benches, without generated code: messages are bytes, and each has a frame of its own.
+//! The gRPC service of the bench, without generated code. Messages are bytes, and each is sent in a frame of its own.
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};
@@ -55,7 +55,7 @@ impl Encoder for Raw {
         Ok(())
     }
 
-    /// Otherwise those that are there at once would share a frame, and cost a proxy next to nothing each.
+    /// With the default, messages that are ready at the same time share a frame, which costs a proxy next to nothing.
     fn buffer_settings(&self) -> BufferSettings {
         BufferSettings::new(1024, 1)
     }

@@ -1,4 +1,4 @@
-//! Datagrams that go back to where they came from.
+//! Sends datagrams back to where they came from.
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
@@ -8,10 +8,11 @@ use socket2::SockRef;
 
 use crate::client::datagrams::LARGEST;
 
-/// What the kernel is asked to hold of what has not been read. It gives less where it is told to.
+/// Bytes of unread datagrams that the kernel is asked to hold. It holds less where `rmem_max` is lower.
 const QUEUE: usize = 4 << 20;
 
-/// Echoes on a thread of its own, until the process ends. Without a runtime, which would ask twice for each datagram.
+/// Echoes on a thread of its own until the process ends, and returns its address. A runtime would make more system calls
+/// for each datagram.
 pub(super) fn serve(listen: SocketAddr) -> io::Result<SocketAddr> {
     let socket = UdpSocket::bind(listen)?;
     let address = socket.local_addr()?;
@@ -19,7 +20,7 @@ pub(super) fn serve(listen: SocketAddr) -> io::Result<SocketAddr> {
     thread::spawn(move || {
         let mut buffer = [0; LARGEST];
         loop {
-            // What the proxy does not take any more says so here, and is nothing to the others.
+            // An error belongs to one sender, such as a port that a proxy has closed. The others are served on.
             if let Ok((length, from)) = socket.recv_from(&mut buffer) {
                 let _ = socket.send_to(&buffer[..length], from);
             }

@@ -1,4 +1,4 @@
-//! HTTP/1.1 whose every answer is 503, and the number of requests that it has seen.
+//! Answers every HTTP/1.1 request with 503, and counts the requests.
 
 use std::io;
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use tokio::net::TcpStream;
 /// Longest head of a request.
 const HEAD: usize = 16 << 10;
 
-/// What is asked for to be told how many requests there were. It does not count itself.
+/// The path that is answered with the number of requests so far. Such a request does not count itself.
 pub(crate) const SEEN: &str = "/seen";
 
-/// Answers requests, which have no body, one after the other.
+/// Answers the requests of one connection in turn. They have no bodies.
 pub(super) async fn serve(mut stream: TcpStream, seen: Arc<AtomicU64>) -> io::Result<()> {
     let mut buffer = Vec::with_capacity(2048);
     loop {

@@ -1,4 +1,4 @@
-//! Calls of gRPC by tonic's client. Each of them has to end with status 0, or there is no outcome.
+//! Makes gRPC calls with tonic's client. If one of them does not end with status 0, the load fails.
 
 use std::time::{Duration, Instant};
 
@@ -48,7 +48,7 @@ pub(super) async fn run(args: &ClientArgs, load: &CallArgs) -> Result<Outcome> {
         let origin = format!("http://{}", args.name).parse()?;
         let endpoint = Endpoint::from_shared(format!("http://{}", args.target))?.origin(origin);
         let channel = endpoint.connect().await.context("connecting")?;
-        // Everybody has told everybody their settings.
+        // After this call both ends have exchanged their settings, and the proxy is connected to the backend.
         unary(&mut tonic::client::Grpc::new(channel.clone())).await?;
         channels.push(channel);
     }
@@ -74,7 +74,7 @@ pub(super) async fn run(args: &ClientArgs, load: &CallArgs) -> Result<Outcome> {
 
 type Client = tonic::client::Grpc<Channel>;
 
-/// How many messages came back.
+/// Makes calls one after the other, and returns how many messages came back.
 async fn lane(mut client: Client, method: Method, amount: f64, begin: Instant) -> Result<usize> {
     let goes_on = || begin.elapsed() < Duration::from_secs_f64(amount);
     let mut count = 0;

@@ -1,6 +1,7 @@
-//! Datagrams that come back: so many under way at a time, or at a rate. One thread without a runtime, as for messages.
+//! Sends datagrams that the backend sends back: a fixed number under way at a time, or a given number each second. It
+//! is one thread without a runtime, as for messages.
 //!
-//! Each carries a number, so that what is lost is known, and what comes late is not taken for what comes after it.
+//! Each datagram carries a number. So the client knows which are lost, and does not take one that comes late for another.
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
@@ -17,10 +18,10 @@ use crate::sys;
 /// Longest datagram that is sent.
 pub(crate) const LARGEST: usize = 2048;
 
-/// What has not come back by then is lost.
+/// A datagram that has not come back after this time counts as lost.
 const LOST_AFTER: Duration = Duration::from_millis(200);
-/// So many at most are sent in a row when this process was late. More might not fit into the queue of a socket, and
-/// would be lost for no fault of the proxy's.
+/// The most that are sent in a row when this process is late. The queue of a socket might not hold more, and the proxy
+/// would be blamed for the loss.
 const BURST: u32 = 32;
 /// Bytes of the number.
 const NUMBER: usize = size_of::<u64>();
@@ -92,7 +93,7 @@ struct Exchange {
     under_way: usize,
     /// When each was sent, by number. A number's session is its remainder by the number of sessions.
     sent: Vec<Instant>,
-    /// Whether each came back or is lost.
+    /// Whether each has come back or counts as lost.
     settled: Vec<bool>,
     /// All before this one are settled.
     oldest: usize,
@@ -168,7 +169,7 @@ impl Exchange {
         self.rest()
     }
 
-    /// What is still under way.
+    /// Waits for those that are still under way.
     fn rest(&mut self) -> Result<()> {
         while self.under_way > 0 {
             self.receive(LOST_AFTER)?;
@@ -190,7 +191,7 @@ impl Exchange {
         Ok(())
     }
 
-    /// Waits for what comes back, and gives up what does not any more.
+    /// Waits until a datagram comes back or the time is over, and gives up those that are lost.
     fn receive(&mut self, wait: Duration) -> Result<()> {
         let busy: Vec<usize> = (0..self.sockets.len())
             .filter(|session| self.pending[*session] > 0)
@@ -239,6 +240,7 @@ impl Exchange {
         Ok(())
     }
 
+    /// Counts the datagrams as lost that have been under way for too long.
     fn give_up(&mut self, now: Instant) {
         while let Some(sent) = self.sent.get(self.oldest) {
             if !self.settled[self.oldest] {
@@ -252,7 +254,7 @@ impl Exchange {
         }
     }
 
-    /// It is not under way any more; false if it was not before.
+    /// Takes the datagram out of those under way. Returns false if it was not among them.
     fn settle(&mut self, number: usize) -> bool {
         let before = std::mem::replace(&mut self.settled[number], true);
         if !before {

@@ -1,4 +1,4 @@
-//! Requests whose every answer is a failure, and how often the backend was asked for each.
+//! Makes requests that the backend always fails, and finds out how often the proxy tried each of them.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -57,7 +57,7 @@ async fn lane(target: SocketAddr, request: Vec<u8>, end: Instant) -> Result<usiz
     loop {
         stream.write_all(&request).await?;
         let answer = http1::answer(&mut stream).await?;
-        // Whether it is the backend's 503 or one of the proxy's own.
+        // The backend answers 503; a proxy that gives up may answer something else.
         ensure!(answer.status >= 500, "status {}", answer.status);
         answered += 1;
         if Instant::now() >= end {

@@ -1,4 +1,4 @@
-//! The groups of gRPC and of retries.
+//! Measures the groups of gRPC and of retries.
 
 use anyhow::Result;
 
@@ -6,7 +6,7 @@ use super::http::HTTP2;
 use super::{Bench, Place, Work, with_options};
 use crate::metric::{Figure, Group, Load};
 
-/// Messages of a server's stream for one request of the other loads: each costs little.
+/// Messages of the servers' streams for each request that other loads have. A message costs less than a request.
 const MESSAGES: usize = 5;
 /// Clients whose requests fail.
 const FAILING: usize = 100;
@@ -52,6 +52,7 @@ impl Bench {
         Ok(())
     }
 
+    /// Requests that fail, from so many clients at once.
     pub(super) fn failing(&self, clients: usize, seconds: f64) -> Work {
         let [backend, ..] = self.ports.failing.map(|address| address.to_string());
         let (clients, seconds) = (clients.to_string(), seconds.to_string());

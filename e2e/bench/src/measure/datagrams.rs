@@ -1,19 +1,20 @@
-//! The group of UDP.
+//! Measures the group of UDP.
 
 use anyhow::Result;
 
 use super::{Bench, CONCURRENCY, Place, Work};
 use crate::metric::{Figure, Load};
 
-/// A datagram that comes back passes the proxy twice.
+/// How often a datagram that comes back passes the proxy.
 pub(super) const DIRECTIONS: f64 = 2.0;
 /// Sessions of the loads that have many.
 const SESSIONS: usize = 1_000;
-/// New sessions, as a share of new connections: each keeps its port, and proxies keep it for a minute and longer.
+/// There are so many times fewer new sessions than new connections. Proxies keep sessions for a minute and longer, and
+/// each keeps a port.
 const SHARE: usize = 5;
 /// Sessions of messages, and of those at a rate.
 const MESSAGE_SESSIONS: usize = 64;
-/// Length of these.
+/// Length of these, in bytes.
 const MESSAGE: usize = 64;
 
 impl Bench {
