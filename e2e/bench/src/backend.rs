@@ -1,22 +1,28 @@
-//! The backend process: one thread that answers commands on three loopback ports until its standard
-//! input closes.
+//! The backend process: one thread that answers commands on loopback ports, and another one for datagrams, until its
+//! standard input closes.
+
+mod datagrams;
+mod failing;
 
 use std::fs::{self, File};
 use std::io;
 use std::mem::MaybeUninit;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use anyhow::{Context, Result};
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use socket2::{Domain, SockRef, Socket, Type};
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use tokio::io::Interest;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
+pub(crate) use self::failing::SEEN;
+use crate::grpc;
 use crate::sys;
 use crate::tls;
 use crate::wire::{COMMAND, Command, MESSAGE};
@@ -39,6 +45,9 @@ pub(crate) struct BackendArgs {
     /// File that bulk data is sent from, made by [`data`].
     #[arg(long)]
     data: PathBuf,
+    /// Where to listen.
+    #[arg(long, default_value = "127.0.0.1")]
+    loopback: IpAddr,
 }
 
 /// Makes the file of bulk data.
@@ -55,7 +64,16 @@ pub(crate) struct Ports {
     pub(crate) plain: SocketAddr,
     /// Terminates TLS itself and takes a command inside.
     pub(crate) tls: SocketAddr,
+    /// Takes calls of gRPC.
+    pub(crate) grpc: SocketAddr,
+    /// Sends datagrams back.
+    pub(crate) datagrams: SocketAddr,
+    /// Answer every request of HTTP with 503.
+    pub(crate) failing: [SocketAddr; FAILING],
 }
+
+/// Endpoints that fail: one for each try of a request, since some proxies try each endpoint only once.
+const FAILING: usize = 4;
 
 /// Serves until standard input closes.
 pub(crate) fn run(args: &BackendArgs) -> Result<()> {
@@ -71,13 +89,28 @@ pub(crate) fn run(args: &BackendArgs) -> Result<()> {
         // Bulk data goes out as from a server of static files, without a copy: the core that backend and
         // client share must not be what limits a proxy.
         let bulk = Arc::new(File::open(&args.data)?);
-        let (raw, plain, secure) = (listen()?, listen()?, listen()?);
+        let listen = || listen(args.loopback);
+        let (raw, plain, secure, calls) = (listen()?, listen()?, listen()?, listen()?);
+        let seen = Arc::new(AtomicU64::new(0));
+        let mut failing = [raw.local_addr()?; FAILING];
+        for address in &mut failing {
+            let listener = listen()?;
+            *address = listener.local_addr()?;
+            let seen = Arc::clone(&seen);
+            tokio::spawn(accept(listener, move |stream| {
+                failing::serve(stream, Arc::clone(&seen))
+            }));
+        }
         let ports = Ports {
             raw: raw.local_addr()?,
             plain: plain.local_addr()?,
             tls: secure.local_addr()?,
+            grpc: calls.local_addr()?,
+            datagrams: datagrams::serve(SocketAddr::new(args.loopback, 0))?,
+            failing,
         };
         println!("{}", serde_json::to_string(&ports)?);
+        tokio::spawn(accept(calls, grpc::serve));
         let data = Arc::clone(&bulk);
         tokio::spawn(accept(raw, move |stream| {
             serve_raw(stream, Arc::clone(&data))
@@ -102,10 +135,11 @@ pub(crate) fn run(args: &BackendArgs) -> Result<()> {
 }
 
 /// A loopback port with a long queue.
-pub(crate) fn listen() -> io::Result<TcpListener> {
-    let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+pub(crate) fn listen(loopback: IpAddr) -> io::Result<TcpListener> {
+    let address = SocketAddr::new(loopback, 0);
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
     socket.set_nonblocking(true)?;
-    socket.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into())?;
+    socket.bind(&address.into())?;
     socket.listen(4096)?;
     TcpListener::from_std(socket.into())
 }

@@ -1,6 +1,9 @@
 //! The client process: makes one kind of load against one address, prints one JSON line, ends.
 
 mod bulk;
+mod calls;
+pub(crate) mod datagrams;
+mod failing;
 mod paced;
 
 use std::net::SocketAddr;
@@ -16,6 +19,9 @@ use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio_rustls::TlsConnector;
 
+use self::calls::CallArgs;
+use self::datagrams::DatagramArgs;
+use self::failing::FailingArgs;
 use self::paced::PacedArgs;
 use crate::http1;
 use crate::tls::{self, Groups};
@@ -51,6 +57,9 @@ pub(crate) struct ClientArgs {
     /// Give up after so many seconds.
     #[arg(long, default_value_t = 60)]
     pub(crate) limit: u64,
+    /// Say the backend's commands in plain bytes, to a proxy that does not look at them.
+    #[arg(long, conflicts_with_all = ["tls", "http"])]
+    pub(crate) plain: bool,
     #[command(subcommand)]
     load: Load,
 }
@@ -76,6 +85,12 @@ pub(crate) enum Load {
     },
     /// Messages at a rate, or as fast as answers come.
     Paced(PacedArgs),
+    /// Datagrams that come back.
+    Datagrams(DatagramArgs),
+    /// Calls of gRPC.
+    Calls(CallArgs),
+    /// Requests that fail.
+    Failing(FailingArgs),
     /// Open so many, exchange one message on each, then hold them until standard input closes.
     Idle {
         /// Connections.
@@ -109,6 +124,10 @@ pub(crate) struct Outcome {
     pub(crate) connections: usize,
     /// Messages or requests that were answered.
     pub(crate) answered: usize,
+    /// Messages that were not.
+    pub(crate) lost: usize,
+    /// Requests that the backend saw of those that were answered.
+    pub(crate) tries: u64,
     /// Payload moved, all directions together, bytes.
     pub(crate) bytes: u64,
     /// TLS handshakes that resumed a session.
@@ -121,6 +140,14 @@ pub(crate) struct Outcome {
     pub(crate) late: f64,
 }
 
+impl Outcome {
+    /// How much of what was begun never came back.
+    pub(crate) fn lost_percent(&self) -> f64 {
+        let begun = self.answered + self.lost;
+        self.lost as f64 * 100.0 / begun.max(1) as f64
+    }
+}
+
 /// Makes the load within its limit and prints the outcome.
 pub(crate) fn run(args: &ClientArgs) -> Result<()> {
     let outcome = match args.load {
@@ -130,7 +157,12 @@ pub(crate) fn run(args: &ClientArgs) -> Result<()> {
             bytes,
         } => Some(bulk::run(args, direction, connections, bytes)?),
         Load::Paced(ref paced) => Some(paced::run(args, paced)?),
-        Load::Connect { .. } | Load::Idle { .. } | Load::Check { .. } => {
+        Load::Datagrams(ref load) => Some(datagrams::run(args, load)?),
+        Load::Connect { .. }
+        | Load::Idle { .. }
+        | Load::Check { .. }
+        | Load::Calls(_)
+        | Load::Failing(_) => {
             let limit = Duration::from_secs(args.limit);
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_all()
@@ -144,7 +176,9 @@ pub(crate) fn run(args: &ClientArgs) -> Result<()> {
                         }
                         Load::Check { root } => check(args, root).await.map(Some),
                         Load::Idle { connections } => idle(args, *connections, ended).await,
-                        Load::Bulk { .. } | Load::Paced(_) => {
+                        Load::Calls(load) => calls::run(args, load).await.map(Some),
+                        Load::Failing(load) => failing::run(args, load).await.map(Some),
+                        Load::Bulk { .. } | Load::Paced(_) | Load::Datagrams(_) => {
                             bail!("not an asynchronous load")
                         }
                     }
@@ -183,7 +217,7 @@ impl Dialer {
     fn new(args: &ClientArgs) -> Result<Arc<Self>> {
         let first = if args.http {
             request(&args.name, "/tiny")
-        } else if args.tls {
+        } else if args.tls || args.plain {
             Command::Echo.encode().to_vec()
         } else {
             // Browsers send the hybrid share, so that a hello spans two segments on a real network.
@@ -348,7 +382,7 @@ async fn idle(
 async fn check(args: &ClientArgs, root: &PathBuf) -> Result<Outcome> {
     let begin = Instant::now();
     let mut stream = tokio::net::TcpStream::connect(args.target).await?;
-    if args.http && !args.tls {
+    if args.plain || (args.http && !args.tls) {
         check_on(args, &mut stream).await?;
     } else {
         let root = std::fs::read(root).context("reading the root")?;

@@ -1,6 +1,7 @@
 //! The bench beside peers: its options, and what becomes of the figures.
 
 use std::fs;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
@@ -27,7 +28,7 @@ pub(crate) struct CompareArgs {
         long,
         value_enum,
         value_delimiter = ',',
-        default_value = "passthrough,terminate,hosts,http,https,routes"
+        default_value = "passthrough,terminate,hosts,http,https,routes,tcp,udp,grpc,retries"
     )]
     rows: Vec<Group>,
     /// Only these loads of the groups.
@@ -84,6 +85,9 @@ pub(crate) struct CompareArgs {
     /// Stay in the machine's network namespace, with its settings.
     #[arg(long)]
     shared_network: bool,
+    /// Over IPv6, to the proxies and to the backends.
+    #[arg(long)]
+    ipv6: bool,
     /// Only start the first peer for the first row, print where it is, and wait for Ctrl-C.
     #[arg(long)]
     hold: bool,
@@ -94,8 +98,13 @@ pub(crate) struct CompareArgs {
 
 /// Measures and prints.
 pub(crate) fn run(args: CompareArgs) -> Result<()> {
+    let loopback: IpAddr = if args.ipv6 {
+        Ipv6Addr::LOCALHOST.into()
+    } else {
+        Ipv4Addr::LOCALHOST.into()
+    };
     let mut about = vec![format!(
-        "Loopback of {}; {}.",
+        "Loopback ({loopback}) of {}; {}.",
         network(args.shared_network),
         sys::machine()
     )];
@@ -156,6 +165,7 @@ pub(crate) fn run(args: CompareArgs) -> Result<()> {
         attempts: args.attempts,
         syscalls,
         binaries,
+        loopback,
         cores,
         limit: args.limit,
     })?;
@@ -169,7 +179,7 @@ pub(crate) fn run(args: CompareArgs) -> Result<()> {
     }
     if let Some(path) = args.json {
         let all = serde_json::json!({
-            "about": about, "sizes": sizes, "samples": bench.samples, "failures": bench.failures,
+            "about": about, "loopback": loopback, "sizes": sizes, "samples": bench.samples, "failures": bench.failures,
         });
         fs::write(&path, serde_json::to_vec_pretty(&all)?).context("writing the JSON")?;
     }
@@ -226,7 +236,7 @@ fn sizes(args: &CompareArgs, about: &mut Vec<String>) -> Result<Sizes> {
     let quick = Sizes {
         bulk: 1_000_000_000,
         connections: 2_000,
-        seconds: 0.8,
+        seconds: 0.6,
         handshakes: 1_000,
         idle: 2_000,
         hosts: 500,

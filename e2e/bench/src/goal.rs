@@ -28,7 +28,7 @@ pub(crate) fn goals(group: Group) -> Vec<(Metric, Goal)> {
     let cpu = |load, goal| (metric(load, Figure::Cpu), goal);
     let memory = |bound| (metric(Load::Idle, Figure::Memory), AtMost(bound));
     match group {
-        Group::Passthrough => vec![
+        Group::Passthrough | Group::Tcp => vec![
             cpu(Load::Down1, Of(SPLICE, 0.6)),
             cpu(Load::Down16, Of(SPLICE, 0.6)),
             cpu(Load::Connections, OfBest(0.9)),
@@ -67,6 +67,19 @@ pub(crate) fn goals(group: Group) -> Vec<(Metric, Goal)> {
             memory(8.0),
         ],
         Group::Routes => vec![(metric(Load::AllRoutes, Figure::MemoryAbove), AtMost(60.0))],
+        Group::Udp => vec![
+            cpu(Load::Datagrams64, OfBest(1.0)),
+            cpu(Load::Datagrams1200, OfBest(1.0)),
+            cpu(Load::Sessions64, OfBest(1.0)),
+            cpu(Load::Sessions1200, OfBest(1.0)),
+            cpu(Load::NewSessions, OfBest(1.0)),
+        ],
+        Group::Grpc => vec![
+            cpu(Load::GrpcUnary, OfBest(0.9)),
+            cpu(Load::GrpcStream, OfBest(0.9)),
+        ],
+        // A fifth of the requests three times more.
+        Group::Retries => vec![(metric(Load::Failing, Figure::Tries), AtMost(1.6))],
     }
 }
 

@@ -12,6 +12,7 @@ mod child;
 mod client;
 mod compare;
 mod goal;
+mod grpc;
 mod h2load;
 mod http1;
 mod measure;
@@ -90,7 +91,7 @@ enum Part {
     Soak(soak::SoakArgs),
     /// Answers HTTP on loopback.
     #[command(hide = true)]
-    Web,
+    Web(web::WebArgs),
     /// The clients that are measured.
     #[command(hide = true)]
     Steady(neighbours::steady::SteadyArgs),
@@ -110,7 +111,7 @@ fn main() -> ExitCode {
         Some(Part::AdmissionSize(args)) => admission::part::run(&args),
         Some(Part::Neighbours(args)) => neighbours::run(&args),
         Some(Part::Soak(args)) => with_open_files(|| soak::run(&args)),
-        Some(Part::Web) => with_open_files(web::run),
+        Some(Part::Web(args)) => with_open_files(|| web::run(&args)),
         Some(Part::Steady(args)) => with_open_files(|| neighbours::steady::run(&args)),
         Some(Part::Attack(args)) => with_open_files(|| neighbours::attack::run(&args)),
         None => compare::run(cli.run),

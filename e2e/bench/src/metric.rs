@@ -21,6 +21,14 @@ pub(crate) enum Group {
     Https,
     /// HTTP/1.1 with as many routes as --routes says.
     Routes,
+    /// TCP, with a port for each route.
+    Tcp,
+    /// UDP, with a port for each route.
+    Udp,
+    /// gRPC over HTTP/2 in and out, no TLS.
+    Grpc,
+    /// HTTP/1.1 to a backend that always fails, with retries.
+    Retries,
 }
 
 /// What is done to the proxy.
@@ -85,6 +93,30 @@ pub(crate) enum Load {
     OneRoute,
     /// HTTP/1.1 requests over all routes in turn.
     AllRoutes,
+    /// Datagrams of 64 bytes that come back, in one session.
+    Datagrams64,
+    /// The same of 512 bytes.
+    Datagrams512,
+    /// The same of 1,200 bytes, as QUIC begins with.
+    Datagrams1200,
+    /// Datagrams of 64 bytes that come back, over a thousand sessions.
+    Sessions64,
+    /// The same of 512 bytes.
+    Sessions512,
+    /// The same of 1,200 bytes.
+    Sessions1200,
+    /// New sessions, each with one datagram that comes back.
+    NewSessions,
+    /// Datagrams that begin at twice the rate that the slowest peer carries.
+    Overload,
+    /// Unary calls of gRPC.
+    GrpcUnary,
+    /// Messages there and back in streams of gRPC that stay.
+    GrpcStream,
+    /// Messages from the server in streams of gRPC, as fast as they are taken.
+    GrpcDown,
+    /// Requests whose every answer is one that is to be retried.
+    Failing,
 }
 
 /// What is read off a load.
@@ -101,6 +133,10 @@ pub(crate) enum Figure {
     P99,
     /// Units that were begun each second.
     Offered,
+    /// Percent of the units that never came back.
+    Lost,
+    /// Tries that the backend saw for each request.
+    Tries,
     /// How late the client itself began, 99th percentile, microseconds.
     Late,
     /// Times that a thread of the proxy went to sleep, for each unit.
@@ -149,6 +185,12 @@ pub(crate) enum Unit {
     Request,
     /// A request or an answer of 10 MB.
     Body,
+    /// A datagram that was passed on, in either direction.
+    Datagram,
+    /// A session of UDP with its first datagram there and back.
+    Session,
+    /// A call of gRPC and its answer.
+    Call,
 }
 
 /// Whether proxies write a line for each connection or request.
@@ -197,8 +239,38 @@ const PACED: &[Figure] = &[
     Figure::P50,
     Figure::P99,
     Figure::Cpu,
+    Figure::Lost,
     Figure::Offered,
     Figure::Late,
+    Figure::Switches,
+    Figure::Syscalls,
+    Figure::Softirq,
+];
+/// Figures of more than a proxy carries.
+const OVERLOADED: &[Figure] = &[
+    Figure::Rate,
+    Figure::Lost,
+    Figure::Cpu,
+    Figure::Offered,
+    Figure::Late,
+    Figure::Switches,
+    Figure::Syscalls,
+    Figure::Softirq,
+];
+/// Figures of datagrams as fast as they come back.
+const DATAGRAMS: &[Figure] = &[
+    Figure::Cpu,
+    Figure::Rate,
+    Figure::Lost,
+    Figure::Switches,
+    Figure::Syscalls,
+    Figure::Softirq,
+];
+/// Figures of requests that fail.
+const FAILING: &[Figure] = &[
+    Figure::Tries,
+    Figure::Cpu,
+    Figure::Rate,
     Figure::Switches,
     Figure::Syscalls,
     Figure::Softirq,
@@ -233,6 +305,10 @@ impl Group {
             Self::Http => "HTTP/1.1 to HTTP/1.1",
             Self::Https => "HTTPS to HTTP/1.1",
             Self::Routes => "HTTP/1.1, many routes",
+            Self::Tcp => "TCP",
+            Self::Udp => "UDP",
+            Self::Grpc => "gRPC over HTTP/2 to HTTP/2",
+            Self::Retries => "HTTP/1.1, retries of what always fails",
         }
     }
 
@@ -240,7 +316,7 @@ impl Group {
     pub(crate) fn loads(self) -> &'static [Load] {
         use Load as L;
         match self {
-            Self::Passthrough => &[
+            Self::Passthrough | Self::Tcp => &[
                 L::Connections,
                 L::Messages,
                 L::Pace10,
@@ -291,6 +367,7 @@ impl Group {
                 L::Http1Up,
                 L::Http2Up,
                 L::NewConnection,
+                L::WebSocket,
                 L::Messages,
                 L::Pace10,
                 L::Pace50,
@@ -298,6 +375,22 @@ impl Group {
                 L::Idle,
             ],
             Self::Routes => &[L::OneRoute, L::AllRoutes],
+            Self::Udp => &[
+                L::NewSessions,
+                L::Datagrams64,
+                L::Datagrams512,
+                L::Datagrams1200,
+                L::Sessions64,
+                L::Sessions512,
+                L::Sessions1200,
+                L::Messages,
+                L::Pace10,
+                L::Pace50,
+                L::Pace80,
+                L::Overload,
+            ],
+            Self::Grpc => &[L::GrpcUnary, L::GrpcStream, L::GrpcDown],
+            Self::Retries => &[L::Failing],
         }
     }
 
@@ -307,11 +400,22 @@ impl Group {
         match load {
             L::Down1 | L::Down16 | L::Up1 | L::Up16 | L::Both1 => Unit::Gigabyte,
             L::Connections | L::Idle => Unit::Connection,
-            L::Messages | L::Pace10 | L::Pace50 | L::Pace80 => match self {
-                Self::Http | Self::Https | Self::Routes => Unit::Request,
-                Self::Passthrough | Self::Terminate | Self::Hosts => Unit::Message,
+            L::Messages | L::Pace10 | L::Pace50 | L::Pace80 | L::Overload => match self {
+                Self::Http | Self::Https | Self::Routes | Self::Retries => Unit::Request,
+                Self::Passthrough | Self::Terminate | Self::Hosts | Self::Tcp | Self::Grpc => {
+                    Unit::Message
+                }
+                Self::Udp => Unit::Datagram,
             },
-            L::WebSocket => Unit::Message,
+            L::WebSocket | L::GrpcStream | L::GrpcDown => Unit::Message,
+            L::GrpcUnary => Unit::Call,
+            L::NewSessions => Unit::Session,
+            L::Datagrams64
+            | L::Datagrams512
+            | L::Datagrams1200
+            | L::Sessions64
+            | L::Sessions512
+            | L::Sessions1200 => Unit::Datagram,
             L::FullHandshake
             | L::ResumedHandshake
             | L::HybridHandshake
@@ -324,7 +428,8 @@ impl Group {
             | L::Http2Body10k
             | L::NewConnection
             | L::OneRoute
-            | L::AllRoutes => Unit::Request,
+            | L::AllRoutes
+            | L::Failing => Unit::Request,
             L::Http1Down | L::Http1Up | L::Http2Down | L::Http2Up => Unit::Body,
         }
     }
@@ -363,6 +468,18 @@ impl Load {
             Self::WebSocket => "WebSocket messages",
             Self::OneRoute => "requests, 1 route",
             Self::AllRoutes => "requests, all routes",
+            Self::Datagrams64 => "64 bytes, 1 session",
+            Self::Datagrams512 => "512 bytes, 1 session",
+            Self::Datagrams1200 => "1,200 bytes, 1 session",
+            Self::Sessions64 => "64 bytes, 1,000 sessions",
+            Self::Sessions512 => "512 bytes, 1,000 sessions",
+            Self::Sessions1200 => "1,200 bytes, 1,000 sessions",
+            Self::NewSessions => "new sessions",
+            Self::Overload => "at twice what the slowest carries",
+            Self::GrpcUnary => "unary calls, 16 × 8",
+            Self::GrpcStream => "streams, there and back, 16 × 8",
+            Self::GrpcDown => "streams from the server, 16",
+            Self::Failing => "every answer is 503, up to 3 retries",
         }
     }
 
@@ -370,6 +487,15 @@ impl Load {
     pub(crate) fn figures(self) -> &'static [Figure] {
         match self {
             Self::Pace10 | Self::Pace50 | Self::Pace80 => PACED,
+            Self::Overload => OVERLOADED,
+            Self::Datagrams64
+            | Self::Datagrams512
+            | Self::Datagrams1200
+            | Self::Sessions64
+            | Self::Sessions512
+            | Self::Sessions1200
+            | Self::NewSessions => DATAGRAMS,
+            Self::Failing => FAILING,
             Self::Idle => RESTING,
             Self::OneHost | Self::OneRoute => &[Figure::Cpu],
             Self::AllHosts | Self::AllRoutes => MANY,
@@ -383,10 +509,11 @@ impl Load {
     }
 
     /// The rate of a paced load, as a share of what the slowest peer carries.
-    pub(crate) const PACES: [(Self, f64); 3] = [
+    pub(crate) const PACES: [(Self, f64); 4] = [
         (Self::Pace10, 0.1),
         (Self::Pace50, 0.5),
         (Self::Pace80, 0.8),
+        (Self::Overload, 2.0),
     ];
 }
 
@@ -400,6 +527,9 @@ impl Unit {
             Self::Message => "message",
             Self::Request => "request",
             Self::Body => "10 MB",
+            Self::Datagram => "datagram",
+            Self::Session => "session",
+            Self::Call => "call",
         }
     }
 
@@ -408,7 +538,13 @@ impl Unit {
         match self {
             Self::Gigabyte => ("s", 1.0),
             Self::Body => ("ms", 1e3),
-            Self::Connection | Self::Handshake | Self::Message | Self::Request => ("µs", 1e6),
+            Self::Connection
+            | Self::Handshake
+            | Self::Message
+            | Self::Request
+            | Self::Datagram
+            | Self::Session
+            | Self::Call => ("µs", 1e6),
         }
     }
 }
@@ -424,6 +560,8 @@ impl Metric {
             Figure::P50 => "p50, µs".to_owned(),
             Figure::P99 => "p99, µs".to_owned(),
             Figure::Offered => format!("begun, {each}/s"),
+            Figure::Lost => "lost, %".to_owned(),
+            Figure::Tries => format!("tries/{each}"),
             Figure::Late => "client late, p99, µs".to_owned(),
             Figure::Switches => format!("voluntary switches/{each}"),
             Figure::Syscalls => format!("system calls/{each}"),
@@ -445,7 +583,7 @@ impl Metric {
         match self.figure {
             Figure::Cpu | Figure::Softirq => match unit {
                 Unit::Gigabyte => 3,
-                Unit::Body => 2,
+                Unit::Body | Unit::Datagram => 2,
                 _ => 1,
             },
             Figure::Rate => match unit {
@@ -457,7 +595,7 @@ impl Metric {
                 Unit::Gigabyte | Unit::Body => 0,
                 _ => 2,
             },
-            Figure::Slowdown | Figure::Start => 2,
+            Figure::Slowdown | Figure::Start | Figure::Lost | Figure::Tries => 2,
             Figure::Memory | Figure::BaseMemory | Figure::BaseResident | Figure::MemoryAbove => 1,
             Figure::P50 | Figure::P99 | Figure::Offered | Figure::Late | Figure::Pipes => 0,
         }
@@ -470,6 +608,8 @@ impl Metric {
             Figure::Cpu
             | Figure::P50
             | Figure::P99
+            | Figure::Lost
+            | Figure::Tries
             | Figure::Memory
             | Figure::MemoryAbove
             | Figure::Slowdown

@@ -7,7 +7,7 @@ mod nginx;
 mod ours;
 mod sozu;
 
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -18,6 +18,7 @@ use serde::Serialize;
 
 use crate::backend::Ports;
 use crate::child::{self, Guarded, Output};
+use crate::grpc::SERVICE;
 use crate::metric::{Group, Logging, Setting};
 use crate::tls::Leaf;
 
@@ -65,7 +66,18 @@ pub(crate) enum Role {
     Http,
     /// Terminate TLS and route HTTP requests by host and path.
     Https,
+    /// Pass the bytes of a port.
+    Tcp,
+    /// Pass the datagrams of a port.
+    Udp,
+    /// Route calls of gRPC by host and service.
+    Grpc,
+    /// Route HTTP requests to endpoints that fail, and try up to three times more.
+    Retries,
 }
+
+/// How often a request is tried again in [`Role::Retries`].
+const RETRIES: u32 = 3;
 
 /// Where the peers' binaries are.
 #[derive(Clone, Debug)]
@@ -112,6 +124,24 @@ impl Scenario<'_> {
             ],
             Role::Terminate => self.hosts().map(|host| (host, self.ports.plain)).collect(),
             Role::Http | Role::Https => self.hosts().map(|host| (host, self.web)).collect(),
+            Role::Tcp | Role::Udp | Role::Grpc | Role::Retries => Vec::new(),
+        }
+    }
+
+    /// The one backend of a port, for the roles that look at nothing else.
+    fn behind_port(&self) -> SocketAddr {
+        match self.role {
+            Role::Udp => self.ports.datagrams,
+            _ => self.ports.plain,
+        }
+    }
+
+    /// Endpoints of the one backend of the roles that speak HTTP.
+    fn endpoints(&self) -> Vec<SocketAddr> {
+        match self.role {
+            Role::Grpc => vec![self.ports.grpc],
+            Role::Retries => self.ports.failing.to_vec(),
+            _ => vec![self.web],
         }
     }
 
@@ -121,9 +151,10 @@ impl Scenario<'_> {
 
     /// Beginnings of the paths that each host has a route for: "/" where there is one for everything.
     fn prefixes(&self) -> Vec<String> {
-        match self.paths {
-            1 => vec!["/".to_owned()],
-            several => (0..several).map(crate::wire::path).collect(),
+        match (self.role, self.paths) {
+            (Role::Grpc, _) => vec![format!("/{SERVICE}/")],
+            (_, 1) => vec!["/".to_owned()],
+            (_, several) => (0..several).map(crate::wire::path).collect(),
         }
     }
 
@@ -141,7 +172,7 @@ impl Scenario<'_> {
     fn leaves(&self) -> &[Leaf] {
         match self.role {
             Role::Terminate | Role::Https => self.leaves.get(..self.hosts).unwrap_or_default(),
-            Role::Passthrough | Role::Http => &[],
+            _ => &[],
         }
     }
 }
@@ -191,19 +222,26 @@ impl Peer {
     /// Whether the peer does this at all.
     pub(crate) fn can(self, group: Group, logging: Logging) -> bool {
         match self {
-            Self::Direct => matches!(group, Group::Passthrough | Group::Http),
-            // Splicing is nothing to a proxy that encrypts.
+            Self::Direct => matches!(
+                group,
+                Group::Passthrough | Group::Http | Group::Tcp | Group::Udp | Group::Grpc
+            ),
+            // Splicing is nothing to a proxy that encrypts, or that takes HTTP/2 apart.
             Self::HaproxySplice | Self::HaproxyNextSplice => {
-                matches!(group, Group::Passthrough | Group::Http)
+                matches!(group, Group::Passthrough | Group::Http | Group::Tcp)
             }
+            Self::Haproxy | Self::HaproxyNext => group != Group::Udp,
             // hitch has no routes, and its log is not one line for each connection.
             Self::Hitch => group == Group::Terminate && logging == Logging::Off,
             // nginx 1.22 has one server per port in a stream.
             Self::Nginx => group != Group::Hosts,
             Self::Sozu => matches!(group, Group::Http | Group::Https | Group::Routes),
             // Challenges are looked at by server name.
-            Self::OursChallenged => !matches!(group, Group::Http | Group::Routes),
-            _ => true,
+            Self::OursChallenged => matches!(
+                group,
+                Group::Passthrough | Group::Terminate | Group::Hosts | Group::Https
+            ),
+            Self::Ours | Self::OursDefault | Self::Envoy => true,
         }
     }
 
@@ -238,8 +276,10 @@ impl Peer {
         if self == Self::Direct {
             let listen = match scenario.role {
                 Role::Passthrough => scenario.ports.raw,
-                Role::Terminate => scenario.ports.plain,
-                Role::Http | Role::Https => scenario.web,
+                Role::Terminate | Role::Tcp => scenario.ports.plain,
+                Role::Http | Role::Https | Role::Retries => scenario.web,
+                Role::Udp => scenario.ports.datagrams,
+                Role::Grpc => scenario.ports.grpc,
             };
             return Ok(Running {
                 listen,
@@ -247,7 +287,12 @@ impl Peer {
             });
         }
         std::fs::create_dir_all(scenario.folder)?;
-        let listen = free_address()?;
+        // In the family of addresses that the backends have.
+        let any = SocketAddr::new(scenario.web.ip(), 0);
+        let listen = match scenario.role {
+            Role::Udp => UdpSocket::bind(any)?.local_addr()?,
+            _ => TcpListener::bind(any)?.local_addr()?,
+        };
         let haproxy = |binary: &Path, splice| haproxy::command(binary, scenario, listen, splice);
         let ours = |as_it_comes, challenges| {
             ours::command(&binaries.ours, scenario, listen, as_it_comes, challenges)
@@ -284,7 +329,11 @@ impl Peer {
                 bail!("it ended: {status}");
             }
             // Looked up rather than tried: a connection would be the proxy's first work.
-            Ok(is_listening(listen).then_some(()))
+            let up = match scenario.role {
+                Role::Udp => is_bound(listen),
+                _ => is_listening(listen),
+            };
+            Ok(up.then_some(()))
         });
         if let Err(error) = up {
             let text = std::fs::read_to_string(&log).unwrap_or_default();
@@ -305,8 +354,17 @@ pub(crate) fn free_address() -> Result<SocketAddr> {
 
 /// Whether `/proc/net` shows a listening socket on the port.
 pub(crate) fn is_listening(address: SocketAddr) -> bool {
+    has_socket(address, ["/proc/net/tcp", "/proc/net/tcp6"], "0A")
+}
+
+/// The same of a socket of datagrams that is connected to nobody.
+fn is_bound(address: SocketAddr) -> bool {
+    has_socket(address, ["/proc/net/udp", "/proc/net/udp6"], "07")
+}
+
+fn has_socket(address: SocketAddr, tables: [&str; 2], wanted_state: &str) -> bool {
     let wanted = format!(":{:04X}", address.port());
-    ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|table| {
+    tables.iter().any(|table| {
         std::fs::read_to_string(table)
             .unwrap_or_default()
             .lines()
@@ -316,7 +374,7 @@ pub(crate) fn is_listening(address: SocketAddr) -> bool {
                     words.next().unwrap_or_default(),
                     words.nth(1).unwrap_or_default(),
                 );
-                state == "0A" && local.ends_with(&wanted)
+                state == wanted_state && local.ends_with(&wanted)
             })
     })
 }

@@ -3,11 +3,12 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use clap::Args;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::TcpStream;
@@ -44,15 +45,23 @@ pub(crate) struct Listening {
     pub(crate) listen: SocketAddr,
 }
 
+/// Options of the web server.
+#[derive(Args, Debug)]
+pub(crate) struct WebArgs {
+    /// Where to listen.
+    #[arg(long, default_value = "127.0.0.1")]
+    loopback: IpAddr,
+}
+
 /// Serves until standard input closes.
-pub(crate) fn run() -> Result<()> {
+pub(crate) fn run(args: &WebArgs) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
     let ended = crate::stdin_closed();
     let file = Arc::new(file()?);
     runtime.block_on(async move {
-        let listener = listen()?;
+        let listener = listen(args.loopback)?;
         let listening = Listening {
             listen: listener.local_addr()?,
         };

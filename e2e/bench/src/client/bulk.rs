@@ -113,6 +113,10 @@ fn open(args: &ClientArgs, command: Command) -> Result<(TcpStream, Option<Client
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(Duration::from_secs(args.limit)))?;
     stream.set_write_timeout(Some(Duration::from_secs(args.limit)))?;
+    if args.plain {
+        stream.write_all(&command.encode())?;
+        return Ok((stream, None));
+    }
     let config = tls::client_config(args.groups, false)?;
     if !args.tls {
         stream.write_all(&wire::hello(&config, &args.name, command)?)?;

@@ -23,7 +23,7 @@ use crate::web::{BINARY, FROM_CLIENT, FROM_SERVER, PAYLOAD};
 use crate::wire::{self, Command, MESSAGE};
 
 /// Share of the time that passes before anything counts.
-const WARM_UP: f64 = 0.1;
+pub(super) const WARM_UP: f64 = 0.1;
 /// Longest time that the last answers may take.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -243,7 +243,9 @@ impl Lane {
             session = Some(new);
         }
         let first = match kind {
-            Kind::Message if args.tls => Some((Command::Echo.encode().to_vec(), kind)),
+            Kind::Message if args.tls || args.plain => {
+                Some((Command::Echo.encode().to_vec(), kind))
+            }
             Kind::Message => {
                 let hello = wire::hello(config, &args.name, Command::Echo)?;
                 Some((hello, kind))
@@ -368,12 +370,12 @@ fn socket_message() -> Vec<u8> {
     message
 }
 
-fn microseconds(time: Duration) -> f64 {
+pub(super) fn microseconds(time: Duration) -> f64 {
     time.as_secs_f64() * 1e6
 }
 
 /// Of sorted figures; 0 of none.
-fn percentile(sorted: &[f64], share: usize) -> f64 {
+pub(super) fn percentile(sorted: &[f64], share: usize) -> f64 {
     let index = sorted.len() * share / 100;
     sorted
         .get(index.min(sorted.len().saturating_sub(1)))

@@ -2,14 +2,14 @@
 
 use anyhow::{Result, bail};
 
-use super::{Bench, Place, REQUEST_CONNECTIONS, Work, options};
+use super::{Bench, Place, REQUEST_CONNECTIONS, Work, with_options};
 use crate::h2load::{Requests, Version};
 use crate::metric::{Group, Load};
 use crate::peers::Peer;
 use crate::tls;
 
 /// Connections of HTTP/2, and streams on each.
-const HTTP2: (usize, usize) = (16, 8);
+pub(super) const HTTP2: (usize, usize) = (16, 8);
 /// Connections of bodies of 10 MB, with one request at a time on each.
 const BODIES: usize = 4;
 /// What a browser sends, with a cookie that makes the head 700 bytes long in HTTP/1.1.
@@ -112,8 +112,7 @@ impl Bench {
             REQUEST_CONNECTIONS.to_string(),
             self.plan.sizes.seconds.to_string(),
         );
-        let own = ["paced", "socket", &connections, &seconds].map(str::to_owned);
-        Work::Client([options(group), own.to_vec()].concat())
+        with_options(group, &["paced", "socket", &connections, &seconds])
     }
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use super::{Bench, Place, Work, options, role, settle};
+use super::{Bench, Place, role, settle, with_options};
 use crate::client::Outcome;
 use crate::metric::{Figure, Load};
 use crate::peers::{Peer, Role};
@@ -22,8 +22,7 @@ impl Bench {
             Peer::HaproxySplice | Peer::HaproxyNextSplice => self.plan.sizes.idle / 4 * 3,
             _ => self.plan.sizes.idle,
         };
-        let own = ["idle".to_owned(), count.to_string()];
-        let work = Work::Client([options(place.group), own.to_vec()].concat());
+        let work = with_options(place.group, &["idle", &count.to_string()]);
         let mut client = self.client(&running, &work)?;
         let outcome: Outcome = client.line().map_err(|error| self.client_said(error))?;
         settle(Some(pid));
@@ -36,9 +35,9 @@ impl Bench {
         );
         let sockets = after.sockets.saturating_sub(before.sockets);
         let each = match role(place.group) {
-            Role::Passthrough | Role::Terminate => 2,
+            Role::Passthrough | Role::Terminate | Role::Tcp => 2,
             // The backends' connections are in a pool.
-            Role::Http | Role::Https => 1,
+            _ => 1,
         };
         ensure!(
             sockets >= each * count as u64,

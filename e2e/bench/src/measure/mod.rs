@@ -1,6 +1,8 @@
 //! The run: rounds over the peers, each figure taken from the proxy's own CPU clock and memory, and
 //! thrown away when others used the machine meanwhile.
 
+mod calls;
+mod datagrams;
 mod http;
 mod idle;
 mod paced;
@@ -9,7 +11,7 @@ mod syscalls;
 
 use std::fmt;
 use std::fs;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::process::Command;
 use std::thread;
@@ -134,6 +136,8 @@ pub(crate) struct Plan {
     pub(crate) syscalls: bool,
     /// Peers' binaries.
     pub(crate) binaries: Binaries,
+    /// Where proxies and backends listen.
+    pub(crate) loopback: IpAddr,
     /// Cores, of which the proxy has the first and the load the last.
     pub(crate) cores: Vec<usize>,
     /// Seconds a single load may take.
@@ -214,11 +218,13 @@ impl Bench {
         let mut command = Command::new(std::env::current_exe()?);
         command.arg("backend").arg("--certificate").arg(certificate);
         command.arg("--key").arg(key).arg("--data").arg(data);
+        let loopback = ["--loopback".to_owned(), plan.loopback.to_string()];
+        command.args(&loopback);
         let log = folder.0.join("backend.log");
         let mut backend = Guarded::start(command, "the backend", load_core, &log, true)?;
         let ports = backend.line()?;
         let mut command = Command::new(std::env::current_exe()?);
-        command.arg("web");
+        command.arg("web").args(&loopback);
         let log = folder.0.join("web.log");
         let mut server = Guarded::start(command, "the web server", load_core, &log, true)?;
         let listening: web::Listening = server.line()?;
@@ -283,10 +289,13 @@ impl Bench {
                 );
                 let result = match (pass, group) {
                     (Pass::Paced, _) => self.paced(place),
-                    (Pass::Busy, Group::Passthrough) => self.passthrough(place),
+                    (Pass::Busy, Group::Passthrough | Group::Tcp) => self.passthrough(place),
                     (Pass::Busy, Group::Terminate) => self.terminate(place),
                     (Pass::Busy, Group::Http | Group::Https) => self.http(place),
                     (Pass::Busy, Group::Hosts | Group::Routes) => self.many(place),
+                    (Pass::Busy, Group::Udp) => self.udp(place),
+                    (Pass::Busy, Group::Grpc) => self.grpc(place),
+                    (Pass::Busy, Group::Retries) => self.retries(place),
                 };
                 if child::stopped() {
                     return;
@@ -339,11 +348,12 @@ impl Bench {
             Group::Http | Group::Https | Group::Routes => {
                 Work::Requests(self.requests(group, Load::Http1)?)
             }
-            Group::Passthrough => client(["bulk", "down", "1", "6000000000"]),
-            Group::Terminate | Group::Hosts => {
-                let host = tls::host(0);
-                client(["--tls", "--name", &host, "bulk", "down", "1", "6000000000"])
+            Group::Passthrough | Group::Terminate | Group::Hosts | Group::Tcp => {
+                with_options(group, &["bulk", "down", "1", "6000000000"])
             }
+            Group::Udp => self.messages(group, None),
+            Group::Grpc => with_options(group, &["calls", "unary", "16", "8", "10"]),
+            Group::Retries => self.failing(100, 10.0),
         };
         let command = self.command(&running, &work)?;
         let words = std::iter::once(command.get_program()).chain(command.get_args());
@@ -414,34 +424,42 @@ impl Bench {
     /// A right answer for the first and the last host, over TLS that is verified where there is TLS; retried, since
     /// a proxy may bind before it is configured.
     fn check(&self, running: &Running, group: Group, hosts: usize, paths: usize) -> Result<()> {
-        let names = match role(group) {
-            Role::Passthrough => vec![tls::TLS_HOST.to_owned()],
-            Role::Terminate | Role::Http | Role::Https => vec![tls::host(0), tls::host(hosts - 1)],
+        let (paths, root) = (paths.to_string(), self.root.display().to_string());
+        let check = ["check", "--root", &root];
+        let of = |host: &str, options: &[&str]| {
+            let name = ["--name", host];
+            let words = name.iter().chain(options).chain(&check);
+            Work::Client(words.map(|word| (*word).to_owned()).collect())
         };
-        let mut options: Vec<String> = match role(group) {
-            Role::Http => vec!["--http".to_owned()],
-            Role::Https => vec!["--http".to_owned(), "--tls".to_owned()],
-            Role::Passthrough | Role::Terminate => Vec::new(),
+        let (first, last) = (tls::host(0), tls::host(hosts - 1));
+        let works = match role(group) {
+            Role::Passthrough => vec![of(tls::TLS_HOST, &[])],
+            Role::Tcp => vec![of(&first, &["--plain"])],
+            Role::Terminate => vec![of(&first, &[]), of(&last, &[])],
+            Role::Http => [first, last]
+                .map(|host| of(&host, &["--http", "--paths", &paths]))
+                .to_vec(),
+            Role::Https => [first, last]
+                .map(|host| of(&host, &["--http", "--tls"]))
+                .to_vec(),
+            Role::Udp => vec![with_options(
+                group,
+                &["datagrams", "64", "1", "1", "--once"],
+            )],
+            Role::Grpc => vec![with_options(group, &["calls", "stream", "1", "1", "0"])],
+            Role::Retries => vec![self.failing(1, 0.0)],
         };
-        if paths > 1 {
-            options.extend(["--paths".to_owned(), paths.to_string()]);
-        }
-        let root = self.root.display().to_string();
-        for name in names {
-            let own = ["--name", &name, "check", "--root", &root].map(str::to_owned);
-            let work = Work::Client([options.clone(), own.to_vec()].concat());
+        for work in works {
             let mut last = None;
-            child::poll(
-                Duration::from_mins(1),
-                &format!("a right answer for {name}"),
-                || match self.load(running, &work) {
+            child::poll(Duration::from_mins(1), "a right answer", || {
+                match self.load(running, &work) {
                     Ok(_) => Ok(Some(())),
                     Err(error) => {
                         last = Some(error);
                         Ok(None)
                     }
-                },
-            )
+                }
+            })
             .map_err(|error| match last.take() {
                 Some(last) => error.context(format!("{last:#}")),
                 None => error,
@@ -559,7 +577,7 @@ impl Bench {
         let (_, scale) = place.group.unit(load).time();
         let time = |time: Duration| time.as_secs_f64() * scale / units;
         let mut figures = vec![(Figure::Softirq, time(cost.softirq))];
-        if !load.is_paced() {
+        if load.figures().contains(&Figure::Rate) {
             figures.push((Figure::Rate, units / cost.outcome.seconds));
         }
         if place.peer != Peer::Direct {
@@ -589,6 +607,10 @@ fn role(group: Group) -> Role {
         Group::Terminate | Group::Hosts => Role::Terminate,
         Group::Http | Group::Routes => Role::Http,
         Group::Https => Role::Https,
+        Group::Tcp => Role::Tcp,
+        Group::Udp => Role::Udp,
+        Group::Grpc => Role::Grpc,
+        Group::Retries => Role::Retries,
     }
 }
 
@@ -596,7 +618,9 @@ fn role(group: Group) -> Role {
 fn options(group: Group) -> Vec<String> {
     let host = tls::host(0);
     let words: &[&str] = match role(group) {
-        Role::Passthrough => &[],
+        Role::Passthrough | Role::Udp => &[],
+        Role::Tcp => &["--plain"],
+        Role::Grpc | Role::Retries => &["--name", &host],
         Role::Terminate => &["--tls", "--name", &host],
         Role::Http => &["--http", "--name", &host],
         Role::Https => &["--http", "--tls", "--name", &host],
@@ -604,9 +628,10 @@ fn options(group: Group) -> Vec<String> {
     words.iter().map(|word| (*word).to_owned()).collect()
 }
 
-/// Work of our own client.
-fn client<const N: usize>(args: [&str; N]) -> Work {
-    Work::Client(args.map(str::to_owned).to_vec())
+/// Work of our own client with the one host of a group.
+fn with_options(group: Group, own: &[&str]) -> Work {
+    let own = own.iter().map(|word| (*word).to_owned());
+    Work::Client(options(group).into_iter().chain(own).collect())
 }
 
 /// Waits until the proxy has done what the load left to do: two looks in a row without work, at most

@@ -2,7 +2,8 @@
 
 use anyhow::{Context, Result};
 
-use super::{Bench, MESSAGE_CONNECTIONS, Place, REQUEST_CONNECTIONS, Work, options, role};
+use super::datagrams::DIRECTIONS;
+use super::{Bench, MESSAGE_CONNECTIONS, Place, REQUEST_CONNECTIONS, Work, role, with_options};
 use crate::metric::{Figure, Group, Load};
 use crate::peers::{Role, Running};
 
@@ -14,7 +15,8 @@ impl Bench {
             .any(|(load, _)| self.wants(place.group, *load));
         if paced || self.wants(place.group, Load::Messages) {
             let cost = self.cost(running, &self.messages(place.group, None))?;
-            self.record(place, Load::Messages, &cost, cost.outcome.answered as f64)?;
+            let units = cost.outcome.answered as f64 * units_each(place.group);
+            self.record(place, Load::Messages, &cost, units)?;
         }
         Ok(())
     }
@@ -33,17 +35,26 @@ impl Bench {
             if !self.wants(place.group, load) {
                 continue;
             }
-            let rate = format!("{:.0}", slowest * share);
+            let each = units_each(place.group);
+            let rate = format!("{:.0}", slowest * share / each);
             let work = self.messages(place.group, Some(&rate));
             match self.cost(&running, &work) {
                 Ok(cost) => {
-                    self.record(place, load, &cost, cost.outcome.answered as f64)?;
-                    let figures = [
-                        (Figure::P50, cost.outcome.p50),
-                        (Figure::P99, cost.outcome.p99),
-                        (Figure::Offered, slowest * share),
-                        (Figure::Late, cost.outcome.late),
+                    let outcome = &cost.outcome;
+                    self.record(place, load, &cost, outcome.answered as f64 * each)?;
+                    let mut figures = vec![
+                        (Figure::P50, outcome.p50),
+                        (Figure::P99, outcome.p99),
+                        (Figure::Late, outcome.late),
                     ];
+                    if place.group == Group::Udp {
+                        // Its client leaves out what it is too late for.
+                        let begun = (outcome.answered + outcome.lost) as f64 * each;
+                        figures.push((Figure::Offered, begun / outcome.seconds));
+                        figures.push((Figure::Lost, outcome.lost_percent()));
+                    } else {
+                        figures.push((Figure::Offered, slowest * share));
+                    }
                     self.add(place, load, cost.foreign, &figures);
                 }
                 // What a peer does not carry in the end says something of the others' rates, too.
@@ -55,16 +66,26 @@ impl Bench {
 
     /// Messages there and back in a group's own protocol.
     pub(super) fn messages(&self, group: Group, rate: Option<&str>) -> Work {
+        let at_rate = rate.map(|rate| ["--rate", rate]);
+        let at_rate: &[&str] = match &at_rate {
+            Some(words) => words,
+            None => &[],
+        };
         let (kind, connections) = match role(group) {
-            Role::Passthrough | Role::Terminate => ("message", MESSAGE_CONNECTIONS),
-            Role::Http | Role::Https => ("request", REQUEST_CONNECTIONS),
+            Role::Udp => return self.datagram_messages(at_rate),
+            Role::Passthrough | Role::Terminate | Role::Tcp => ("message", MESSAGE_CONNECTIONS),
+            _ => ("request", REQUEST_CONNECTIONS),
         };
         let seconds = self.plan.sizes.seconds.to_string();
-        let mut args = options(group);
-        args.extend(["paced", kind, &connections.to_string(), &seconds].map(str::to_owned));
-        if let Some(rate) = rate {
-            args.extend(["--rate", rate].map(str::to_owned));
-        }
-        Work::Client(args)
+        let own = ["paced", kind, &connections.to_string(), &seconds];
+        with_options(group, &[&own[..], at_rate].concat())
+    }
+}
+
+/// Units of a group's messages in one that came back.
+fn units_each(group: Group) -> f64 {
+    match group {
+        Group::Udp => DIRECTIONS,
+        _ => 1.0,
     }
 }

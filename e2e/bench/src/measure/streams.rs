@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 
-use super::{Bench, CONCURRENCY, Cost, Place, Work, options};
+use super::{Bench, CONCURRENCY, Cost, Place, Work, with_options};
 use crate::metric::{Figure, Group, Load};
 use crate::peers::{Peer, Running};
 use crate::proc::{self, Memory};
@@ -78,11 +78,9 @@ impl Bench {
         count: usize,
         more: &[&str],
     ) -> Result<Cost> {
-        let mut args = options(group);
-        args.extend(more.iter().map(|word| (*word).to_owned()));
-        args.extend(["connect".to_owned(), count.to_string()]);
-        args.push(CONCURRENCY.to_string());
-        let cost = self.cost(running, &Work::Client(args))?;
+        let [count, at_once] = [count, CONCURRENCY].map(|number| number.to_string());
+        let own = [more, &["connect", &count, &at_once]].concat();
+        let cost = self.cost(running, &with_options(group, &own))?;
         // The tickets of a resuming client come from full handshakes before the clock of the client,
         // but within that of the proxy: too few to matter.
         ensure!(cost.outcome.connections > 0, "no connection was made");
@@ -103,16 +101,9 @@ impl Bench {
             }
             // Both directions of one connection share the bytes, as connections do.
             let connections = if direction == "both" { 1 } else { share };
-            let each = self.plan.sizes.bulk / share;
-            let own = [
-                "bulk",
-                direction,
-                &connections.to_string(),
-                &each.to_string(),
-            ];
-            let own: Vec<String> = own.map(str::to_owned).to_vec();
-            let work = Work::Client([options(place.group), own].concat());
-            let cost = self.cost(running, &work)?;
+            let each = (self.plan.sizes.bulk / share).to_string();
+            let own = ["bulk", direction, &connections.to_string(), &each];
+            let cost = self.cost(running, &with_options(place.group, &own))?;
             self.record(place, load, &cost, cost.outcome.bytes as f64 / 1e9)?;
         }
         Ok(())

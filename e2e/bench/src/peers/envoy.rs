@@ -8,8 +8,11 @@ use std::process::Command;
 use anyhow::Result;
 use serde_json::{Value, json};
 
-use super::{Role, Scenario};
+use super::{RETRIES, Role, Scenario};
 use crate::tls::Leaf;
+
+/// The cluster behind the roles that speak HTTP.
+const WEB: &str = "web";
 
 pub(super) fn command(
     binary: &Path,
@@ -53,32 +56,43 @@ pub(super) fn command(
                 chain
             })
             .collect(),
-        Role::Http => vec![json!({ "filters": [http_proxy(scenario)] })],
+        Role::Http | Role::Grpc | Role::Retries => {
+            vec![json!({ "filters": [http_proxy(scenario)] })]
+        }
+        Role::Tcp => vec![json!({ "filters": [tcp_proxy(scenario, scenario.behind_port())] })],
+        Role::Udp => Vec::new(),
     };
-    let inspector = match scenario.role {
-        Role::Http => json!([]),
-        _ => json!([{
+    let filters = match scenario.role {
+        Role::Passthrough | Role::Terminate | Role::Https => json!([{
             "name": "envoy.filters.listener.tls_inspector",
             "typed_config": {
                 "@type": "type.googleapis.com/envoy.extensions.filters.listener.tls_inspector.v3.TlsInspector",
             },
         }]),
+        Role::Udp => json!([udp_proxy(scenario)]),
+        _ => json!([]),
     };
     let ports = &scenario.ports;
-    let clusters: Vec<Value> = [ports.raw, ports.plain, ports.tls, scenario.web]
+    let backends = match scenario.role {
+        Role::Udp => vec![ports.datagrams],
+        _ => vec![ports.raw, ports.plain, ports.tls],
+    };
+    let mut clusters: Vec<Value> = backends
         .into_iter()
-        .map(cluster)
+        .map(|backend| cluster(&name(backend), &[backend]))
         .collect();
+    clusters.push(web_cluster(scenario));
+    let mut listener = json!({
+        "name": "l",
+        "address": address(listen),
+        "listener_filters": filters,
+        "filter_chains": chains,
+    });
+    if scenario.role == Role::Udp {
+        listener["address"]["socket_address"]["protocol"] = json!("UDP");
+    }
     let config = json!({
-        "static_resources": {
-            "listeners": [{
-                "name": "l",
-                "address": address(listen),
-                "listener_filters": inspector,
-                "filter_chains": chains,
-            }],
-            "clusters": clusters,
-        },
+        "static_resources": { "listeners": [listener], "clusters": clusters },
     });
     let file = scenario.folder.join("envoy.json");
     fs::write(&file, serde_json::to_vec(&config)?)?;
@@ -112,10 +126,12 @@ fn http_proxy(scenario: &Scenario<'_>) -> Value {
                 .prefixes()
                 .iter()
                 .map(|prefix| {
-                    json!({
-                        "match": { "prefix": prefix },
-                        "route": { "cluster": name(scenario.web), "timeout": "0s" },
-                    })
+                    let mut route = json!({ "cluster": WEB, "timeout": "0s" });
+                    if scenario.role == Role::Retries {
+                        route["retry_policy"] =
+                            json!({ "retry_on": "5xx", "num_retries": RETRIES });
+                    }
+                    json!({ "match": { "prefix": prefix }, "route": route })
                 })
                 .collect();
             json!({ "name": host, "domains": [host], "routes": routes })
@@ -176,17 +192,54 @@ fn tcp_proxy(scenario: &Scenario<'_>, backend: SocketAddr) -> Value {
     })
 }
 
-fn cluster(backend: SocketAddr) -> Value {
-    let many = 1_000_000;
+/// Sessions go to the one backend, whoever their client is.
+fn udp_proxy(scenario: &Scenario<'_>) -> Value {
     json!({
-        "name": name(backend),
+        "name": "envoy.filters.udp_listener.udp_proxy",
+        "typed_config": {
+            "@type": "type.googleapis.com/envoy.extensions.filters.udp.udp_proxy.v3.UdpProxyConfig",
+            "stat_prefix": "u",
+            "access_log": access_log(scenario),
+            "matcher": { "on_no_match": { "action": {
+                "name": "route",
+                "typed_config": {
+                    "@type": "type.googleapis.com/envoy.extensions.filters.udp.udp_proxy.v3.Route",
+                    "cluster": name(scenario.behind_port()),
+                },
+            } } },
+        },
+    })
+}
+
+/// What the roles that speak HTTP route to.
+fn web_cluster(scenario: &Scenario<'_>) -> Value {
+    let mut web = cluster(WEB, &scenario.endpoints());
+    if scenario.role == Role::Grpc {
+        web["typed_extension_protocol_options"] = json!({
+            "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
+                "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
+                "explicit_http_config": { "http2_protocol_options": {} },
+            },
+        });
+    }
+    web
+}
+
+/// Retries under way are limited as they are by default.
+fn cluster(name: &str, backends: &[SocketAddr]) -> Value {
+    let many = 1_000_000;
+    let endpoints = backends
+        .iter()
+        .map(|backend| json!({ "endpoint": { "address": address(*backend) } }));
+    json!({
+        "name": name,
         "type": "STATIC",
         "circuit_breakers": { "thresholds": [{
             "max_connections": many, "max_pending_requests": many, "max_requests": many,
         }] },
         "load_assignment": {
-            "cluster_name": name(backend),
-            "endpoints": [{ "lb_endpoints": [{ "endpoint": { "address": address(backend) } }] }],
+            "cluster_name": name,
+            "endpoints": [{ "lb_endpoints": endpoints.collect::<Vec<_>>() }],
         },
     })
 }

@@ -6,9 +6,9 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 
-use super::{Role, Scenario};
+use super::{RETRIES, Role, Scenario};
 
 pub(super) fn command(
     binary: &Path,
@@ -28,13 +28,27 @@ pub(super) fn command(
     }
     match scenario.role {
         Role::Passthrough | Role::Terminate => streams(&mut text, scenario, listen)?,
-        Role::Http | Role::Https => http(&mut text, scenario, listen)?,
+        Role::Tcp => port(&mut text, scenario, listen)?,
+        Role::Http | Role::Https | Role::Grpc | Role::Retries => {
+            http(&mut text, scenario, listen)?;
+        }
+        Role::Udp => bail!("HAProxy passes no datagrams"),
     }
     let file = scenario.folder.join("haproxy.cfg");
     fs::write(&file, text)?;
     let mut command = Command::new(binary);
     command.arg("-db").arg("-f").arg(file);
     Ok(command)
+}
+
+fn port(text: &mut String, scenario: &Scenario<'_>, listen: SocketAddr) -> Result<()> {
+    text.push_str("  mode tcp\n");
+    if scenario.logs() {
+        text.push_str("  log global\n  option tcplog\n");
+    }
+    let backend = scenario.behind_port();
+    write!(text, "listen f\n  bind {listen}\n  server s {backend}\n")?;
+    Ok(())
 }
 
 fn streams(text: &mut String, scenario: &Scenario<'_>, listen: SocketAddr) -> Result<()> {
@@ -91,8 +105,12 @@ fn http(text: &mut String, scenario: &Scenario<'_>, listen: SocketAddr) -> Resul
             format!("{} alpn h2,http/1.1", certificates(scenario)?),
             "https",
         ),
+        Role::Grpc => (" proto h2".to_owned(), "http"),
         _ => (String::new(), "http"),
     };
+    if scenario.role == Role::Retries {
+        write!(text, "  retries {RETRIES}\n  retry-on 503\n")?;
+    }
     write!(
         text,
         "frontend f\n  bind {listen}{bind}\n  \
@@ -103,10 +121,16 @@ fn http(text: &mut String, scenario: &Scenario<'_>, listen: SocketAddr) -> Resul
          http-request set-header x-forwarded-port %[dst_port]\n  \
          http-request set-header x-request-id %[uuid()]\n  \
          http-request set-header cdn-loop bench\n  \
-         use_backend %[base,map_beg({})]\nbackend web\n  server s {}\n",
-        map_file.display(),
-        scenario.web
+         use_backend %[base,map_beg({})]\nbackend web\n",
+        map_file.display()
     )?;
+    let protocol = match scenario.role {
+        Role::Grpc => " proto h2",
+        _ => "",
+    };
+    for (number, endpoint) in scenario.endpoints().into_iter().enumerate() {
+        writeln!(text, "  server s{number} {endpoint}{protocol}")?;
+    }
     Ok(())
 }
 

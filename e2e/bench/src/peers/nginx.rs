@@ -9,7 +9,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use super::{Role, Scenario};
+use super::{RETRIES, Role, Scenario};
 
 pub(super) fn command(scenario: &Scenario<'_>, listen: SocketAddr) -> Result<Command> {
     let folder = scenario.folder;
@@ -27,8 +27,12 @@ pub(super) fn command(scenario: &Scenario<'_>, listen: SocketAddr) -> Result<Com
         folder.display(),
     )?;
     match scenario.role {
-        Role::Passthrough | Role::Terminate => stream(&mut text, scenario, listen)?,
-        Role::Http | Role::Https => http(&mut text, scenario, listen)?,
+        Role::Passthrough | Role::Terminate | Role::Tcp | Role::Udp => {
+            stream(&mut text, scenario, listen)?;
+        }
+        Role::Http | Role::Https | Role::Grpc | Role::Retries => {
+            http(&mut text, scenario, listen)?;
+        }
     }
     let file = folder.join("nginx.conf");
     fs::write(&file, text)?;
@@ -54,22 +58,32 @@ fn stream(text: &mut String, scenario: &Scenario<'_>, listen: SocketAddr) -> Res
             scenario.access_log().display()
         )?;
     }
-    if scenario.role == Role::Passthrough {
-        text.push_str("  map $ssl_preread_server_name $backend {\n");
-        for (name, address) in scenario.routes() {
-            writeln!(text, "    {name} {address};")?;
+    let backend = scenario.behind_port();
+    match scenario.role {
+        Role::Passthrough => {
+            text.push_str("  map $ssl_preread_server_name $backend {\n");
+            for (name, address) in scenario.routes() {
+                writeln!(text, "    {name} {address};")?;
+            }
+            write!(
+                text,
+                "  }}\n  server {{ listen {listen}; ssl_preread on; proxy_pass $backend; }}\n}}\n"
+            )?;
         }
-        write!(
+        Role::Tcp => write!(
             text,
-            "  }}\n  server {{ listen {listen}; ssl_preread on; proxy_pass $backend; }}\n}}\n"
-        )?;
-    } else {
-        write!(
+            "  server {{ listen {listen}; proxy_pass {backend}; }}\n}}\n"
+        )?,
+        // A client's datagrams have to come to the same worker each time.
+        Role::Udp => write!(
             text,
-            "  server {{ listen {listen} ssl; {} proxy_pass {}; }}\n}}\n",
-            certificate(scenario)?,
-            scenario.ports.plain
-        )?;
+            "  server {{ listen {listen} udp reuseport; proxy_pass {backend}; }}\n}}\n"
+        )?,
+        _ => write!(
+            text,
+            "  server {{ listen {listen} ssl; {} proxy_pass {backend}; }}\n}}\n",
+            certificate(scenario)?
+        )?,
     }
     Ok(())
 }
@@ -80,31 +94,63 @@ fn http(text: &mut String, scenario: &Scenario<'_>, listen: SocketAddr) -> Resul
     } else {
         "off".to_owned()
     };
+    let endpoints: String = scenario
+        .endpoints()
+        .iter()
+        .map(|endpoint| format!("server {endpoint}; "))
+        .collect();
     write!(
         text,
-        "http {{\n  access_log {log};\n  upstream web {{ server {}; keepalive 256; keepalive_requests 1000000000; }}\n  \
+        "http {{\n  access_log {log};\n  upstream web {{ {endpoints}keepalive 256; keepalive_requests 1000000000; }}\n  \
          map $http_upgrade $hop {{ default upgrade; '' ''; }}\n  \
          keepalive_requests 1000000000;\n  keepalive_timeout 1h;\n  server_names_hash_max_size 65536;\n  \
-         client_max_body_size 0;\n  proxy_request_buffering off;\n  proxy_max_temp_file_size 0;\n  \
-         proxy_http_version 1.1;\n  proxy_set_header Connection $hop;\n  proxy_set_header Upgrade $http_upgrade;\n  \
-         proxy_set_header Host $http_host;\n  proxy_set_header X-Real-IP $remote_addr;\n  \
-         proxy_set_header X-Forwarded-For $remote_addr;\n  proxy_set_header X-Forwarded-Proto $scheme;\n  \
-         proxy_set_header X-Forwarded-Host $http_host;\n  proxy_set_header X-Forwarded-Port $server_port;\n  \
-         proxy_set_header X-Request-ID $request_id;\n  proxy_set_header CDN-Loop bench;\n",
-        scenario.web
+         client_max_body_size 0;\n"
     )?;
+    let pass = if scenario.role == Role::Grpc {
+        fields(text, "grpc_set_header")?;
+        "grpc_pass grpc://web"
+    } else {
+        text.push_str(
+            "  proxy_request_buffering off;\n  proxy_max_temp_file_size 0;\n  proxy_http_version 1.1;\n  \
+             proxy_set_header Connection $hop;\n  proxy_set_header Upgrade $http_upgrade;\n",
+        );
+        fields(text, "proxy_set_header")?;
+        "proxy_pass http://web"
+    };
+    if scenario.role == Role::Retries {
+        writeln!(text, "  proxy_next_upstream error timeout http_503;")?;
+        writeln!(text, "  proxy_next_upstream_tries {};", RETRIES + 1)?;
+    }
     let listen = match scenario.role {
         Role::Https => format!("{listen} ssl http2; {}", certificate(scenario)?),
+        Role::Grpc => format!("{listen} http2;"),
         _ => format!("{listen};"),
     };
     for host in scenario.hosts() {
         write!(text, "  server {{ listen {listen} server_name {host};")?;
         for prefix in scenario.prefixes() {
-            write!(text, " location {prefix} {{ proxy_pass http://web; }}")?;
+            write!(text, " location {prefix} {{ {pass}; }}")?;
         }
         text.push_str(" }\n");
     }
     text.push_str("}\n");
+    Ok(())
+}
+
+/// What every peer tells the backend.
+fn fields(text: &mut String, set: &str) -> Result<()> {
+    for (name, value) in [
+        ("Host", "$http_host"),
+        ("X-Real-IP", "$remote_addr"),
+        ("X-Forwarded-For", "$remote_addr"),
+        ("X-Forwarded-Proto", "$scheme"),
+        ("X-Forwarded-Host", "$http_host"),
+        ("X-Forwarded-Port", "$server_port"),
+        ("X-Request-ID", "$request_id"),
+        ("CDN-Loop", "bench"),
+    ] {
+        writeln!(text, "  {set} {name} {value};")?;
+    }
     Ok(())
 }
 

@@ -9,14 +9,16 @@ use std::process::Command;
 use anyhow::Result;
 use rcgen::{CertificateParams, CustomExtension, KeyPair};
 use vestibule_stream::proto::{
-    Attachment, Backend, Bind, Certificate, Challenge, Endpoint, HttpBackend, HttpListener,
-    HttpMatch, HttpRoute, HttpRule, Listener, RouteHostname, TlsAlpn01, TlsListener,
-    TlsPassthrough, TlsRoute, TlsTerminate, Transport, WeightedBackend, challenge, http_match,
-    listener, resource, tls_listener,
+    Attachment, Backend, Bind, Certificate, Challenge, Endpoint, GrpcMethod, HttpBackend,
+    HttpListener, HttpMatch, HttpRetry, HttpRoute, HttpRule, Listener, RouteHostname, TcpListener,
+    TcpRoute, TlsAlpn01, TlsListener, TlsPassthrough, TlsRoute, TlsTerminate, Transport,
+    UdpListener, WeightedBackend, challenge, grpc_method, http_match, listener, resource,
+    tls_listener,
 };
 use vestibule_stream::{Batch, Generation, Resource, recording};
 
-use super::{Role, Scenario};
+use super::{RETRIES, Role, Scenario};
+use crate::grpc::SERVICE;
 use crate::tls::Leaf;
 
 pub(super) fn command(
@@ -29,7 +31,8 @@ pub(super) fn command(
     let file = scenario.folder.join("recording");
     let mut resources = match scenario.role {
         Role::Passthrough | Role::Terminate => streams(scenario, listen),
-        Role::Http | Role::Https => http(scenario, listen),
+        Role::Tcp | Role::Udp => port(scenario, listen),
+        Role::Http | Role::Https | Role::Grpc | Role::Retries => http(scenario, listen),
     };
     if challenges > 0 {
         let served = scenario.routes().into_iter().map(|(name, _)| name);
@@ -52,6 +55,7 @@ pub(super) fn command(
     command.args(["--admin", "127.0.0.1:0"]);
     // All clients are one source, which has more connections than one is expected to.
     command.args(["--source-connections-per-second", "0"]);
+    command.args(["--source-udp-sessions-per-second", "0"]);
     if !as_it_comes {
         let log = scenario.logs().to_string();
         command.args(["--access-log", &log]);
@@ -65,7 +69,7 @@ pub(super) fn command(
 fn streams(scenario: &Scenario<'_>, listen: SocketAddr) -> Vec<Resource> {
     let mut all: Vec<Resource> = [scenario.ports.raw, scenario.ports.plain, scenario.ports.tls]
         .into_iter()
-        .map(backend)
+        .map(|address| backend(&[address]))
         .collect();
     all.extend(scenario.leaves().iter().map(certificate));
     for (index, (name, backend)) in scenario.routes().into_iter().enumerate() {
@@ -74,15 +78,17 @@ fn streams(scenario: &Scenario<'_>, listen: SocketAddr) -> Vec<Resource> {
             _ => tls_listener::Mode::Terminate(terminate(&name)),
         };
         let protocol = listener::Protocol::Tls(TlsListener { mode: Some(mode) });
-        all.push(listener(index, &name, listen, protocol));
+        all.push(listener(
+            index,
+            &name,
+            bind(listen, Transport::Tcp),
+            protocol,
+        ));
         let route = TlsRoute {
             tenant: tenant(index),
             created: 1_700_000_000,
             attachments: vec![attachment(index, name)],
-            backends: vec![WeightedBackend {
-                backend: backend_name(backend),
-                weight: 1,
-            }],
+            backends: vec![weighted(&[backend])],
         };
         let name = format!("{}/route", tenant(index));
         all.push(resource(name, resource::Resource::TlsRoute(route)));
@@ -90,25 +96,72 @@ fn streams(scenario: &Scenario<'_>, listen: SocketAddr) -> Vec<Resource> {
     all
 }
 
+/// One listener of a port of its own, and its route.
+fn port(scenario: &Scenario<'_>, listen: SocketAddr) -> Vec<Resource> {
+    let behind = [scenario.behind_port()];
+    let route = TcpRoute {
+        tenant: tenant(0),
+        created: 1_700_000_000,
+        listeners: vec![listener_name(0)],
+        backends: vec![weighted(&behind)],
+    };
+    let (transport, protocol, route) = match scenario.role {
+        Role::Udp => (
+            Transport::Udp,
+            listener::Protocol::Udp(UdpListener {}),
+            resource::Resource::UdpRoute(route),
+        ),
+        _ => (
+            Transport::Tcp,
+            listener::Protocol::Tcp(TcpListener {}),
+            resource::Resource::TcpRoute(route),
+        ),
+    };
+    vec![
+        backend(&behind),
+        listener(0, "", bind(listen, transport), protocol),
+        resource(format!("{}/route", tenant(0)), route),
+    ]
+}
+
 /// One listener per hostname, and one route for each path.
 fn http(scenario: &Scenario<'_>, listen: SocketAddr) -> Vec<Resource> {
-    let mut all = vec![backend(scenario.web)];
+    let endpoints = scenario.endpoints();
+    let mut all = vec![backend(&endpoints)];
     all.extend(scenario.leaves().iter().map(certificate));
     for (index, host) in scenario.hosts().enumerate() {
         let terminate = (scenario.role == Role::Https).then(|| terminate(&host));
         let protocol = listener::Protocol::Http(HttpListener { terminate });
-        all.push(listener(index, &host, listen, protocol));
+        all.push(listener(
+            index,
+            &host,
+            bind(listen, Transport::Tcp),
+            protocol,
+        ));
         for (number, prefix) in scenario.prefixes().into_iter().enumerate() {
+            let path = match scenario.role {
+                Role::Grpc => http_match::Path::GrpcMethod(GrpcMethod {
+                    service: Some(grpc_method::Service::ExactService(SERVICE.to_owned())),
+                    method: None,
+                }),
+                _ => http_match::Path::Prefix(prefix),
+            };
+            let retry = HttpRetry {
+                codes: vec![503],
+                attempts: RETRIES,
+                backoff: None,
+            };
             let rule = HttpRule {
                 matches: vec![HttpMatch {
-                    path: Some(http_match::Path::Prefix(prefix)),
+                    path: Some(path),
                     ..Default::default()
                 }],
                 backends: vec![HttpBackend {
-                    backend: backend_name(scenario.web),
+                    backend: backend_name(&endpoints),
                     weight: 1,
                     ..Default::default()
                 }],
+                retry: (scenario.role == Role::Retries).then_some(retry),
                 ..Default::default()
             };
             let route = HttpRoute {
@@ -118,7 +171,11 @@ fn http(scenario: &Scenario<'_>, listen: SocketAddr) -> Vec<Resource> {
                 rules: vec![rule],
             };
             let name = format!("{}/route-{number}", tenant(index));
-            all.push(resource(name, resource::Resource::HttpRoute(route)));
+            let route = match scenario.role {
+                Role::Grpc => resource::Resource::GrpcRoute(route),
+                _ => resource::Resource::HttpRoute(route),
+            };
+            all.push(resource(name, route));
         }
     }
     all
@@ -131,16 +188,26 @@ fn resource(name: String, resource: resource::Resource) -> Resource {
     }
 }
 
-fn backend(address: SocketAddr) -> Resource {
-    let endpoint = Endpoint {
+fn backend(addresses: &[SocketAddr]) -> Resource {
+    let endpoint = |address: &SocketAddr| Endpoint {
         address: address.ip().to_string(),
         port: u32::from(address.port()),
     };
     let backend = Backend {
-        endpoints: vec![endpoint],
+        endpoints: addresses.iter().map(endpoint).collect(),
         ..Default::default()
     };
-    resource(backend_name(address), resource::Resource::Backend(backend))
+    resource(
+        backend_name(addresses),
+        resource::Resource::Backend(backend),
+    )
+}
+
+fn weighted(addresses: &[SocketAddr]) -> WeightedBackend {
+    WeightedBackend {
+        backend: backend_name(addresses),
+        weight: 1,
+    }
 }
 
 fn certificate(leaf: &Leaf) -> Resource {
@@ -161,15 +228,10 @@ fn terminate(host: &str) -> TlsTerminate {
     }
 }
 
-fn listener(
-    index: usize,
-    host: &str,
-    listen: SocketAddr,
-    protocol: listener::Protocol,
-) -> Resource {
+fn listener(index: usize, host: &str, bind: Bind, protocol: listener::Protocol) -> Resource {
     let listener = Listener {
         gateway: "infra/gateway".to_owned(),
-        bind: Some(bind(listen)),
+        bind: Some(bind),
         hostname: host.to_owned(),
         tenant: tenant(index),
         protocol: Some(protocol),
@@ -209,7 +271,7 @@ fn challenge(name: &str, listen: SocketAddr) -> Result<Resource> {
     };
     let challenge = Challenge {
         gateway: "infra/gateway".to_owned(),
-        bind: Some(bind(listen)),
+        bind: Some(bind(listen, Transport::Tcp)),
         hostname: name.to_owned(),
         tenant: "tenant-0".to_owned(),
         answer: Some(challenge::Answer::TlsAlpn01(answer)),
@@ -220,16 +282,18 @@ fn challenge(name: &str, listen: SocketAddr) -> Result<Resource> {
     })
 }
 
-fn bind(listen: SocketAddr) -> Bind {
+fn bind(listen: SocketAddr, transport: Transport) -> Bind {
     Bind {
         address: listen.ip().to_string(),
         port: u32::from(listen.port()),
-        transport: Transport::Tcp.into(),
+        transport: transport.into(),
     }
 }
 
-fn backend_name(backend: SocketAddr) -> String {
-    format!("bench/backend:{}", backend.port())
+/// By the first endpoint.
+fn backend_name(addresses: &[SocketAddr]) -> String {
+    let port = addresses.first().map_or(0, SocketAddr::port);
+    format!("bench/backend:{port}")
 }
 
 fn certificate_name(host: &str) -> String {
