@@ -1,5 +1,5 @@
-//! Owns listening sockets: opening one per worker on a bind, closing those of TCP without a reset, and hosts
-//! without IPv6.
+//! Owns listening sockets: it opens one per worker on each bind, and closes those of TCP without a reset. It also
+//! handles hosts without IPv6.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -19,10 +19,10 @@ use crate::plane::DataPlane;
 use crate::table::Snapshot;
 use crate::{keepalive, udp};
 
-/// Connections that the kernel queues per socket until they are accepted.
+/// How many connections the kernel queues per socket until they are accepted.
 pub(crate) const BACKLOG: u16 = 4096;
-/// How long who has begun to connect may take to finish, once nobody else may begin: a round trip
-/// around the world.
+/// How long clients that have begun to connect have to finish, after new ones are dropped. It is enough for a round
+/// trip around the world.
 pub(crate) const SETTLE: Duration = Duration::from_millis(500);
 
 /// The listening sockets of one bind, one per worker, until each has taken its own.
@@ -43,15 +43,15 @@ impl Listening {
     }
 }
 
-/// What is listened on. An entry that is closed and opened anew is another entry.
+/// The binds that are open. A bind that is closed and opened again has another `Arc`.
 pub(crate) type Binds = BTreeMap<BindKey, Arc<Listening>>;
 
-/// Opens and closes the sockets of a data plane; every clone the same ones.
+/// Opens and closes the sockets of a data plane. Clones share the same sockets.
 #[derive(Clone)]
 pub struct Sockets {
     plane: Arc<DataPlane>,
     binds: watch::Sender<Binds>,
-    /// Binds that this process had: a socket of its own may still be closing.
+    /// Binds that this process had before. A socket of its own may still be closing there.
     ours: Arc<Mutex<BTreeSet<BindKey>>>,
     workers: usize,
 }
@@ -66,7 +66,7 @@ impl Sockets {
         }
     }
 
-    /// The addresses listened on, by bind. They differ where a bind's port is 0.
+    /// The local addresses by bind. They differ from the bind if its port is 0.
     #[must_use]
     pub fn bound(&self) -> BTreeMap<BindKey, SocketAddr> {
         self.binds
@@ -76,7 +76,7 @@ impl Sockets {
             .collect()
     }
 
-    /// The sockets of this proxy that a bind is among.
+    /// The list of the proxy's own sockets to which a bind belongs.
     fn own(&self, bind: &BindKey) -> &OwnSockets {
         match bind.transport {
             Transport::Tcp => &self.plane.own_sockets,
@@ -93,15 +93,14 @@ impl Sockets {
 }
 
 impl Binder for Sockets {
-    /// Returns once the kernel accepts connections on the bind; the workers take them over from
-    /// there.
+    /// Returns when the kernel accepts connections on the bind. The workers take them from the queue.
     fn open(&mut self, bind: &BindKey) -> io::Result<()> {
         if self.binds.borrow().contains_key(bind) {
             return Ok(());
         }
         if self.ours.lock().insert(*bind) {
-            // Another process may share a port if both say SO_REUSEPORT. Not saying it finds a
-            // second proxy, which would take half of the connections.
+            // With SO_REUSEPORT, two processes can share a port if both set it. A first bind without it fails if a
+            // second proxy is there, which would take half of the connections.
             if let Err(error) = probe(bind) {
                 self.ours.lock().remove(bind);
                 return Err(error);
@@ -133,7 +132,7 @@ impl Binder for Sockets {
     }
 }
 
-/// Whether nobody else has a bind.
+/// Checks that no other process has the bind.
 fn probe(bind: &BindKey) -> io::Result<()> {
     let socket = bind_one(bind.transport, bind.socket_address(), false)?;
     match bind.transport {
@@ -148,13 +147,13 @@ fn open(bind: &BindKey, count: usize, keepalive: Duration) -> io::Result<Listeni
     let mut sockets = Vec::with_capacity(count);
     for _ in 0..count {
         let socket = bind_one(bind.transport, address, true)?;
-        // A port of 0 is chosen once and then shared.
+        // If the port is 0, the kernel chooses one for the first socket, and the others share it.
         let bound = socket.local_addr()?.as_socket();
         address = bound.ok_or_else(|| io::Error::from(io::ErrorKind::AddrNotAvailable))?;
         sockets.push(Some(match bind.transport {
             Transport::Tcp => {
                 socket.listen(BACKLOG.into())?;
-                // Accepted sockets inherit both of these on Linux.
+                // On Linux, accepted sockets inherit both of these settings.
                 socket.set_tcp_nodelay(true)?;
                 keepalive::set_keepalive(&socket, keepalive)?;
                 WorkerSocket::Tcp(socket.into())
@@ -175,7 +174,7 @@ pub(crate) fn listener(address: SocketAddr) -> io::Result<tokio::net::TcpListene
     tokio::net::TcpListener::from_std(socket.into())
 }
 
-/// A socket bound to `address`. `::` takes IPv4 too, and is `0.0.0.0` on a host without IPv6.
+/// A socket that is bound to `address`. `::` accepts IPv4 as well, and becomes `0.0.0.0` on a host without IPv6.
 fn bind_one(transport: Transport, address: SocketAddr, reuse_port: bool) -> io::Result<Socket> {
     let bind = |address| match transport {
         Transport::Tcp => try_bind(address, reuse_port),
@@ -196,7 +195,7 @@ fn try_bind(address: SocketAddr, reuse_port: bool) -> io::Result<Socket> {
     if address.is_ipv6() {
         socket.set_only_v6(address.ip() != Ipv6Addr::UNSPECIFIED)?;
     }
-    // Connections of a former process in TIME_WAIT are no reason to refuse.
+    // Without this, connections of a former process in TIME_WAIT would block the port.
     socket.set_reuse_address(true)?;
     socket.set_reuse_port(reuse_port)?;
     socket.set_nonblocking(true)?;
@@ -204,7 +203,7 @@ fn try_bind(address: SocketAddr, reuse_port: bool) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// What to bind instead of `address` where `error` says that there is no IPv6.
+/// The address to bind instead of `address`, if `error` shows that the host has no IPv6.
 fn without_ipv6(address: SocketAddr, error: &io::Error) -> Option<SocketAddr> {
     let missing = [
         Errno::AFNOSUPPORT,
@@ -217,12 +216,13 @@ fn without_ipv6(address: SocketAddr, error: &io::Error) -> Option<SocketAddr> {
         .then(|| SocketAddr::from((Ipv4Addr::UNSPECIFIED, address.port())))
 }
 
-/// Has the kernel drop who only begins to connect to a listening socket, as if the network had lost
-/// it. Who has begun can finish, and is then in the queue. Without it a connection that is completed
-/// between the last look at the queue and the close is reset, after its client was told that it is
-/// open. (`net.ipv4.tcp_migrate_req` is for the case that another socket of the port goes on.)
+/// Lets the kernel drop the first packet of new connections to a listening socket, as if the network had lost it. A
+/// client that has already begun can finish, and is then in the queue. Without this, a connection could become open
+/// between the last look at the queue and the close of the socket. It would be reset although its client was told that
+/// it is open. (`net.ipv4.tcp_migrate_req` helps only if another socket of the port stays open.)
 pub(crate) fn refuse_new(socket: &SockRef<'_>) -> io::Result<()> {
-    // Classic BPF on the TCP header: a SYN without ACK is cut to 0 bytes, anything else passes.
+    // This is a classic BPF program on the TCP header. It cuts a SYN without ACK to 0 bytes, and passes everything
+    // else.
     const FLAGS: u32 = 13;
     const SYN: u32 = 0x02;
     const ACK: u32 = 0x10;

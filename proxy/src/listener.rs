@@ -1,4 +1,4 @@
-//! Listeners as connections see them, and what each does with a connection.
+//! Listeners as connections see them, and the mode in which each serves connections.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,15 +14,15 @@ use crate::validation::ClientValidation;
 /// What a listener does with a connection that it was selected for.
 #[derive(Clone)]
 pub enum Mode {
-    /// Bytes go to the backend as they came.
+    /// TLS bytes go to the backend unchanged.
     Passthrough,
-    /// TLS ends here; or the connection is closed.
+    /// TLS is terminated. If that is not possible, the connection is closed.
     Terminate(Result<Arc<rustls::ServerConfig>, NotServing>),
-    /// HTTP in plaintext: the listener is selected by each request's host.
+    /// HTTP in plaintext. The listener is selected by the host of each request.
     Http,
     /// HTTP within TLS.
     Https(Result<Arc<rustls::ServerConfig>, NotServing>),
-    /// Bytes go to the backend as they came, whatever they are: selected by the port alone.
+    /// All bytes go to the backend unchanged. The listener is selected by port alone.
     Tcp,
     /// The same for datagrams.
     Udp,
@@ -33,12 +33,12 @@ pub enum Mode {
 pub enum NotServing {
     /// No usable certificate is held.
     NoCertificate,
-    /// Clients are to be validated, and nothing is held to do it by.
+    /// Clients have to be validated, and there is no trust bundle for that.
     NoTrustBundle,
 }
 
 impl Mode {
-    /// What a connection has to begin with.
+    /// The layer with which a connection has to begin.
     #[must_use]
     pub fn layer(&self) -> Layer {
         match self {
@@ -48,7 +48,7 @@ impl Mode {
         }
     }
 
-    /// What it does, whatever it is held to do it with.
+    /// The name of the mode, whether or not it can serve.
     #[must_use]
     pub fn kind(&self) -> &'static str {
         match self {
@@ -61,14 +61,14 @@ impl Mode {
         }
     }
 
-    /// Whether connections are served, rather than closed for want of something.
+    /// Whether connections are served. If not, they are closed because something is missing.
     #[must_use]
     pub fn is_serving(&self) -> bool {
         !matches!(self, Self::Terminate(Err(_)) | Self::Https(Err(_)))
     }
 }
 
-/// What connections to a listener begin with. The listeners of a bind are all of one.
+/// What connections to a listener begin with. All listeners of a bind have the same layer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Layer {
     /// A ClientHello.

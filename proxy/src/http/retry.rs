@@ -1,6 +1,6 @@
-//! Owns when a request is made again because its route says so.
+//! Owns the decision whether a request is sent again because its route asks for that.
 //!
-//! What the route says nothing of is in `exchange`: a connection that could not be opened, or broke.
+//! `exchange` decides about attempts for which no route has to ask: after a connection could not be opened, or broke.
 
 use hyper::Method;
 
@@ -10,7 +10,7 @@ use crate::close_reason::CloseReason;
 use crate::http_route::retry::Retry;
 
 impl Retry {
-    /// Why a request is to be made again that was tried with this outcome, if it is.
+    /// Why a request with this outcome has to be sent again, if so.
     pub(super) fn reason(
         &self,
         method: &Method,
@@ -26,7 +26,7 @@ impl Retry {
                 let certain = [CloseReason::BackendTlsInvalid, CloseReason::BackendLoop];
                 (!certain.contains(reason)).then_some("Connect")
             }
-            // The backend may have done what it was asked for.
+            // The backend may already have done what the request asks for.
             Err(Late::Backend) => {
                 let asked = self.codes.contains(&504) || method.is_idempotent();
                 asked.then_some("Timeout")

@@ -1,34 +1,34 @@
-//! What a route says of retries, and how long each of them waits.
+//! The retry policy of a rule, and how long to wait before each retry.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// How long to wait before the first retry where the route does not say.
+/// How long to wait before the first retry, if the route does not say.
 const BACKOFF: Duration = Duration::from_millis(25);
-/// How long at most, unless the route wants to begin with more.
+/// Longest wait before a retry, unless the first wait of the route is longer.
 const LONGEST_BACKOFF: Duration = Duration::from_secs(10);
-/// And for how many times what it begins with.
+/// Longest wait, as a multiple of the first one.
 const MOST_FACTOR: u32 = 10;
 
-/// What a route says of retries.
+/// The retry policy of a rule.
 #[derive(Clone, Debug)]
 pub(crate) struct Retry {
-    /// Statuses of answers, 400 to 599.
+    /// Status codes of responses, 400 to 599.
     pub(crate) codes: BTreeSet<u16>,
-    /// How often at most.
+    /// Most retries.
     pub(crate) attempts: u32,
     pub(crate) backoff: Option<Duration>,
 }
 
 impl Retry {
-    /// How long to wait before a retry when so many were made. `left` is what the request may still take: half of it is
-    /// for the retry.
+    /// How long to wait before the next retry, when `made` retries were made. `left` is the time that the request may
+    /// still take. The wait uses at most half of it, so that the retry has the other half.
     pub(crate) fn wait(&self, made: u32, random: u64, left: Option<Duration>) -> Duration {
         let base = self.backoff.unwrap_or(BACKOFF);
         let most = base.saturating_mul(MOST_FACTOR).min(LONGEST_BACKOFF);
         let doubled = base.saturating_mul(1_u32.checked_shl(made).unwrap_or(u32::MAX));
         let wait = doubled.min(most.max(base));
-        // Up to half as much again, so that what failed together does not come again together.
+        // Up to half of the wait is added at random, so that requests that failed together are not sent again together.
         let parts = u32::try_from(random % 512).unwrap_or_default();
         let wait = wait + wait / 1024 * parts;
         left.map_or(wait, |left| wait.min(left / 2))
