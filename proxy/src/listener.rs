@@ -76,7 +76,7 @@ pub enum Layer {
     Tls,
     /// An HTTP request.
     Plain,
-    /// Anything, or nothing before the backend has said something.
+    /// Any bytes. The client may also wait until the backend has sent something.
     Bytes,
 }
 
@@ -106,8 +106,8 @@ impl fmt::Debug for Mode {
     }
 }
 
-/// A listener as connections see it. Immutable: an edit makes a new one, and connections keep the
-/// one they started with.
+/// A listener as connections see it. It is immutable: an edit makes a new one, and connections keep the version with
+/// which they began.
 #[derive(Debug)]
 pub struct Listener {
     /// `<Gateway|ListenerSet>/<namespace>/<object>/<listener>`.
@@ -116,41 +116,42 @@ pub struct Listener {
     pub gateway: Arc<str>,
     /// Namespace of the object that declares the listener.
     pub tenant: Arc<str>,
-    /// That clients connect to; the bind's may be another one.
+    /// The port to which clients connect. That of the bind may be another one.
     pub port: u16,
-    /// What it does with a connection.
+    /// How it serves a connection.
     pub mode: Mode,
-    /// What its Gateway sets for all of its listeners, if it sets anything.
+    /// Settings of its Gateway for all listeners, if there are any.
     pub(crate) of_gateway: Option<Arc<OfGateway>>,
-    /// What a handshake costs, where TLS ends here, in those with an ECDSA key on P-256.
+    /// Cost of a handshake, if TLS is terminated, in units of one with an ECDSA key on P-256.
     pub(crate) handshake_units: u8,
-    /// Only backends that name the Gateway are shown it.
+    /// Whether the client certificate is shown only to backends that name the Gateway.
     pub(crate) selective: bool,
-    /// How it validates its clients, if it does and can.
+    /// How it validates its clients, if it does so and is able to.
     pub(crate) validation: Option<Arc<ClientValidation>>,
-    /// What the listener's tenant on its Gateway uses; shared with the tenant's other listeners there.
+    /// Usage counters of the listener's tenant on its Gateway. The tenant's other listeners there share them.
     pub usage: Arc<Usage>,
-    /// What connections for names that nobody owns count towards.
+    /// The account for connections with names that nobody owns.
     pub(crate) account: Arc<Account>,
 }
 
-/// What a Gateway sets for its listeners. Beside them, since most Gateways set nothing and listeners are many.
+/// Settings of a Gateway for its listeners. They are not part of [`Listener`], because there are many listeners and
+/// most Gateways have no such settings.
 #[derive(Debug)]
 pub(crate) struct OfGateway {
-    /// What backends over TLS are shown. None: nothing. Counted, so that the slot is freed with the last
-    /// listener.
+    /// The slot of the client certificate for backends over TLS; `None` if there is none. It is reference-counted, so
+    /// that the slot is freed with the last listener.
     pub(crate) backend_certificate: Option<Arc<Slot<ClientCertificate>>>,
-    /// Limits otherwise than the release's.
+    /// Limits that replace those of the release.
     pub(crate) overrides: Option<Overrides>,
 }
 
 impl Listener {
-    /// Limits that its Gateway sets otherwise than the release.
+    /// Limits of its Gateway that replace those of the release.
     pub(crate) fn overrides(&self) -> Option<&Overrides> {
         self.of_gateway.as_ref()?.overrides.as_ref()
     }
 
-    /// Whether the Gateway itself declares it, rather than a ListenerSet.
+    /// Whether the Gateway itself declares it, and not a ListenerSet.
     pub(crate) fn is_own(&self) -> bool {
         self.key.starts_with("Gateway/")
     }

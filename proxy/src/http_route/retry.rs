@@ -21,8 +21,9 @@ pub(crate) struct Retry {
 }
 
 impl Retry {
-    /// How long to wait before the next retry, when `made` retries were made. `left` is the time that the request may
-    /// still take. The wait uses at most half of it, so that the retry has the other half.
+    /// How long to wait before the next retry, when `made` retries were made. The wait doubles each time, up to a
+    /// bound. `left` is the time that the request may still take. The wait uses at most half of it, so that the retry
+    /// has the other half.
     pub(crate) fn wait(&self, made: u32, random: u64, left: Option<Duration>) -> Duration {
         let base = self.backoff.unwrap_or(BACKOFF);
         let most = base.saturating_mul(MOST_FACTOR).min(LONGEST_BACKOFF);
