@@ -4,8 +4,8 @@ use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::time::Duration;
 
-/// Delays that double from `first` to `most`. Each is shortened by up to a half at random, so that
-/// replicas that lost the same server do not come back as one.
+/// Delays that double from `first` to `most`. Each is shortened at random by up to a half, so that replicas that lost
+/// the same server do not all come back at once.
 #[derive(Debug)]
 pub(super) struct Backoff {
     first: Duration,

@@ -40,7 +40,7 @@ pub(super) enum Phase {
     Closing,
 }
 
-/// Bounds of connections.
+/// Limits on connections.
 #[derive(Debug, Clone)]
 pub struct ConnectionLimits {
     /// Most connections at one time, shared fairly between sources. Further ones are closed.
