@@ -95,8 +95,7 @@ struct Args {
     #[arg(long, default_value_t = ProxyLimits::default().source_connections_per_second)]
     source_connections_per_second: u32,
     /// Percent of the memory limit, of the open files or of the connections in use from which on less is offered: no
-    /// connections are kept for later, then no further ones for those who have most, then the shortest timeouts. 100:
-    /// never.
+    /// connections are kept for later, then no further ones for those who have most, then the shortest timeouts. 100: never.
     #[arg(
         long,
         default_value_t = ProxyLimits::default().overload_percent,
