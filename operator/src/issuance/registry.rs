@@ -238,8 +238,8 @@ impl CertificateRegistry {
         self.engine_link.published(self.ticket, &self.challenges);
     }
 
-    /// Ends the wait for each certificate that has reached every proxy, and calls `ready` with its engine and the time that
-    /// listeners waited for it.
+    /// Ends the wait for each certificate that has reached every proxy, and calls `ready` with its engine and the time
+    /// that listeners waited for it.
     pub fn look(
         &mut self,
         translator: &Translator,
