@@ -1,8 +1,8 @@
 //! Manages the Services in front of Gateways. The leader creates, updates and deletes them ([`plan`] decides), and
 //! every replica reads their addresses.
 //!
-//! Each Gateway has a "front", the Service that clients connect to, and may have an "alias", a Service with a name
-//! inside the cluster.
+//! Each Gateway has a "front", the Service that clients connect to. It may also have an "alias", a Service of the type
+//! `ExternalName` that gives the front another name inside the cluster.
 
 pub mod plan;
 
