@@ -101,7 +101,7 @@ pub struct Merge {
     assumes: bool,
     /// The next holder of each name when it was computed last, if `assumes`.
     assumed: BTreeMap<(ObjectName, HostPattern), Arc<str>>,
-    /// The HostnameGrants, which say who may use which names.
+    /// The `HostnameGrant` objects, which say who may use which names.
     pub(crate) grants: Grants,
     pub(crate) grant_checks: GrantChecks,
 }

@@ -1,4 +1,4 @@
-//! Permission for hostnames: what HostnameGrants allow to each namespace on a Gateway.
+//! Permission for hostnames: what each `HostnameGrant` allows to each namespace on a Gateway.
 //!
 //! Grants are in the namespace of the Gateway. On a Gateway without grants, the first namespace that asks for a free
 //! name gets it. If there is at least one grant, a namespace has only what grants give it. Several grants for a

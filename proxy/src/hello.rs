@@ -1,4 +1,4 @@
-//! Owns the reader of ClientHellos. It is bounded and incremental, and needs neither I/O nor a TLS library.
+//! Owns the reader of ClientHello messages. It is bounded and incremental, and needs neither I/O nor a TLS library.
 //!
 //! The proxy needs only the server name and ALPN. So the reader accepts every hello that is well formed as far as these
 //! two extensions are concerned. It accepts hellos that a TLS library would refuse for other reasons (no

@@ -112,7 +112,9 @@ impl Admission {
 
     /// Answers a question from the objects that exist.
     ///
-    /// # Errors If the question is about a ListenerSet that would be allowed and may conflict with one that was just
+    /// # Errors
+    ///
+    /// Fails if the question is about a ListenerSet that would be allowed and may conflict with one that was just
     /// admitted. Then wait while [`is_pending`](Self::is_pending) is true, for [`patience`](Self::patience) at most,
     /// and call [`review`](Self::review).
     pub fn review_or_recheck(

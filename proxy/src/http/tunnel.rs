@@ -1,4 +1,4 @@
-//! Owns connections that became WebSockets: it copies bytes in both directions until both have ended.
+//! Owns connections that became WebSocket connections: it copies bytes in both directions until both have ended.
 //!
 //! An idle tunnel holds no buffer. Bytes are read into a buffer of the thread, and kept only if the other side does not
 //! take them.
