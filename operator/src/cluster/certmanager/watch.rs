@@ -1,5 +1,5 @@
-//! Watches `Certificate` and `CertificateRequest` objects while their kinds are installed. cert-manager may be installed
-//! later and may be removed.
+//! Watches `Certificate` and `CertificateRequest` objects while their kinds are installed. cert-manager may be
+//! installed later and may be removed.
 
 use std::time::Duration;
 
