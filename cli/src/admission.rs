@@ -11,7 +11,7 @@ use vestibule_model::policy::Policy;
 use vestibule_operator::translate::Translator;
 use vestibule_webhook::{AdmissionState, Operation, Review, Reviewer};
 
-/// Answers of admission by object; only those that say something.
+/// The answers of admission by object. Answers without a finding are left out.
 #[derive(Debug, Default)]
 pub(crate) struct Admission {
     answers: BTreeMap<ObjectKey, Review>,
@@ -30,14 +30,14 @@ impl Admission {
                 other => state.put(other.clone()),
             }
         }
-        // As upstream breaks ties: by "namespace/name" as one text.
+        // Sets of the same age are ordered by "namespace/name" as one text, as in Gateway API.
         sets.sort_by_cached_key(|set| (set.meta.created, set.name.to_string()));
         let mut answers = BTreeMap::new();
         for set in sets {
             let object = Object::ListenerSet(set.clone());
             answers.insert(object.key(), create(&state, policy, &object));
-            // Also if it is refused: in a directory it is there all the same, and what of it does not
-            // conflict counts.
+            // The set is put even if it is refused. In a directory it exists all the same, and those of its
+            // listeners that have no conflict count.
             state.put(object);
         }
         for (key, object) in translator.objects() {

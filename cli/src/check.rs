@@ -59,14 +59,14 @@ pub(crate) fn check(args: &CheckArgs) -> anyhow::Result<ExitCode> {
     let verdicts = judge(&source, changes, args);
     let refused = verdicts.iter().any(|v| v.outcome == ObjectOutcome::Refused);
     match print(&verdicts, args.output) {
-        // Whoever reads has seen enough.
+        // The reader has closed the pipe, because they have seen enough.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
         printed => printed?,
     }
     Ok(ExitCode::from(u8::from(refused)))
 }
 
-/// Everything in a directory, as it is now.
+/// All files in a directory, and the objects in them.
 pub(crate) fn load(directory: &Path) -> Result<(ManifestFiles, Vec<Change>), LookError> {
     let look = files::look(directory)?;
     let mut source = ManifestFiles::default();
@@ -122,7 +122,7 @@ impl ObjectContext for CheckContext<'_> {
     }
 }
 
-/// Nothing is served, so what would be is unknown.
+/// The Programmed condition. It is unknown, because this command serves nothing.
 fn unserved(basis: &ProgrammedBasis) -> Condition {
     match basis {
         ProgrammedBasis::NotPublished(reason, message) => {

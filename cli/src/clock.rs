@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 
-/// Now.
+/// The present time.
 #[expect(
     clippy::disallowed_methods,
     reason = "the clock that everything else takes the time from"

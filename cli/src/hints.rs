@@ -30,7 +30,8 @@ pub(crate) fn hints(translator: &Translator) -> BTreeMap<ObjectKey, Vec<Finding>
         .collect()
 }
 
-/// Findings about certificates that are yet to be issued weigh less: an issuer is at it, or will be.
+/// Turns findings about certificates that are not issued yet into warnings, because an issuer makes them or will make
+/// them.
 pub(crate) fn soften(translator: &Translator, object: &Object, findings: &mut [Finding]) {
     let listeners: &[Listener] = match object {
         Object::Gateway(gateway) => &gateway.listeners,
@@ -167,7 +168,7 @@ fn services_with_endpoints(translator: &Translator) -> BTreeMap<ObjectName, bool
     let mut services = BTreeMap::new();
     for (key, object) in translator.objects() {
         match object.as_ref() {
-            // An ExternalName has findings of its own.
+            // A Service of type ExternalName has findings of its own.
             Object::Service(service) if !service.external_name => {
                 services.entry(key.name.clone()).or_insert(false);
             }

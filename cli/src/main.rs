@@ -45,13 +45,14 @@ fn main() -> ExitCode {
         Command::Status(args) => ("status", 2, status::status(&args)),
     };
     outcome.unwrap_or_else(|error| {
-        // With nobody to tell, the status has to do.
+        // If standard error is closed, the exit status alone has to be enough.
         let _ = writeln!(io::stderr(), "vestibule {command}: {}", one_line(&error));
         ExitCode::from(failure)
     })
 }
 
-/// The arguments. As `kubectl-vestibule`, which kubectl runs for `kubectl vestibule`, help says it so.
+/// The arguments. If the command runs as `kubectl-vestibule`, which kubectl does for `kubectl vestibule`, the help
+/// shows it under that name.
 fn arguments() -> Arguments {
     let own = env::args_os().next().map(PathBuf::from);
     let plugin = own
@@ -70,7 +71,7 @@ fn arguments() -> Arguments {
     Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
 }
 
-/// An error and its causes, each said once.
+/// An error and its causes on one line, each of them once.
 fn one_line(error: &anyhow::Error) -> String {
     let mut line = String::new();
     for cause in error.chain().map(ToString::to_string) {

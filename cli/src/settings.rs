@@ -23,7 +23,7 @@ pub(crate) struct PolicyArgs {
 }
 
 impl PolicyArgs {
-    /// As the model has it, but that backends may be on this host.
+    /// Returns the default policy with these arguments, except that backends may be on this host.
     #[must_use]
     pub(crate) fn policy(&self) -> Policy {
         let endpoints = EndpointRules {
@@ -36,7 +36,7 @@ impl PolicyArgs {
         })
     }
 
-    /// The same where what is not said is as a release has it.
+    /// Returns the policy of `release`, with these arguments in place of what they set.
     #[must_use]
     pub(crate) fn policy_over(&self, release: Policy) -> Policy {
         Policy {
@@ -50,14 +50,14 @@ impl PolicyArgs {
         }
     }
 
-    /// Whether it is said what admission does.
+    /// Whether an argument sets what admission does.
     #[must_use]
     pub(crate) fn is_said(&self) -> bool {
         self.admission_mode.is_some()
     }
 }
 
-/// Settings of the translator with listeners on `address`, their ports mapped by `ports`.
+/// Returns the settings of the translator with listeners on `address` and their ports mapped by `ports`.
 #[must_use]
 pub(crate) fn settings(policy: Policy, address: IpAddr, ports: BTreeMap<u16, u16>) -> Settings {
     Settings {
@@ -69,7 +69,7 @@ pub(crate) fn settings(policy: Policy, address: IpAddr, ports: BTreeMap<u16, u16
     }
 }
 
-/// Settings where nothing is served.
+/// Returns the settings for commands that serve nothing.
 #[must_use]
 pub(crate) fn settings_of_check(policy: Policy, controller: &Arc<str>) -> Settings {
     Settings {

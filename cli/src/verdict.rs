@@ -1,4 +1,4 @@
-//! The verdict on each object of a directory, as text for people and as JSON for programs.
+//! Gives the verdict on each object of a directory, as text for people and as JSON for programs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write as _};
@@ -15,17 +15,17 @@ use crate::hints::{hints, soften};
 use crate::manifests::source::{Content, Document, File, ManifestFiles};
 use crate::manifests::tracker::FilePath;
 
-/// Verdict on an object.
+/// The outcome for an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum ObjectOutcome {
     /// Nothing is wrong with it.
     Accepted,
-    /// Not of a kind that Vestibule reads.
+    /// Its kind is not one that Vestibule reads.
     Ignored,
-    /// It counts, and there is something to know.
+    /// It counts, but there is a warning.
     Warning,
-    /// It, or a part of it, is refused.
+    /// The object or a part of it is refused.
     Refused,
 }
 
@@ -45,9 +45,9 @@ impl fmt::Display for ObjectOutcome {
 pub(crate) struct Verdict {
     /// File, relative to the directory.
     pub(crate) file: FilePath,
-    /// Line that the object begins on.
+    /// Line on which the object begins, counted from 1.
     pub(crate) line: u64,
-    /// Kind; empty if it is no object.
+    /// Kind; empty if this is about something that is no object.
     pub(crate) kind: String,
     /// Namespace; empty if it has none.
     pub(crate) namespace: String,
@@ -58,14 +58,14 @@ pub(crate) struct Verdict {
     pub(crate) outcome: ObjectOutcome,
     /// Why.
     pub(crate) findings: Vec<FindingView>,
-    /// What `kubectl apply` shows where admission refuses it.
+    /// The message that `kubectl apply` shows if admission refuses the object.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) admission: Option<String>,
-    /// Its status as a cluster would have it; null for kinds without one.
+    /// The status that the object would have in a cluster; null for kinds without one.
     pub(crate) status: Option<Value>,
 }
 
-/// A finding as JSON has it.
+/// A finding in the form in which it is written as JSON.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct FindingView {
     /// `refused` or `warning`.
@@ -102,7 +102,7 @@ impl From<Finding> for FindingView {
 }
 
 impl Verdict {
-    /// `Kind namespace/name`, or what there is of it.
+    /// Returns `Kind namespace/name`, without the parts that are empty.
     #[must_use]
     pub(crate) fn subject(&self) -> String {
         let name = ObjectName::new(self.namespace.as_str(), self.name.as_str());
@@ -114,7 +114,7 @@ impl Verdict {
     }
 }
 
-/// `file:line: Kind namespace/name: verdict` and a line per finding.
+/// Writes `file:line: Kind namespace/name: verdict` and a line per finding.
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
@@ -138,12 +138,12 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// A file's name without what a terminal would obey.
+/// Returns the name of a file without characters that control a terminal.
 pub(crate) fn printable(path: &str) -> String {
     path.replace(char::is_control, "?")
 }
 
-/// `Reason at field: message; action`.
+/// Writes `Reason at field: message; action`.
 impl fmt::Display for FindingView {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.reason)?;
@@ -158,15 +158,15 @@ impl fmt::Display for FindingView {
     }
 }
 
-/// What the caller knows of an object besides what translation says.
+/// Gives what the caller knows about an object beyond the result of translation.
 pub(crate) trait ObjectContext {
-    /// What admission says: findings, and the message of a refusal.
+    /// Returns the findings of admission, and the message if it refuses the object.
     fn admission(&self, key: &ObjectKey) -> (Vec<Finding>, Option<String>);
-    /// Its status.
+    /// Returns the status of the object.
     fn status(&self, key: &ObjectKey) -> Option<Value>;
 }
 
-/// The verdict on everything in the directory, in the order of files and lines.
+/// Returns the verdicts on everything in the directory, ordered by file and line.
 pub(crate) fn verdicts(
     source: &ManifestFiles,
     translator: &Translator,
@@ -257,7 +257,7 @@ impl<F: ObjectContext> Judge<'_, F> {
             .unwrap_or_default();
         findings.extend(document.findings.iter().cloned());
         for finding in admission {
-            // Translation has the same finding, and its severity there counts.
+            // Translation may have the same finding. Its severity there counts.
             let known = findings.iter().any(|f| {
                 (f.reason, &f.field, &f.message)
                     == (finding.reason, &finding.field, &finding.message)
@@ -303,7 +303,8 @@ fn verdict(
     }
 }
 
-/// A kind that is not read. Only where somebody could think that it is, is it worth a warning.
+/// Returns the verdict on an object of a kind that Vestibule does not read. It is a warning only if a user could
+/// think that Vestibule reads that kind.
 fn foreign(path: &FilePath, line: u64, api_version: &str, kind: &str, name: &str) -> Verdict {
     let group = api_version.rsplit_once('/').map_or("", |(group, _)| group);
     let near = Kind::ALL.iter().any(|known| known.as_str() == kind)
@@ -331,7 +332,7 @@ fn foreign(path: &FilePath, line: u64, api_version: &str, kind: &str, name: &str
     verdict
 }
 
-/// The last line: how many of each.
+/// Returns the last line of the output: the number of objects with each outcome.
 #[must_use]
 pub(crate) fn summary(verdicts: &[Verdict]) -> String {
     let objects = || verdicts.iter().filter(|verdict| !verdict.kind.is_empty());
@@ -354,7 +355,7 @@ pub(crate) fn summary(verdicts: &[Verdict]) -> String {
             let _ = write!(text, ", {number} {what}");
         }
     }
-    // A file that is held back for a moment is neither.
+    // A file that is held back for a moment is not counted here.
     let unread = |v: &&Verdict| v.kind.is_empty() && v.outcome == ObjectOutcome::Refused;
     match verdicts.iter().filter(unread).count() {
         0 => {}

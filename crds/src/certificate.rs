@@ -1,5 +1,5 @@
-//! Reads the annotations about certificates. cert-manager's annotations are read like its own annotation support
-//! reads them (`pkg/controller/certificate-shim/helper.go`, v1.21.2). The result is checked like its webhook checks
+//! Reads the certificate annotations. Those of cert-manager are read in the same way as by its own annotation support
+//! (`pkg/controller/certificate-shim/helper.go`, v1.21.2). The result is checked in the same way as its webhook checks
 //! a Certificate (`internal/apis/certmanager/validation/certificate.go`).
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,16 +21,16 @@ use vestibule_model::key::VESTIBULE_GROUP;
 use crate::text::quote;
 
 const PREFIX: &str = "cert-manager.io/";
-/// To the built-in engine what `cert-manager.io/ignore-tls-listeners` is to cert-manager.
+/// The annotation that has, for the built-in engine, the meaning of `cert-manager.io/ignore-tls-listeners`.
 const ACME_IGNORED: &str = "vestibule.dev/ignore-tls-listeners";
 const HTTP01_FALLBACK: &str = "acme.cert-manager.io/http01-parentreffallback";
 const HTTP01_IN_PLACE: &str = "acme.cert-manager.io/http01-edit-in-place";
 const HTTP01_CLASS: &str = "acme.cert-manager.io/http01-ingress-class";
 const HTTP01_CLASS_NAME: &str = "acme.cert-manager.io/http01-ingress-ingressclassname";
 
-/// Annotations that are read here, beside those that name issuers
-/// ([`ANNOTATIONS`](vestibule_model::issuer::ANNOTATIONS)). Nothing else in the
-/// metadata of a Gateway or ListenerSet changes its certificates.
+/// The annotations that are read here. Together with those that name issuers
+/// ([`ANNOTATIONS`](vestibule_model::issuer::ANNOTATIONS)), they are everything in the metadata of a Gateway or
+/// ListenerSet that changes its certificates.
 pub const CERTIFICATE_ANNOTATIONS: [&str; 29] = [
     HTTP01_IN_PLACE,
     HTTP01_CLASS,
@@ -63,9 +63,9 @@ pub const CERTIFICATE_ANNOTATIONS: [&str; 29] = [
     ACME_IGNORED,
 ];
 
-/// What cert-manager issues for, if nothing else is said.
+/// Default duration of a certificate in cert-manager.
 const DEFAULT_DURATION: Duration = Duration::from_hours(90 * 24);
-/// Shortest duration, and shortest time before the end to renew at, that cert-manager takes.
+/// Shortest duration, and shortest time of a renewal before the end, that cert-manager accepts.
 const MIN_DURATION: Duration = Duration::from_hours(1);
 const MIN_RENEW_BEFORE: Duration = Duration::from_mins(5);
 /// Longest common name (RFC 5280, `ub-common-name`).
@@ -130,7 +130,7 @@ pub(crate) fn annotations(meta: &ObjectMeta) -> CertificateAnnotations {
         http01_ingress_class_name: reader.non_empty(HTTP01_CLASS_NAME),
         ignored_listeners: listeners(reader.get("ignore-tls-listeners")),
         acme_ignored_listeners: listeners(reader.full(ACME_IGNORED)),
-        // cert-manager knows no other word for these two.
+        // For these two, cert-manager accepts no other word.
         temporary: reader.get("issue-temporary-certificate") == Some("true"),
         http01_edit_in_place: reader.full(HTTP01_IN_PLACE) == Some("true"),
         copied_annotations: BTreeMap::new(),
@@ -176,7 +176,7 @@ impl<'a> Reader<'a> {
         ));
     }
 
-    /// Names that no listener carries. Of a list with a wrong entry nothing counts.
+    /// Names that no listener carries. If a list has a wrong entry, nothing of it counts.
     fn alternative_names(&mut self) -> AlternativeNames {
         let hostname = |text: &str| Hostname::parse(text).ok();
         AlternativeNames {
@@ -194,7 +194,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Entries separated by commas.
+    /// Reads entries that are separated by commas.
     fn names<T: Ord>(
         &mut self,
         name: &str,
@@ -251,7 +251,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// One line of CSV.
+    /// Reads a line of CSV.
     fn list(&mut self, name: &str) -> Vec<Arc<str>> {
         let Some(text) = self.get(name) else {
             return Vec::new();
@@ -386,7 +386,7 @@ impl<'a> Reader<'a> {
         let (fits, action) = match algorithm.unwrap_or(KeyAlgorithm::Rsa) {
             KeyAlgorithm::Rsa => (RSA_BITS.contains(&size), "use 2048 to 8192"),
             KeyAlgorithm::Ecdsa => (ECDSA_BITS.contains(&size), "use 256, 384 or 521"),
-            // Has one size, whatever is said.
+            // Ed25519 has only one size, so any positive value is accepted.
             KeyAlgorithm::Ed25519 => return (size > 0).then_some(size),
         };
         if !fits {
@@ -457,12 +457,12 @@ fn listeners(text: Option<&str>) -> BTreeSet<Arc<str>> {
     names.map(Into::into).collect()
 }
 
-/// As Go's `strconv.ParseBool` has it; whatever it does not know is false.
+/// Reads a boolean like Go's `strconv.ParseBool`. Everything that it does not know is false.
 fn is_true(text: &str) -> bool {
     matches!(text, "1" | "t" | "T" | "true" | "TRUE" | "True")
 }
 
-/// A duration as Go writes it, such as `1h30m` or `1.5h`; negative ones are none.
+/// Reads a duration in Go's form, such as `1h30m` or `1.5h`. Negative ones are not accepted.
 fn duration(text: &str) -> Option<Duration> {
     let mut rest = text.strip_prefix('+').unwrap_or(text);
     if rest == "0" {
@@ -501,7 +501,7 @@ fn duration(text: &str) -> Option<Duration> {
                     .checked_mul(scale)?,
             )?;
         }
-        // Of what is finer than a nanosecond nothing is left.
+        // Digits beyond nanoseconds have no effect.
         let fraction = fraction.get(..fraction.len().min(15))?;
         if !fraction.is_empty() {
             let parts: u128 = fraction.parse().ok()?;
@@ -514,8 +514,8 @@ fn duration(text: &str) -> Option<Duration> {
     Some(Duration::from_nanos(nanos.unsigned_abs()))
 }
 
-/// The fields of one line of CSV as Go's `encoding/csv` reads it; `None` for no line, several, or quotes that
-/// are out of place.
+/// The fields of one line of CSV, as Go's `encoding/csv` reads it. It is `None` if there is no line, if there are
+/// several, or if a quote is misplaced.
 fn csv(text: &str) -> Option<Vec<Arc<str>>> {
     let text = text.strip_suffix('\n').unwrap_or(text);
     let text = text.strip_suffix('\r').unwrap_or(text);
@@ -543,7 +543,7 @@ fn csv(text: &str) -> Option<Vec<Arc<str>>> {
     }
 }
 
-/// The text of a field after its opening quote, and what follows its closing one.
+/// Reads a field after its opening quote. Returns its text, and the rest after the closing quote.
 fn quoted_field(mut rest: &str) -> Option<(String, &str)> {
     let mut field = String::new();
     loop {

@@ -14,35 +14,35 @@ use crate::text::{one_line, plain, word};
 use crate::unknown::UnknownFields;
 use crate::{core, gateway_api, names, vestibule};
 
-/// The namespace of an object that says none, as with kubectl.
+/// The namespace of an object without one, as with kubectl.
 const DEFAULT_NAMESPACE: &str = "default";
-/// How deep Lists may hold Lists.
+/// How deeply Lists may be nested.
 const MAX_LIST_DEPTH: usize = 4;
 
-/// What a JSON value turned out to be.
+/// The result of decoding a JSON value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Decoded {
-    /// An object of a kind that Vestibule reads. Findings that have a place in the object are in the
-    /// object; the others (kinds without such a place) are beside it.
+    /// An object of a kind that Vestibule reads. Its findings are in the object, if its kind has a place for them. The
+    /// others are in the list.
     Object(Box<Object>, Vec<Finding>),
-    /// An object of such a kind whose body does not decode.
+    /// An object of such a kind whose body cannot be decoded.
     Unreadable(ObjectKey, Meta, Finding),
-    /// An object that Vestibule does not read: of another kind, or of a version of the API that this
-    /// release does not know.
+    /// An object that Vestibule does not read, because of its kind, or because this release does not know its version
+    /// of the API.
     Unknown {
-        /// `apiVersion`, bounded and escaped.
+        /// `apiVersion`, cut and escaped.
         api_version: String,
-        /// `kind`, bounded and escaped.
+        /// `kind`, cut and escaped.
         kind: String,
-        /// `namespace/name` or `name`, bounded and escaped; empty if it has none.
+        /// `namespace/name` or `name`, cut and escaped. It is empty if there is none.
         name: String,
     },
-    /// Not a Kubernetes object, or one without a proper name.
+    /// Not a Kubernetes object, or one without a valid name.
     NotAnObject(Finding),
 }
 
 impl Decoded {
-    /// The object, an unreadable one included, and the findings beside it.
+    /// The object, even if it is unreadable, with the findings that are not in it.
     #[must_use]
     pub fn into_object(self) -> Option<(Object, Vec<Finding>)> {
         match self {
@@ -55,7 +55,7 @@ impl Decoded {
     }
 }
 
-/// Decodes one object. Takes any JSON.
+/// Decodes one object. It accepts any JSON.
 #[must_use]
 pub fn decode(mut value: Value) -> Decoded {
     strip_nulls(&mut value);
@@ -80,7 +80,7 @@ pub fn decode(mut value: Value) -> Decoded {
         Ok(key) => key,
         Err(finding) => return Decoded::NotAnObject(finding),
     };
-    // A status is written by controllers of any age: whatever is in it, the spec counts.
+    // Controllers of any version write statuses. Whatever is in a status, it must not affect the spec.
     body.remove("status");
     let meta = lenient_meta(&body);
     convert(kind, Value::Object(body)).map_or_else(
@@ -89,8 +89,8 @@ pub fn decode(mut value: Value) -> Decoded {
     )
 }
 
-/// The objects in `value`: the items of a `List`, or of a list of one kind as servers answer with;
-/// anything else is itself. Items of a typed list inherit its kind and version.
+/// The objects in `value`: the items of a `List`, or of a list of one kind as servers send it. Every other value is
+/// returned as it is. Items of a typed list inherit its kind and version.
 #[must_use]
 pub fn flatten(value: Value) -> Vec<Value> {
     let mut objects = Vec::new();
@@ -128,7 +128,7 @@ fn flatten_into(mut value: Value, depth: usize, objects: &mut Vec<Value>) {
     }
 }
 
-/// The kind, if it is one that Vestibule reads in that version.
+/// The kind, if Vestibule reads it in this version.
 fn known(api_version: &str, kind: &str) -> Option<Kind> {
     let (group, version) = api_version.rsplit_once('/').unwrap_or(("", api_version));
     let kind = Kind::ALL
@@ -137,14 +137,14 @@ fn known(api_version: &str, kind: &str) -> Option<Kind> {
     versions(kind).contains(&version).then_some(kind)
 }
 
-/// The versions of the API that Vestibule reads a kind in, the preferred one first.
+/// The versions of the API in which Vestibule reads a kind, the preferred one first.
 pub(crate) fn versions(kind: Kind) -> &'static [&'static str] {
     match kind {
         Kind::GatewayClass | Kind::Gateway | Kind::HttpRoute | Kind::ReferenceGrant => {
             &["v1", "v1beta1"]
         }
         Kind::GrpcRoute | Kind::TcpRoute | Kind::UdpRoute => &["v1", "v1alpha2"],
-        // Leftovers of the experimental channel: old objects keep the version they were written in.
+        // These are versions of the experimental channel. Old objects keep the version in which they were written.
         Kind::TlsRoute => &["v1", "v1alpha3", "v1alpha2"],
         Kind::GatewayParameters
         | Kind::AcmeIssuer
@@ -157,12 +157,12 @@ pub(crate) fn versions(kind: Kind) -> &'static [&'static str] {
         | Kind::EndpointSlice
         | Kind::Secret
         | Kind::ConfigMap => &["v1"],
-        // Of the same form.
+        // Both versions have the same form.
         Kind::BackendTlsPolicy => &["v1", "v1alpha3"],
     }
 }
 
-/// The key of an object; the namespace is filled in where it is absent.
+/// The key of an object. If the namespace is absent, it is filled in.
 fn key(kind: Kind, body: &mut Map<String, Value>) -> Result<ObjectKey, Finding> {
     let absent = |field: &str| {
         Finding::refused(
@@ -178,7 +178,7 @@ fn key(kind: Kind, body: &mut Map<String, Value>) -> Result<ObjectKey, Finding> 
     let Some(name) = metadata.get("name").and_then(Value::as_str) else {
         return Err(absent("metadata.name"));
     };
-    // RBAC and some old names are freer, but none of the kinds that we read.
+    // Some kinds, such as those of RBAC, allow other names, but no kind that is read here does.
     if !names::is_subdomain(name) {
         return Err(names::not_a_name("metadata.name", name));
     }
@@ -201,7 +201,7 @@ fn key(kind: Kind, body: &mut Map<String, Value>) -> Result<ObjectKey, Finding> 
     Ok(ObjectKey::new(kind, namespace, name))
 }
 
-/// Metadata of an object that may turn out not to decode.
+/// The metadata of an object whose body may not decode.
 fn lenient_meta(body: &Map<String, Value>) -> Meta {
     let metadata = body.get("metadata");
     let field = |key: &str| metadata.and_then(|m| m.get(key));
@@ -342,7 +342,7 @@ fn typed<T: DeserializeOwned>(kind: Kind, body: Value) -> Result<(T, UnknownFiel
         Err(error) => {
             let path = track.path().to_string();
             let message = if kind == Kind::Secret {
-                // The decoder quotes what it stumbles over, and that may be a key.
+                // The decoder quotes the value that it cannot read, and that may be a private key.
                 if path.starts_with("data.") && !error.to_string().starts_with("invalid type") {
                     "is not base64".to_owned()
                 } else {
@@ -361,7 +361,7 @@ fn typed<T: DeserializeOwned>(kind: Kind, body: Value) -> Result<(T, UnknownFiel
     }
 }
 
-/// To the API, null is the same as absent.
+/// Removes nulls, because in the API a null is the same as an absent field.
 fn strip_nulls(value: &mut Value) {
     match value {
         Value::Object(fields) => {

@@ -1,15 +1,15 @@
-//! Durations as the API writes them (GEP-2257): up to four numbers with a unit each, such as `1h30m`.
+//! Durations in the form of Gateway API (GEP-2257): up to four numbers, each with a unit, such as `1h30m`.
 
 use std::time::Duration;
 
-/// The same as a regular expression, for schemas.
+/// This form as a regular expression, for schemas.
 pub(crate) const PATTERN: &str = "^([0-9]{1,5}(h|m|s|ms)){1,4}$";
-/// Numbers with a unit in one text.
+/// Most numbers in one text.
 const MAX_PARTS: usize = 4;
-/// Digits of a number.
+/// Most digits of a number.
 const MAX_DIGITS: usize = 5;
 
-/// Reads a duration; `None` if the text is none.
+/// Reads a duration; `None` if the text is not one.
 pub(crate) fn parse(text: &str) -> Option<Duration> {
     let mut rest = text;
     let mut millis = 0u64;
@@ -32,7 +32,7 @@ pub(crate) fn parse(text: &str) -> Option<Duration> {
             "ms" => 1,
             _ => return None,
         };
-        // At most four times 99,999 hours.
+        // This cannot overflow: it is at most four times 99,999 hours.
         millis += number * scale;
         rest = after;
     }

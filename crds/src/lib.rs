@@ -12,7 +12,7 @@
         clippy::indexing_slicing
     )
 )]
-// Kinds of the API are words of the text here, and most of them have a type of that name.
+// Names of kinds are ordinary words in this text, although most of them are also names of types.
 #![allow(clippy::doc_markdown)]
 
 mod certificate;

@@ -7,7 +7,7 @@ use vestibule_model::issuer::{ANNOTATIONS, IssuerAnnotations};
 use vestibule_model::key::ObjectName;
 use vestibule_model::meta::Meta;
 
-/// What every object carries; a time that is absent is the epoch.
+/// Converts metadata. A time that is absent becomes the Unix epoch.
 pub(crate) fn convert(meta: &ObjectMeta) -> Meta {
     Meta {
         uid: meta.uid.as_deref().unwrap_or_default().into(),
@@ -20,7 +20,7 @@ pub(crate) fn convert(meta: &ObjectMeta) -> Meta {
     }
 }
 
-/// Namespace and name; `decode` made sure of both.
+/// Namespace and name. `decode` has checked both.
 pub(crate) fn name(meta: &ObjectMeta) -> ObjectName {
     ObjectName::new(
         meta.namespace.as_deref().unwrap_or_default(),
@@ -28,13 +28,14 @@ pub(crate) fn name(meta: &ObjectMeta) -> ObjectName {
     )
 }
 
-/// The issuer annotations. An empty value is none, as cert-manager has it.
+/// The issuer annotations.
 pub(crate) fn issuers(meta: &ObjectMeta) -> IssuerAnnotations {
     let [issuer, cluster_issuer, kind, group, acme, cluster_acme] = ANNOTATIONS.map(|key| {
         let value = meta.annotations.as_ref()?.get(key)?;
         Some(Arc::from(value.as_str()))
     });
-    // As for cert-manager, an empty name of an issuer is a choice, and a wrong one; an empty kind is none.
+    // This is the same as in cert-manager: an empty name of an issuer counts as a (wrong) choice, while an empty kind
+    // or group counts as absent.
     let said = |value: Option<Arc<str>>| value.filter(|value| !value.is_empty());
     let (kind, group) = (said(kind), said(group));
     IssuerAnnotations {

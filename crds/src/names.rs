@@ -9,8 +9,8 @@ use crate::text::quote;
 /// Longest DNS subdomain in characters (`apimachinery`, `DNS1123SubdomainMaxLength`).
 const MAX_SUBDOMAIN: usize = 253;
 
-/// Whether `text` is a DNS subdomain as in RFC 1123: what object names and section names are. Keys
-/// and stream names are joined by `/`, which such names never contain.
+/// Whether `text` is a DNS subdomain (RFC 1123), which is the form of object names and section names. Such names never
+/// contain the `/` with which keys and names of stream resources are joined.
 pub(crate) fn is_subdomain(text: &str) -> bool {
     let alphanumeric = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
     let label = |label: &str| {
@@ -22,7 +22,7 @@ pub(crate) fn is_subdomain(text: &str) -> bool {
     text.len() <= MAX_SUBDOMAIN && text.split('.').all(label)
 }
 
-/// A refusal for a name that is none.
+/// A refusal of a text that is not a valid name.
 pub(crate) fn not_a_name(field: &str, text: &str) -> Finding {
     Finding::refused(
         Reason::InvalidValue,
@@ -32,7 +32,7 @@ pub(crate) fn not_a_name(field: &str, text: &str) -> Finding {
     )
 }
 
-/// A refusal for a hostname that is none.
+/// A refusal of a text that is not a valid hostname.
 pub(crate) fn not_a_hostname(field: String, text: &str, error: &HostnameError) -> Finding {
     Finding::refused(
         Reason::InvalidHostname,

@@ -22,9 +22,9 @@ const MAX_ANCESTORS: usize = 16;
 const MAX_ADDRESSES: usize = 16;
 /// Longest message in characters (`MaxLength` of `metav1.Condition`).
 const MAX_MESSAGE: usize = 32_768;
-/// The time that the defaults of the CRD schemas carry: nothing happened then.
+/// The time in the defaults of the CRD schemas. Nothing happened at that time.
 const SCHEMA_DEFAULT_TIME: &str = "1970-01-01T00:00:00Z";
-/// When a status is observed.
+/// The generation and the time at which a status is observed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Observed {
     /// Generation of the object that the status is about.
@@ -33,8 +33,8 @@ pub struct Observed {
     pub now: i64,
 }
 
-/// Renders the status of a Gateway. `programmed` says what the Programmed condition is, from what the
-/// proxies hold.
+/// Renders the status of a Gateway. `programmed` returns the Programmed condition, which depends on what the proxies
+/// have acknowledged.
 #[must_use]
 pub fn gateway(
     old: &Value,
@@ -94,8 +94,8 @@ pub fn issuer_controller(status: &Value) -> &str {
     name.unwrap_or_default()
 }
 
-/// What is left of the status of an ACME issuer of which `controller` has nothing more to say; `None`: it
-/// has said nothing.
+/// The status of an ACME issuer without the parts of `controller`, which no longer writes it. It is `None` if
+/// `controller` has written nothing.
 #[must_use]
 pub fn issuer_withdrawn(old: &Value, controller: &str) -> Option<Value> {
     if issuer_controller(old) != controller {
@@ -112,7 +112,7 @@ pub fn issuer_withdrawn(old: &Value, controller: &str) -> Option<Value> {
     Some(Value::Object(status))
 }
 
-/// Renders the status of an ACME issuer, as `controller`.
+/// Renders the status of an ACME issuer, written by `controller`.
 #[must_use]
 pub fn issuer(old: &Value, new: &IssuerStatus, controller: &str, observed: Observed) -> Value {
     let mut status = fields(old);
@@ -147,8 +147,8 @@ pub fn grant(old: &Value, new: &GrantStatus, observed: Observed) -> Value {
     Value::Object(status)
 }
 
-/// Renders the status of a route. Entries of controllers other than `controller` stay as they are; of
-/// ours, those that were there keep their place, or two controllers would change places for ever.
+/// Renders the status of a route. Entries of other controllers than `controller` stay as they are. Entries of our own
+/// keep their places, because otherwise two controllers would swap places for ever.
 #[must_use]
 pub fn route(old: &Value, new: &RouteStatus, controller: &str, observed: Observed) -> Value {
     let list = List {
@@ -163,7 +163,7 @@ pub fn route(old: &Value, new: &RouteStatus, controller: &str, observed: Observe
     list.render(old, ours.collect(), controller, observed)
 }
 
-/// Whether the entry of this controller for a parent says that the route is accepted, in any generation of
+/// Whether the entry of this controller for a parent says that the route is accepted. It may be about any generation of
 /// the route.
 #[must_use]
 pub fn is_accepted(status: &Value, parent: &ParentRef, controller: &str) -> bool {
@@ -203,7 +203,7 @@ pub fn policy(old: &Value, new: &PolicyStatus, controller: &str, observed: Obser
     list.render(old, ours.collect(), controller, observed)
 }
 
-/// A list in a status that controllers share, each with entries of its own by reference.
+/// A list in a status that several controllers share. Each entry belongs to one controller, and is about one reference.
 struct List {
     name: &'static str,
     reference: &'static str,
@@ -275,7 +275,7 @@ fn listeners(
     let mut rendered: Vec<Value> = Vec::new();
     for listener in &new.listeners {
         if rendered.iter().any(|entry| named(entry, &listener.name)) {
-            // The list is keyed by name: of listeners with one name, the first has the status.
+            // The list is keyed by name, so of several listeners with one name, only the first has a status.
             continue;
         }
         let before = entries.iter().find(|entry| named(entry, &listener.name));
@@ -297,13 +297,13 @@ fn listeners(
     status
 }
 
-/// `new`, and of `old` the types that are not ours. Types that were there keep their place.
+/// The conditions of `new`, and those of `old` whose types are not ours. Types that were there keep their place.
 fn conditions(old: Option<&Value>, new: &[Condition], observed: Observed) -> Value {
     let old: &[Value] = old.and_then(Value::as_array).map_or(&[], Vec::as_slice);
     let kind_of = |value: &Value| -> Option<ConditionType> {
         ConditionType::from_text(value.get("type")?.as_str()?)
     };
-    // Ours must fit, whatever others have put there.
+    // Our conditions must fit, whatever others have written.
     let mut room = MAX_CONDITIONS.saturating_sub(new.len());
     let mut written = Vec::new();
     let mut rendered = Vec::new();
@@ -345,7 +345,7 @@ fn condition(old: Option<&Value>, new: &Condition, observed: Observed) -> Value 
     })
 }
 
-/// RFC 3339 in UTC; a time that no calendar has is the epoch.
+/// The time in RFC 3339 form, in UTC. A time that the calendar cannot represent becomes the Unix epoch.
 fn rfc3339(seconds: i64) -> String {
     jiff::Timestamp::from_second(seconds)
         .unwrap_or(jiff::Timestamp::UNIX_EPOCH)
@@ -360,7 +360,7 @@ fn bounded(message: &str) -> &str {
         .unwrap_or(message)
 }
 
-/// The reference as the route has it: what it leaves out stays out.
+/// The reference as the route has it. Fields that it leaves out are left out here as well.
 fn parent_ref(parent: &ParentRef) -> Value {
     let texts = [
         ("group", &parent.group),
@@ -381,8 +381,8 @@ fn parent_ref(parent: &ParentRef) -> Value {
     Value::Object(reference)
 }
 
-/// Whether two references are the same once the schema's defaults are filled in. (A namespace that is
-/// left out on one side only counts as another: it costs a transition time, nothing else.)
+/// Whether two references are the same after the defaults of the schema are filled in. (If only one of them leaves out
+/// its namespace, they count as different. This changes a transition time and nothing else.)
 fn same_parent(a: &Value, b: &Value) -> bool {
     let text = |v: &Value, key: &str, absent: &str| {
         v.get(key)
@@ -406,7 +406,7 @@ fn fields(value: &Value) -> Map<String, Value> {
     value.as_object().cloned().unwrap_or_default()
 }
 
-/// A count as the API has it: an `int32`.
+/// A count as an `int32`, which is its type in the API.
 fn count(number: usize) -> Value {
     i32::try_from(number).unwrap_or(i32::MAX).into()
 }

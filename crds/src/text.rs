@@ -2,16 +2,16 @@
 
 /// Longest quote in characters, without the quotation marks.
 const MAX_QUOTE: usize = 80;
-/// Longest text taken over from a decoder's error, in characters.
+/// Longest text that is taken from an error of a decoder, in characters.
 const MAX_ERROR: usize = 240;
 
-/// `text` in quotation marks, control characters escaped, cut after [`MAX_QUOTE`] characters.
+/// `text` in quotation marks, with control characters escaped, and cut after [`MAX_QUOTE`] characters.
 pub(crate) fn quote(text: &str) -> String {
     let (cut, more) = cut(text, MAX_QUOTE);
     format!("{cut:?}{}", if more { "…" } else { "" })
 }
 
-/// `text` as it is if it is plain and short (a field name, a keyword), else quoted.
+/// `text` unchanged if it is plain and short (a field name, a keyword), and otherwise quoted.
 pub(crate) fn word(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:".contains(c);
     if !text.is_empty() && text.len() <= MAX_QUOTE && text.chars().all(plain) {
@@ -21,7 +21,7 @@ pub(crate) fn word(text: &str) -> String {
     }
 }
 
-/// A decoder's message on one bounded line.
+/// The message of a decoder on one line of bounded length.
 pub(crate) fn one_line(text: &str) -> String {
     let (cut, more) = cut(text, MAX_ERROR);
     let mut line: String = cut
@@ -42,7 +42,7 @@ pub(crate) fn one_line(text: &str) -> String {
     line
 }
 
-/// A decoder's message in words of YAML instead of Rust's.
+/// The message of a decoder, with words of YAML in place of those of Rust.
 pub(crate) fn plain(error: &str) -> String {
     let Some((found, expected)) = error.rsplit_once(", expected ") else {
         return error.to_owned();
@@ -63,7 +63,7 @@ pub(crate) fn plain(error: &str) -> String {
         .strip_prefix("invalid type: ")
         .or_else(|| found.strip_prefix("invalid value: "))
         .unwrap_or(found);
-    // "sequence" and "map" are what the decoder calls them.
+    // The decoder says "sequence" and "map".
     let found = if found == "sequence" { "list" } else { found };
     format!("expected {expected}, found {found}")
 }

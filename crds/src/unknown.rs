@@ -1,5 +1,4 @@
-//! Fields that this release does not know: where they are, and what follows for the part of the object that has
-//! them.
+//! Unknown fields: where they are, and the findings about the parts of the object that have them.
 
 use serde_ignored::Path;
 use vestibule_model::condition::Reason;
@@ -7,7 +6,7 @@ use vestibule_model::finding::Finding;
 
 use crate::text::word;
 
-/// Findings about unknown fields per part of an object: more of them add nothing.
+/// Most findings about unknown fields in one part of an object. More of them would add nothing.
 const MAX_PER_PART: usize = 8;
 
 /// The unknown fields of one object, as paths.
@@ -15,7 +14,7 @@ const MAX_PER_PART: usize = 8;
 pub(crate) struct UnknownFields(Vec<Vec<String>>);
 
 impl UnknownFields {
-    /// Adds a path, unless it is in a part that is none of our business.
+    /// Adds a path, unless it is in a part that Vestibule does not read.
     pub(crate) fn add(&mut self, path: &Path<'_>) {
         let mut segments = Vec::new();
         collect(path, &mut segments);
@@ -102,7 +101,7 @@ fn collect(path: &Path<'_>, segments: &mut Vec<String>) {
     }
 }
 
-/// `spec.listeners[0].filters`; keys are tenant text, so they are bounded and escaped.
+/// The path as text, such as `spec.listeners[0].filters`. Tenants write the keys, so these are cut and escaped.
 fn display(path: &[String]) -> String {
     let mut text = String::new();
     for segment in path {

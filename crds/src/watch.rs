@@ -47,16 +47,16 @@ use served::{Served, served};
 
 /// Objects per page of a list.
 const PAGE: u32 = 500;
-/// Secrets and ConfigMaps per page: each may be 1 MiB, and a page is in memory whole.
+/// Secrets and ConfigMaps per page. Each may have 1 MiB, and a whole page is in memory.
 const LARGE_PAGE: u32 = 50;
-/// Types of Secrets that are no certificate and that clusters are full of.
+/// A field selector that leaves out common types of Secrets that contain no certificate.
 const SECRETS: &str = "type!=helm.sh/release.v1,type!=kubernetes.io/service-account-token,\
                        type!=bootstrap.kubernetes.io/token";
-/// The server ends a watch after this many seconds, and it is begun anew.
+/// Seconds after which the server ends a watch. The watch is then begun again.
 const WATCH_SECONDS: u32 = 290;
-/// Events of a kind that are decoded ahead of whoever takes them.
+/// Most events of a kind that are decoded before the consumer takes them.
 const AHEAD: usize = 8;
-/// Longest wait for the next object of a list, in which a page may have to be fetched.
+/// Longest wait for the next object of a list. A page may have to be fetched in this time.
 const LIST_PATIENCE: Duration = Duration::from_mins(1);
 /// First wait after a failure.
 const FIRST_RETRY: Duration = Duration::from_millis(500);
@@ -66,27 +66,27 @@ const FIRST_LOOK: Duration = Duration::from_secs(2);
 /// the resource version may be one that it will never have again.
 const MAX_FAILED_STARTS: u32 = 3;
 
-/// What happened.
+/// An event of the watch.
 #[derive(Debug)]
 pub enum Event {
-    /// An object is there, new or changed.
+    /// An object is new or changed.
     Put(Box<Watched>),
-    /// An object that was put was written again, and nothing that it was decoded from has changed.
+    /// An object was written again, and nothing that is decoded has changed.
     Touched(Box<Touched>),
-    /// An object that was put is gone.
+    /// An object is gone.
     Remove(ObjectKey),
-    /// Everything there was of this kind at first has been put. Comes once per kind.
+    /// All objects of this kind that existed at the start have been put. This comes once per kind.
     Synced(Kind),
 }
 
 /// An object as it is on the server.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Watched {
-    /// Its key: of the kind that is watched and of the name that the server has it under.
+    /// Its key: the kind that is watched, and the name on the server.
     pub key: ObjectKey,
-    /// The object, or that it is unreadable.
+    /// The object. It may be unreadable.
     pub object: Object,
-    /// What is wrong with it that has no place in the object.
+    /// Findings that have no place in the object.
     pub findings: Vec<Finding>,
     /// `metadata.uid`.
     pub uid: Arc<str>,
@@ -96,12 +96,12 @@ pub struct Watched {
     pub status: Value,
 }
 
-/// What is new of an object that is otherwise as it was put.
+/// The changed parts of an object that is otherwise as before.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Touched {
     /// Its key.
     pub key: ObjectKey,
-    /// `metadata.generation`, which is what it was.
+    /// `metadata.generation`, which is the same as before.
     pub generation: i64,
     /// `metadata.resourceVersion`.
     pub resource_version: Arc<str>,
@@ -112,15 +112,16 @@ pub struct Touched {
 /// What to watch.
 #[derive(Debug, Clone)]
 pub struct Scope {
-    /// These kinds, in all namespaces.
+    /// The kinds to watch. They are watched in all namespaces, unless `namespaces` says otherwise.
     pub kinds: Vec<Kind>,
-    /// Kinds of these that are watched in some namespaces only. One whose objects may not be read counts
-    /// as synced: a namespace that goes takes the right with it.
+    /// Namespaces of those kinds that are watched in some namespaces only. If the objects in a namespace may not be
+    /// read, that namespace counts as synced, because the right disappears together with a namespace.
     pub namespaces: BTreeMap<Kind, BTreeSet<String>>,
-    /// Annotations of Gateways and ListenerSets that are kept for their Certificates, beside those that are always read.
+    /// Annotations of Gateways and ListenerSets that are kept for their Certificates, in addition to those that are
+    /// always read.
     pub copied: CopiedAnnotations,
-    /// How often to look for a kind that is not installed, or for a better version of one. At first it
-    /// is looked for more often.
+    /// How often to look for a kind that is not installed, or for a better version of a kind. At first, this happens
+    /// more often.
     pub poll: Duration,
     /// Longest wait between attempts while the server fails.
     pub max_backoff: Duration,
@@ -140,18 +141,17 @@ impl Scope {
     }
 }
 
-/// Settings with which a client notices a server that went away without closing its connections. By default kube
+/// Sets timeouts with which a client notices a server that has gone without closing its connections. By default, kube
 /// waits for ever.
 #[must_use]
 pub fn configured(mut config: kube::Config) -> kube::Config {
     config.connect_timeout = Some(Duration::from_secs(10));
-    // Above the time that a watch may be silent for.
+    // This is longer than the time for which a watch may be silent.
     config.read_timeout = Some(Duration::from_secs(u64::from(WATCH_SECONDS) + 10));
     config
 }
 
-/// Watches `scope` for ever, in tasks of the runtime that this is called in. Whatever fails is logged and tried
-/// again.
+/// Watches `scope` for ever, in tasks of the present runtime. Failures are logged, and the attempt is repeated.
 pub fn watch(client: &Client, scope: &Scope) -> impl Stream<Item = Event> + Send + use<> {
     let mut unsynced: BTreeMap<Kind, usize> = BTreeMap::new();
     let mut watches = Vec::new();
@@ -188,15 +188,15 @@ struct One {
     kind: Kind,
     namespace: Option<String>,
     copied: CopiedAnnotations,
-    /// What was put and not removed.
+    /// Objects that were put and not removed.
     known: BTreeMap<ObjectName, Known>,
     keys: RandomState,
-    /// What the list under way has shown so far.
+    /// Objects in the part of a list that was read so far, while a list is being read.
     listed: Option<BTreeSet<ObjectName>>,
     synced: bool,
-    /// The version that was watched last; empty if it was looked for and not found.
+    /// The version that was watched last. It is empty if the kind was not found.
     served_as: Option<String>,
-    /// What is still to be said.
+    /// Events that were not sent yet.
     queue: VecDeque<Event>,
     phase: Phase,
     poll: Duration,
@@ -205,24 +205,24 @@ struct One {
     /// Between attempts after a failure.
     retry: Delays,
     failed_starts: u32,
-    /// Since when it is not served, while that is not believed yet.
+    /// When the kind stopped being served, while this may still be an error of an API server that starts.
     unserved: Option<Instant>,
-    /// The failure that was logged last, if it is not over.
+    /// The failure that was logged last, if it still continues.
     trouble: Option<String>,
 }
 
-/// What is known of an object that was put.
+/// Data about an object that was put.
 struct Known {
-    /// Empty: it is to be put again whatever comes.
+    /// Resource version. If it is empty, the object is put again even without a change.
     resource_version: Arc<str>,
-    /// Of what it was decoded from.
+    /// Fingerprint of the parts from which it was decoded.
     print: u64,
 }
 
 enum Phase {
-    /// To be looked for.
+    /// It is not known yet which version is served.
     Unknown,
-    /// Not installed when it was looked for.
+    /// The kind was not installed at the last look.
     Missing,
     Watching(
         Served,
@@ -256,7 +256,7 @@ impl One {
         }
     }
 
-    /// Runs in a task of its own, which ends with the stream.
+    /// Runs the watch in a task of its own, which ends with the stream.
     fn run(mut self) -> impl Stream<Item = Event> + Send {
         let (sender, events) = mpsc::channel(AHEAD);
         let mut task = JoinSet::new();
@@ -272,7 +272,7 @@ impl One {
             if let Some(event) = events.recv().await {
                 return Some((event, (events, task)));
             }
-            // It ends by a panic only, which is one of whoever follows.
+            // The task ends only by a panic, which is passed on to the caller.
             match task.join_next().await?.err()?.try_into_panic() {
                 Ok(panic) => std::panic::resume_unwind(panic),
                 Err(_) => None,
@@ -296,7 +296,7 @@ impl One {
         }
     }
 
-    /// Looks which version is served.
+    /// Finds out which version is served.
     async fn look(&mut self) {
         match served(&self.client, self.kind).await {
             Ok(Some(served)) => self.begin(served),
@@ -312,7 +312,7 @@ impl One {
         }
     }
 
-    /// Whether a kind that is not served has objects and was served a moment ago.
+    /// Whether a kind that is not served now has objects and was served a moment ago.
     fn is_doubtful(&mut self) -> bool {
         let since = *self.unserved.get_or_insert_with(Instant::now);
         !self.known.is_empty() && since.elapsed() < self.poll / 2
@@ -322,7 +322,7 @@ impl One {
         let version = served.resource.api_version.clone();
         if self.served_as.as_ref() != Some(&version) {
             info!(kind = %self.kind, api_version = %version, "watching");
-            // The same object may read differently.
+            // In another version, the same object may decode to something else.
             for known in self.known.values_mut() {
                 known.resource_version = "".into();
             }
@@ -364,7 +364,7 @@ impl One {
         self.phase = Phase::Missing;
     }
 
-    /// Takes one event of the watch, or a look at whether there is a better version by now.
+    /// Handles one event of the watch, or looks whether there is a better version now.
     async fn step(&mut self) {
         let Phase::Watching(served, stream) = &mut self.phase else {
             return;
@@ -386,12 +386,12 @@ impl One {
         match event {
             Some(Ok(event)) => self.take(event),
             Some(Err(error)) => self.watch_failed(error).await,
-            // It never ends; if it does, it is begun anew.
+            // The watch should never end. If it does, it is begun again.
             None => self.phase = Phase::Unknown,
         }
     }
 
-    /// Goes over to a better version, if there is one.
+    /// Changes to a better version, if there is one.
     async fn prefer(&mut self) {
         let found = served(&self.client, self.kind).await;
         if let (Ok(Some(found)), Phase::Watching(present, _)) = (found, &self.phase)
@@ -408,7 +408,8 @@ impl One {
                 if let Some(listed) = &mut self.listed {
                     listed.insert(raw.name());
                 }
-                // It may have been changed several times, or by a restore that sets its generation back.
+                // After a list, the object may have been changed several times, or by a restore that sets its
+                // generation back. So the generation cannot stand for its content.
                 self.put(raw, false);
             }
             watcher::Event::Apply(raw) => {
@@ -431,7 +432,7 @@ impl One {
         }
     }
 
-    /// Takes an object. `next`: it is what the object became by one write of what is known.
+    /// Handles an object. `next` says that it follows the known version by a single write.
     fn put(&mut self, raw: Raw, next: bool) {
         let Phase::Watching(served, _) = &self.phase else {
             return;
@@ -444,7 +445,7 @@ impl One {
                 return;
             }
             let same = next && !known.resource_version.is_empty() && known.print == print;
-            // Of a claim its writer needs every version with what is in it.
+            // The writer of claims needs every version of a claim with its content.
             if same && self.kind != Kind::HostnameClaim {
                 known.resource_version = version.into();
                 let touched = raw.touched(self.kind);
@@ -480,14 +481,14 @@ impl One {
     async fn watch_failed(&mut self, error: watcher::Error) {
         match &error {
             watcher::Error::InitialListFailed(kube::Error::Api(status)) if status.code == 404 => {
-                // Uninstalled, or not in this version any more.
+                // The kind was uninstalled, or is no longer served in this version.
                 self.phase = Phase::Unknown;
                 return self.pause(&error).await;
             }
             watcher::Error::InitialListFailed(kube::Error::Api(status))
                 if status.code == 403 && self.namespace.is_some() =>
             {
-                // What is known of it stays; whoever waits for the others need not wait for this one.
+                // The known objects stay. The kind counts as synced, so that nobody waits for it.
                 self.listed = None;
                 self.sync();
             }
@@ -499,7 +500,7 @@ impl One {
                 }
             }
             watcher::Error::WatchError(status) if status.code == 410 => {
-                // What has to be done in the course of things: everything is listed anew.
+                // This is part of normal operation: everything is listed again.
                 debug!(kind = %self.kind, "the watch is too far behind; listing anew");
                 return;
             }
@@ -508,7 +509,7 @@ impl One {
         self.failed(&error).await;
     }
 
-    /// Says what failed, once, and waits.
+    /// Logs a failure, once, and waits.
     async fn failed(&mut self, error: &(impl fmt::Display + ?Sized)) {
         let text = crate::text::one_line(&error.to_string());
         if self.trouble.as_ref() == Some(&text) {
@@ -520,7 +521,7 @@ impl One {
         wait(&mut self.retry).await;
     }
 
-    /// Waits, and reports nothing.
+    /// Waits without a log line.
     async fn pause(&mut self, error: &watcher::Error) {
         debug!(kind = %self.kind, %error, "looking which version is served");
         wait(&mut self.retry).await;

@@ -3,7 +3,7 @@
 use serde_json::Value;
 use serde_saphyr::{Spanned, options};
 
-/// Longest text in bytes: over ten times what etcd takes for one object.
+/// Longest text in bytes. This is more than ten times as much as etcd accepts for one object.
 pub const MAX_BYTES: usize = 16 << 20;
 /// Deepest nesting of lists and maps.
 const MAX_DEPTH: usize = 64;
@@ -14,19 +14,19 @@ const ALIASES: &str = "expands to too much by its aliases";
 /// The message about lists and maps within each other.
 const TOO_DEEP: &str = "is nested too deep";
 
-/// Why a text is not YAML that is read.
+/// Why a text cannot be read as YAML.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {message}")]
 pub struct YamlError {
-    /// Line, from 1; 1 if the error is about the whole text.
+    /// Line, from 1 on. It is 1 if the error is about the whole text.
     pub line: u64,
     /// What is wrong: a clause on one line.
     pub message: String,
 }
 
-/// The documents of `text`, each with the line it begins on, from 1. Empty ones are skipped.
+/// The documents of `text`, each with its first line, from 1 on. Empty ones are skipped.
 ///
-/// Anchors and aliases are expanded within a budget; a key that occurs twice in one map is an error.
+/// Anchors and aliases are expanded within a budget. A key that occurs twice in one map is an error.
 pub fn documents(text: &str) -> Result<Vec<(u64, Value)>, YamlError> {
     if text.len() > MAX_BYTES {
         return Err(YamlError {
@@ -68,7 +68,7 @@ pub fn documents(text: &str) -> Result<Vec<(u64, Value)>, YamlError> {
 
 fn message(error: &str) -> String {
     let Some((_, budget)) = error.split_once("budget breached: ") else {
-        // Not all of its limits are in the budget.
+        // Some limits of the parser are not part of the budget, so their errors are recognized by text.
         return if error.contains("alias replay") || error.contains("alias expansion") {
             ALIASES.to_owned()
         } else if error.contains("recursion limit") {

@@ -1,5 +1,4 @@
-//! What is wrong with the annotations of a Gateway or ListenerSet about its certificates, on an object with its
-//! listeners.
+//! Checks the certificate annotations of a Gateway or ListenerSet against the listeners that the object declares.
 
 use crate::certificate::CertificateAnnotations;
 use crate::condition::Reason;
@@ -8,13 +7,16 @@ use crate::gateway::{Gateway, Listener, ListenerSet, TlsMode};
 use crate::hostname::{HostPattern, Hostname};
 use crate::issuer::{Engine, IssuerAnnotations, IssuerRef, choose};
 
-/// Why a listener of a set is not issued for where cert-manager itself makes the certificates of ListenerSets: its set
-/// names an issuer of the built-in engine, and cert-manager follows the Gateway's annotation for it all the same. The
-/// two would write one Secret in turn.
+/// The finding that keeps the built-in engine from issuing for a listener of a ListenerSet, if cert-manager issues for
+/// it as well.
+///
+/// This matters only where cert-manager itself makes the certificates of ListenerSets. If the set names an issuer of
+/// the built-in engine, cert-manager still follows the annotation of the Gateway. Both engines would then write the
+/// same Secret in turn.
 #[must_use]
 pub fn asked_twice(set: &ListenerSet, gateway: &Gateway, listener: &str) -> Option<Finding> {
     let own = set.issuers.choice().ok()??;
-    // To cert-manager, our annotations beside its own on the Gateway are no contradiction.
+    // cert-manager does not know our annotations, so it sees no contradiction if the Gateway carries both.
     let theirs = IssuerAnnotations {
         acme_issuer: None,
         acme_cluster_issuer: None,
@@ -37,8 +39,8 @@ pub fn asked_twice(set: &ListenerSet, gateway: &Gateway, listener: &str) -> Opti
     })
 }
 
-/// What is wrong with the annotations of a ListenerSet about its certificates. Without `gateway`, which is not
-/// there (yet), only what it says itself is judged.
+/// What is wrong with the certificate annotations of a ListenerSet. If its Gateway does not exist (yet), `gateway` is
+/// `None`, and only the annotations of the set itself are judged.
 #[must_use]
 pub fn problems_of_set(set: &ListenerSet, gateway: Option<&Gateway>) -> Vec<Finding> {
     let choice = match gateway {
@@ -48,7 +50,7 @@ pub fn problems_of_set(set: &ListenerSet, gateway: Option<&Gateway>) -> Vec<Find
     problems(choice, &set.certificates, &set.listeners)
 }
 
-/// What is wrong with the annotations of a Gateway about the certificates of its own listeners.
+/// What is wrong with the certificate annotations of a Gateway, which are about its own listeners.
 #[must_use]
 pub fn problems_of_gateway(gateway: &Gateway) -> Vec<Finding> {
     let choice = gateway.issuers.choice();
@@ -64,15 +66,15 @@ fn problems(
         Err(finding) => vec![finding],
         Ok(Some(issuer)) => match issuer.engine {
             Engine::CertManager => certificate_problems(annotations, listeners),
-            // To it cert-manager's annotations say nothing, but for the names that they add.
+            // The built-in engine ignores cert-manager's annotations, except those that add names.
             Engine::Acme => annotations.left_out_by_acme(),
         },
         Ok(None) => Vec::new(),
     }
 }
 
-/// What is wrong with the annotations about certificates on an object with these listeners. A refusal means that
-/// cert-manager is asked for nothing.
+/// What is wrong with the certificate annotations of an object that declares these listeners. If one of the findings
+/// refuses, no certificate is requested from cert-manager.
 #[must_use]
 pub fn certificate_problems(
     annotations: &CertificateAnnotations,

@@ -1,8 +1,9 @@
-//! Who may attach to what: ListenerSets to Gateways, routes to listeners, and with which hostnames.
+//! Attachment: which ListenerSets may extend a Gateway, which routes may attach to a listener, and with which
+//! hostnames.
 //!
-//! GEP-1713 (handshake), `shared_types.go` (ParentReference), GEP-2643 and
-//! `site/content/en/docs/concepts/hostnames.md` (intersection). A reference reaches its direct parent only: kind
-//! ListenerSet reaches that set's listeners, kind Gateway only `Gateway.spec.listeners`.
+//! The rules come from GEP-1713 (the handshake of ListenerSets), `shared_types.go` (ParentReference), GEP-2643 and
+//! `site/content/en/docs/concepts/hostnames.md` (intersection of hostnames). A reference reaches its direct parent
+//! only: one to a ListenerSet reaches the listeners of that set, and one to a Gateway only `Gateway.spec.listeners`.
 
 use crate::condition::Reason;
 use crate::finding::Finding;
@@ -14,7 +15,10 @@ use crate::reference::ParentRef;
 use crate::route::{PortRoute, Route};
 use crate::selector::Labels;
 
-/// Whether `gateway` lets `set` in; `labels` are those of the set's namespace.
+/// Checks whether `gateway` allows `set` to extend it. `labels` are those of the set's namespace.
+///
+/// # Errors
+/// A finding with reason `NotAllowed`, if `spec.allowedListeners` of the Gateway leaves the namespace out.
 pub fn admit_set(
     gateway: &Gateway,
     set: &ListenerSet,
@@ -37,8 +41,8 @@ pub fn admit_set(
     ))
 }
 
-/// Route kinds that a listener takes, as (group, kind), and a finding if `allowedRoutes.kinds` lists
-/// any other.
+/// The kinds of routes that a listener takes, as (group, kind). There is a finding if `allowedRoutes.kinds` lists a
+/// kind that the protocol of the listener does not take.
 #[must_use]
 pub fn supported_kinds(
     listener: &Listener,
@@ -48,7 +52,7 @@ pub fn supported_kinds(
         Protocol::Http | Protocol::Https => {
             &[(GATEWAY_GROUP, "HTTPRoute"), (GATEWAY_GROUP, "GRPCRoute")]
         }
-        // TLS listeners take none (Gateway API took that back in v1.5).
+        // A TLS listener takes no TCPRoutes: Gateway API allowed them for a while, and no longer does since v1.5.
         Protocol::Tcp => &[(GATEWAY_GROUP, "TCPRoute")],
         Protocol::Udp => &[(GATEWAY_GROUP, "UDPRoute")],
         Protocol::Other(_) => &[],
@@ -84,12 +88,12 @@ pub fn supported_kinds(
     (supported, finding)
 }
 
-/// A route's hostname on a listener.
+/// A hostname of a route, as it applies on one listener.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RouteHostname {
-    /// What is matched: the route's hostname intersected with the listener's.
+    /// The names that the route serves there: its hostname intersected with the listener's.
     pub matches: HostPattern,
-    /// What ranks: the route's hostname as written.
+    /// The hostname as the route has it. Routes are ranked by it (v1.7.0: "Routes rank by original hostname").
     pub rank: HostPattern,
 }
 
@@ -98,14 +102,18 @@ pub struct RouteHostname {
 pub struct Attached {
     /// The listener.
     pub listener: ListenerKey,
-    /// The hostnames left there, at least one.
+    /// The hostnames that the route has in common with the listener. There is at least one.
     pub hostnames: Vec<RouteHostname>,
 }
 
 /// Judges one parent reference of a route against the listeners that its parent declares.
 ///
-/// One listener that takes the route suffices. A listener that is itself not accepted still takes
-/// routes (they are counted, and served once it is accepted).
+/// The reference is accepted if at least one listener takes the route. A listener that is itself not accepted takes
+/// routes as well: they are counted, and they are served as soon as the listener is accepted.
+///
+/// # Errors
+/// The finding for the first step that no listener passes: name and port (`NoMatchingParent`), kind and namespace
+/// (`NotAllowedByListeners`), hostnames (`NoMatchingListenerHostname`).
 pub fn attach_route(
     route: Route<'_>,
     index: usize,

@@ -1,9 +1,9 @@
-//! What the annotations of a Gateway or ListenerSet say about its certificates beside their issuer: those of
-//! cert-manager's own annotation support (`pkg/controller/certificate-shim/helper.go`, v1.21.2), parsed.
+//! The certificate annotations of a Gateway or ListenerSet, parsed, except those that name the issuer. They are the
+//! annotations that cert-manager itself supports (`pkg/controller/certificate-shim/helper.go`, v1.21.2).
 //!
-//! `alt-names`, `ip-sans` and `email-sans` add names that no listener carries. They are read here, and count only where
-//! a `HostnameGrant` gives them ([`crate::ownership`]); a hostname also has to belong to the namespace. Otherwise they
-//! are findings, and so is a `common-name` that is no listener's hostname.
+//! `alt-names`, `ip-sans` and `email-sans` add names that no listener carries. Such a name counts only if a
+//! `HostnameGrant` gives it ([`crate::ownership`]), and a hostname must also belong to the namespace. Otherwise the
+//! name becomes a finding, and so does a `common-name` that is not the hostname of a listener.
 
 mod alternative;
 
@@ -29,17 +29,17 @@ pub const ALTERNATIVE_NAMES: [&str; 3] = [
 /// Label, with the value `true`, of the Secrets that the built-in engine made.
 pub const ACME_LABEL: &str = "vestibule.dev/acme";
 
-/// The annotations of one object about its certificates.
+/// The certificate annotations of one object.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CertificateAnnotations {
     /// What they say.
     pub options: Arc<CertificateOptions>,
-    /// What is wrong with them by themselves; see [`crate::annotations::certificate_problems`].
+    /// What is wrong with them without a look at the listeners; see [`crate::annotations::certificate_problems`].
     pub findings: Vec<Finding>,
 }
 
 impl CertificateAnnotations {
-    /// The same, on an object with the labels of `other`'s.
+    /// The same annotations, as they would be on an object with the labels of `other`.
     #[must_use]
     pub fn with_labels_of(&self, other: &Self) -> Self {
         let labels = &other.options.labels;
@@ -56,8 +56,8 @@ impl CertificateAnnotations {
         }
     }
 
-    /// What of the names that they add the built-in engine leaves out of certificates. Never a refusal: to that engine
-    /// the other annotations say nothing.
+    /// Warnings about the added names that the built-in engine leaves out of its certificates. It never refuses,
+    /// because it ignores all other annotations of cert-manager.
     #[must_use]
     pub fn left_out_by_acme(&self) -> Vec<Finding> {
         let [hostnames, addresses, mailboxes] = ALTERNATIVE_NAMES;
@@ -91,13 +91,13 @@ impl CertificateAnnotations {
     }
 }
 
-/// What an object asks of its certificates. What is absent is the issuer's to decide.
+/// What an object asks of its certificates. The issuer decides about everything that is absent.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CertificateOptions {
     /// `common-name`.
     pub common_name: Option<Arc<str>>,
-    /// `alt-names`, `ip-sans` and `email-sans`. On an object: those that it asks for. In a request for a certificate:
-    /// those that it may have.
+    /// `alt-names`, `ip-sans` and `email-sans`. On an object, these are the names that it asks for. In a request for a
+    /// certificate, these are the names that it may have.
     pub alternative_names: AlternativeNames,
     /// `subject-*`.
     pub subject: Subject,
@@ -107,7 +107,7 @@ pub struct CertificateOptions {
     pub renew_before: Option<Duration>,
     /// `renew-before-percentage`.
     pub renew_before_percentage: Option<u8>,
-    /// `usages`, as written, all of them known to cert-manager.
+    /// `usages`, as written. cert-manager knows all of them.
     pub usages: Vec<Arc<str>>,
     /// `revision-history-limit`.
     pub revision_history_limit: Option<i32>,
@@ -117,19 +117,19 @@ pub struct CertificateOptions {
     pub secret_annotations: BTreeMap<String, String>,
     /// `secret-template`: labels.
     pub secret_labels: BTreeMap<String, String>,
-    /// `acme.cert-manager.io/http01-parentreffallback`: the solver's route is the Gateway's, not the set's.
+    /// `acme.cert-manager.io/http01-parentreffallback`: the solver's route refers to the Gateway instead of the set.
     pub http01_parent_fallback: bool,
     /// `acme.cert-manager.io/http01-ingress-class`.
     pub http01_ingress_class: Option<Arc<str>>,
     /// `acme.cert-manager.io/http01-ingress-ingressclassname`.
     pub http01_ingress_class_name: Option<Arc<str>>,
-    /// `cert-manager.io/ignore-tls-listeners`: listeners of the object that cert-manager is not asked for.
+    /// `cert-manager.io/ignore-tls-listeners`: listeners for which nothing is requested from cert-manager.
     pub ignored_listeners: BTreeSet<Arc<str>>,
-    /// `vestibule.dev/ignore-tls-listeners`: those that the built-in engine is not asked for.
+    /// `vestibule.dev/ignore-tls-listeners`: listeners for which nothing is requested from the built-in engine.
     pub acme_ignored_listeners: BTreeSet<Arc<str>>,
     /// `cert-manager.io/issue-temporary-certificate`: a self-signed certificate serves until there is another.
     pub temporary: bool,
-    /// `acme.cert-manager.io/http01-edit-in-place`: the solver edits the Ingress that is called like the object, and a
+    /// `acme.cert-manager.io/http01-edit-in-place`: the solver edits the Ingress that has the name of the object, and a
     /// temporary certificate serves meanwhile.
     pub http01_edit_in_place: bool,
     /// Annotations of the object that the operator's settings have copied to its Certificates.
@@ -139,8 +139,8 @@ pub struct CertificateOptions {
 }
 
 impl CertificateOptions {
-    /// Whether two objects ask for the same certificate, as far as options go: labels and ignored listeners
-    /// are of the objects.
+    /// Whether two objects ask for the same certificate, as far as options decide it. Labels and ignored listeners are
+    /// left out, because they belong to the object and not to a certificate.
     #[must_use]
     pub fn same_certificate(&self, other: &Self) -> bool {
         let bare = |options: &Self| Self {
@@ -174,7 +174,7 @@ pub struct Subject {
     pub serial_number: Option<Arc<str>>,
 }
 
-/// What the private key shall be.
+/// What kind of private key the object asks for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PrivateKeyOptions {
     /// `private-key-algorithm`.
@@ -194,13 +194,13 @@ macro_rules! words {
         pub enum $name { $($(#[$vmeta])* $variant),+ }
 
         impl $name {
-            /// As cert-manager writes it.
+            /// The word that cert-manager uses for it.
             #[must_use]
             pub fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $text),+ }
             }
 
-            /// Reads what cert-manager writes.
+            /// Reads cert-manager's word; `None` for every other one.
             #[must_use]
             pub fn from_text(text: &str) -> Option<Self> {
                 match text { $($text => Some(Self::$variant),)+ _ => None }

@@ -1,10 +1,14 @@
-//! ACME challenges: how a CA checks a name, and whether the check may be answered for somebody.
+//! ACME challenges: how a CA checks a name, and for which namespace the proxies may answer the check.
 //!
-//! A challenge for a name that belongs to a tenant is answered for that one alone. One for any other name is
-//! answered only where the listener selected for that name on that port belongs to the requester's namespace, or
-//! none matches, or it is the Gateway's own and no other namespace's route is selected for the name on it.
-//! Otherwise whoever terminates a name on some port would get a certificate for what somebody else serves under
-//! that name on 443.
+//! If a name belongs to a tenant, its challenges are answered for that tenant only. For any other name, look at the
+//! listener that is selected for the name on the port of the challenge. The challenge is answered in three cases:
+//!
+//! - The listener belongs to the namespace that requests the certificate.
+//! - No listener matches.
+//! - The listener is the Gateway's own, and no route of another namespace is selected for the name on it.
+//!
+//! Without this rule, a tenant who terminates a name on some other port would get a certificate for what another
+//! tenant serves under that name on port 443.
 
 use std::fmt;
 use std::sync::Arc;
@@ -24,7 +28,7 @@ pub enum ChallengeType {
 }
 
 impl ChallengeType {
-    /// Both, in the order in which [`Reaches`] has them.
+    /// Both types, in the order in which [`Reaches`] has them.
     pub const ALL: [Self; 2] = [Self::TlsAlpn01, Self::Http01];
 
     /// The port that the CA connects to.
@@ -36,7 +40,7 @@ impl ChallengeType {
         }
     }
 
-    /// As RFC 8555 writes it, and as resources of the stream are named.
+    /// The identifier of the challenge type in RFC 8555. Resources of the configuration stream are named with it too.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -45,7 +49,7 @@ impl ChallengeType {
         }
     }
 
-    /// As an issuer's `spec.challenges` has it.
+    /// The word for it in `spec.challenges` of an issuer.
     #[must_use]
     pub fn in_spec(self) -> &'static str {
         match self {
@@ -70,28 +74,26 @@ impl fmt::Display for ChallengeType {
 /// Whether the challenge for a name may be answered on its port of a Gateway.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Reach {
-    /// The name is the requester's. Or it is no tenant's, and the listener selected for it belongs to the
-    /// requester's namespace, or none matches, or it is the Gateway's own and no other namespace's route is selected
-    /// for the name on it.
+    /// The challenge may be answered; the documentation of the module has the rule.
     Ours,
     /// Nothing listens on the port with a protocol that carries the challenge.
     NoListener,
-    /// The name is somebody else's, or somebody else is selected there. Says nothing about whom.
+    /// The name belongs to another namespace, or another namespace is selected there. It does not say which one.
     Others,
 }
 
-/// Of one name: for TLS-ALPN-01, then for HTTP-01.
+/// The reach of one name, first for TLS-ALPN-01 and then for HTTP-01.
 ///
-/// Where TLS-ALPN-01 meets others, HTTP-01 does too: whoever serves a name on 443 is whom visitors take for
-/// it, and nobody else gets a certificate by way of port 80.
+/// If it is [`Reach::Others`] for TLS-ALPN-01, it is so for HTTP-01 as well. Visitors take the namespace that serves a
+/// name on port 443 for its owner, so no other namespace can get a certificate for the name through port 80.
 pub type Reaches = [Reach; 2];
 
-/// Which challenge: a name, a way and, for HTTP-01, a token, on one Gateway.
+/// Identifies a challenge on one Gateway: a type, a name and, for HTTP-01, a token.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ChallengeKey {
     /// The Gateway whose proxies answer.
     pub gateway: ObjectName,
-    /// The way.
+    /// The type of the challenge.
     pub kind: ChallengeType,
     /// The name.
     pub hostname: Hostname,
@@ -112,12 +114,12 @@ impl fmt::Display for ChallengeKey {
     }
 }
 
-/// What the proxies answer a challenge with, and for whom.
+/// The answer to a challenge, with the namespace that it is given for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChallengeAnswer {
     /// The namespace that asked for the certificate.
     pub tenant: Arc<str>,
-    /// The answer; of the kind that the key says.
+    /// The answer. Its type is the one in the key.
     pub answer: ChallengeProof,
 }
 
@@ -139,7 +141,7 @@ pub enum ChallengeProof {
 }
 
 impl ChallengeProof {
-    /// What it answers.
+    /// The type of challenge that it answers.
     #[must_use]
     pub fn kind(&self) -> ChallengeType {
         match self {

@@ -1,11 +1,12 @@
-//! Claims: which namespace holds which hostname on a Gateway, and what each of its ports speaks.
+//! Claims: which namespace holds which hostname on a Gateway, and which protocol each of its ports speaks.
 //!
-//! Upstream's precedence goes by the age of objects, and so an old one that later adds a hostname would take
-//! it from a younger one that serves it. A claim is the memory that stands against that. A hostname is held on the
-//! whole Gateway, for every port, protocol and kind of route ([`crate::names`]); a port is held for what it speaks
-//! ([`crate::port`]). What is not held yet goes by upstream's order (ADR 16).
+//! Gateway API gives precedence to the older object. If an old object later added a hostname, it would therefore take
+//! the hostname from a younger object that already serves it. A claim records who was there first, and so prevents
+//! this. A hostname is held on the whole Gateway, for every port, protocol and kind of route ([`crate::names`]). A
+//! port is held for the protocol that it speaks ([`crate::port`]). Where nobody holds anything yet, the precedence of
+//! Gateway API decides (ADR 16).
 //!
-//! Written by the operator only, as `HostnameClaim` objects in the Gateway's namespace.
+//! Only the operator writes claims. They are `HostnameClaim` objects in the namespace of the Gateway.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
@@ -19,15 +20,15 @@ use crate::key::{ObjectName, PortKey};
 use crate::meta::Meta;
 use crate::protocol::{Group, Port, Transport};
 
-/// Longest part of a Gateway's name in the name of an object, which has 253 characters at most.
+/// How many characters of a Gateway's name go into the name of a claim object. Names of objects have 253 at most.
 const MOST_OF_A_NAME: usize = 200;
 
 /// What can be held on a Gateway.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Claimed {
-    /// Hostnames, on every port. [`HostPattern::Any`] is every name that no other claim is about.
+    /// Hostnames, on every port. [`HostPattern::Any`] stands for every name that no other claim covers.
     Names(HostPattern),
-    /// A port: what it speaks.
+    /// The protocol that a port speaks.
     Port(Port, Transport),
 }
 
@@ -36,7 +37,7 @@ pub enum Claimed {
 pub struct ClaimKey {
     /// The Gateway.
     pub gateway: ObjectName,
-    /// What of it.
+    /// What is held on the Gateway.
     pub of: Claimed,
 }
 
@@ -59,7 +60,7 @@ impl ClaimKey {
         }
     }
 
-    /// The port that it is about, if it is about one.
+    /// The port, if the claim is one to a port.
     #[must_use]
     pub fn port_key(&self) -> Option<PortKey> {
         match self.of {
@@ -78,9 +79,11 @@ impl ClaimKey {
         Self::names(gateway, &HostPattern::Any)
     }
 
-    /// The name of the `HostnameClaim` that says who holds it: the Gateway's name, or as much of it as there is room
-    /// for, and 128 bits of the SHA-256 of the Gateway's name and the key. So two claims of one key have one name, and
-    /// the API server lets only one of them come to be; and a name for a given key cannot be found by chance.
+    /// The name of the `HostnameClaim` object for this key.
+    ///
+    /// It consists of the Gateway's name (as much of it as there is room for) and 128 bits of the SHA-256 of the
+    /// Gateway's name and the key. Two claims of one key therefore have the same name, so the API server accepts only
+    /// one of them. And nobody can find another key with the name of a given one.
     #[must_use]
     pub fn object_name(&self) -> ObjectName {
         let gateway = &self.gateway;
@@ -114,17 +117,17 @@ impl fmt::Display for ClaimKey {
     }
 }
 
-/// Who holds what a claim is about.
+/// The holder of a hostname or of a port.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Holder {
     /// The namespace.
     pub namespace: Arc<str>,
-    /// Of a port: what it speaks.
+    /// For a port, the group of protocols that it speaks.
     pub speaks: Option<Group>,
 }
 
 impl Holder {
-    /// The holder of a port that speaks this.
+    /// The holder of a port that speaks a protocol of this group.
     #[must_use]
     pub fn of_port(namespace: Arc<str>, group: Group) -> Self {
         Self {
@@ -160,15 +163,15 @@ pub struct HostnameClaim {
     pub meta: Meta,
     /// `spec.gateway.name`.
     pub gateway: Arc<str>,
-    /// `spec.gateway.uid`: the Gateway's when this was written last.
+    /// `spec.gateway.uid`: the UID that the Gateway had when the claim was last written.
     pub gateway_uid: Arc<str>,
-    /// What it is about; none if that cannot be read.
+    /// What the claim is about; `None` if that cannot be read.
     pub key: Option<ClaimKey>,
-    /// `spec.holder`, the namespace that holds it, and what a port speaks (`spec.protocol`).
+    /// The namespace that holds it (`spec.holder`) and, for a port, what the port speaks (`spec.protocol`).
     pub holder: Holder,
-    /// `spec.since`: since when, in seconds since the epoch.
+    /// `spec.since`: when the holder got it, in seconds since the Unix epoch.
     pub since: i64,
-    /// `spec.unusedSince`: since when the holder has not used it, in seconds since the epoch.
+    /// `spec.unusedSince`: when the holder stopped using it, in seconds since the Unix epoch.
     pub unused_since: Option<i64>,
     /// `metadata.annotations["vestibule.dev/take-from"]`: an admin takes it from this namespace.
     pub take_from: Option<Arc<str>>,
@@ -181,7 +184,7 @@ pub struct HostnameClaim {
 pub const TAKE_FROM: &str = "vestibule.dev/take-from";
 
 impl HostnameClaim {
-    /// The holder, if an admin takes the name from it.
+    /// The holder, if an admin takes the name from this namespace.
     #[must_use]
     pub fn taken_from(&self) -> Option<&Arc<str>> {
         let holder = &self.holder.namespace;
@@ -194,8 +197,9 @@ impl HostnameClaim {
         ObjectName::new(self.name.namespace.clone(), self.gateway.clone())
     }
 
-    /// What its holder holds by it. An object that cannot be read, or whose name is another one than what it is about
-    /// gives ([`ClaimKey::object_name`]), counts for nothing: there would be two answers to who holds a name.
+    /// What the holder holds, or `None` if the object does not count. An object does not count if it cannot be read, or
+    /// if its name is not the one that belongs to its key ([`ClaimKey::object_name`]). Otherwise two objects could name
+    /// different holders for one key.
     #[must_use]
     pub fn held_key(&self) -> Option<&ClaimKey> {
         let key = self.key.as_ref()?;
@@ -204,7 +208,8 @@ impl HostnameClaim {
     }
 }
 
-/// What `HostnameClaim` objects say. There is one object per key, so they cannot contradict each other.
+/// All `HostnameClaim` objects, and who holds what according to them. At most one object counts for a key, so they
+/// cannot contradict each other.
 #[derive(Debug, Clone, Default)]
 pub struct Holders {
     objects: BTreeMap<ObjectName, Arc<HostnameClaim>>,
@@ -212,8 +217,8 @@ pub struct Holders {
 }
 
 impl Holders {
-    /// Takes a new version of an object, or its removal, and returns the keys whose holder may have changed,
-    /// each with its present one.
+    /// Takes a new version of an object, or its removal. Returns the keys whose holder may have changed, each with its
+    /// present holder.
     pub fn put(
         &mut self,
         name: &ObjectName,
@@ -235,7 +240,7 @@ impl Holders {
         changes
     }
 
-    /// Of keys that [`Self::put`] returned: from whom an admin takes what each is about.
+    /// For each key that [`Self::put`] returned: the namespace from which an admin takes it, if one does.
     #[must_use]
     pub fn taken(
         &self,
@@ -249,7 +254,7 @@ impl Holders {
         taken.collect()
     }
 
-    /// The object that says who holds a key.
+    /// The object that names the holder of a key.
     #[must_use]
     pub fn claim(&self, key: &ClaimKey) -> Option<&Arc<HostnameClaim>> {
         self.keys.get(key)

@@ -1,12 +1,12 @@
-//! Who the client of a connection or a request is, where load balancers or other proxies are in front of a Gateway:
-//! which of them are believed, and what they say it with.
+//! How the proxies find the address of the client if load balancers or other proxies are in front of a Gateway: which
+//! of these hops they believe, and from which header they read the address.
 
 use std::net::IpAddr;
 
 use crate::certificate::AddressBlock;
 use crate::service::words;
 
-/// Most hops that are followed from the proxy towards the client. A list that is longer is read no further.
+/// Most hops that a proxy follows back towards the client. It ignores the rest of a longer list.
 pub const MAX_HOPS: u8 = 32;
 /// Most blocks of addresses that one setting may trust.
 pub const MAX_TRUSTED: usize = 64;
@@ -14,17 +14,17 @@ pub const MAX_TRUSTED: usize = 64;
 words! {
     /// Whether connections begin with a PROXY header.
     ProxyProtocolMode {
-        /// Every connection does. It comes from a trusted address, or is closed.
+        /// Every connection begins with one, and comes from a trusted address. Others are closed.
         Strict = "Strict",
-        /// Those from trusted addresses may. A header from anywhere else is refused.
+        /// Connections from trusted addresses may begin with one. A header from any other address is refused.
         Optional = "Optional",
-        /// None does.
+        /// No connection begins with one.
         Disabled = "Disabled",
     }
 }
 
 words! {
-    /// The header in which hops list the addresses that requests came from.
+    /// The request header in which hops list the addresses of clients.
     ForwardedHeader {
         /// `X-Forwarded-For`, with `X-Forwarded-Proto`, `-Host` and `-Port` beside it.
         XForwardedFor = "X-Forwarded-For",
@@ -33,18 +33,18 @@ words! {
     }
 }
 
-/// How the address of a client is found. What is absent is not set.
+/// How the proxies find the address of a client. A part that is `None` is not set.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ClientAddress {
-    /// By what a connection begins with.
+    /// From the PROXY header with which a connection begins.
     pub proxy_protocol: Option<ProxyProtocol>,
-    /// By what a request says.
+    /// From a header of the request.
     pub forwarded: Option<ForwardedHeaders>,
 }
 
 impl ClientAddress {
-    /// What counts of several settings, in order of precedence: each part as the first has it that sets it. The parts
-    /// are not mixed, since a mode and the addresses that it is for belong together.
+    /// Merges several settings, which are given in order of precedence. Each part is taken as a whole from the first
+    /// setting that has it, because a mode belongs together with the addresses that it is for.
     pub fn merge<'a>(settings: impl IntoIterator<Item = &'a Self>) -> Self {
         settings
             .into_iter()
@@ -54,7 +54,7 @@ impl ClientAddress {
             })
     }
 
-    /// The same without the parts that have no effect.
+    /// The same setting without the parts that have no effect.
     #[must_use]
     pub fn effective(self) -> Self {
         Self {
@@ -66,12 +66,12 @@ impl ClientAddress {
     }
 }
 
-/// Whether connections begin with a PROXY header, and whose is believed.
+/// Whether connections begin with a PROXY header, and from which addresses it is believed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProxyProtocol {
-    /// Whether they have to.
+    /// Whether they must, may or must not.
     pub mode: ProxyProtocolMode,
-    /// Where connections with one come from.
+    /// The addresses from which a header is believed.
     pub trusted: Vec<AddressBlock>,
 }
 
@@ -83,7 +83,7 @@ impl ProxyProtocol {
     }
 }
 
-/// Which hops are believed about the requests that they pass on.
+/// Which hops the proxies believe when these say where a request came from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ForwardedHeaders {
     header: ForwardedHeader,
@@ -92,8 +92,8 @@ pub struct ForwardedHeaders {
 }
 
 impl ForwardedHeaders {
-    /// Believes up to `hops` hops, if there is a number, as long as each has one of the `trusted` addresses, if there
-    /// are such. `None`: there is neither, so it would believe everybody.
+    /// Believes at most `hops` hops (if that is given), as long as each of them has one of the `trusted` addresses (if
+    /// these are given). Returns `None` if neither is given, because the proxies would then believe everybody.
     #[must_use]
     pub fn new(
         header: ForwardedHeader,
@@ -107,7 +107,7 @@ impl ForwardedHeaders {
         })
     }
 
-    /// Where the hops list addresses.
+    /// The header in which the hops list addresses.
     #[must_use]
     pub fn header(&self) -> ForwardedHeader {
         self.header

@@ -1,4 +1,4 @@
-//! Conditions, their reasons, and statuses as values. Rendering them to the wire is `crds`' part.
+//! Conditions, their reasons, and statuses as values. The crate `crds` renders them to the wire.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -57,11 +57,11 @@ named! {
         PartiallyInvalid,
         /// Clients without a valid certificate are let in (negative polarity, GEP-91).
         InsecureFrontendValidationMode,
-        /// Listeners that a certificate is requested for: it is issued, and will be renewed.
+        /// On listeners for which a certificate is requested: it is issued, and will be renewed.
         CertificateIssued = "vestibule.dev/CertificateIssued",
-        /// Routes, for each parent that accepted them: the last change is in force in every ready proxy.
+        /// On routes, for each parent that accepts them: the last change is in force in every ready proxy.
         RouteProgrammed = "vestibule.dev/Programmed",
-        /// Issuers: the CA knows the account.
+        /// On issuers: the CA knows the account.
         Ready,
     }
 }
@@ -124,11 +124,11 @@ named! {
         /// No ReferenceGrant permits the reference.
         RefNotPermitted,
         // TLS towards clients and backends.
-        /// No certificate of an authority that can be used.
+        /// None of the CA certificates can be used.
         NoValidCACertificate,
-        /// A reference does not lead to certificates of authorities.
+        /// A reference does not lead to CA certificates.
         InvalidCACertificateRef,
-        /// The kind of a reference to certificates of authorities is not supported.
+        /// The kind of a reference to CA certificates is not supported.
         InvalidCACertificateKind,
         /// The reference to the Gateway's client certificate does not lead to a usable one.
         InvalidClientCertificateRef,
@@ -136,14 +136,14 @@ named! {
         ListenersNotResolved,
         /// Clients without a valid certificate are let in.
         ConfigurationChanged,
-        /// Another policy holds for the target.
+        /// Another policy with precedence applies to the target.
         Conflicted,
         /// The target of a policy does not exist.
         TargetNotFound,
         // Routes.
-        /// The parent permits no such route.
+        /// No listener of the parent allows routes of this kind and namespace.
         NotAllowedByListeners,
-        /// Filters that cannot be together in one rule.
+        /// Filters that cannot be combined in one rule.
         IncompatibleFilters,
         /// No hostname in common with a listener.
         NoMatchingListenerHostname,
@@ -154,7 +154,7 @@ named! {
         /// The kind of a reference is not supported.
         InvalidKind,
         // Ours.
-        /// A hostname that is not one.
+        /// A text that is not a valid hostname.
         InvalidHostname,
         /// A wildcard hostname in a TLSRoute, where the admission mode refuses it.
         WildcardHostname,
@@ -164,7 +164,7 @@ named! {
         PublicSuffixWildcard,
         /// The namespace was not granted the hostname on this Gateway.
         HostnameNotOwned,
-        /// Over what the namespace was granted.
+        /// More than the namespace may have.
         QuotaExceeded,
         /// The namespace was not granted the issuer.
         IssuerNotAllowed,
@@ -189,19 +189,20 @@ named! {
         NotRegistered,
         /// The issuer leads to an address that the operator does not connect to for tenants.
         AddressNotAllowed,
-        /// An annotation about certificates that does not say what it may.
+        /// A certificate annotation with a value that is not valid.
         InvalidAnnotation,
-        /// Nothing is issued for what the listener is: a wildcard, no hostname, a Secret elsewhere.
+        /// No certificate can be issued for the listener: its hostname is a wildcard or absent, or its Secret is in
+        /// another namespace.
         NotIssuable,
         /// Nothing listens on the port that the CA connects to.
         NoChallengeListener,
         /// Another namespace serves the name on the port that the CA connects to.
         ServedByOthers,
-        /// Another object has asked for the Secret otherwise.
+        /// Another object asks for a different certificate in the same Secret.
         RequestsDiffer,
-        /// The Secret is not of Vestibule's making, so it is not written.
+        /// Vestibule did not make the Secret, so it does not write it.
         SecretNotOurs,
-        /// The Certificate of that name is another controller's.
+        /// The Certificate of that name belongs to another controller.
         CertificateNotOurs,
         /// The issuer does not exist.
         IssuerNotFound,
@@ -209,15 +210,15 @@ named! {
         IssuerNotReady,
         /// The engine that the annotations choose is not there.
         EngineNotAvailable,
-        /// Over a limit on orders; its turn comes.
+        /// A limit on orders is reached. The order is made later.
         OverBudget,
         /// The CA refused, or could not check the name.
         OrderFailed,
         /// The CA cannot be reached, or does not answer as it should.
         Unreachable,
-        /// The renewal fails; what there is, is served.
+        /// The renewal fails. The present certificate is still served.
         RenewalFailed,
-        /// The certificate has expired, and is served because nothing better exists.
+        /// The certificate has expired. It is still served, because there is no other.
         Expired,
         /// A value outside its range.
         InvalidValue,
@@ -229,8 +230,8 @@ named! {
 }
 
 impl Reason {
-    /// The reason as a condition gives it: where ours only says more precisely what upstream has a
-    /// word for, upstream's. The message keeps the detail.
+    /// The reason to write in a condition. If upstream has a more general reason for the same thing, that one is
+    /// written, and the message keeps the detail.
     #[must_use]
     pub fn in_condition(self) -> Self {
         match self {
@@ -268,21 +269,21 @@ impl Truth {
     }
 }
 
-/// One condition, without times and generation, which whoever writes it adds.
+/// One condition. The writer adds times and the observed generation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Condition {
     /// Its type.
     pub kind: ConditionType,
     /// Its value.
     pub truth: Truth,
-    /// Why.
+    /// Why, as one word for programs.
     pub reason: Reason,
     /// Why, for people.
     pub message: String,
 }
 
 impl Condition {
-    /// A condition that holds.
+    /// A condition with status True.
     pub fn holds(kind: ConditionType, reason: Reason, message: impl Into<String>) -> Self {
         Self {
             kind,
@@ -292,7 +293,7 @@ impl Condition {
         }
     }
 
-    /// A condition that does not.
+    /// A condition with status False.
     pub fn fails(kind: ConditionType, reason: Reason, message: impl Into<String>) -> Self {
         Self {
             truth: Truth::False,
@@ -301,13 +302,13 @@ impl Condition {
     }
 }
 
-/// What the Programmed condition rests on.
+/// What the value of the Programmed condition depends on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ProgrammedBasis {
-    /// The proxies are not given anything of it (yet), for this reason.
+    /// It is False: the proxies are not given anything of the object (yet), for this reason.
     NotPublished(Reason, String),
-    /// True once every ready proxy holds the last change of these listeners; what else is needed
-    /// (a part that is not valid) is in the message.
+    /// It becomes True when every ready proxy has acknowledged the last change of these listeners. If a part of the
+    /// object is not valid, the message says so.
     WhenAcknowledged(BTreeSet<ListenerKey>),
 }
 
@@ -322,22 +323,22 @@ pub struct ListenerStatus {
     pub attached_routes: usize,
     /// All conditions but Programmed.
     pub conditions: Vec<Condition>,
-    /// What Programmed rests on.
+    /// What its Programmed depends on.
     pub programmed: ProgrammedBasis,
 }
 
 /// Status of a Gateway or ListenerSet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListenersStatus {
-    /// Of the object; all conditions but Programmed.
+    /// All conditions of the object but Programmed.
     pub conditions: Vec<Condition>,
-    /// What the object's Programmed rests on.
+    /// What the object's Programmed depends on.
     pub programmed: ProgrammedBasis,
     /// One per listener of the object, in spec order.
     pub listeners: Vec<ListenerStatus>,
-    /// Gateways: number of attached ListenerSets.
+    /// Number of attached ListenerSets; for Gateways only.
     pub attached_listener_sets: usize,
-    /// Gateways: where they are reached; `None` leaves what is there.
+    /// The addresses of a Gateway; `None` leaves those in the status as they are.
     pub addresses: Option<Vec<Address>>,
 }
 
@@ -346,9 +347,9 @@ pub struct ListenersStatus {
 pub struct IssuerStatus {
     /// Ready.
     pub conditions: Vec<Condition>,
-    /// URL of the account at the CA; `None` leaves what is there.
+    /// URL of the account at the CA; `None` leaves the one in the status as it is.
     pub account_url: Option<Arc<str>>,
-    /// What the CA, or the way to it, said last against the account; `None`: nothing stands.
+    /// The last error about the account, from the CA or from the connection to it; `None` if there is no open error.
     pub last_error: Option<IssuerError>,
 }
 
@@ -366,7 +367,7 @@ pub struct IssuerError {
     pub kind: Option<Arc<str>>,
     /// What it says.
     pub message: Arc<str>,
-    /// When, in seconds since the Unix epoch.
+    /// When it happened, in seconds since the Unix epoch.
     pub at: i64,
 }
 
@@ -375,7 +376,7 @@ pub struct IssuerError {
 pub struct ClassStatus {
     /// Accepted.
     pub conditions: Vec<Condition>,
-    /// Names of Gateway API features that hold for every Gateway of the class, sorted; empty if the
+    /// Names of the Gateway API features that every Gateway of the class supports, sorted. The list is empty if the
     /// class is not accepted.
     pub supported_features: Vec<&'static str>,
 }
@@ -396,7 +397,7 @@ pub struct RouteParentStatus {
     pub conditions: Vec<Condition>,
 }
 
-/// Status of a policy: one entry per Gateway of ours that it has to do with.
+/// Status of a policy: one entry for each of our Gateways that it affects.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PolicyStatus {
     /// Entries in the order of the Gateways' names.

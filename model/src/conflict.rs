@@ -1,16 +1,19 @@
-//! Which listeners of one Gateway and port can stand side by side, and who wins where they cannot.
+//! Conflicts between listeners that share a port of a Gateway: which listeners are distinct, and which of two wins if
+//! they are not.
 //!
-//! GEP-1713 and `gateway_types.go` ("Distinct Listeners"). The Gateway's own listeners come first,
-//! then its ListenerSets, oldest first, ties by `namespace/name`; within a set, spec order. Two
-//! regimes: among the Gateway's own listeners nobody wins and all that cannot be told apart are
-//! conflicted, yet keep their slot; across objects, and inside one ListenerSet, the first one wins
-//! and only later ones are marked.
+//! The rules come from GEP-1713 and `gateway_types.go` ("Distinct Listeners"). The Gateway's own listeners come first.
+//! Its ListenerSets follow, oldest first, and sets of the same age by `namespace/name`. Within one object the order
+//! of the spec counts. There are two rules:
 //!
-//! Whose a hostname is on the Gateway is another question ([`crate::names`]), and comes first: a listener whose
-//! namespace may not have its hostname takes no part here, and one whose namespace holds it comes before one that
-//! only asks for it, however old.
+//! - Among the Gateway's own listeners nobody wins. All that are not distinct are conflicted, and each of them still
+//!   keeps listeners of sets off its name.
+//! - Between objects, and within one ListenerSet, the first listener wins. Only the later ones are conflicted.
 //!
-//! [`PortClaims`](crate::port::PortClaims) answers for one port.
+//! Another question is decided before: to which namespace a hostname belongs on the Gateway ([`crate::names`]). A
+//! listener whose namespace may not have its hostname takes no part here. A listener whose namespace holds the
+//! hostname comes before one that only asks for it, even if that one is older.
+//!
+//! [`PortClaims`](crate::port::PortClaims) gives the answers for one port.
 
 use std::sync::Arc;
 
@@ -20,14 +23,15 @@ use crate::hostname::HostPattern;
 use crate::key::{ListenerKey, ObjectName};
 use crate::protocol::{Group, Protocol, Transport};
 
-/// A claim's place in the merge order as upstream has it; less comes first. Whether it is held comes before it.
+/// Position of a claim in the merge order of Gateway API. The lesser one comes first. It decides only between claims of
+/// which both, or neither, have their hostname ([`Claim::has_name`]).
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Precedence {
     /// The Gateway's own listener, by index.
     Gateway(usize),
     /// A ListenerSet's listener.
     Set {
-        /// Creation of the set, seconds since the epoch.
+        /// Creation of the set, in seconds since the Unix epoch.
         created: i64,
         /// `namespace/name` of the set, compared as one text, as upstream does.
         object: Arc<str>,
@@ -37,7 +41,7 @@ pub enum Precedence {
 }
 
 impl Precedence {
-    /// Of the listener with this index in this set.
+    /// The precedence of the listener with this index in this set.
     #[must_use]
     pub fn of_set(created: i64, name: &ObjectName, index: usize) -> Self {
         Self::Set {
@@ -55,32 +59,32 @@ impl Precedence {
 /// A listener's claim to a hostname on a port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claim {
-    /// Whose.
+    /// The listener that makes the claim.
     pub listener: ListenerKey,
-    /// Its place in the order.
+    /// Its position in the merge order.
     pub precedence: Precedence,
-    /// What it wants to speak.
+    /// The protocol that the listener wants to speak.
     pub protocol: Protocol,
-    /// For which names.
+    /// The hostname that it wants to serve.
     pub hostname: HostPattern,
-    /// Whether it takes some kind of route, and says how TLS is served. One that does not is never served, so it asks
-    /// for no hostname either.
+    /// Whether the listener takes some kind of route and, for protocol TLS, says how TLS is served. A listener that
+    /// does not is never served, so it asks for no hostname either.
     pub takes_routes: bool,
-    /// Whether the proxies get it once nothing stands in its way: it takes routes, and its Gateway lets its protocol
-    /// be served. No connection comes to another one.
+    /// Whether the proxies get the listener if it has no conflict: it takes routes, and `spec.tls` of its Gateway does
+    /// not refuse it. Other listeners never get a connection.
     pub served: bool,
-    /// Whether its namespace has the hostname on the Gateway, rather than asking for it.
+    /// Whether its namespace already has the hostname on the Gateway. Otherwise it only asks for it.
     pub has_name: bool,
 }
 
 impl Claim {
-    /// Who makes it.
+    /// The namespace of the listener.
     #[must_use]
     pub fn namespace(&self) -> &Arc<str> {
         &self.listener.parent.name().namespace
     }
 
-    /// What it is about: its hostname, or, where bytes have no names, the port.
+    /// The names that the claim is about: its hostname, or every name for TCP and UDP, which carry no names.
     #[must_use]
     pub fn names(&self) -> &HostPattern {
         match self.protocol.group() {
@@ -90,14 +94,14 @@ impl Claim {
     }
 }
 
-/// Why a listener cannot stand beside the others.
+/// Why a listener is not distinct from the others on its port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Conflict {
-    /// Same protocol and hostname.
+    /// Another listener has the same protocol and hostname.
     Hostname,
-    /// The port, or the hostname on it, speaks another protocol.
+    /// Another listener speaks another protocol on the port, or for the hostname.
     Protocol,
-    /// Both at once.
+    /// Both kinds of conflict at once.
     Both,
 }
 
@@ -106,7 +110,7 @@ impl Conflict {
         if self == other { self } else { Self::Both }
     }
 
-    /// The reason of the conditions Conflicted, Accepted and Programmed alike
+    /// The reason that the conditions Conflicted, Accepted and Programmed of the listener give
     /// (`conformance/tests/listenerset-{hostname,protocol}-conflict.go`).
     #[must_use]
     pub fn reason(self) -> Reason {

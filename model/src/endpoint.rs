@@ -1,15 +1,16 @@
-//! Which addresses a backend may have. Whoever may write an EndpointSlice, or set a pod up, could otherwise have the
-//! proxies reach what only they reach: the node that they are on, or the metadata of the cloud, with its credentials.
+//! Which addresses a backend may have, and which addresses the CA of a tenant's issuer may have.
 //!
-//! And which addresses the CA of a tenant's issuer may have, which is what the operator connects to.
+//! Anybody who may write an EndpointSlice or start a pod chooses where the proxies connect to. Without these rules they
+//! could reach what only the proxies can reach: the node of a proxy, or the metadata service of the cloud with its
+//! credentials. The same holds for the operator, which connects to the CA that an issuer names.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::certificate::AddressBlock;
 
-/// Where clouds serve metadata, beside link-local addresses: Azure's (and its DNS and DHCP), Alibaba's, Oracle's first
-/// one, and those of AWS and Google Cloud in IPv6.
+/// Addresses, other than link-local ones, where clouds serve metadata: Azure (with its DNS and DHCP), Alibaba, Oracle
+/// (its first one), and AWS and Google Cloud for IPv6.
 const METADATA: [IpAddr; 5] = [
     IpAddr::V4(Ipv4Addr::new(168, 63, 129, 16)),
     IpAddr::V4(Ipv4Addr::new(100, 100, 100, 200)),
@@ -21,9 +22,9 @@ const METADATA: [IpAddr; 5] = [
 /// Which addresses a backend may not have.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct EndpointRules {
-    /// The proxy's own host may be one: for a proxy on a laptop.
+    /// Whether a backend may have a loopback address. It may only where the proxy runs on a laptop.
     pub loopback: bool,
-    /// What the release denies.
+    /// Further addresses, which the settings of the release deny.
     pub denied: Vec<AddressBlock>,
 }
 
@@ -34,11 +35,11 @@ pub enum Denied {
     Loopback,
     /// It is on the link of the proxy's node.
     LinkLocal,
-    /// It is not of one host.
+    /// It is not the address of one host.
     NoHost,
     /// A cloud serves metadata there.
     Metadata,
-    /// It is not one of the public internet.
+    /// It is not an address of the public internet.
     NotPublic,
     /// A pod of the release has it.
     OwnPod,
@@ -64,8 +65,8 @@ impl fmt::Display for Denied {
 }
 
 impl EndpointRules {
-    /// Why no backend may have `address`; `None` if one may. An IPv4 address within an IPv6 one (mapped, or behind
-    /// NAT64, RFC 6052) is judged as well.
+    /// Why no backend may have `address`; `None` if one may. If an IPv6 address contains an IPv4 address (mapped, or
+    /// for NAT64, RFC 6052), that one is judged as well.
     #[must_use]
     pub fn denies(&self, address: IpAddr) -> Option<Denied> {
         forms(address).find_map(|form| self.denies_one(form))
@@ -75,7 +76,8 @@ impl EndpointRules {
         let (no_host, link_local) = match address {
             IpAddr::V4(v4) => {
                 let [first, ..] = v4.octets();
-                // 0.0.0.0/8 reaches this host, and from 224 on there are groups and reserved addresses.
+                // 0.0.0.0/8 reaches this host. From 224.0.0.0 on, there are only multicast groups and reserved
+                // addresses.
                 (first == 0 || first >= 224, v4.is_link_local())
             }
             IpAddr::V6(v6) => (
@@ -101,17 +103,17 @@ impl EndpointRules {
 /// Which addresses the operator connects to for the issuer of a tenant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AuthorityRules {
-    /// Every address: the issuer is the admin's, or there is one user.
+    /// Every address, because the issuer belongs to the admin, or because there is only one user.
     Any,
-    /// Public addresses, and what the release allows besides.
+    /// Public addresses, and those that the release allows in addition.
     Public {
-        /// What the release allows, whatever it is.
+        /// The addresses that the release allows, even if they are not public.
         allowed: Vec<AddressBlock>,
     },
 }
 
-/// IPv4 addresses that are not of the public internet (IANA's special-purpose registry), without those that no backend
-/// may have either. The relay addresses of 6to4 lead to whoever runs a relay.
+/// IPv4 networks that are not part of the public internet (IANA's special-purpose registry). Those that
+/// [`EndpointRules`] already deny are left out. 192.88.99.0/24, the relays of 6to4, lead to whoever runs a relay.
 const NOT_PUBLIC_V4: [(Ipv4Addr, u32); 10] = [
     (Ipv4Addr::new(10, 0, 0, 0), 8),
     (Ipv4Addr::new(100, 64, 0, 0), 10),
@@ -126,8 +128,8 @@ const NOT_PUBLIC_V4: [(Ipv4Addr, u32); 10] = [
 ];
 
 impl AuthorityRules {
-    /// Why the operator does not connect to `address`; `None` if it does. An IPv4 address within an IPv6 one (mapped,
-    /// 6to4, or behind NAT64) is judged as well.
+    /// Why the operator does not connect to `address`; `None` if it does. If an IPv6 address contains an IPv4 address
+    /// (mapped, for 6to4, or for NAT64), that one is judged instead.
     #[must_use]
     pub fn denies(&self, address: IpAddr) -> Option<Denied> {
         let Self::Public { allowed } = self else {
@@ -151,15 +153,16 @@ impl AuthorityRules {
 }
 
 fn not_public(address: IpAddr) -> Option<Denied> {
-    // For backends some private addresses are fine, and all others are not.
+    // Whatever is denied to backends is denied here too. In addition, private addresses are denied, which backends may
+    // have.
     EndpointRules::default().denies(address).or_else(|| {
         let public = match address {
             IpAddr::V4(v4) => !NOT_PUBLIC_V4.iter().any(|(network, length)| {
                 let rest = 32 - length;
                 v4.to_bits() >> rest == network.to_bits() >> rest
             }),
-            // All that is given out is in 2000::/3. Of this, 2001::/23 is for protocols, such as Teredo, and others are
-            // for documents.
+            // All global unicast addresses are in 2000::/3. In there, 2001::/23 is for protocols such as Teredo, and
+            // 2001:db8::/32 and 3fff::/20 are for documentation.
             IpAddr::V6(v6) => match v6.segments() {
                 [0x2001, second, ..] => second >= 0x0200 && second != 0x0db8,
                 [0x3fff, second, ..] => second >= 0x1000,
@@ -178,7 +181,8 @@ fn six_to_four(address: Ipv6Addr) -> Option<Ipv4Addr> {
     Some(Ipv4Addr::from_bits(u32::from(high) << 16 | u32::from(low)))
 }
 
-/// An address, and the IPv4 address within it if there is one: a connection to the first may be one to the second.
+/// An address, followed by the IPv4 address that it contains for NAT64, if any. A connection to the first may end at
+/// the second.
 pub fn forms(address: IpAddr) -> impl Iterator<Item = IpAddr> {
     let address = address.to_canonical();
     let inner = match address {

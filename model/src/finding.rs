@@ -1,11 +1,11 @@
-//! Findings: what is wrong with an object, where, why it matters and what to do. The same finding is
-//! an admission message, a status condition, and a line of `vestibule check`.
+//! Findings: what is wrong with an object, in which field, and what to do about it. The same finding becomes an
+//! admission message, a status condition, and a line of `vestibule check`.
 
 use std::fmt;
 
 use crate::condition::Reason;
 
-/// How much a finding weighs.
+/// How severe a finding is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
     /// Worth knowing; nothing is refused.
@@ -14,23 +14,23 @@ pub enum Severity {
     Refused,
 }
 
-/// Where a rule comes from, which decides where it binds.
+/// Where a rule comes from. It decides where the rule applies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Origin {
-    /// Gateway API, or what the protocols make possible. Always holds, in status too.
+    /// Gateway API, or what the protocols make possible. Such a rule always applies, in admission and in status.
     Specification,
-    /// Ours: legal upstream, refused only where the admission mode is Enforce.
+    /// A policy of ours about something that Gateway API allows. It refuses only where the admission mode is Enforce.
     Policy,
 }
 
-/// One thing that is wrong. Never names another tenant's objects.
+/// One thing that is wrong with an object. It never names objects of another tenant.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Finding {
     /// Refused, or only a warning.
     pub severity: Severity,
     /// Whose rule it is.
     pub origin: Origin,
-    /// Condition reason and metric label.
+    /// The reason, both in conditions and as a label of metrics.
     pub reason: Reason,
     /// Path of the field, such as `spec.listeners[1].hostname`.
     pub field: String,
@@ -71,7 +71,7 @@ impl Finding {
         }
     }
 
-    /// Whether it refuses.
+    /// Whether the finding refuses the object or a part of it.
     #[must_use]
     pub fn refuses(&self) -> bool {
         self.severity == Severity::Refused

@@ -43,7 +43,7 @@ pub struct Gateway {
     pub listeners: Vec<Listener>,
     /// `spec.allowedListeners`; absent is `None`.
     pub allowed_listeners: NamespaceScope,
-    /// `spec.addresses` that can be asked for; findings name the others.
+    /// Those of `spec.addresses` that can be requested. Findings name the others.
     pub addresses: Vec<AddressRequest>,
     /// `spec.infrastructure`.
     pub infrastructure: Box<Infrastructure>,
@@ -62,11 +62,11 @@ pub struct Gateway {
 pub struct AddressRequest {
     /// Path in the object, such as `spec.addresses[0]`.
     pub field: String,
-    /// The address; `None` is any.
+    /// The address; `None` requests any address.
     pub ip: Option<IpAddr>,
 }
 
-/// `spec.infrastructure` of a Gateway: what the objects made for it carry.
+/// `spec.infrastructure` of a Gateway: labels, annotations and parameters for the objects that are made for it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Infrastructure {
     /// Labels.
@@ -84,7 +84,7 @@ pub struct ListenerSet {
     pub name: ObjectName,
     /// Metadata.
     pub meta: Meta,
-    /// The Gateway it wants to extend; `None` if `parentRef` names another kind.
+    /// The Gateway that it extends; `None` if `parentRef` names another kind.
     pub gateway: Option<ObjectName>,
     /// `spec.listeners`.
     pub listeners: Vec<Listener>,
@@ -103,19 +103,20 @@ pub struct Listener {
     pub name: Arc<str>,
     /// Path in the object, such as `spec.listeners[0]`.
     pub field: String,
-    /// Hostname; [`HostPattern::Any`] if absent, empty, or not one (then a finding says so).
+    /// Hostname. It is [`HostPattern::Any`] if it is absent, empty, or not valid (then a finding says so).
     pub hostname: HostPattern,
-    /// Port; `None` if it is not one (then a finding says so).
+    /// Port; `None` if the number is not valid (then a finding says so).
     pub port: Option<Port>,
     /// Protocol.
     pub protocol: Protocol,
-    /// TLS settings; `None` if absent or for protocols without TLS.
+    /// TLS settings; `None` if they are absent, or if the protocol has no TLS.
     pub tls: Option<ListenerTls>,
-    /// `allowedRoutes.namespaces`; absent is `Same`, from the declaring object's point of view.
+    /// `allowedRoutes.namespaces`. If absent, it is `Same`, which means the namespace of the object that declares the
+    /// listener.
     pub allowed_namespaces: NamespaceScope,
-    /// `allowedRoutes.kinds` as (group, kind); empty: whatever the protocol takes.
+    /// `allowedRoutes.kinds` as (group, kind). If empty, the listener takes every kind that its protocol takes.
     pub allowed_kinds: Vec<(Arc<str>, Arc<str>)>,
-    /// What is wrong with it. A refusal here means that it claims nothing.
+    /// What is wrong with it. If a finding refuses, the listener makes no claim.
     pub findings: Vec<Finding>,
 }
 
@@ -124,16 +125,16 @@ pub struct Listener {
 pub struct ListenerTls {
     /// Passthrough or Terminate.
     pub mode: TlsMode,
-    /// `certificateRefs`, in order. Ignored with Passthrough.
+    /// `certificateRefs`, in order. With Passthrough they are ignored.
     pub certificates: Vec<Reference>,
 }
 
 /// What happens to TLS on a listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum TlsMode {
-    /// The bytes go through untouched.
+    /// The proxy copies the encrypted bytes without change.
     Passthrough,
-    /// TLS ends here.
+    /// The proxy does the handshake and decrypts.
     Terminate,
 }
 

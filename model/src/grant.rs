@@ -1,9 +1,9 @@
-//! References across namespaces: allowed only by a ReferenceGrant in the target's namespace.
+//! References to other namespaces. They need a ReferenceGrant in the namespace of the target.
 //!
-//! `referencegrant_types.go`: additive, no implied transitivity. Grants are judged from the namespace
-//! and kind of the object that *declares* the reference: a Gateway's grant does not help a
-//! ListenerSet, nor the reverse. The grant is checked before existence (v1.7.0,
-//! GatewaySecretMissingReferenceGrant), so that a reference says nothing about what it may not see.
+//! The rules come from `referencegrant_types.go`: grants add up, and they are not transitive. What counts is the
+//! namespace and kind of the object that *declares* the reference, so a grant for a Gateway does not help a
+//! ListenerSet, nor the reverse. The grant is checked before the existence of the target (v1.7.0,
+//! GatewaySecretMissingReferenceGrant). So nobody can learn whether an object exists that they may not use.
 
 use crate::condition::Reason;
 use crate::finding::Finding;
@@ -11,20 +11,22 @@ use crate::key::{ObjectKey, ObjectName};
 use crate::object::ReferenceGrant;
 use crate::reference::Reference;
 
-/// A reference that may be followed. Only [`permit`] makes one.
+/// The target of a reference that may be followed. Only [`permit`] makes one.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Permitted(ObjectName);
 
 impl Permitted {
-    /// What it leads to.
+    /// The object that the reference leads to.
     #[must_use]
     pub fn target(&self) -> &ObjectName {
         &self.0
     }
 }
 
-/// Judges a reference of `referrer`; `grants` are those of the target's namespace (others are
-/// ignored).
+/// Checks whether `referrer` may follow `reference`. Of `grants`, only those in the namespace of the target count.
+///
+/// # Errors
+/// A finding with reason `RefNotPermitted`, if the target is in another namespace and no grant permits it.
 pub fn permit<'a>(
     referrer: &ObjectKey,
     reference: &Reference,

@@ -1,9 +1,9 @@
-//! Hostnames and hostname patterns: the one canonical form and the one matcher, for server names,
-//! listeners and routes alike.
+//! Hostnames and hostname patterns: one canonical form and one matcher for server names, listeners and routes.
 //!
-//! Semantics: Gateway API `Hostname` and `PreciseHostname` (`shared_types.go`), GEP-2643, and
-//! `site/content/en/docs/concepts/hostnames.md`: a wildcard matches one *or more* labels and never
-//! the apex; exact beats wildcard, a longer wildcard beats a shorter one, anything beats none.
+//! The rules come from Gateway API's `Hostname` and `PreciseHostname` (`shared_types.go`), GEP-2643, and
+//! `site/content/en/docs/concepts/hostnames.md`. A wildcard matches one *or more* labels, and never the name after its
+//! `*.`. An exact name is more specific than a wildcard, a longer wildcard is more specific than a shorter one, and
+//! every hostname is more specific than none.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -42,10 +42,10 @@ pub enum HostnameError {
         /// The A-label form to write instead, where there is one.
         a_label: Option<String>,
     },
-    /// An IP address in any of the forms that clients read as one: they send no server name for it.
+    /// An IP address, in any of the forms that clients read as one. Clients send no server name for an address.
     #[error("is an IP address ({0}), and clients send no server name for an address")]
     IpAddress(IpForm),
-    /// A '*' elsewhere than as the whole first label.
+    /// A '*' that is not the whole first label.
     #[error("has a '*' that is not the whole first label")]
     Wildcard,
 }
@@ -68,9 +68,9 @@ impl HostnameError {
 pub enum IpForm {
     /// Four decimal numbers: `192.0.2.1`.
     DottedQuad,
-    /// Octal, hexadecimal, short or integer forms: `0300.0.2.1`, `0x7f.1`, `2130706433`; also any
-    /// name whose last label is a number, since URL parsers (WHATWG URL, "ends in a number") read it
-    /// as an IPv4 address and fail.
+    /// Octal, hexadecimal, short or integer forms, such as `0300.0.2.1`, `0x7f.1` or `2130706433`. Any other name
+    /// whose last label is a number counts as well: URL parsers (WHATWG URL, "ends in a number") read it as an IPv4
+    /// address and fail.
     NumericV4,
     /// An IPv6 address.
     V6,
@@ -86,8 +86,8 @@ impl fmt::Display for IpForm {
     }
 }
 
-/// Says whether clients would take `text` for an IP address, and in which form. A leading `*.` and
-/// one trailing dot are not looked at.
+/// The form of IP address for which clients would take `text`; `None` if they would not. A leading `*.` and one
+/// trailing dot are ignored.
 #[must_use]
 pub fn ip_form(text: &str) -> Option<IpForm> {
     let text = text.strip_prefix("*.").unwrap_or(text);
@@ -135,7 +135,7 @@ fn is_number(label: &str) -> bool {
 pub struct Hostname(Arc<str>);
 
 impl Hostname {
-    /// Reads a hostname: case is folded and one trailing dot dropped.
+    /// Reads a hostname. It is converted to lower case, and one trailing dot is dropped.
     pub fn parse(text: &str) -> Result<Self, HostnameError> {
         Ok(Self(canonical(text)?.into()))
     }
@@ -196,8 +196,8 @@ fn canonical(text: &str) -> Result<String, HostnameError> {
     }
     if !text.is_ascii() {
         return Err(HostnameError::NotAscii {
-            // An over-long name is not worth the work of converting it, and some texts convert to
-            // what is no hostname either (full-width digits to an IP address).
+            // Converting a very long text would cost time for nothing. And some texts are converted to something that
+            // is no hostname either: full-width digits become an IP address.
             a_label: (text.len() <= 4 * MAX_HOSTNAME)
                 .then(|| idna::domain_to_ascii_strict(text).ok())
                 .flatten()
@@ -234,10 +234,10 @@ fn canonical(text: &str) -> Result<String, HostnameError> {
     Ok(text.to_ascii_lowercase())
 }
 
-/// What a listener or route says about the names it wants.
+/// A hostname as a listener or route has it: an exact name, a wildcard, or no restriction.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum HostPattern {
-    /// Every name, and none. A listener without a hostname, or with an empty one.
+    /// Every name, and also connections without a name. A listener without a hostname has this pattern.
     Any,
     /// `*.suffix`: every name one or more labels below the suffix, never the suffix itself.
     Wildcard(Hostname),
@@ -255,7 +255,7 @@ impl HostPattern {
             return Hostname::parse(text).map(Self::Exact);
         };
         match Hostname::parse(suffix) {
-            // The limit is one of the whole text, and a longer suffix has no names below it.
+            // The limit counts for the whole text with its `*.`. No name fits below a longer suffix.
             Ok(suffix) if suffix.as_str().len() > MAX_HOSTNAME - 2 => {
                 Err(HostnameError::TooLong(suffix.as_str().len() + 2))
             }
@@ -308,8 +308,8 @@ impl HostPattern {
         }
     }
 
-    /// How specific the pattern is: greater is more specific. Patterns that match a common name
-    /// compare equal only if they are the same.
+    /// How specific the pattern is. A greater value is more specific. If two patterns match a common name, their values
+    /// are equal only if the patterns are.
     #[must_use]
     pub fn specificity(&self) -> Specificity {
         match self {
@@ -346,8 +346,9 @@ impl fmt::Debug for HostPattern {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Specificity(u8, usize);
 
-/// Precedence of routes that match one name: most specific hostname *as written* first, then the
-/// older route, then `namespace/name` (v1.7.0, "Routes rank by original hostname").
+/// Precedence of two routes that match one name, each given as (hostname, creation in seconds since the Unix epoch,
+/// `namespace/name`). The route with the more specific hostname *as written* comes first, then the older route, then
+/// the one with the lesser `namespace/name` (v1.7.0, "Routes rank by original hostname").
 ///
 /// `Less` means that `a` comes first.
 #[must_use]

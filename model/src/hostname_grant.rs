@@ -1,5 +1,5 @@
-//! `HostnameGrant`, Vestibule's own kind: which namespaces may use which hostnames. [`crate::ownership`] has the
-//! verdicts that follow from grants.
+//! `HostnameGrant`, a kind of Vestibule: which namespaces may use which hostnames. The module [`crate::ownership`]
+//! derives verdicts from grants.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,31 +14,31 @@ use crate::path::PathPrefix;
 use crate::protocol::{Port, Protocol};
 use crate::selector::{LabelSelector, Labels, NamespaceScope};
 
-/// `HostnameGrant`, Vestibule's own kind: which namespaces may use which hostnames on the Gateways beside
-/// it, and how much.
+/// `HostnameGrant`, a kind of Vestibule: which namespaces may use which hostnames on Gateways in its own namespace, and
+/// how many.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostnameGrant {
     /// Name.
     pub name: ObjectName,
-    /// Metadata. One that is being deleted gives nothing, and counts until it is gone.
+    /// Metadata. A grant that is being deleted gives nothing, and still counts as a grant until it is gone.
     pub meta: Meta,
-    /// `spec.gateways`: names of Gateways of its namespace; empty: every one.
+    /// `spec.gateways`: names of Gateways in its namespace. If empty, the grant is about all of them.
     pub gateways: BTreeSet<Arc<str>>,
-    /// `spec.namespaces`: to whom.
+    /// `spec.namespaces`: who gets what it gives.
     pub namespaces: GrantedNamespaces,
-    /// `spec.hostnames` that can be read: what. [`HostPattern::Any`] is "*". Empty: nothing.
+    /// Those of `spec.hostnames` that can be read. "*" is [`HostPattern::Any`]. If empty, the grant gives no hostname.
     pub hostnames: Vec<HostPattern>,
-    /// `spec.sharedHostnames`: what the namespaces share with whoever holds it.
+    /// `spec.sharedHostnames`: hostnames that the namespaces share with their holders.
     pub shared: BTreeSet<Hostname>,
-    /// `spec.sharedPaths`: the same for parts of names. No name is without a path.
+    /// `spec.sharedPaths`: paths of hostnames that the namespaces share with their holders. Every name here has a path.
     pub shared_paths: BTreeMap<Hostname, BTreeSet<PathPrefix>>,
-    /// `spec.ports`; empty: any.
+    /// `spec.ports`. If empty, every port is granted.
     pub ports: BTreeSet<Port>,
-    /// `spec.protocols`; empty: any.
+    /// `spec.protocols`. If empty, every protocol is granted.
     pub protocols: BTreeSet<Protocol>,
-    /// `spec.issuers`; `None`: any.
+    /// `spec.issuers`. If `None`, every issuer is granted.
     pub issuers: Option<Vec<GrantedIssuer>>,
-    /// `spec.certificates`: what certificates may have beside the hostnames of listeners.
+    /// `spec.certificates`: which names certificates may have in addition to the hostnames of listeners.
     pub certificates: Box<GrantedCertificates>,
     /// `spec.limits`.
     pub limits: GrantLimits,
@@ -46,7 +46,7 @@ pub struct HostnameGrant {
     pub findings: Vec<Finding>,
 }
 
-/// Namespaces that a grant is for: those named, and those selected.
+/// The namespaces that a grant is for: those that it names, and those that its selector selects.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct GrantedNamespaces {
     /// By name.
@@ -62,14 +62,14 @@ pub struct GrantedIssuer {
     pub group: Arc<str>,
     /// Kind.
     pub kind: Arc<str>,
-    /// Name; `None`: any of the kind.
+    /// Name; `None` for all issuers of the kind.
     pub name: Option<Arc<str>>,
 }
 
-/// What certificates may have beside the hostnames of their listeners; by default nothing.
+/// The names that certificates may have in addition to the hostnames of their listeners. By default there are none.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct GrantedCertificates {
-    /// Hostnames that the grant covers and that the namespace holds.
+    /// Whether they may have hostnames that the grant covers and that the namespace holds.
     pub alternative_names: bool,
     /// IP addresses.
     pub addresses: Vec<AddressBlock>,
@@ -77,7 +77,7 @@ pub struct GrantedCertificates {
     pub mailboxes: Vec<GrantedMailbox>,
 }
 
-/// How much one namespace may have on one Gateway; `None`: nothing is said.
+/// How many of each thing one namespace may have on one Gateway. `None` states no limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct GrantLimits {
     /// Listeners of ListenerSets.
@@ -89,7 +89,7 @@ pub struct GrantLimits {
 }
 
 impl GrantLimits {
-    /// What two grants come to: of each kind the largest limit that is stated.
+    /// The limits of two grants together: of each kind, the larger limit that is stated.
     #[must_use]
     pub fn or_larger(self, other: Self) -> Self {
         Self {
@@ -101,7 +101,7 @@ impl GrantLimits {
 }
 
 impl HostnameGrant {
-    /// What stands for a grant that cannot be read: it gives nothing, on every Gateway beside it.
+    /// The substitute for a grant that cannot be read. It counts for every Gateway of its namespace, and gives nothing.
     #[must_use]
     pub fn unreadable(name: ObjectName, meta: Meta, finding: Finding) -> Self {
         Self {
@@ -121,13 +121,13 @@ impl HostnameGrant {
         }
     }
 
-    /// Whether it is about this Gateway of its namespace.
+    /// Whether the grant is about this Gateway of its namespace.
     #[must_use]
     pub fn is_for(&self, gateway: &str) -> bool {
         self.gateways.is_empty() || self.gateways.contains(gateway)
     }
 
-    /// Whether it is for this namespace, whose labels are `labels`.
+    /// Whether the grant is for this namespace, whose labels are `labels`.
     #[must_use]
     pub fn selects(&self, namespace: &str, labels: Option<&Labels>) -> bool {
         self.namespaces.names.contains(namespace)

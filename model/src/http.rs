@@ -1,5 +1,5 @@
-//! HTTPRoute and GRPCRoute: which requests their rules take and what becomes of them (`httproute_types.go`,
-//! `grpcroute_types.go`). A call of gRPC is a request of HTTP/2, so the two have one form here; what differs is in
+//! HTTPRoute and GRPCRoute: which requests their rules match and what is done with these (`httproute_types.go`,
+//! `grpcroute_types.go`). A gRPC call is an HTTP/2 request, so both kinds have the same form here. They differ in
 //! [`HttpRoute::kind`] and in [`PathMatch::Method`].
 
 use std::collections::BTreeSet;
@@ -26,8 +26,8 @@ pub struct HttpRoute {
     pub meta: Meta,
     /// `spec.parentRefs`.
     pub parents: Vec<ParentRef>,
-    /// `spec.hostnames` that are ones, with their index in the spec; findings name the others. Without
-    /// any in the spec, the one that matches everything.
+    /// The valid ones of `spec.hostnames`, with their index in the spec. Findings name the others. If the spec has
+    /// none, this is [`HostPattern::Any`] alone.
     pub hostnames: Vec<(usize, HostPattern)>,
     /// `spec.rules`, never empty.
     pub rules: Vec<HttpRule>,
@@ -45,7 +45,7 @@ impl HttpRoute {
         }
     }
 
-    /// Bytes that the regular expressions of its matches take when they are compiled.
+    /// How many bytes the regular expressions of its matches take when they are compiled.
     #[must_use]
     pub fn pattern_bytes(&self) -> usize {
         let matches = self.rules.iter().flat_map(|rule| &rule.matches);
@@ -63,9 +63,9 @@ pub struct HttpRule {
     pub name: Option<Arc<str>>,
     /// Path in the object, such as `spec.rules[0]`.
     pub field: String,
-    /// Any of them takes a request; never empty unless none of them could be read.
+    /// The rule takes a request if one of them does. The list is empty only if none of them could be read.
     pub matches: Vec<HttpMatch>,
-    /// What is done to requests and responses, in this order.
+    /// How requests and responses are changed, in this order.
     pub filters: Vec<HttpFilter>,
     /// Where requests go.
     pub backends: Vec<HttpBackend>,
@@ -86,7 +86,7 @@ impl HttpRule {
         self.findings.iter().find(|finding| finding.refuses())
     }
 
-    /// Where its filters and those of its backends copy requests to.
+    /// The backends to which its filters, and those of its backends, copy requests.
     pub fn mirrors(&self) -> impl Iterator<Item = &BackendRef> {
         let backends = self.backends.iter().flat_map(|backend| &backend.filters);
         let filters = self.filters.iter().chain(backends);
@@ -97,16 +97,16 @@ impl HttpRule {
     }
 }
 
-/// A match: it takes a request if all of its parts do.
+/// A match. It takes a request if all of its parts match.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HttpMatch {
-    /// Of the path.
+    /// Match of the path.
     pub path: PathMatch,
-    /// Of headers; names in lower case, each at most once.
+    /// Matches of headers. Names are in lower case, and each occurs once at most.
     pub headers: Vec<(Arc<str>, ValueMatch)>,
-    /// Of query parameters; each name at most once.
+    /// Matches of query parameters. Each name occurs once at most.
     pub query: Vec<(Arc<str>, ValueMatch)>,
-    /// Of the method.
+    /// Match of the HTTP method.
     pub method: Option<Arc<str>>,
 }
 
@@ -147,20 +147,21 @@ impl Default for HttpMatch {
 pub enum PathMatch {
     /// The whole path.
     Exact(Arc<str>),
-    /// Whole path elements; a `/` at the end means nothing.
+    /// A prefix of whole path elements. A `/` at its end means nothing.
     Prefix(Arc<str>),
     /// The whole path.
     Regex(Pattern),
-    /// A method of gRPC: the path `/<service>/<method>`. GRPCRoutes have no others, and they alone have it.
+    /// A method of gRPC, which is the path `/<service>/<method>`. GRPCRoutes have only this form, and no other kind of
+    /// route has it.
     Method(MethodMatch),
 }
 
-/// Which methods of gRPC are matched; without any part, every call.
+/// Which methods of gRPC are matched. Without any part, every call is matched.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MethodMatch {
-    /// The service with its package, such as `shop.v1.Cart`; none: any.
+    /// The service with its package, such as `shop.v1.Cart`; `None` matches any.
     pub service: Option<ValueMatch>,
-    /// The method; none: any.
+    /// The method; `None` matches any.
     pub method: Option<ValueMatch>,
 }
 
@@ -188,11 +189,11 @@ pub enum HttpFilter {
     Cors(Cors),
     /// `requestMirror`
     Mirror(Mirror),
-    /// `extensionRef`: nothing that it may refer to exists, and it must not be skipped.
+    /// `extensionRef`. There are no such filters, and a filter must not be skipped, so requests get an error.
     Extension(Reference),
 }
 
-/// Changes of headers; every name in lower case, at most once over all of them.
+/// Changes of headers. Every name is in lower case, and occurs once at most in all three lists together.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HeaderModifier {
     /// Replaced.
@@ -203,22 +204,22 @@ pub struct HeaderModifier {
     pub remove: Vec<Arc<str>>,
 }
 
-/// A redirection as the answer.
+/// A redirect as the response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Redirect {
-    /// Otherwise the request's.
+    /// Scheme; `None` keeps that of the request.
     pub scheme: Option<Scheme>,
-    /// Otherwise the request's.
+    /// Hostname; `None` keeps that of the request.
     pub hostname: Option<Hostname>,
-    /// Otherwise the scheme's, or the listener's.
+    /// Port; `None` is the well-known port of the scheme if one is set, and otherwise the port of the listener.
     pub port: Option<Port>,
-    /// Otherwise the request's.
+    /// Path; `None` keeps that of the request.
     pub path: Option<PathModifier>,
-    /// 301, 302, 303, 307 or 308.
+    /// Status code: 301, 302, 303, 307 or 308.
     pub status: u16,
 }
 
-/// Scheme of a redirection.
+/// Scheme of a redirect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scheme {
     /// http
@@ -241,44 +242,44 @@ impl Scheme {
 /// What the backend sees instead of what the client asked for.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Rewrite {
-    /// Otherwise the request's.
+    /// Hostname; `None` keeps that of the request.
     pub hostname: Option<Hostname>,
-    /// Otherwise the request's.
+    /// Path; `None` keeps that of the request.
     pub path: Option<PathModifier>,
 }
 
 /// Another path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PathModifier {
-    /// In place of the whole path.
+    /// It replaces the whole path.
     Full(Arc<str>),
-    /// In place of the prefix that matched. The rule has exactly one match, of a prefix.
+    /// It replaces the prefix that matched. The rule has exactly one match, and that is one of a prefix.
     Prefix(Arc<str>),
 }
 
 /// A backend of a rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HttpBackend {
-    /// What it refers to, and its share.
+    /// The object that it refers to, and its weight.
     pub backend: BackendRef,
-    /// Applied after the rule's own, to requests that go there.
+    /// Filters for requests that go to this backend. They apply after those of the rule.
     pub filters: Vec<HttpFilter>,
 }
 
-/// The requests that pages of other origins may make, and the parts of answers that they see.
+/// Which requests pages of other origins may make, and which parts of the responses they may read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cors {
-    /// The origins of the pages: one that is every origin, or others.
+    /// The origins of the pages. One that stands for every origin is alone.
     pub origins: Vec<OriginPattern>,
-    /// Whether they may ask with what the browser knows of its user, such as cookies.
+    /// Whether their requests may carry credentials of the user, such as cookies.
     pub credentials: bool,
-    /// Methods they may ask with, beside those that are always allowed.
+    /// Methods that they may use, in addition to those that are always allowed.
     pub methods: CorsNames,
     /// Headers they may send, in lower case.
     pub headers: CorsNames,
-    /// Headers of answers that they may read, in lower case.
+    /// Headers of responses that they may read, in lower case.
     pub exposed: CorsNames,
-    /// Seconds for which a browser may remember what it was told; at least 1.
+    /// How long a browser may cache the answer to a preflight request, in seconds; at least 1.
     pub max_age: u32,
 }
 
@@ -287,41 +288,42 @@ pub struct Cors {
 pub enum CorsNames {
     /// `*`
     All,
-    /// These, perhaps none.
+    /// These names. The list may be empty.
     Listed(Vec<Arc<str>>),
 }
 
-/// A copy of requests for another backend, whose answers nobody gets.
+/// A filter that copies requests to another backend. The responses of that backend are dropped.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mirror {
-    /// The backend that gets the copies; its weight means nothing.
+    /// The backend that gets the copies. Its weight has no meaning.
     pub backend: BackendRef,
-    /// How many requests are copied,
+    /// Numerator of the fraction of requests that are copied.
     pub numerator: u32,
-    /// of so many; at least 1, and at least the numerator.
+    /// Denominator of that fraction. It is at least 1, and at least the numerator.
     pub denominator: u32,
 }
 
-/// Times that a request is made again at most; more of them count as so many.
+/// Most times that a request is sent again. A larger number in a rule counts as this one.
 pub const MAX_RETRIES: u32 = 100;
 
-/// When a request is made again, because its backend did not answer it, or with one of these statuses.
+/// When a request is sent again: if its backend did not respond, or if it responded with one of these status codes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Retry {
-    /// Statuses from 400 to 599.
+    /// Status codes from 400 to 599.
     pub codes: BTreeSet<u16>,
-    /// How often at most, beyond the first time; 0: never, for whatever reason.
+    /// Most times that it is sent again after the first time. With 0, it is never sent again, for whatever reason.
     pub attempts: u32,
-    /// How long to wait first; more before each further time.
+    /// How long to wait before the first retry. The wait before each further retry is longer.
     pub backoff: Option<Duration>,
 }
 
-/// How the requests of one client stay at the endpoint of each backend that answered the first of them (GEP-1619).
+/// Session persistence (GEP-1619): further requests of a client go to the endpoint, of each backend, that answered the
+/// first one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SessionPersistence {
-    /// How the client gets its token and sends it.
+    /// How the client receives its token and sends it back.
     pub carrier: SessionCarrier,
-    /// From the beginning of a session to its end; at least a second.
+    /// How long a session lasts at most; at least one second.
     pub absolute_timeout: Option<Duration>,
 }
 
@@ -330,22 +332,22 @@ pub struct SessionPersistence {
 pub enum SessionCarrier {
     /// As a cookie.
     Cookie {
-        /// A token in the sense of HTTP; none: one that no other rule has.
+        /// Name of the cookie, which is a token in the sense of HTTP. `None` stands for a name that no other rule has.
         name: Option<Arc<str>>,
-        /// Begins with `/`, and has nothing that ends an attribute.
+        /// Path of the cookie. It begins with `/`, and has no character that would end an attribute.
         path: Arc<str>,
-        /// It outlives the browser, up to the absolute timeout, which there is.
+        /// Whether the cookie outlives the browser, until the absolute timeout. Then there is such a timeout.
         permanent: bool,
     },
     /// As a header of this name, in lower case.
     Header(Arc<str>),
 }
 
-/// Limits on time; zero switches one off.
+/// Timeouts. Zero switches a timeout off.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct HttpTimeouts {
-    /// Of a whole request.
+    /// Timeout of a whole request.
     pub request: Option<Duration>,
-    /// Of one try at a backend.
+    /// Timeout of one attempt at a backend.
     pub backend_request: Option<Duration>,
 }

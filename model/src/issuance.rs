@@ -1,28 +1,28 @@
-//! How far the certificate of a Secret is, as the engine that issues it tells: what listeners say in their
-//! condition `vestibule.dev/CertificateIssued`.
+//! The progress of a certificate, as the engine that issues it reports it. Listeners show it in their condition
+//! `vestibule.dev/CertificateIssued`.
 
 use std::sync::Arc;
 
 use crate::condition::Reason;
 
-/// How far a certificate is.
+/// The progress of a certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Issuance {
-    /// In one word.
+    /// The progress in one word.
     pub state: IssuanceState,
     /// Reason of the condition.
     pub reason: Reason,
-    /// For people: what is, and what to do. Names nothing of another tenant.
+    /// For people: what the state is, and what to do. It names nothing that belongs to another tenant.
     pub message: Arc<str>,
 }
 
-/// How far a certificate is, in one word.
+/// The progress of a certificate, in one word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum IssuanceState {
-    /// It is there and will be renewed: the condition is True.
+    /// It exists and will be renewed. The condition is True.
     Issued,
-    /// It is being made: the condition is False.
+    /// It is being issued. The condition is False.
     Pending,
-    /// It cannot be made, or not before something changes: the condition is False.
+    /// It cannot be issued, or not before something changes. The condition is False.
     Failed,
 }

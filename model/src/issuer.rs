@@ -1,8 +1,8 @@
-//! Which issuer a listener's certificate comes from: one (engine, name, kind, group) value, never the
-//! name of one annotation with the kind of another.
+//! Which issuer the certificate of a listener comes from. An issuer is one value (engine, name, kind, group), so the
+//! name of one annotation is never combined with the kind of another.
 //!
-//! The ListenerSet's own choice wins over its Gateway's as a whole (cert-manager's shim copies the
-//! Gateway's `issuer-kind` and `issuer-group` over the set's; we do not).
+//! The choice of a ListenerSet replaces that of its Gateway as a whole. (cert-manager differs: it copies `issuer-kind`
+//! and `issuer-group` of the Gateway over those of the set.)
 
 use std::sync::Arc;
 
@@ -11,9 +11,9 @@ use crate::condition::Reason;
 use crate::finding::Finding;
 use crate::key::ObjectName;
 
-/// The issuer annotations of one object, as written. A name that is there and empty is a choice too, which nothing can
-/// be issued by: cert-manager 1.21 goes by presence when a ListenerSet inherits, so whoever writes it gets nothing of
-/// the Gateway's.
+/// The issuer annotations of one object, as written. An annotation with an empty name is a choice too, although nothing
+/// can be issued by it. cert-manager 1.21 looks at the presence of the annotation when a ListenerSet inherits, so a set
+/// with an empty name inherits nothing from its Gateway.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct IssuerAnnotations {
     /// `cert-manager.io/issuer`
@@ -50,7 +50,7 @@ pub enum Engine {
 }
 
 impl Engine {
-    /// Whether it is not asked for a listener of the object with these options.
+    /// Whether the options of the object exclude a listener from this engine.
     #[must_use]
     pub fn ignores(self, options: &CertificateOptions, listener: &str) -> bool {
         match self {
@@ -74,7 +74,7 @@ pub struct IssuerRef {
 }
 
 impl IssuerAnnotations {
-    /// The annotation that names an issuer, if one does; the first one if several do.
+    /// The annotation that names an issuer. If several do, it is the first one.
     #[must_use]
     pub fn named(&self) -> Option<&'static str> {
         self.all_named().next()
@@ -84,13 +84,13 @@ impl IssuerAnnotations {
         self.names().map(|(_, key)| key)
     }
 
-    /// The annotation that is to name an issuer and is empty, if one is.
+    /// The annotation that should name an issuer and is empty, if there is one.
     fn empty(&self) -> Option<&'static str> {
         let mut empty = self.names().filter(|(name, _)| name.is_empty());
         empty.next().map(|(_, key)| key)
     }
 
-    /// The names of issuers that are there, with their annotations.
+    /// The names of issuers, each with its annotation.
     fn names(&self) -> impl Iterator<Item = (&Arc<str>, &'static str)> {
         let [issuer, cluster_issuer, _, _, acme, cluster_acme] = ANNOTATIONS;
         [
@@ -103,7 +103,11 @@ impl IssuerAnnotations {
         .filter_map(|(name, key)| Some((name.as_ref()?, key)))
     }
 
-    /// The issuer this object names, if any; a refusal if its annotations contradict one another.
+    /// The issuer that this object names, if any.
+    ///
+    /// # Errors
+    /// A finding that refuses, if several annotations name an issuer, if the name is empty, or if kind or group stand
+    /// beside a cluster issuer.
     pub fn choice(&self) -> Result<Option<IssuerRef>, Finding> {
         let named: Vec<&str> = self.all_named().collect();
         if let [first, second, ..] = named[..] {
@@ -130,7 +134,7 @@ impl IssuerAnnotations {
             group: "vestibule.dev".into(),
         };
         Ok(if let Some(name) = &self.cert_manager_cluster_issuer {
-            // As cert-manager: a cluster issuer has no other kind or group.
+            // cert-manager does the same: kind and group cannot be set for a cluster issuer.
             for (value, key) in [&self.cert_manager_kind, &self.cert_manager_group]
                 .into_iter()
                 .zip(&ANNOTATIONS[2..])
@@ -158,9 +162,12 @@ impl IssuerAnnotations {
     }
 }
 
-/// The issuer of a ListenerSet's listeners: the set's own choice, else its Gateway's. A contradiction
-/// in the set's annotations is not papered over by the Gateway's; one in the Gateway's, called `name`, is the
-/// set's too, if it follows them.
+/// The issuer for the listeners of a ListenerSet: the choice of the set or, if it makes none, that of its Gateway,
+/// which is called `name`.
+///
+/// # Errors
+/// A finding, if the annotations that count are not valid. If those of the set are not, the annotations of the Gateway
+/// are no substitute.
 pub fn choose(
     set: &IssuerAnnotations,
     gateway: &IssuerAnnotations,

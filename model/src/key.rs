@@ -1,7 +1,7 @@
-//! Names of objects: what identifies a thing inside Vestibule.
+//! Keys: what identifies an object, a listener or a port inside Vestibule.
 //!
-//! Listener names are unique only within one object, and object names only within a namespace and
-//! kind, so every key carries all of them (two tenants will use the same names).
+//! Names of listeners are unique only within one object, and names of objects only within a namespace and kind. Two
+//! tenants will use the same names, so every key carries all of these parts.
 
 use std::fmt;
 use std::sync::Arc;
@@ -140,19 +140,19 @@ impl Kind {
         self == Self::TlsRoute || self.routes_ports() || self.routes_requests()
     }
 
-    /// Whether it is a kind of route that chooses by request, and not by connection.
+    /// Whether it is a kind of route that is selected for each request, and not for each connection.
     #[must_use]
     pub fn routes_requests(self) -> bool {
         matches!(self, Self::HttpRoute | Self::GrpcRoute)
     }
 
-    /// Whether it is a kind of route that takes everything that comes to a port, whatever it says.
+    /// Whether it is a kind of route that takes everything that arrives at a port, whatever the content.
     #[must_use]
     pub fn routes_ports(self) -> bool {
         matches!(self, Self::TcpRoute | Self::UdpRoute)
     }
 
-    /// The kind of route that takes everything that comes to a port of this transport.
+    /// The kind of route that takes everything that arrives at a port of this transport.
     #[must_use]
     pub fn of_port_route(transport: Transport) -> Self {
         match transport {
@@ -161,7 +161,7 @@ impl Kind {
         }
     }
 
-    /// The transport of what a kind of route routes, and so of its backends' ports.
+    /// The transport of what a kind of route carries, which is also that of its backends' ports.
     #[must_use]
     pub fn transport(self) -> Transport {
         match self {
@@ -301,8 +301,8 @@ impl fmt::Debug for ParentKey {
     }
 }
 
-/// A listener: its object and its name there. Prints as `<Kind>/<namespace>/<object>/<listener>`,
-/// which is also its name on the configuration stream.
+/// A listener: its object and its name there. It prints as `<Kind>/<namespace>/<object>/<listener>`, which is also its
+/// name on the configuration stream.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ListenerKey {
     /// The object that declares it.

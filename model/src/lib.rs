@@ -1,11 +1,11 @@
 //! The domain of Vestibule: what its objects mean and what follows from them.
 //!
-//! Pure types and functions shared by webhook, operator, proxy and CLI, so that all four give the
-//! same verdict. No I/O, no clock, no Kubernetes client: time and objects are inputs.
+//! The crate has pure types and functions that webhook, operator, proxy and CLI share, so that all four give the same
+//! verdict. It does no I/O and has no clock and no Kubernetes client: time and objects are inputs.
 //!
-//! Sources of the rules are cited as in the Gateway API repository: "GEP-1713", the Go types
-//! (`gateway_types.go`), or the conformance tests; where they disagree, the conformance test wins
-//! over the type, the type over the GEP.
+//! Rules are cited by their source in the Gateway API repository: a GEP ("GEP-1713"), a file of Go types
+//! (`gateway_types.go`), or a conformance test. If these disagree, the conformance test counts more than the type, and
+//! the type more than the GEP.
 
 pub mod annotations;
 pub mod attach;

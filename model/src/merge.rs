@@ -1,7 +1,7 @@
-//! The merge: which ListenerSets extend which Gateway, and what all their listeners come to together.
+//! The merge: which ListenerSets extend which Gateway, and which of all their listeners hold a hostname or a port.
 //!
-//! One index, used by the operator to translate and by the webhook to admit, so that both judge from
-//! the same facts. Each change returns whose verdict it may have changed; nothing else needs a look.
+//! The operator translates with this index, and the webhook admits with it, so both judge by the same facts. Each
+//! change returns everything whose verdict it may have changed. Nothing else has to be computed again.
 
 mod names;
 mod ownership;
@@ -27,38 +27,38 @@ use crate::selector::Labels;
 pub use names::RouteAsks;
 pub use ownership::Owners;
 
-/// Whether a Gateway is there, and whether it is ours.
+/// Whether a Gateway exists, and whether it belongs to our controller.
 type Presence = (bool, bool);
 
-/// What became of a ListenerSet.
+/// Whether a ListenerSet extends its Gateway.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SetVerdict {
-    /// Its Gateway is not there, or another controller's: no status, no effect.
+    /// Its Gateway does not exist or belongs to another controller. The set has no effect and gets no status.
     Orphan,
-    /// The Gateway does not let it in: no effect.
+    /// The Gateway does not allow it. The set has no effect.
     NotAllowed(Finding),
-    /// Its listeners take part.
+    /// The set extends the Gateway.
     Allowed,
 }
 
-/// Whose verdict a change may have changed.
+/// Everything whose verdict a change may have changed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Affected {
-    /// Gateways, by their own doing or their class's.
+    /// Gateways that changed themselves, or whose class did.
     pub gateways: BTreeSet<ObjectName>,
     /// ListenerSets.
     pub sets: BTreeSet<ObjectName>,
     /// Listeners.
     pub listeners: BTreeSet<ListenerKey>,
-    /// Whose routes may have other hostnames of their own; see [`Merge::is_touched`].
+    /// Namespaces whose routes may own other hostnames now; see [`Merge::is_touched`].
     pub owners: Vec<Owners>,
-    /// Routes that have other names now, or wait for none any more.
+    /// Routes that have other names now, or no longer wait for a name.
     pub routes: BTreeSet<ObjectKey>,
-    /// What somebody else may hold now, or is to hold.
+    /// Keys whose holder may have changed, or whose next holder may have.
     pub claims: BTreeSet<ClaimKey>,
     /// Names that may belong to another namespace now, by Gateway; see [`GatewayNames::owner_at`].
     pub owned: BTreeSet<(ObjectName, HostPattern)>,
-    /// TLS listeners for these names came or went, so [`Merge::overlaps`] may say something else of any of
+    /// Names for which a TLS listener came or went. [`Merge::overlaps`] may have changed for each of their
     /// [`Merge::neighbours`].
     pub overlaps: BTreeSet<(PortKey, HostPattern)>,
 }
@@ -85,23 +85,23 @@ pub struct Merge {
     sets_by_gateway: BTreeMap<ObjectName, BTreeSet<ObjectName>>,
     sets_by_namespace: BTreeMap<Arc<str>, BTreeSet<ObjectName>>,
     ports: BTreeMap<PortKey, PortClaims>,
-    /// Where each object's claims are.
+    /// The port to which each listener of an object has a claim.
     claimed: BTreeMap<ParentKey, BTreeMap<ListenerKey, PortKey>>,
-    /// Whose the names of each Gateway are.
+    /// Who holds, and who asks for, the names of each Gateway.
     names: BTreeMap<ObjectName, GatewayNames>,
-    /// The listeners of each object whose names are in there, and of which Gateway.
+    /// The listeners of each object that are in `names`, and the Gateway under which they are.
     named: BTreeMap<ParentKey, (ObjectName, BTreeSet<ListenerKey>)>,
-    /// Where each route asks for names.
+    /// The Gateways on which each route asks for names, and as what.
     asking: BTreeMap<ObjectKey, BTreeSet<(ObjectName, NameSource)>>,
-    /// On which ports of Gateways each TCPRoute or UDPRoute is attached to a listener of the Gateway itself.
+    /// The ports of Gateways where each TCPRoute or UDPRoute is attached to a listener of the Gateway itself.
     on_ports: BTreeMap<ObjectKey, BTreeSet<PortKey>>,
     /// Most names of a namespace on a Gateway, where no grant says otherwise.
     names_per_namespace: Option<u32>,
-    /// Whoever is to hold a name counts as its holder.
+    /// Whether the next holder of a name already counts as its holder; see [`Self::assuming`].
     assumes: bool,
-    /// Who that was when it was looked at last.
+    /// The next holder of each name when it was computed last, if `assumes`.
     assumed: BTreeMap<(ObjectName, HostPattern), Arc<str>>,
-    /// Who may use which names.
+    /// The `HostnameGrant` objects, which say who may use which names.
     pub(crate) grants: Grants,
     pub(crate) grant_checks: GrantChecks,
 }
@@ -198,7 +198,7 @@ impl Merge {
         affected
     }
 
-    /// Whether a Gateway lets ListenerSets of this namespace in.
+    /// Whether a Gateway allows ListenerSets of this namespace.
     #[must_use]
     pub fn admits(&self, gateway: &ObjectName, namespace: &str) -> bool {
         self.gateway(gateway).is_some_and(|gateway| {
@@ -222,7 +222,7 @@ impl Merge {
         self.classes.get(name)
     }
 
-    /// Whether a GatewayClass is of our controller.
+    /// Whether a GatewayClass belongs to our controller.
     #[must_use]
     pub fn is_our_class(&self, name: &str) -> bool {
         self.classes
@@ -280,7 +280,7 @@ impl Merge {
         self.sets_by_gateway.get(gateway).into_iter().flatten()
     }
 
-    /// What became of a ListenerSet.
+    /// Whether a ListenerSet extends its Gateway.
     #[must_use]
     pub fn verdict(&self, set: &ListenerSet) -> SetVerdict {
         let Some(gateway) = set.gateway.as_ref().and_then(|name| self.gateway(name)) else {
@@ -313,15 +313,16 @@ impl Merge {
         self.ports.get(key)
     }
 
-    /// The claim a listener holds or contends for: `None` if it takes no part (its object is not let
-    /// in or being deleted, or the listener itself is refused).
+    /// The claim of a listener to its port. It is `None` if the listener takes no part: its object is not allowed or is
+    /// being deleted, or the listener itself is refused.
     #[must_use]
     pub fn claim(&self, listener: &ListenerKey) -> Option<(&PortKey, &Claim)> {
         let key = self.claimed.get(&listener.parent)?.get(listener)?;
         Some((key, self.ports.get(key)?.claim(listener)?))
     }
 
-    /// Whether a listener conflicts with another one on its port, or with whoever has its hostname.
+    /// The conflict of a listener, if any: with another listener of its port, or with the namespace that has its
+    /// hostname.
     #[must_use]
     pub fn conflict(&self, listener: &ListenerKey) -> Option<Conflict> {
         let with_holder = self.refused_name(listener);
@@ -332,7 +333,8 @@ impl Merge {
         self.ports.get(key)?.conflict(claim)
     }
 
-    /// The TLS listeners on a port for other names that overlap with these, from one of them on.
+    /// The TLS listeners of a port whose names differ from `names` and overlap with them. With `after`, the iterator
+    /// begins there, so that the work can be done in steps.
     pub fn neighbours<'a>(
         &'a self,
         at: &PortKey,
@@ -373,7 +375,11 @@ impl Merge {
         self.settle_sets(sets.unwrap_or_default(), affected);
     }
 
-    /// Settles sets, and with them those of their namespaces that come under or over a limit by it.
+    /// Computes again what these sets have. Sets of the same namespaces whose listeners come over or under a limit by
+    /// that are included.
+    ///
+    /// The order matters. Grants say which listeners count, the counts say which of them are over a limit, and only the
+    /// listeners that are left ask for names. What a listener claims on its port depends, in turn, on its name.
     pub(crate) fn settle_sets(&mut self, mut sets: BTreeSet<ObjectName>, affected: &mut Affected) {
         affected.sets.extend(sets.iter().cloned());
         let mut recounted = BTreeSet::new();
@@ -409,6 +415,7 @@ impl Merge {
         let mut after = BTreeMap::new();
         for (key, claim) in claims {
             let listener = claim.listener.clone();
+            // A listener that moved to another port gives up its claim to the former one first.
             let kept = before.remove(&listener);
             if let Some(old) = kept.filter(|old| *old != key) {
                 self.retract(&old, &listener, affected);
@@ -458,8 +465,8 @@ fn set_claims<'a>(
     })
 }
 
-/// Listeners with their indexes; of those with one name, which are refused where objects are read,
-/// only the first, since a key stands for one claim.
+/// The listeners with their indexes. If several have the same name, only the first is returned, because a key stands
+/// for one claim. (The decoder of objects refuses duplicate names.)
 pub(crate) fn first_of_name(listeners: &[Listener]) -> impl Iterator<Item = (usize, &Listener)> {
     let mut names = BTreeSet::new();
     listeners
@@ -468,7 +475,8 @@ pub(crate) fn first_of_name(listeners: &[Listener]) -> impl Iterator<Item = (usi
         .filter(move |(_, listener)| names.insert(&listener.name))
 }
 
-/// What a listener claims of a Gateway, which may not be known; nothing if it is refused for its own sake.
+/// The claim of a listener on a Gateway. It is `None` if a finding of the listener itself refuses it. `known` is the
+/// Gateway, if it is known.
 fn claim(
     listener: &Listener,
     parent: &ParentKey,

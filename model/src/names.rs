@@ -1,23 +1,32 @@
-//! Whose a hostname is on one Gateway: **it belongs to one namespace, on every port, for every protocol and every
-//! kind of route.**
+//! The owner of each hostname on one Gateway. The rule: **a hostname belongs to one namespace, on every port, for every
+//! protocol and every kind of route.**
 //!
-//! [`GatewayNames`] takes the facts one by one (recorded claims; listeners and routes with the names they want) and
-//! answers, after each of them, who may have which name ([`GatewayNames::decide`]), who should get a name that
-//! nobody holds ([`GatewayNames::next`]), whom a concrete hostname belongs to ([`GatewayNames::owner`]), and what
-//! became of a claim ([`GatewayNames::claim_state`]). Each change returns whose answer it changed.
+//! [`GatewayNames`] takes the facts one by one: recorded claims, and listeners and routes with the names that they ask
+//! for. After each of them it answers these questions:
 //!
-//! Ports and protocols do not occur: that two listeners of one port cannot stand side by side is another question
-//! ([`crate::conflict`]), as is on which ports a grant gives a name.
+//! - Who may have a name? ([`GatewayNames::decide`])
+//! - Who should get a name that nobody holds? ([`GatewayNames::next`])
+//! - To whom does a concrete hostname belong? ([`GatewayNames::owner`])
+//! - What is the state of a claim? ([`GatewayNames::claim_state`])
 //!
-//! **Why it is right.** A decision about a pattern depends on the claim to that very pattern, on the nearest
+//! Each change returns everything whose answer it changed.
+//!
+//! Ports and protocols play no part here. Whether two listeners of one port conflict is decided in
+//! [`crate::conflict`], and on which ports a grant gives a name in [`crate::ownership`].
+//!
+//! **Why it is right.** A decision about a pattern depends on the claim to exactly that pattern, on the nearest
 //! pattern *around* it, and on the permissions of the namespace that asks. It never depends on who else asks, nor
-//! on anything inside the pattern. From this follow three things that a tenant can rely on: nobody gets a name by
-//! asking in another way (another port, a wildcard, no hostname); a holder loses a name only by letting go, by
-//! losing the permission, or to the Gateway; and the order in which facts arrive does not matter.
+//! on anything inside the pattern. Three guarantees for tenants follow from this:
 //!
-//! **Cost.** A change at a pattern looks at what asks for that pattern and, if it is a wildcard, at what asks for a
-//! pattern inside it that nobody holds. Names that are held are not looked at, and nothing around the pattern is:
-//! an edit below a wildcard costs the same however many namespaces ask for the wildcard.
+//! - Nobody gets a name by asking for it in another way: on another port, by a wildcard, or without a hostname.
+//! - A holder loses a name only if it lets go, if it loses the permission, if the Gateway takes the name itself, or if
+//!   an admin takes it away.
+//! - The order in which facts arrive does not matter.
+//!
+//! **Cost.** A change of a pattern looks at everything that asks for that pattern. If the pattern is a wildcard, it
+//! also looks at what asks for a pattern inside it that nobody holds. It looks neither at names that are held, nor at
+//! anything around the pattern. So an edit below a wildcard costs the same however many namespaces ask for the
+//! wildcard.
 //!
 //! [`crate::merge::Merge`] has one of these for each Gateway (`docs/adr/0021-one-name-one-namespace.md`).
 
@@ -42,28 +51,28 @@ pub use source::{AskedBy, NameSource, Rank};
 pub enum NameClaimState {
     /// Its holder asks for the name, and has it.
     Used,
-    /// Its holder does not ask for the name, and may come back: the grace runs.
+    /// Its holder does not ask for the name now. The holder may come back during the grace period.
     Idle,
-    /// Its holder may not have the name any more: a grant went, the Gateway does not let the namespace in, or has
-    /// taken the name itself. The claim counts for nothing, and should be removed or handed over at once. Or an admin
-    /// takes the name from its holder, and somebody else waits for it.
+    /// The claim should be removed, or handed over to another namespace, at once. Either its holder may no longer have
+    /// the name: it lost a grant, the Gateway no longer allows the namespace, or the Gateway has taken the name itself.
+    /// Such a claim no longer counts. Or an admin takes the name from its holder, and another namespace waits for it.
     Revoked,
 }
 
-/// Whose answer a change may have changed. Whatever is not in here has the same answer as before.
+/// Everything whose answer a change may have changed. All other answers are the same as before.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Affected {
-    /// Patterns for which [`GatewayNames::next`] or [`GatewayNames::claim_state`] may answer otherwise. Who keeps the
-    /// record looks at each of these once, however many ask for it.
+    /// Patterns for which the answer of [`GatewayNames::next`] or [`GatewayNames::claim_state`] may have changed. The
+    /// keeper of claims looks at each of them once, however many ask for it.
     pub records: BTreeSet<HostPattern>,
-    /// What asks for a pattern and has another [`GatewayNames::decision`] now, or its first one.
+    /// Sources that ask for a pattern and have a new [`GatewayNames::decision`].
     pub asks: BTreeSet<(HostPattern, NameSource)>,
-    /// The [`GatewayNames::owner`] of a hostname may be another one if one of these patterns matches it.
+    /// The [`GatewayNames::owner`] of a hostname may have changed if one of these patterns matches it.
     pub owners: BTreeSet<HostPattern>,
 }
 
 impl Affected {
-    /// Adds what another change affects.
+    /// Adds what another change affected.
     pub fn extend(&mut self, more: Self) {
         self.records.extend(more.records);
         self.asks.extend(more.asks);
@@ -75,23 +84,23 @@ impl Affected {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct RecordedHolder {
     holder: Arc<str>,
-    /// Whether the holder may still have it. For everybody else, a claim that does not count is as good as gone.
+    /// Whether the holder may still have it. If not, decisions ignore the claim as if it were already removed.
     counts: bool,
 }
 
-/// A listener or route that asks for a pattern: its rank, and what was decided.
+/// The request of a listener or route for a pattern: its rank, and the decision about it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct NameRequest {
     rank: Rank,
     decision: NameDecision,
 }
 
-/// Everything that asks for one pattern.
+/// All requests for one pattern.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct NameRequests {
     by_namespace: BTreeMap<Arc<str>, BTreeMap<NameSource, NameRequest>>,
-    /// What may have the pattern and waits for it, in upstream's order. It is what makes [`GatewayNames::next`]
-    /// cheap when many ask.
+    /// Requests with decision `Free`, in the order of Gateway API's precedence. The first of them is the answer of
+    /// [`GatewayNames::next`], which so is cheap even if many ask.
     free: BTreeSet<(Rank, NameSource)>,
 }
 
@@ -117,7 +126,7 @@ impl NameRequests {
         }
     }
 
-    /// Whether something of the namespace has the pattern.
+    /// Whether a listener or route of the namespace has the pattern.
     fn has(&self, namespace: &str) -> bool {
         let mut asks = self
             .by_namespace
@@ -127,14 +136,14 @@ impl NameRequests {
         asks.any(|ask| ask.decision == NameDecision::Has)
     }
 
-    /// Decides anew for one namespace, and returns what has another decision now.
+    /// Decides again for one namespace, and returns the sources whose decision changed.
     fn judge(
         &mut self,
         namespace: &str,
         decide: impl Fn(AskedBy) -> NameDecision,
     ) -> Vec<NameSource> {
         let mut changed = Vec::new();
-        // It is the same for everything of one namespace that asks in one way.
+        // All sources of one namespace that ask in the same way get the same decision, so it is made once.
         let mut decisions: BTreeMap<AskedBy, NameDecision> = BTreeMap::new();
         let asks = self.by_namespace.get_mut(namespace);
         for (source, ask) in asks.into_iter().flatten() {
@@ -156,34 +165,34 @@ impl NameRequests {
     }
 }
 
-/// Who has and who wants which names on one Gateway.
+/// Who holds, and who asks for, which names on one Gateway.
 ///
-/// Two of these that were given the same facts are equal, whatever the order. [`Permissions`] are no part of it:
-/// give the present ones with each change, and say which namespaces have others ([`GatewayNames::recheck`]).
+/// Two values that were given the same facts are equal, whatever the order was. [`Permissions`] are not part of the
+/// value: each change is called with the present ones. If they change for a namespace, call [`GatewayNames::recheck`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GatewayNames {
     gateway: ObjectName,
-    /// What each listener and route names.
+    /// The names of each listener and route.
     sources: BTreeMap<NameSource, (Rank, BTreeSet<HostPattern>)>,
-    /// What is recorded.
+    /// The recorded claims.
     claims: Patterns<RecordedHolder>,
-    /// How many names each namespace is recorded for.
+    /// How many recorded claims each namespace has.
     held: BTreeMap<Arc<str>, usize>,
-    /// From whom an admin takes a name: whoever else asks for it comes first.
+    /// The namespace from which an admin takes a name. Every other namespace that asks for the name comes before it.
     taken_from: Patterns<Arc<str>>,
-    /// What the Gateway's own listeners, and routes of its namespace, name.
+    /// Names of the Gateway's own listeners and of routes in its namespace.
     own: Patterns<BTreeSet<NameSource>>,
-    /// What everything else asks for.
+    /// Names that all other listeners and routes ask for.
     asks: Patterns<NameRequests>,
-    /// Patterns that are asked for and that nobody holds, or that are taken from their holder: only these can be closed
-    /// by a wildcard around them.
+    /// Patterns that something asks for, and that nobody holds or that an admin takes from their holder. A change of a
+    /// wildcard around a pattern can change the decision only for these.
     unheld: Patterns<()>,
     /// The patterns that each namespace holds or asks for, and how many times.
     by_namespace: BTreeMap<Arc<str>, BTreeMap<HostPattern, usize>>,
 }
 
 impl GatewayNames {
-    /// Those of a Gateway about which nothing is known yet.
+    /// The names of a Gateway about which nothing is known yet.
     #[must_use]
     pub fn new(gateway: ObjectName) -> Self {
         Self {
@@ -210,7 +219,7 @@ impl GatewayNames {
         self.by_namespace.keys()
     }
 
-    /// Takes who is recorded as the holder of `names`, or (`None`) that nobody is.
+    /// Takes the recorded holder of `names`, or `None` if there is none.
     pub fn hold(
         &mut self,
         permissions: &dyn Permissions,
@@ -222,6 +231,7 @@ impl GatewayNames {
         if former.as_ref() == holder {
             return affected;
         }
+        // A namespace that reaches its limit by this, or falls below it, may have all of its decisions changed.
         let concerned: BTreeSet<&Arc<str>> = former.iter().chain(holder).collect();
         let was_full = concerned.iter().filter(|of| self.is_full(permissions, of));
         let was_full: BTreeSet<&Arc<str>> = was_full.copied().collect();
@@ -236,7 +246,7 @@ impl GatewayNames {
         affected.records.insert(names.clone());
         self.change(permissions, names, &mut affected, |this| {
             if let Some(holder) = holder.cloned() {
-                // Whether it counts is decided in a moment.
+                // `change` decides right after this whether it counts.
                 let counts = false;
                 this.claims.insert(names, RecordedHolder { holder, counts });
             } else {
@@ -251,9 +261,10 @@ impl GatewayNames {
         affected
     }
 
-    /// Takes from whom an admin takes `names`, or (`None`) that they are taken from nobody. It concerns this namespace
-    /// alone, while it holds them and when they are given out the next time: others come first, and if nobody else
-    /// asks, it goes on.
+    /// Takes the namespace from which an admin takes `names`, or `None` if there is none.
+    ///
+    /// If another namespace asks for the names, it gets them. If nobody else asks, the namespace keeps them. Nothing
+    /// changes for any other holder.
     pub fn take_from(
         &mut self,
         permissions: &dyn Permissions,
@@ -274,9 +285,10 @@ impl GatewayNames {
         affected
     }
 
-    /// Takes all the names of a listener or route, in place of its former ones; none of them removes it. For a
-    /// route, these are the hostnames that are left after intersection, on all of the Gateway's own listeners
-    /// together. A listener of the Gateway is to be put again when it admits routes of other namespaces than before.
+    /// Takes all names of a listener or route, in place of its former ones. Without any, it is removed.
+    ///
+    /// For a route, the names are those that are left after intersection, on all of the Gateway's own listeners
+    /// together. If a listener of the Gateway admits routes of other namespaces than before, it must be put again.
     pub fn put(
         &mut self,
         permissions: &dyn Permissions,
@@ -304,6 +316,7 @@ impl GatewayNames {
             }
             return affected;
         }
+        // A source with a new rank asks again for everything, because its place among the requests changes.
         for pattern in &former {
             if !(same_rank && names.contains(pattern)) {
                 self.retract(pattern, source, &mut affected);
@@ -317,7 +330,7 @@ impl GatewayNames {
         affected
     }
 
-    /// Takes a listener or route away.
+    /// Removes a listener or route.
     pub fn remove(&mut self, permissions: &dyn Permissions, source: &NameSource) -> Affected {
         let Some((rank, _)) = self.sources.get(source) else {
             return Affected::default();
@@ -326,8 +339,9 @@ impl GatewayNames {
         self.put(permissions, source, &rank, &BTreeSet::new())
     }
 
-    /// Looks again at what a namespace holds and asks for, as its permissions are others: a grant for it, its
-    /// labels, or what the Gateway lets in. Costs what the namespace has there, and what that closes.
+    /// Decides again about everything that a namespace holds and asks for. Call it when the permissions of the
+    /// namespace have changed: its grants, its labels, or what the Gateway allows. The cost grows with the names of the
+    /// namespace, and with the names inside its wildcards that nobody holds.
     pub fn recheck(&mut self, permissions: &dyn Permissions, namespace: &Arc<str>) -> Affected {
         let mut affected = Affected::default();
         let patterns = self.by_namespace.get(namespace).into_iter();
@@ -342,7 +356,7 @@ impl GatewayNames {
         affected
     }
 
-    /// The same for every namespace: the Gateway's first grant came, or its last one went.
+    /// The same for every namespace. Call it when the Gateway got its first grant or lost its last one.
     pub fn recheck_all(&mut self, permissions: &dyn Permissions) -> Affected {
         let mut affected = Affected::default();
         let namespaces: Vec<Arc<str>> = self.by_namespace.keys().cloned().collect();
@@ -401,15 +415,15 @@ impl GatewayNames {
                 this.own.remove(names);
             }
         });
-        // Whom a reserved name is open to may be another matter although nobody else holds it than before.
+        // A name of the Gateway may be open to routes of other namespaces than before, even if its holder is the same.
         if matches!(names, HostPattern::Exact(_)) {
             self.judge(permissions, names, None, affected);
         }
     }
 
-    /// Changes what is held of a pattern, or who may hold it, or whether it is the Gateway's own, and brings in line
-    /// everything that depends on it: what asks for the same pattern, by its holder; what asks for a pattern inside
-    /// it that nobody holds, by its owner.
+    /// Changes the claim to a pattern, the permission for the claim, or whether the pattern is the Gateway's own. Then
+    /// decides again about everything that depends on it. Requests for the same pattern depend on its holder. Requests
+    /// for a pattern inside it that nobody holds depend on its owner.
     fn change(
         &mut self,
         permissions: &dyn Permissions,
@@ -436,14 +450,17 @@ impl GatewayNames {
         }
     }
 
-    /// A wildcard has another owner: decides anew about what it is the nearest pattern around.
+    /// Decides again about the patterns inside a wildcard that has a new owner.
+    ///
+    /// Only the nearest pattern around a pattern matters for a decision. So a pattern is skipped if another owned
+    /// pattern lies between it and the wildcard: its decision cannot have changed.
     fn judge_inside(
         &mut self,
         permissions: &dyn Permissions,
         names: &HostPattern,
         affected: &mut Affected,
     ) {
-        // `Any` closes nothing, whoever has it.
+        // `Any` keeps nobody from a name, whoever has it.
         if !names.is_wildcard() {
             return;
         }
@@ -458,7 +475,7 @@ impl GatewayNames {
         }
     }
 
-    /// Decides anew about what asks for a pattern, for one namespace or for all of them.
+    /// Decides again about the requests for a pattern, for one namespace or for all of them.
     fn judge(
         &mut self,
         permissions: &dyn Permissions,
@@ -484,6 +501,8 @@ impl GatewayNames {
     }
 
     fn list_unheld(&mut self, names: &HostPattern) {
+        // The holder of a name keeps it inside any wildcard, so names that are held need no look when a wildcard
+        // changes.
         let is_open = self.holder(names).is_none() || self.is_taken(names);
         if is_open && self.asks.get(names).is_some() {
             self.unheld.insert(names, ());

@@ -1,5 +1,5 @@
-//! The objects Vestibule reads, parsed: what is wrong with a part stays with that part as findings,
-//! so that one bad listener or hostname never hides its siblings.
+//! The objects that Vestibule reads, in parsed form. A part with an error keeps its findings with itself, so one bad
+//! listener or hostname never hides the others.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -21,16 +21,17 @@ use crate::route::{PortRoute, Route, TlsRoute};
 use crate::selector::Labels;
 use crate::tls_policy::{BackendTlsPolicy, ConfigMap};
 
-/// Service, as far as routing needs it.
+/// Service, reduced to what routing needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Service {
     /// Name.
     pub name: ObjectName,
     /// Metadata.
     pub meta: Meta,
-    /// Ports: number, name, transport.
+    /// Ports.
     pub ports: Vec<ServicePort>,
-    /// `type: ExternalName`: never a backend (it would let a tenant reach any address).
+    /// Whether it has `type: ExternalName`. Such a Service is never a backend, because a tenant could reach any address
+    /// through it.
     pub external_name: bool,
 }
 
@@ -47,11 +48,11 @@ impl Service {
 /// A port of a Service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServicePort {
-    /// Name; empty if it has none. EndpointSlices repeat it.
+    /// Name; empty if it has none. EndpointSlices refer to the port by this name.
     pub name: Arc<str>,
     /// Number. Ports of different transports may share it.
     pub port: Port,
-    /// `protocol`; `None` for one that Vestibule does not carry (SCTP).
+    /// `protocol`; `None` if Vestibule does not carry it (SCTP).
     pub transport: Option<Transport>,
     /// `appProtocol`.
     pub app_protocol: Option<Arc<str>>,
@@ -68,10 +69,9 @@ pub struct EndpointSlice {
     pub ports: Vec<EndpointPort>,
     /// Addresses that are ready to serve.
     pub addresses: Vec<IpAddr>,
-    /// Addresses of pods that terminate and still serve. They count while a port has no address that is
-    /// ready.
+    /// Addresses of pods that are terminating and still serve. They are used only while no address of a port is ready.
     pub terminating: Vec<IpAddr>,
-    /// Addresses of pods that serve nothing: not yet, or no longer.
+    /// Addresses of pods that serve nothing yet, or nothing any more.
     pub idle: Vec<IpAddr>,
     /// What is wrong with it.
     pub findings: Vec<Finding>,
@@ -84,8 +84,8 @@ impl EndpointSlice {
         lists.into_iter().flatten().copied()
     }
 
-    /// Every address that serves, or still serves, with each port of this transport, or without one where the slice has
-    /// none.
+    /// Every address that serves, terminating ones included, with each port of this transport. If the slice has no such
+    /// port, each address comes once without a port.
     pub fn sockets(
         &self,
         transport: Transport,
@@ -115,15 +115,15 @@ impl EndpointSlice {
 /// A port of the endpoints in a slice.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EndpointPort {
-    /// Name; that of the Service's port that it serves.
+    /// Name. It is the name of the Service's port that it serves.
     pub name: Arc<str>,
-    /// `protocol`; `None` for one that Vestibule does not carry (SCTP).
+    /// `protocol`; `None` if Vestibule does not carry it (SCTP).
     pub transport: Option<Transport>,
     /// Number.
     pub number: Port,
 }
 
-/// Secret, unparsed: a certificate with its key, certificates of authorities, or both.
+/// Secret with a certificate and its key, with CA certificates, or with both. The content is not parsed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret {
     /// Name.
@@ -138,7 +138,8 @@ pub struct Secret {
     pub private_key: Option<Arc<Zeroizing<Vec<u8>>>>,
     /// `data["ca.crt"]`, PEM.
     pub authorities: Option<Arc<[u8]>>,
-    /// Whether the built-in engine made it (label `vestibule.dev/acme`): empty, it waits for its certificate.
+    /// Whether the built-in engine made it (label `vestibule.dev/acme`). If it is empty then, it waits for its
+    /// certificate.
     pub acme: bool,
 }
 
@@ -151,32 +152,33 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// `ACMEIssuer` or `ClusterACMEIssuer`, Vestibule's own kinds: a CA that the built-in engine gets
-/// certificates from, and as whom.
+/// `ACMEIssuer` or `ClusterACMEIssuer`, kinds of Vestibule: a CA from which the built-in engine gets certificates, and
+/// the account that it uses there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AcmeIssuer {
     /// [`Kind::AcmeIssuer`] or [`Kind::ClusterAcmeIssuer`], and its name.
     pub key: ObjectKey,
     /// Metadata.
     pub meta: Meta,
-    /// Its labels, by which releases that share a cluster share the issuers.
+    /// Labels. If several releases share a cluster, each selects its issuers by label.
     pub labels: Labels,
     /// `spec.directory`: URL of the CA's directory.
     pub directory: Arc<str>,
     /// `spec.contact`: `mailto:` URLs.
     pub contact: Vec<Arc<str>>,
-    /// `spec.accountKeySecretRef.name`: the Secret with the account's key, in the issuer's namespace or,
-    /// for a cluster's, in the release's. Created if absent.
+    /// `spec.accountKeySecretRef.name`: the Secret with the account's key. It is in the namespace of the issuer or, for
+    /// a `ClusterACMEIssuer`, in that of the release. The operator creates it if it is absent.
     pub account_key_secret: Arc<str>,
     /// `spec.externalAccountBinding`.
     pub external_account: Option<ExternalAccount>,
     /// `spec.profile`.
     pub profile: Option<Arc<str>>,
-    /// `spec.caBundle`: PEM of the authorities that the CA's own server is trusted by; none: the system's.
+    /// `spec.caBundle`: PEM of the CA certificates by which the server of the CA is checked. `None` stands for those of
+    /// the system.
     pub ca_bundle: Option<Arc<str>>,
     /// `spec.challenges`, in the order in which they are tried; never empty.
     pub challenges: Vec<ChallengeType>,
-    /// What is wrong with it. With a refusal nothing is asked of the CA.
+    /// What is wrong with it. If a finding refuses, nothing is requested from the CA.
     pub findings: Vec<Finding>,
 }
 
@@ -188,14 +190,14 @@ impl AcmeIssuer {
     }
 }
 
-/// External account binding (RFC 8555, 7.3.4): an account that the CA already knows.
+/// External account binding (RFC 8555, 7.3.4): it connects the account to one that the CA already knows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExternalAccount {
     /// Key identifier that the CA gave.
     pub key_id: Arc<str>,
-    /// Name of the Secret with the MAC key, beside the account's.
+    /// Name of the Secret with the MAC key, in the same namespace as the account's Secret.
     pub secret: Arc<str>,
-    /// Entry of the Secret; its value is base64url, as CAs hand it out.
+    /// Entry of the Secret. Its value is base64url, the form in which CAs give it to users.
     pub key: Arc<str>,
 }
 
@@ -215,11 +217,11 @@ pub struct ReferenceGrant {
     pub name: ObjectName,
     /// `spec.from` as (group, kind, namespace).
     pub from: Vec<(Arc<str>, Arc<str>, Arc<str>)>,
-    /// `spec.to` as (group, kind, name); no name: all of the kind.
+    /// `spec.to`.
     pub to: Vec<GrantTarget>,
 }
 
-/// What a ReferenceGrant opens: group, kind and name; no name: all of the kind.
+/// An entry of `spec.to`: group, kind and name. `None` as the name stands for all objects of the kind.
 pub type GrantTarget = (Arc<str>, Arc<str>, Option<Arc<str>>);
 
 /// Any object, parsed.
@@ -259,7 +261,7 @@ pub enum Object {
     HostnameGrant(HostnameGrant),
     /// `HostnameClaim`
     HostnameClaim(HostnameClaim),
-    /// There, but it does not decode: it has a status and takes part in nothing.
+    /// An object that exists and cannot be decoded. It gets a status, and has no other effect.
     Unreadable(ObjectKey, Meta, Finding),
 }
 
@@ -293,7 +295,7 @@ impl Object {
         }
     }
 
-    /// The route that it is, if it is one.
+    /// The object as a route; `None` if it is not one.
     #[must_use]
     pub fn as_route(&self) -> Option<Route<'_>> {
         match self {
@@ -304,8 +306,7 @@ impl Object {
         }
     }
 
-    /// What was found wrong with it where it was read, listeners and rules included: everything that can be
-    /// said of it without another object.
+    /// The findings of the decoder, those of listeners and rules included. They do not depend on any other object.
     pub fn findings(&self) -> impl Iterator<Item = &Finding> {
         let rules: &[HttpRule] = match self {
             Self::HttpRoute(o) => &o.rules,

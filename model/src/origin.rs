@@ -1,18 +1,18 @@
-//! Origins that a CORS filter allows (`CORSOrigin` of Gateway API), and which `Origin` of a request is one of them.
+//! The origins that a CORS filter allows (`CORSOrigin` of Gateway API), and the check of a request's `Origin` header.
 
 use std::fmt;
 use std::sync::Arc;
 
-/// Longest text (`MaxLength`).
+/// Longest text of an origin in characters (`MaxLength` of the CRD).
 const MAX_LENGTH: usize = 253;
 
-/// Origins: all of them, or those of a scheme, a port, and a host or what is below one.
+/// A pattern of origins: all of them, or those with a scheme, a port, and a host or the hosts below one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OriginPattern(Pattern);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Pattern {
-    /// `*`: also the origin `null`.
+    /// `*`. It includes the origin `null`.
     Any,
     Of {
         scheme: Scheme,
@@ -44,7 +44,7 @@ impl Scheme {
         }
     }
 
-    /// What is meant where no port is written.
+    /// The port of an origin without one.
     fn port(self) -> u16 {
         match self {
             Self::Http => 80,
@@ -53,25 +53,25 @@ impl Scheme {
     }
 }
 
-/// In lower case.
+/// The host part of a pattern, in lower case.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Host {
     Any,
     Exact(Arc<str>),
-    /// With the dot that it begins with: `.example.com`.
+    /// Every host that ends with this text, which begins with a dot: `.example.com`.
     Below(Arc<str>),
 }
 
-/// Why a text is no pattern of origins.
+/// The text is not a pattern of origins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("is neither \"*\" nor an origin such as \"https://*.example.com:8443\"")]
 pub struct OriginError;
 
 impl OriginPattern {
-    /// Reads a pattern as a filter has it.
+    /// Reads a pattern as it is written in a filter.
     ///
     /// # Errors
-    /// If it is none.
+    /// If the text is neither `*` nor an origin.
     pub fn parse(text: &str) -> Result<Self, OriginError> {
         if text == "*" {
             return Ok(Self(Pattern::Any));
@@ -96,13 +96,13 @@ impl OriginPattern {
         Ok(Self(Pattern::Of { scheme, host, port }))
     }
 
-    /// Whether it is every origin.
+    /// Whether the pattern matches every origin.
     #[must_use]
     pub fn is_any(&self) -> bool {
         self.0 == Pattern::Any
     }
 
-    /// Whether the `Origin` of a request is one of these.
+    /// Whether the pattern matches the `Origin` of a request.
     #[must_use]
     pub fn matches(&self, origin: &str) -> bool {
         let (scheme, host, port) = match &self.0 {

@@ -1,9 +1,9 @@
-//! Who may use which hostnames on a Gateway: `HostnameGrant`, and the verdicts that follow from grants.
+//! Permission for hostnames: what each `HostnameGrant` allows to each namespace on a Gateway.
 //!
-//! Grants lie in the Gateway's namespace. A Gateway without any leaves every free name to whoever takes
-//! it first; with at least one, a namespace has only what grants give it. Several grants for a namespace
-//! add up. The Gateway's own namespace needs none. A grant that cannot be read gives nothing, and counts
-//! as one that is there.
+//! Grants are in the namespace of the Gateway. On a Gateway without grants, the first namespace that asks for a free
+//! name gets it. If there is at least one grant, a namespace has only what grants give it. Several grants for a
+//! namespace add up. The Gateway's own namespace needs none. A grant that cannot be read gives nothing, and still
+//! counts as a grant.
 
 mod grant_checks;
 
@@ -25,7 +25,7 @@ pub(crate) use grant_checks::{
     GatewayTenant, GrantCheck, GrantChecks, too_many_certificates, too_many_listeners,
 };
 
-/// The grants of one namespace.
+/// The grants that are in one namespace.
 #[derive(Debug, Clone, Default)]
 struct NamespaceGrants {
     grants: BTreeMap<Arc<str>, Arc<HostnameGrant>>,
@@ -33,7 +33,7 @@ struct NamespaceGrants {
     by_tenant: BTreeMap<Arc<str>, BTreeSet<Arc<str>>>,
     /// Grants that select namespaces by label.
     by_label: BTreeSet<Arc<str>>,
-    /// Number of grants for every Gateway, and by Gateway.
+    /// Number of grants that are about every Gateway. `by_gateway` has the number for those that name Gateways.
     for_every: usize,
     by_gateway: BTreeMap<Arc<str>, usize>,
 }
@@ -128,7 +128,7 @@ impl Grants {
             .is_some_and(|in_namespace| in_namespace.guards(&gateway.name))
     }
 
-    /// What they come to for a namespace, whose labels are `labels`, on a Gateway.
+    /// The grants for a namespace, whose labels are `labels`, on a Gateway.
     pub(crate) fn tenant_grants<'a>(
         &'a self,
         gateway: &'a ObjectName,
@@ -169,23 +169,25 @@ impl Grants {
     }
 }
 
-/// What the grants come to for one namespace on one Gateway.
+/// The grants for one namespace on one Gateway, and what they allow together.
 #[derive(Debug, Clone)]
 pub(crate) struct TenantGrants<'a> {
     gateway: &'a ObjectName,
     namespace: &'a str,
-    /// Those for the namespace; `None`: it needs none.
+    /// The grants for the namespace; `None` if it needs none.
     grants: Option<Vec<&'a HostnameGrant>>,
 }
 
 impl TenantGrants<'_> {
-    /// Whether there is anything that it might not have.
+    /// Whether grants restrict the namespace.
     pub(crate) fn is_limited(&self) -> bool {
         self.grants.is_some()
     }
 
-    /// Whether all of `names` may be used on this port with this protocol. The field of the finding is
-    /// one of a listener.
+    /// Checks whether the namespace may use all of `names` on this port with this protocol.
+    ///
+    /// # Errors
+    /// A finding whose field is one of a listener: `hostname`, `port` or `protocol`.
     pub(crate) fn owns(
         &self,
         port: Port,
@@ -251,8 +253,8 @@ impl TenantGrants<'_> {
         )
     }
 
-    /// The most specific pattern of those granted that covers all of `names`, on whatever port. All patterns that cover
-    /// one name lie inside each other, so there is only one.
+    /// The most specific granted pattern that covers all of `names`, on any port. All patterns that cover one name lie
+    /// inside each other, so there is only one.
     pub(crate) fn granted(&self, names: &HostPattern) -> Option<&HostPattern> {
         let granted = self.grants.iter().flatten();
         let granted = granted.flat_map(|grant| &grant.hostnames);
@@ -261,14 +263,14 @@ impl TenantGrants<'_> {
             .max_by_key(|granted| granted.specificity())
     }
 
-    /// Whether the namespace shares a name, or a part of it, with whoever holds it.
+    /// Whether the namespace shares a name, or some paths of it, with the holder.
     pub(crate) fn shares(&self, name: &Hostname) -> bool {
         let mut grants = self.grants.iter().flatten();
         grants.any(|grant| grant.shared.contains(name) || grant.shared_paths.contains_key(name))
     }
 
-    /// The parts of a name that the namespace shares, in order, if it does not share all of it; none: it shares all
-    /// of it, or nothing.
+    /// The paths of a name that the namespace shares, in order. The set is empty if it shares the whole name, or
+    /// nothing of it.
     pub(crate) fn shared_paths(&self, name: &Hostname) -> BTreeSet<PathPrefix> {
         let grants = || self.grants.iter().flatten();
         if grants().any(|grant| grant.shared.contains(name)) {
@@ -278,8 +280,11 @@ impl TenantGrants<'_> {
         parts.flatten().cloned().collect()
     }
 
-    /// Whether a certificate for a listener of `names` on this port with this protocol may come from `issuer`:
-    /// what gives the listener says which issuers. The finding has no field.
+    /// Checks whether a certificate for a listener of `names`, on this port with this protocol, may come from `issuer`.
+    /// One and the same grant must give the listener and allow the issuer.
+    ///
+    /// # Errors
+    /// A finding without a field.
     pub(crate) fn allows(
         &self,
         port: Port,
@@ -306,9 +311,12 @@ impl TenantGrants<'_> {
         ))
     }
 
-    /// Whether certificates from `issuer` may have `names` beside the hostnames of their listeners, as far as grants
-    /// say; that the namespace holds the hostnames is another question. Without a grant a tenant may have none. The
-    /// built-in engine is asked for hostnames only.
+    /// Checks whether grants allow certificates from `issuer` to have `names` in addition to the hostnames of their
+    /// listeners. Without a grant, a tenant may have none of them. Whether the namespace holds the hostnames is checked
+    /// elsewhere. Addresses and mailboxes are not checked for the built-in engine, which requests hostnames only.
+    ///
+    /// # Errors
+    /// A finding about the first name that no grant gives.
     pub(crate) fn certifies(
         &self,
         issuer: &IssuerRef,
@@ -317,7 +325,7 @@ impl TenantGrants<'_> {
         let Self {
             gateway, namespace, ..
         } = self;
-        // It is the Gateway's owner who writes grants.
+        // The owner of the Gateway writes the grants, so the Gateway's own namespace needs none.
         if *gateway.namespace == **namespace {
             return Ok(());
         }
@@ -376,7 +384,7 @@ impl TenantGrants<'_> {
         ))
     }
 
-    /// How much the namespace may have there.
+    /// The limits of the namespace on the Gateway: of each kind, the largest one in any of its grants.
     pub(crate) fn limits(&self) -> GrantLimits {
         self.grants
             .iter()

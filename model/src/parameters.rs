@@ -1,4 +1,4 @@
-//! `GatewayParameters`: what a GatewayClass or a Gateway sets otherwise than the release.
+//! `GatewayParameters`: settings of a GatewayClass or a Gateway that replace those of the release.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,8 +11,8 @@ use crate::meta::Meta;
 use crate::selector::NamespaceScope;
 use crate::service::{IpFamily, IpFamilyPolicy, ServiceType, TrafficPolicy};
 
-/// `GatewayParameters`, Vestibule's own kind: what a GatewayClass or a Gateway sets otherwise than the
-/// release. What is absent is not set here.
+/// `GatewayParameters`, a kind of Vestibule: settings of a GatewayClass or a Gateway that replace those of the release.
+/// Settings that are absent stay as they are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GatewayParameters {
     /// Name.
@@ -25,13 +25,14 @@ pub struct GatewayParameters {
     pub limits: LimitParameters,
     /// `spec.clientAddress`.
     pub client_address: ClientAddress,
-    /// `spec.backendClientCertificate.namespaces`: whose backends are shown the Gateway's client certificate.
+    /// `spec.backendClientCertificate.namespaces`: the namespaces to whose backends the proxies show the Gateway's
+    /// client certificate.
     pub certificate_namespaces: Option<NamespaceScope>,
     /// What is wrong with it.
     pub findings: Vec<Finding>,
 }
 
-/// Limits of connections and requests; what is absent is decided elsewhere, and zero means no limit.
+/// Limits of connections and requests. A limit that is absent is not set here. Zero means that there is no limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LimitParameters {
     /// `streamIdleTimeout`.
@@ -42,12 +43,12 @@ pub struct LimitParameters {
     pub tunnel_idle: Option<Duration>,
     /// `maxConnectionAge`.
     pub connection_age: Option<Duration>,
-    /// `maxRequestBodyBytes`.
+    /// `maxRequestBodyBytes`, in bytes.
     pub request_body: Option<u64>,
 }
 
 impl LimitParameters {
-    /// Field by field, these and, where they are absent, `others`.
+    /// These limits, with those that are absent taken from `others`.
     #[must_use]
     pub fn or(self, others: Self) -> Self {
         Self {
@@ -60,18 +61,18 @@ impl LimitParameters {
     }
 }
 
-/// How the Service in front of the proxies is made; what is absent is decided elsewhere.
+/// Settings of the Service in front of the proxies. A setting that is absent is not set here.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ServiceParameters {
     /// `type`.
     pub service_type: Option<ServiceType>,
-    /// Annotations; added to those from elsewhere, key by key.
+    /// Annotations. They are merged, key by key, with those from other places.
     pub annotations: BTreeMap<String, String>,
     /// `externalTrafficPolicy`, for the types that have one.
     pub external_traffic_policy: Option<TrafficPolicy>,
     /// `ipFamilyPolicy`.
     pub ip_family_policy: Option<IpFamilyPolicy>,
-    /// `ipFamilies`, the primary one first; empty: not set.
+    /// `ipFamilies`, the primary one first. If empty, it is not set.
     pub ip_families: Vec<IpFamily>,
     /// `loadBalancerClass`, for type `LoadBalancer`.
     pub load_balancer_class: Option<Arc<str>>,

@@ -1,7 +1,8 @@
-//! Path prefixes that a grant shares, and which matches of an HTTPRoute or GRPCRoute lie inside them.
+//! Path prefixes that a grant shares, and the check whether the matches of an HTTPRoute or GRPCRoute lie inside them.
 //!
-//! Paths are compared by element and as they are written, as proxies match them. Proxies refuse a path that a backend
-//! could read as another one (`..`, `%2e`, an escaped slash), so what is written is what is meant.
+//! Paths are compared element by element and as they are written, in the same way as the proxies match them. The
+//! proxies refuse a path that a backend could read as another one (`..`, `%2e`, an escaped slash). So a path cannot
+//! look as if it were inside a prefix and be read as one outside.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,50 +12,53 @@ use crate::hostname::HostPattern;
 use crate::http::{HttpMatch, HttpRoute, MethodMatch, PathMatch, ValueMatch};
 use crate::key::{Kind, ObjectName};
 
-/// Most bytes of a prefix.
+/// Longest prefix in bytes.
 pub const MAX_PREFIX: usize = 255;
 /// Most prefixes that a finding lists.
 const NAMED: usize = 5;
-/// Where CAs look for proof of who controls a domain: tokens of ACME (RFC 8555 section 8.3), and files as the CA/Browser
-/// Forum's Baseline Requirements have them (section 3.2.2.4.18). Whoever answers there gets certificates for the name.
+/// Paths where CAs look for proof of control over a domain: tokens of ACME (RFC 8555 section 8.3), and the files of the
+/// CA/Browser Forum's Baseline Requirements (section 3.2.2.4.18). Anybody who answers there can get certificates for
+/// the name, so a grant never shares these paths.
 const VALIDATION: [&str; 2] = ["/.well-known/acme-challenge", "/.well-known/pki-validation"];
 
-/// The first elements of a path, at least one: `/api` is `/api` and everything below it, and not `/apix`. It has no
-/// slash at its end, nothing percent-encoded, no element of dots, and takes in no path where CAs look for proof of a domain.
+/// The first elements of a path, at least one: `/api` contains `/api` and everything below it, but not `/apix`.
+///
+/// A prefix has no slash at its end, nothing percent-encoded, and no element of dots. It contains no path where CAs
+/// look for proof of control over a domain.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PathPrefix(Arc<str>);
 
-/// Why a text is no prefix that can be shared.
+/// Why a text is not a prefix that can be shared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PathPrefixError {
-    /// Without a slash at the beginning.
+    /// It does not begin with a slash.
     #[error("does not begin with '/'")]
     Relative,
-    /// `/`: that would be the whole name.
+    /// It is `/`, which would share the whole name.
     #[error("is every path, and only a part of a name can be shared by path")]
     Everything,
-    /// With a slash at the end, or two in a row.
+    /// It ends with a slash, or has two in a row.
     #[error("has an empty path element")]
     EmptyElement,
-    /// `.` or `..`.
+    /// It has an element `.` or `..`.
     #[error("has a path element of dots")]
     Dots,
-    /// A character that is escaped, ends a path, or that backends read in several ways.
+    /// It has a character that is escaped, that ends a path, or that backends read in different ways.
     #[error("has a character that a shared path cannot have")]
     Character,
-    /// At, above or below a path where CAs look for proof of a domain.
+    /// It is at, above or below a path where CAs look for proof of control over a domain.
     #[error("takes in a path where CAs look for proof of a domain, or is inside one")]
     Validation,
-    /// More than [`MAX_PREFIX`] bytes.
+    /// It has more than [`MAX_PREFIX`] bytes.
     #[error("has more than 255 characters")]
     TooLong,
 }
 
 impl PathPrefix {
-    /// Reads a prefix as a grant has it.
+    /// Reads a prefix as it is written in a grant.
     ///
     /// # Errors
-    /// If it is no such prefix.
+    /// If it is not a prefix that can be shared.
     pub fn parse(text: &str) -> Result<Self, PathPrefixError> {
         let Some(elements) = text.strip_prefix('/') else {
             return Err(PathPrefixError::Relative);
@@ -94,13 +98,14 @@ impl PathPrefix {
         self.0.split('/').skip(1)
     }
 
-    /// Whether a path as written lies inside. One that a backend could read as another path lies nowhere.
+    /// Whether a path, as written, lies inside the prefix. A path that a backend could read as another one never does.
     #[must_use]
     pub fn contains(&self, path: &str) -> bool {
         is_at_or_below(path, &self.0) && is_clear(path)
     }
 
-    /// Whether every request that a match takes has its path inside. A regular expression is not looked into.
+    /// Whether every request that a match takes has its path inside the prefix. Regular expressions are not analysed:
+    /// they count as reaching outside.
     #[must_use]
     pub fn contains_match(&self, path: &PathMatch) -> bool {
         match path {
@@ -129,8 +134,8 @@ impl fmt::Debug for PathPrefix {
     }
 }
 
-/// What a path element may have and everybody reads alike: RFC 3986's `pchar` without escapes and without `;`, behind
-/// which some backends see parameters.
+/// Whether a path element may have this character, and every backend reads it in the same way. These are the `pchar` of
+/// RFC 3986 without escapes and without `;`, which begins parameters for some backends.
 fn is_plain(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,=:@".contains(&byte)
 }
@@ -140,7 +145,8 @@ fn is_at_or_below(path: &str, prefix: &str) -> bool {
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// Whether no backend reads another path: no element of dots and no slash, escaped or not, alone or in front of `;`.
+/// Whether no backend can read `path` as another one. It must not have a backslash or an escaped slash, nor an element
+/// of dots, escaped or not, alone or in front of `;`.
 fn is_clear(path: &str) -> bool {
     let text = path.to_ascii_lowercase().replace("%2e", ".");
     let is_dots = |element: &str| {
@@ -153,8 +159,9 @@ fn is_clear(path: &str) -> bool {
         && !text.split('/').any(is_dots)
 }
 
-/// Why a route may not have a hostname of which its namespace has only these parts: its first match that reaches
-/// outside them. A rule that is refused for another reason counts, too: it answers what it takes with an error.
+/// The finding for a route whose namespace has only these paths of a hostname, if one of its matches reaches outside of
+/// them. It is about the first such match. A rule that is refused for another reason counts as well, because it answers
+/// its requests with an error.
 #[must_use]
 pub fn reaching_outside(
     route: &HttpRoute,
@@ -170,7 +177,7 @@ pub fn reaching_outside(
     route.rules.iter().find_map(|rule| {
         let index = rule.matches.iter().position(|of| !is_inside(of))?;
         let field = match rule.refusal() {
-            // Of matches that cannot be read there is no trace, so places are not what they are in the spec.
+            // Matches that cannot be read are left out of the list, so an index may differ from the one in the spec.
             Some(_) => format!("{}.matches", rule.field),
             None => format!("{}.matches[{index}].{part}", rule.field),
         };

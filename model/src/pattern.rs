@@ -1,10 +1,11 @@
-//! Regular expressions of routes: a tenant writes them, clients choose what they are matched against, and neither
-//! may cost anybody else anything.
+//! Regular expressions of routes, with bounds on their cost. A tenant writes the expression, and a client chooses the
+//! value that is matched. Neither of them may slow down others.
 //!
-//! A pattern is compiled to a deterministic automaton, whole and ahead of time: matching takes one step per byte and
-//! stops where nothing can match any more, whatever the pattern and the value are. There is no backtracking, no set
-//! of states to simulate and no cache to fill. Patterns whose automaton would be large (`[01]*1[01]{600}` would need
-//! 2⁶⁰⁰ states) are refused where they are written. [`Steps`] bounds all that one request may cost.
+//! A pattern is compiled in advance to a complete deterministic automaton (DFA). So matching takes one step for each
+//! byte, and ends as soon as nothing can match any more, for every pattern and every value. There is no backtracking,
+//! no simulation of sets of states, and no cache to fill. A pattern with too large an automaton is refused in the
+//! object that has it (`[01]*1[01]{600}` would need 2⁶⁰⁰ states). [`Steps`] bounds the cost of all matches for one
+//! request.
 
 use std::cell::Cell;
 use std::fmt;
@@ -17,17 +18,17 @@ use regex_automata::util::{start, syntax};
 use regex_automata::{Anchored, MatchKind};
 use regex_syntax::hir::{Hir, Look};
 
-/// Bytes that the automaton of one pattern may take: about a thousand states.
+/// How many bytes the automaton of one pattern may take. This is enough for about a thousand states.
 pub const MAX_PATTERN: usize = 64 << 10;
-/// Bytes for what the automaton is made from, and for making it. They bound the time that it takes as well: some
-/// milliseconds for the worst.
+/// How many bytes the nondeterministic automaton may take, from which the other is made. Together with the bound on the
+/// memory for making it, this also bounds the time to compile a pattern: a few milliseconds at worst.
 const MAX_NFA: usize = 64 << 10;
 const MAX_DETERMINIZING: usize = 256 << 10;
-/// Groups within groups in a pattern.
+/// How deeply groups may be nested in a pattern.
 const MAX_NESTING: u32 = 32;
 
-/// A regular expression that compiles within bounds: RE2's syntax, as Rust's `regex` has it, on bytes (`\w` and the
-/// like are ASCII). [`Matcher`] matches by it.
+/// A regular expression that compiles within the bounds. It has RE2's syntax as in Rust's `regex`, and works on bytes
+/// (`\w` and the like are ASCII). Compile it to a [`Matcher`] to match with it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Pattern {
     text: Arc<str>,
@@ -35,7 +36,7 @@ pub struct Pattern {
 }
 
 impl Pattern {
-    /// Takes a pattern that compiles.
+    /// Reads a pattern, and checks that it compiles within the bounds.
     pub fn parse(text: &str) -> Result<Self, PatternError> {
         let size = Matcher::compile(text)?.size();
         Ok(Self {
@@ -50,7 +51,7 @@ impl Pattern {
         &self.text
     }
 
-    /// Bytes that a [`Matcher`] of it takes.
+    /// How many bytes a [`Matcher`] of it takes.
     #[must_use]
     pub fn size(&self) -> usize {
         self.size
@@ -79,7 +80,8 @@ impl Matcher {
             .utf8(false)
             .nest_limit(MAX_NESTING);
         let pattern = syntax::parse_with(text, &syntax).map_err(|_| PatternError::Syntax)?;
-        // What holds the end is no text, so the pattern cannot get out of it.
+        // The end anchor is added to the parsed expression and not to the text. So a pattern such as `a|b` cannot
+        // escape it.
         let whole = Hir::concat(vec![pattern, Hir::look(Look::End)]);
         let nfa = NFA::compiler()
             .configure(
@@ -118,14 +120,14 @@ impl Matcher {
         &self.text
     }
 
-    /// Bytes that it takes.
+    /// How many bytes it takes.
     #[must_use]
     pub fn size(&self) -> usize {
         self.automaton.memory_usage()
     }
 
-    /// Whether it matches the whole of `value`: not, if that takes more steps than are left. Each byte that is looked
-    /// at is one.
+    /// Whether it matches the whole of `value`. Each byte that is read takes one of the `steps`. If they run out, the
+    /// result is false.
     #[must_use]
     pub fn is_match(&self, value: &[u8], steps: &Steps) -> bool {
         let automaton = &*self.automaton;
@@ -154,19 +156,19 @@ impl fmt::Debug for Matcher {
     }
 }
 
-/// How much may still be done to find out which rule takes one request, in steps of about a nanosecond or two.
+/// The budget for finding the rule that takes one request, in steps of one or two nanoseconds.
 #[derive(Debug)]
 pub struct Steps {
     left: Cell<u32>,
-    /// Whether more was asked for than was left.
+    /// Whether more steps were needed than were left.
     ran_out: Cell<bool>,
 }
 
 impl Steps {
-    /// As many as one request has: one or two milliseconds' worth.
+    /// The budget of one request: one or two milliseconds.
     pub const OF_A_REQUEST: u32 = 1 << 20;
 
-    /// So many.
+    /// A budget of `left` steps.
     #[must_use]
     pub fn new(left: u32) -> Self {
         Self {
@@ -181,7 +183,7 @@ impl Steps {
         self.left.get()
     }
 
-    /// Takes some. `false`: there are not as many, and none is left.
+    /// Takes some steps. If there are not as many, it returns false, and none is left.
     pub fn take(&self, steps: u32) -> bool {
         match self.left.get().checked_sub(steps) {
             Some(left) => self.left.set(left),
@@ -190,7 +192,7 @@ impl Steps {
         !self.ran_out.get()
     }
 
-    /// Whether more were asked for than there were: what was found is not to be relied on.
+    /// Whether more steps were needed than there were. Then the result of the search is not valid.
     #[must_use]
     pub fn have_run_out(&self) -> bool {
         self.ran_out.get()
@@ -208,13 +210,13 @@ impl Default for Steps {
     }
 }
 
-/// Why a text is no pattern.
+/// Why a text is not a pattern.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PatternError {
-    /// Not in RE2's syntax.
+    /// It is not in RE2's syntax.
     #[error("is not a regular expression in RE2's syntax")]
     Syntax,
-    /// Over the bound on compiled patterns.
+    /// It takes too many bytes when it is compiled.
     #[error(
         "is a regular expression that takes more than {} KiB when it is compiled",
         MAX_PATTERN >> 10
@@ -227,7 +229,7 @@ impl PatternError {
         if size { Self::TooLarge } else { Self::Syntax }
     }
 
-    /// What whoever wrote it should do.
+    /// What the author should do.
     #[must_use]
     pub fn action(self) -> &'static str {
         match self {

@@ -1,9 +1,10 @@
-//! How much the regular expressions of all HTTPRoutes and GRPCRoutes of one namespace may take: each proxy holds all of them.
+//! The memory budget for the regular expressions of all HTTPRoutes and GRPCRoutes of one namespace. Every proxy holds
+//! all of them in memory.
 //!
-//! The older route comes first, then the first one by name. A route whose expressions, with those of all before it,
-//! are more than there is has to go without: it is refused as a whole, since a route that lost a part of its matches
-//! could let in what they keep out. What a namespace has depends on its own routes alone, and not on the order in
-//! which they came.
+//! Older routes come first, and routes of the same age by name. A route is over the budget if its expressions, together
+//! with those of all routes before it, take more than the budget. It is then refused as a whole: a route with only some
+//! of its matches could let requests through that the others would keep out. The result depends only on the routes of
+//! the namespace, and not on the order in which they arrived.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,27 +17,27 @@ use crate::key::{Kind, ObjectKey, ObjectName};
 /// The budgets of all namespaces.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Budgets {
-    /// Bytes that a namespace has.
+    /// The budget of each namespace in bytes.
     most: usize,
     namespaces: BTreeMap<Arc<str>, Budget>,
 }
 
-/// What one namespace uses.
+/// The routes of one namespace, and what they use of its budget.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Budget {
     total: usize,
-    /// Its routes with expressions, in order, with the bytes that those take.
+    /// Routes with regular expressions, in order, with the bytes that these take.
     routes: BTreeMap<(i64, Id), usize>,
     created: BTreeMap<Id, i64>,
     /// The routes that are over the budget.
     over: BTreeSet<Id>,
 }
 
-/// A route in its namespace: its name comes first.
+/// Identifies a route within its namespace. The name comes first, because routes are ordered by it.
 type Id = (Arc<str>, Kind);
 
 impl Budgets {
-    /// Budgets of so many bytes each.
+    /// Budgets of `most` bytes for each namespace.
     #[must_use]
     pub fn new(most: usize) -> Self {
         Self {
@@ -45,9 +46,9 @@ impl Budgets {
         }
     }
 
-    /// Takes a new version of a route, or its removal, and returns the routes that came over the budget by that, or
-    /// under it. Costs what the namespace has with expressions, if that is or was over the budget, and next to nothing
-    /// otherwise.
+    /// Takes a new version of a route, or its removal. Returns the routes that went over the budget by this, or came
+    /// back under it. If the namespace is over its budget, the cost grows with its routes that have regular
+    /// expressions. Otherwise the cost is small.
     pub fn put(&mut self, key: &ObjectKey, route: Option<&HttpRoute>) -> BTreeSet<ObjectKey> {
         let name = &key.name;
         let id = (name.name.clone(), key.kind);

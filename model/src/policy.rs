@@ -1,5 +1,5 @@
-//! Policy: rules of ours about objects that are legal upstream. They refuse only where the admission
-//! mode is Enforce and the namespace is not exempt, in admission and in status alike.
+//! Policy: rules of ours about objects that Gateway API allows. They refuse only where the admission mode is Enforce
+//! and the namespace is not exempt. This holds for admission and for status.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -11,8 +11,8 @@ use crate::finding::{Finding, Origin, Severity};
 use crate::hostname::HostPattern;
 use crate::route::TlsRoute;
 
-/// Top-level names that are nobody's to give out (RFC 6761, RFC 2606, RFC 9476, and what ICANN keeps
-/// undelegated): names below them are private, and so are wildcards.
+/// Top-level names in which nobody can register a domain (RFC 6761, RFC 2606, RFC 9476, and names that ICANN keeps
+/// undelegated). Names below them are private, so a wildcard there takes nothing from others.
 const PRIVATE_SUFFIXES: [&str; 15] = [
     "alt",
     "corp",
@@ -31,10 +31,10 @@ const PRIVATE_SUFFIXES: [&str; 15] = [
     "test",
 ];
 
-/// What is unusual, though legal, about a hostname of a listener or a route: a name of one label, and a
-/// wildcard that covers what others may register. Never refused.
+/// A warning about a hostname of a listener or route that is valid and unusual: a name of one label, or a wildcard that
+/// covers names which others may register. It is never a refusal.
 ///
-/// What others may register goes by the Public Suffix List, as it was when this was built.
+/// Which names others may register follows from the Public Suffix List, in its version at build time.
 #[must_use]
 pub fn advice(pattern: &HostPattern, field: &str) -> Option<Finding> {
     match pattern {
@@ -70,9 +70,9 @@ fn is_private(suffix: &str) -> bool {
     PRIVATE_SUFFIXES.contains(&suffix)
 }
 
-/// Whether names directly below `suffix` are given out to anybody, or every name directly below it is such a suffix
-/// itself, as below `kawasaki.jp`. The Public Suffix List says so, with the suffixes of private registries such as
-/// `github.io`; a top-level name that it does not know counts as well, unless it is nobody's to give out.
+/// Whether anybody can register names directly below `suffix`, or every name directly below it is such a suffix itself,
+/// as below `kawasaki.jp`. The answer comes from the Public Suffix List, with the suffixes of private registries such
+/// as `github.io`. A top-level name that the list does not know counts as well, unless nobody can register names in it.
 pub(crate) fn is_public_suffix(suffix: &str) -> bool {
     let top = suffix.rsplit('.').next().unwrap_or(suffix);
     let is_listed = |name: &str| {
@@ -85,12 +85,12 @@ pub(crate) fn is_public_suffix(suffix: &str) -> bool {
 /// What admission does with what it would refuse.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// Refuses.
+    /// Refuse the object.
     #[default]
     Enforce,
-    /// Lets it in with a warning.
+    /// Accept the object with a warning.
     Warn,
-    /// Says nothing.
+    /// Accept the object without a word.
     Off,
 }
 
@@ -107,7 +107,7 @@ impl FromStr for Mode {
     }
 }
 
-/// Not a mode.
+/// The text is not a mode.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("unknown admission mode {0:?}: use Enforce, Warn or Off")]
 pub struct UnknownMode(String);
@@ -125,27 +125,28 @@ impl fmt::Display for Mode {
 /// The release-wide admission settings: one input, the same for webhook, operator and CLI.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Policy {
-    /// What admission does.
+    /// What admission does with an object that breaks a rule.
     pub mode: Mode,
-    /// Namespaces that are only ever warned, by name.
+    /// Names of namespaces that only get warnings, in whichever mode.
     pub exempt: BTreeSet<String>,
     /// Most hostnames that a namespace may hold on a Gateway, unless a HostnameGrant says otherwise.
     pub names_per_namespace: u32,
     /// Which addresses backends may not have.
     pub endpoints: EndpointRules,
-    /// Bits of the largest RSA key that a certificate may have: the proxies sign with it, for each handshake.
+    /// Largest RSA key that a certificate may have, in bits. The proxies sign with it in each handshake.
     pub max_rsa_bits: u16,
-    /// MiB that the regular expressions of all HTTPRoutes and GRPCRoutes of a namespace may take when they are compiled.
+    /// How many MiB the regular expressions of all HTTPRoutes and GRPCRoutes of a namespace may take when they are
+    /// compiled.
     pub regex_mib: u16,
 }
 
-/// The release-wide limit of hostnames, unless configured.
+/// Default of [`Policy::names_per_namespace`].
 pub const NAMES_PER_NAMESPACE: u32 = 10_000;
 
-/// The largest RSA key, in bits, unless configured. One of 8192 bits costs six times as much.
+/// Default of [`Policy::max_rsa_bits`]. A signature with a key of 8192 bits costs six times as much.
 pub const MAX_RSA_BITS: u16 = 4096;
 
-/// The release-wide limit of regular expressions in MiB, unless configured. Most take one to five KiB.
+/// Default of [`Policy::regex_mib`]. Most regular expressions take one to five KiB.
 pub const REGEX_MIB: u16 = 16;
 
 impl Default for Policy {
@@ -172,7 +173,7 @@ impl Policy {
         }
     }
 
-    /// What the specification and this policy say against a TLSRoute by itself.
+    /// The findings, by the specification and by this policy, about a TLSRoute alone.
     #[must_use]
     pub fn judge_route(&self, route: &TlsRoute) -> Vec<Finding> {
         let mut findings = route.findings.clone();
@@ -199,7 +200,7 @@ impl Policy {
         findings
     }
 
-    /// A policy finding as heavy as the mode makes it; `None` if the mode is Off.
+    /// The finding with the severity that the mode of the namespace gives it; `None` if the mode is Off.
     fn weigh(&self, namespace: &str, finding: Finding) -> Option<Finding> {
         let severity = match self.mode_in(namespace) {
             Mode::Enforce => Severity::Refused,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 /// A port of a listener or backend.
 pub type Port = NonZeroU16;
 
-/// A port with its transport: one number is two ports.
+/// A port number with its transport. The same number is a different port for TCP and for UDP.
 pub type TransportPort = (Port, Transport);
 
 /// What a listener speaks.
@@ -61,18 +61,18 @@ impl fmt::Display for Protocol {
     }
 }
 
-/// What protocols have to agree on to share a port.
+/// Groups of protocols. Listeners can share a port only if their protocols are in the same group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Group {
     /// HTTP.
     Http,
-    /// HTTPS and TLS: told apart by server name.
+    /// HTTPS and TLS, whose connections are told apart by server name.
     Tls,
-    /// TCP and UDP: no names.
+    /// TCP and UDP, which carry no names.
     Raw,
 }
 
-/// The transport whose port numbers a protocol uses: TCP and UDP ports never meet.
+/// The transport of a protocol. Ports of TCP and UDP with the same number are independent of each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Transport {
     /// TCP
@@ -116,7 +116,7 @@ impl Protocol {
         }
     }
 
-    /// What it has to agree on with others on its port.
+    /// Its group.
     #[must_use]
     pub fn group(&self) -> Group {
         match self {

@@ -1,11 +1,15 @@
-//! Hostname patterns in an order in which everything below a suffix is one range.
+//! A map by hostname pattern, in an order in which all patterns below a suffix form one range.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
 use crate::hostname::{HostPattern, Hostname};
 
-/// A pattern as a sort key: labels reversed, each followed by a dot, and a `*` for wildcards.
+/// A pattern as a sort key: the labels in reverse order, each followed by a dot, and then a `*` for wildcards.
+///
+/// `*.example.com` becomes `com.example.*`. So the keys of `example.com`, and of all patterns below it, begin with
+/// `com.example.`, and no others do. They form one range of the map, because keys with a common prefix are adjacent in
+/// text order.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Reversed(String);
 
@@ -32,7 +36,8 @@ impl Reversed {
     }
 }
 
-/// Values by hostname pattern. What covers a pattern, and what it covers, is found without a look at the rest.
+/// Values by hostname pattern. The patterns that cover another one, and those that it covers, are found without a look
+/// at the rest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Patterns<V>(BTreeMap<Reversed, (HostPattern, V)>);
 
@@ -43,7 +48,7 @@ impl<V> Default for Patterns<V> {
 }
 
 impl<V> Patterns<V> {
-    /// Whether there is none.
+    /// Whether there are no patterns.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -55,13 +60,13 @@ impl<V> Patterns<V> {
         self.0.get(&Reversed::of(pattern)).map(|(_, value)| value)
     }
 
-    /// The value of a pattern, to be changed.
+    /// The value of a pattern, for a change.
     pub fn get_mut(&mut self, pattern: &HostPattern) -> Option<&mut V> {
         let found = self.0.get_mut(&Reversed::of(pattern));
         found.map(|(_, value)| value)
     }
 
-    /// The value of a pattern, made if there is none.
+    /// The value of a pattern. If there is none, a default value is inserted.
     pub fn or_default(&mut self, pattern: &HostPattern) -> &mut V
     where
         V: Default,
@@ -79,13 +84,14 @@ impl<V> Patterns<V> {
         old.map(|(_, value)| value)
     }
 
-    /// Takes a pattern out.
+    /// Removes a pattern, and returns its value.
     pub fn remove(&mut self, pattern: &HostPattern) -> Option<V> {
         let old = self.0.remove(&Reversed::of(pattern));
         old.map(|(_, value)| value)
     }
 
-    /// Those that cover all of `names` and more, the most specific one first.
+    /// The patterns that cover all of `names` and more, the most specific one first. This is one look-up for each
+    /// label.
     pub fn above<'a>(
         &'a self,
         names: &'a HostPattern,
@@ -102,7 +108,7 @@ impl<V> Patterns<V> {
             .map(|(pattern, value)| (pattern, value))
     }
 
-    /// Those that cover all of `names`, the most specific one first.
+    /// The patterns that cover all of `names`, the most specific one first. `names` itself is included.
     pub fn covering<'a>(
         &'a self,
         names: &'a HostPattern,
@@ -110,7 +116,7 @@ impl<V> Patterns<V> {
         self.same(names).chain(self.above(names))
     }
 
-    /// Those that `names` covers and is more than.
+    /// The patterns that `names` covers, without `names` itself.
     pub fn below<'a>(
         &'a self,
         names: &'a HostPattern,
@@ -118,7 +124,7 @@ impl<V> Patterns<V> {
         self.below_from(names, None)
     }
 
-    /// The same from one of them on, itself included, whether it is there or not.
+    /// The same, beginning with `first`. That pattern is included if it is in the map, and need not be.
     pub fn below_from<'a>(
         &'a self,
         names: &'a HostPattern,
@@ -136,13 +142,13 @@ impl<V> Patterns<V> {
             self.0
                 .range((Bound::Included(from), Bound::Unbounded))
                 .take_while(move |(key, _)| key.0.starts_with(&prefix))
-                // A wildcard does not match its own apex.
+                // The key of `example.com` also begins with `com.example.`, but `*.example.com` does not cover it.
                 .filter(move |(_, (pattern, _))| pattern != names && names.covers(pattern))
                 .map(|(_, (pattern, value))| (pattern, value))
         })
     }
 
-    /// Those that `names` covers.
+    /// The patterns that `names` covers. `names` itself is included.
     pub fn covered<'a>(
         &'a self,
         names: &'a HostPattern,

@@ -17,7 +17,7 @@ pub struct TlsRoute {
     pub meta: Meta,
     /// `spec.parentRefs`.
     pub parents: Vec<ParentRef>,
-    /// `spec.hostnames` that are ones, with their index in the spec. Findings name the others.
+    /// The valid ones of `spec.hostnames`, with their index in the spec. Findings name the others.
     pub hostnames: Vec<(usize, HostPattern)>,
     /// `spec.rules[].backendRefs` of all rules (v1 has exactly one rule).
     pub backends: Vec<BackendRef>,
@@ -25,7 +25,7 @@ pub struct TlsRoute {
     pub findings: Vec<Finding>,
 }
 
-/// TCPRoute or UDPRoute: everything that comes to a port.
+/// TCPRoute or UDPRoute. It takes everything that arrives at a port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PortRoute {
     /// Which of the two.
@@ -53,7 +53,7 @@ pub enum Route<'a> {
     Port(&'a PortRoute),
 }
 
-/// What a route has for hostnames that knows none: it takes whatever comes to its listeners.
+/// The hostnames of a route whose kind has none: it takes everything that arrives at its listeners.
 static EVERYTHING: [(usize, HostPattern); 1] = [(0, HostPattern::Any)];
 
 impl<'a> Route<'a> {
@@ -106,8 +106,8 @@ impl<'a> Route<'a> {
         }
     }
 
-    /// Whether connections or requests for different names may be different routes'. Where not, whoever may use the
-    /// listener's port has all of it.
+    /// Whether connections or requests for different names can have different routes. If not, a route takes everything
+    /// that arrives at its listener.
     #[must_use]
     pub fn has_names(self) -> bool {
         !self.kind().routes_ports()
@@ -123,7 +123,7 @@ impl<'a> Route<'a> {
         }
     }
 
-    /// Where a hostname is written: its path, or that of all where it is none that was written.
+    /// The path of the field that has a hostname. If no field has it, this is the path of the whole list.
     #[must_use]
     pub fn hostname_field(self, hostname: &HostPattern) -> String {
         let mut hostnames = self.hostnames().iter();
@@ -142,7 +142,7 @@ impl<'a> Route<'a> {
         own.iter().chain(http.map(|backend| &backend.backend))
     }
 
-    /// The backends of all rules, and those that get copies of requests.
+    /// The backends of all rules, and the backends that get copies of requests.
     pub fn backends_and_mirrors(self) -> impl Iterator<Item = &'a BackendRef> {
         let rules = match self {
             Self::Tls(_) | Self::Port(_) => [].as_slice(),
@@ -153,7 +153,7 @@ impl<'a> Route<'a> {
     }
 }
 
-/// Where a route's hostname with this index in the spec is written: its path, or that of all where it has none.
+/// The path of a route's hostname with this index in the spec. Without an index, this is the path of the whole list.
 #[must_use]
 pub fn field_of_hostname(index: Option<usize>, hostname: &HostPattern) -> String {
     match index {

@@ -24,7 +24,7 @@ pub enum Requirement {
     Exists(String),
     /// The label is absent.
     Absent(String),
-    /// An operator this release does not know: never holds, so that nothing is let in by mistake.
+    /// An operator that this release does not know. It never holds, so that nobody is allowed by mistake.
     Unknown(String),
 }
 
@@ -42,23 +42,23 @@ impl LabelSelector {
     }
 }
 
-/// Which namespaces are let in.
+/// Which namespaces are allowed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NamespaceScope {
     /// None.
     None,
-    /// The namespace of the object that says so.
+    /// The namespace of the object with this setting.
     Same,
     /// Every namespace.
     All,
     /// Namespaces whose labels match.
     Selector(LabelSelector),
-    /// A word this release does not know: lets nobody in.
+    /// A word that this release does not know. No namespace is allowed.
     Unknown(String),
 }
 
 impl NamespaceScope {
-    /// Whether an object of `namespace`, whose labels are `labels`, is let in by one of `own`.
+    /// Whether an object in `namespace`, whose labels are `labels`, is allowed by an object in `own`.
     ///
     /// The label `kubernetes.io/metadata.name` is taken from the namespace's name, which the API
     /// server guarantees, so that a selector on it works where no Namespace object is known.

@@ -1,6 +1,6 @@
-//! The words of a Service that Vestibule makes: its type, traffic policy and IP families.
+//! Settings of the Services that Vestibule makes: type, traffic policy and IP families.
 
-/// A word that is none of an enumeration's.
+/// The word is not a value of the enumeration.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{word:?} is not one of {expected}")]
 pub struct UnknownWord {
@@ -77,9 +77,9 @@ impl ServiceType {
 words! {
     /// `externalTrafficPolicy`.
     TrafficPolicy {
-        /// Only to proxies on the node where the traffic arrives; the client's address is kept.
+        /// Traffic goes only to proxies on the node where it arrives. The client's address is kept.
         Local = "Local",
-        /// To any proxy; the client's address may be lost.
+        /// Traffic goes to any proxy. The client's address may be lost.
         Cluster = "Cluster",
     }
 }
@@ -87,11 +87,11 @@ words! {
 words! {
     /// `ipFamilyPolicy`.
     IpFamilyPolicy {
-        /// One family.
+        /// One IP family.
         SingleStack = "SingleStack",
-        /// Both where the cluster has both.
+        /// Both IP families if the cluster has both.
         PreferDualStack = "PreferDualStack",
-        /// Both, or none.
+        /// Both IP families. If the cluster does not have both, the Service is refused.
         RequireDualStack = "RequireDualStack",
     }
 }

@@ -1,5 +1,5 @@
-//! TLS beyond the listeners' own: what a Gateway asks of clients and shows to backends (`spec.tls`,
-//! GEP-91 and GEP-3155), and BackendTLSPolicy (GEP-1897).
+//! TLS settings outside of listeners: which certificates a Gateway asks of clients and shows to backends (`spec.tls`,
+//! GEP-91 and GEP-3155), and how the proxies speak TLS with backends (BackendTLSPolicy, GEP-1897).
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -12,22 +12,22 @@ use crate::meta::Meta;
 use crate::protocol::{Port, Protocol};
 use crate::reference::Reference;
 
-/// `spec.tls` of a Gateway. It covers the listeners of its ListenerSets too.
+/// `spec.tls` of a Gateway. It also applies to the listeners of its ListenerSets.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct GatewayTls {
-    /// What is asked of clients where no port says otherwise.
+    /// How clients are validated on ports without an entry of their own.
     pub default: Option<ClientValidation>,
-    /// What is asked of clients by port; `None` is nothing.
+    /// How clients are validated, by port. `None` means that no certificate is asked for.
     pub per_port: BTreeMap<Port, Option<ClientValidation>>,
-    /// `backend.clientCertificateRef`: the certificate shown to backends that ask for one.
+    /// `backend.clientCertificateRef`: the certificate that the proxies show to backends that ask for one.
     pub client_certificate: Option<Reference>,
-    /// A field that this release does not know, and so what it covers: HTTPS and TLS listeners are
-    /// refused rather than left open.
+    /// The finding about a field that this release does not know. The field may demand protection that this release
+    /// does not give, so HTTPS and TLS listeners are refused.
     pub unknown: Option<Finding>,
 }
 
 impl GatewayTls {
-    /// What is asked of the clients of a listener: HTTPS only (GEP-91).
+    /// How the clients of a listener are validated. This applies to HTTPS only (GEP-91).
     #[must_use]
     pub fn validation(&self, protocol: &Protocol, port: Option<Port>) -> Option<&ClientValidation> {
         if *protocol != Protocol::Https {
@@ -45,7 +45,7 @@ impl GatewayTls {
         self.default.iter().chain(per_port)
     }
 
-    /// Why listeners of this protocol are refused, if they are.
+    /// Why listeners of this protocol are refused on every port, if they are.
     #[must_use]
     pub fn refusal(&self, protocol: &Protocol) -> Option<&Finding> {
         let covered = matches!(protocol, Protocol::Https | Protocol::Tls);
@@ -61,29 +61,29 @@ impl GatewayTls {
     }
 }
 
-/// How clients are known: `validation` of a Gateway's `spec.tls.frontend`.
+/// How clients are validated: `validation` in `spec.tls.frontend` of a Gateway.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientValidation {
     /// Path in the Gateway.
     pub field: String,
-    /// Whom a client's certificate has to come from.
+    /// The CA certificates by which the certificate of a client is checked.
     pub authorities: Vec<Reference>,
     /// What happens to clients without a valid certificate.
     pub mode: ValidationMode,
-    /// Why it cannot be kept: the listeners that it covers are refused.
+    /// Why it cannot be carried out, if so. Then the listeners to which it applies are refused.
     pub refused: Option<Finding>,
 }
 
 /// `mode` of a client validation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ValidationMode {
-    /// They are not let in.
+    /// Connections of clients without a valid certificate are refused.
     AllowValidOnly,
-    /// They are let in all the same.
+    /// Connections of clients without a valid certificate are accepted as well.
     AllowInsecureFallback,
 }
 
-/// BackendTLSPolicy: connections to its targets are TLS, or there are none.
+/// BackendTLSPolicy. Connections to its targets use TLS, or they are not made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BackendTlsPolicy {
     /// Name.
@@ -92,30 +92,31 @@ pub struct BackendTlsPolicy {
     pub meta: Meta,
     /// `spec.targetRefs`.
     pub targets: Vec<PolicyTarget>,
-    /// `spec.validation.hostname`; `None` if it is not one (then a finding says so).
+    /// `spec.validation.hostname`; `None` if it is not valid (then a finding says so).
     pub hostname: Option<Hostname>,
-    /// Whom the backend's certificate has to come from.
+    /// The CA certificates by which the certificate of the backend is checked.
     pub authorities: Authorities,
-    /// `spec.validation.subjectAltNames`; findings name those that are none.
+    /// The valid ones of `spec.validation.subjectAltNames`. Findings name the others.
     pub alt_names: Vec<SubjectAltName>,
-    /// What is wrong with it. A refusal here means that its targets are not connected to at all.
+    /// What is wrong with it. If a finding refuses, the proxies do not connect to its targets at all.
     pub findings: Vec<Finding>,
 }
 
 impl BackendTlsPolicy {
-    /// Which of two policies for one target holds: the older one, then by namespace and name.
+    /// Which of two policies for one target applies: the older one or, of the same age, the lesser by namespace and
+    /// name. `Less` means that `self` applies.
     #[must_use]
     pub fn precedence(&self, other: &Self) -> Ordering {
         (self.meta.created, &self.name).cmp(&(other.meta.created, &other.name))
     }
 }
 
-/// What a policy is about: an object of its own namespace, or a part of it.
+/// The target of a policy: an object in its own namespace, or a part of that object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PolicyTarget {
     /// The object.
     pub reference: Reference,
-    /// Its part: of a Service, the name of a port.
+    /// `sectionName`. For a Service, it is the name of a port.
     pub section: Option<Arc<str>>,
 }
 
@@ -128,7 +129,7 @@ impl PolicyTarget {
     }
 }
 
-/// Whom a certificate has to come from.
+/// The CA certificates by which a certificate is checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Authorities {
     /// `caCertificateRefs`.
@@ -146,7 +147,7 @@ pub enum SubjectAltName {
     Uri(Arc<str>),
 }
 
-/// ConfigMap, as far as it holds certificates of authorities.
+/// ConfigMap, reduced to its CA certificates.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigMap {
     /// Name.

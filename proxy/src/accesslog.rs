@@ -1,4 +1,4 @@
-//! Owns what is known of one connection, and its one log line and its counts when it ends.
+//! Owns the record of one connection. When the connection ends, the record becomes one log line and counts in metrics.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -20,12 +20,12 @@ use crate::relay::Moved;
 use crate::table::Route;
 use crate::terminate::NegotiatedTls;
 
-/// The target of the log lines, for filters: one line per connection at its end, or one per request
-/// where this proxy speaks HTTP.
+/// The target of the log lines, for filters. There is one line for each connection at its end or, where this proxy
+/// speaks HTTP, one for each request.
 pub const TARGET: &str = "access";
 
-/// What is known of one client connection. Dropping it counts the connection and writes its line,
-/// so that no way out of a connection, cancellation included, goes without.
+/// The record of one client connection. Its `Drop` counts the connection and writes its log line. So every end of a
+/// connection is recorded, cancellation included.
 pub(crate) struct ConnectionRecord {
     plane: Arc<DataPlane>,
     started: Instant,
@@ -34,30 +34,29 @@ pub(crate) struct ConnectionRecord {
     bind: BindKey,
     pub(crate) server_name: Option<Hostname>,
     listener: Option<Arc<Listener>>,
-    /// Among the connections of a tenant.
+    /// The place among the connections of a tenant, once it has one.
     quota_guard: Option<QuotaGuard>,
     pub(crate) route: Option<Arc<Route>>,
     pub(crate) backend: Option<(SocketAddr, Arc<Backend>)>,
-    /// Endpoints that did not take the connection, before the one that is named.
+    /// How many endpoints did not accept the connection before the present one did.
     pub(crate) connect_retries: u8,
     pub(crate) moved: Moved,
-    /// In a box: what is passed through has none, unless a balancer is in front.
+    /// In a box, because most passthrough connections have none of it.
     beside: Option<Box<Beside>>,
-    /// HTTP requests on it, each of which has a line of its own.
+    /// Number of HTTP requests on it. Each of them has a log line of its own.
     pub(crate) requests: u32,
-    /// Set when the connection ends; a connection that is dropped without was drained,
-    /// or its task panicked.
+    /// Set when the connection ends. If it is not set, the connection was drained, or its task panicked.
     pub(crate) reason: CloseReason,
 }
 
-/// What is known of some connections only.
+/// Facts that only some connections have.
 #[derive(Default)]
 struct Beside {
-    /// The peer, where that is not the client.
+    /// The address of the peer, if the peer is not the client.
     peer: Option<SocketAddr>,
-    /// Where TLS ends here.
+    /// What the TLS handshake agreed on, if this proxy terminates TLS.
     negotiated: Option<NegotiatedTls>,
-    /// What a CA got instead of a listener.
+    /// The challenge, if the client is a CA that checks a hostname. Then no listener is selected.
     challenge: Option<Arc<Challenge>>,
 }
 
@@ -97,43 +96,43 @@ impl ConnectionRecord {
         &self.bind
     }
 
-    /// Who the client is, as far as the connection says.
+    /// The client's address, as far as the connection tells it. (A request may name another one in a header.)
     pub(crate) fn client(&self) -> SocketAddr {
         self.client
     }
 
-    /// Who opened the connection, where that is not the client.
+    /// The address of the peer, if the peer is not the client.
     pub(crate) fn peer(&self) -> Option<SocketAddr> {
         self.beside.as_ref()?.peer
     }
 
-    /// The peer, which is trusted, says who the client is.
+    /// Takes the client's address from the PROXY header of a trusted peer.
     pub(crate) fn introduce(&mut self, client: SocketAddr) {
         let peer = std::mem::replace(&mut self.client, client);
         self.beside.get_or_insert_default().peer = Some(peer);
     }
 
-    /// The listener that the connection has from here on.
+    /// Takes the listener that was selected for the connection.
     pub(crate) fn select(&mut self, listener: Arc<Listener>) {
         listener.usage.connections.inc();
         listener.usage.active.inc();
         self.listener = Some(listener);
     }
 
-    /// Counts the connection towards what a tenant may have.
+    /// Counts the connection towards the limit of its tenant.
     pub(crate) fn charge(&mut self, account: &Arc<Account>) -> Result<(), CloseReason> {
         let quota_guard = account.take(self.plane.quota_limits());
         self.quota_guard = Some(quota_guard.ok_or(CloseReason::TenantLimit)?);
         Ok(())
     }
 
-    /// The line of its tenant at the gates.
+    /// The line of its tenant at the gates; see [`crate::gate`].
     pub(crate) fn line(&self) -> usize {
         let quota_guard = self.quota_guard.as_ref();
         quota_guard.map_or(0, |quota_guard| gate::line(quota_guard.account()))
     }
 
-    /// The place that the connection has until its requests say whose it is.
+    /// Takes out the place that the connection has until its requests show to which tenant it belongs.
     pub(crate) fn take_place(&mut self) -> Option<QuotaGuard> {
         self.quota_guard.take()
     }
@@ -142,7 +141,7 @@ impl ConnectionRecord {
         self.listener.as_ref()
     }
 
-    /// The limits on its listener.
+    /// The limits of its listener.
     pub(crate) fn bounds(&self) -> Bounds {
         let ours = self.plane.limits.bounds;
         let listener = self.listener.as_deref();
@@ -163,13 +162,13 @@ impl ConnectionRecord {
         self.beside.get_or_insert_default().negotiated = Some(negotiated);
     }
 
-    /// The client is a CA that asks for this.
+    /// Takes the challenge for which the client, a CA, asks.
     pub(crate) fn challenge(&mut self, challenge: Arc<Challenge>) {
         self.beside.get_or_insert_default().challenge = Some(challenge);
     }
 
     fn write(&self) {
-        // Connections that never said anything are health checks for the most part.
+        // Connections without a byte are health checks for the most part, so they get no line.
         if self.reason == CloseReason::ClientSilent || self.requests > 0 {
             tracing::debug!(
                 target: TARGET,
@@ -241,7 +240,7 @@ impl Drop for ConnectionRecord {
         if self.plane.limits.access_log {
             self.write();
         }
-        // Whoever waits for the end of connections finds their places free.
+        // The place is free before the connection counts as ended. So whoever waits for the end finds it free.
         drop(self.quota_guard.take());
         self.plane.leave();
     }

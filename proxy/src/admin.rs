@@ -1,6 +1,6 @@
-//! Owns the endpoints for people and probes. Nobody is authenticated, so there are two: health,
-//! readiness and metrics for the cluster, and for loopback also the configuration in force, without
-//! keys.
+//! Owns the HTTP endpoints for people and probes. They do not authenticate anybody, so there are two of them. One
+//! serves health, readiness and metrics to the cluster. The other listens on loopback only, and also shows the
+//! configuration in force, without keys.
 
 use axum::Router;
 use axum::extract::State;
@@ -10,10 +10,10 @@ use axum::routing::get;
 
 use crate::control::Control;
 
-/// What the exposition is, for scrapers.
+/// Content type of the metrics.
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// What there is, for people.
+/// The page that lists the paths.
 const INDEX: &str = "\
 /healthz  the process is up
 /readyz   a configuration is in force, and the proxy does not end
@@ -22,7 +22,7 @@ const INDEX: &str = "\
 /status   verdict and status of every object (`vestibule run` only)
 ";
 
-/// What probes and scrapers may see.
+/// The endpoint for probes and scrapers.
 pub(crate) fn health(control: Control) -> Router {
     Router::new()
         .route("/healthz", get(async || "ok\n"))
@@ -31,7 +31,7 @@ pub(crate) fn health(control: Control) -> Router {
         .with_state(control)
 }
 
-/// Everything.
+/// The endpoint for people on loopback. It has all paths.
 pub(crate) fn admin(control: Control) -> Router {
     let router = Router::new()
         .route("/", get(async || INDEX))
@@ -57,7 +57,7 @@ async fn metrics(State(control): State<Control>) -> Response {
 }
 
 async fn config(State(control): State<Control>) -> Response {
-    // Tens of thousands of resources take a while to write down.
+    // Tens of thousands of resources take a while to encode, so this does not happen on an async thread.
     match tokio::task::spawn_blocking(move || control.dump()).await {
         Ok(dump) => Json(dump).into_response(),
         Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),

@@ -1,8 +1,9 @@
-//! Owns the configuration in force: takes changes, checks each resource, and publishes the next
-//! snapshot with one atomic store.
+//! Owns the configuration in force: takes changes, checks each resource, and publishes the next snapshot with one
+//! atomic store.
 //!
-//! What one change costs depends on what it touches, not on what is held: persistent maps share the
-//! rest, and [`Work`] counts what was made anew.
+//! The cost of a change depends on the resources that it touches, and not on how many are held. The next snapshot
+//! shares everything else with the present one, because it consists of persistent maps. [`Work`] counts what was built
+//! again.
 
 mod backend_tls;
 mod challenges;
@@ -63,17 +64,17 @@ use terminate::HeldTerminate;
 use tls::{ConfigFactory, HeldCertificate};
 use trust::{HeldTrust, Users};
 
-/// Where the sockets of listeners come from.
+/// Opens and closes the sockets of listeners.
 pub trait Binder {
-    /// Returns once `bind` is bound and listens. Called before a listener on it is accepted, so that
-    /// a port in use is part of the acknowledgement; opening an open one is no error.
+    /// Returns when `bind` is bound and listens. It is called before a listener there is accepted, so that the
+    /// acknowledgement can say that the port is in use. Opening a bind that is already open is no error.
     fn open(&mut self, bind: &BindKey) -> io::Result<()>;
 
-    /// Called after each change: binds that are not in `snapshot` may be closed.
+    /// Is called after each change. Binds that are not in `snapshot` may be closed.
     fn settle(&mut self, snapshot: &Snapshot);
 }
 
-/// Binds nothing, for tests and fuzzing.
+/// A binder that opens no sockets, for tests and fuzzing.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct NoSockets;
 
@@ -85,12 +86,12 @@ impl Binder for NoSockets {
     fn settle(&mut self, _: &Snapshot) {}
 }
 
-/// What a change made anew, counted over the life of the state.
+/// How many things changes have built again, over the life of the state.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Work {
     /// Listener places written into the snapshot.
     pub places: u64,
-    /// Entries added to or taken out of routing tables.
+    /// Entries that were added to routing tables or removed from them.
     pub route_entries: u64,
     /// TLS configurations built.
     pub tls_configs: u64,
@@ -128,7 +129,7 @@ pub struct Counts {
 struct HeldListener {
     bind: BindKey,
     pattern: HostPattern,
-    /// `None` where TLS does not end.
+    /// `None` if the listener does not terminate TLS.
     terminate: Option<HeldTerminate>,
     built: Arc<Listener>,
 }
@@ -146,9 +147,9 @@ struct HeldRoute {
 }
 
 struct HeldBackend {
-    /// Where the snapshot has its present version.
+    /// The slot of the snapshot with its present version.
     slot: Slot<Backend>,
-    /// Sent by the operator; otherwise only referenced, and without endpoints.
+    /// Whether the operator sent it. If not, routes only refer to it, and it has no endpoints.
     held: bool,
     references: usize,
     tls: Option<TlsSpec>,
@@ -158,9 +159,9 @@ struct HeldBackend {
 pub struct State {
     published: Arc<ArcSwap<Snapshot>>,
     snapshot: Snapshot,
-    /// In boxes: a tree has room for half as many again as are there.
+    /// In boxes, because the nodes of a B-tree have room for more entries than there are.
     listeners: BTreeMap<Arc<str>, Box<HeldListener>>,
-    /// Routes by listener, also of listeners that are not held (yet).
+    /// Routes by listener. They include routes of listeners that are not held (yet).
     tables: HashMap<Arc<str>, Routes>,
     routes: BTreeMap<Arc<str>, HeldRoute>,
     http_routes: BTreeMap<Arc<str>, HeldHttpRoute>,
@@ -172,15 +173,16 @@ pub struct State {
     backend_slots: SlotAllocator<Backend>,
     certificates: BTreeMap<Arc<str>, HeldCertificate>,
     expiries: Expiries,
-    /// Listeners by the certificates that they terminate with.
+    /// The listeners that terminate TLS with each certificate.
     certificate_users: Users,
     trusts: BTreeMap<Arc<str>, HeldTrust>,
     challenges: BTreeMap<Arc<str>, HeldChallenge>,
-    /// Listeners by the bundles that they validate clients by.
+    /// The listeners that validate clients by each trust bundle.
     client_trust: Users,
-    /// Backends by the bundles that they are validated by.
+    /// The backends that are validated by each trust bundle.
     backend_trust: Users,
-    /// Where the snapshot has what Gateways show their backends, by name of the certificate, held or not.
+    /// The slots with the client certificates that Gateways show to backends, by name of the certificate. A slot exists
+    /// even while its certificate is not held.
     shown: HashMap<Arc<str>, Arc<Slot<ClientCertificate>>>,
     shown_slots: SlotAllocator<ClientCertificate>,
     upstream: Arc<upstream::Factory>,
@@ -201,7 +203,7 @@ impl std::fmt::Debug for State {
 }
 
 impl State {
-    /// Nothing yet. Snapshots are published to `published`.
+    /// A state without resources. Snapshots are published to `published`.
     pub fn new(published: Arc<ArcSwap<Snapshot>>) -> Result<Self, rustls::Error> {
         Ok(Self {
             published,
@@ -234,8 +236,8 @@ impl State {
         })
     }
 
-    /// Puts `change` in force, except for the resources it returns: a rejected upsert leaves the last
-    /// good version as it was. The order of resources within the change does not matter.
+    /// Puts `change` in force, except for the resources that it returns as rejected. The last good version of a
+    /// rejected resource stays in force. The order of resources within the change does not matter.
     pub fn apply(&mut self, change: &Change, binder: &mut dyn Binder) -> Vec<Reject> {
         let mut parsing = Parsing::default();
         for (key, resource) in &change.upserts {
@@ -244,7 +246,7 @@ impl State {
         self.put(change, parsing, binder)
     }
 
-    /// As [`Self::apply`], with upserts beside the change that need not be there all at once.
+    /// The same as [`Self::apply`], with further upserts from an iterator, which need not be in memory all at once.
     pub fn apply_each(
         &mut self,
         change: &Change,
@@ -314,7 +316,7 @@ impl State {
         for (name, spec) in parsed.http_routes.into_iter().chain(parsed.grpc_routes) {
             self.hold_http_route(&name, spec, &mut dirty);
         }
-        // Every place is vacated before one is taken, so that listeners can swap hostnames.
+        // All listeners leave their places before one takes a place, so that two listeners can swap hostnames.
         for name in &removed_listeners {
             self.vacate(name);
             self.drop_listener(name);
@@ -341,7 +343,7 @@ impl State {
         for owner in parsed.owners {
             self.hold_owner(owner);
         }
-        // After the listeners: a challenge is of a port that is open.
+        // This comes after the listeners, because a challenge needs a port that is open.
         for name in removed(ResourceKind::Challenge) {
             self.drop_challenge(name);
         }
@@ -359,7 +361,7 @@ impl State {
             term: change.generation.term,
             counter: change.generation.counter,
         });
-        // All of the change at once: connections and requests decide by a snapshot alone.
+        // The whole change takes effect at once, because connections and requests decide by one snapshot.
         self.published.store(Arc::new(self.snapshot.clone()));
         self.names.sweep();
         binder.settle(&self.snapshot);
@@ -397,9 +399,12 @@ impl State {
         }
     }
 
-    /// Rejects listeners that would sit where another one sits, or that speak what their bind does not.
-    /// A rejected one stays where it was, which may take that place from a third: so this repeats
-    /// until nothing more is rejected.
+    /// Rejects listeners whose place (bind, layer and hostname) another listener has, and listeners that speak another
+    /// layer than their bind does.
+    ///
+    /// The old version of a rejected listener stays at its place. A third listener, which was to get that place, has to
+    /// be rejected then as well. So the check is repeated until nothing more is rejected. It ends, because each round
+    /// that does not return removes at least one of the listeners.
     fn settle_conflicts(
         &self,
         listeners: &mut BTreeMap<String, ListenerSpec>,
@@ -410,8 +415,9 @@ impl State {
             let mut taken: HashSet<SelectionKey> = HashSet::with_capacity(listeners.len());
             let mut layers: HashMap<BindKey, Layer> = HashMap::new();
             let mut losers = Vec::new();
+            // A listener that is removed, or that has a new version, leaves its present place.
             let goes = |key: &str| removed.contains(key) || listeners.contains_key(key);
-            // Who sits at a place already has precedence over who comes.
+            // A listener that already has its place has precedence over one that would come there.
             let stays = |name: &str, spec: &ListenerSpec| {
                 let holder = self.snapshot.holder(&spec.selection_key());
                 holder.is_some_and(|holder| *holder.key == *name)
@@ -467,7 +473,8 @@ impl State {
         rebuild.extend(self.certificate_users.of(&name.into()).cloned());
     }
 
-    /// The name of a certificate as it is known here already, so that it is kept once.
+    /// The name of a certificate. If it is already in use here, the same allocation is returned, so that the text is
+    /// kept once.
     fn certificate_name(&self, name: &str) -> Arc<str> {
         let held = self.certificates.get_key_value(name).map(|(name, _)| name);
         let known = held.or_else(|| self.certificate_users.known(name));
@@ -496,7 +503,8 @@ impl State {
         spec: &RouteSpec,
         dirty: &mut BTreeSet<Arc<str>>,
     ) {
-        // The new one's backends first: those that stay are not made anew between.
+        // References to the new backends are made before the old ones are released. So a backend that both versions
+        // have is not removed and built again in between.
         let backends = spec
             .backends
             .iter()
@@ -561,20 +569,20 @@ impl State {
     }
 
     fn drop_owner(&mut self, name: &str) {
-        // What was held had a good name.
+        // The name was checked when the resource was accepted, so this succeeds for everything that is held.
         if let Ok((gateway, names)) = parse::owned(name) {
             self.snapshot.clear_owner(gateway, &names);
         }
     }
 
-    /// The slot of the backend called `name`, for a route that refers to it, held or not.
+    /// The slot of a backend, for a route that refers to it. The backend need not be held.
     fn refer(&mut self, name: &str) -> Slot<Backend> {
         let entry = self.backend_entry(name);
         entry.references += 1;
         entry.slot
     }
 
-    /// The entry of a backend, made if it is not there.
+    /// The entry of a backend. It is created if there is none.
     fn backend_entry(&mut self, name: &str) -> &mut HeldBackend {
         let key: Arc<str> = name.into();
         self.backends.entry(key).or_insert_with_key(|key| {
@@ -590,7 +598,7 @@ impl State {
         })
     }
 
-    /// Takes back what [`Self::refer`] gave.
+    /// Releases a slot that [`Self::refer`] returned.
     fn release(&mut self, slot: Option<Slot<Backend>>) {
         let backend = slot.and_then(|slot| self.snapshot.backend(slot).cloned());
         let Some(backend) = backend else {
@@ -602,7 +610,7 @@ impl State {
         self.sweep_backend(&backend.key);
     }
 
-    /// Forgets a backend that is neither held nor referred to.
+    /// Removes a backend that is neither held nor referred to.
     fn sweep_backend(&mut self, name: &str) {
         let idle = |entry: &HeldBackend| entry.references == 0 && !entry.held;
         if self.backends.get(name).is_some_and(idle)
@@ -648,7 +656,7 @@ impl State {
         self.sweep_backend(name);
     }
 
-    /// Takes a listener out of its place; what is held of it stays.
+    /// Removes a listener from its place in the snapshot. It is still held.
     fn vacate(&mut self, name: &str) {
         let Some(listener) = self.listeners.get(name) else {
             return;
@@ -672,7 +680,7 @@ impl State {
         let key = self.listener_name(name);
         let gateway = self.names.intern(&spec.gateway);
         let tenant = self.names.intern(&spec.tenant);
-        // Tickets outlive every edit of the listener but one that makes it somebody else's.
+        // Session tickets stay valid after every edit of the listener, except one that gives it to another tenant.
         let old = self
             .drop_listener(name)
             .filter(|old| (&old.built.gateway, &old.built.tenant) == (&gateway, &tenant));
@@ -715,7 +723,7 @@ impl State {
         key
     }
 
-    /// What a listener's Gateway sets: the name of the certificate that backends are shown, and limits.
+    /// Settings of a listener's Gateway: the name of the certificate that is shown to backends, and limits.
     fn of_gateway(
         &mut self,
         certificate: Option<String>,
@@ -730,7 +738,7 @@ impl State {
         }))
     }
 
-    /// Makes a listener anew whose certificates or trust changed. Says whether there is such a listener.
+    /// Builds a listener again whose certificates or trust bundles changed. Returns whether there is such a listener.
     fn rebuild_listener(&mut self, name: &Arc<str>) -> bool {
         let Some(mut held) = self.listeners.remove(name) else {
             return false;
@@ -757,7 +765,7 @@ impl State {
         true
     }
 
-    /// Puts a listener and its routes as they are now into the snapshot.
+    /// Puts the present version of a listener and its routes into the snapshot.
     fn place(&mut self, name: &Arc<str>) {
         let Some(held) = self.listeners.get(name) else {
             return;
@@ -774,7 +782,7 @@ impl State {
         &self.snapshot
     }
 
-    /// What the tenants of the listeners use, for the metrics.
+    /// The traffic of the tenants, for the metrics.
     #[must_use]
     pub fn tenants(&self) -> &Tenants {
         &self.tenants
@@ -792,7 +800,7 @@ impl State {
         &self.expiries
     }
 
-    /// What changes made anew so far.
+    /// What changes have built so far.
     #[must_use]
     pub fn work(&self) -> Work {
         self.work
@@ -816,7 +824,7 @@ impl State {
         }
     }
 
-    /// Brings the metrics about the configuration up to date.
+    /// Sets the metrics about the configuration.
     pub fn report(&self, metrics: &Metrics) {
         let counts = self.counts();
         metrics.held("listener", counts.listeners);

@@ -1,17 +1,18 @@
-//! The names for which a route is on a listener.
+//! The names for which a route is attached to a listener.
 
 use vestibule_model::hostname::HostPattern;
 use vestibule_model::path::PathPrefix;
 
-/// The names for which a route is on a listener.
+/// The names for which a route is attached to a listener.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct AttachedNames {
-    /// What is matched.
+    /// The pattern that a server name or host has to match.
     pub(crate) pattern: HostPattern,
-    /// What ranks the route among those that match: the hostname as written.
+    /// The hostname as the route has it. Routes that match are ranked by it.
     pub(crate) rank: HostPattern,
-    /// Whether it serves them beside whoever owns them.
+    /// Whether the route shares the names with their owner.
     pub(crate) shared: bool,
-    /// The only parts of the one name that it serves, beside whoever owns the name; none: all of it.
+    /// The paths of the name to which the route is restricted, if it shares only these with the owner. If empty, it has
+    /// the whole name.
     pub(crate) paths: Box<[PathPrefix]>,
 }

@@ -1,5 +1,5 @@
-//! Owns a backend as connections and requests see it: where it is, how it is spoken to, and which of its
-//! endpoints is next.
+//! Owns a backend as connections and requests see it: its endpoints, its protocol and TLS settings, and the choice of
+//! the next endpoint.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -11,44 +11,45 @@ use crate::slot_map::Slot;
 use crate::upstream;
 use crate::weight::scale;
 
-/// What a backend speaks, to HTTP.
+/// The protocol by which HTTP requests are sent to a backend.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Protocol {
-    /// HTTP/1.1, or what ALPN agrees on where there is TLS.
+    /// HTTP/1.1 or, with TLS, the version that ALPN agrees on.
     #[default]
     Any,
     /// HTTP/2 by prior knowledge.
     H2c,
-    /// HTTP/1.1 only, so that it can be upgraded.
+    /// HTTP/1.1 only, so that a connection can be upgraded.
     WebSocket,
 }
 
-/// Where a backend is and how it is spoken to. The parts belong together: no connection is made to the
-/// endpoints of one version in the way of another.
+/// Endpoints of a backend, and how to speak to them. The parts belong together: a connection to an endpoint of one
+/// version never uses the protocol or TLS settings of another version.
 #[derive(Clone, Debug, Default)]
 pub struct Target {
-    /// Where it is.
+    /// Addresses and ports of its endpoints.
     pub endpoints: Box<[SocketAddr]>,
-    /// What it speaks.
+    /// The protocol for HTTP requests.
     pub protocol: Protocol,
-    /// How it is spoken to over TLS. None: in plaintext.
+    /// TLS settings; `None` for plaintext.
     pub(crate) tls: Option<Arc<upstream::Tls>>,
-    /// Gateways whose certificate it is shown, of those that choose.
+    /// Those Gateways that show their client certificate only to chosen backends, and have chosen this one.
     pub(crate) certificate_of: Box<[Arc<str>]>,
 }
 
-/// One version of a Service port. Immutable: an edit makes a new version, which the next snapshot has in
-/// the same slot. So whoever chose a version can use it to the end, whatever becomes of the backend.
+/// One version of a backend, which is a port of a Service. It is immutable: an edit makes a new version, which is in
+/// the same slot of the next snapshot. So a connection or request can use the version that it chose to its end, even if
+/// the backend changes or goes.
 #[derive(Debug)]
 pub struct Backend {
-    /// `<namespace>/<service>:<port>`, of a UDP port with `/udp` behind it.
+    /// `<namespace>/<service>:<port>`, with `/udp` at the end for UDP.
     pub key: Arc<str>,
-    /// Where it is.
+    /// Its endpoints, and how to speak to them.
     pub target: Target,
     slot: Slot<Backend>,
     /// Shared with the other versions.
     health: Arc<Health>,
-    /// The same.
+    /// Shared with the other versions as well.
     retries: Arc<Budget>,
 }
 
@@ -76,28 +77,28 @@ impl Backend {
         }
     }
 
-    /// How many of its requests may be made again.
+    /// The budget for retries of its requests.
     pub(crate) fn retries(&self) -> &Arc<Budget> {
         &self.retries
     }
 
-    /// Where later versions are found.
+    /// The slot in which later versions are found.
     pub(crate) fn slot(&self) -> Slot<Self> {
         self.slot
     }
 
-    /// Whether the two are versions of one backend, which was held or referred to all the time between.
+    /// Whether both are versions of the same backend, and the backend was held or referred to all the time in between.
     pub(crate) fn is_version_of(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.health, &other.health)
     }
 
-    /// Tells backends apart, as long as a version of them is held.
+    /// A number that identifies the backend, as long as a version of it is held.
     pub(crate) fn identity(&self) -> usize {
         Arc::as_ptr(&self.health) as usize
     }
 
-    /// One of the endpoints that `fits` says, by the lower half of `random`; one that failed lately only if
-    /// there is no other.
+    /// Chooses one of the endpoints for which `fits` is true, by the lower half of `random`. An endpoint that failed
+    /// lately is chosen only if there is no other.
     pub(crate) fn endpoint(
         &self,
         random: u64,
@@ -118,15 +119,15 @@ impl Backend {
         self.target.endpoints.contains(&endpoint)
     }
 
-    /// Whether it has this endpoint, which did not fail lately.
+    /// Whether it has this endpoint, and the endpoint did not fail lately.
     pub(crate) fn offers(&self, endpoint: SocketAddr) -> bool {
         let one = || std::iter::once(endpoint);
         self.has(endpoint)
             && (!self.health.is_troubled() || self.health.choose(one(), Instant::now()).is_some())
     }
 
-    /// Notes that `endpoint` failed. Returns for how long it is passed over, if that begins or is
-    /// renewed.
+    /// Records that `endpoint` failed. If this begins or renews a pause in which the endpoint is skipped, the length of
+    /// the pause is returned.
     pub(crate) fn failed(
         &self,
         endpoint: SocketAddr,
@@ -135,7 +136,7 @@ impl Backend {
         self.health.failed(endpoint, failure, Instant::now())
     }
 
-    /// Notes that `endpoint` did what it was asked for. Returns whether it was passed over before.
+    /// Records that `endpoint` succeeded. Returns whether it was skipped before.
     pub(crate) fn succeeded(&self, endpoint: SocketAddr) -> bool {
         self.health.succeeded(endpoint)
     }

@@ -6,11 +6,11 @@ use std::net::{IpAddr, SocketAddr};
 /// A socket that listeners share: one address and port of one transport.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BindKey {
-    /// `::` binds dual stack.
+    /// Address. `::` binds dual stack.
     pub address: IpAddr,
-    /// Never 0 in configuration; tests bind 0 to be given a free port.
+    /// Port. It is never 0 in configuration. Tests bind 0 to get a free port.
     pub port: u16,
-    /// A port of TCP and one of UDP are two, whatever their numbers.
+    /// Transport. Ports of TCP and UDP are different binds, even with the same number.
     pub transport: Transport,
 }
 
@@ -35,7 +35,7 @@ impl BindKey {
         }
     }
 
-    /// What the socket is bound to.
+    /// The address to which the socket is bound.
     #[must_use]
     pub const fn socket_address(&self) -> SocketAddr {
         SocketAddr::new(self.address, self.port)
@@ -52,7 +52,7 @@ impl fmt::Display for BindKey {
     }
 }
 
-/// What carries the bytes of a bind.
+/// The transport of a bind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Transport {
     /// Connections.

@@ -1,20 +1,20 @@
-//! Owns the limits of connections and requests that a Gateway may set otherwise than the release.
+//! Owns those limits of connections and requests of which a Gateway may replace the release-wide values.
 
 use std::time::Duration;
 
 use vestibule_backoff::between;
 use vestibule_stream::proto;
 
-/// Limits on a listener. `None`: there is no such limit.
+/// The limits of a listener. `None` means that there is no such limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// Time that an HTTP request may go without a byte of its body, or of its answer.
+    /// Longest time of an HTTP request without a byte of its body or its response.
     pub stream_idle: Option<Duration>,
-    /// Time from the head of an HTTP request to the end of its answer, where the rule says nothing of it.
+    /// Longest time from the head of an HTTP request to the end of its response, unless the rule sets another one.
     pub request: Option<Duration>,
-    /// Time that a tunnel may go without a byte in either direction.
+    /// Longest time of a tunnel without a byte in either direction.
     pub tunnel_idle: Option<Duration>,
-    /// Age from which on a connection is to end.
+    /// Age at which a connection is ended.
     pub connection_age: Option<Duration>,
     /// Most bytes of an HTTP request's body.
     pub request_body: Option<u64>,
@@ -23,7 +23,7 @@ pub struct Bounds {
 impl Default for Bounds {
     fn default() -> Self {
         Self {
-            // As Envoy has these two.
+            // These two are the defaults of Envoy.
             stream_idle: Some(Duration::from_mins(5)),
             tunnel_idle: Some(Duration::from_hours(1)),
             request: None,
@@ -33,7 +33,7 @@ impl Default for Bounds {
     }
 }
 
-/// What a Gateway sets. `None`: as the release has it; zero: no limit.
+/// The limits that a Gateway sets. `None` keeps the value of the release, and zero means that there is no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Overrides {
     pub(crate) stream_idle: Option<Duration>,
@@ -56,7 +56,7 @@ impl From<&proto::ListenerLimits> for Overrides {
 }
 
 impl Bounds {
-    /// These, where a Gateway does not set others.
+    /// These limits, with those replaced that a Gateway sets.
     pub(crate) fn with(self, overrides: &Overrides) -> Self {
         let time = |set: Option<Duration>, ours| match set {
             None => ours,
@@ -75,8 +75,8 @@ impl Bounds {
     }
 }
 
-/// An age give or take a tenth, by 64 random bits: connections that begin together do not all end, and come
-/// again, together.
+/// An age, changed by up to a tenth in either direction by 64 random bits. So connections that begin together do not
+/// all end, and are made again, at the same time.
 pub(crate) fn spread(age: Duration, random: u64) -> Duration {
     let tenth = age / 10;
     between(age.saturating_sub(tenth), age.saturating_add(tenth), random)

@@ -1,6 +1,7 @@
-//! Owns challenges: the answers to a CA that checks a hostname (RFC 8555 section 8.3, RFC 8737). They
-//! are looked for before a listener or a route is, so that a name can be checked whatever is done with
-//! it, and by nothing but what such a CA asks: ordinary clients do not meet them.
+//! Owns challenges: the answers to a CA that checks a hostname (RFC 8555 section 8.3, RFC 8737).
+//!
+//! They are looked up before a listener or route, so that a name can be checked whatever its listeners and routes do.
+//! Only the exact question of such a CA finds them, so ordinary clients never get one.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,33 +18,33 @@ use crate::quota::Account;
 
 /// The one protocol that a CA offers (RFC 8737 section 4).
 pub(crate) const ACME_TLS: &[u8] = b"acme-tls/1";
-/// The name of the type, as ACME has it.
+/// The name of this type of challenge in ACME.
 pub(crate) const TLS_ALPN_01: &str = "tls-alpn-01";
-/// The other one's.
+/// The name of the other type of challenge in ACME.
 pub(crate) const HTTP_01: &str = "http-01";
-/// Where a CA asks over HTTP, before the token (RFC 8555 section 8.3).
+/// The path under which a CA asks for a token over HTTP (RFC 8555 section 8.3).
 const PATH: &str = "/.well-known/acme-challenge/";
 
-/// What a CA asks for. Whoever asks for anything else gets no challenge.
+/// The question of a CA. Nothing else is answered with a challenge.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum ChallengeQuery {
     /// A handshake for this name with [`ACME_TLS`] as the only protocol.
     Tls(Hostname),
-    /// The token at this name.
+    /// A request for this token, under this name.
     Http(Hostname, Arc<str>),
 }
 
 impl ChallengeQuery {
-    /// What a hello asks for, if it is a CA's.
+    /// The question in a hello, if it is one of a CA.
     pub(crate) fn of_hello(name: Option<&Hostname>, alpn: &Alpn) -> Option<Self> {
-        // First what costs next to nothing: this runs for every connection.
+        // This runs for every connection, so the cheapest test comes first.
         if !alpn.is_only(ACME_TLS) {
             return None;
         }
         name.cloned().map(Self::Tls)
     }
 
-    /// What a request asks for, if it is a CA's: nothing but path and host counts.
+    /// The question in a request, if it is one of a CA. Only path and host count.
     pub(crate) fn of_request(host: Option<&Hostname>, path: &str) -> Option<Self> {
         let token = path.strip_prefix(PATH)?;
         Some(Self::Http(host?.clone(), token.into()))
@@ -55,7 +56,7 @@ impl ChallengeQuery {
         }
     }
 
-    /// The name of its kind, for metrics and logs.
+    /// The name of its type of challenge, for metrics and logs.
     pub(crate) fn kind(&self) -> &'static str {
         match self {
             Self::Tls(_) => TLS_ALPN_01,
@@ -64,7 +65,7 @@ impl ChallengeQuery {
     }
 }
 
-/// How a question is answered.
+/// The answer to a question.
 #[derive(Clone)]
 pub(crate) enum ChallengeReply {
     Tls(Arc<ServerConfig>),
@@ -80,22 +81,22 @@ pub(crate) struct Challenge {
     pub(crate) gateway: Arc<str>,
     /// Namespace of the object that asks for the certificate.
     pub(crate) tenant: Arc<str>,
-    /// Whose handshakes and lines of the log its connections are.
+    /// The account of this tenant. Handshakes and log lines of the CA's connections count towards it.
     pub(crate) account: Arc<Account>,
     pub(crate) answer: ChallengeReply,
 }
 
-/// Without the answer.
+/// The output does not contain the answer.
 impl fmt::Debug for Challenge {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Challenge").field(&self.key).finish()
     }
 }
 
-/// What a challenge is selected by. No two challenges have the same key.
+/// The key by which a challenge is looked up. No two challenges have the same one.
 pub(crate) type ChallengeLookup = (BindKey, ChallengeQuery);
 
-/// The challenges of a snapshot; the next one shares all but the path to what changed.
+/// The challenges of a snapshot. The map is persistent: the next snapshot shares everything that did not change.
 #[derive(Clone)]
 pub(crate) struct Challenges(HashTrieMapSync<ChallengeLookup, Arc<Challenge>>);
 
@@ -124,15 +125,15 @@ impl Challenges {
     }
 }
 
-/// What came of a CA that asked, for the metric.
+/// The result of a CA's question, for the metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ChallengeOutcome {
     Answered,
-    /// The handshake failed, or the method is none that is answered.
+    /// The handshake failed, or the method of the request is not one that is answered.
     Failed,
     /// The handshake did not end in time.
     Timeout,
-    /// No challenge is held, where nobody else could answer.
+    /// There is no such challenge.
     Absent,
 }
 
@@ -148,7 +149,7 @@ impl ChallengeOutcome {
 }
 
 impl Metrics {
-    /// Counts a CA that asked. `kind`: see [`ChallengeQuery::kind`].
+    /// Counts a question of a CA. `kind` is [`ChallengeQuery::kind`].
     pub(crate) fn challenge(&self, kind: &'static str, outcome: ChallengeOutcome) {
         self.challenged(kind, outcome.label());
     }

@@ -1,5 +1,5 @@
-//! Owns who the client of a connection is where a load balancer is in front of this proxy: what the connection begins
-//! with, who is believed, and what the connection counts towards until it is known.
+//! Owns finding the client of a connection if a load balancer is in front of this proxy: it reads the PROXY header,
+//! decides whether to believe it, and counts the connection towards the right source.
 
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
@@ -11,8 +11,8 @@ use crate::metrics::ProxyHeader;
 use crate::plane::HelloPermit;
 use crate::proxy_header::{self, Progress, Source};
 
-/// Finds out who the client is, by the header that the connection begins with. Returns what was read of the connection
-/// behind it.
+/// Reads the PROXY header with which the connection begins, and takes the client's address from it. Returns the bytes
+/// that were read after the header.
 pub(crate) async fn introduce(
     stream: &mut TcpStream,
     record: &mut ConnectionRecord,
@@ -45,12 +45,12 @@ pub(crate) async fn introduce(
         }
     };
     record.plane().metrics.proxy_header(said);
-    // From here on it counts towards what its own source may have, rather than the balancer's.
+    // From here on the connection counts towards the limits of its own source, instead of the load balancer's.
     permit.name(record.client().ip())?;
     Ok(bytes)
 }
 
-/// Reads until it is known whether there is a header, and all of it is there.
+/// Reads until it is known whether there is a header and, if so, until all of it has arrived.
 async fn read(stream: &mut TcpStream, bytes: &mut Vec<u8>) -> Result<Progress, CloseReason> {
     let mut chunk = [0; 4096];
     loop {

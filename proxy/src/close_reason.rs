@@ -1,6 +1,6 @@
-//! Why a connection ended: the words that metrics, logs and tests have for it.
+//! The reasons why connections end, in the words of metrics, logs and tests.
 
-/// Why a connection ended. Closed, so that it can be a metric label.
+/// Why a connection ended. The set is closed, so that the reason can be a metric label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CloseReason {
     /// Both directions were closed in order, the client's first.
@@ -27,7 +27,7 @@ pub enum CloseReason {
     HelloTooLarge,
     /// The hello cannot be decoded.
     MalformedHello,
-    /// The hello has no server name, and nothing serves such.
+    /// The hello has no server name, and no listener serves connections without one.
     NoServerName,
     /// No listener has a hostname that matches, or the server name is not a hostname.
     UnknownServerName,
@@ -45,64 +45,64 @@ pub enum CloseReason {
     BackendConnectTimeout,
     /// The backend's endpoint is a socket of this proxy itself. No connection was made.
     BackendLoop,
-    /// The backend is to be spoken to over TLS, and its policy is not valid or what it needs is not
-    /// held. No connection was made.
+    /// The backend needs TLS, and its policy is not valid or its trust bundles are not held. No connection was made.
     BackendTlsInvalid,
-    /// The TLS handshake with the backend failed: it is not who the policy wants, for instance.
+    /// The TLS handshake with the backend failed, for instance because its certificate is not one that the policy
+    /// allows.
     BackendTlsFailed,
     /// Both directions were closed, but the backend left without `close_notify`.
     BackendTruncated,
     /// The listener has no usable certificate.
     NoCertificate,
-    /// The listener validates its clients, and holds no certificate to do it by.
+    /// The listener validates its clients, and holds no CA certificate to validate them by.
     NoTrustBundle,
     /// The client was a CA that checked a hostname, and got its answer.
     ChallengeAnswered,
-    /// The client was a CA that checks a hostname of which this listener knows no challenge.
+    /// The client was a CA that checks a hostname, and there is no challenge for this hostname.
     NoChallenge,
     /// The TLS handshake failed.
     HandshakeFailed,
     /// The TLS handshake did not end within the deadline.
     HandshakeTimeout,
-    /// A request's head did not come to its end within the deadline.
+    /// The head of a request was not complete within the deadline.
     RequestTimeout,
-    /// The client neither sent the rest of a request nor took the rest of an answer for too long.
+    /// For too long, the client neither sent more of a request nor read more of a response.
     ClientStalled,
-    /// No request came for too long.
+    /// There was no request for too long.
     IdleTimeout,
-    /// Nothing came through a tunnel, from either side, for too long.
+    /// There was no byte in a tunnel, in either direction, for too long.
     TunnelIdleTimeout,
-    /// An answer took longer than a limit when its head was sent already, so that HTTP/1.1 could not go on.
+    /// A response took longer than its limit after its head was sent, so an HTTP/1.1 connection could not continue.
     AnswerTimeout,
-    /// The connection was too old.
+    /// The connection reached its maximum age.
     MaxConnectionAge,
     /// The client broke the HTTP protocol.
     HttpError,
     /// The client of an HTTP/2 connection cancelled too many requests.
     TooManyCancels,
-    /// The client of an HTTP/2 connection sent too many frames that ask for nothing.
+    /// The client of an HTTP/2 connection sent too many frames that serve no request.
     TooManyFrames,
     /// A terminated client broke the TLS protocol after the handshake.
     TlsError,
-    /// A terminated connection protected as many records as its keys allow.
+    /// A terminated connection encrypted as many records as its keys allow.
     KeysExhausted,
     /// A defect of this proxy: the connection's task panicked.
     Internal,
     /// This proxy ended, and its time to drain was over.
     Drained,
-    /// The peer may not say who the client is, and sent a PROXY header, or nobody but who may is let in.
+    /// The peer is not trusted, and it sent a PROXY header, or only trusted peers are accepted here.
     UntrustedPeer,
-    /// A PROXY header has to come first, and did not.
+    /// The connection has to begin with a PROXY header, and does not.
     ProxyHeaderMissing,
     /// The PROXY header cannot be read, or is longer than the limit.
     ProxyHeaderMalformed,
-    /// More connections than the limit, or than one source may have, of which it is not known what they are for.
+    /// There are too many connections that have not yet selected a listener, in total or from one source.
     Limit,
-    /// The tenant has all connections that it may have.
+    /// The tenant has as many connections as it may have.
     TenantLimit,
-    /// The source opened more connections in a second than one may.
+    /// The source opened more connections in a second than it may.
     SourceRate,
-    /// Too many TLS handshakes of the tenant waited for their turn, and this one had waited longest.
+    /// Too many TLS handshakes of the tenant waited at the gate, and this one had waited longest.
     TooManyHandshakes,
     /// The connection was idle while this proxy was short of memory, open files or connections.
     Overload,

@@ -1,7 +1,7 @@
-//! Owns the life of one client connection: hello, selection, backend, relay, and why it ended.
+//! Owns the life of one client connection: hello, selection, backend, relay, and the reason of its end.
 //!
-//! Where nothing matches, the connection is closed without a TLS alert: whoever asks for a name that
-//! is not here learns nothing about what is.
+//! If nothing matches, the connection is closed without a TLS alert. So a client that asks for an unknown name learns
+//! nothing about the names that exist.
 
 mod challenge;
 mod connect;
@@ -42,14 +42,14 @@ use connect::connect;
 use select::{Decision, decide, take};
 use tunnel::{Ending, LAST_WORDS, originate, part, reencrypt};
 
-/// Takes a connection over.
+/// Takes a connection that was accepted, and spawns the task that serves it.
 pub(crate) fn accept(plane: &Arc<DataPlane>, client: TcpStream, peer: SocketAddr, bind: BindKey) {
-    // On a socket of both families an IPv4 client has an address in IPv6.
+    // On a dual-stack socket, an IPv4 client has an IPv4-mapped IPv6 address.
     let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
     let mut record = ConnectionRecord::new(Arc::clone(plane), peer, bind);
     let beginning = plane.snapshot.load().beginning(&bind);
     let permit = match beginning.proxy_protocol() {
-        // A balancer's connections are many sources'.
+        // The connections of a load balancer come from many sources, so they do not count as those of one.
         Some(protocol) if protocol.trusts(peer.ip()) => plane.unnamed_permit(),
         Some(protocol) if protocol.mode == ProxyProtocolMode::Strict => {
             record.reason = CloseReason::UntrustedPeer;
@@ -65,8 +65,10 @@ pub(crate) fn accept(plane: &Arc<DataPlane>, client: TcpStream, peer: SocketAddr
     }
 }
 
-/// Serves one connection to its end. The future is what an idle connection costs, so the phases
-/// before the relay live in a box of their own that is gone by then.
+/// Serves one connection to its end.
+///
+/// An idle connection costs as much memory as this future has. So everything before the relay is in a box of its own,
+/// which is freed when the relay begins.
 pub(crate) fn serve(
     client: TcpStream,
     record: ConnectionRecord,
@@ -97,7 +99,7 @@ pub(crate) fn serve(
             Kind::Terminated(mut session) => {
                 let moved = &mut record.moved;
                 let tunnel = Tunnel::new(&mut client, &mut backend, moved, &mut session);
-                // In a box beside the session's, so that what is passed through does not pay for it.
+                // In a box, so that the future of passthrough connections has no room for it.
                 let tunnel = unless_over(lifetime, InTurn::new(tunnel, line));
                 unless_cut(Box::pin(tunnel))
                     .await
@@ -116,20 +118,20 @@ pub(crate) fn serve(
     }
 }
 
-/// What the beginning of a connection comes to.
+/// The result of the beginning of a connection.
 #[expect(
     clippy::large_enum_variant,
     reason = "it is taken apart at once, and a box would cost every connection that is relayed"
 )]
 enum Opened {
     Relayed(Open),
-    /// What serves the connection to its end, in a box without what the beginning needed.
+    /// The future that serves the connection to its end. Its box has no room for the state of the beginning.
     Otherwise(Pin<Box<dyn Future<Output = ()> + Send>>),
     Ended,
 }
 
-/// A connection until it is relayed, or to its end if it is served otherwise. Not an async function, in which what was
-/// opened would have its room beside what serves it.
+/// A connection until it is relayed, or to its end if it is served in another way. It is not an async function, because
+/// the future of such a function would have room for both of these phases at once.
 enum Opening {
     Begins(Pin<Box<dyn Future<Output = Opened> + Send>>),
     Otherwise(Pin<Box<dyn Future<Output = ()> + Send>>),
@@ -161,31 +163,32 @@ struct Open {
     ending: Ending,
 }
 
-/// Two variants, so that it needs no room for a tag: every idle connection has one.
+/// How a connection is relayed. Every idle connection has one of these. With two variants of which one is a box, it
+/// needs little room.
 enum Kind {
-    /// TLS that is passed through, or any bytes; with what was read of them.
+    /// TLS that is passed through, or bytes of TCP, with the bytes that were already read.
     Passed(Box<[u8]>),
     Terminated(Box<TlsSession>),
 }
 
-/// What was selected for a connection.
+/// The next step of a connection, after the selection.
 enum Step {
     Relay(TcpStream, Kind, Ending),
-    /// Terminated, and TLS again.
+    /// TLS was terminated, and the backend is spoken to over TLS.
     Reencrypt(Box<TlsStream<TcpStream>>, Box<TlsSession>),
-    /// Bytes, and TLS towards the backend.
+    /// The client sends plain bytes, and the backend is spoken to over TLS. The bytes are those that were already read.
     Originate(Box<TlsStream<TcpStream>>, Vec<u8>),
-    /// Plaintext, with what was read of it.
+    /// HTTP in plaintext, with the bytes that were already read.
     Http(Vec<u8>, Version, HelloPermit),
-    /// A handshake that is to be done on the replayed hello.
+    /// HTTPS. The handshake has to be done, with the hello replayed.
     Https(Arc<ServerConfig>, HandshakeCost, Vec<u8>, HelloPermit),
-    /// A CA's handshake that is to be done.
+    /// The handshake of a CA has to be answered.
     Challenge(Arc<Challenge>, Vec<u8>, HelloPermit),
-    /// A CA that asks for a challenge which is not there.
+    /// The client is a CA, and there is no challenge for its question.
     NoChallenge,
 }
 
-/// Does what a connection begins with.
+/// Runs the beginning of a connection: everything until it can be relayed or served.
 async fn open(
     mut client: TcpStream,
     mut record: ConnectionRecord,
@@ -229,7 +232,8 @@ async fn open(
         }
         Err(reason) => {
             if beginning.layer == Layer::Bytes {
-                // Refused, rather than a stream that is empty and whole.
+                // A reset says that the connection was refused. An orderly end would look like an empty stream that is
+                // whole.
                 relay::reset(&client);
             }
             Err((record, reason))
@@ -244,8 +248,8 @@ async fn open(
     }
 }
 
-/// Reads what the connection begins with: a PROXY header where one is expected, then TLS or a request. All of it within
-/// the time for a hello.
+/// Reads the first bytes of a connection: a PROXY header if one is expected, and then TLS or a request. All of this has
+/// to arrive within the deadline for a hello.
 async fn begin(
     client: &mut TcpStream,
     record: &mut ConnectionRecord,
@@ -259,7 +263,8 @@ async fn begin(
     if let Some(protocol) = beginning.proxy_protocol()
         && (beginning.layer != Layer::Bytes || protocol.trusts(record.client().ip()))
     {
-        // Who is not trusted may wait for the backend to begin, and so there is nothing to look for.
+        // The protocol on a TCP listener may be one in which the server speaks first. So a peer that is not trusted may
+        // send nothing, and nobody waits for a header from it.
         let introduced = client_address::introduce(client, record, &mut permit, protocol);
         let introduced = within(first.left, Box::pin(introduced)).await;
         first.bytes = introduced.map_err(|_| CloseReason::HelloTimeout)??;
@@ -275,7 +280,8 @@ async fn begin(
     }
 }
 
-/// Connects to a backend by the port alone, whatever the client says and when. `first` was read of it already.
+/// Connects to a backend that is selected by port alone, without waiting for a byte of the client. `first` are bytes
+/// that were already read.
 async fn open_tcp(
     record: &mut ConnectionRecord,
     permit: HelloPermit,
@@ -293,7 +299,7 @@ async fn open_tcp(
     })
 }
 
-/// What was read of a connection, and how much time there is for the rest of the hello.
+/// The bytes that were read of a connection, and the time that is left for the rest of the hello.
 struct First {
     bytes: Vec<u8>,
     left: Duration,
@@ -327,7 +333,7 @@ async fn try_open(
         Decision::Serve(mode, cost, credentials) => (mode, cost, credentials),
     };
     match mode {
-        // Its routes are selected by each request, whatever name the connection is for.
+        // Here each request selects its own route, by the host in it.
         Mode::Https(config) => {
             let config = config?;
             if let Some(question) = &question {
@@ -346,7 +352,7 @@ async fn try_open(
                     Kind::Passed(replay.into()),
                     Ending::Both,
                 )),
-                // Not opened for what is TLS already.
+                // No TLS session is opened to the backend if the client's TLS is passed through.
                 Stream::Tls(_) => Err(CloseReason::Internal),
             }
         }
@@ -381,7 +387,7 @@ async fn try_open(
                 Stream::Tls(backend) => Step::Reencrypt(backend, session),
             })
         }
-        // Not selected by a server name: the configuration changed within this connection's hello.
+        // These are not selected by a server name. The configuration changed while the hello arrived.
         Mode::Http | Mode::Tcp | Mode::Udp => Err(CloseReason::NoListener),
     }
 }

@@ -1,8 +1,8 @@
-//! Owns the end of connections whose time to drain is over: they are told, on the thread that they
-//! live on, and end by themselves.
+//! Owns the end of connections when the time to drain is over. Each connection is told on its own thread, and then ends
+//! itself.
 //!
-//! As with deadlines, a connection that waits only leaves its waker in a list of its thread. A
-//! token that every connection listens to would cost each of them a place in one shared list.
+//! As with deadlines, a waiting connection only has its waker in a list of its thread. With a cancellation token, each
+//! of them would need an entry in one list that all threads share.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -20,34 +20,34 @@ thread_local! {
     static WAITING: RefCell<Slots<Waker>> = const { RefCell::new(Slots::new()) };
 }
 
-/// The connections of this thread were cut.
+/// The error of a future whose connection was cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Cut;
 
-/// Cuts the connections of this thread, and those to come.
+/// Cuts the connections of this thread, those that begin later included.
 pub(crate) fn cut() {
     CUT.set(true);
     rouse();
 }
 
-/// Has the connections of this thread polled again: something that they look at has changed.
+/// Wakes all connections of this thread, because something that they look at has changed.
 pub(crate) fn rouse() {
     let wakers: Vec<Waker> =
         WAITING.with_borrow_mut(|waiting| waiting.slots_mut().filter_map(Option::take).collect());
-    // Outside of the borrow: a waker may run code.
+    // This is outside of the borrow, because a waker may run code that borrows the list.
     for waker in wakers {
         waker.wake();
     }
 }
 
-/// Rouses the connections of this thread at each change, for ever. To run once per worker thread.
+/// Wakes all connections of this thread at each change, and never returns. Run it once per worker thread.
 pub(crate) async fn rouse_at_each(mut change: watch::Receiver<()>) {
     while change.changed().await.is_ok() {
         rouse();
     }
 }
 
-/// Runs `future` until it is ready or the connections of its thread are cut.
+/// Runs `future` until it is ready, or until the connections of its thread are cut.
 pub(crate) fn unless_cut<F: Future + Unpin>(future: F) -> UnlessCut<F> {
     UnlessCut {
         future,
@@ -55,7 +55,7 @@ pub(crate) fn unless_cut<F: Future + Unpin>(future: F) -> UnlessCut<F> {
     }
 }
 
-/// See [`unless_cut`]. Not an async function, which would hold the future twice.
+/// The future of [`unless_cut`]. It is not an async function, because that would have room for the inner future twice.
 pub(crate) struct UnlessCut<F> {
     future: F,
     waiter: CutWaiter,
@@ -76,7 +76,7 @@ impl<F: Future + Unpin> Future for UnlessCut<F> {
     }
 }
 
-/// An entry in the list of those whom [`cut`] wakes on this thread. Dropping it removes the entry.
+/// An entry in the list of wakers that [`cut`] wakes on this thread. Its `Drop` removes the entry.
 struct CutWaiter(Option<Ticket>);
 
 impl CutWaiter {
@@ -94,7 +94,7 @@ impl CutWaiter {
 impl Drop for CutWaiter {
     fn drop(&mut self) {
         let Some(ticket) = self.0 else { return };
-        // At the end of a thread the list may be gone before its futures.
+        // When a thread ends, the list may be dropped before the futures.
         let _ = WAITING.try_with(|waiting| {
             if let Ok(mut waiting) = waiting.try_borrow_mut() {
                 waiting.remove(ticket.place());
@@ -103,8 +103,9 @@ impl Drop for CutWaiter {
     }
 }
 
-/// Ends our direction and waits for the peer to end its own: to close a socket with something unread
-/// is a reset, which overtakes what the peer has not read yet. Goes on for as long as the peer does.
+/// Ends our direction, and waits until the peer ends its own. If a socket is closed with unread bytes, the kernel sends
+/// a reset, which overtakes bytes that the peer has not read yet. There is no time limit here: the wait ends with the
+/// peer.
 pub(crate) async fn linger(mut stream: TcpStream) {
     if stream.shutdown().await.is_ok() {
         let mut unread = [0; 2048];

@@ -1,9 +1,9 @@
-//! Owns the deadlines of connections that are being opened: coarse, and free for those that are met.
+//! Owns the deadlines of connections that are being opened. They are coarse, and cost almost nothing if they are met.
 //!
-//! A timer of the runtime costs a system call to set and another wake-up for every connection, and
-//! nearly all of them are dropped unused. Here a waiting future only leaves its waker in a list of
-//! its thread, and one ticker per worker wakes those that are over time. So a deadline is late by up
-//! to [`TICK`], which is nothing beside the seconds that it allows.
+//! A timer of the runtime would cost a system call and a wake-up for every connection, and nearly all timers are
+//! dropped unused. Here a waiting future only puts its waker into a list of its thread. One ticker per worker wakes
+//! those whose time is over. So a deadline can be late by up to [`TICK`], which does not matter for deadlines of
+//! several seconds.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -13,28 +13,28 @@ use std::time::{Duration, Instant};
 
 use crate::slots::Slots;
 
-/// How often the ticker looks.
+/// How often the ticker looks for futures whose time is over.
 const TICK: Duration = Duration::from_millis(50);
 
 thread_local! {
     static WAITING: RefCell<Slots<(Instant, Waker)>> = const { RefCell::new(Slots::new()) };
 }
 
-/// The deadline passed first.
+/// The error of a future whose deadline passed before it was ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Elapsed;
 
-/// Gives `future` so much time. Only on a thread that runs [`tick`].
+/// Runs `future` for at most the time `allowed`. Call it only on a thread that runs [`tick`].
 pub(crate) async fn within<F: Future>(allowed: Duration, future: F) -> Result<F::Output, Elapsed> {
     let mut future = pin!(future);
     let mut deadline = None;
-    // Dropped with the future, whatever ends it.
+    // It is dropped with the future, in whichever way the future ends.
     let mut waiter = DeadlineWaiter(None);
     std::future::poll_fn(move |cx| {
         if let Poll::Ready(output) = future.as_mut().poll(cx) {
             return Poll::Ready(Ok(output));
         }
-        // The clock is read only for those that have to wait.
+        // The clock is read only if the future has to wait.
         let now = Instant::now();
         let deadline = *deadline.get_or_insert(now + allowed);
         if now >= deadline {
@@ -46,7 +46,7 @@ pub(crate) async fn within<F: Future>(allowed: Duration, future: F) -> Result<F:
     .await
 }
 
-/// An entry in the list of those whom [`tick`] wakes on this thread. Dropping it removes the entry.
+/// An entry in the list of wakers that [`tick`] wakes on this thread. Its `Drop` removes the entry.
 struct DeadlineWaiter(Option<usize>);
 
 impl DeadlineWaiter {
@@ -64,7 +64,7 @@ impl DeadlineWaiter {
 impl Drop for DeadlineWaiter {
     fn drop(&mut self) {
         let Some(slot) = self.0 else { return };
-        // At the end of a thread the list may be gone before its futures.
+        // When a thread ends, the list may be dropped before the futures.
         let _ = WAITING.try_with(|waiting| {
             if let Ok(mut waiting) = waiting.try_borrow_mut() {
                 waiting.remove(slot);
@@ -73,7 +73,7 @@ impl Drop for DeadlineWaiter {
     }
 }
 
-/// Wakes what is over time, for ever. To run once per worker thread.
+/// Wakes futures whose time is over, and never returns. Run it once per worker thread.
 pub(crate) async fn tick() {
     let mut over = Vec::new();
     loop {
@@ -87,7 +87,7 @@ pub(crate) async fn tick() {
             }
             waiting.shrink();
         });
-        // Outside of the borrow: a waker may run code.
+        // This is outside of the borrow, because a waker may run code that borrows the list.
         for waker in over.drain(..) {
             waker.wake();
         }

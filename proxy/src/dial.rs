@@ -1,6 +1,7 @@
-//! Owns connecting to one endpoint of a backend. Nothing was sent when that fails, so whatever the connection
-//! is for, it can be tried elsewhere, within one deadline for all attempts; what happens after it stands is
-//! never tried again here.
+//! Owns connecting to one endpoint of a backend.
+//!
+//! If that fails, nothing was sent yet. So the caller can try another endpoint, whatever the connection is for, within
+//! one deadline for all attempts. Failures after the connection is open are not handled here.
 
 use std::io;
 use std::net::SocketAddr;
@@ -20,13 +21,14 @@ use crate::upstream::{Alpn, Credentials, Stream};
 /// What a connection to a backend carries.
 #[derive(Clone, Copy)]
 pub(crate) enum Carries<'a> {
-    /// What the client sent, which is TLS already.
+    /// The bytes of the client, which are already TLS.
     Passthrough,
-    /// What was within a client's TLS: TLS again, if the backend's policy says so.
+    /// Plain bytes, for instance those from within a client's TLS. They are sent over TLS if the backend's policy says
+    /// so.
     Terminated(&'a Credentials),
 }
 
-/// Connects to one endpoint of `backend`, and notes how that went.
+/// Connects to one endpoint of `backend`, and records whether that succeeded.
 pub(crate) async fn connect(
     plane: &DataPlane,
     backend: &Backend,
@@ -43,7 +45,7 @@ pub(crate) async fn connect(
     };
     match &result {
         Ok(_) => plane.endpoint_succeeded(backend, endpoint),
-        // The same for every endpoint, and none of them was asked.
+        // This fails for every endpoint alike, and none of them was tried.
         Err(CloseReason::BackendTlsInvalid) => {}
         Err(reason) => {
             let reason = reason.reason();
@@ -54,7 +56,7 @@ pub(crate) async fn connect(
     result
 }
 
-/// Connects to one endpoint over TCP, unless that is this proxy itself.
+/// Connects to one endpoint over TCP, unless it is a socket of this proxy itself.
 pub(crate) async fn attempt(
     plane: &DataPlane,
     endpoint: SocketAddr,
@@ -101,7 +103,7 @@ pub(crate) async fn open(
     alpn: Alpn,
     allowed: Duration,
 ) -> Result<Stream, CloseReason> {
-    // Before anything is sent: without settings that hold there is no connection.
+    // This is checked before anything is sent: without valid settings no connection is made.
     let settings = match &target.tls {
         None => None,
         Some(tls) => Some((tls.config(credentials, alpn)?, tls.name.clone())),

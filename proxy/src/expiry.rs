@@ -1,5 +1,5 @@
-//! Owns when the certificates held expire: a series for each of the first to, and a line in the log for
-//! those that are served all the same.
+//! Owns the expiry of certificates: a time series for each of those that expire first, and log lines about certificates
+//! that have expired and are still served.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -14,17 +14,17 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Unit;
 use rustls::time_provider::{DefaultTimeProvider, TimeProvider};
 
-/// Certificates that have a series of their own: the first to expire. The others share one with empty
-/// labels, which is when the first of them does.
+/// How many certificates have a series of their own; these are the first to expire. The others share one series with
+/// empty labels, which has the earliest expiry among them.
 const MAX_SERIES: usize = 1000;
-/// Most lines at once.
+/// Most log lines at one time.
 const MAX_LINES: usize = 10;
-/// How often it is looked for certificates that have expired.
+/// How often [`Expiries::watch`] looks for certificates that have expired.
 const EVERY: Duration = Duration::from_secs(30);
-/// How often it is said of one.
+/// Seconds until an expired certificate is logged again.
 const AGAIN: i64 = 3600;
 
-/// Seconds since the Unix epoch, now.
+/// The present time, in seconds since the Unix epoch.
 pub(crate) fn now() -> i64 {
     let now = DefaultTimeProvider.current_time();
     now.map_or(0, |now| i64::try_from(now.as_secs()).unwrap_or(i64::MAX))
@@ -59,7 +59,7 @@ impl Expiries {
         self.0.lock().len()
     }
 
-    /// Says for ever what has expired.
+    /// Logs certificates that have expired, and never returns.
     pub(crate) async fn watch(self) {
         let mut spoken = Spoken::default();
         loop {
@@ -79,22 +79,22 @@ impl Expiries {
     }
 }
 
-/// Of which certificates it was said that they have expired.
+/// Which expired certificates were already logged.
 #[derive(Default)]
 struct Spoken {
     said: BTreeSet<Expiry>,
-    /// When all of it is said again.
+    /// When all of them are logged again, in seconds since the Unix epoch.
     again: i64,
 }
 
 impl Spoken {
-    /// Of which it is to be said now.
+    /// The expired certificates that have to be logged now.
     fn due(&mut self, held: &BTreeSet<Expiry>, now: i64) -> Vec<Expiry> {
         if now >= self.again {
             self.again = now.saturating_add(AGAIN);
             self.said.clear();
         }
-        // It is valid in the last second too.
+        // A certificate is still valid in its last second.
         let expired = held.iter().take_while(|(at, _)| *at < now);
         let due: Vec<_> = expired
             .filter(|expiry| !self.said.contains(*expiry))
@@ -107,7 +107,7 @@ impl Spoken {
 
 impl Collector for Expiries {
     fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), fmt::Error> {
-        // Not held while text is written.
+        // The lock is not held while text is written.
         let first: Vec<Expiry> = {
             let all = self.0.lock();
             all.iter().take(MAX_SERIES + 1).cloned().collect()

@@ -1,17 +1,22 @@
-//! Owns the gates of a worker: how much of what is dear it does before everything else that is ready has its turn, and for
-//! whom.
+//! Owns the gates of a worker. A gate bounds the expensive work that a worker does before it looks at everything else
+//! that is ready, and shares this work fairly among tenants.
 //!
-//! There are two. A TLS handshake costs a worker as much as thousands of small reads, and costs the client that begins it next
-//! to nothing. A connection that moves much keeps a worker busy for as long as both its sides keep up, and a tenant can
-//! have hundreds of them. So after some units of either its gate closes until the worker has looked at everything else
-//! that is ready. Whoever comes to a closed gate waits in the line of its tenant, and the lines are served by deficit
-//! round robin (Shreedhar and Varghese, 1995): a tenant that is flooded fills its own line, and its neighbour waits for one
-//! quantum of each other tenant at most. Nothing is held back while there is nothing else to do. While nobody waits, passing a
-//! gate is a comparison and an addition.
+//! There are two gates:
 //!
-//! Every step of a handshake passes the gate, not only the first one: a client can put off the work with the key to a
-//! later step (TLS 1.3 by `HelloRetryRequest`, TLS 1.2 by its key exchange). A connection that moves bytes passes when it
-//! moved much the last time that it was polled, and pays for that.
+//! - One is for TLS handshakes. A handshake costs a worker as much as thousands of small reads, and costs the client
+//!   that begins it almost nothing.
+//! - One is for bulk transfers. A connection that moves many bytes keeps a worker busy for as long as both of its sides
+//!   keep up, and a tenant can have hundreds of such connections.
+//!
+//! After some units of work, a gate closes until the worker has looked at everything else that is ready. A task that
+//! comes to a closed gate waits in the line of its tenant. The lines are served by deficit round robin (Shreedhar and
+//! Varghese, 1995). So a tenant with a flood of connections fills only its own line, and another tenant waits for at
+//! most one quantum of each of the others. If there is nothing else to do, nothing is delayed. While no task waits,
+//! passing a gate costs a comparison and an addition.
+//!
+//! Every step of a handshake passes the gate, and not only the first one, because a client can put off the work with
+//! the key to a later step (TLS 1.3 by `HelloRetryRequest`, TLS 1.2 by its key exchange). A connection that moved many
+//! bytes when it was polled last passes the gate the next time, and pays for those bytes then.
 
 use std::cell::RefCell;
 use std::collections::hash_map::Entry;
@@ -27,34 +32,35 @@ use crate::close_reason::CloseReason;
 use crate::quota::Account;
 use crate::slots::Slots;
 
-/// Units of handshakes that are begun before everything else that is ready has its turn, and that a tenant gets each time
-/// that it is its turn: less than a millisecond, unless a single one takes longer.
+/// Units of handshakes before the gate closes, and the quantum of a tenant. They take less than a millisecond, unless a
+/// single handshake takes longer.
 const HANDSHAKES_OF_A_TURN: u32 = 4;
-/// Handshakes that wait on one worker: beyond it the oldest one of the longest line is given up. A worker does as many in
-/// less than a second.
+/// Most handshakes that wait on one worker. If there are more, the oldest one of the longest line is dropped. A worker
+/// does this many handshakes in less than a second.
 const MOST_HANDSHAKES: usize = 1024;
-/// What counts as a unit of bytes. Who moves less than half of it at a time passes by the gate.
+/// Bytes of one unit of transfers. A connection that moves less than half of it at a time does not use the gate.
 const BYTES: u64 = 64 * 1024;
-/// Units of bytes, likewise: one connection's turn through a pipe. (In a smaller turn a tenant with one connection would get its
-/// part of them all the same, but a worker would look for what is ready more often than it pays.)
+/// Units of transfers before the gate closes, and the quantum of a tenant. They are as many as one connection moves
+/// through a pipe in one turn. (Fewer would be as fair, but the worker would look for other work more often than it is
+/// worth.)
 const BYTES_OF_A_TURN: u32 = 16;
 
 /// The account that a handshake is charged to, and its cost.
 #[derive(Clone, Debug)]
 pub(crate) struct HandshakeCost {
     pub(crate) account: Arc<Account>,
-    /// In handshakes with an ECDSA key on P-256.
+    /// Cost, in units of a handshake with an ECDSA key on P-256.
     pub(crate) units: u8,
 }
 
-/// Too many handshakes of the tenant wait, and this one had waited longest.
+/// Too many handshakes of the tenant waited, and this one had waited longest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct QueueFull;
 
 thread_local! {
     static HANDSHAKES: RefCell<Gate> =
         RefCell::new(Gate::new(HANDSHAKES_OF_A_TURN, MOST_HANDSHAKES));
-    /// As many wait as there are connections.
+    /// There is no limit on waiting transfers, because their number is bounded by that of connections.
     static TRANSFERS: RefCell<Gate> = RefCell::new(Gate::new(BYTES_OF_A_TURN, usize::MAX));
 }
 
@@ -76,19 +82,19 @@ impl GateKind {
 
 /// A gate of one worker.
 struct Gate {
-    /// Units that pass before it closes.
+    /// Units that may pass before it closes.
     turn: u32,
-    /// Who wait at most.
+    /// Most tasks that may wait.
     most: usize,
-    /// Wakes [`keep`]. Without it the gate is open.
+    /// Wakes [`keep`], which opens the gate again. Without it, the gate is always open.
     driver: Option<Waker>,
-    /// Units since the gate was opened last.
+    /// Units that have passed since the gate was opened last.
     spent: u32,
     waiting: Lines,
     states: Slots<State>,
 }
 
-/// How it stands with whoever came to a closed gate.
+/// The state of a task that came to a closed gate.
 enum State {
     Waits(Waker),
     Admitted,
@@ -112,30 +118,31 @@ pub(crate) async fn pass<F: Future>(
     .await
 }
 
-/// What tells a tenant's line from another one: there is one account of a tenant as long as it is held.
+/// Identifies the line of a tenant. It is the address of the account, of which a tenant has one as long as it is in
+/// use.
 pub(crate) fn line(account: &Arc<Account>) -> usize {
     Arc::as_ptr(account).addr()
 }
 
-/// What moves bytes.
+/// A future that moves bytes.
 pub(crate) trait Moves {
-    /// How many so far.
+    /// How many bytes it has moved so far.
     fn moved(&self) -> u64;
 
-    /// The [`line`] of the tenant for whom it moves them now, where that changes.
+    /// The [`line`] of the tenant for whom it moves bytes now, if the tenant can change.
     fn line(&self) -> Option<usize> {
         None
     }
 }
 
-/// Runs what moves bytes, and has it pass the gate when it moved many.
+/// Runs a future that moves bytes, and lets it pass the gate for transfers if it moved many.
 pub(crate) struct InTurn<F> {
     inner: F,
     entry: QueueEntry,
 }
 
 impl<F> InTurn<F> {
-    /// `line`: see [`line`].
+    /// Runs `inner` in the line of a tenant, which [`line`] returns.
     pub(crate) fn new(inner: F, line: usize) -> Self {
         Self {
             inner,
@@ -155,9 +162,10 @@ impl<F: Future + Moves + Unpin> Future for InTurn<F> {
             {
                 this.entry.line = line;
             }
-            // Nobody is turned away here.
+            // This gate has no limit on waiting tasks, so it never fails.
             let _ = ready!(this.entry.poll_pass(cx, this.entry.owed));
         }
+        // How much a poll moves is known only afterwards, so it is paid for before the next poll.
         let before = this.inner.moved();
         let polled = Pin::new(&mut this.inner).poll(cx);
         let moved = this.inner.moved().saturating_sub(before);
@@ -166,13 +174,13 @@ impl<F: Future + Moves + Unpin> Future for InTurn<F> {
     }
 }
 
-/// An entry in the line of a tenant. Dropping it leaves the line. It is small, since every connection has one.
+/// An entry in the line of a tenant. Its `Drop` leaves the line. It is small, because every connection has one.
 struct QueueEntry {
     line: usize,
-    /// One more than its place among the states.
+    /// The index of its state plus one, if it waits.
     ticket: Option<NonZeroU32>,
     kind: GateKind,
-    /// Units that a connection moved the last time that it was polled, for which it pays the next time.
+    /// Units that the connection moved when it was polled last, and has not paid for yet.
     owed: u8,
 }
 
@@ -206,7 +214,7 @@ impl QueueEntry {
                 }
                 Some(ticket) => (gate.poll(ticket, cx.waker()), None),
             });
-        // Outside of the borrow: a waker may run code.
+        // This is outside of the borrow, because a waker may run code that borrows the gate.
         if let Some(waker) = woken {
             waker.wake();
         }
@@ -221,7 +229,7 @@ impl QueueEntry {
             return;
         };
         self.ticket = None;
-        // At the end of a thread the gate may be gone before its futures.
+        // When a thread ends, the gate may be dropped before the futures.
         let _ = self.kind.gate().try_with(|gate| {
             if let Ok(mut gate) = gate.try_borrow_mut() {
                 if matches!(gate.states.get_mut(ticket), Some(State::Waits(_))) {
@@ -261,12 +269,12 @@ impl Gate {
         if self.spent >= self.turn
             && let Some(driver) = &self.driver
         {
-            // Behind all that is ready, and what the driver finds to be ready.
+            // The driver runs after everything that is ready, and after what the I/O driver then finds to be ready.
             yield_now(&mut Context::from_waker(driver));
         }
     }
 
-    /// A place in line, and who is to be told that there is none any more.
+    /// Adds a task to a line. Returns its ticket and, if there were too many, the waker of the task that was dropped.
     fn wait(&mut self, line: usize, units: u8, waker: &Waker) -> (usize, Option<Waker>) {
         let ticket = self.states.insert(State::Waits(waker.clone()));
         self.waiting.push(line, ticket, units.into());
@@ -287,7 +295,7 @@ impl Gate {
         }
     }
 
-    /// The waker of who waits with `ticket`.
+    /// Sets the state of a task that waits, and returns its waker.
     fn tell(&mut self, ticket: usize, state: State) -> Option<Waker> {
         match std::mem::replace(self.states.get_mut(ticket)?, state) {
             State::Waits(waker) => Some(waker),
@@ -295,7 +303,7 @@ impl Gate {
         }
     }
 
-    /// Opens the gate, for those first who wait. Returns whom to wake.
+    /// Opens the gate. Tasks that wait pass first. Returns the wakers of those that may pass.
     fn turn(&mut self) -> Vec<Waker> {
         self.spent = 0;
         let mut admitted = Vec::new();
@@ -309,7 +317,7 @@ impl Gate {
     }
 }
 
-/// Opens the gates of this thread again whenever they close, for ever. To run once per worker thread.
+/// Opens the gates of this thread again whenever they close, and never returns. Run it once per worker thread.
 pub(crate) async fn keep() {
     tokio::join!(
         keep_one(GateKind::Handshakes),
@@ -318,7 +326,7 @@ pub(crate) async fn keep() {
 }
 
 async fn keep_one(kind: GateKind) {
-    /// Nobody waits at a gate that nobody would open.
+    /// Leaves the gate open for good when the driver ends, so that no task waits for ever.
     struct OpenOnDrop(GateKind);
     impl Drop for OpenOnDrop {
         fn drop(&mut self) {
@@ -342,19 +350,19 @@ async fn keep_one(kind: GateKind) {
     .await;
 }
 
-/// The lines of those who wait, one for each tenant.
+/// The lines of waiting tasks, one for each tenant.
 struct Lines {
-    /// Units that a tenant gets each time that it is its turn.
+    /// Units that a tenant gets at each of its turns.
     quantum: u32,
     of: HashMap<usize, Line>,
-    /// Tenants that have a line. It is the turn of the first one.
+    /// Tenants that have a line. The first one has its turn.
     round: VecDeque<usize>,
-    /// Who waits, in all lines.
+    /// Number of tasks that wait, in all lines together.
     len: usize,
 }
 
 struct Line {
-    /// Ticket and units of each.
+    /// Ticket and units of each task.
     waiting: VecDeque<(usize, u32)>,
     /// Units that the tenant may still use in this turn.
     deficit: u32,
@@ -385,13 +393,17 @@ impl Lines {
         self.len += 1;
     }
 
-    /// The next one by deficit round robin.
+    /// Removes the next task by deficit round robin, and returns its ticket and units.
+    ///
+    /// A tenant passes tasks as long as its deficit covers them. Then it gets another quantum, and the next tenant has
+    /// its turn. So even a task that costs more than one quantum passes after some rounds, and in the long run every
+    /// tenant gets the same number of units.
     fn pop(&mut self) -> Option<(usize, u32)> {
         loop {
             let tenant = *self.round.front()?;
             let line = self.of.get_mut(&tenant)?;
             let (ticket, units) = *line.waiting.front()?;
-            // Alone it would only wait for itself.
+            // If there is only one tenant, it would wait for nobody but itself.
             if units <= line.deficit || self.round.len() == 1 {
                 line.deficit = line.deficit.saturating_sub(units);
                 line.waiting.pop_front();
@@ -404,7 +416,7 @@ impl Lines {
         }
     }
 
-    /// The oldest one of the longest line.
+    /// Removes the oldest task of the longest line, and returns its ticket.
     fn pop_longest(&mut self) -> Option<usize> {
         let longest = self.of.iter().max_by_key(|(_, line)| line.waiting.len());
         let tenant = longest.map(|(tenant, _)| *tenant)?;
@@ -423,7 +435,8 @@ impl Lines {
         }
     }
 
-    /// A tenant that comes back later begins with one quantum: nobody saves units up.
+    /// Removes the line of a tenant if it is empty. If the tenant comes back later, it begins with one quantum again,
+    /// so no tenant can save up units.
     fn close_if_empty(&mut self, tenant: usize) {
         if !self
             .of
@@ -447,11 +460,12 @@ impl From<QueueFull> for CloseReason {
     }
 }
 
-/// Has the task polled again after the I/O driver was looked at. Waking it at once would put it on
-/// the run queue, and the driver is looked at only every so many polls: one connection that is never
-/// empty would keep the others of the thread waiting.
+/// Has the task polled again after the runtime has looked at the I/O driver.
+///
+/// If the task were woken at once, it would go to the run queue. The runtime looks at the I/O driver only after a
+/// number of polls, so one connection with bytes at all times would keep the others of its thread waiting.
 pub(crate) fn yield_now(cx: &mut Context<'_>) {
-    // Its first poll is all that counts: it leaves the waker behind the driver.
+    // The first poll of this future is enough: it defers the waker until the I/O driver was looked at.
     let _ = std::pin::pin!(tokio::task::yield_now()).as_mut().poll(cx);
 }
 

@@ -1,8 +1,9 @@
-//! Owns what gRPC adds to HTTP: which requests are its calls, how long their clients wait, and answers of our own that
-//! they understand.
+//! Owns what gRPC adds to HTTP: which requests are gRPC calls, how long their clients wait, and responses of this proxy
+//! that gRPC clients understand.
 //!
-//! A call that nobody serves gets a status of gRPC in an answer that is otherwise 200, as its clients expect
-//! (`PROTOCOL-HTTP2.md` of gRPC, "Responses"). What is to be tried again on another connection stays as it is in HTTP.
+//! A call that cannot be served gets a gRPC status in a response with HTTP status 200, as clients expect
+//! (`PROTOCOL-HTTP2.md` of gRPC, "Responses"). A response that asks the client to try another connection keeps its HTTP
+//! status.
 
 use std::time::Duration;
 
@@ -11,13 +12,13 @@ use hyper::header::{
 };
 use hyper::{Method, StatusCode};
 
-/// Media types of gRPC begin with it: alone, or with a suffix of the encoding, and those of gRPC-Web.
+/// The beginning of all media types of gRPC: alone, with a suffix for the encoding, or of gRPC-Web.
 const MEDIA_TYPE: &str = "application/grpc";
 const WEB: &str = "-web";
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
-/// What browsers' clients of gRPC-Web say of themselves.
+/// A header that clients of gRPC-Web in browsers send.
 const X_GRPC_WEB: &str = "x-grpc-web";
 /// Most digits of a timeout.
 const MAX_DIGITS: usize = 8;
@@ -42,7 +43,7 @@ const NAMES: [&str; 17] = [
     "UNAUTHENTICATED",
 ];
 
-/// A status of gRPC: a number that a backend made up is kept as it is.
+/// A gRPC status. A number that gRPC does not define is kept as the backend sent it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Status(u16);
 
@@ -53,7 +54,7 @@ impl Status {
     const INTERNAL: Self = Self(13);
     pub(crate) const UNAVAILABLE: Self = Self(14);
 
-    /// What a backend said at the end of a call.
+    /// The status that a backend sent at the end of a call.
     pub(crate) fn read(fields: &HeaderMap) -> Option<Self> {
         let text = fields.get(GRPC_STATUS)?.to_str().ok()?;
         text.parse().ok().map(Self)
@@ -63,12 +64,12 @@ impl Status {
         self.0
     }
 
-    /// Its name, out of a fixed set.
+    /// Its name. It is one of a fixed set.
     pub(crate) fn name(self) -> &'static str {
         NAMES.get(usize::from(self.0)).copied().unwrap_or("other")
     }
 
-    /// The fields that say it.
+    /// Writes the status and a message into header fields.
     pub(crate) fn say(self, message: &'static str, fields: &mut HeaderMap) {
         fields.insert(GRPC_STATUS, HeaderValue::from(self.0));
         if !message.is_empty() {
@@ -76,10 +77,10 @@ impl Status {
         }
     }
 
-    /// What a call gets instead of an answer of our own; none where HTTP itself is to be understood: a redirection, a
-    /// request for another connection, and what is no request at all.
+    /// The gRPC status that a call gets in place of a response of this proxy. It is `None` if the client has to
+    /// understand the HTTP status itself: a redirect, a request to use another connection, and errors in HTTP.
     pub(crate) fn instead_of(status: StatusCode, reason: &str) -> Option<Self> {
-        // The specification has it so for references that are not valid.
+        // The specification of GRPCRoute prescribes this for references that are not valid.
         if matches!(reason, "NoBackend" | "InvalidBackend") {
             return Some(Self::UNAVAILABLE);
         }
@@ -94,14 +95,14 @@ impl Status {
     }
 }
 
-/// A call, as its head says it.
+/// A gRPC call, as the head of its request describes it.
 #[derive(Clone, Debug)]
 pub(crate) struct Call {
-    /// That of the request: an answer of our own has the same.
+    /// Content type of the request. A response of this proxy has the same one.
     pub(crate) content_type: HeaderValue,
-    /// Trailers are in the body, which nobody reads here.
+    /// Whether it is gRPC-Web, where trailers are in the body. This proxy does not read the body.
     pub(crate) web: bool,
-    /// How long the client waits.
+    /// How long the client waits, if it says so.
     pub(crate) timeout: Option<Duration>,
 }
 
@@ -117,7 +118,7 @@ impl Call {
     }
 }
 
-/// What follows in a content type of gRPC; none: it is another one.
+/// The rest of a content type after [`MEDIA_TYPE`]; `None` if it is not one of gRPC.
 fn after_media_type(value: &HeaderValue) -> Option<&str> {
     let text = value.to_str().ok()?;
     let (begin, rest) = text.split_at_checked(MEDIA_TYPE.len())?;
@@ -125,7 +126,7 @@ fn after_media_type(value: &HeaderValue) -> Option<&str> {
     (begin.eq_ignore_ascii_case(MEDIA_TYPE) && ends).then_some(rest)
 }
 
-/// Whether GRPCRoutes are for a request: a call, or what a browser asks before it makes one of gRPC-Web.
+/// Whether GRPCRoutes can take a request: a gRPC call, or the preflight request of a browser for a gRPC-Web call.
 pub(crate) fn is_for_grpc_routes(method: &Method, headers: &HeaderMap) -> bool {
     let content_type = headers.get(CONTENT_TYPE);
     content_type.is_some_and(|value| after_media_type(value).is_some())
@@ -140,7 +141,7 @@ fn asks_for_web(headers: &HeaderMap) -> bool {
         .any(|name| name.trim().eq_ignore_ascii_case(X_GRPC_WEB))
 }
 
-/// A number of at most eight digits and a unit.
+/// Reads a timeout: a number of at most eight digits, and a unit.
 fn timeout(value: &HeaderValue) -> Option<Duration> {
     let text = value.to_str().ok()?;
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;

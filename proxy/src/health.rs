@@ -1,13 +1,13 @@
-//! Owns what was learned about the endpoints of a backend by using them: which of them to pass over for
-//! a while, because they did not take a connection or broke off before they answered.
+//! Owns what was learned about the endpoints of a backend by using them (passive health checks). An endpoint that did
+//! not accept a connection, or broke off before it answered, is skipped for a while.
 //!
-//! This is an observation and no configuration, so all versions of a backend share it, and it may
-//! change under a request: it only decides which of the endpoints that the configuration allows is
-//! tried first. An endpoint that is passed over is used all the same where there is no other one.
+//! This is an observation and not configuration. So all versions of a backend share it, and it may change during a
+//! request. It only decides which of the configured endpoints is tried first. If there is no other endpoint, one that
+//! should be skipped is used as well.
 //!
-//! An endpoint comes back by itself. When its pause is over, one request tries it; the others go on
-//! passing it over for as long as the pause was. If the request succeeds, the endpoint is as any other
-//! again; if it fails, the pause doubles.
+//! An endpoint comes back by itself. When its pause is over, one request tries it, while the others skip it for another
+//! pause of the same length. If the request succeeds, the endpoint is treated like any other again. If it fails, the
+//! pause doubles.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,22 +16,24 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use vestibule_backoff::Backoff;
 
-/// How long an endpoint is passed over first.
+/// Length of the first pause of an endpoint.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
-/// How long at most if it takes no connections: a request that tries it goes elsewhere.
+/// Longest pause of an endpoint that does not accept connections. It is short, because a request that tries such an
+/// endpoint can still go to another one.
 const LONGEST_CONNECT: Duration = Duration::from_secs(4);
-/// How long at most if it does not answer: a request that tries it may be lost.
+/// Longest pause of an endpoint that does not answer. It is long, because a request that tries such an endpoint may be
+/// lost.
 const LONGEST_ANSWER: Duration = Duration::from_secs(30);
-/// Requests in a row that an endpoint has to leave without an answer before it is passed over. A single
-/// one may be the fault of the request.
+/// How many requests in a row an endpoint must leave without an answer before it is skipped. A single one may be the
+/// fault of the request.
 const UNANSWERED: u32 = 3;
 
-/// What went wrong at an endpoint.
+/// How an endpoint failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EndpointFailure {
-    /// It did not take a connection, or its TLS is not what the policy asks for.
+    /// It did not accept a connection, or its TLS does not fulfil the policy.
     Connect,
-    /// It took a request, and broke off or did not answer in time.
+    /// It accepted a request, and then broke off or did not answer in time.
     Answer,
 }
 
@@ -48,20 +50,20 @@ impl EndpointFailure {
 #[derive(Debug)]
 struct Trouble {
     endpoint: SocketAddr,
-    /// Requests in a row without an answer.
+    /// Number of requests in a row without an answer.
     unanswered: u32,
-    /// How long it is passed over at a time; zero while it is not.
+    /// Length of its present pause. It is zero while the endpoint is not skipped.
     pause: Duration,
     /// When the pause ends.
     until: Instant,
-    /// A pause is over, and how the request did that tries the endpoint is not known yet.
+    /// Whether the pause is over, and a request tries the endpoint whose result is not known yet.
     tried: bool,
 }
 
-/// What is known of the endpoints of one backend.
+/// The health of the endpoints of one backend.
 #[derive(Debug, Default)]
 pub(crate) struct Health {
-    /// Whether there is anything in `troubles`: mostly not, and then nothing is locked.
+    /// Whether there is anything in `troubles`. Mostly there is not, and then no lock is taken.
     troubled: AtomicBool,
     troubles: Mutex<Vec<Trouble>>,
 }
@@ -72,8 +74,8 @@ impl Health {
         self.troubled.load(Ordering::Acquire)
     }
 
-    /// The first of `endpoints` that is not passed over at `now`. One whose pause is over is returned
-    /// once, and passed over by others until it is known how it did.
+    /// The first of `endpoints` that is not skipped at `now`. If the pause of an endpoint is over, it is returned to
+    /// one caller, and the others skip it until the result is known.
     pub(crate) fn choose(
         &self,
         mut endpoints: impl Iterator<Item = SocketAddr>,
@@ -95,8 +97,7 @@ impl Health {
         })
     }
 
-    /// Notes that `endpoint` failed at `now`. Returns for how long it is passed over, if that begins or
-    /// is renewed.
+    /// Records that `endpoint` failed at `now`. If this begins or renews a pause, the length of the pause is returned.
     pub(crate) fn failed(
         &self,
         endpoint: SocketAddr,
@@ -133,7 +134,7 @@ impl Health {
         Some(trouble.pause)
     }
 
-    /// Notes that `endpoint` did what it was asked for. Returns whether it was passed over before.
+    /// Records that `endpoint` succeeded. Returns whether it was skipped before.
     pub(crate) fn succeeded(&self, endpoint: SocketAddr) -> bool {
         if !self.is_troubled() {
             return false;
@@ -145,8 +146,8 @@ impl Health {
         was.is_some_and(|trouble| !trouble.pause.is_zero())
     }
 
-    /// Forgets endpoints that are not among `endpoints`. One that comes back later is taken for new: the
-    /// control plane says that it is ready.
+    /// Removes endpoints that are not among `endpoints`. One that comes back later counts as new, because the control
+    /// plane says that it is ready.
     pub(crate) fn retain(&self, endpoints: &[SocketAddr]) {
         if !self.is_troubled() {
             return;

@@ -1,9 +1,9 @@
-//! Owns the reading of a ClientHello: bounded, incremental, without I/O and without a TLS library.
+//! Owns the reader of ClientHello messages. It is bounded and incremental, and needs neither I/O nor a TLS library.
 //!
-//! Passthrough needs the server name and nothing else, so the reader takes every hello that is
-//! well formed down to those two extensions, including those that a TLS library would refuse for
-//! other reasons (no `signature_algorithms`, no cipher suite in common): that verdict is the
-//! backend's. What it cannot read is rejected, never guessed: there is no default to fall to.
+//! The proxy needs only the server name and ALPN. So the reader accepts every hello that is well formed as far as these
+//! two extensions are concerned. It accepts hellos that a TLS library would refuse for other reasons (no
+//! `signature_algorithms`, no cipher suite in common), because that is for the backend to decide. A hello that cannot
+//! be read is rejected. The reader never guesses, and there is no default listener to fall back to.
 
 use vestibule_model::hostname::Hostname;
 
@@ -17,14 +17,14 @@ const MESSAGE_HEADER: usize = 4;
 const CONTENT_HANDSHAKE: u8 = 22;
 /// Handshake message type of a ClientHello (RFC 8446 section 4).
 const CLIENT_HELLO: u8 = 1;
-/// Longest record payload that is read. Plaintext records end at 2^14; the slack that protected
-/// records may have is granted here too, as TLS libraries do.
+/// Longest record payload that is read. A plaintext record has at most 2^14 bytes. The additional bytes that only
+/// protected records may have are accepted here too, as TLS libraries do.
 const MAX_RECORD: usize = (1 << 14) + 2048;
 const EXTENSION_SERVER_NAME: u16 = 0;
 const EXTENSION_ALPN: u16 = 16;
 const NAME_TYPE_HOST_NAME: u8 = 0;
 
-/// What a ClientHello says that routing and the access log use.
+/// The parts of a ClientHello that routing and the access log use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hello {
     /// The `host_name` of the SNI extension (RFC 6066 section 3).
@@ -38,13 +38,13 @@ pub struct Hello {
 pub enum ServerName {
     /// No SNI extension, or one without a `host_name`.
     Absent,
-    /// A `host_name` that is not a hostname (an IP address, bad characters): matches nothing.
+    /// A `host_name` that is not a hostname (an IP address, bad characters). It matches nothing.
     Invalid,
     /// A hostname in canonical form.
     Name(Hostname),
 }
 
-/// A list of application protocols in wire form: each a length byte and that many bytes.
+/// A list of application protocols in wire form. Each of them is a length byte, followed by that many bytes.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Alpn(Box<[u8]>);
 
@@ -81,13 +81,13 @@ impl std::fmt::Debug for Alpn {
 /// Why the bytes are not a ClientHello that can be served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Rejection {
-    /// The first bytes are no TLS record, e.g. plain HTTP.
+    /// The first bytes are not a TLS record, but for instance plain HTTP.
     #[error("the first bytes are not TLS")]
     NotTls,
-    /// An SSL 2.0 ClientHello, also the one that offers newer versions (RFC 6176 forbids both).
+    /// An SSL 2.0 ClientHello, even if it offers newer versions (RFC 6176 forbids both).
     #[error("an SSL 2.0 hello")]
     SslV2,
-    /// Longer than the limit, in itself or by how it is cut into records.
+    /// Longer than the limit, either itself or by the headers of the records into which it is cut.
     #[error("the hello is longer than the limit")]
     TooLarge,
     /// TLS records, but not a ClientHello that can be decoded.
@@ -95,29 +95,29 @@ pub enum Rejection {
     Malformed,
 }
 
-/// Where the reader stands after some bytes.
+/// The state of the reader after some bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// So far so good: more bytes are needed.
+    /// Everything is well formed so far, and more bytes are needed.
     NeedMore,
     /// A whole ClientHello.
     Hello(Hello),
-    /// The connection is to be closed.
+    /// The bytes are not a hello that can be served. The connection has to be closed.
     Rejected(Rejection),
 }
 
 /// Collects the bytes of one connection until its ClientHello is complete.
 ///
-/// Work is linear in the bytes, whatever their segmentation; memory is bounded by twice the limit
-/// plus the last chunk pushed.
+/// The work is linear in the number of bytes, however they are segmented. The memory is bounded by twice the limit plus
+/// the chunk that was pushed last.
 #[derive(Debug)]
 pub struct HelloReader {
     limit: usize,
     /// All bytes of the connection so far, for the replay.
     raw: Vec<u8>,
-    /// Where in `raw` the first record header that is not yet taken starts.
+    /// The position in `raw` of the first record header that was not yet read.
     next: usize,
-    /// The handshake message so far, once it spans more than one record.
+    /// The handshake message so far, if it spans more than one record.
     assembled: Vec<u8>,
 }
 
@@ -151,8 +151,8 @@ impl HelloReader {
         self.raw.is_empty()
     }
 
-    /// Everything that was pushed, the hello and what followed it: what is replayed to the backend
-    /// or to the TLS library.
+    /// Everything that was pushed: the hello and the bytes after it. They are replayed to the backend or to the TLS
+    /// library.
     #[must_use]
     pub fn into_bytes(self) -> Vec<u8> {
         self.raw
@@ -182,7 +182,7 @@ impl HelloReader {
                 }
                 return Ok(None);
             };
-            // The usual hello is one record and is read where it lies.
+            // Most hellos are in one record. Then they are read without a copy.
             if first && let Some(body) = self.check_message_start(payload)? {
                 return read_hello(body).map(Some);
             }
@@ -194,7 +194,7 @@ impl HelloReader {
         }
     }
 
-    /// The body of the ClientHello if all of it is in `message`; what follows it is not looked at.
+    /// The body of the ClientHello, if all of it is in `message`. Bytes after it are ignored.
     fn check_message_start<'a>(&self, message: &'a [u8]) -> Result<Option<&'a [u8]>, Rejection> {
         if message.first().is_some_and(|kind| *kind != CLIENT_HELLO) {
             return Err(Rejection::Malformed);
@@ -210,7 +210,7 @@ impl HelloReader {
     }
 }
 
-/// Checks as much of a record header as has come: a handshake record of some 3.x version.
+/// Checks as much of a record header as has arrived. It must be a handshake record of some version 3.x.
 fn check_record_start(record: &[u8], first: bool) -> Result<(), Rejection> {
     let wrong = if first {
         Rejection::NotTls
@@ -229,7 +229,7 @@ fn check_record_start(record: &[u8], first: bool) -> Result<(), Rejection> {
 /// Reads the body of a ClientHello (RFC 8446 section 4.1.2).
 fn read_hello(body: &[u8]) -> Result<Hello, Rejection> {
     let mut cursor = Cursor(body);
-    // The version has said nothing since TLS 1.3, and whether it will do is the backend's to say.
+    // This version has no meaning since TLS 1.3, and the backend decides whether it accepts it.
     cursor.u16()?;
     cursor.take(32)?;
     if cursor.vector8()?.len() > 32 {
@@ -241,7 +241,7 @@ fn read_hello(body: &[u8]) -> Result<Hello, Rejection> {
     }
     let mut server_name = None;
     let mut alpn = None;
-    // Before TLS 1.2 a hello may end here, without the extensions' length.
+    // Before TLS 1.2 a hello may end here, without a length of extensions.
     if !cursor.is_empty() {
         let mut extensions = Cursor(cursor.vector16()?);
         if !cursor.is_empty() {
@@ -250,8 +250,8 @@ fn read_hello(body: &[u8]) -> Result<Hello, Rejection> {
         while !extensions.is_empty() {
             let kind = extensions.u16()?;
             let data = extensions.vector16()?;
-            // No extension may come twice (RFC 8446 section 4.2): here it would leave it to each
-            // reader which of two names counts.
+            // No extension may occur twice (RFC 8446 section 4.2). Otherwise this proxy and the backend could read
+            // different names.
             let duplicate = match kind {
                 EXTENSION_SERVER_NAME => server_name.replace(read_server_name(data)?).is_some(),
                 EXTENSION_ALPN => alpn.replace(read_alpn(data)?).is_some(),
@@ -276,7 +276,7 @@ fn read_server_name(data: &[u8]) -> Result<ServerName, Rejection> {
     }
     let mut found = None;
     while !list.is_empty() {
-        // The form of other name types is not defined, so nothing after one can be read.
+        // The form of other name types is not defined, so nothing after such an entry can be read.
         if list.u8()? != NAME_TYPE_HOST_NAME {
             break;
         }

@@ -1,11 +1,11 @@
-//! Owns which sockets are this proxy's own, so that no connection to a backend leads back into it.
+//! Owns the list of this proxy's own sockets, so that no connection to a backend leads back into the proxy.
 //!
-//! A passthrough connection that comes back is a new connection with the same ClientHello: it would be sent to the same
-//! backend again, and go round until its tenant has no connection left. HTTP has `CDN-Loop` against that; bytes have
-//! nothing to leave a mark in. The admin endpoint is one of these sockets too, and no backend's.
+//! If a passthrough connection came back, it would be a new connection with the same ClientHello. It would be sent to
+//! the same backend again, in a loop, until its tenant has no connection left. HTTP has `CDN-Loop` against loops, but a
+//! stream of bytes cannot be marked. The admin endpoint is one of these sockets too, because no backend may be there.
 //!
-//! Only addresses of this host can be told. What is translated on the way, such as the address of a Service, is for the
-//! operator to leave out.
+//! The proxy can recognize only addresses of its own host. The operator leaves out addresses that are translated on the
+//! way, such as that of a Service.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -37,7 +37,7 @@ impl OwnSockets {
         let ip = endpoint.ip().to_canonical();
         let any = {
             let ports = self.0.read();
-            // Nearly always the answer: no listener has a backend's port.
+            // This is nearly always the answer: no listener has the port of the backend.
             let Some(addresses) = ports.get(&endpoint.port()) else {
                 return false;
             };
@@ -50,7 +50,8 @@ impl OwnSockets {
     }
 }
 
-/// Whether an address is one of this host (or pod): only then would the kernel connect to it from itself. Nothing is sent.
+/// Whether an address belongs to this host (or pod). If it does, the kernel chooses the same address as the source of a
+/// connection. Nothing is sent to find that out.
 fn is_of_this_host(ip: IpAddr) -> bool {
     if ip.is_loopback() {
         return true;
@@ -60,7 +61,7 @@ fn is_of_this_host(ip: IpAddr) -> bool {
         IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
     };
     let source = UdpSocket::bind((any, 0)).and_then(|socket| {
-        // Only looks for a route. The discard port: any but 0.
+        // Connecting a datagram socket only looks for a route. The port does not matter, as long as it is not 0.
         socket.connect((ip, 9))?;
         socket.local_addr()
     });

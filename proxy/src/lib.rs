@@ -1,5 +1,5 @@
-//! The data plane: accepts connections, reads the server name or the request, and relays or answers,
-//! by configuration that it receives from the operator or reads from a file. Knows no Kubernetes.
+//! The data plane. It accepts connections, reads the server name or the request, and then relays or answers. Its
+//! configuration comes from the operator or from a file. It does not depend on Kubernetes.
 
 #![cfg_attr(
     not(test),

@@ -1,9 +1,9 @@
-//! Owns how long tunnels live: without a byte in either direction, and in all.
+//! Owns the time limits of tunnels: the longest time without a byte in either direction, and the longest time in total.
 //!
-//! The hours that are allowed here need no precise clock, and a timer that is set anew with every byte would
-//! cost more than the byte. Each thread counts ticks of a second. A tunnel whose task is woken notes the tick;
-//! it asks to be woken at one tick alone, and when that comes it asks again, or has been idle. What wakes the
-//! task of a tunnel are its two sockets, so no byte has to be counted.
+//! These limits are hours, so they need no precise clock. A timer that is reset with every byte would cost more than
+//! the byte. Instead, each thread counts ticks of a second. When the task of a tunnel is woken, it records the present
+//! tick. It asks for one alarm at a later tick. When the alarm comes, the tunnel has been idle for too long, or it asks
+//! for another alarm. Only the two sockets of a tunnel and its alarm wake the task, so bytes do not have to be counted.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -14,9 +14,9 @@ use std::time::Duration;
 use crate::close_reason::CloseReason;
 use crate::slots::{Slots, Ticket};
 
-/// How often it is looked who is over time.
+/// Length of a tick.
 const TICK: Duration = Duration::from_secs(1);
-/// A tick that does not come: in 136 years.
+/// A tick that never comes. It is 136 years away.
 const NEVER: u32 = u32::MAX;
 
 thread_local! {
@@ -24,21 +24,21 @@ thread_local! {
     static WAITING: RefCell<Slots<(u32, Waker)>> = const { RefCell::new(Slots::new()) };
 }
 
-/// Ticks of this thread so far.
+/// Number of ticks of this thread so far.
 pub(crate) fn ticks() -> u32 {
     TICKS.get()
 }
 
-/// Ticks after which so much time is over for certain, and less than two ticks more.
+/// Number of ticks after which `time` has certainly passed. At most two ticks more have passed then.
 pub(crate) fn in_ticks(time: Duration) -> u32 {
     let whole = time
         .as_secs()
         .saturating_add(u64::from(time.subsec_nanos() > 0));
-    // The present tick has begun already.
+    // One is added, because the present tick has already begun.
     u32::try_from(whole.saturating_add(1)).unwrap_or(NEVER)
 }
 
-/// Counts ticks, for ever. To run once per worker thread.
+/// Counts ticks, and never returns. Run it once per worker thread.
 pub(crate) async fn tick() {
     loop {
         tokio::time::sleep(TICK).await;
@@ -46,7 +46,7 @@ pub(crate) async fn tick() {
     }
 }
 
-/// Counts a tick and wakes who waits for it.
+/// Counts a tick, and wakes the tasks that wait for it.
 pub(crate) fn advance() {
     let now = ticks().saturating_add(1);
     TICKS.set(now);
@@ -59,18 +59,18 @@ pub(crate) fn advance() {
         }
         waiting.shrink();
     });
-    // Outside of the borrow: a waker may run code.
+    // This is outside of the borrow, because a waker may run code that borrows the list.
     for waker in due {
         waker.wake();
     }
 }
 
-/// Has a task woken at a tick. Its place in the list of the thread is given back when it is dropped.
+/// Wakes a task at a tick. Its `Drop` gives back its place in the list of the thread.
 #[derive(Debug, Default)]
 pub(crate) struct Alarm(Option<Ticket>);
 
 impl Alarm {
-    /// Wakes the task at `at`, and at no tick that was asked for before.
+    /// Sets the tick at which the task is woken. It replaces the one that was set before.
     pub(crate) fn set(&mut self, cx: &Context<'_>, at: u32) {
         WAITING.with_borrow_mut(|waiting| match self.0 {
             None => self.0 = Ticket::of(waiting.insert((at, cx.waker().clone()))),
@@ -88,7 +88,7 @@ impl Alarm {
 impl Drop for Alarm {
     fn drop(&mut self) {
         let Some(ticket) = self.0 else { return };
-        // At the end of a thread the list may be gone before its futures.
+        // When a thread ends, the list may be dropped before the futures.
         let _ = WAITING.try_with(|waiting| {
             if let Ok(mut waiting) = waiting.try_borrow_mut() {
                 waiting.remove(ticket.place());
@@ -97,26 +97,26 @@ impl Drop for Alarm {
     }
 }
 
-/// How long a tunnel may live.
+/// The time limits of a tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Lifetime {
-    /// Ticks without a byte; `None`: as many as there are.
+    /// Most ticks without a byte; `None` if there is no limit.
     pub(crate) idle: Option<u32>,
-    /// The tick at which it ends in any case.
+    /// The tick at which it ends in any case, if there is one.
     pub(crate) end: Option<u32>,
 }
 
-/// Which limit on its lifetime ended a tunnel.
+/// The limit that ended a tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TunnelTimeout {
-    /// Nothing came from either side.
+    /// There was no byte from either side for too long.
     Idle,
-    /// It is too old.
+    /// The tunnel reached its maximum age.
     Age,
 }
 
-/// Runs a tunnel until it ends or has lived too long. Its task must be woken by nothing but its two sides.
-/// Only on a thread that runs [`tick`].
+/// Runs a tunnel until it ends, or until one of its limits is reached. Nothing but the two sides of the tunnel may wake
+/// its task. Call it only on a thread that runs [`tick`].
 pub(crate) fn unless_over<F: Future + Unpin>(lifetime: Lifetime, future: F) -> UnlessOver<F> {
     UnlessOver {
         future,
@@ -128,14 +128,14 @@ pub(crate) fn unless_over<F: Future + Unpin>(lifetime: Lifetime, future: F) -> U
     }
 }
 
-/// See [`unless_over`]. Not an async function, which would hold the future twice.
+/// The future of [`unless_over`]. It is not an async function, because that would have room for the inner future twice.
 pub(crate) struct UnlessOver<F> {
     future: F,
     idle: u32,
     end: u32,
     /// The last tick at which one of its sides woke the task.
     moved: u32,
-    /// The tick that wakes it.
+    /// The tick at which the alarm wakes it.
     due: u32,
     alarm: Alarm,
 }

@@ -1,21 +1,21 @@
-//! What one proxy allows: its limits on connections, requests and datagrams, with their defaults.
+//! The limits of a proxy on connections, requests and datagrams, with their defaults.
 
 use std::time::Duration;
 
 use crate::bounds::Bounds;
 use crate::overload::OverloadLevel;
 
-/// How long a connection may stay without a request while this proxy is short of something.
+/// How long a connection may stay without a request while this proxy is short of memory, files or connections.
 const SHORT_IDLE: Duration = Duration::from_secs(10);
-/// The same while it is nearly out of it, and the other times that a client then has.
+/// The same while the proxy has nearly run out. Other time limits for clients are bounded by it then, too.
 const SHORTEST_IDLE: Duration = Duration::from_secs(1);
 const SHORTEST_HEAD: Duration = Duration::from_secs(5);
 const SHORTEST_STALL: Duration = Duration::from_secs(10);
 
-/// What one proxy process allows.
+/// The limits of one proxy process.
 #[derive(Clone, Debug)]
 pub struct ProxyLimits {
-    /// Longest ClientHello in bytes, as it comes on the wire.
+    /// Longest ClientHello in bytes, counted on the wire.
     pub hello_bytes: usize,
     /// Time from accept until the ClientHello is complete.
     pub hello_deadline: Duration,
@@ -25,30 +25,30 @@ pub struct ProxyLimits {
     pub connect_deadline: Duration,
     /// Time without traffic after which the kernel asks whether a peer is still there.
     pub keepalive: Duration,
-    /// Connections at one time of which it is known which tenant they are for, over all workers.
+    /// Most connections at one time whose tenant is known, on all workers together.
     pub max_connections: usize,
-    /// Percent of them that is kept for the tenants, in equal shares.
+    /// Percentage of them that is reserved for the tenants, in equal shares.
     pub guaranteed_percent: u8,
-    /// Connections at one time that have not finished hello and handshake; in plaintext, those of which no request
-    /// reached a route. Each may hold 32 KiB of what its client sent. One source address alone can hold half of them.
+    /// Most connections at one time that have not finished hello and handshake or, in plaintext, have had no request
+    /// that reached a route. Each may hold 32 KiB that its client sent. One source address alone can hold half of them.
     pub max_hellos: usize,
-    /// New connections of one source per second: an IPv4 address or an IPv6 /64. 0: as many as come.
+    /// Most new connections of one source per second. A source is an IPv4 address or an IPv6 /64. 0 means no limit.
     pub source_connections_per_second: u32,
-    /// What clients of HTTP and HTTPS listeners may do.
+    /// Limits for clients of HTTP and HTTPS listeners.
     pub http: HttpLimits,
-    /// What clients of UDP listeners may have.
+    /// Limits for clients of UDP listeners.
     pub udp: UdpLimits,
-    /// What Gateways may set otherwise.
+    /// Limits that a Gateway may replace.
     pub bounds: Bounds,
-    /// Time that a connection has to end once it is too old.
+    /// Time in which a connection has to end after it has reached its maximum age.
     pub age_grace: Duration,
-    /// Whether a line is logged per connection or request.
+    /// Whether there is a log line for each connection or request.
     pub access_log: bool,
-    /// Lines of one tenant per second. 0: as many as come.
+    /// Most log lines of one tenant per second. 0 means no limit.
     pub access_log_lines_per_second: u32,
-    /// Percent of the lines that are logged, chosen at random, before they count.
+    /// Percentage of lines that are logged. They are chosen at random, before the limit per second counts.
     pub access_log_percent: u8,
-    /// Percent of memory, open files or connections in use from which on less is offered. 100: never.
+    /// Percentage of memory, open files or connections in use at which the proxy begins to offer less. 100 means never.
     pub overload_percent: u8,
 }
 
@@ -76,38 +76,38 @@ impl Default for ProxyLimits {
     }
 }
 
-/// What a client of an HTTP or HTTPS listener may do.
+/// The limits for a client of an HTTP or HTTPS listener.
 #[derive(Clone, Debug)]
 pub struct HttpLimits {
     /// Most bytes of a request's head.
     pub head_bytes: u32,
-    /// Most fields in a request's head (HTTP/1.1; HTTP/2 is bounded by the bytes).
+    /// Most header fields of a request in HTTP/1.1. In HTTP/2, `head_bytes` bounds them.
     pub fields: usize,
     /// Time from the first byte of a head to its end.
     pub head_deadline: Duration,
     /// Time that a connection may stay without a request.
     pub idle: Duration,
-    /// Time that a client may neither send the rest of a request nor take the rest of an answer.
+    /// Time in which a client may neither send more of a request nor read more of a response.
     pub stall: Duration,
-    /// Requests at one time on an HTTP/2 connection.
+    /// Most requests at one time on an HTTP/2 connection.
     pub streams: u32,
-    /// Requests that a client may take back faster than they are looked at, on an HTTP/2 connection.
-    /// More of them end the connection.
+    /// Most requests that the client of an HTTP/2 connection may cancel before the proxy has looked at them. If there
+    /// are more, the connection ends.
     pub resets: usize,
-    /// Requests that the client of an HTTP/2 connection may cancel before their answer is complete. Each
-    /// answer of a backend that it takes whole gives one back, and so does time. More of them end the
-    /// connection.
+    /// Most requests that the client of an HTTP/2 connection may cancel before their response is complete. Each
+    /// response of a backend that it reads to the end gives one back, and so does time. If there are more, the
+    /// connection ends.
     pub cancels: u32,
-    /// Which requests are tried again after their connection broke.
+    /// Which requests are sent again after their connection broke.
     pub repeat: Repeat,
-    /// What becomes of request headers whose name has an underscore.
+    /// What happens to request headers whose name has an underscore.
     pub underscores: Underscores,
-    /// What becomes of requests whose path has an escaped slash or a backslash.
+    /// What happens to requests whose path has an escaped slash or a backslash.
     pub escaped_slashes: EscapedSlashes,
 }
 
 impl HttpLimits {
-    /// What is left of them at a step of overload.
+    /// The limits at a level of overload.
     pub(crate) fn at(&self, step: OverloadLevel) -> Self {
         let mut limits = self.clone();
         if step >= OverloadLevel::KeepAlive {
@@ -122,33 +122,33 @@ impl HttpLimits {
     }
 }
 
-/// Which requests are tried again, once, on another connection or endpoint. None that has a body, and
-/// none of whose answer a part has come.
+/// Which requests are sent again, once, on another connection or to another endpoint, after their connection broke. A
+/// request with a body is not, and neither is one whose response has begun.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Repeat {
     /// Only those that no backend has seen.
     Unseen,
-    /// Also those whose method is idempotent (RFC 9110 section 9.2.2, which lets a proxy do so): GET,
-    /// HEAD, OPTIONS, TRACE, PUT and DELETE.
+    /// Also those with an idempotent method: GET, HEAD, OPTIONS, TRACE, PUT and DELETE. RFC 9110 section 9.2.2 allows a
+    /// proxy to repeat these.
     #[default]
     Idempotent,
 }
 
-/// What becomes of request headers whose name has an underscore. Backends behind CGI, WSGI and their
-/// like read `x_forwarded_for` and `x-forwarded-for` as one name, so the first would pass for the second.
+/// What happens to request headers whose name has an underscore. Backends with CGI, WSGI and similar interfaces take
+/// `x_forwarded_for` and `x-forwarded-for` for the same name, so a client could set the second by the first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Underscores {
-    /// They are taken out.
+    /// They are removed.
     #[default]
     Drop,
     /// The request is refused.
     Refuse,
-    /// They are passed on, unless with dashes they are fields that this proxy sets or takes out.
+    /// They are passed on, unless this proxy sets or removes the field of the same name with dashes.
     Allow,
 }
 
-/// What becomes of requests whose path has a slash that is written as `%2f`, `\` or `%5c`. Routes do not
-/// take it for a slash, and the backend may.
+/// What happens to requests whose path has a slash that is written as `%2f`, `\` or `%5c`. Routes do not take it for a
+/// slash, while a backend may.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EscapedSlashes {
     /// They are refused.
@@ -164,7 +164,7 @@ impl Default for HttpLimits {
             head_bytes: 64 * 1024,
             fields: 100,
             head_deadline: Duration::from_secs(10),
-            // Longer than common clients keep theirs, so that mostly they end it.
+            // This is longer than common clients keep idle connections, so mostly the client ends them.
             idle: Duration::from_mins(2),
             stall: Duration::from_mins(2),
             streams: 100,
@@ -180,18 +180,18 @@ impl Default for HttpLimits {
 /// What clients of UDP listeners may have.
 #[derive(Clone, Copy, Debug)]
 pub struct UdpLimits {
-    /// Sessions at one time, over all workers. Each has a socket with a port of its own.
+    /// Most sessions at one time, on all workers together. Each has a socket with a port of its own.
     pub max_sessions: usize,
     /// Time without a datagram in either direction after which a session ends.
     pub idle: Duration,
-    /// New sessions of one source per second: an IPv4 address or an IPv6 /64. 0: as many as come.
+    /// Most new sessions of one source per second. A source is an IPv4 address or an IPv6 /64. 0 means no limit.
     pub source_sessions_per_second: u32,
 }
 
 impl Default for UdpLimits {
     fn default() -> Self {
         Self {
-            // Linux has 28,232 ports for such sockets by default.
+            // By default, Linux has 28,232 ports for such sockets.
             max_sessions: 20_000,
             idle: Duration::from_mins(1),
             source_sessions_per_second: 5_000,

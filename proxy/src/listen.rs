@@ -1,5 +1,5 @@
-//! Owns listening sockets: opening one per worker on a bind, closing those of TCP without a reset, and hosts
-//! without IPv6.
+//! Owns listening sockets: it opens one per worker on each bind, and closes those of TCP without a reset. It also
+//! handles hosts without IPv6.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -19,10 +19,10 @@ use crate::plane::DataPlane;
 use crate::table::Snapshot;
 use crate::{keepalive, udp};
 
-/// Connections that the kernel queues per socket until they are accepted.
+/// How many connections the kernel queues per socket until they are accepted.
 pub(crate) const BACKLOG: u16 = 4096;
-/// How long who has begun to connect may take to finish, once nobody else may begin: a round trip
-/// around the world.
+/// How long clients that have begun to connect have to finish, after new ones are dropped. It is enough for a round
+/// trip around the world.
 pub(crate) const SETTLE: Duration = Duration::from_millis(500);
 
 /// How long a bind that is opened again waits for the workers to close the sockets that it had. They do it at once,
@@ -56,10 +56,10 @@ impl Listening {
     }
 }
 
-/// What is listened on. An entry that is closed and opened anew is another entry.
+/// The binds that are open. A bind that is closed and opened again has another `Arc`.
 pub(crate) type Binds = BTreeMap<BindKey, Arc<Listening>>;
 
-/// Opens and closes the sockets of a data plane; every clone the same ones.
+/// Opens and closes the sockets of a data plane. Clones share the same sockets.
 #[derive(Clone)]
 pub struct Sockets {
     plane: Arc<DataPlane>,
@@ -83,7 +83,7 @@ impl Sockets {
         }
     }
 
-    /// The addresses listened on, by bind. They differ where a bind's port is 0.
+    /// The local addresses by bind. They differ from the bind if its port is 0.
     #[must_use]
     pub fn bound(&self) -> BTreeMap<BindKey, SocketAddr> {
         self.binds
@@ -93,7 +93,7 @@ impl Sockets {
             .collect()
     }
 
-    /// The sockets of this proxy that a bind is among.
+    /// The list of the proxy's own sockets to which a bind belongs.
     fn own(&self, bind: &BindKey) -> &OwnSockets {
         match bind.transport {
             Transport::Tcp => &self.plane.own_sockets,
@@ -155,7 +155,7 @@ impl Binder for Sockets {
     }
 }
 
-/// Whether nobody else has a bind.
+/// Checks that no other process has the bind.
 fn probe(bind: &BindKey) -> io::Result<()> {
     let socket = bind_one(bind.transport, bind.socket_address(), false)?;
     match bind.transport {
@@ -181,7 +181,7 @@ fn open(bind: &BindKey, count: usize, keepalive: Duration) -> io::Result<Listeni
         sockets.push(Some(match bind.transport {
             Transport::Tcp => {
                 socket.listen(BACKLOG.into())?;
-                // Accepted sockets inherit both of these on Linux.
+                // On Linux, accepted sockets inherit both of these settings.
                 socket.set_tcp_nodelay(true)?;
                 keepalive::set_keepalive(&socket, keepalive)?;
                 WorkerSocket::Tcp(socket.into())
@@ -206,7 +206,7 @@ pub(crate) fn listener(address: SocketAddr) -> io::Result<tokio::net::TcpListene
     tokio::net::TcpListener::from_std(socket.into())
 }
 
-/// A socket bound to `address`. `::` takes IPv4 too, and is `0.0.0.0` on a host without IPv6.
+/// A socket that is bound to `address`. `::` accepts IPv4 as well, and becomes `0.0.0.0` on a host without IPv6.
 fn bind_one(transport: Transport, address: SocketAddr, reuse_port: bool) -> io::Result<Socket> {
     let bind = |address| match transport {
         Transport::Tcp => try_bind(address, reuse_port),
@@ -227,7 +227,7 @@ fn try_bind(address: SocketAddr, reuse_port: bool) -> io::Result<Socket> {
     if address.is_ipv6() {
         socket.set_only_v6(address.ip() != Ipv6Addr::UNSPECIFIED)?;
     }
-    // Connections of a former process in TIME_WAIT are no reason to refuse.
+    // Without this, connections of a former process in TIME_WAIT would block the port.
     socket.set_reuse_address(true)?;
     socket.set_reuse_port(reuse_port)?;
     socket.set_nonblocking(true)?;
@@ -235,7 +235,7 @@ fn try_bind(address: SocketAddr, reuse_port: bool) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// What to bind instead of `address` where `error` says that there is no IPv6.
+/// The address to bind instead of `address`, if `error` shows that the host has no IPv6.
 fn without_ipv6(address: SocketAddr, error: &io::Error) -> Option<SocketAddr> {
     let missing = [
         Errno::AFNOSUPPORT,
@@ -248,12 +248,13 @@ fn without_ipv6(address: SocketAddr, error: &io::Error) -> Option<SocketAddr> {
         .then(|| SocketAddr::from((Ipv4Addr::UNSPECIFIED, address.port())))
 }
 
-/// Has the kernel drop who only begins to connect to a listening socket, as if the network had lost
-/// it. Who has begun can finish, and is then in the queue. Without it a connection that is completed
-/// between the last look at the queue and the close is reset, after its client was told that it is
-/// open. (`net.ipv4.tcp_migrate_req` is for the case that another socket of the port goes on.)
+/// Lets the kernel drop the first packet of new connections to a listening socket, as if the network had lost it. A
+/// client that has already begun can finish, and is then in the queue. Without this, a connection could become open
+/// between the last look at the queue and the close of the socket. It would be reset although its client was told that
+/// it is open. (`net.ipv4.tcp_migrate_req` helps only if another socket of the port stays open.)
 pub(crate) fn refuse_new(socket: &SockRef<'_>) -> io::Result<()> {
-    // Classic BPF on the TCP header: a SYN without ACK is cut to 0 bytes, anything else passes.
+    // This is a classic BPF program on the TCP header. It cuts a SYN without ACK to 0 bytes, and passes everything
+    // else.
     const FLAGS: u32 = 13;
     const SYN: u32 = 0x02;
     const ACK: u32 = 0x10;

@@ -1,4 +1,4 @@
-//! Listeners as connections see them, and what each does with a connection.
+//! Listeners as connections see them, and the mode in which each serves connections.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,15 +14,15 @@ use crate::validation::ClientValidation;
 /// What a listener does with a connection that it was selected for.
 #[derive(Clone)]
 pub enum Mode {
-    /// Bytes go to the backend as they came.
+    /// TLS bytes go to the backend unchanged.
     Passthrough,
-    /// TLS ends here; or the connection is closed.
+    /// TLS is terminated. If that is not possible, the connection is closed.
     Terminate(Result<Arc<rustls::ServerConfig>, NotServing>),
-    /// HTTP in plaintext: the listener is selected by each request's host.
+    /// HTTP in plaintext. The listener is selected by the host of each request.
     Http,
     /// HTTP within TLS.
     Https(Result<Arc<rustls::ServerConfig>, NotServing>),
-    /// Bytes go to the backend as they came, whatever they are: selected by the port alone.
+    /// All bytes go to the backend unchanged. The listener is selected by port alone.
     Tcp,
     /// The same for datagrams.
     Udp,
@@ -33,12 +33,12 @@ pub enum Mode {
 pub enum NotServing {
     /// No usable certificate is held.
     NoCertificate,
-    /// Clients are to be validated, and nothing is held to do it by.
+    /// Clients have to be validated, and there is no trust bundle for that.
     NoTrustBundle,
 }
 
 impl Mode {
-    /// What a connection has to begin with.
+    /// The layer with which a connection has to begin.
     #[must_use]
     pub fn layer(&self) -> Layer {
         match self {
@@ -48,7 +48,7 @@ impl Mode {
         }
     }
 
-    /// What it does, whatever it is held to do it with.
+    /// The name of the mode, whether or not it can serve.
     #[must_use]
     pub fn kind(&self) -> &'static str {
         match self {
@@ -61,14 +61,14 @@ impl Mode {
         }
     }
 
-    /// Whether connections are served, rather than closed for want of something.
+    /// Whether connections are served. If not, they are closed because something is missing.
     #[must_use]
     pub fn is_serving(&self) -> bool {
         !matches!(self, Self::Terminate(Err(_)) | Self::Https(Err(_)))
     }
 }
 
-/// What connections to a listener begin with. The listeners of a bind are all of one.
+/// What connections to a listener begin with. All listeners of a bind have the same layer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Layer {
     /// A ClientHello.
@@ -76,7 +76,7 @@ pub enum Layer {
     Tls,
     /// An HTTP request.
     Plain,
-    /// Anything, or nothing before the backend has said something.
+    /// Any bytes. The client may also wait until the backend has sent something.
     Bytes,
 }
 
@@ -106,8 +106,8 @@ impl fmt::Debug for Mode {
     }
 }
 
-/// A listener as connections see it. Immutable: an edit makes a new one, and connections keep the
-/// one they started with.
+/// A listener as connections see it. It is immutable: an edit makes a new one, and connections keep the version with
+/// which they began.
 #[derive(Debug)]
 pub struct Listener {
     /// `<Gateway|ListenerSet>/<namespace>/<object>/<listener>`.
@@ -116,41 +116,42 @@ pub struct Listener {
     pub gateway: Arc<str>,
     /// Namespace of the object that declares the listener.
     pub tenant: Arc<str>,
-    /// That clients connect to; the bind's may be another one.
+    /// The port to which clients connect. That of the bind may be another one.
     pub port: u16,
-    /// What it does with a connection.
+    /// How it serves a connection.
     pub mode: Mode,
-    /// What its Gateway sets for all of its listeners, if it sets anything.
+    /// Settings of its Gateway for all listeners, if there are any.
     pub(crate) of_gateway: Option<Arc<OfGateway>>,
-    /// What a handshake costs, where TLS ends here, in those with an ECDSA key on P-256.
+    /// Cost of a handshake, if TLS is terminated, in units of one with an ECDSA key on P-256.
     pub(crate) handshake_units: u8,
-    /// Only backends that name the Gateway are shown it.
+    /// Whether the client certificate is shown only to backends that name the Gateway.
     pub(crate) selective: bool,
-    /// How it validates its clients, if it does and can.
+    /// How it validates its clients, if it does so and is able to.
     pub(crate) validation: Option<Arc<ClientValidation>>,
-    /// What the listener's tenant on its Gateway uses; shared with the tenant's other listeners there.
+    /// Usage counters of the listener's tenant on its Gateway. The tenant's other listeners there share them.
     pub usage: Arc<Usage>,
-    /// What connections for names that nobody owns count towards.
+    /// The account for connections with names that nobody owns.
     pub(crate) account: Arc<Account>,
 }
 
-/// What a Gateway sets for its listeners. Beside them, since most Gateways set nothing and listeners are many.
+/// Settings of a Gateway for its listeners. They are not part of [`Listener`], because there are many listeners and
+/// most Gateways have no such settings.
 #[derive(Debug)]
 pub(crate) struct OfGateway {
-    /// What backends over TLS are shown. None: nothing. Counted, so that the slot is freed with the last
-    /// listener.
+    /// The slot of the client certificate for backends over TLS; `None` if there is none. It is reference-counted, so
+    /// that the slot is freed with the last listener.
     pub(crate) backend_certificate: Option<Arc<Slot<ClientCertificate>>>,
-    /// Limits otherwise than the release's.
+    /// Limits that replace those of the release.
     pub(crate) overrides: Option<Overrides>,
 }
 
 impl Listener {
-    /// Limits that its Gateway sets otherwise than the release.
+    /// Limits of its Gateway that replace those of the release.
     pub(crate) fn overrides(&self) -> Option<&Overrides> {
         self.of_gateway.as_ref()?.overrides.as_ref()
     }
 
-    /// Whether the Gateway itself declares it, rather than a ListenerSet.
+    /// Whether the Gateway itself declares it, and not a ListenerSet.
     pub(crate) fn is_own(&self) -> bool {
         self.key.starts_with("Gateway/")
     }

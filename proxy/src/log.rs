@@ -1,8 +1,8 @@
-//! Owns the way of log lines out of the process: whoever serves traffic never waits for whoever reads the log.
+//! Owns the output of log lines. Threads that serve traffic never wait for the reader of the log.
 //!
-//! Lines wait in a queue for a thread of their own. While nobody reads, the queue fills up, by lines or by bytes, and
-//! further lines are dropped and counted. (`tracing-appender` does the same, but at the end it prints to standard output that it could not
-//! write to standard output, and waits for that.)
+//! Lines wait in a queue for a thread that writes them. If nobody reads, the queue fills up, in lines or in bytes, and
+//! further lines are dropped and counted. (`tracing-appender` does the same. But at the end it reports to standard
+//! output that it could not write to standard output, and waits for that.)
 
 use std::fmt;
 use std::io::{self, BufWriter, Write};
@@ -17,33 +17,35 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::counter::ConstCounter;
 use tracing_subscriber::fmt::MakeWriter;
 
-/// Lines that may wait: about 4 MiB of lines of connections and requests.
+/// Most lines that may wait. This is about 4 MiB of lines about connections and requests.
 pub const QUEUE: usize = 8192;
-/// Bytes that may wait: a line has the path of a request, which a client chooses.
+/// Most bytes that may wait. This bound is needed too, because a line contains the path of a request, which a client
+/// chooses.
 const QUEUE_BYTES: usize = 8 << 20;
-/// Bytes that are written at a time, if so many wait.
+/// Most bytes that are written at one time.
 const BUFFER: usize = 64 << 10;
-/// How long the end waits for what is still in the queue.
+/// How long the end of the process waits for lines that are still in the queue.
 const LAST: Duration = Duration::from_secs(1);
 
-/// Lines of this process that were dropped.
+/// Number of lines of this process that were dropped.
 static DROPPED: AtomicU64 = AtomicU64::new(0);
 
 enum Message {
     Line(Vec<u8>),
-    /// All lines before it are to be written; then it is dropped, which tells who waits for it.
+    /// Asks to write all lines before it. The thread then drops the sender, which wakes the waiting end.
     End(SyncSender<()>),
 }
 
-/// Where lines of the log are written to. Writing never waits and never fails.
+/// The sink for log lines. Writing to it never waits and never fails.
 #[derive(Debug, Clone)]
 pub struct Lines {
     queue: SyncSender<Message>,
-    /// Bytes of the lines in the queue.
+    /// Number of bytes in the queue.
     waiting: Arc<AtomicUsize>,
 }
 
-/// Starts the thread that writes. What waits is written when the guard goes, unless nobody reads for a second.
+/// Starts the thread that writes. Lines that wait are written when the guard is dropped, unless nobody reads for a
+/// second.
 pub fn writer(to: impl Write + Send + 'static) -> io::Result<(Lines, FlushGuard)> {
     let (queue, receiver) = sync_channel(QUEUE);
     let waiting = Arc::new(AtomicUsize::new(0));
@@ -57,7 +59,7 @@ pub fn writer(to: impl Write + Send + 'static) -> io::Result<(Lines, FlushGuard)
     Ok((lines, FlushGuard(queue)))
 }
 
-/// Writes whatever comes, and flushes where nothing more waits. Nobody could be told that it fails.
+/// Writes lines, and flushes when no more wait. Errors are ignored, because there is nowhere to report them.
 fn write_all(lines: &Receiver<Message>, waiting: &AtomicUsize, mut to: impl Write) {
     while let Ok(first) = lines.recv() {
         let mut next = Some(first);
@@ -103,7 +105,7 @@ impl Write for &Lines {
     }
 }
 
-/// Sees to it that the last lines are written.
+/// Its `Drop` waits until the last lines are written.
 #[derive(Debug)]
 pub struct FlushGuard(SyncSender<Message>);
 
@@ -124,7 +126,7 @@ impl Drop for FlushGuard {
     }
 }
 
-/// Lines of this process's log that were dropped, as a metric.
+/// The number of log lines of this process that were dropped, as a metric.
 #[derive(Debug)]
 pub(crate) struct Dropped;
 

@@ -116,12 +116,12 @@ struct Args {
     http: HttpArgs,
 }
 
-/// As a flag has it.
+/// The value of a flag for a limit.
 fn seconds(time: Option<Duration>) -> u64 {
     time.map_or(0, |time| time.as_secs())
 }
 
-/// As the limits have it.
+/// The limit for the value of a flag.
 fn limit(seconds: u64) -> Option<Duration> {
     (seconds > 0).then(|| Duration::from_secs(seconds))
 }
@@ -382,8 +382,8 @@ fn config(args: Args) -> Result<ProxyConfig, TlsError> {
     Ok(config)
 }
 
-/// Allows as many open files as the system lets this process have. The soft limit is often 1,024, for
-/// the sake of programs that use `select`.
+/// Raises the limit of open files as far as the system allows. The soft limit is often 1,024, because of programs that
+/// use `select`.
 fn allow_open_files() {
     let mut limit = getrlimit(Resource::Nofile);
     if limit.current != limit.maximum {
@@ -398,7 +398,7 @@ fn allow_open_files() {
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
 async fn main() -> ExitCode {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    // Written when it goes, at the end.
+    // The last lines are written when the guard is dropped, at the end.
     let (writer, _log) = match log::writer(io::stdout()) {
         Ok(log) => log,
         Err(error) => {
@@ -455,7 +455,7 @@ async fn main() -> ExitCode {
         connections = proxy.connections(),
         "ending: unready from now on"
     );
-    // A second signal means now.
+    // A second signal ends the process at once.
     tokio::select! {
         cut = proxy.shut_down(delay, deadline) => tracing::info!(cut, "drained"),
         _ = terminate.recv() => tracing::info!("ended without draining"),

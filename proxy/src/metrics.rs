@@ -1,8 +1,7 @@
 //! Owns the proxy's Prometheus metrics: `vestibule_proxy_<noun>_<unit>`.
 //!
-//! Labels come from fixed sets in this program, never from the network: no server name and no address
-//! is a label, so the number of series does not grow with attackers. What is counted per tenant is
-//! bounded in `crate::tenants`.
+//! Labels come from fixed sets in this program, and never from the network. No server name and no address is a label,
+//! so attackers cannot make the number of series grow. `crate::tenants` bounds the series for each tenant.
 
 use prometheus_client::encoding::{EncodeLabelSet, text};
 use prometheus_client::metrics::counter::Counter;
@@ -18,7 +17,7 @@ use crate::overload::Readings;
 use crate::quota::Accounts;
 use crate::tenants::Tenants;
 
-/// Why something happened, out of a fixed set.
+/// The reason why something happened. It is one of a fixed set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct ReasonLabel {
     reason: &'static str,
@@ -29,7 +28,7 @@ struct DirectionLabel {
     direction: &'static str,
 }
 
-/// What became of something, out of a fixed set.
+/// The result of something. It is one of a fixed set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ResultLabel {
     result: &'static str,
@@ -52,25 +51,25 @@ struct RequestLabel {
     code: u16,
 }
 
-/// How a call of gRPC ended.
+/// The status of a gRPC call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct GrpcLabel {
     status: &'static str,
 }
 
-/// A CA that checked a hostname: how, and what came of it.
+/// A CA's check of a hostname: its type and its result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ChallengeLabel {
     r#type: &'static str,
     result: &'static str,
 }
 
-/// What the PROXY header of a connection said, where one is expected.
+/// What the PROXY header of a connection contains, if one is expected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ProxyHeader {
-    /// Who the client is.
+    /// The address of the client.
     Client,
-    /// That it is the peer itself, or not known.
+    /// The client is the peer itself, or not known.
     Peer,
     /// There was none.
     Absent,
@@ -126,9 +125,9 @@ pub struct Metrics {
     /// Attempts to connect to another endpoint after one failed.
     pub connect_retries: Counter,
     endpoints_passed_over: Family<ReasonLabel, Counter>,
-    /// Endpoints that were passed over, and are used again.
+    /// Endpoints that were skipped after failures, and are used again.
     pub endpoints_taken_back: Counter,
-    /// HTTP requests that were given to a second connection because the first one broke.
+    /// HTTP requests that were sent on a second connection because the first one broke.
     pub requests_repeated: Counter,
     requests_retried: Family<ReasonLabel, Counter>,
     retries_refused: Family<ReasonLabel, Counter>,
@@ -146,9 +145,10 @@ pub struct Metrics {
     pub backend_opened: Counter,
     /// HTTP requests sent on a connection that had carried one before.
     pub backend_reused: Counter,
-    /// Connections to backends that are kept for requests to come.
+    /// Idle connections to backends that are kept for later requests.
     pub backend_kept: Gauge,
-    /// Connections to backends over TLS that were not shown the Gateway's certificate, since it shows it to others only.
+    /// TLS connections to backends to which the Gateway's certificate was not shown, because they do not name the
+    /// Gateway.
     pub backend_certificates_withheld: Counter,
     /// Lease term of the generation in force.
     pub config_term: Gauge,
@@ -165,11 +165,12 @@ pub struct Metrics {
     pub stream_connected: Gauge,
     /// 1 while the proxy is ready.
     pub ready: Gauge,
-    /// 1 from the signal to end on.
+    /// 1 after the signal to end has arrived.
     pub draining: Gauge,
 }
 
-/// Bounds of the histograms: loopback round trips to the slowest hello we wait for.
+/// Buckets of the histograms in seconds. They reach from a round trip on loopback to the slowest hello that is
+/// accepted.
 const SECONDS: [f64; 12] = [
     0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0,
 ];
@@ -187,7 +188,7 @@ impl Metrics {
         Self::observing(Tenants::default(), Accounts::default(), Expiries::default())
     }
 
-    /// As [`Self::new`], with what `tenants` use and when certificates expire.
+    /// The same as [`Self::new`], and also exposes the usage of tenants and the expiry of certificates.
     #[must_use]
     #[expect(clippy::too_many_lines, reason = "it is a list")]
     pub fn observing(tenants: Tenants, accounts: Accounts, expiries: Expiries) -> Self {
@@ -404,12 +405,12 @@ impl Metrics {
         }
     }
 
-    /// What is counted of the tenants.
+    /// The accounts of the tenants.
     pub(crate) fn accounts(&self) -> &Accounts {
         &self.accounts
     }
 
-    /// Says how short this proxy is of something.
+    /// Sets the overload level, and the readings behind it.
     pub(crate) fn overload(&self, step: u8, readings: &Readings) {
         self.overload_step.set(step.into());
         for (resource, percent) in readings.percents() {
@@ -460,7 +461,7 @@ impl Metrics {
             .inc();
     }
 
-    /// Counts an endpoint that is passed over from now on.
+    /// Counts an endpoint that is skipped from now on.
     pub fn passed_over(&self, reason: &'static str) {
         self.endpoints_passed_over
             .get_or_create(&ReasonLabel { reason })
@@ -492,13 +493,13 @@ impl Metrics {
         self.challenges.get_or_create(&label).inc();
     }
 
-    /// Counts a request that is made again.
+    /// Counts a retry.
     pub(crate) fn retried(&self, reason: &'static str) {
         let label = ReasonLabel { reason };
         self.requests_retried.get_or_create(&label).inc();
     }
 
-    /// Counts a request that is not made again, although its route says so.
+    /// Counts a request that is not sent again, although its route asks for a retry.
     pub(crate) fn not_retried(&self, reason: &'static str) {
         let label = ReasonLabel { reason };
         self.retries_refused.get_or_create(&label).inc();
@@ -516,7 +517,7 @@ impl Metrics {
         self.cors_preflights.get_or_create(&label).inc();
     }
 
-    /// Counts a request of a rule that keeps sessions.
+    /// Counts a request of a rule with session persistence.
     pub(crate) fn session(&self, result: &'static str) {
         let label = ResultLabel { result };
         self.sessions.get_or_create(&label).inc();
@@ -537,7 +538,7 @@ impl Metrics {
             .inc();
     }
 
-    /// Counts a call of gRPC; `status` is of a fixed set.
+    /// Counts a gRPC call. `status` is one of a fixed set of words.
     pub(crate) fn grpc_call(&self, status: &'static str) {
         self.grpc_calls.get_or_create(&GrpcLabel { status }).inc();
     }
@@ -556,7 +557,7 @@ impl Metrics {
             .inc();
     }
 
-    /// Says how many resources of a kind are held.
+    /// Sets how many resources of a kind are held.
     pub fn held(&self, kind: &'static str, count: usize) {
         self.resources
             .get_or_create(&KindLabel { kind })

@@ -1,27 +1,28 @@
-//! Owns what this proxy does when it runs short of memory, open files or connections: it offers less, in steps, before the
-//! kernel takes something from everybody.
+//! Owns the overload levels. If memory, open files or connections run short, the proxy offers less, level by level,
+//! before the kernel takes something away from everybody.
 //!
-//! Each step is taken at once when the use of any of the three reaches its mark, and given up when the use of all of them
-//! is `BELOW` the mark: who hovers at one does not go back and forth.
+//! A level begins at once when the use of any of the three reaches its mark. It ends when the use of all of them is
+//! `BELOW` the mark. This hysteresis keeps the proxy from switching back and forth.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::task::Poll;
 
-/// Points of percent below its mark at which a step is given up.
+/// Percentage points below the mark at which a level ends.
 const BELOW: u64 = 5;
 
-/// How short this proxy is of something. Each level does what those before it do.
+/// The level of overload. Each level includes the measures of those before it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum OverloadLevel {
     /// There is enough of everything.
     #[default]
     Normal,
-    /// No client keeps a connection for later: HTTP/1.1 answers say `connection: close`, and whoever has asked for nothing
+    /// Idle connections are not kept: HTTP/1.1 responses say `connection: close`, and a connection without a request
     /// for 10 s is closed.
     KeepAlive,
-    /// No tenant gets a further connection that has as many as an equal part of all, and fewer wait in their hello.
+    /// A tenant that has an equal share of the connections in use gets no further ones, and fewer connections may wait
+    /// in their hello.
     Shares,
-    /// Who asks for nothing is closed after a second, and who is slow soon.
+    /// A connection without a request is closed after a second, and slow clients soon.
     Timeouts,
 }
 
@@ -43,12 +44,12 @@ impl OverloadLevel {
     }
 }
 
-/// How much of something is in use.
+/// The use of one resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Usage {
-    /// In use now.
+    /// How much is in use now.
     pub used: u64,
-    /// All there is.
+    /// How much there is in total.
     pub limit: u64,
 }
 
@@ -59,10 +60,10 @@ impl Usage {
     }
 }
 
-/// What is in use of all that may run short. None: it has no limit.
+/// The use of everything that may run short. `None` means that it has no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Readings {
-    /// Bytes of the control group, without what the kernel can drop at once.
+    /// Bytes of memory of the control group, without those that the kernel can drop at once.
     pub memory: Option<Usage>,
     /// Open files.
     pub files: Option<Usage>,
@@ -71,7 +72,7 @@ pub struct Readings {
 }
 
 impl Readings {
-    /// Each with its name, as metrics and logs have it.
+    /// The use of each in percent, with its name in metrics and logs.
     pub(crate) fn percents(&self) -> [(&'static str, Option<u64>); 3] {
         let percent = |of: Option<Usage>| of.map(Usage::percent);
         [
@@ -82,8 +83,8 @@ impl Readings {
     }
 }
 
-/// The step after `before`. The first one begins at `percent`, the others at a third and two thirds of the way from there to
-/// 100.
+/// The level after `before`. The mark of the first level is `percent`. Those of the others are at a third and at two
+/// thirds of the way from there to 100.
 pub(crate) fn decide(before: OverloadLevel, readings: &Readings, percent: u8) -> OverloadLevel {
     let first = u64::from(percent.min(100));
     let left = 100 - first;
@@ -99,7 +100,7 @@ pub(crate) fn decide(before: OverloadLevel, readings: &Readings, percent: u8) ->
     OverloadLevel::ALL.get(number).copied().unwrap_or_default()
 }
 
-/// The step that is in force.
+/// The level in force.
 #[derive(Debug, Default)]
 pub(crate) struct Overload {
     step: AtomicU8,
@@ -114,8 +115,8 @@ impl Overload {
             .unwrap_or_default()
     }
 
-    /// The step in force, once it is not `seen` any more. Connections that wait are polled again by
-    /// [`crate::plane::DataPlane::rouse`].
+    /// The level in force, as soon as it differs from `seen`. [`crate::plane::DataPlane::rouse`] polls waiting
+    /// connections again.
     pub(crate) fn poll_step(&self, seen: OverloadLevel) -> Poll<OverloadLevel> {
         let step = self.step();
         if step == seen {

@@ -1,4 +1,4 @@
-//! Owns the readings that overload is judged by: memory, open files and connections, taken again and again.
+//! Owns the readings that decide the overload level: memory, open files and connections, taken at regular intervals.
 
 use std::fs;
 use std::path::Path;
@@ -12,11 +12,11 @@ use crate::plane::DataPlane;
 
 /// How often the readings are taken.
 const EVERY: Duration = Duration::from_millis(500);
-/// Larger limits of version 1 of control groups are none.
+/// In version 1 of control groups, a larger limit than this means that there is none.
 const NO_LIMIT: u64 = 1 << 60;
 
 impl DataPlane {
-    /// Takes readings into account.
+    /// Sets the overload level by these readings.
     pub fn observe(&self, readings: &Readings) {
         let before = self.overload().step();
         let step = decide(before, readings, self.limits.overload_percent);
@@ -68,7 +68,7 @@ impl DataPlane {
     }
 }
 
-/// Takes readings for ever.
+/// Takes readings, and never returns.
 pub(crate) async fn watch(plane: Arc<DataPlane>) {
     if plane.limits.overload_percent >= 100 {
         return;
@@ -79,14 +79,14 @@ pub(crate) async fn watch(plane: Arc<DataPlane>) {
     }
 }
 
-/// Open files of this process. Linux says so since 6.2; before, only by going through all of them, which costs more than it is
-/// worth.
+/// Number of open files of this process. Linux reports it since 6.2. Before, all of them would have to be listed, which
+/// costs too much.
 fn open_files() -> Option<u64> {
     let count = fs::metadata("/proc/self/fd").ok()?.len();
     (count > 0).then_some(count)
 }
 
-/// Names of the files of a memory control group.
+/// File names of a memory control group.
 struct Names {
     limit: &'static str,
     used: &'static str,
@@ -119,7 +119,8 @@ fn memory(root: &Path) -> Option<Usage> {
             return None;
         };
         let mount = root.join(mount);
-        // In a container the path may be that of the host, which is not here; the mount is then the container's own group.
+        // In a container, this may be a path of the host, which does not exist here. Then the mount is the container's
+        // own group.
         let path = Path::new(path.trim_start_matches('/'));
         let mut around = path.ancestors();
         around.find_map(|group| memory_of(&mount.join(group), names))

@@ -1,8 +1,8 @@
-//! Owns whose hostnames are. On one Gateway a hostname belongs to one namespace, on every port and for every protocol;
-//! what another namespace has for it is left out where listeners and routes are selected.
+//! Owns the owners of hostnames. On one Gateway a hostname belongs to one namespace, on every port and for every
+//! protocol. Listeners and routes of other namespaces are not selected for it.
 //!
-//! The operator decides whose a name is, and says it by pattern. The most specific pattern that matches a hostname
-//! counts, so whoever owns a wildcard does not own the names inside it that others own.
+//! The operator decides who owns a name, and sends the owner of each pattern. The most specific pattern that matches a
+//! hostname counts. So the owner of a wildcard does not own those names inside it that belong to others.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use vestibule_model::hostname::{HostPattern, Hostname};
 use crate::pattern_map::PatternMap;
 use crate::quota::Account;
 
-/// Namespaces by what they own, by Gateway.
+/// The owner of each pattern, by Gateway.
 #[derive(Clone)]
 pub(crate) struct Owners {
     gateways: HashTrieMapSync<Arc<str>, OfGateway>,
@@ -31,8 +31,8 @@ impl Default for Owners {
 }
 
 impl Owners {
-    /// The namespace that owns `host` on a Gateway. Requests and connections without a name belong to whoever owns
-    /// every name that nobody else does.
+    /// The namespace that owns `host` on a Gateway. Requests and connections without a name belong to the owner of the
+    /// pattern for every name, if there is one.
     pub(crate) fn owner<'a>(
         &'a self,
         gateway: &str,
@@ -41,7 +41,7 @@ impl Owners {
         self.gateways.get(gateway)?.matching_or_any(host).next()
     }
 
-    /// Gives the names of a pattern to a namespace, whoever had them.
+    /// Gives the names of a pattern to a namespace, in place of the former owner.
     pub(crate) fn set(&mut self, gateway: &Arc<str>, names: HostPattern, tenant: Arc<Account>) {
         let mut of = self.gateways.get(gateway).cloned();
         let of = of.get_or_insert_with(OfGateway::new);
@@ -50,7 +50,7 @@ impl Owners {
         self.gateways.insert_mut(Arc::clone(gateway), of.clone());
     }
 
-    /// Has nobody own the names of a pattern, but for those of a wider one.
+    /// Removes the owner of a pattern. Its names then belong to the owner of a wider pattern, if there is one.
     pub(crate) fn clear(&mut self, gateway: &str, names: &HostPattern) {
         let Some(mut of) = self.gateways.get(gateway).cloned() else {
             return;
@@ -70,7 +70,7 @@ impl Owners {
         self.len
     }
 
-    /// Gateway, pattern and namespace of each, in no order.
+    /// Gateway, pattern and owner of each entry, in no particular order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&Arc<str>, HostPattern, &Arc<Account>)> {
         self.gateways.iter().flat_map(|(gateway, of)| {
             let owned = of.iter();
@@ -79,7 +79,7 @@ impl Owners {
     }
 }
 
-/// Which routes of one of the Gateway's own listeners may serve a hostname.
+/// Decides which routes of one of the Gateway's own listeners may serve a hostname.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct HostnameGuard<'a>(Option<Namespaces<'a>>);
 
@@ -90,20 +90,20 @@ struct Namespaces<'a> {
 }
 
 impl<'a> HostnameGuard<'a> {
-    /// Every route may: nobody owns the hostname, or the listener is its owner's.
+    /// Admits every route, because nobody owns the hostname, or because the listener belongs to the owner.
     pub(crate) const OPEN: Self = Self(None);
 
-    /// The routes of the hostname's owner and of the Gateway's namespace may.
+    /// Admits the routes of the hostname's owner and those of the Gateway's namespace.
     pub(crate) fn new(owner: &'a Arc<Account>, gateway: &'a str) -> Self {
         Self(Some(Namespaces { owner, gateway }))
     }
 
-    /// Whose the hostname is, if that is not who has the listener.
+    /// The owner of the hostname, if the listener does not belong to that namespace.
     pub(crate) fn owner(self) -> Option<&'a Arc<Account>> {
         self.0.map(|of| of.owner)
     }
 
-    /// Whether routes of a namespace may.
+    /// Whether routes of a namespace may serve the hostname.
     pub(crate) fn admits(self, tenant: &str) -> bool {
         self.0
             .is_none_or(|of| *tenant == **of.owner.tenant() || tenant == of.gateway)

@@ -1,9 +1,10 @@
-//! Owns values by hostname pattern, and the lookup that specificity asks for. Clones share structure.
+//! Owns a persistent map by hostname pattern, which finds the patterns that match a name in order of specificity.
+//! Clones share structure.
 
 use rpds::HashTrieMapSync;
 use vestibule_model::hostname::{HostPattern, Hostname};
 
-/// Values by hostname pattern, with the lookup that specificity asks for.
+/// Values by hostname pattern.
 #[derive(Clone)]
 pub(crate) struct PatternMap<V> {
     exact: HashTrieMapSync<Hostname, V>,
@@ -71,7 +72,7 @@ impl<V: Clone> PatternMap<V> {
             .chain(self.any.as_ref())
     }
 
-    /// As [`Self::matching`]; without a name, the value of [`HostPattern::Any`] alone.
+    /// The same as [`Self::matching`]. Without a name, it is only the value of [`HostPattern::Any`].
     pub(crate) fn matching_or_any<'a>(
         &'a self,
         name: Option<&'a Hostname>,
@@ -80,7 +81,7 @@ impl<V: Clone> PatternMap<V> {
         named.chain(self.any.as_ref().filter(|_| name.is_none()))
     }
 
-    /// Every pattern with its value, in no order.
+    /// Every pattern with its value, in no particular order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (HostPattern, &V)> {
         let exact = self.exact.iter();
         let wildcard = self.wildcard.iter();

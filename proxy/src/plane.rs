@@ -1,4 +1,4 @@
-//! Owns what all connections of a proxy share: the configuration in force, counters and limits.
+//! Owns the state that all connections of a proxy share: the configuration in force, counters and limits.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -27,48 +27,49 @@ use crate::table::Snapshot;
 use crate::udp_places::{Displaced, DropReason, Permit, SessionSource};
 use crate::weight::scale;
 
-/// Accepting fails many times a second while descriptors are short; it is logged this often.
+/// How often a failed accept is logged. While file descriptors are short, accepting fails many times a second.
 const WARN_EVERY: Duration = Duration::from_secs(1);
-/// While this proxy is short of something, this part of the places of hellos and of UDP sessions can be had.
+/// While this proxy is overloaded, only one of this many parts of the places for hellos and UDP sessions is available.
 const SCARCE_HELLOS: usize = 8;
 
-/// What all workers share.
+/// The state that all workers share.
 #[derive(Debug)]
 pub struct DataPlane {
-    /// The configuration in force; loaded once per connection.
+    /// The configuration in force. A connection loads it once.
     pub snapshot: Arc<ArcSwap<Snapshot>>,
-    /// Where connections are counted.
+    /// The metrics.
     pub metrics: Arc<Metrics>,
-    /// What is allowed.
+    /// The limits of this process.
     pub limits: ProxyLimits,
-    /// What no connection to a backend may lead to.
+    /// Sockets to which no connection to a backend may lead.
     pub(crate) own_sockets: OwnSockets,
-    /// What no session may come from or lead to.
+    /// Sockets from which no UDP session may come, and to which none may lead.
     pub(crate) own_datagram_sockets: OwnSockets,
     active: AtomicUsize,
     hellos: places::Places,
     rates: SourceRates,
     udp_sessions: places::Places<SessionSource>,
-    /// Apart from that of connections: anybody can write any source into a datagram.
+    /// Rates of UDP sources. They are separate from those of connections, because anybody can forge the source of a
+    /// datagram.
     udp_rates: SourceRates,
     overload: Overload,
-    /// This proxy is about to end.
+    /// Whether this proxy is about to end.
     leaving: AtomicBool,
     /// Cancelled when this proxy stops accepting.
     closing: CancellationToken,
-    /// Whether that is cancelled, for connections, which ask each time that they are polled: the token would cost them
-    /// two locks that all workers share.
+    /// The same as a flag, for connections. They ask each time that they are polled, and the token would cost them two
+    /// locks that all workers share.
     is_closing: AtomicBool,
-    /// This proxy closes connections without a request, too.
+    /// Whether this proxy also closes connections without a request.
     is_closing_idle: AtomicBool,
-    /// Told when something has changed that connections ask for each time that they are polled.
+    /// Notified when something changes for which connections ask each time that they are polled.
     changes: watch::Sender<()>,
-    /// Told when the last connection ends.
+    /// Notified when the last connection ends.
     idle: Notify,
     accept_errors: Seldom,
 }
 
-/// Says when to log again what may happen all the time.
+/// Bounds how often something that may happen all the time is logged.
 #[derive(Debug, Default)]
 struct Seldom(Mutex<Option<Instant>>);
 
@@ -84,7 +85,7 @@ impl Seldom {
 }
 
 impl DataPlane {
-    /// The shared part of a data plane without workers.
+    /// The shared state of a data plane that has no workers yet.
     #[must_use]
     pub fn new(
         snapshot: Arc<ArcSwap<Snapshot>>,
@@ -119,7 +120,7 @@ impl DataPlane {
         self.active.load(Ordering::Acquire)
     }
 
-    /// Goes on as before, and has clients that can be told go elsewhere with their next request.
+    /// Serves as before, but tells clients, where the protocol allows that, to send their next request elsewhere.
     pub fn begin_leaving(&self) {
         self.leaving.store(true, Ordering::Release);
     }
@@ -140,15 +141,14 @@ impl DataPlane {
         &self.closing
     }
 
-    /// Whether this proxy has stopped accepting: who can tell its client to go elsewhere does.
+    /// Whether this proxy has stopped accepting. Then connections tell their clients to go elsewhere, if they can.
     #[must_use]
     pub fn is_closing(&self) -> bool {
         self.is_closing.load(Ordering::Acquire)
     }
 
-    /// Has HTTP/1.1 connections end that have no request under way. A client may have sent one at this very
-    /// moment, which then gets no answer: for use only when the client had time to hear from
-    /// [`Self::begin_leaving`].
+    /// Ends HTTP/1.1 connections that have no request under way. A client may have sent one at this very moment, which
+    /// then gets no response. So call this only when clients had time to learn of [`Self::begin_leaving`].
     pub fn close_idle(&self) {
         self.is_closing_idle.store(true, Ordering::Release);
         self.rouse();
@@ -159,12 +159,12 @@ impl DataPlane {
         self.is_closing_idle.load(Ordering::Acquire)
     }
 
-    /// Has all connections polled again.
+    /// Lets all connections be polled again.
     pub(crate) fn rouse(&self) {
         self.changes.send_replace(());
     }
 
-    /// Told by [`Self::rouse`].
+    /// A receiver that [`Self::rouse`] notifies.
     pub(crate) fn changes(&self) -> watch::Receiver<()> {
         self.changes.subscribe()
     }
@@ -180,7 +180,7 @@ impl DataPlane {
         }
     }
 
-    /// Whether it is time to say again that accepting fails.
+    /// Whether it is time to log again that accepting fails.
     pub(crate) fn may_warn(&self, now: Instant) -> bool {
         self.accept_errors.is_due(now)
     }
@@ -195,7 +195,7 @@ impl DataPlane {
         }
     }
 
-    /// Notes that an endpoint of a backend failed. `reason` is one of a fixed set of words.
+    /// Records that an endpoint of a backend failed. `reason` is one of a fixed set of words.
     pub(crate) fn endpoint_failed(
         &self,
         backend: &Backend,
@@ -210,7 +210,7 @@ impl DataPlane {
         }
     }
 
-    /// Notes that an endpoint of a backend did what it was asked for.
+    /// Records that an endpoint of a backend succeeded.
     pub(crate) fn endpoint_succeeded(&self, backend: &Backend, endpoint: SocketAddr) {
         if backend.succeeded(endpoint) {
             self.metrics.endpoints_taken_back.inc();
@@ -218,13 +218,13 @@ impl DataPlane {
         }
     }
 
-    /// Random bits for the choice of a backend: fast, and nothing that must not be foreseen.
+    /// Random bits for the choice of a backend. They are fast to make, and can be predicted.
     #[expect(clippy::unused_self, reason = "tests may come to want a seed here")]
     pub(crate) fn random(&self) -> u64 {
         fastrand::u64(..)
     }
 
-    /// The limits on a listener: its Gateway's, and the release's.
+    /// The limits of a listener: those of its Gateway and, where it sets none, those of the release.
     pub(crate) fn bounds(&self, listener: &Listener) -> Bounds {
         match listener.overrides() {
             Some(overrides) => self.limits.bounds.with(overrides),
@@ -232,12 +232,12 @@ impl DataPlane {
         }
     }
 
-    /// The age at which one connection is to end, if these limits know any.
+    /// The age at which a connection ends, if these limits have one.
     pub(crate) fn age(&self, bounds: &Bounds) -> Option<Duration> {
         bounds.connection_age.map(|age| spread(age, self.random()))
     }
 
-    /// How long a tunnel may live that begins now.
+    /// The time limits of a tunnel that begins now.
     pub(crate) fn lifetime(&self, bounds: &Bounds) -> Lifetime {
         Lifetime {
             idle: bounds.tunnel_idle.map(in_ticks),
@@ -245,13 +245,13 @@ impl DataPlane {
         }
     }
 
-    /// The tick at which a connection that begins now has to be gone, if it may reach this age.
+    /// The tick at which a connection that begins now must have ended, if `age` is its maximum age.
     pub(crate) fn end_of(&self, age: Duration) -> u32 {
         let all = age.saturating_add(self.limits.age_grace);
         ticks().saturating_add(in_ticks(all))
     }
 
-    /// The connections that tenants share.
+    /// The number of connections that tenants share, and how they share them.
     pub(crate) fn quota_limits(&self) -> QuotaLimits {
         QuotaLimits {
             all: self.limits.max_connections,
@@ -260,12 +260,12 @@ impl DataPlane {
         }
     }
 
-    /// How short this proxy is of memory, open files and connections.
+    /// The overload level.
     pub(crate) fn overload(&self) -> &Overload {
         &self.overload
     }
 
-    /// Whether a line is to be logged of a connection or request of this tenant; none: of nobody's.
+    /// Whether to log a line about a connection or request of this tenant. `None` is for one that belongs to no tenant.
     pub(crate) fn logs(&self, account: Option<&Account>) -> bool {
         let limits = &self.limits;
         let percent = limits.access_log_percent;
@@ -274,8 +274,7 @@ impl DataPlane {
         sampled && counts.may_log(limits.access_log_lines_per_second, rate::now())
     }
 
-    /// A place among the connections of which it is not known which tenant they are for, or that have not finished
-    /// their handshake.
+    /// A place among the connections whose tenant is not known yet, or that have not finished their handshake.
     pub(crate) fn permit(self: &Arc<Self>, peer: IpAddr) -> Result<HelloPermit, CloseReason> {
         let source = Source::of_client(peer);
         self.may_come(source)?;
@@ -283,7 +282,7 @@ impl DataPlane {
         Ok(self.hello_permit(taken.ok_or(CloseReason::Limit)?))
     }
 
-    /// The same for a connection of a balancer, of which it is not known yet whom it is from.
+    /// The same for a connection of a load balancer whose client is not known yet.
     pub(crate) fn unnamed_permit(self: &Arc<Self>) -> Result<HelloPermit, CloseReason> {
         let taken = self.hellos.take_unnamed(self.hello_parts());
         Ok(self.hello_permit(taken.ok_or(CloseReason::Limit)?))
@@ -296,14 +295,14 @@ impl DataPlane {
         }
     }
 
-    /// Whether one more connection of a source may come in this second.
+    /// Checks whether a source may open one more connection in this second.
     fn may_come(&self, source: Source) -> Result<(), CloseReason> {
         let per_second = self.limits.source_connections_per_second;
         let may = self.rates.take(source, per_second, rate::now());
         may.then_some(()).ok_or(CloseReason::SourceRate)
     }
 
-    /// Whether one more UDP session of a source may begin in this second.
+    /// Checks whether a source may begin one more UDP session in this second.
     pub(crate) fn may_begin_session(&self, source: SessionSource) -> Result<(), DropReason> {
         let per_second = self.limits.udp.source_sessions_per_second;
         let may = self.udp_rates.take(source, per_second, rate::now());
@@ -329,22 +328,23 @@ impl DataPlane {
         Ok(Permit::new(place, guard))
     }
 
-    /// Which sessions may give way to a new one of a source that was refused: only those whose place it then gets.
+    /// Which UDP sessions may be ended in favour of a new session of a source that was refused. Only those count whose
+    /// place the new session can then get.
     pub(crate) fn displacement(&self, source: SessionSource) -> Option<Displaced> {
         if self.hello_parts() > 1 {
-            // There are to be fewer sessions, and not others.
+            // Under overload there should be fewer sessions, so none is replaced by another one.
             return None;
         }
         let (held, free) = self.udp_sessions.held_and_free(source);
         if held == 0 {
             Some(Displaced::Anybodys)
         } else {
-            // With one of its own given back, it would get that one again.
+            // If the source gives back a place of its own, it can get that place again.
             (held <= free + 1).then_some(Displaced::Own)
         }
     }
 
-    /// One of how many parts of the places of hellos and of UDP sessions may be in use.
+    /// Into how many parts the places for hellos and UDP sessions are divided, of which one may be in use.
     fn hello_parts(&self) -> usize {
         let scarce = self.overload.step() >= OverloadLevel::Shares;
         if scarce { SCARCE_HELLOS } else { 1 }
@@ -358,8 +358,10 @@ pub(crate) struct HelloPermit {
 }
 
 impl HelloPermit {
-    /// Has it count for `address` from here on, if it is not known yet for whom it counts. Fails if that has all that it
-    /// may have.
+    /// Counts the place for the source `address` from here on, if no source is known yet.
+    ///
+    /// # Errors
+    /// If the source has as many connections as it may have.
     pub(crate) fn name(&mut self, address: IpAddr) -> Result<(), CloseReason> {
         if self.place.is_named() {
             return Ok(());

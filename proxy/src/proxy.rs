@@ -1,5 +1,5 @@
-//! Owns the assembly of a proxy: workers, configuration source and admin endpoint behind one handle,
-//! for the binary and for `vestibule run` alike.
+//! Owns the assembly of a proxy: workers, configuration source and admin endpoint behind one handle. The binary and
+//! `vestibule run` both use it.
 
 use std::fs::File;
 use std::future::Future;
@@ -32,21 +32,21 @@ pub type Connector =
 /// Where the configuration comes from.
 #[derive(Clone)]
 pub enum ConfigSource {
-    /// From operators. `connector` may lead over TCP, TLS or a pipe in memory.
+    /// From operators. `connector` may use TCP, TLS or a pipe in memory.
     Stream {
-        /// Identity, addresses and waits.
+        /// Identity, addresses and times to wait.
         client: client::Config,
         /// How to reach an address.
         connector: Connector,
     },
     /// From operators over TLS, with a token.
     Tls {
-        /// Identity, addresses and waits.
+        /// Identity, addresses and times to wait.
         client: client::Config,
-        /// Whom to trust, and what to show.
+        /// The CA to trust, and the token to show.
         tls: Arc<client::Tls>,
     },
-    /// From a recording, once at the start: length-delimited batches.
+    /// From a recording of length-delimited batches, once at the start.
     File(PathBuf),
     /// From nowhere: the caller applies batches with [`Proxy::apply`].
     Caller,
@@ -71,16 +71,16 @@ pub fn tcp_connector() -> Connector {
     Arc::new(|address| Box::pin(async move { client::Tcp.connect(&address).await }))
 }
 
-/// What a proxy is started with.
+/// The settings of a proxy.
 #[derive(Debug, Clone)]
 pub struct ProxyConfig {
     /// Worker threads, at least one.
     pub workers: usize,
-    /// Where the admin endpoint listens; port 0 takes a free one.
+    /// The address of the admin endpoint. Port 0 takes a free one.
     pub admin: Option<SocketAddr>,
-    /// Where health, readiness and metrics are served to the cluster; port 0 takes a free one.
+    /// The address where health, readiness and metrics are served to the cluster. Port 0 takes a free one.
     pub health: Option<SocketAddr>,
-    /// Routes that the admin endpoint serves beside its own; their paths must be others.
+    /// Further routes of the admin endpoint. Their paths must differ from its own.
     pub admin_routes: axum::Router,
     /// Deadlines, sizes, counts, and whether connections are logged.
     pub limits: ProxyLimits,
@@ -103,7 +103,7 @@ impl ProxyConfig {
     }
 }
 
-/// A running proxy. Dropping it ends it at once; [`Proxy::drain`] gives connections time.
+/// A running proxy. Its `Drop` ends it at once, while [`Proxy::drain`] gives connections time.
 pub struct Proxy {
     control: Control,
     held: Held,
@@ -122,7 +122,7 @@ impl Tasks {
         self.0.push(tokio::spawn(task));
     }
 
-    /// Serves `router` and returns where.
+    /// Serves `router`, and returns the address.
     fn serve(
         &mut self,
         flag: &'static str,
@@ -189,7 +189,7 @@ impl Proxy {
         match config.source {
             ConfigSource::Caller => {}
             ConfigSource::File(path) => {
-                // Off the runtime's threads: reading and applying may take a second.
+                // This runs outside of the async threads, because reading and applying may take a second.
                 let mut control = control.clone();
                 let read = tokio::task::spawn_blocking(move || {
                     let held = replay(&path, &mut control);
@@ -216,7 +216,7 @@ impl Proxy {
         self.tasks.spawn(watch_stream(state, self.control.clone()));
     }
 
-    /// Applies a batch of a [`ConfigSource::Caller`] or on top of a file.
+    /// Applies a batch. It is for [`ConfigSource::Caller`], or adds to the configuration of a file.
     pub fn apply(&mut self, batch: &vestibule_stream::Batch) -> vestibule_stream::proto::Ack {
         let ack = self.held.offer(batch, &mut self.control);
         log_rejects(&ack.rejects);
@@ -239,19 +239,19 @@ impl Proxy {
         self.admin
     }
 
-    /// Where health, readiness and metrics are served to the cluster.
+    /// The address where health, readiness and metrics are served to the cluster.
     #[must_use]
     pub fn health(&self) -> Option<SocketAddr> {
         self.health
     }
 
-    /// The address that `bind` is bound to; none if no listener is on it.
+    /// The local address of `bind`; `None` if no listener is on it.
     #[must_use]
     pub fn bound(&self, bind: &BindKey) -> Option<SocketAddr> {
         self.control.bound(bind)
     }
 
-    /// Whether a configuration is in force and the proxy does not end.
+    /// Whether a configuration is in force and the proxy is not about to end.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.control.is_ready()
@@ -281,23 +281,24 @@ impl Proxy {
         self.control.counts()
     }
 
-    /// What is in force, as the admin endpoint shows it.
+    /// The configuration in force, as the admin endpoint shows it.
     #[must_use]
     pub fn dump(&self) -> StateDump {
         self.control.dump()
     }
 
-    /// Becomes unready at once, and goes on serving, following the configuration and accepting for
-    /// `delay`, until whoever sends connections here knows. Then as [`Self::drain`].
+    /// Becomes unready at once, but continues to accept, to serve and to follow the configuration for `delay`. In this
+    /// time, load balancers learn that they must not send connections here. After that, it does the same as
+    /// [`Self::drain`].
     pub async fn shut_down(self, delay: Duration, deadline: Duration) -> usize {
         self.control.leave();
         tokio::time::sleep(delay).await;
         self.drain(deadline).await
     }
 
-    /// Becomes unready and stops accepting, gives connections until `deadline` to end, then cuts what
-    /// is left: in order at first, and for good 2 s later. Returns how many those were. The endpoints
-    /// serve until the end, and say that the proxy is not ready.
+    /// Becomes unready, stops accepting, and gives connections until `deadline` to end. Then it cuts those that are
+    /// left: in order at first, and for good 2 s later. Returns how many these were. The endpoints serve until the end,
+    /// and report that the proxy is not ready.
     pub async fn drain(self, deadline: Duration) -> usize {
         self.control.drain(deadline).await
     }
@@ -311,7 +312,7 @@ fn replay(path: &Path, control: &mut Control) -> Result<Held, String> {
     for batch in recording::Reader::new(BufReader::new(file)) {
         let ack = held.offer(&batch.map_err(|error| error.to_string())?, control);
         if let Some(refusal) = ack.refusal {
-            // A batch may well be refused because an earlier one is not wholly in force.
+            // A batch may be refused because an earlier one is not completely in force.
             return Err(format!("{}: {}{rejected}", refusal.reason, refusal.message));
         }
         log_rejects(&ack.rejects);
@@ -326,7 +327,7 @@ fn replay(path: &Path, control: &mut Control) -> Result<Held, String> {
     Ok(held)
 }
 
-/// The first ones; the metrics count all. For a stream, its client does the same.
+/// Logs the first rejects. The metrics count all of them. For a stream, its client does the same.
 fn log_rejects(rejects: &[Reject]) {
     for reject in rejects.iter().take(10) {
         let key = reject.key.clone().unwrap_or_default();
@@ -354,7 +355,7 @@ impl Connect for Shared {
     }
 }
 
-/// Keeps the metrics about the stream up to date.
+/// Keeps the metrics about the stream up to date, until the stream ends.
 async fn watch_stream(mut state: watch::Receiver<client::ClientState>, control: Control) {
     let mut seen = std::collections::BTreeMap::new();
     loop {

@@ -1,58 +1,59 @@
-//! Owns the reading of a PROXY header (versions 1 and 2 of the PROXY protocol): bounded, incremental, without I/O.
+//! Owns the reader of PROXY headers (versions 1 and 2 of the PROXY protocol). It is bounded and incremental, and does
+//! no I/O.
 //!
-//! The crate `ppp` reads the same and is the oracle of the tests. It is not used here because it does not tell bytes
-//! that may still become a header from those that never will, which decides where a header is optional; it takes v2
-//! headers of 64 KiB; and it keeps the whole header for fields that nobody here asks for.
+//! The crate `ppp` reads the same headers, and the tests compare with it. It is not used here for three reasons. It
+//! cannot tell bytes that may still become a header from bytes that never will, which is needed where a header is
+//! optional. It accepts v2 headers of 64 KiB. And it keeps the whole header for fields that are not used here.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// What version 1 begins with.
+/// The first bytes of version 1.
 const V1: &[u8] = b"PROXY ";
-/// What version 2 begins with.
+/// The first bytes of version 2.
 const V2: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
-/// Behind that: version and command, family, length.
+/// Bytes after those in version 2: version and command, family, length.
 const V2_FIXED: usize = 4;
-/// Longest header of version 1, with the end of its line: what the specification says.
+/// Longest header of version 1 by its specification, with the end of the line.
 pub const MAX_V1: usize = 107;
-/// Longest header of version 2. Addresses take at most 232 bytes, so this leaves room for what senders add behind them
-/// (names, a client's certificate), and is still far less than the ClientHello that is waited for as well.
+/// Longest header of version 2. Addresses take at most 232 bytes, so there is room for what senders add after them
+/// (names, a client's certificate). It is still far less than the ClientHello for which the proxy waits as well.
 pub const MAX_V2: usize = 4096;
 
-/// A header that has come whole.
+/// A complete header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// 1 or 2.
     pub version: u8,
-    /// Whom the connection is from.
+    /// The source of the connection.
     pub source: Source,
-    /// Bytes of the header; what comes behind them is the client's.
+    /// Length of the header in bytes. Everything after it comes from the client.
     pub length: usize,
 }
 
-/// Whom a connection is from.
+/// The source of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// This client.
+    /// The client with this address.
     Client(SocketAddr),
-    /// Whoever opened it: a check of the sender's own (`LOCAL`), or a client of which the sender does not know the
-    /// address, or knows none that a TCP connection can have.
+    /// The peer itself. It is a health check by the sender (`LOCAL`), or the sender does not know the client's address,
+    /// or the address is not one that a TCP connection can have.
     Peer,
 }
 
-/// Where the reading of the first bytes of a connection stands.
+/// The state of the reader after some bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// It may be a header: more bytes are needed.
+    /// It may be a header, and more bytes are needed.
     NeedMore,
-    /// It is none.
+    /// It is not a header.
     Absent,
-    /// It is one.
+    /// It is a header.
     Header(Header),
-    /// It begins like one, and cannot be read, or is longer than the limits.
+    /// It begins like a header, but cannot be read or is too long.
     Malformed,
 }
 
-/// Reads what a connection begins with.
+/// Reads the first bytes of a connection.
 #[must_use]
 pub fn read(bytes: &[u8]) -> Progress {
     if bytes.starts_with(V1) {
@@ -85,11 +86,11 @@ fn read_v1(bytes: &[u8]) -> Progress {
     })
 }
 
-/// Reads the line behind `PROXY `.
+/// Reads the line after `PROXY `.
 fn source_v1(line: &[u8]) -> Option<Source> {
     let mut words = line.split(|byte| *byte == b' ');
     let family = words.next()?;
-    // Whatever else the line says does not count.
+    // The rest of such a line has no meaning.
     if family == b"UNKNOWN" {
         return Some(Source::Peer);
     }
@@ -112,7 +113,7 @@ fn source_v1(line: &[u8]) -> Option<Source> {
     words.next().is_none().then(|| client(address, port))
 }
 
-/// A decimal number without leading zeros.
+/// Reads a port: a decimal number without leading zeros.
 fn port_v1(text: &str) -> Option<u16> {
     let digits = text.bytes().all(|byte| byte.is_ascii_digit());
     (digits && (text == "0" || !text.starts_with('0')))
@@ -142,10 +143,10 @@ fn read_v2(bytes: &[u8]) -> Progress {
     })
 }
 
-/// Reads what is behind the length. Fields behind the addresses do not count.
+/// Reads the part after the length. Fields after the addresses are ignored.
 fn source_v2(command: u8, family: u8, body: &[u8]) -> Option<Source> {
     match (command, family) {
-        // Version 2, command PROXY: TCP over IPv4 and IPv6, source and destination, then their ports.
+        // Version 2, command PROXY, TCP over IPv4 and IPv6: the addresses of source and destination, then their ports.
         (0x21, 0x11) => {
             let (source, rest) = body.split_first_chunk::<4>()?;
             let (_, rest) = rest.split_first_chunk::<4>()?;
@@ -156,13 +157,13 @@ fn source_v2(command: u8, family: u8, body: &[u8]) -> Option<Source> {
             let (_, rest) = rest.split_first_chunk::<16>()?;
             Some(client(Ipv6Addr::from(*source).into(), ports(rest)?))
         }
-        // Command LOCAL, whose rest is to be ignored; and what is unspecified, datagrams and UNIX sockets.
+        // Command LOCAL, after which everything is ignored; and unspecified families, datagrams and UNIX sockets.
         (0x20, _) | (0x21, 0x00 | 0x12 | 0x22 | 0x31 | 0x32) => Some(Source::Peer),
         _ => None,
     }
 }
 
-/// The source's port, of the two that have to be there.
+/// The port of the source. Both ports have to be there.
 fn ports(bytes: &[u8]) -> Option<u16> {
     let ([high, low, _, _], _) = bytes.split_first_chunk()?;
     Some(u16::from_be_bytes([*high, *low]))

@@ -1,9 +1,9 @@
-//! Owns how many connections and UDP sessions each tenant may have: a part of all places is kept for the tenants, in equal
-//! shares, and the rest is lent to whoever comes. Connections and sessions have places of their own.
+//! Owns the quota of connections and UDP sessions for each tenant. A part of all places is reserved for the tenants, in
+//! equal shares. The rest is lent to any tenant that asks. Connections and sessions have separate places.
 //!
-//! A tenant that holds less than its share always gets a place, whatever the others do: what is lent never reaches
-//! into what is kept. Who holds its whole share gets more as long as there is something to lend. Nothing that was lent
-//! is called back; it is not lent again once its connection ends.
+//! A tenant that holds less than its share always gets a place, whatever the others do, because lent places are never
+//! taken from the reserved part. A tenant that holds its whole share gets more as long as there are places to lend. A
+//! place that was lent is not called back. If there are too many, it is not lent again after its connection has ended.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -19,23 +19,23 @@ use prometheus_client::metrics::gauge::ConstGauge;
 
 use crate::rate::Bucket;
 
-/// Tenants that have series of their own: those that hold or were refused most. The others share one with an empty
-/// label.
+/// Most tenants with series of their own: those that hold most, or were refused most. The others share one series with
+/// an empty label.
 const MAX_SERIES: usize = 1000;
 
-/// How many places there are, and how much of them is kept.
+/// How many places there are, and how many of them are reserved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct QuotaLimits {
-    /// All of them.
+    /// Number of all places.
     pub(crate) all: usize,
-    /// Percent of them that is kept for the tenants.
+    /// Percentage of them that is reserved for the tenants.
     pub(crate) guaranteed_percent: u8,
-    /// This proxy is short of something: no tenant gets more than an equal part of what is in use.
+    /// Whether the proxy is overloaded. Then no tenant gets more than an equal part of what is in use.
     pub(crate) scarce: bool,
 }
 
 impl QuotaLimits {
-    /// What each of so many tenants can always have.
+    /// How many places each of `tenants` tenants can always have.
     fn share(self, tenants: usize) -> usize {
         let percent = usize::from(self.guaranteed_percent.min(100));
         let kept = self.all / 100 * percent + self.all % 100 * percent / 100;
@@ -43,7 +43,7 @@ impl QuotaLimits {
     }
 }
 
-/// The accounts of all tenants that something in force belongs to, or a connection. Clones share them.
+/// The accounts of all tenants with configuration in force or with a connection. Clones share them.
 #[derive(Clone, Default)]
 pub struct Accounts {
     all: Arc<Mutex<All>>,
@@ -60,7 +60,7 @@ struct All {
 /// The places of one kind.
 #[derive(Default)]
 struct Pool {
-    /// That `lent` was counted with.
+    /// The share with which `lent` was counted.
     share: usize,
     /// Places that tenants hold beyond their share.
     lent: usize,
@@ -83,7 +83,7 @@ struct Tenant {
     sessions: Taken,
 }
 
-/// The places of one kind that a tenant has.
+/// The places of one kind that a tenant holds.
 #[derive(Clone, Copy, Default)]
 struct Taken {
     held: usize,
@@ -106,17 +106,17 @@ impl Tenant {
     }
 }
 
-/// What else is counted of a tenant.
+/// Further counters of a tenant.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     refused_handshakes: AtomicU64,
-    /// Lines of the access log.
+    /// Rate of lines in the access log.
     lines: Bucket,
     dropped_lines: AtomicU64,
 }
 
 impl Counts {
-    /// A handshake was given up because too many waited.
+    /// Counts a handshake that was dropped because too many waited.
     pub(crate) fn refused_handshake(&self) {
         self.refused_handshakes.fetch_add(1, Ordering::Relaxed);
     }
@@ -125,7 +125,8 @@ impl Counts {
         self.refused_handshakes.load(Ordering::Relaxed)
     }
 
-    /// Whether one more line of the access log may be written, of so many per second. `now`: see [`crate::rate::now`].
+    /// Whether one more line of the access log may be written, with at most `per_second` in a second. `now` is
+    /// [`crate::rate::now`].
     pub(crate) fn may_log(&self, per_second: u32, now: u64) -> bool {
         let may = self.lines.take(per_second, now);
         if !may {
@@ -146,7 +147,7 @@ impl fmt::Debug for Accounts {
     }
 }
 
-/// The account of one tenant. It counts as a tenant as long as something has it.
+/// The account of one tenant. The tenant counts as long as something holds the account.
 #[derive(Debug)]
 pub(crate) struct Account {
     tenant: Arc<str>,
@@ -175,7 +176,7 @@ impl Accounts {
             all: self.clone(),
         });
         if let Some(known) = known {
-            // Its last account is just being dropped.
+            // The former account is just being dropped by another thread.
             known.account = Arc::downgrade(&account);
         } else {
             let new = Tenant {
@@ -188,12 +189,12 @@ impl Accounts {
         account
     }
 
-    /// What is counted of those who are no tenant's.
+    /// Counters for connections that belong to no tenant.
     pub(crate) fn nobody(&self) -> &Counts {
         &self.nobody
     }
 
-    /// Places of connections that are in use.
+    /// Number of places of connections that are in use.
     pub(crate) fn held(&self) -> usize {
         self.all.lock().connections.held
     }
@@ -232,7 +233,7 @@ impl Account {
 impl Drop for Account {
     fn drop(&mut self) {
         let mut all = self.all.all.lock();
-        // It may have been made anew.
+        // Meanwhile another thread may have made a new account for this tenant.
         let gone = |tenant: &Tenant| tenant.account.strong_count() == 0;
         if all.tenants.get(&self.tenant).is_some_and(gone) {
             all.tenants.remove(&self.tenant);
@@ -241,12 +242,12 @@ impl Drop for Account {
 }
 
 impl QuotaGuard {
-    /// Whose it is.
+    /// The account to which the place belongs.
     pub(crate) fn account(&self) -> &Arc<Account> {
         &self.account
     }
 
-    /// Whether it is a place of this account.
+    /// Whether the place belongs to this account.
     pub(crate) fn is_of(&self, account: &Arc<Account>) -> bool {
         Arc::ptr_eq(&self.account, account)
     }
@@ -310,7 +311,7 @@ impl All {
 
 type ValueOf<T> = fn(&Sample) -> T;
 
-/// What the metrics say of a tenant.
+/// The values of a tenant for the metrics.
 struct Sample {
     tenant: Arc<str>,
     connections: Taken,
@@ -341,7 +342,8 @@ impl Sample {
         self.connections.held + self.sessions.held
     }
 
-    /// How much of what was asked was refused: who has most gets a series first.
+    /// How many of its connections, sessions, handshakes and log lines were refused or dropped. Tenants with most of
+    /// them get a series first.
     fn wrongs(&self) -> u64 {
         let handshakes = self.refused_handshakes;
         self.connections.refused + self.sessions.refused + handshakes + self.dropped_lines
@@ -349,10 +351,11 @@ impl Sample {
 }
 
 impl Accounts {
-    /// The shares of each tenant in connections and sessions, and what each has.
+    /// The share of each tenant in connections and sessions, and the values of all tenants.
     fn samples(&self) -> ([usize; 2], Vec<Sample>) {
         let all = self.all.lock();
-        // The accounts are let go of after the lock: the last of one takes it.
+        // The accounts are dropped after the lock is released, because dropping the last reference to one takes the
+        // lock.
         let of = all.tenants.iter();
         let of: Vec<_> = of.map(|(name, of)| Sample::of(name, of)).collect();
         let shares = [all.connections.share, all.sessions.share];

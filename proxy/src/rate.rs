@@ -1,35 +1,36 @@
-//! Owns rates: how often something may happen in a second, for a tenant or a source.
+//! Owns rate limits: how often something may happen in a second, for a tenant or a source.
 //!
-//! A bucket holds one second's worth, so who was quiet may do all of it at once. It is one number: the time until which
-//! all that was taken is paid for (the generic cell rate algorithm), so threads share it without a lock.
+//! A bucket holds as much as one second allows, so a source that was quiet may use all of it at once. A bucket is a
+//! single number: the time until which everything that was taken is paid for (the generic cell rate algorithm). So
+//! threads share it without a lock.
 
 use std::hash::{BuildHasher, Hash, RandomState};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-/// What a bucket holds: as much time as it may be ahead.
+/// Size of a bucket: how far its time may be ahead of the clock, in nanoseconds.
 const BURST: u64 = SECOND;
 const SECOND: u64 = 1_000_000_000;
-/// Buckets that sources fall on.
+/// Number of buckets for sources.
 const BUCKETS: usize = 16_384;
 
-/// Nanoseconds of a clock that never goes back.
+/// The time in nanoseconds, by a monotonic clock.
 pub(crate) fn now() -> u64 {
     static ORIGIN: OnceLock<Instant> = OnceLock::new();
     let elapsed = ORIGIN.get_or_init(Instant::now).elapsed();
     u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// A bucket, full at first.
+/// A bucket. It is full at first.
 #[derive(Debug, Default)]
 pub(crate) struct Bucket {
-    /// Nanoseconds of [`now`].
+    /// The time until which everything is paid for, in nanoseconds of [`now`].
     paid_until: AtomicU64,
 }
 
 impl Bucket {
-    /// Takes one of `per_second`, if it is there. 0: there is no bound.
+    /// Takes one of `per_second`, and returns whether there was one. 0 means that there is no limit.
     pub(crate) fn take(&self, per_second: u32, now: u64) -> bool {
         let Some(price) = SECOND.checked_div(per_second.into()) else {
             return true;
@@ -43,8 +44,8 @@ impl Bucket {
     }
 }
 
-/// Buckets of sources, in a table of fixed size, at places that an attacker cannot foresee. Sources that share a place
-/// share its bucket.
+/// The buckets of sources, in a table of fixed size. A secret hash decides which bucket a source has, so an attacker
+/// cannot predict it. Sources with the same bucket share its rate.
 #[derive(Debug)]
 pub(crate) struct SourceRates {
     buckets: Box<[Bucket]>,
@@ -59,7 +60,7 @@ impl SourceRates {
         }
     }
 
-    /// Whether `source` may do one more of `per_second`.
+    /// Takes one of `per_second` for `source`, and returns whether there was one.
     pub(crate) fn take(&self, source: impl Hash, per_second: u32, now: u64) -> bool {
         let hash = self.hash.hash_one(source);
         let place = usize::try_from(hash).unwrap_or(0) % BUCKETS;

@@ -1,10 +1,10 @@
-//! Owns the protection of TLS records after the handshake: seals and opens them where they lie.
+//! Owns the protection of TLS records after the handshake. It encrypts (seals) and decrypts (opens) them in place.
 //!
-//! rustls does the handshake, the key schedule and the key updates, and hands over the traffic keys
-//! (its interface for kernel TLS). Its own record layer copies every record twice and keeps buffers
-//! per connection; this one works in the buffer that the socket reads from or writes to. It covers
-//! what rustls negotiates: the AEAD suites of TLS 1.3 (RFC 8446 section 5.2) and of TLS 1.2
-//! (RFC 5246 section 6.2.3.3, RFC 5288, RFC 7905). The cipher itself is that of aws-lc.
+//! rustls does the handshake, the key schedule and the key updates, and hands over the traffic keys (its interface for
+//! kernel TLS). Its own record layer copies every record twice and keeps buffers for each connection. This one works in
+//! the buffer from which the socket is written, or into which it is read. It covers everything that rustls negotiates:
+//! the AEAD suites of TLS 1.3 (RFC 8446 section 5.2) and of TLS 1.2 (RFC 5246 section 6.2.3.3, RFC 5288, RFC 7905). The
+//! ciphers themselves come from aws-lc.
 
 use std::ops::Range;
 
@@ -15,15 +15,15 @@ use rustls::{ConnectionTrafficSecrets, ProtocolVersion};
 
 /// Bytes of a record header: content type, version, length.
 pub(crate) const HEADER: usize = 5;
-/// Longest plaintext of a record.
+/// Longest plaintext of a record in bytes.
 pub(crate) const MAX_PLAINTEXT: usize = 1 << 14;
-/// Longest protected payload that is read; TLS 1.3 says 256 above the plaintext, TLS 1.2 says 2048.
+/// Longest protected payload that is read. TLS 1.3 allows 256 bytes more than the plaintext, and TLS 1.2 allows 2048.
 pub(crate) const MAX_PROTECTED: usize = MAX_PLAINTEXT + 2048;
-/// Length of the tag of every cipher here.
+/// Length of the authentication tag, which is the same for every cipher here.
 const TAG: usize = 16;
 /// The part of the nonce that a TLS 1.2 record with AES-GCM carries.
 const EXPLICIT_NONCE: usize = 8;
-/// Records under one AES-GCM key (RFC 8446 section 5.5 allows 2^24.5).
+/// Most records that are protected with one AES-GCM key (RFC 8446 section 5.5 allows 2^24.5).
 const GCM_RECORDS: u64 = 1 << 24;
 
 /// Content types of records.
@@ -45,11 +45,11 @@ pub(crate) mod alert {
     pub(crate) const NO_RENEGOTIATION: u8 = 100;
 }
 
-/// The alert that a record calls for.
+/// A record that ends the connection with this alert.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fatal(pub(crate) u8);
 
-/// How a version and a cipher lay out a record.
+/// The layout of a record, which depends on version and cipher.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Form {
     /// Header, ciphertext of (payload, content type), tag. Nonce: IV xor sequence number.
@@ -70,7 +70,7 @@ pub(crate) struct Keys {
 }
 
 impl Keys {
-    /// Keys as rustls hands them over. None for a version or cipher that this module does not know.
+    /// Takes the keys that rustls hands over; `None` for a version or cipher that this module does not know.
     pub(crate) fn new(
         version: ProtocolVersion,
         (sequence, secrets): (u64, ConnectionTrafficSecrets),
@@ -107,7 +107,7 @@ impl Keys {
         })
     }
 
-    /// Has them protect no further record.
+    /// Marks the keys as used up, so that they protect no further record.
     #[cfg(test)]
     pub(crate) fn exhaust(&mut self) {
         self.limit = self.sequence;
@@ -118,7 +118,7 @@ impl Keys {
         HEADER + self.explicit()
     }
 
-    /// Bytes of a record behind its payload.
+    /// Bytes of a record after its payload.
     pub(crate) fn tail(&self) -> usize {
         TAG + usize::from(self.form == Form::Tls13)
     }
@@ -128,14 +128,14 @@ impl Keys {
         self.sequence >= self.limit
     }
 
-    /// Whether keys can be updated; before TLS 1.3 a connection ends with its keys.
+    /// Whether keys can be updated. Before TLS 1.3, a connection ends with its keys.
     pub(crate) fn can_update(&self) -> bool {
         self.form == Form::Tls13
     }
 
-    /// Protects the `length` bytes that lie behind [`Self::head`] in `record`, and writes header
-    /// and tag around them. Returns the length of the record; None if it does not fit (nothing is
-    /// sent then) or the sequence number is used up.
+    /// Protects the `length` bytes after [`Self::head`] in `record`, and writes header and tag around them. Returns the
+    /// length of the record. It is `None` if the record does not fit, or if the sequence number is used up. Then
+    /// nothing may be sent.
     pub(crate) fn seal(&mut self, kind: u8, record: &mut [u8], length: usize) -> Option<usize> {
         let (head, tail) = (self.head(), self.tail());
         let total = head + length + tail;
@@ -161,7 +161,7 @@ impl Keys {
         } else {
             let aad = self.aad12(kind, u16::try_from(length).ok()?);
             let (explicit, plaintext) = plaintext.split_at_mut_checked(self.explicit())?;
-            // Empty where there is none.
+            // This is empty for forms without an explicit nonce.
             explicit.copy_from_slice(nonce.get(NONCE_LEN - explicit.len()..)?);
             let nonce = Nonce::assume_unique_for_key(nonce);
             self.key
@@ -172,7 +172,7 @@ impl Keys {
         Some(total)
     }
 
-    /// Checks what a header alone tells, so that what is not TLS is not waited for.
+    /// Checks the header of a record alone, so that nobody waits for the rest of something that is not TLS.
     pub(crate) fn check(&self, [kind, major, _, high, low]: [u8; HEADER]) -> Result<(), Fatal> {
         let known = match self.form {
             Form::Tls13 => kind == content::DATA,
@@ -188,8 +188,8 @@ impl Keys {
         Ok(())
     }
 
-    /// Opens the payload of a record of which [`Self::check`] thought well, in place: its content type, and where in `payload` its
-    /// content lies.
+    /// Opens the payload of a record in place, after [`Self::check`] has accepted its header. Returns the content type,
+    /// and the range of the content in `payload`.
     pub(crate) fn open(
         &mut self,
         header: [u8; HEADER],
@@ -206,11 +206,11 @@ impl Keys {
             let opened = self.key.open_in_place(nonce, Aad::from(header), payload);
             let inner = opened.map_err(|_| BAD)?;
             self.sequence = next;
-            // With its content type and its padding (RFC 8446 section 5.4).
+            // The inner plaintext includes the content type and padding (RFC 8446 section 5.4).
             if inner.len() > MAX_PLAINTEXT + 1 {
                 return Err(Fatal(alert::RECORD_OVERFLOW));
             }
-            // Zero padding follows the content type.
+            // Padding of zeros follows the content type, so the last byte that is not zero is the content type.
             let last = inner.iter().rposition(|byte| *byte != 0);
             let last = last.ok_or(Fatal(alert::UNEXPECTED_MESSAGE))?;
             let kind = inner.get(last).copied().ok_or(BAD)?;
@@ -224,7 +224,7 @@ impl Keys {
         let aad = self.aad12(outer, u16::try_from(length).map_err(|_| BAD)?);
         let (carried, sealed) = payload.split_at_mut_checked(explicit).ok_or(BAD)?;
         let mut nonce = self.nonce();
-        // Empty where there is none; the peer chooses it freely (RFC 5288 section 3).
+        // This is empty for forms without an explicit nonce. The peer chooses it freely (RFC 5288 section 3).
         nonce
             .get_mut(NONCE_LEN - explicit..)
             .ok_or(BAD)?
@@ -245,7 +245,7 @@ impl Keys {
         }
     }
 
-    /// The IV xor the sequence number: unique per key, as the sequence number never repeats.
+    /// The IV xor the sequence number. It is unique for a key, because the sequence number never repeats.
     fn nonce(&self) -> [u8; NONCE_LEN] {
         let mut nonce = self.iv;
         for (byte, count) in nonce.iter_mut().rev().zip(self.sequence.to_le_bytes()) {

@@ -1,9 +1,9 @@
-//! Owns the copying of a passthrough connection: both directions, half-close, reset, byte counts.
+//! Owns the relay of a passthrough connection: it copies both directions, passes on half-closes and resets, and counts
+//! bytes.
 //!
-//! An idle connection holds no buffer. Bytes are read into one scratch buffer per thread and
-//! written through at once; only what the other side does not take is kept, in a box of its size.
-//! A direction that moves in bulk changes to a kernel pipe (`splice`), and back when it has become
-//! a conversation of small messages.
+//! An idle connection holds no buffer. Bytes are read into one scratch buffer of the thread and written at once. Only
+//! the bytes that the other side does not take are kept, in a box of that size. A direction with a bulk transfer
+//! changes to a kernel pipe (`splice`). It changes back when only small messages follow.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -18,19 +18,19 @@ use crate::close_reason::CloseReason;
 use crate::gate::{Moves, yield_now};
 use crate::splice::{PIPE_TURN, Pipe};
 
-/// Size of the scratch buffer of each thread, and so of one read.
+/// Size of the scratch buffer of each thread, which is also the size of one read.
 const SCRATCH: usize = 64 * 1024;
-/// Bytes that one direction moves before other connections of the thread get their turn.
+/// Bytes that one direction may move before other connections of the thread get their turn.
 pub(crate) const TURN: usize = 256 * 1024;
-/// Bytes that flow in one direction before it changes to a pipe.
+/// Bytes after which a direction changes to a pipe.
 const BULK_AFTER: u32 = 128 * 1024;
-/// Bytes that flow before one that found no pipe asks again. To ask at every burst would cost more than copying.
+/// Bytes after which a direction that got no pipe asks again. Asking for each burst would cost more than copying.
 const ASK_AGAIN_AFTER: u32 = 16 * 1024 * 1024;
-/// In place of such a number: no pipe is asked for any more.
+/// A value in place of such a number. It means that the direction never asks for a pipe again.
 const NO_PIPE: u32 = u32::MAX;
-/// A burst (what is read until the source is empty) below this is small.
+/// A burst with fewer bytes than this is small. A burst is everything that is read until the source is empty.
 const SMALL_BURST: u16 = 8 * 1024;
-/// After so many small bursts in a row a direction is no longer in bulk.
+/// Number of small bursts in a row after which a bulk transfer counts as over.
 const SMALL_BURSTS: u8 = 16;
 
 thread_local! {
@@ -40,22 +40,22 @@ thread_local! {
 /// One of the two peers of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// Who connected to us.
+    /// The peer that connected to this proxy.
     Client,
-    /// Whom we connected to.
+    /// The peer to which this proxy connected.
     Backend,
 }
 
 /// How a relayed connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// Both directions were closed in order; the side that closed its direction first.
+    /// Both directions were closed in order. The value is the side that closed first.
     Closed(Side),
-    /// One side's connection broke (reset, timed out); it was passed on to the other side.
+    /// The connection of one side broke (by a reset or a timeout), and the other side was told by a reset.
     Broken(Side),
 }
 
-/// Bytes that were passed on, per direction.
+/// Number of bytes that were passed on in each direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Moved {
     /// From client to backend.
@@ -75,7 +75,7 @@ impl Rest {
         (!bytes.is_empty()).then_some(Self { bytes, sent: 0 })
     }
 
-    /// Writes on; ready when nothing is left.
+    /// Writes the rest. It is ready when nothing is left.
     pub(crate) fn poll_write(
         &mut self,
         cx: &mut Context<'_>,
@@ -90,7 +90,7 @@ impl Rest {
 
 /// Copies between two sockets until both directions are closed or one breaks.
 ///
-/// The counts are updated as bytes are passed on, so that they hold when the future is dropped.
+/// The counts are updated when bytes are passed on, so they are right even if the future is dropped.
 pub struct Relay<'a> {
     client: &'a mut TcpStream,
     backend: &'a mut TcpStream,
@@ -102,8 +102,8 @@ pub struct Relay<'a> {
 }
 
 impl<'a> Relay<'a> {
-    /// A relay that first sends `replay` (what was read of the client so far) to the backend. Pipes are shared between
-    /// owners: tenants, as whatever tells them apart.
+    /// A relay that first sends `replay` to the backend, which are the bytes that were already read of the client.
+    /// `owner` identifies the tenant, because tenants share pipes fairly.
     pub fn new(
         client: &'a mut TcpStream,
         backend: &'a mut TcpStream,
@@ -132,8 +132,8 @@ impl Moves for Relay<'_> {
     }
 }
 
-/// In four bytes, since every connection has one. What tells owners apart are addresses, of which the last three bits are
-/// none; two owners that come to be one share their pipes.
+/// An owner in four bytes, because every connection has one. Owners are identified by addresses, whose last three bits
+/// are zero. If two owners get the same number, they share their pipes, which does no harm.
 fn narrow(owner: usize) -> u32 {
     u32::try_from(owner >> 3 & 0xffff_ffff).unwrap_or(u32::MAX)
 }
@@ -184,14 +184,13 @@ impl Future for Relay<'_> {
     }
 }
 
-/// Makes the close of a socket a reset, so that its peer does not take a truncated stream for a
-/// whole one.
+/// Prepares a socket so that closing it sends a reset. Then its peer does not take a truncated stream for a whole one.
 pub(crate) fn reset(socket: &TcpStream) {
-    // Fails only where the socket is already beyond it.
+    // This fails only if the socket is already closed or reset.
     let _ = socket.set_zero_linger();
 }
 
-/// Which end of a direction failed. The error itself says nothing more: the peer is gone.
+/// Which end of a direction failed. The error itself is not kept, because it only says that the peer is gone.
 #[derive(Clone, Copy)]
 enum Broken {
     Source,
@@ -201,18 +200,18 @@ enum Broken {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
     Open,
-    /// The source has ended; what is left is to be delivered and the end passed on.
+    /// The source has ended. The rest has to be delivered, and the end passed on.
     Ending,
     Ended,
 }
 
-/// One direction.
+/// One direction of a relay.
 struct Flow {
     rest: Option<Rest>,
     pipe: Option<Pipe>,
-    /// Bytes that are still to flow before it asks for a pipe; [`NO_PIPE`] if it asks for none any more.
+    /// Bytes that are left before it asks for a pipe; [`NO_PIPE`] if it never asks again.
     until_pipe: u32,
-    /// Bytes since the source was last empty, or as many as fit.
+    /// Number of bytes since the source was last empty. It saturates.
     burst: u16,
     small_bursts: u8,
     state: State,
@@ -236,7 +235,8 @@ impl Flow {
         self.state != State::Open
     }
 
-    /// Moves what can be moved; ready when the direction is closed. `last`: the other one is.
+    /// Moves as many bytes as possible. It is ready when the direction is closed. `last` says whether the other
+    /// direction is already closed.
     fn poll(
         &mut self,
         cx: &mut Context<'_>,
@@ -260,8 +260,7 @@ impl Flow {
             }
             if self.state == State::Ending {
                 self.pipe = None;
-                // With the other direction at its end nothing is left to read either, so the close
-                // that follows says the same.
+                // If the other direction has ended as well, the sockets are closed next, which tells the peer the same.
                 if !last {
                     ready!(Pin::new(to).poll_shutdown(cx)).map_err(|_| Broken::Sink)?;
                 }
@@ -302,7 +301,7 @@ impl Flow {
         Poll::Pending
     }
 
-    /// Fills the pipe from the source, with `most` bytes at most.
+    /// Fills the pipe from the source, with at most `most` bytes.
     fn poll_fill(
         &mut self,
         cx: &mut Context<'_>,
@@ -314,7 +313,7 @@ impl Flow {
         };
         match ready!(pipe.poll_fill(cx, from, most)) {
             Ok(count) => Poll::Ready(Ok(count)),
-            // The kernel does not splice this socket: copy, without losing anything.
+            // The kernel cannot splice this socket, so the direction copies from now on. No bytes are lost.
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
                 self.pipe = None;
                 self.until_pipe = NO_PIPE;
@@ -325,7 +324,7 @@ impl Flow {
         }
     }
 
-    /// Reads `most` bytes at most into the scratch buffer and writes on at once; keeps what was not taken.
+    /// Reads at most `most` bytes into the scratch buffer, writes them at once, and keeps those that are not taken.
     fn poll_copy(
         &mut self,
         cx: &mut Context<'_>,
@@ -351,7 +350,7 @@ impl Flow {
         })
     }
 
-    /// The source has nothing now: give the pipe back, and count small bursts.
+    /// Handles a source that is empty now: counts small bursts, and gives the pipe back.
     fn source_is_empty(&mut self) {
         self.pipe = None;
         if self.burst == 0 {

@@ -1,4 +1,4 @@
-//! Owns a client's connection of which something was read already: it is read once more.
+//! Owns a client's connection from which some bytes were already read. These are read again first.
 
 use std::io;
 use std::pin::Pin;
@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-/// A socket of which some bytes were read already.
+/// A socket, preceded by bytes that were already read from it.
 pub(crate) struct Replayed {
     head: Vec<u8>,
     given: usize,

@@ -1,14 +1,14 @@
-//! Owns how many requests of a backend may be made again at a time.
+//! Owns the retry budget of a backend: how many of its requests may be retries at one time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Of so many requests under way at a backend, one may be made again.
+/// Of this many requests under way at a backend, one may be a retry.
 const SHARE: usize = 5;
-/// Or so many in all, where there are few.
+/// This many retries are always allowed, even if there are few requests.
 const AT_LEAST: usize = 10;
 
-/// What all workers know of the requests for one backend whose routes have retries.
+/// The requests to one backend whose routes have retries, counted over all workers.
 #[derive(Debug, Default)]
 pub(crate) struct Budget {
     active: AtomicUsize,
@@ -16,7 +16,7 @@ pub(crate) struct Budget {
 }
 
 impl Budget {
-    /// A request is under way.
+    /// Counts a request that is under way.
     pub(crate) fn enter(self: &Arc<Self>) -> Active {
         self.active.fetch_add(1, Ordering::Relaxed);
         Active(Arc::clone(self))
@@ -33,16 +33,16 @@ impl Budget {
     }
 }
 
-/// A request that counts as under way.
+/// A request counts as under way until this is dropped.
 pub(crate) struct Active(Arc<Budget>);
 
 impl Active {
-    /// Whether it counts at this budget.
+    /// Whether it counts towards this budget.
     pub(crate) fn is_of(&self, budget: &Arc<Budget>) -> bool {
         Arc::ptr_eq(&self.0, budget)
     }
 
-    /// Has the request made again, if that is within the budget.
+    /// Counts the request as a retry, if the budget allows it.
     pub(crate) fn retry(&self) -> Option<Retrying> {
         self.0.retry()
     }
@@ -54,7 +54,7 @@ impl Drop for Active {
     }
 }
 
-/// A request that is made again, as often as its route says.
+/// A request counts as a retry until this is dropped.
 pub(crate) struct Retrying(Arc<Budget>);
 
 impl Drop for Retrying {

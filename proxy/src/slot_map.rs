@@ -1,9 +1,8 @@
-//! Owns values that the rest of a snapshot refers to by number, so that replacing one makes nothing
-//! else anew: a route names the slots of its backends, and an edit of a backend's endpoints replaces
-//! one value.
+//! Owns values to which the rest of a snapshot refers by number. A value can so be replaced without building anything
+//! else again: a route has the slots of its backends, and an edit of a backend's endpoints replaces one value.
 //!
-//! A [`SlotMap`] is persistent: cloning it costs nothing, and a clone never changes. So a slot that is
-//! freed may be given to another value at once. Whoever holds an older map finds the older value there.
+//! A [`SlotMap`] is persistent: cloning it costs almost nothing, and a clone never changes. So a slot that is freed can
+//! be given to another value at once, because holders of an older map still find the older value there.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -11,7 +10,7 @@ use std::sync::Arc;
 
 use rpds::VectorSync;
 
-/// The number of a value in the [`SlotMap`] of the same snapshot. It means nothing in another one.
+/// The number of a value in the [`SlotMap`] of the same snapshot. It has no meaning in another snapshot.
 pub(crate) struct Slot<T> {
     index: u32,
     of: PhantomData<fn() -> T>,
@@ -88,7 +87,7 @@ impl<T> SlotMap<T> {
     }
 }
 
-/// Gives out slots. There is one allocator for all versions of a [`SlotMap`].
+/// Allocates slots. There is one allocator for all versions of a [`SlotMap`].
 #[derive(Debug)]
 pub(crate) struct SlotAllocator<T> {
     next: u32,
@@ -114,7 +113,7 @@ impl<T> SlotAllocator<T> {
         })
     }
 
-    /// Takes back a slot that the next snapshot does not refer to.
+    /// Frees a slot to which the next snapshot does not refer.
     pub(crate) fn free(&mut self, slot: Slot<T>) {
         self.free.push(slot);
     }

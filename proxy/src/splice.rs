@@ -1,13 +1,13 @@
-//! Owns the kernel pipes of bulk transfers: bytes move from socket to socket without a copy through
-//! user space (`splice(2)`).
+//! Owns the kernel pipes of bulk transfers. Bytes move from socket to socket without a copy through user space
+//! (`splice(2)`).
 //!
-//! A pipe is taken only while a direction moves in bulk and given back when it is empty and the
-//! source has nothing to read: an idle pipe would cost more kernel memory than the whole rest of an
-//! idle connection. Where pipes cannot be had (limits, another kernel) the caller goes on copying.
-//! The system calls come through rustix, which makes them safe, so this module has no `unsafe`.
+//! A direction has a pipe only during a bulk transfer. It gives the pipe back when the pipe is empty and the source has
+//! nothing to read, because an idle pipe would cost more kernel memory than everything else of an idle connection. If
+//! there are no pipes (because of limits, or on another kernel), the caller copies instead. rustix makes the system
+//! calls safe, so this module has no `unsafe`.
 
-/// Bytes that one direction moves through a pipe before other connections of the thread get their turn: that takes no
-/// longer than [`crate::relay`]'s turn without one, and in smaller pieces a byte costs a third more.
+/// Bytes that one direction may move through a pipe before other connections of the thread get their turn. This takes
+/// no longer than a turn of [`crate::relay`] without a pipe. With smaller turns, a byte would cost a third more.
 pub(crate) const PIPE_TURN: usize = 1024 * 1024;
 
 #[cfg(target_os = "linux")]
@@ -28,15 +28,15 @@ mod linux {
     use tokio::io::Interest;
     use tokio::net::TcpStream;
 
-    /// Capacity asked of the kernel: what moves in one turn of a connection.
+    /// Capacity of a pipe: as much as a connection moves in one turn.
     const CAPACITY: usize = super::PIPE_TURN;
-    /// Capacity that a pipe has without asking; used where the larger one is refused.
+    /// Default capacity of a pipe. It is used if the kernel refuses the larger one.
     const DEFAULT_CAPACITY: usize = 1 << 16;
-    /// Pipes that one thread has in use at most: 2 file descriptors each. A receiver that stops
-    /// reading keeps its pipe full, so this bounds the memory that such can hold.
+    /// Most pipes that one thread has in use. Each takes 2 file descriptors. A receiver that stops reading keeps its
+    /// pipe full, so this also bounds the memory that such receivers hold.
     const MAX_PER_THREAD: usize = 128;
     const _: () = assert!(MAX_PER_THREAD * CAPACITY <= 128 << 20);
-    /// Empty pipes that one thread keeps for the next bulk transfer.
+    /// Most empty pipes that one thread keeps for the next bulk transfers.
     const MAX_KEPT: usize = 16;
 
     #[derive(Default)]
@@ -45,8 +45,8 @@ mod linux {
         in_use: Shares,
     }
 
-    /// The pipes in use, and whose they are. An owner gets one as long as it has fewer than there are left: so one
-    /// alone has half of them at most, and whoever comes next finds one.
+    /// The pipes in use, by owner. An owner gets another pipe as long as it has fewer than are left. So one owner alone
+    /// has at most half of all, and the next one still finds some.
     #[derive(Default)]
     struct Shares {
         all: usize,
@@ -85,22 +85,24 @@ mod linux {
         capacity: usize,
     }
 
-    /// A pipe between the two sockets of one direction, with what it holds at the moment.
+    /// A pipe between the two sockets of one direction, with the number of bytes in it.
     pub(crate) struct Pipe {
-        /// None only while it is being dropped.
+        /// It is `None` only while the pipe is dropped.
         ends: Option<Ends>,
-        /// In four bytes, as the next one is, since every connection has two.
+        /// Number of bytes in the pipe. This field and the next one have four bytes, because every connection has two
+        /// pipes.
         held: u32,
         owner: u32,
     }
 
-    /// A pipe holds no more than a MiB.
+    /// A number of bytes in four bytes. It fits, because a pipe holds at most one MiB.
     fn narrow(count: usize) -> u32 {
         u32::try_from(count).unwrap_or(u32::MAX)
     }
 
     impl Pipe {
-        /// A pipe of this thread's pool, or a new one; None when there can be none now, or `owner` has its share.
+        /// A pipe from the pool of this thread, or a new one. It is `None` if there can be none now, or if `owner` has
+        /// its share.
         pub(crate) fn take(owner: u32) -> Option<Self> {
             POOL.with_borrow_mut(|pool| {
                 if !pool.in_use.take(owner) {
@@ -118,14 +120,15 @@ mod linux {
             })
         }
 
-        /// Whether nothing is in the pipe.
+        /// Whether the pipe is empty.
         pub(crate) fn is_empty(&self) -> bool {
             self.held == 0
         }
 
-        /// Moves what `from` has into the empty pipe, `most` bytes at most; 0 is the end of the stream.
+        /// Moves at most `most` bytes from `from` into the empty pipe. 0 is the end of the stream.
         ///
-        /// The pipe must be empty: only then does "would block" speak of the socket alone.
+        /// The pipe must be empty. Otherwise "would block" could mean that the pipe is full instead of the socket being
+        /// empty.
         pub(crate) fn poll_fill(
             &mut self,
             cx: &mut Context<'_>,
@@ -161,7 +164,7 @@ mod linux {
             }
         }
 
-        /// Moves all that the pipe holds into `to`.
+        /// Moves all bytes from the pipe into `to`.
         pub(crate) fn poll_drain(
             &mut self,
             cx: &mut Context<'_>,
@@ -196,11 +199,11 @@ mod linux {
     }
 
     impl Drop for Pipe {
-        /// An empty pipe goes back to the pool; one with bytes of a dead connection is closed.
+        /// An empty pipe goes back to the pool. A pipe with bytes of a connection that has ended is closed.
         fn drop(&mut self) {
             let ends = self.ends.take();
             let empty = self.is_empty();
-            // At the end of a thread the pool may be gone already.
+            // When a thread ends, the pool may already be dropped.
             let _ = POOL.try_with(|pool| {
                 let Ok(mut pool) = pool.try_borrow_mut() else {
                     return;
@@ -220,11 +223,11 @@ mod linux {
         let (read, write) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
         let capacity = match fcntl_setpipe_size(&write, CAPACITY) {
             Ok(capacity) => capacity,
-            // Over the limits of the user or of the system: what it has must do.
+            // A limit of the user or of the system is reached, so the present capacity has to be enough.
             Err(_) => rustix::pipe::fcntl_getpipe_size(&write)?,
         };
         if capacity < DEFAULT_CAPACITY {
-            // Near the user's limit the kernel gives pipes of a page or two: copying is faster.
+            // Near the limit of the user, the kernel gives pipes of one or two pages. Then copying is faster.
             return Err(io::ErrorKind::QuotaExceeded.into());
         }
         Ok(Ends {

@@ -1,14 +1,13 @@
-//! Owns the routing table: immutable snapshots that share structure, and the selection of listener,
-//! route and backend for a connection.
+//! Owns the routing table: immutable snapshots that share structure, and the selection of listener, route and backend
+//! for a connection.
 //!
-//! Semantics: Gateway API, GEP-2643 and `concepts/hostnames.md`. The server name selects the most
-//! specific listener of the bind (exact, then the wildcard with most labels, then the listener
-//! without a hostname), and then the most specific route *of that listener*; a listener without a
-//! matching route closes the connection, it never hands it to a less specific listener. Without a
-//! server name no route matches.
+//! The rules come from Gateway API (GEP-2643 and `concepts/hostnames.md`). The server name selects the most specific
+//! listener of the bind: an exact hostname first, then the wildcard with most labels, then the listener without a
+//! hostname. After that, it selects the most specific route *of that listener*. If the listener has no matching route,
+//! the connection is closed. It never goes to a less specific listener. Without a server name, no route matches.
 //!
-//! On a Gateway a hostname belongs to one namespace. Listeners and routes of other namespaces that
-//! match it are left out, as if they were not there; of the others the most specific one is selected.
+//! On a Gateway a hostname belongs to one namespace. Listeners and routes of other namespaces are ignored for it, and
+//! the most specific one of the rest is selected.
 
 use std::cmp::Reverse;
 use std::fmt;
@@ -34,7 +33,7 @@ pub use crate::upstream::ClientCertificate;
 use crate::upstream::Credentials;
 use crate::weight::by_weight;
 
-/// Term and counter of a configuration generation; see the stream's protocol.
+/// Term and counter of a configuration generation, as in the protocol of the configuration stream.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 pub struct Generation {
     /// Lease term of the publisher.
@@ -43,16 +42,16 @@ pub struct Generation {
     pub counter: u64,
 }
 
-/// Where a connection goes.
+/// The destination of a connection.
 #[derive(Debug, Clone)]
 pub enum Pick {
-    /// Connect here.
+    /// Connect to this endpoint of this backend.
     Endpoint(SocketAddr, Arc<Backend>),
-    /// The share of an invalid backend reference: close.
+    /// The weights chose an invalid backend reference. Close the connection.
     InvalidBackend,
-    /// The backend picked has no endpoint: close.
+    /// The backend that was chosen has no endpoints. Close the connection.
     NoEndpoints,
-    /// No backend, or all weights are 0: close.
+    /// There is no backend, or all weights are 0. Close the connection.
     NoWeight,
 }
 
@@ -61,12 +60,12 @@ pub enum Pick {
 pub struct WeightedBackend {
     /// Share among the route's backends, up to 1,000,000.
     pub weight: u32,
-    /// `None`: an invalid reference, which keeps its share.
+    /// `None` for an invalid reference, which keeps its share.
     pub(crate) backend: Option<Slot<Backend>>,
 }
 
 impl WeightedBackend {
-    /// Whether the reference is valid; the share of an invalid one is closed.
+    /// Whether the reference is valid. Connections in the share of an invalid one are closed.
     #[must_use]
     pub fn is_valid(&self) -> bool {
         self.backend.is_some()
@@ -77,20 +76,20 @@ impl WeightedBackend {
 #[derive(Debug)]
 pub struct Route {
     pub(crate) kind: Connections,
-    /// `<namespace>/<name>`. Routes of other kinds may have the same.
+    /// `<namespace>/<name>`. A route of another kind may have the same.
     pub key: Arc<str>,
     /// Namespace of the route.
     pub tenant: Arc<str>,
-    /// Seconds since the Unix epoch: precedence between equal hostnames.
+    /// Creation, in seconds since the Unix epoch. Of equal hostnames, that of the older route has precedence.
     pub created: i64,
-    /// What its connections count towards.
+    /// The account to which its connections are charged.
     pub(crate) account: Arc<Account>,
     backends: Box<[WeightedBackend]>,
     total: u64,
 }
 
 impl Route {
-    /// A route with its backends in the order written.
+    /// A route with its backends, in the order of the spec.
     #[must_use]
     pub(crate) fn new(
         (kind, key): (Connections, Arc<str>),
@@ -116,14 +115,14 @@ impl Route {
         &self.backends
     }
 
-    /// Picks a backend by weight and one of its endpoints, as `snapshot` has it, which this route is of. The upper
-    /// half of `random` chooses the backend, the lower half the endpoint.
+    /// Chooses a backend by weight, with the upper half of `random`, and one of its endpoints, with the lower half. The
+    /// route must belong to `snapshot`.
     #[must_use]
     pub fn pick(&self, snapshot: &Snapshot, random: u64) -> Pick {
         self.pick_with(snapshot, random, |of| of.endpoint(random, |_| true))
     }
 
-    /// The same, with the endpoint that `endpoint` chooses.
+    /// The same, but `endpoint` chooses the endpoint.
     pub(crate) fn pick_with(
         &self,
         snapshot: &Snapshot,
@@ -145,25 +144,25 @@ impl Route {
     }
 }
 
-/// What was selected for a connection.
+/// The selection for a connection.
 #[derive(Debug, Clone)]
 pub struct Selection {
     /// The most specific listener.
     pub listener: Arc<Listener>,
-    /// `None`: the listener has no route for this name. Close without an alert; never fall back to a
-    /// less specific listener.
+    /// The route; `None` if the listener has none for this name. Then close the connection without an alert. Never fall
+    /// back to a less specific listener.
     pub route: Option<Arc<Route>>,
-    /// What the connection counts towards: that of the route; without one, of the name's owner.
+    /// The account to which the connection is charged: that of the route or, without one, of the owner of the name.
     pub(crate) account: Arc<Account>,
 }
 
-/// What was selected for an HTTP request.
+/// The selection for an HTTP request.
 pub(crate) struct HttpSelection<'a> {
     /// The most specific listener.
     pub(crate) listener: Arc<Listener>,
     /// Its routes.
     pub(crate) routes: HttpTable,
-    /// Which of them may serve the request's host.
+    /// Decides which of them may serve the host of the request.
     pub(crate) guard: HostnameGuard<'a>,
 }
 
@@ -178,8 +177,8 @@ pub enum Unmatched {
     NoServerName,
 }
 
-/// Place of a route among those that match one name: [`vestibule_model::hostname::route_precedence`]
-/// as a key. The smallest wins.
+/// The order among routes that match one name. It is [`vestibule_model::hostname::route_precedence`] as a sort key. The
+/// smallest one comes first.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Precedence {
     rank: Reverse<Specificity>,
@@ -187,7 +186,7 @@ struct Precedence {
     key: Arc<str>,
 }
 
-/// A route under the pattern it matches.
+/// A route with the pattern that it matches.
 #[derive(Clone)]
 struct Row {
     pattern: HostPattern,
@@ -195,7 +194,7 @@ struct Row {
     of: Admitted,
 }
 
-/// A route, and whether it serves its names beside their owner.
+/// A route, and whether it shares its names with their owner.
 #[derive(Clone)]
 struct Admitted {
     route: Arc<Route>,
@@ -217,11 +216,12 @@ impl Row {
 
 type Indexed = PatternMap<RedBlackTreeMapSync<Precedence, Admitted>>;
 
-/// Rows up to which a listener's routes are a plain list. Tests have few routes and want both forms.
+/// Most rows for which the routes of a listener are a plain list. Tests use a smaller number, so that few routes cover
+/// both forms.
 const FEW: usize = if cfg!(test) { 2 } else { 8 };
 
-/// The routes of one listener. Most listeners have few, and there are many listeners: those are a
-/// list that is made anew with each edit. The others are an index that shares structure.
+/// The routes of one listener. There are many listeners, and most have few routes. These are in a list, which is built
+/// again with each edit. The others have an index whose versions share structure.
 #[derive(Clone)]
 pub(crate) struct RouteTable(Rows);
 
@@ -243,7 +243,7 @@ impl RouteTable {
         }
     }
 
-    /// Adds a route for the names for which it is here.
+    /// Adds a route for these names.
     pub(crate) fn insert(&mut self, names: &AttachedNames, route: &Arc<Route>) {
         let row = Row {
             pattern: names.pattern.clone(),
@@ -268,7 +268,7 @@ impl RouteTable {
         }
     }
 
-    /// Takes out what [`Self::insert`] added.
+    /// Removes what [`Self::insert`] added.
     pub(crate) fn remove(&mut self, names: &AttachedNames, route: &Route) {
         let (pattern, rank) = (&names.pattern, names.rank.specificity());
         match &mut self.0 {
@@ -301,7 +301,7 @@ impl RouteTable {
         }
     }
 
-    /// The route that comes before all others, where there are no names to choose by.
+    /// The route that comes before all others. It is for listeners that are selected by port alone.
     fn first(&self) -> Option<&Arc<Route>> {
         match &self.0 {
             Rows::Few(rows) => rows
@@ -345,7 +345,7 @@ fn precedence(rank: Specificity, route: &Route) -> Precedence {
     }
 }
 
-/// The routes of a listener, of whatever kind.
+/// The routes of a listener, of every kind.
 #[derive(Clone)]
 pub(crate) struct Routes {
     pub(crate) tls: RouteTable,
@@ -354,7 +354,7 @@ pub(crate) struct Routes {
     pub(crate) udp: RouteTable,
 }
 
-/// The kinds of routes that have connections rather than requests.
+/// The kinds of routes that are selected for connections and not for requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Connections {
     Tls,
@@ -399,19 +399,19 @@ impl Routes {
     }
 }
 
-/// A listener with its routes, in its place in a bind.
+/// A listener with its routes, at its place in a bind.
 #[derive(Clone)]
 struct Entry {
     listener: Arc<Listener>,
     routes: OfKind,
 }
 
-/// The routes of the kind that a listener takes.
+/// The routes of a listener, of the kind that it takes.
 #[derive(Clone)]
 enum OfKind {
     Tls(RouteTable),
     Http(HttpTable),
-    /// Selected by the port alone.
+    /// Routes that are selected by port alone.
     Port(RouteTable),
 }
 
@@ -447,14 +447,14 @@ impl OfKind {
     }
 }
 
-/// The listeners of one socket. At most one of the layers has any, except where the operator sends what
-/// it must not: then connections have to begin with TLS, or else with a request.
+/// The listeners of one socket. At most one of the layers has any. (If the operator sent a mix, which it must not,
+/// connections would have to begin with TLS or, without TLS listeners, with a request.)
 #[derive(Clone)]
 struct Bind {
     tls: PatternMap<Entry>,
     plain: PatternMap<Entry>,
     bytes: PatternMap<Entry>,
-    /// What the listeners, which are of one Gateway, say of it.
+    /// How the addresses of clients are found. All listeners of a bind belong to one Gateway, so they agree.
     client_address: Option<Arc<ClientAddress>>,
 }
 
@@ -488,7 +488,7 @@ impl Bind {
         Layer::ALL.iter().all(|layer| self.of(*layer).is_empty())
     }
 
-    /// What connections begin with.
+    /// The layer with which connections begin.
     fn layer(&self) -> Layer {
         let mut used = Layer::ALL
             .iter()
@@ -500,27 +500,26 @@ impl Bind {
 /// How connections on a bind begin.
 #[derive(Clone, Default)]
 pub(crate) struct Beginning {
-    /// What comes first.
+    /// The layer with which they begin.
     pub(crate) layer: Layer,
     client_address: Option<Arc<ClientAddress>>,
 }
 
 impl Beginning {
-    /// How a PROXY header comes before that, if it does.
+    /// The settings of a PROXY header before that, if there can be one.
     pub(crate) fn proxy_protocol(&self) -> Option<&ProxyProtocol> {
         self.client_address.as_ref()?.proxy_protocol.as_ref()
     }
 }
 
-/// What a listener is selected by. No two listeners have the same key.
+/// The place of a listener: the key by which it is selected. No two listeners have the same.
 pub(crate) type SelectionKey = (BindKey, Layer, HostPattern);
 
-/// Everything a connection or request is served by, as of one generation: from the listener to the
-/// endpoints, and what is shown to them. Immutable once published; making the next one shares all but
-/// the path to what changed.
+/// The configuration of one generation: everything by which a connection or request is served, from the listener to the
+/// endpoints and the client certificate for them. A snapshot never changes after its publication. The next one shares
+/// everything with it except the paths to what changed.
 ///
-/// Whoever decides by one snapshot alone sees one configuration, and nothing it found there is taken
-/// away by a later one.
+/// A decision by one snapshot sees one consistent configuration. Later snapshots take nothing away that it found there.
 #[derive(Clone)]
 pub struct Snapshot {
     generation: Generation,
@@ -554,7 +553,7 @@ impl fmt::Debug for Snapshot {
 }
 
 impl Snapshot {
-    /// What connections on `bind` begin with; with TLS, where nobody listens.
+    /// The layer with which connections on `bind` begin. It is TLS if there is no listener.
     #[must_use]
     pub fn layer(&self, bind: &BindKey) -> Layer {
         self.binds.get(bind).map(Bind::layer).unwrap_or_default()
@@ -571,12 +570,12 @@ impl Snapshot {
         }
     }
 
-    /// How the address of a client is found on `bind`, where others are in front of this proxy.
+    /// How the address of a client is found on `bind`, if there may be hops in front of this proxy.
     pub(crate) fn client_address(&self, bind: &BindKey) -> Option<&Arc<ClientAddress>> {
         self.binds.get(bind)?.client_address.as_ref()
     }
 
-    /// Says how it is found from now on, if the bind is there.
+    /// Sets how it is found from now on, if the bind exists.
     pub(crate) fn set_client_address(&mut self, bind: &BindKey, how: Option<Arc<ClientAddress>>) {
         let Some(on) = self.binds.get(bind) else {
             return;
@@ -588,8 +587,8 @@ impl Snapshot {
         }
     }
 
-    /// The listener for a request that came in on `bind` for `host`, in plaintext or as a TLS
-    /// connection for that name would have it, and its HTTP routes.
+    /// The listener for a request on `bind` for `host`, with its HTTP routes. In TLS, it is the listener that a
+    /// connection for this name would get.
     pub(crate) fn select_http<'a>(
         &'a self,
         bind: &BindKey,
@@ -605,16 +604,17 @@ impl Snapshot {
         })
     }
 
-    /// The most specific of a bind's listeners that may serve `name`, and which of its routes may.
+    /// The most specific listener of a bind that may serve `name`, and a guard that says which of its routes may.
     ///
-    /// A listener of a ListenerSet serves names that its namespace owns, and such as nobody does. The Gateway's own
-    /// listeners are everybody's: there each route is judged.
+    /// A listener of a ListenerSet serves names that its namespace owns, and names that nobody owns. The Gateway's own
+    /// listeners are open to all tenants, so there the guard decides about each route.
     fn serving<'a>(
         &'a self,
         listeners: &'a PatternMap<Entry>,
         name: Option<&'a Hostname>,
     ) -> Option<(&'a Entry, HostnameGuard<'a>)> {
-        // Listeners of one bind are of one Gateway nearly always, and many of them may match a long name.
+        // Listeners of one bind nearly always belong to one Gateway, and many of them may match a long name. So the
+        // last owner that was found is remembered.
         let mut known: Option<(&str, Option<&Arc<Account>>)> = None;
         listeners.matching_or_any(name).find_map(|entry| {
             let listener = &*entry.listener;
@@ -633,7 +633,7 @@ impl Snapshot {
         })
     }
 
-    /// Says whose the names of a pattern are on a Gateway.
+    /// Sets the owner of a pattern on a Gateway.
     pub(crate) fn set_owner(
         &mut self,
         gateway: &Arc<str>,
@@ -643,27 +643,27 @@ impl Snapshot {
         self.owners.set(gateway, names, tenant);
     }
 
-    /// Forgets it.
+    /// Removes the owner of a pattern on a Gateway.
     pub(crate) fn clear_owner(&mut self, gateway: &str, names: &HostPattern) {
         self.owners.clear(gateway, names);
     }
 
-    /// Whose hostnames are.
+    /// The owners of hostnames.
     pub(crate) fn owners(&self) -> &Owners {
         &self.owners
     }
 
-    /// The backend in a slot that a route of this snapshot names.
+    /// The backend in a slot to which a route of this snapshot refers.
     pub(crate) fn backend(&self, slot: Slot<Backend>) -> Option<&Arc<Backend>> {
         self.backends.get(slot)
     }
 
-    /// Replaces a backend's version; `None` when nothing refers to it any more.
+    /// Replaces the version of a backend. `None` removes it, when nothing refers to it any more.
     pub(crate) fn set_backend(&mut self, slot: Slot<Backend>, backend: Option<Arc<Backend>>) {
         self.backends.set(slot, backend);
     }
 
-    /// What `backend` is shown over TLS for a client of `listener`; both are of this snapshot.
+    /// The credentials for TLS to `backend`, for a client of `listener`. Both must belong to this snapshot.
     pub(crate) fn credentials(&self, listener: &Listener, backend: &Backend) -> Credentials {
         let shown_to_it =
             || !listener.selective || backend.target.certificate_of.contains(&listener.gateway);
@@ -678,7 +678,7 @@ impl Snapshot {
         }
     }
 
-    /// Replaces what a Gateway shows to backends; `None` while nothing is held.
+    /// Replaces the client certificate of a Gateway; `None` while it is not held.
     pub(crate) fn set_client_certificate(
         &mut self,
         slot: Slot<ClientCertificate>,
@@ -687,14 +687,14 @@ impl Snapshot {
         self.client_certificates.set(slot, certificate);
     }
 
-    /// The challenge that a CA asks for on `bind`, whatever listener is selected for its name.
+    /// The challenge for the question of a CA on `bind`, whichever listener is selected for its name.
     pub(crate) fn challenge(
         &self,
         bind: &BindKey,
         question: ChallengeQuery,
     ) -> Option<Arc<Challenge>> {
         let challenge = self.challenges.get(&(*bind, question)).cloned()?;
-        // Connections outlive their bind, and a challenge is of one that is open.
+        // A connection may outlive its bind, but a challenge counts only on a bind that is open.
         self.has_bind(bind).then_some(challenge)
     }
 
@@ -709,23 +709,23 @@ impl Snapshot {
         Some(&entry.listener)
     }
 
-    /// The challenge held at a place, on an open bind or not.
+    /// The challenge at a place, even if the bind is not open.
     pub(crate) fn challenge_at(&self, place: &ChallengeLookup) -> Option<&Challenge> {
         self.challenges.get(place).map(|challenge| &**challenge)
     }
 
-    /// How many challenges there are, on open binds or not.
+    /// How many challenges there are, those on binds that are not open included.
     #[cfg(test)]
     pub(crate) fn challenges(&self) -> usize {
         self.challenges.len()
     }
 
-    /// Puts a challenge in its place.
+    /// Puts a challenge at its place.
     pub(crate) fn set_challenge(&mut self, place: ChallengeLookup, challenge: Arc<Challenge>) {
         self.challenges.set(place, challenge);
     }
 
-    /// Takes a place's challenge away.
+    /// Removes the challenge at a place.
     pub(crate) fn clear_challenge(&mut self, place: &ChallengeLookup) {
         self.challenges.clear(place);
     }
@@ -754,8 +754,8 @@ impl Snapshot {
         })
     }
 
-    /// Selects listener and route for a connection or session on `bind`, where the port alone selects. Whose the port is, the
-    /// operator decided: the owners of hostnames have no say.
+    /// Selects listener and route for a connection or session on `bind`, by port alone. The operator has already
+    /// decided to whom the port belongs, so the owners of hostnames play no part.
     pub fn select_by_port(&self, bind: &BindKey) -> Result<Selection, Unmatched> {
         let on = self.binds.get(bind).ok_or(Unmatched::NoBind)?;
         let entry = on.bytes.get(&HostPattern::Any);
@@ -769,12 +769,12 @@ impl Snapshot {
         })
     }
 
-    /// The binds that at least one listener is on.
+    /// The binds with at least one listener.
     pub fn binds(&self) -> impl Iterator<Item = &BindKey> {
         self.binds.keys()
     }
 
-    /// Whether at least one listener is on `bind`.
+    /// Whether `bind` has at least one listener.
     #[must_use]
     pub fn has_bind(&self, bind: &BindKey) -> bool {
         self.binds.contains_key(bind)
@@ -786,7 +786,7 @@ impl Snapshot {
         Some(&entry.listener)
     }
 
-    /// The listeners of a bind and layer: mostly none, where the layer is not the bind's.
+    /// The listeners of a bind with this layer. If the bind has another layer, there are none.
     pub(crate) fn listeners(
         &self,
         bind: &BindKey,
@@ -806,7 +806,7 @@ impl Snapshot {
         self.generation = generation;
     }
 
-    /// Puts a listener with its routes in its place, instead of whatever was there.
+    /// Puts a listener with its routes at its place, instead of the one that was there.
     pub(crate) fn place(
         &mut self,
         (bind, layer, pattern): SelectionKey,
@@ -822,7 +822,7 @@ impl Snapshot {
         self.binds.insert_mut(bind, listeners);
     }
 
-    /// Takes a place's listener away, and the bind with its last listener.
+    /// Removes the listener at a place, and the bind with its last listener.
     pub(crate) fn clear(&mut self, (bind, layer, pattern): &SelectionKey) {
         let Some(mut listeners) = self.binds.get(bind).cloned() else {
             return;

@@ -1,5 +1,6 @@
-//! Owns what is counted per Gateway and tenant. The labels come from the configuration, never from
-//! the network, live as long as a listener of theirs (or a connection on one), and are bounded.
+//! Owns the usage counters for each pair of Gateway and tenant. The labels come from the configuration and never from
+//! the network. A series exists as long as the pair has a listener, or a connection on one. The number of series is
+//! bounded.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,20 +13,20 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 
-/// Pairs of Gateway and tenant that have series of their own: the first to come. The others share one
-/// with empty labels.
+/// Most pairs of Gateway and tenant with series of their own: those that were first. The others share one series with
+/// empty labels.
 const MAX_SERIES: usize = 1000;
 
-/// What the connections and requests of one tenant on one Gateway come to.
+/// Counters of the connections and requests of one tenant on one Gateway.
 #[derive(Debug, Default)]
 pub struct Usage {
     /// Connections that a listener was selected for.
     pub connections: Counter,
-    /// Of those, open now.
+    /// Those of them that are open now.
     pub active: Gauge,
     /// HTTP requests answered.
     pub requests: Counter,
-    /// The same by the first digit of their status, from 1 on.
+    /// The same, by the first digit of the status, from 1 on.
     pub answers: [Counter; 5],
     /// Bytes from clients.
     pub bytes_in: Counter,
@@ -42,7 +43,7 @@ pub struct Tenants(Arc<Mutex<All>>);
 #[derive(Default)]
 struct All {
     usages: BTreeMap<Key, Weak<Usage>>,
-    /// Of those that came when there were [`MAX_SERIES`] already.
+    /// The counters of pairs that came when there were already [`MAX_SERIES`].
     others: Option<Arc<Usage>>,
 }
 
@@ -54,7 +55,7 @@ impl fmt::Debug for Tenants {
 }
 
 impl Tenants {
-    /// The counters of `tenant` on `gateway`: the same ones for as long as somebody holds them.
+    /// The counters of `tenant` on `gateway`. They are the same ones as long as anything holds them.
     pub(crate) fn usage(&self, gateway: &Arc<str>, tenant: &Arc<str>) -> Arc<Usage> {
         let mut all = self.0.lock();
         let key = (Arc::clone(gateway), Arc::clone(tenant));
@@ -75,7 +76,7 @@ impl Tenants {
         usage
     }
 
-    /// The series to expose, after forgetting who is gone.
+    /// The series to expose. Pairs that are gone are removed first.
     fn series(&self) -> Vec<(Key, Sample)> {
         let mut all = self.0.lock();
         all.forget();

@@ -1,11 +1,10 @@
-//! Owns terminated connections: the TLS handshake on the replayed bytes, and the tunnel between TLS
-//! on the client's side and plain TCP, or TLS again, on the backend's.
+//! Owns terminated connections: the TLS handshake on the replayed bytes, and the tunnel between TLS on the client's
+//! side and plain TCP, or TLS again, on the backend's side.
 //!
-//! rustls does the handshake and is then taken apart: its key schedule stays for key updates, its
-//! traffic keys go to `crate::record`, which works in place. As in passthrough, an idle
-//! connection holds no buffer: one scratch buffer per thread, and per connection only the start of
-//! a record whose rest has not come and what the receiver has not taken. TLS towards the backend is
-//! rustls' own, with its buffers.
+//! rustls does the handshake. After that, only its key schedule is kept, for key updates, and its traffic keys go to
+//! `crate::record`, which works in place. As in passthrough, an idle connection holds no buffer. There is one scratch
+//! buffer for each thread. A connection keeps only the start of a record whose rest has not arrived, and bytes that the
+//! receiver has not taken. TLS towards the backend is that of rustls, with its buffers.
 
 mod backend;
 mod handshake;
@@ -31,28 +30,28 @@ use crate::gate::{Moves, yield_now};
 use crate::record::{Fatal, HEADER, Keys, MAX_PLAINTEXT, alert, content};
 use crate::relay::{Moved, Rest, Side, TURN, reset};
 
-/// Ciphertext that is read at once.
+/// Most bytes of ciphertext that are read at once.
 const INBOUND: usize = 128 * 1024;
-/// Records that are read of the backend, sealed and written at once, at most. Also bounds what a
-/// slow client makes a connection hold.
+/// Most records that are read of the backend, sealed and written at once. This also bounds how much a connection holds
+/// for a slow client.
 const MAX_BATCH: usize = 4;
-/// Most that a record adds to its plaintext.
+/// Most bytes that a record adds to its plaintext.
 const MAX_OVERHEAD: usize = 32;
-/// Plaintext shorter than this is moved next to the one before it instead of being a slice of its
-/// own in the write.
+/// A piece of plaintext that is shorter than this is moved next to the piece before it. A longer one becomes a slice of
+/// its own in the write.
 const MOVED_BELOW: usize = 2048;
-/// Slices of one write.
+/// Most slices of one write.
 const SLICES: usize = 16;
-/// Reads of the client before other connections of the thread get their turn.
+/// Most reads of the client before other connections of the thread get their turn.
 const ROUNDS_UP: usize = TURN / INBOUND;
 /// The same for reads of the backend.
 const ROUNDS_DOWN: usize = TURN / (MAX_BATCH * MAX_PLAINTEXT);
-/// Key updates, warnings and the like that a client may send per [`CONTROL_PER`].
+/// Most key updates, warnings and similar records that a client may send for each [`CONTROL_PER`].
 const MAX_CONTROL: u8 = 32;
-/// Bytes of data that earn a client another [`MAX_CONTROL`]. Not any data does: each of these
-/// records costs more than a record of one byte.
+/// Bytes of data after which a client may send another [`MAX_CONTROL`] such records. A single byte is not enough,
+/// because each of these records costs more than a record with one byte.
 const CONTROL_PER: usize = 64 * 1024;
-/// Reads that are done of what a client sent before its connection is closed.
+/// Most reads of bytes that a client has already sent, before its connection is closed.
 const MAX_DISCARDS: usize = 8;
 /// `key_update` with `update_not_requested` (RFC 8446 section 4.6.3).
 const KEY_UPDATE: [u8; 5] = [24, 0, 0, 1, 0];
@@ -63,8 +62,8 @@ thread_local! {
         RefCell::new(vec![0; MAX_BATCH * (MAX_PLAINTEXT + MAX_OVERHEAD)].into());
 }
 
-/// Sets what a configuration must have for this module: the hand-over of traffic keys, and no early
-/// data, which could be replayed to the backend.
+/// Sets what this module needs in a configuration: the hand-over of traffic keys, and no early data, which could be
+/// replayed to the backend.
 pub fn prepare(config: &mut ServerConfig) {
     config.enable_secret_extraction = true;
     config.max_early_data_size = 0;
@@ -99,11 +98,11 @@ pub struct TlsSession {
     kernel: KernelConnection<ServerConnectionData>,
     opening: Keys,
     sealing: Keys,
-    /// What came behind the client's last handshake record.
+    /// Bytes that were read after the client's last handshake record.
     leftover: Box<[u8]>,
-    /// Control records since `data` was last 0.
+    /// Number of control records since `data` was last 0.
     control: u8,
-    /// Bytes of data, up to [`CONTROL_PER`].
+    /// Number of bytes of data, up to [`CONTROL_PER`].
     data: usize,
 }
 
@@ -121,8 +120,8 @@ fn payload_length([_, _, _, high, low]: [u8; HEADER]) -> usize {
     usize::from(u16::from_be_bytes([high, low]))
 }
 
-/// Reads away what has come, so that closing does not reset; of a client that goes on sending only
-/// so much.
+/// Reads and drops bytes that have arrived, so that closing the socket does not send a reset. If the client sends
+/// without end, only some of them are read.
 fn discard_unread(mut read: impl FnMut(&mut [u8]) -> std::io::Result<usize>) {
     IN.with_borrow_mut(|scratch| {
         for _ in 0..MAX_DISCARDS {
@@ -136,16 +135,16 @@ fn discard_unread(mut read: impl FnMut(&mut [u8]) -> std::io::Result<usize>) {
 /// How a tunnel ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TunnelEnd {
-    /// Both directions were closed in order; the side that closed its direction first.
+    /// Both directions were closed in order. The value is the side that closed first.
     Closed(Side),
-    /// As `Closed`, but this side left without `close_notify`: what it sent may be cut.
+    /// The same as `Closed`, but this side left without `close_notify`, so its data may be truncated.
     Truncated(Side),
-    /// One side's connection broke; it was passed on to the other side.
+    /// The connection of one side broke, and the other side was told by a reset.
     Broken(Side),
-    /// The client broke the protocol and was sent the alert.
+    /// The client broke the protocol, and got this alert.
     Protocol(u8),
-    /// The keys have protected all that they may, and cannot be updated before TLS 1.3. The client
-    /// was sent `close_notify`, as rustls does it.
+    /// The keys have protected as many records as they may, and cannot be updated before TLS 1.3. The client got
+    /// `close_notify`, as with rustls.
     Exhausted,
 }
 
@@ -161,7 +160,7 @@ pub struct Tunnel<'a, B: BackendIo = TcpStream> {
 }
 
 impl<'a, B: BackendIo> Tunnel<'a, B> {
-    /// A tunnel whose byte counts are of plaintext, and hold also when the future is dropped.
+    /// A tunnel. Its byte counts are of plaintext, and are right even if the future is dropped.
     pub fn new(
         client: &'a mut TcpStream,
         backend: &'a mut B,
@@ -187,7 +186,7 @@ impl<'a, B: BackendIo> Tunnel<'a, B> {
     }
 }
 
-/// Why a direction cannot go on.
+/// Why a direction cannot continue.
 #[derive(Clone, Copy)]
 enum Broken {
     Client,
@@ -206,7 +205,7 @@ impl From<Fatal> for Broken {
 enum State {
     #[default]
     Open,
-    /// The source has ended; what is left is to be delivered and the end passed on.
+    /// The source has ended. The rest has to be delivered, and the end passed on.
     Ending,
     Ended,
 }
@@ -223,7 +222,7 @@ impl<B: BackendIo> Future for Tunnel<'_, B> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<TunnelEnd> {
         let this = self.get_mut();
         let up = this.poll_up(cx);
-        // Behind `up`, which may have queued a record for the client.
+        // This comes after `up`, which may have queued a record for the client.
         let down = this.poll_down(cx);
         let broken = match (up, down) {
             (Poll::Ready(Err(broken)), _) | (_, Poll::Ready(Err(broken))) => broken,
@@ -273,8 +272,8 @@ impl<B: BackendIo> Future for Tunnel<'_, B> {
 }
 
 impl<B: BackendIo> Drop for Tunnel<'_, B> {
-    /// Whatever cut the connection, the end of draining and a panic included: plain TCP has no other
-    /// way to tell the backend that it did not get everything.
+    /// Resets the backend's connection, whatever has cut the tunnel, the end of draining and a panic included. Plain
+    /// TCP has no other way to tell the backend that it did not get everything.
     fn drop(&mut self) {
         if self.up.state != State::Ended {
             reset(self.backend.socket());
@@ -285,14 +284,14 @@ impl<B: BackendIo> Drop for Tunnel<'_, B> {
 /// Client to backend.
 #[derive(Default)]
 struct Up {
-    /// The start of a record whose rest has not come.
+    /// The start of a record whose rest has not arrived.
     partial: Box<[u8]>,
-    /// `partial` is what the handshake left over, and may hold whole records.
+    /// Whether `partial` is what the handshake left over. Then it may contain whole records.
     fresh: bool,
     /// Plaintext that the backend has not taken.
     rest: Option<Rest>,
     state: State,
-    /// The client ended without `close_notify`.
+    /// Whether the client ended without `close_notify`.
     truncated: bool,
 }
 
@@ -301,31 +300,32 @@ struct Up {
 struct Down {
     /// Records that the client has not taken.
     rest: Option<Rest>,
-    /// Records without data that go before the next one with data.
+    /// Records without data. They are sent before the next record with data.
     control: Vec<u8>,
-    /// Two to this power records are read at once.
+    /// Binary logarithm of the number of records that are read at once.
     batch: u8,
     state: State,
-    /// The backend ended without `close_notify`, and so will we.
+    /// Whether the backend ended without `close_notify`. Then the client does not get one either.
     truncated: bool,
 }
 
-/// What the records of one read came to.
+/// The records of one read, opened.
 #[derive(Default)]
 struct Opened {
-    /// Where plaintext lies, in order.
+    /// The ranges with plaintext, in order.
     slices: [Range<usize>; SLICES],
     used: usize,
-    /// Bytes of plaintext.
+    /// Number of bytes of plaintext.
     total: usize,
-    /// Bytes of whole records.
+    /// Number of bytes of whole records.
     consumed: usize,
-    /// The client sent `close_notify`.
+    /// Whether the client sent `close_notify`.
     closed: bool,
 }
 
 impl Opened {
-    /// Takes plaintext at `at`; what is short or too many is moved next to what is before it.
+    /// Adds the plaintext at `at`. If it is short, or if there are too many slices, it is moved next to the one before
+    /// it.
     fn push(&mut self, bytes: &mut [u8], at: Range<usize>) {
         self.total += at.len();
         let full = self.used == SLICES;
@@ -348,7 +348,7 @@ impl Opened {
         }
     }
 
-    /// Writes the plaintext; what is not taken at once is returned.
+    /// Writes the plaintext, and returns the part that is not taken at once.
     fn poll_write(
         &self,
         cx: &mut Context<'_>,
@@ -385,7 +385,7 @@ impl Opened {
     }
 }
 
-/// A bug if it were ever seen: the scratch buffers fit what is put in them.
+/// This would be a bug, because the scratch buffers are large enough for everything that is put into them.
 const NO_ROOM: Broken = Broken::Protocol(Fatal(alert::INTERNAL_ERROR));
 
 impl<B: BackendIo> Tunnel<'_, B> {
@@ -398,7 +398,7 @@ impl<B: BackendIo> Tunnel<'_, B> {
                 ready!(rest.poll_write(cx, self.backend)).map_err(|_| Broken::Backend)?;
                 self.up.rest = None;
             }
-            // TLS keeps what it sealed until there is room.
+            // TLS towards the backend keeps sealed records until the socket has room.
             let flushed = Pin::new(&mut *self.backend).poll_flush(cx);
             ready!(flushed).map_err(|_| Broken::Backend)?;
             if self.up.state == State::Ending {
@@ -413,7 +413,7 @@ impl<B: BackendIo> Tunnel<'_, B> {
         Poll::Pending
     }
 
-    /// Reads what the client sent, opens the whole records of it and passes them on.
+    /// Reads from the client, opens the whole records, and passes them on.
     fn poll_open(&mut self, cx: &mut Context<'_>, scratch: &mut [u8]) -> Poll<Result<(), Broken>> {
         let held = self.up.partial.len();
         let (front, back) = scratch.split_at_mut_checked(held).ok_or(NO_ROOM)?;
@@ -424,7 +424,7 @@ impl<B: BackendIo> Tunnel<'_, B> {
             ready!(ready).map_err(|_| Broken::Client)?;
             read = buffer.filled().len();
             if read == 0 {
-                // Within a record there is no doubt that something is missing.
+                // The end comes within a record, so something is certainly missing.
                 if held > 0 {
                     return Poll::Ready(Err(Broken::Client));
                 }
@@ -477,7 +477,7 @@ impl<B: BackendIo> Tunnel<'_, B> {
         Ok(())
     }
 
-    /// Takes an alert or handshake message; true if it is `close_notify`.
+    /// Handles an alert or handshake message. Returns true if it is `close_notify`.
     fn control_record(&mut self, kind: u8, message: &[u8]) -> Result<bool, Broken> {
         let tls13 = self.session.sealing.can_update();
         self.count_control()?;
@@ -485,20 +485,20 @@ impl<B: BackendIo> Tunnel<'_, B> {
             (content::ALERT, [_, alert::CLOSE_NOTIFY]) => Ok(true),
             (content::ALERT, [_, alert::USER_CANCELED]) => Ok(false),
             (content::ALERT, [1, _]) if !tls13 => Ok(false),
-            // The client gives up.
+            // This is a fatal alert of the client.
             (content::ALERT, [_, _]) => Err(Broken::Client),
             (content::ALERT, _) => Err(Fatal(alert::DECODE_ERROR).into()),
             (content::HANDSHAKE, [24, 0, 0, 1, request @ (0 | 1)]) if tls13 => {
                 let secret = self.session.kernel.update_rx_secret().ok();
                 self.session.opening = self.keys(secret)?;
-                // One answer does for all requests before it (RFC 8446 section 4.6.3), and a
-                // client that does not read must not pile them up.
+                // One answer is enough for all requests before it (RFC 8446 section 4.6.3). So a client that does not
+                // read cannot make answers pile up.
                 if *request == 1 && self.down.control.is_empty() {
                     self.update_sealing()?;
                 }
                 Ok(false)
             }
-            // A wish to renegotiate, to which we need not agree (RFC 5246 section 7.2.2).
+            // The client wants to renegotiate, which the server may decline (RFC 5246 section 7.2.2).
             (content::HANDSHAKE, [1, ..]) if !tls13 => {
                 if self.down.control.is_empty() {
                     self.queue(content::ALERT, &[1, alert::NO_RENEGOTIATION])?;
@@ -526,7 +526,7 @@ impl<B: BackendIo> Tunnel<'_, B> {
             .ok_or(Fatal(alert::INTERNAL_ERROR).into())
     }
 
-    /// Changes the keys towards the client, and tells it so under the present ones.
+    /// Changes the keys towards the client. The client is told so in a record under the present keys.
     fn update_sealing(&mut self) -> Result<(), Broken> {
         if self.down.state != State::Open {
             return Ok(());
@@ -537,7 +537,7 @@ impl<B: BackendIo> Tunnel<'_, B> {
         Ok(())
     }
 
-    /// Seals a record without data, to go behind what is sealed already.
+    /// Seals a record without data, and queues it after the records that are already sealed.
     fn queue(&mut self, kind: u8, message: &[u8]) -> Result<(), Broken> {
         // Nothing may follow close_notify.
         if self.down.state != State::Open {
@@ -592,7 +592,7 @@ impl<B: BackendIo> Tunnel<'_, B> {
         Poll::Pending
     }
 
-    /// Reads what the backend sent to where it is sealed, seals it and passes it on.
+    /// Reads from the backend to the place where the bytes are sealed, seals them, and passes them on.
     fn poll_seal(&mut self, cx: &mut Context<'_>, scratch: &mut [u8]) -> Poll<Result<(), Broken>> {
         let keys = &mut self.session.sealing;
         let head = keys.head();
@@ -604,7 +604,7 @@ impl<B: BackendIo> Tunnel<'_, B> {
         let mut buffer = ReadBuf::new(places.next().ok_or(NO_ROOM)?);
         match ready!(Pin::new(&mut *self.backend).poll_read(cx, &mut buffer)) {
             Ok(()) => {}
-            // Our `close_notify` would vouch for what may be cut.
+            // A `close_notify` of this proxy would claim that the data are complete, but they may be truncated.
             Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
                 self.down.truncated = true;
                 self.down.state = State::Ending;

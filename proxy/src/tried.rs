@@ -1,4 +1,4 @@
-//! Owns which endpoints were tried in vain for one connection or request, and which one is next.
+//! Owns the list of endpoints that were tried for one connection or request, and the choice of the next one.
 //!
 //! Every attempt is decided by the configuration in force when it begins (ADR 20), so the attempts at one request may
 //! be those of several configurations. An endpoint that failed in one *way*, such as in plaintext, can serve in
@@ -16,10 +16,10 @@ use std::time::Duration;
 use crate::backend::{Backend, Protocol, Target};
 use crate::upstream::{self, Credentials, TlsIdentity};
 
-/// Endpoints that are tried for one connection or request as one configuration speaks to them.
+/// Most endpoints that are tried for one connection or request with the settings of one configuration.
 pub(crate) const ATTEMPTS: usize = 3;
 
-/// Attempts at one connection or request, however many configurations there were meanwhile.
+/// Most attempts at one connection or request, however many configurations there were meanwhile.
 const ATTEMPTS_IN_ALL: usize = 3 * ATTEMPTS;
 
 /// The protocol and TLS settings of a connection to an endpoint.
@@ -30,7 +30,7 @@ struct ConnectionSettings {
 }
 
 impl ConnectionSettings {
-    /// `credentials`: none where the client's TLS is passed through.
+    /// `credentials` is `None` if the client's TLS is passed through.
     fn new(target: &Target, credentials: Option<&Credentials>) -> Self {
         Self {
             protocol: target.protocol,
@@ -39,16 +39,16 @@ impl ConnectionSettings {
     }
 }
 
-/// The endpoints that were tried in vain for one connection or request.
+/// The endpoints that were tried, and failed, for one connection or request.
 #[derive(Default)]
 pub(crate) struct Tried {
     endpoints: Vec<(SocketAddr, ConnectionSettings)>,
-    /// One that is tried again only if there is no other.
+    /// An endpoint that is tried again only if there is no other.
     last: Option<SocketAddr>,
 }
 
 impl Tried {
-    /// Notes that `endpoint` was tried as `target` says.
+    /// Records that `endpoint` was tried with the settings of `target`.
     pub(crate) fn push(
         &mut self,
         endpoint: SocketAddr,
@@ -59,7 +59,7 @@ impl Tried {
             .push((endpoint, ConnectionSettings::new(target, credentials)));
     }
 
-    /// Forgets all of them, since the request is made once more. `last` is where it was made.
+    /// Forgets all endpoints, because the request is sent once more. `last` is the endpoint that had it.
     pub(crate) fn start_over(&mut self, last: Option<SocketAddr>) {
         self.endpoints.clear();
         self.last = last;
@@ -70,8 +70,8 @@ impl Tried {
         self.endpoints.len()
     }
 
-    /// As [`Self::next`], but the first attempt is at `preferred` if the backend offers that, or has nothing better: it
-    /// is rather the one that failed lately than another one that did.
+    /// The same as [`Self::next`], but the first attempt goes to `preferred`, if the backend has it and it did not fail
+    /// lately. If all endpoints failed lately, it goes to `preferred` as well.
     pub(crate) fn next_or_preferred(
         &self,
         preferred: Option<SocketAddr>,
@@ -90,8 +90,8 @@ impl Tried {
         })
     }
 
-    /// The endpoint of `backend` to try next, by the lower half of `random`; none if there is no other, or if there
-    /// were attempts enough.
+    /// The endpoint of `backend` to try next, by the lower half of `random`. It is `None` if there is no other, or if
+    /// there were enough attempts.
     pub(crate) fn next(
         &self,
         backend: &Backend,
@@ -118,8 +118,8 @@ impl Tried {
             })
     }
 
-    /// The part of the time that is `left` which the next endpoint of `target` may take: one that vanished must leave
-    /// time for those to come.
+    /// How much of the time that is `left` the next endpoint of `target` may take. An endpoint that has vanished must
+    /// leave time for the next ones.
     pub(crate) fn share(
         &self,
         left: Duration,
@@ -132,7 +132,7 @@ impl Tried {
         left / u32::try_from(parts).unwrap_or(u32::MAX)
     }
 
-    /// How many endpoints of `target` were tried in this way.
+    /// How many endpoints of `target` were tried with these settings.
     fn own(&self, target: &Target, settings: ConnectionSettings) -> usize {
         let is_own = |(endpoint, of): &&(SocketAddr, ConnectionSettings)| {
             *of == settings && target.endpoints.contains(endpoint)

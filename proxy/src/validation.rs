@@ -1,5 +1,5 @@
-//! Owns how a listener validates its clients by their certificates, for handshakes and for connections that
-//! were there before the listener came to do it this way.
+//! Owns client validation by certificates. It applies to handshakes, and to connections that existed before the
+//! settings of the listener changed.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,8 +7,8 @@ use std::sync::Arc;
 use rustls::server::danger::ClientCertVerifier;
 use rustls_pki_types::{CertificateDer, UnixTime};
 
-/// Client validation of a listener, as of one version of its settings and trust. Listeners and handshakes
-/// with the same settings share it.
+/// The client validation of a listener, in one version of its settings and trust bundles. Listeners and handshakes with
+/// the same settings share it.
 pub(crate) struct ClientValidation {
     verifier: Arc<dyn ClientCertVerifier>,
 }
@@ -28,8 +28,8 @@ impl ClientValidation {
         &self.verifier
     }
 
-    /// Whether a client that showed `chain`, its own certificate first, would be let in now. That it has
-    /// the key was proven in its handshake.
+    /// Whether a client that showed `chain`, its own certificate first, would be accepted now. The client has proven in
+    /// its handshake that it has the key.
     pub(crate) fn admits(&self, chain: &[CertificateDer<'_>]) -> bool {
         if !self.verifier.client_auth_mandatory() {
             return true;

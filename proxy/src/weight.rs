@@ -1,7 +1,7 @@
-//! Owns the choice by weight: which of several takes the next connection or request.
+//! Owns the choice by weight: which of several backends takes the next connection or request.
 
-/// One of `all` by its share of their `total` weight, chosen by the upper half of `random`; none if
-/// nothing has any.
+/// Chooses one of `all` by its share of the `total` weight, with the upper half of `random`. It is `None` if none of
+/// them has any weight.
 pub(crate) fn by_weight<T>(
     all: &[T],
     weight: impl Fn(&T) -> u32,

@@ -1,9 +1,9 @@
-//! Owns the worker threads and the sockets they listen on: one single-threaded runtime per worker,
-//! each with its own `SO_REUSEPORT` socket per bind, so that a connection stays on one thread from
-//! accept to end and workers share nothing but the snapshot and the counters.
+//! Owns the worker threads and their listening sockets. Each worker has a single-threaded runtime, and its own
+//! `SO_REUSEPORT` socket for each bind. So a connection stays on one thread from accept to end, and workers share
+//! nothing but the snapshot and the counters.
 //!
-//! Sockets outlive configuration: a bind's sockets stay as long as any listener is on it, and a
-//! connection keeps what it started with whatever happens to its bind.
+//! The sockets of a bind stay open as long as there is any listener on it. A connection keeps the configuration with
+//! which it began, whatever happens to its bind.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -23,19 +23,20 @@ use crate::listen::{self, BACKLOG, Binds, Listening, Sockets, WorkerSocket};
 use crate::plane::DataPlane;
 use crate::{connection, cut, deadline, gate, http, lifetime, udp};
 
-/// How long connections have, once they are cut, to end in order.
+/// How long connections have to end in order after they are cut.
 const LINGER: Duration = Duration::from_secs(2);
 
-/// Part of the time to drain after which HTTP/1.1 connections without a request are closed. Until then their next
-/// request is answered, and its answer says that the connection ends: a close would cross it.
+/// HTTP/1.1 connections without a request are closed after one of this many parts of the time to drain. Until then,
+/// their next request is served, and its response tells the client that the connection ends. If they were closed
+/// earlier, a request could already be on its way.
 const IDLE_PART: u32 = 2;
 
-/// Connections that are accepted before those that stand get their turn.
+/// Most connections that are accepted before open connections get their turn.
 const ACCEPTS: u32 = 16;
 
 /// The worker threads of a data plane.
 ///
-/// Dropping it ends all connections at once; [`Self::drain`] first gives them time.
+/// Their `Drop` ends all connections at once, while [`Self::drain`] first gives them time.
 pub struct Workers {
     plane: Arc<DataPlane>,
     threads: Vec<JoinHandle<()>>,
@@ -44,12 +45,12 @@ pub struct Workers {
     cutting: CancellationToken,
     /// Cancelled to end the threads.
     ending: CancellationToken,
-    /// How many may still accept.
+    /// Number of workers that may still accept.
     accepting: watch::Receiver<usize>,
 }
 
 impl Workers {
-    /// Starts `count` threads (at least one) that listen nowhere yet.
+    /// Starts `count` threads (at least one). They do not listen anywhere yet.
     pub fn start(plane: Arc<DataPlane>, count: usize) -> io::Result<Self> {
         let count = count.max(1);
         let closing = plane.closing().clone();
@@ -80,7 +81,7 @@ impl Workers {
                         () = ending.cancelled() => {}
                     }
                 });
-                // Drops the connections that are left, which counts and logs them.
+                // This drops the connections that are left, and so counts and logs them.
                 drop(runtime);
             };
             let name = format!("worker-{index}");
@@ -97,22 +98,22 @@ impl Workers {
         })
     }
 
-    /// What opens and closes the sockets of these workers.
+    /// A handle to open and close the sockets of these workers.
     #[must_use]
     pub fn sockets(&self) -> Sockets {
         self.sockets.clone()
     }
 
-    /// Stops accepting, after who has begun to connect, and waits until the connections have ended or
-    /// `deadline` is over; then cuts what is left. Returns how many those were. Connections without a request have half of
-    /// that time.
+    /// Stops accepting, after it has accepted clients that have already begun to connect. Then waits until all
+    /// connections have ended or `deadline` has passed, and cuts those that are left. Returns how many these were.
+    /// Connections without a request have half of that time.
     pub async fn drain(mut self, deadline: Duration) -> usize {
         self.plane.metrics.draining.set(1);
         self.plane.begin_leaving();
         self.plane.close();
         let plane = Arc::clone(&self.plane);
         let closed = async {
-            // What the accept loops take from the queues counts too.
+            // Connections that the accept loops still take from the queues count as well.
             let _ = self.accepting.wait_for(|accepting| *accepting == 0).await;
             plane.idle().await;
         };
@@ -130,7 +131,7 @@ impl Workers {
         }
         self.ending.cancel();
         let threads = std::mem::take(&mut self.threads);
-        // The threads end at once, but joining them must not hold up this runtime all the same.
+        // The threads end at once. But joining them blocks, which must not happen on a thread of this runtime.
         let _ = tokio::task::spawn_blocking(move || {
             for thread in threads {
                 let _ = thread.join();
@@ -148,7 +149,7 @@ impl Drop for Workers {
     }
 }
 
-/// One worker thread's part.
+/// The part of one worker thread.
 struct Worker {
     index: usize,
     plane: Arc<DataPlane>,
@@ -158,7 +159,7 @@ struct Worker {
 }
 
 impl Worker {
-    /// Follows the binds and accepts on them, until told to close; then waits for the end.
+    /// Follows the binds and accepts on them until it is told to close. Then waits for the end.
     async fn run(self, mut binds: watch::Receiver<Binds>, running: Accepting) {
         tokio::spawn(deadline::tick());
         tokio::spawn(gate::keep());
@@ -181,7 +182,7 @@ impl Worker {
                 loops.entry(bind).or_insert_with(|| {
                     let stop = match bind.transport {
                         Transport::Tcp => self.closing.child_token(),
-                        // Its socket carries the sessions, which go on until they are cut.
+                        // The socket of a UDP bind carries the sessions, which continue until they are cut.
                         Transport::Udp => CancellationToken::new(),
                     };
                     self.listen(bind, &listening, &stop);
@@ -194,7 +195,7 @@ impl Worker {
             }
         }
         drop(running);
-        // The connections, which are tasks of this runtime, may have time to end.
+        // The connections are tasks of this runtime, so it must run while they have time to end.
         self.cutting.cancelled().await;
         cut::cut();
         std::future::pending::<()>().await;
@@ -228,7 +229,7 @@ impl Worker {
     }
 }
 
-/// Counts what may still accept while it runs.
+/// Counts a worker that may still accept, until it is dropped.
 struct Accepting(Arc<watch::Sender<usize>>);
 
 impl Accepting {
@@ -244,8 +245,8 @@ impl Drop for Accepting {
     }
 }
 
-/// Accepts until `stop`, and then who has begun to connect: closing the socket would reset them. No
-/// more of those than a whole `queue`.
+/// Accepts until `stop`. After that, it accepts clients that have already begun to connect, because closing the socket
+/// would reset them. There are at most as many of these as a `queue` holds.
 async fn accept(
     listener: &TcpListener,
     bind: BindKey,
@@ -266,12 +267,12 @@ async fn accept(
                 if plane.may_warn(Instant::now()) {
                     tracing::warn!(%bind, %error, "cannot accept");
                 }
-                // Out of file descriptors or memory: what ends connections also ends this, so only
-                // not to spin.
+                // There are no more file descriptors or memory. This ends when connections end, so the pause only
+                // keeps the loop from spinning.
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         }
-        // Clients that never stop coming must not put it off.
+        // New clients that never stop arriving must not delay the end.
         if stop.is_cancelled() {
             break;
         }

@@ -1,5 +1,5 @@
-//! What the servers of operator, webhook and proxy share: places that sources share fairly, and the port for probes
-//! and metrics.
+//! Code that the servers of operator, webhook and proxy share: places that sources share fairly, and the port for
+//! probes and metrics.
 #![cfg_attr(
     not(test),
     deny(

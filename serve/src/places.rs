@@ -14,13 +14,13 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-/// Whose places are counted together.
+/// The unit by which places are counted: connections of one source are counted together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Source(IpAddr);
 
 impl Source {
-    /// A client that comes from anywhere: its IPv4 address, or the /64 of its IPv6 address. That is the least that
-    /// subscribers get, and they choose their addresses in it at will.
+    /// The source of a client from anywhere: its IPv4 address, or the /64 of its IPv6 address. A /64 is the least that
+    /// a subscriber gets, and they can use any address in it.
     #[must_use]
     pub fn of_client(address: IpAddr) -> Self {
         Self(match address.to_canonical() {
@@ -32,19 +32,19 @@ impl Source {
         })
     }
 
-    /// A peer in the cluster, for ports that are not there for others: its address. Pods, nodes and API servers can
-    /// all have addresses of one /64 there, and a pod cannot choose its own.
+    /// The source of a peer in the cluster, for ports that only the cluster uses: its address. Pods, nodes and API
+    /// servers may all have addresses in one /64 there, and a pod cannot choose its own.
     #[must_use]
     pub fn of_peer(address: IpAddr) -> Self {
         Self(address.to_canonical())
     }
 }
 
-/// Places that are shared.
+/// Places that sources share.
 #[derive(Debug, Clone)]
 pub struct Places<K: Key = Source>(Arc<Shared<K>>);
 
-/// What places are counted by: the source, or the source for some purpose.
+/// The key by which places are counted: a source, or a source together with a purpose.
 pub trait Key: Copy + Eq + Hash {}
 
 impl<K: Copy + Eq + Hash> Key for K {}
@@ -59,7 +59,7 @@ struct Shared<K> {
 #[derive(Debug)]
 struct Taken<K> {
     total: usize,
-    /// A source without any is not in it, so it has no more entries than there are places.
+    /// Places of each source. Sources without any are not in it, so it has at most as many entries as there are places.
     by_source: HashMap<K, usize>,
 }
 
@@ -72,17 +72,17 @@ impl<K> Default for Taken<K> {
     }
 }
 
-/// Some places; free again when it is dropped.
+/// Some places. Its `Drop` frees them.
 #[derive(Debug)]
 pub struct Place<K: Key = Source> {
-    /// `None`: it is not known yet whose they are.
+    /// The source; `None` if it is not known yet.
     source: Option<K>,
     count: usize,
     places: Places<K>,
 }
 
 impl<K: Key> Places<K> {
-    /// So many places.
+    /// `limit` places.
     #[must_use]
     pub fn new(limit: usize) -> Self {
         Self(Arc::new(Shared {
@@ -92,13 +92,13 @@ impl<K: Key> Places<K> {
         }))
     }
 
-    /// So many places for `source`, if it may have them.
+    /// Takes `count` places for `source`, if it may have them.
     #[must_use]
     pub fn take(&self, source: K, count: usize) -> Option<Place<K>> {
         self.take_of_part(source, count, 1)
     }
 
-    /// The same while only one of `parts` of the places may be in use.
+    /// The same, but only one of `parts` equal parts of all places may be in use.
     #[must_use]
     pub fn take_of_part(&self, source: K, count: usize, parts: usize) -> Option<Place<K>> {
         let mut taken = self.0.taken.lock();
@@ -117,8 +117,8 @@ impl<K: Key> Places<K> {
         (held, self.0.limit.saturating_sub(taken.total))
     }
 
-    /// A place of which it is not known yet who has it, as long as any is free of one of `parts`. Whoever takes such places
-    /// has to be trusted to say soon who they are for, with [`Place::name`].
+    /// Takes a place whose source is not known yet, as long as one is free in one of `parts` equal parts. The caller
+    /// must be trusted to name the source soon, with [`Place::name`].
     #[must_use]
     pub fn take_unnamed(&self, parts: usize) -> Option<Place<K>> {
         let mut taken = self.0.taken.lock();
@@ -130,10 +130,10 @@ impl<K: Key> Places<K> {
         Some(self.place(None, 1))
     }
 
-    /// As [`Self::take`], as soon as the source may have them.
+    /// The same as [`Self::take`], but it waits until the source may have the places.
     pub async fn wait(&self, source: K, count: usize) -> Place<K> {
         loop {
-            // Before looking, so that what is freed meanwhile is not missed.
+            // This is registered before the check, so that a place that is freed meanwhile is not missed.
             let mut freed = pin!(self.0.freed.notified());
             freed.as_mut().enable();
             if let Some(place) = self.take(source, count) {
@@ -157,7 +157,7 @@ impl<K: Key> Places<K> {
 }
 
 impl<K: Key> Taken<K> {
-    /// Counts more places for a source if it then holds no more than so many.
+    /// Counts `count` more places for a source, if it then holds no more than `most`.
     fn charge(&mut self, source: K, count: usize, most: usize) -> Option<()> {
         let held = self.by_source.get(&source).copied().unwrap_or_default();
         let held = held.saturating_add(count);
@@ -176,8 +176,9 @@ impl<K: Key> Place<K> {
         self.source.is_some()
     }
 
-    /// Has an unnamed place count for `source` while one of `parts` may be in use, if `source` may have it. If not, it stays
-    /// unnamed. A place that counts for somebody goes on counting for them.
+    /// Counts a place without a source for `source`, and returns whether that was possible. Only one of `parts` equal
+    /// parts of all places may be in use. If `source` may not have it, the place stays without a source. A place that
+    /// already has a source keeps it.
     #[must_use]
     pub fn name(&mut self, source: K, parts: usize) -> bool {
         if !self.is_named() {

@@ -1,5 +1,5 @@
-//! Owns the port for probes and metrics. It is plain HTTP/1.1 without authentication, so everything about it is
-//! bounded, and the kubelet's probes get through whoever else connects.
+//! Owns the port for probes and metrics. It is plain HTTP/1.1 without authentication. So everything about it is
+//! bounded, and the probes of the kubelet get through even if others flood the port.
 
 use std::time::Duration;
 
@@ -13,14 +13,14 @@ use tokio::time::timeout;
 
 use crate::places::{Places, Source};
 
-/// Bounds of a port.
+/// Limits of a port.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// Connections at one time, shared fairly between sources; those beyond are closed.
+    /// Most connections at one time, shared fairly between sources. Further ones are closed.
     pub connections: usize,
-    /// Time for a request's head, and between requests.
+    /// Longest time for the head of a request, and between requests.
     pub head: Duration,
-    /// Time for a connection, however it is used: scrapers and people come again.
+    /// Longest time of a connection, however it is used. Scrapers and people can connect again.
     pub stay: Duration,
 }
 
@@ -34,18 +34,18 @@ impl Default for Limits {
     }
 }
 
-/// Wait before the next connection is accepted after the kernel failed to.
+/// Wait before the next accept after one has failed.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// Bytes of a request's head, and of what is read ahead.
+/// Most bytes of the head of a request, and most bytes that are read ahead.
 const BUFFER: usize = 16 << 10;
 
-/// Serves `router` for ever, within the usual limits.
+/// Serves `router` within the usual limits, and never returns.
 pub async fn serve(listener: TcpListener, router: Router) {
     serve_within(Limits::default(), listener, router).await;
 }
 
-/// Serves `router` for ever, within these limits.
+/// Serves `router` within these limits, and never returns.
 pub async fn serve_within(limits: Limits, listener: TcpListener, router: Router) {
     let places = Places::new(limits.connections);
     let mut connections = JoinSet::new();
@@ -54,7 +54,7 @@ pub async fn serve_within(limits: Limits, listener: TcpListener, router: Router)
             Ok(accepted) => accepted,
             Err(error) => {
                 tracing::warn!(%error, "the port for probes cannot accept a connection");
-                // What ends connections also ends a lack of descriptors.
+                // There are no more file descriptors. Some are free again when connections end.
                 tokio::time::sleep(PAUSE).await;
                 continue;
             }
@@ -70,7 +70,7 @@ pub async fn serve_within(limits: Limits, listener: TcpListener, router: Router)
             .max_buf_size(BUFFER)
             .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
         connections.spawn(async move {
-            // Whoever breaks the connection knows it.
+            // An error needs no report, because the peer that broke the connection knows of it.
             let _ = timeout(stay, connection).await;
             drop(place);
         });

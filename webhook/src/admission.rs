@@ -1,7 +1,7 @@
-//! What admission knows, and its answers from it.
+//! The objects that admission knows, and its answers to reviews.
 //!
-//! A watch feeds it; reviews read it. What they say never depends on other reviews, but for when they say
-//! it: a ListenerSet that meets one that was just admitted waits until the watch shows that one
+//! A watch feeds the objects, and reviews read them. An answer never depends on other reviews. Only its time may: a
+//! ListenerSet that may conflict with one that was just admitted waits until the watch shows that one
 //! ([`crate::pending`]).
 
 use std::sync::Arc;
@@ -18,34 +18,34 @@ use crate::admission_state::AdmissionState;
 use crate::pending::{PATIENCE, Pending};
 use crate::review::{Operation, Review, Reviewer};
 
-/// What is there, the release's policy, and the answers that follow.
+/// The objects that exist, the policy of the release, and the answers that follow from them.
 #[derive(Debug)]
 pub struct Admission {
     policy: Policy,
     state: RwLock<AdmissionState>,
-    /// Taken before `state` where both are.
+    /// If both locks are needed, this one is taken before `state`.
     pending: Mutex<Pending>,
 }
 
-/// One review, asked for.
+/// The question of one review.
 #[derive(Debug, Clone, Copy)]
 pub struct Question<'a> {
-    /// What is done.
+    /// The operation on the object.
     pub operation: Operation,
-    /// The object as it is, if it is.
+    /// The present version of the object, if there is one.
     pub old: Option<&'a Object>,
-    /// The object as it shall be.
+    /// The version that would be written.
     pub new: &'a Object,
-    /// Whether nothing comes of it.
+    /// Whether nothing will be written (`--dry-run=server`).
     pub dry_run: bool,
 }
 
-/// A ListenerSet that may conflict with one that was just admitted. It is judged again once the watch shows that one.
+/// A ListenerSet that may conflict with one that was just admitted. It is judged again when the watch shows that one.
 #[derive(Debug, Clone)]
 pub struct Recheck(Arc<ListenerSet>);
 
 impl Admission {
-    /// Admission with nothing there yet, for the GatewayClasses of `controller`.
+    /// Admission for the GatewayClasses of `controller`, without any objects yet.
     pub fn new(controller: impl Into<Arc<str>>, policy: Policy) -> Self {
         let state = AdmissionState::new(controller);
         Self {
@@ -55,7 +55,7 @@ impl Admission {
         }
     }
 
-    /// The same, that waits for `patience` instead of [`PATIENCE`].
+    /// The same, but it waits for `patience` instead of [`PATIENCE`].
     #[must_use]
     pub fn with_patience(self, patience: Duration) -> Self {
         Self {
@@ -70,9 +70,9 @@ impl Admission {
         &self.policy
     }
 
-    /// Takes a version of an object that the watch showed. Kinds that play no part are ignored.
+    /// Takes a version of an object from the watch. Kinds that play no part are ignored.
     pub fn put(&self, object: Object) {
-        // No longer on its way only when it is there.
+        // The object is removed from `pending` only after it is in `state`. So it is always in at least one of them.
         let mut pending = self.pending.lock();
         if let Object::ListenerSet(set) = &object {
             pending.see(set);
@@ -80,12 +80,12 @@ impl Admission {
         self.state.write().put(object);
     }
 
-    /// Takes the removal of an object that the watch showed.
+    /// Takes the removal of an object from the watch.
     pub fn remove(&self, key: &ObjectKey) {
         self.state.write().remove(key);
     }
 
-    /// Forgets admitted sets that were not seen in time.
+    /// Forgets admitted sets that the watch did not show in time.
     pub fn expire(&self, now: Instant) {
         self.pending.lock().expire(now);
     }
@@ -96,7 +96,7 @@ impl Admission {
         self.pending.lock().len()
     }
 
-    /// Answers a question from what is there.
+    /// Answers a question from the objects that exist.
     #[must_use]
     pub fn review(&self, question: Question<'_>, now: Instant) -> Review {
         let Object::ListenerSet(set) = question.new else {
@@ -110,12 +110,13 @@ impl Admission {
         review
     }
 
-    /// Answers a question from what is there, unless it is about a ListenerSet that would come in and meets
-    /// one that was just admitted.
+    /// Answers a question from the objects that exist.
     ///
     /// # Errors
-    /// If so: wait while [`is_pending`](Self::is_pending), for [`patience`](Self::patience) at most, then
-    /// [`review`](Self::review).
+    ///
+    /// Fails if the question is about a ListenerSet that would be allowed and may conflict with one that was just
+    /// admitted. Then wait while [`is_pending`](Self::is_pending) is true, for [`patience`](Self::patience) at most,
+    /// and call [`review`](Self::review).
     pub fn review_or_recheck(
         &self,
         question: Question<'_>,
@@ -124,7 +125,7 @@ impl Admission {
         let Object::ListenerSet(set) = question.new else {
             return Ok(self.judge(question));
         };
-        // One at a time: of two that conflict, the second has to see the first.
+        // Reviews of sets happen one at a time, so that of two sets that conflict, the second sees the first.
         let mut pending = self.pending.lock();
         let review = self.judge(question);
         if review.allowed && self.is_news(set) {
@@ -138,13 +139,13 @@ impl Admission {
         Ok(review)
     }
 
-    /// Whether the set that it may conflict with is still on its way.
+    /// Whether the watch has not yet shown the set with which it may conflict.
     #[must_use]
     pub fn is_pending(&self, recheck: &Recheck, now: Instant) -> bool {
         self.pending.lock().meets(&recheck.0, now)
     }
 
-    /// How long that is waited for at most.
+    /// The longest time to wait for that.
     #[must_use]
     pub fn patience(&self) -> Duration {
         self.pending.lock().patience()
@@ -155,7 +156,7 @@ impl Admission {
         Reviewer::new(&state, &self.policy).review(question.operation, question.old, question.new)
     }
 
-    /// Whether it wants something that it has not.
+    /// Whether the set asks for something that it does not have yet.
     fn is_news(&self, set: &ListenerSet) -> bool {
         let state = self.state.read();
         let merge = state.merge();

@@ -1,4 +1,4 @@
-//! The objects that admission judges from. They come from the cluster, a directory or a test.
+//! The objects by which admission judges. They come from the cluster, a directory or a test.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,21 +10,21 @@ use vestibule_model::key::{Kind, ObjectKey, ObjectName};
 use vestibule_model::merge::Merge;
 use vestibule_model::object::{Namespace, Object, ReferenceGrant};
 
-/// The objects that admission knows. Kinds that play no part are ignored: routes among them, so what it
-/// takes does not grow with their number.
+/// The objects that admission knows. Kinds that play no part are ignored. Routes are among these, so the memory does
+/// not grow with their number.
 #[derive(Debug, Clone)]
 pub struct AdmissionState {
     merge: Merge,
-    /// Gateways of any controller, to tell a new version from an edited status.
+    /// Gateways of any controller. They are kept to tell a new version from an edit of the status.
     gateways: BTreeMap<ObjectName, Arc<Gateway>>,
     /// `ReferenceGrants` by namespace.
     references: BTreeMap<Arc<str>, BTreeMap<Arc<str>, ReferenceGrant>>,
-    /// What `HostnameClaims` say.
+    /// The `HostnameClaims`.
     holders: Holders,
 }
 
 impl AdmissionState {
-    /// Nothing yet, for the GatewayClasses of `controller`.
+    /// A state without objects, for the GatewayClasses of `controller`.
     pub fn new(controller: impl Into<Arc<str>>) -> Self {
         Self {
             merge: Merge::new(controller),
@@ -34,14 +34,14 @@ impl AdmissionState {
         }
     }
 
-    /// The same with this limit of hostnames, where no grant says otherwise.
+    /// The same, with this limit of hostnames for namespaces where no grant states one.
     #[must_use]
     pub fn with_names_per_namespace(mut self, most: u32) -> Self {
         self.merge = self.merge.with_names_per_namespace(most);
         self
     }
 
-    /// Which ListenerSets extend which Gateway, and what that comes to.
+    /// The merge of all ListenerSets with their Gateways.
     #[must_use]
     pub fn merge(&self) -> &Merge {
         &self.merge
@@ -55,8 +55,8 @@ impl AdmissionState {
             .flat_map(BTreeMap::values)
     }
 
-    /// Takes a version of an object. What changes nothing costs nothing: every edit of a status comes by
-    /// here, and a Gateway may have thousands of sets.
+    /// Takes a version of an object. A version without a relevant change costs almost nothing. This matters, because
+    /// every edit of a status arrives here, and a Gateway may have thousands of sets.
     pub fn put(&mut self, object: Object) {
         match object {
             Object::GatewayClass(class) => self.put_class(class),
@@ -70,14 +70,14 @@ impl AdmissionState {
                     .insert(grant.name.name.clone(), grant);
             }
             Object::HostnameGrant(grant) => self.put_grant(grant),
-            // It allows nothing, and counts.
+            // A grant that cannot be read gives nothing, and still counts as a grant.
             Object::Unreadable(key, meta, finding) if key.kind == Kind::HostnameGrant => {
                 self.put_grant(HostnameGrant::unreadable(key.name, meta, finding));
             }
             Object::HostnameClaim(claim) => {
                 self.put_claim(&claim.name.clone(), Some(Arc::new(claim)));
             }
-            // It is there and takes part in nothing.
+            // The object exists and has no effect.
             Object::Unreadable(key, ..) => self.remove(&key),
             _ => {}
         }

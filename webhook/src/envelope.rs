@@ -1,4 +1,5 @@
-//! The envelope of a review: `AdmissionReview` of `admission.k8s.io/v1`, bytes in, bytes out.
+//! The envelope of a review: `AdmissionReview` of `admission.k8s.io/v1`. It takes the bytes of a request and returns
+//! the bytes of the response.
 
 use std::borrow::Cow;
 use std::convert::Infallible;
@@ -20,39 +21,39 @@ use crate::admission::{Admission, Question, Recheck};
 use crate::review::{Operation, Review, Reviewer};
 use crate::text;
 
-/// Longest request in bytes: API servers take objects of up to 3 MiB, and an update holds two.
+/// Longest request in bytes. API servers accept objects of up to 3 MiB, and an update contains two.
 pub const MAX_BYTES: usize = 8 << 20;
 
 const API_VERSION: &str = "admission.k8s.io/v1";
 const KIND: &str = "AdmissionReview";
-/// Longest UID that is echoed, in bytes; API servers send 36.
+/// Longest UID that is echoed, in bytes. API servers send 36.
 const MAX_UID: usize = 128;
-/// Longest name that is put down in a log, in characters.
+/// Longest name that is logged, in characters.
 const MAX_NAME: usize = 253;
 
-/// What goes back.
+/// The response to the API server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReviewResponse {
-    /// HTTP status: 200 for every proper review, refusals included; 400 for what is none.
+    /// HTTP status: 200 for every valid review, refusals included, and 400 for everything else.
     pub status: u16,
-    /// JSON with status 200, else a line of text.
+    /// JSON if the status is 200, and otherwise a line of text.
     pub body: Vec<u8>,
-    /// What it was about, for logs and metrics.
+    /// The record of the review, for logs and metrics.
     pub record: ReviewRecord,
 }
 
-/// What came of a request.
+/// The outcome of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ReviewOutcome {
-    /// Not a review.
+    /// It is not a review.
     Malformed,
-    /// A kind, operation or subresource that is not judged.
+    /// It is about a kind, operation or subresource that is not judged.
     Passed,
-    /// Let in without a word.
+    /// The object is allowed without a warning.
     Allowed,
-    /// Let in with warnings.
+    /// The object is allowed with warnings.
     Warned,
-    /// Not let in.
+    /// The object is refused.
     Refused,
 }
 
@@ -70,10 +71,11 @@ impl ReviewOutcome {
     }
 }
 
-/// A review for logs and metrics: who did what to which object, nothing of what is in it.
+/// The record of a review, for logs and metrics: who did what to which object. It contains nothing of the object's
+/// content.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReviewRecord {
-    /// What came of it.
+    /// The outcome.
     pub outcome: ReviewOutcome,
     /// Kind, if it is one that is judged.
     pub kind: Option<Kind>,
@@ -81,15 +83,15 @@ pub struct ReviewRecord {
     pub mode: Mode,
     /// `CREATE` or `UPDATE`, if it was judged.
     pub operation: &'static str,
-    /// Namespace, bounded.
+    /// Namespace, cut to a bounded length.
     pub namespace: String,
-    /// Name, bounded.
+    /// Name, cut to a bounded length.
     pub name: String,
-    /// Who asks, bounded.
+    /// The user who sent the request, cut to a bounded length.
     pub user: String,
-    /// Whether nothing comes of it.
+    /// Whether nothing will be written.
     pub dry_run: bool,
-    /// Reasons of what was found, each once, sorted.
+    /// The reasons of all findings, sorted and without duplicates.
     pub reasons: Vec<Reason>,
 }
 
@@ -101,7 +103,7 @@ impl ReviewRecord {
     }
 }
 
-/// Answers the bytes of a request. Takes any bytes.
+/// Answers the bytes of a request. It accepts any bytes.
 #[must_use]
 pub fn review_bytes(bytes: &[u8], admission: &Admission, now: Instant) -> ReviewResponse {
     let judge = |question: Question<'_>| Ok::<_, Infallible>(admission.review(question, now));
@@ -111,7 +113,7 @@ pub fn review_bytes(bytes: &[u8], admission: &Admission, now: Instant) -> Review
     }
 }
 
-/// Answers the bytes of a request, as [`Admission::review_or_recheck`] does.
+/// Answers the bytes of a request by [`Admission::review_or_recheck`].
 ///
 /// # Errors
 /// If the answer has to wait.
@@ -135,21 +137,21 @@ fn answer<E>(
     }
 }
 
-/// The namespace of the object that a request is about, without reading the object: API servers write the one before
-/// the other. None if the beginning does not say, or it is no name.
+/// The namespace of the object of a request. The object itself is not read, because API servers write the namespace
+/// before it. It is `None` if the beginning of the request has no namespace, or if that is not a valid name.
 #[must_use]
 pub fn namespace_of(bytes: &[u8]) -> Option<String> {
     let beginning = bytes.get(..BEGINNING).unwrap_or(bytes);
     let mut found = None;
-    // Ends early, mostly as an error, since there is no need to read on.
+    // This mostly ends early with an error, because nothing after the namespace is needed.
     let _ = serde_json::Deserializer::from_slice(beginning).deserialize_map(Outer(&mut found));
     found.filter(|name| name.len() <= MAX_NAME)
 }
 
-/// Bytes of a request before its object, at most: names, versions, and who asks comes after them.
+/// Most bytes of a request before its object: names and versions. The user comes after them.
 const BEGINNING: usize = 16 << 10;
 
-/// Looks for `request`.
+/// Visitor that looks for the field `request`.
 struct Outer<'a>(&'a mut Option<String>);
 
 impl<'de> Visitor<'de> for Outer<'_> {
@@ -170,7 +172,7 @@ impl<'de> Visitor<'de> for Outer<'_> {
     }
 }
 
-/// Looks for `namespace`.
+/// Visitor that looks for the field `namespace`.
 struct Inner<'a>(&'a mut Option<String>);
 
 impl<'de> DeserializeSeed<'de> for Inner<'_> {
@@ -211,7 +213,7 @@ struct Envelope {
     request: Value,
 }
 
-/// `AdmissionRequest`, as far as it is read.
+/// `AdmissionRequest`, with the fields that are used.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Request {
@@ -250,7 +252,7 @@ fn parse(bytes: &[u8]) -> Result<Request, String> {
         return Err(format!("the request is longer than {MAX_BYTES} bytes"));
     }
     let envelope: Envelope = serde_json::from_slice(bytes).map_err(|error| {
-        // Not the decoder's own words: they quote what they stumble over.
+        // The message of the decoder is not used, because it quotes parts of the input.
         let (line, column) = (error.line(), error.column());
         format!("the request is not an {KIND} in JSON: line {line}, column {column}")
     })?;
@@ -370,14 +372,14 @@ impl Request {
         self.dry_run.unwrap_or_default()
     }
 
-    /// The kind, if there are rules for it.
+    /// The kind of the object, if there are rules for it.
     fn judged_kind(&self) -> Option<Kind> {
         Reviewer::KINDS
             .into_iter()
             .find(|kind| kind.group() == self.kind.group && kind.as_str() == self.kind.kind)
     }
 
-    /// The operation, if it is one that brings a new specification.
+    /// The operation, if it is one that writes a specification.
     fn judged_operation(&self) -> Option<Operation> {
         if !self.sub_resource.is_empty() {
             return None;
@@ -389,9 +391,12 @@ impl Request {
         }
     }
 
-    /// The object, or a warning that it is of a version that is not known.
+    /// The decoded object.
+    ///
+    /// # Errors
+    /// A warning, if the version of the object is not known.
     fn decode(&self, kind: Kind, mut value: Value) -> Result<Object, String> {
-        // The request knows better than the object where the object will be.
+        // Name and namespace are taken from the request, because the object may lack them.
         if let Some(Value::Object(metadata)) = value.get_mut("metadata") {
             for (field, text) in [("namespace", &self.namespace), ("name", &self.name)] {
                 let absent = metadata.get(field).and_then(Value::as_str).is_none();
@@ -478,7 +483,7 @@ struct Response<'a> {
     warnings: Vec<String>,
 }
 
-/// `Status` of `meta/v1`. Not `Invalid`: of that kubectl shows the causes and drops the message.
+/// `Status` of `meta/v1`. Its reason is not `Invalid`, because kubectl then shows the causes and drops the message.
 #[derive(Serialize)]
 struct Refusal {
     status: &'static str,

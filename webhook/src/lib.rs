@@ -1,11 +1,11 @@
-//! Validating admission: whether an object may come in, from what is there already.
+//! Validating admission: decides whether an object may be created or changed, by the objects that exist already.
 //!
-//! Thin over `vestibule-model`: the rules are the model's; here is only what admission does with
-//! them. It is advice: concurrent creates race, and a webhook can be down, so whatever it refuses
-//! shows in the status too, and what it lets in may still come to nothing.
+//! This crate is a thin layer over `vestibule-model`, which has the rules. Admission is only advice: concurrent creates
+//! race with each other, and a webhook can be down. So the status also shows everything that admission refuses, and an
+//! object that it allows may still not be served.
 //!
-//! [`Reviewer`] judges one object from [`AdmissionState`], [`Admission`] keeps them, [`review_bytes`] takes
-//! the API server's envelope.
+//! [`Reviewer`] judges one object by an [`AdmissionState`]. [`Admission`] keeps the state and answers questions.
+//! [`review_bytes`] reads and writes the envelope of the API server.
 #![cfg_attr(
     not(test),
     deny(

@@ -141,7 +141,7 @@ async fn run(args: Args) -> anyhow::Result<()> {
     }
     tracing::info!(seconds = args.shutdown_delay_seconds, "shutting down");
     let known = async {
-        // A second signal says that everybody knows already.
+        // A second signal ends the delay, because it says that everybody knows already.
         tokio::select! {
             () = tokio::time::sleep(Duration::from_secs(args.shutdown_delay_seconds)) => {}
             _ = terminate.recv() => {}

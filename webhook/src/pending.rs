@@ -1,11 +1,14 @@
-//! ListenerSets that were admitted a moment ago and that the watch has not shown yet.
+//! ListenerSets that were admitted a moment ago, and that the watch has not shown yet.
 //!
-//! The watch is always a little behind, and within that gap two sets that conflict could both come in, one
-//! right after the other. So a set that meets an admitted one is not answered before the watch has shown
-//! that one, or [`PATIENCE`] has passed; then what is there decides, and nothing else. Nobody is ever
-//! refused anything for a set that was only reviewed: whoever reaches the port can send reviews that were
-//! made up. The other replicas do not know what was admitted here, so this narrows the gap and does not
-//! close it. The status decides.
+//! The watch is always a little behind. In this time, two sets that conflict could both be admitted, one right after
+//! the other. So if a set may conflict with one that was just admitted, its answer waits until the watch has shown that
+//! one, or until [`PATIENCE`] has passed. After that, only the objects that exist decide.
+//!
+//! No set is ever refused because of another set that was only reviewed. Anybody who reaches the port could send
+//! reviews that were made up.
+//!
+//! Other replicas do not know what was admitted here. So this makes the gap smaller, but does not close it. The status
+//! has the last word.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,21 +19,21 @@ use vestibule_model::hostname::HostPattern;
 use vestibule_model::key::{ObjectName, PortKey};
 use vestibule_model::protocol::Group;
 
-/// How long an admitted ListenerSet counts as on its way, and how long another one waits for it at most.
+/// How long an admitted ListenerSet counts as pending, which is also the longest time that another one waits for it.
 pub const PATIENCE: Duration = Duration::from_millis(500);
-/// Most ListenerSets that are remembered at one time; those admitted meanwhile are not.
+/// Most ListenerSets that are remembered at one time. Further ones are not remembered.
 const MAX_SETS: usize = 1024;
-/// Most listeners of one that is remembered: as many as the CRD allows.
+/// Most listeners that are remembered of one set. The CRD allows as many.
 const MAX_LISTENERS: usize = 64;
 
-/// What a listener wants of a port.
+/// What a listener asks for on a port.
 type Want = (Group, HostPattern);
 
 #[derive(Debug)]
 pub(crate) struct Pending {
     patience: Duration,
     sets: BTreeMap<ObjectName, (Arc<ListenerSet>, Instant)>,
-    /// Who wants what, by port.
+    /// The sets that ask for something, by port.
     wants: BTreeMap<PortKey, BTreeMap<Want, BTreeSet<ObjectName>>>,
 }
 
@@ -47,12 +50,12 @@ impl Pending {
         self.patience
     }
 
-    /// How many there are.
+    /// How many sets there are.
     pub(crate) fn len(&self) -> usize {
         self.sets.len()
     }
 
-    /// Takes a set that was admitted. A former version of it counts no longer.
+    /// Remembers a set that was admitted, in place of a former version of it.
     pub(crate) fn admit(&mut self, set: &ListenerSet, now: Instant) {
         self.forget(&set.name);
         if set.listeners.len() > MAX_LISTENERS {
@@ -72,7 +75,7 @@ impl Pending {
         self.sets.insert(set.name.clone(), entry);
     }
 
-    /// Takes what the watch shows of a set.
+    /// Takes a version of a set from the watch.
     pub(crate) fn see(&mut self, set: &ListenerSet) {
         let shown = |(admitted, _): &(Arc<ListenerSet>, Instant)| {
             admitted.gateway == set.gateway && admitted.listeners == set.listeners
@@ -82,7 +85,7 @@ impl Pending {
         }
     }
 
-    /// Forgets what was not seen in time.
+    /// Forgets sets that the watch did not show in time.
     pub(crate) fn expire(&mut self, now: Instant) {
         let names: Vec<ObjectName> = self
             .sets
@@ -95,7 +98,7 @@ impl Pending {
         }
     }
 
-    /// Whether a set wants what another one that is on its way wants too.
+    /// Whether a set asks for something that another, pending set asks for as well.
     pub(crate) fn meets(&self, set: &ListenerSet, now: Instant) -> bool {
         let other = |names: &BTreeSet<ObjectName>| {
             names
@@ -112,7 +115,7 @@ impl Pending {
                     let unlike = [Group::Http, Group::Tls, Group::Raw]
                         .into_iter()
                         .filter(|other| *other != group);
-                    // Of another protocol the first few are enough: any of them is in the way of all.
+                    // For another protocol the first few are enough, because any of them conflicts with all.
                     let mut unlike = unlike.flat_map(|other| {
                         wanted
                             .range((other, HostPattern::Any)..)
@@ -150,7 +153,7 @@ impl Pending {
     }
 }
 
-/// What its listeners want.
+/// Everything that the listeners of a set ask for.
 fn wants(set: &ListenerSet) -> impl Iterator<Item = (PortKey, Want)> {
     let gateway = set.gateway.as_ref();
     set.listeners.iter().filter_map(move |listener| {

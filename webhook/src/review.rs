@@ -12,25 +12,25 @@ use crate::admission_state::AdmissionState;
 use crate::same::{is_deleting, same_spec};
 use crate::{rules, text};
 
-/// What is done to the object.
+/// The operation on an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
-    /// It is new.
+    /// The object is new.
     Create,
-    /// It replaces an older version of itself. Never asked for statuses.
+    /// It replaces an older version of the object. Writes of a status are never reviewed.
     Update,
 }
 
-/// The answer.
+/// The answer to a review.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Review {
-    /// Whether it may come in.
+    /// Whether the object is allowed.
     pub allowed: bool,
-    /// What kubectl shows of a refusal: one line, `field: what; what to do` for each thing.
+    /// The message of a refusal for kubectl. It is one line, with `field: message; action` for each finding.
     pub message: Option<String>,
-    /// What kubectl shows besides, one line each.
+    /// Warnings for kubectl, one line each.
     pub warnings: Vec<String>,
-    /// Everything found, as heavy as it is here.
+    /// All findings, with the severity that they have here.
     pub findings: Vec<Finding>,
 }
 
@@ -46,7 +46,7 @@ impl Review {
     }
 }
 
-/// Reviews objects from what is there and the release's policy.
+/// Reviews objects by the objects that exist and the policy of the release.
 #[derive(Debug, Clone, Copy)]
 pub struct Reviewer<'a> {
     state: &'a AdmissionState,
@@ -54,14 +54,14 @@ pub struct Reviewer<'a> {
 }
 
 impl<'a> Reviewer<'a> {
-    /// A reviewer of objects that would join those of `state`. It makes no difference whether the
-    /// object under review is among them.
+    /// A reviewer of objects that would be added to `state`. It makes no difference whether an older version of the
+    /// object is already there.
     #[must_use]
     pub fn new(state: &'a AdmissionState, policy: &'a Policy) -> Self {
         Self { state, policy }
     }
 
-    /// The kinds there are rules for.
+    /// The kinds for which there are rules.
     pub const KINDS: [Kind; 13] = [
         Kind::TlsRoute,
         Kind::HttpRoute,
@@ -78,14 +78,17 @@ impl<'a> Reviewer<'a> {
         Kind::HostnameGrant,
     ];
 
-    /// Reviews `new`, which takes the place of `old` if there is one.
+    /// Reviews `new`, which replaces `old` if there is one.
     ///
-    /// Objects that are known to be another controller's are let in in silence, and so are updates
-    /// that change nothing Vestibule reads (so that finalizers and labels can be edited while a
-    /// refusal is not yet mended) and whatever is being deleted. That a parent does not exist (yet),
-    /// or does not let the object in (yet), refuses nothing: objects are applied in any order. While no
-    /// parent is known to be ours, the object may be another controller's, which may well have what Vestibule
-    /// has not: then it is refused for its hostnames only, which no controller could serve.
+    /// Some objects are always allowed without a warning: those that are known to belong to another controller, those
+    /// that are being deleted, and updates without a change that Vestibule reads. (So finalizers and labels can be
+    /// edited even if the object would be refused.)
+    ///
+    /// Objects are applied in any order. So an object is not refused because a parent does not exist (yet) or does not
+    /// allow the object (yet).
+    ///
+    /// While no parent is known to be ours, the object may belong to another controller, which may support what
+    /// Vestibule does not. Then it is refused only for hostnames that no controller could serve.
     #[must_use]
     pub fn review(&self, operation: Operation, old: Option<&Object>, new: &Object) -> Review {
         let old = old.filter(|_| operation == Operation::Update);
@@ -106,7 +109,7 @@ impl<'a> Reviewer<'a> {
         Review::of(findings.into_iter().filter_map(weigh).collect())
     }
 
-    /// Whether it may be ours to judge.
+    /// Whether the object may concern our controller.
     fn concerns(&self, object: &Object) -> bool {
         let merge = self.state.merge();
         match object {
@@ -124,7 +127,7 @@ impl<'a> Reviewer<'a> {
         }
     }
 
-    /// Whether any parent may be ours.
+    /// Whether any parent may belong to our controller.
     fn concerns_route(&self, route: Route<'_>) -> bool {
         let merge = self.state.merge();
         route
@@ -145,7 +148,8 @@ impl<'a> Reviewer<'a> {
             .is_none_or(|gateway| !self.state.merge().is_foreign(gateway))
     }
 
-    /// Whether it is known to be ours: Vestibule's own kinds, and what has a parent of ours.
+    /// Whether the object is known to concern our controller: it is of one of Vestibule's kinds, or has a parent of
+    /// ours.
     fn is_ours(&self, object: &Object) -> bool {
         let merge = self.state.merge();
         let set_is_ours = |set: &ListenerSet| {
@@ -155,8 +159,8 @@ impl<'a> Reviewer<'a> {
         };
         match object {
             Object::ListenerSet(set) => set_is_ours(set),
-            // Nobody can say whose it is. Most routes are what other controllers live on; what takes names on shared
-            // ports is not let in unread.
+            // Nobody can tell to which controller it belongs. Other controllers depend on most kinds of routes, so
+            // these are allowed. TLSRoutes take names on shared ports, so they are not allowed unread.
             Object::Unreadable(key, ..) => !key.kind.is_route() || key.kind == Kind::TlsRoute,
             other => other.as_route().is_none_or(|route| {
                 let namespace = &route.name().namespace;
@@ -181,11 +185,12 @@ impl<'a> Reviewer<'a> {
     }
 }
 
-/// Kinds of which nothing is refused. Gateways and GatewayClasses are the platform admin's, whose word
-/// counts. A `BackendTLSPolicy` names Services and no Gateway, so it may be there for another controller.
+/// Whether objects of a kind are never refused. The platform admin writes Gateways and GatewayClasses, and may write
+/// what they like. A `BackendTLSPolicy` refers to Services and not to a Gateway, so it may be meant for another
+/// controller.
 ///
-/// Objects of Vestibule's own kinds are refused for what is wrong in themselves, the admin's too: nobody
-/// else reads them, and such an object would have no effect, or deny what it was written to allow.
+/// Objects of Vestibule's own kinds are refused for errors in themselves, even those of the admin. No other controller
+/// reads them, and such an object would have no effect, or deny what it was meant to allow.
 fn is_only_warned(kind: Kind) -> bool {
     matches!(
         kind,
@@ -193,8 +198,8 @@ fn is_only_warned(kind: Kind) -> bool {
     )
 }
 
-/// Reasons that hold whosever the object is: names that cannot be served or that TLSRoutes may not have, and
-/// listeners of one set in each other's way.
+/// Whether a reason counts for every controller: names that cannot be served, names that TLSRoutes may not have, and
+/// conflicts between listeners of one set.
 fn is_nobodys_to_serve(reason: Reason) -> bool {
     matches!(
         reason,

@@ -1,5 +1,5 @@
-//! What is to be said of an object that would come in: what is wrong with it by itself, and beside what is
-//! there. Everything is the model's verdict; here is which of its rules are asked about which kind.
+//! The findings about an object under review: what is wrong with the object itself, and what is wrong with it together
+//! with the objects that exist. All verdicts come from the model. This module decides which rules apply to which kind.
 
 mod routes;
 
@@ -17,7 +17,7 @@ use vestibule_model::route::Route;
 
 use crate::admission_state::AdmissionState;
 
-/// The findings about `new`, which takes the place of `old` if there is one, before they are weighed.
+/// The findings about `new`, which replaces `old` if there is one. Their severity does not depend on the mode yet.
 pub(crate) fn findings(
     state: &AdmissionState,
     policy: &Policy,
@@ -31,7 +31,8 @@ pub(crate) fn findings(
             findings
         }
         Object::HttpRoute(route) => {
-            // One bad rule among good ones is left out, and the others may go on being edited.
+            // A bad rule that the old version already had does not refuse the object, so that its other rules can be
+            // edited.
             let had: Vec<&Finding> = old.into_iter().flat_map(Object::findings).collect();
             let kept = |finding: &Finding| {
                 let same =
@@ -70,7 +71,7 @@ fn of_set(state: &AdmissionState, old: Option<&ListenerSet>, set: &ListenerSet) 
     };
     let gateway = set.gateway.as_ref().and_then(|name| merge.gateway(name));
     let key = set.parent_key().object();
-    // What others can mend without the object is only told.
+    // If others can repair something without a change of this object, it is only a warning.
     let told = not_allowed
         .into_iter()
         .chain(problems_of_set(set, gateway.map(AsRef::as_ref)))
@@ -92,8 +93,8 @@ fn of_set(state: &AdmissionState, old: Option<&ListenerSet>, set: &ListenerSet) 
         .collect()
 }
 
-/// An issuer that the set inherits from its Gateway is not the set's doing, and it may bring a certificate of
-/// its own.
+/// Turns a finding about an inherited issuer into a warning. The set did not choose the issuer, and may bring a
+/// certificate of its own.
 fn inherited_is_told(finding: Finding) -> Finding {
     if finding.reason == Reason::IssuerNotAllowed && finding.field == "spec.parentRef" {
         warning(finding)
@@ -115,7 +116,7 @@ fn of_gateway(state: &AdmissionState, gateway: &Gateway) -> Vec<Finding> {
         .collect()
 }
 
-/// Certificates of listeners that use them.
+/// References to certificates, of those listeners that use them.
 fn certificates(listeners: &[Listener]) -> impl Iterator<Item = &Reference> {
     listeners
         .iter()
@@ -124,7 +125,7 @@ fn certificates(listeners: &[Listener]) -> impl Iterator<Item = &Reference> {
         .flat_map(|tls| &tls.certificates)
 }
 
-/// References into other namespaces that no `ReferenceGrant` permits (yet).
+/// Findings about references to other namespaces that no `ReferenceGrant` permits (yet).
 fn not_permitted<'a>(
     state: &'a AdmissionState,
     referrer: &'a ObjectKey,

@@ -1,4 +1,4 @@
-//! Whether an update changes anything that is judged.
+//! Decides whether an update changes anything by which an object is judged.
 
 use vestibule_model::gateway::{Gateway, GatewayClass, ListenerSet};
 use vestibule_model::hostname_grant::HostnameGrant;
@@ -8,7 +8,7 @@ use vestibule_model::parameters::GatewayParameters;
 use vestibule_model::route::{PortRoute, TlsRoute};
 use vestibule_model::tls_policy::BackendTlsPolicy;
 
-/// Whether it is going: nothing of it counts any more.
+/// Whether the object is being deleted, so that nothing of it counts any more.
 pub(crate) fn is_deleting(object: &Object) -> bool {
     let meta = match object {
         Object::GatewayClass(o) => &o.meta,
@@ -27,8 +27,8 @@ pub(crate) fn is_deleting(object: &Object) -> bool {
     meta.deleting
 }
 
-/// Whether two versions of an object say the same in all that Vestibule reads: metadata is not
-/// looked at, but for the annotations that are part of the parsed object.
+/// Whether two versions of an object are equal in everything that Vestibule reads. Metadata are ignored, except those
+/// annotations that are part of the parsed object.
 pub(crate) fn same_spec(old: &Object, new: &Object) -> bool {
     macro_rules! but_for_meta {
         ($kind:ident, $old:expr, $new:expr) => {

@@ -1,19 +1,18 @@
-//! The texts a user sees: bounded, on one line.
+//! Texts that users see. They are bounded and on one line.
 
 use std::fmt::Write as _;
 
 use vestibule_model::finding::Finding;
 
-/// Findings told in full; the rest are counted.
+/// Most findings that are shown in full. The rest are counted.
 pub(crate) const MAX_TOLD: usize = 8;
-/// Longest text of one finding in characters. The parts it quotes are bounded where objects are
-/// read; this holds for any finding.
+/// Longest text of one finding in characters. Quoted parts are already bounded when objects are read. This bound holds
+/// for every finding.
 const MAX_FINDING: usize = 1024;
-/// Longest warning in characters: API servers cut longer ones once there are many
-/// (`endpoints/filters/warning.go`).
+/// Longest warning in characters. API servers cut longer ones if there are many (`endpoints/filters/warning.go`).
 const MAX_WARNING: usize = 256;
-/// Most characters of warnings in all: API servers drop what comes after 4096, and other webhooks
-/// may have something to say.
+/// Most characters of all warnings together. API servers drop everything after 4096, and other webhooks may have
+/// warnings too.
 const MAX_WARNINGS: usize = 3072;
 
 /// The message of a refusal.
@@ -33,7 +32,7 @@ pub(crate) fn message<'a>(findings: impl IntoIterator<Item = &'a Finding>) -> St
     text
 }
 
-/// Warnings: one line for each finding, or two where one would be too long.
+/// Warnings: one line for each finding, or two if one would be too long.
 pub(crate) fn warnings<'a>(findings: impl IntoIterator<Item = &'a Finding>) -> Vec<String> {
     let mut texts: Vec<String> = Vec::new();
     let (mut told, mut left) = (0, MAX_WARNINGS);
@@ -82,7 +81,7 @@ pub(crate) fn one_line(text: &str, max: usize) -> String {
         .map(|c| if c.is_control() { ' ' } else { c })
         .take(max + 1)
         .collect();
-    // The mark of a cut counts too.
+    // The mark at the cut counts as well.
     if line.chars().count() > max
         && let Some((end, _)) = line.char_indices().nth(max.saturating_sub(1))
     {

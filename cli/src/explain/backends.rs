@@ -4,9 +4,9 @@ use super::report::{ChainStep, Check, ObjectView, RouteView, RuleView, StepOutco
 use super::routes::answers;
 use super::steps::step;
 
-/// What the backends of the routes for a name come to.
+/// The step about the backends of the routes for a name.
 pub(super) fn backends(routes: &[RouteView]) -> Option<ChainStep> {
-    // Of TLSRoutes the first has every connection; of HTTPRoutes each rule has its requests.
+    // The first TLSRoute gets every connection. For HTTPRoutes, each rule gets its own requests.
     let serving: Vec<&RouteView> = routes.iter().filter(|route| !route.shadowed).collect();
     let first = serving.first()?;
     let rules = || serving.iter().flat_map(|route| &route.rules);
@@ -53,7 +53,7 @@ pub(super) fn backends(routes: &[RouteView]) -> Option<ChainStep> {
     }
 }
 
-/// What is wrong with a rule: reason, message and what to do.
+/// What is wrong with a rule: reason, message and action.
 fn trouble(rule: &RuleView) -> Option<(String, String, String)> {
     let reported = |reason: &str, message: String, action: &str| {
         Some((reason.to_owned(), message, action.to_owned()))

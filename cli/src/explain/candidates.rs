@@ -14,19 +14,19 @@ use vestibule_operator::translate::Translator;
 use vestibule_stream::proto::{self, resource};
 use vestibule_stream::{Encoded, ResourceKey, ResourceKind};
 
-/// A listener whose hostname takes the name in.
+/// A listener whose hostname covers the name.
 #[derive(Debug, Clone)]
 pub(super) struct Candidate {
     pub(super) key: ListenerKey,
-    /// The Gateway it is of, or wants to be.
+    /// The Gateway to which it belongs, or would belong.
     pub(super) gateway: ObjectName,
     pub(super) listener: Listener,
-    /// Creation of its object; a Gateway's own come first.
+    /// Creation of its object. Listeners of the Gateway itself come first.
     pub(super) created: (bool, i64),
 }
 
 impl Candidate {
-    /// The order in which candidates are the best to explain: the most specific, then the first.
+    /// The order of candidates: the more specific one comes first, and then the older one.
     pub(super) fn order(&self) -> impl Ord + use<> {
         (
             std::cmp::Reverse(self.listener.hostname.specificity()),
@@ -39,7 +39,8 @@ impl Candidate {
         self.listener.port
     }
 
-    /// Another namespace that the name belongs to, if the listener is a ListenerSet's, with the pattern that says so.
+    /// Another namespace to which the name belongs, with the pattern by which it does. It is only set for a listener of
+    /// a ListenerSet.
     pub(super) fn other_owner(
         &self,
         translator: &Translator,
@@ -55,7 +56,7 @@ impl Candidate {
             .filter(|(_, namespace)| **namespace != *set.namespace)
     }
 
-    /// The kinds of routes that serve such a listener, the usual one first.
+    /// The kinds of routes for such a listener, the usual one first.
     pub(super) fn route_kinds(&self) -> &'static [Kind] {
         match self.listener.protocol {
             Protocol::Http | Protocol::Https => &[Kind::HttpRoute, Kind::GrpcRoute],
@@ -66,7 +67,7 @@ impl Candidate {
     }
 }
 
-/// Every listener, of whomever, that takes `query` in.
+/// All listeners, of any controller, whose hostname covers `query`.
 pub(super) fn candidates(translator: &Translator, query: &HostPattern) -> Vec<Candidate> {
     let mut all = Vec::new();
     for (_, object) in translator.objects() {
@@ -86,7 +87,7 @@ pub(super) fn candidates(translator: &Translator, query: &HostPattern) -> Vec<Ca
             _ => continue,
         };
         for listener in listeners {
-            // A hostname that is none reads as any, and its finding says so.
+            // An invalid hostname is read as any hostname, and a finding says so.
             let broken = listener
                 .findings
                 .iter()
@@ -105,7 +106,7 @@ pub(super) fn candidates(translator: &Translator, query: &HostPattern) -> Vec<Ca
     all
 }
 
-/// Routes that want the name from one of the candidates' objects, or name it themselves.
+/// Routes that ask for the name from the object of a candidate, or have it as a hostname themselves.
 pub(super) fn routes_of_interest(
     translator: &Translator,
     query: &HostPattern,
@@ -129,19 +130,20 @@ pub(super) fn routes_of_interest(
     routes.collect()
 }
 
-/// A route that is attached to a listener with a hostname that takes the name in.
+/// A route that is attached to a listener, with a hostname that covers the name.
 #[derive(Debug, Clone)]
 pub(super) struct AttachedRoute {
     pub(super) key: ObjectKey,
     /// Its hostname as written.
     pub(super) rank: HostPattern,
-    /// The only parts of the name that it serves, as a grant shares just these; none: all of it.
+    /// The paths of the name to which it is restricted, because a grant shares only these. If empty, it has all of
+    /// them.
     pub(super) paths: Vec<String>,
     created: i64,
 }
 
-/// Whom a name belongs to on a Gateway, as the proxies are told: the pattern that says so, and the namespace. They
-/// leave out whatever another namespace has for the name.
+/// The owner of a name on a Gateway, as the proxies are told: the pattern and the namespace. The proxies ignore
+/// listeners and routes of other namespaces for the name.
 pub(super) fn owner(
     translator: &Translator,
     gateway: &ObjectName,
@@ -189,7 +191,7 @@ fn around(query: &HostPattern) -> Vec<HostPattern> {
 }
 
 /// The routes that translation attached to a listener for this name, in order of precedence. On a listener of the
-/// Gateway itself, those of other namespaces than the name's are left out.
+/// Gateway itself, routes that may not serve the name are left out ([`serves`]).
 pub(super) fn attached(
     translator: &Translator,
     listener: &ListenerKey,
@@ -265,7 +267,7 @@ fn attachments(translator: &Translator, key: &ObjectKey) -> Option<(i64, Vec<pro
     }
 }
 
-/// What the proxies are sent of a Service's port, if a route in force uses it.
+/// The backend that the proxies get for a port of a Service, if a route in force uses it.
 pub(super) fn backend(
     translator: &Translator,
     service: &ObjectName,
@@ -289,7 +291,7 @@ fn decode(encoded: &Encoded) -> Option<resource::Resource> {
         .resource
 }
 
-/// Whether the proxies are sent a listener.
+/// Whether the proxies get a listener.
 pub(super) fn is_published(translator: &Translator, listener: &ListenerKey) -> bool {
     let key = ResourceKey::new(ResourceKind::Listener, listener.to_string());
     translator.resources().contains_key(&key)

@@ -1,4 +1,4 @@
-//! Reads what a report says of a certificate: its names, its issuer and its expiry.
+//! Reads the parts of a certificate that a report shows: its names, its issuer and its expiry.
 
 use jiff::Timestamp;
 use rustls_pki_types::CertificateDer;
@@ -18,7 +18,7 @@ pub(super) struct Leaf {
     pub(super) not_after: Timestamp,
 }
 
-/// Why clients do not take a certificate.
+/// Why clients do not accept a certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum CertificateProblem {
     Expired,
@@ -47,7 +47,7 @@ impl Leaf {
         })
     }
 
-    /// What is wrong with it for clients that ask for `query` at `now`.
+    /// What is wrong with it for clients that ask for `query` at the time `now`.
     pub(super) fn trouble(
         &self,
         query: &HostPattern,
@@ -65,7 +65,8 @@ impl Leaf {
     }
 }
 
-/// A wildcard in a certificate stands for one label (RFC 9525, section 6.3), unlike one in a listener.
+/// Whether a name in a certificate is for `query`. A wildcard in a certificate stands for one label (RFC 9525, section
+/// 6.3), unlike one in a listener.
 fn is_for(name: &str, query: &HostPattern) -> bool {
     let Ok(pattern) = HostPattern::parse(name) else {
         return false;
@@ -91,7 +92,7 @@ fn name(name: &GeneralName<'_>) -> Option<String> {
     }
 }
 
-/// A certificate's text without what a terminal would obey.
+/// The text of a certificate without control characters, which a terminal would obey.
 fn printable(text: &str) -> String {
     text.replace(char::is_control, "?")
 }

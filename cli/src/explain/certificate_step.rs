@@ -114,7 +114,8 @@ impl Chain<'_> {
         }
     }
 
-    /// The Secret may not be read. Only the operator knows; its word is on the listener.
+    /// The step for a Secret that may not be read. Only the operator knows its content, so the status of the listener
+    /// counts.
     fn hidden_certificate(&self, object: &ObjectKey) -> ChainStep {
         let written = self.cluster_state.written_of_listener(&self.candidate.key);
         match written
@@ -141,7 +142,7 @@ impl Chain<'_> {
         }
     }
 
-    /// There is no usable certificate: why, and how far its issuer is.
+    /// The step for a missing or unusable certificate: the reason, and the progress of its issuer.
     fn no_certificate(
         &self,
         object: &ObjectKey,
@@ -149,7 +150,8 @@ impl Chain<'_> {
         reported: &ReportedStatus,
     ) -> ChainStep {
         let mut step = self.wrong(Check::Certificate, object, cond, reported.by);
-        // That nothing is requested at all is translation's verdict; how far a request is, the status's word.
+        // Translation decides whether a certificate is requested at all. Only the status knows the progress of a
+        // request.
         let verdict = || reported.get(ISSUED).filter(|c| c.reason != "Pending");
         let issued = reported.live(ISSUED).or_else(verdict);
         if let Some(issued) = issued.filter(|c| !c.is("True")) {
@@ -172,7 +174,7 @@ impl Chain<'_> {
     }
 }
 
-/// Whether a reason of `CertificateIssued` goes by itself, rather than by an edit.
+/// Whether a reason of `CertificateIssued` disappears by itself, without an edit.
 fn is_progress(reason: &str) -> bool {
     matches!(
         reason,
@@ -186,7 +188,7 @@ fn is_progress(reason: &str) -> bool {
     )
 }
 
-/// The first few of them.
+/// The first few names, as text.
 fn list(names: &[String]) -> String {
     const NAMED: usize = 5;
     let first = names

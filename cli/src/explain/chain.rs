@@ -13,13 +13,13 @@ use super::conditions::{Cond, PROGRAMMED, ReportedStatus, StatusSource};
 use super::report::{CertificateView, ChainStep, Check, RouteView, StepOutcome, listener_text};
 use super::steps::{ok, step};
 
-/// What the steps are about.
+/// Everything that the steps need.
 pub(super) struct Chain<'a> {
     pub(super) cluster_state: &'a ClusterState,
     pub(super) query: &'a HostPattern,
     pub(super) candidate: &'a Candidate,
     pub(super) routes: &'a [RouteView],
-    /// Routes that want the name of this listener's object and are not attached.
+    /// Routes that ask for the name from the object of this listener and are not attached.
     pub(super) rejected: &'a [ObjectKey],
     pub(super) certificate: Option<&'a CertificateView>,
     pub(super) now: Timestamp,
@@ -168,11 +168,11 @@ impl Chain<'_> {
         let parent = gateway.parent_key();
         let reported = self.cluster_state.reported_on(&parent, None);
         let accepted = reported.get("Accepted");
-        // That none of its own listeners is valid says nothing of its sets.
+        // If none of the Gateway's own listeners is valid, its ListenerSets can still be served.
         if let Some(cond) = accepted.filter(|c| c.is("False") && c.reason != "ListenersNotValid") {
             return Some(self.wrong(Check::Gateway, &key, cond, reported.by));
         }
-        // On a cluster the operator knows of the Service, and translation here does not.
+        // In a cluster, the operator knows the state of the Service, and translation here does not.
         let programmed = match self.cluster_state.live {
             Some(_) => reported.live(PROGRAMMED),
             None => reported.get(PROGRAMMED),
@@ -197,7 +197,7 @@ impl Chain<'_> {
         Some(ok)
     }
 
-    /// Where the Gateway is reached, as its status says.
+    /// The addresses in the status of the Gateway.
     pub(super) fn addresses(&self) -> Vec<String> {
         let status = self.cluster_state.written(&self.gateway_key());
         let addresses = status.and_then(|status| status.get("addresses")?.as_array());
@@ -235,7 +235,7 @@ impl Chain<'_> {
         if reported.by == StatusSource::Guess {
             return Some(self.no_status(Check::ListenerSet, &key));
         }
-        // Of a Gateway that may not be read, this is all that is known.
+        // For a Gateway that may not be read, nothing more is known.
         if self.cluster_state.is_assumed(&self.gateway_key())
             && let Some(cond) = reported.live(PROGRAMMED)
             && cond.is("False")
@@ -268,7 +268,7 @@ impl Chain<'_> {
         if reported.is_empty() || reported.by == StatusSource::Guess {
             return named(self.no_status(Check::Listener, &object));
         }
-        // The next step is about what it cannot serve because a certificate is missing.
+        // If a certificate is missing, the next step is about it.
         let never = reported
             .get(PROGRAMMED)
             .filter(|c| c.is("False") && c.reason != "Pending");
@@ -350,7 +350,7 @@ impl Chain<'_> {
         )
     }
 
-    /// What a condition says is wrong, with what to do where translation says so.
+    /// The step for a condition that says what is wrong. If translation has an action, it is included.
     pub(super) fn wrong(
         &self,
         check: Check,
@@ -384,7 +384,7 @@ impl Chain<'_> {
     }
 }
 
-/// What a condition says is wrong, and what to do, where it tells the two apart as findings do.
+/// The message and the action of a condition, if its text has both parts in the form of a finding.
 pub(super) fn text_of_status(cond: &Cond) -> (String, String) {
     let told = ["Address", "Parent"];
     let of_finding = cond.kind != PROGRAMMED || told.iter().any(|one| cond.reason.starts_with(one));

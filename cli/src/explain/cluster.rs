@@ -34,12 +34,12 @@ use super::need;
 use super::release::{self, Release};
 use crate::settings::PolicyArgs;
 
-/// Rounds of reading what the last round made needed: a route leads to a set, the set to a Gateway, the
-/// Gateway to its class and parameters, a listener to a Secret, a policy to a ConfigMap.
+/// Most rounds of reading. Each round reads the objects to which those of the last round refer: a route refers to a
+/// set, the set to a Gateway, the Gateway to its class and parameters, a listener to a Secret, a policy to a ConfigMap.
 const ROUNDS: usize = 8;
 /// Most single objects that are read.
 const MAX_SINGLE: usize = 2_000;
-/// Name of what stands in for a class that may not be read.
+/// Name of the class that is assumed if the real one may not be read.
 const ASSUMED: &str = "(not readable)";
 
 /// Which cluster, and as whom: as kubectl has it.
@@ -111,7 +111,7 @@ impl ClusterArgs {
     }
 }
 
-/// Kinds that are only read where something refers to them.
+/// Whether objects of a kind are read only if something refers to them.
 fn is_by_need(kind: Kind) -> bool {
     matches!(
         kind,
@@ -119,7 +119,8 @@ fn is_by_need(kind: Kind) -> bool {
     )
 }
 
-/// Reads a cluster: with `query` what it takes to explain that name, otherwise what has a status.
+/// Reads a cluster. With `query`, it reads the objects that are needed to explain that name, and otherwise those that
+/// have a status.
 pub(crate) fn read(
     args: &ClusterArgs,
     controller: &Arc<str>,
@@ -165,8 +166,8 @@ pub(crate) fn read(
     })
 }
 
-/// As the operator of a cluster translates. Which internal ports there are is its own business; here
-/// every one that is needed is there.
+/// The settings with which the operator of a cluster translates. Only the operator knows the internal ports, so here
+/// all that are needed are assumed to exist.
 fn settings(controller: Arc<str>, policy: Policy) -> Settings {
     Settings {
         controller,
@@ -196,7 +197,7 @@ struct Reading {
 }
 
 impl Reading {
-    /// What is read by list.
+    /// Reads the kinds that are listed.
     async fn lists(&mut self) -> anyhow::Result<()> {
         let mut denied = None;
         let mut any = false;
@@ -235,7 +236,7 @@ impl Reading {
         }
     }
 
-    /// Reads what is needed and was not tried; whether there was any.
+    /// Reads the single objects that are needed and were not tried yet. Returns whether there were any.
     async fn singles(&mut self, needs: BTreeSet<need::Need>) -> anyhow::Result<bool> {
         let mut news = false;
         for need in needs {
@@ -275,7 +276,7 @@ impl Reading {
                             self.put(objects);
                             self.live.read_in.insert((kind, namespace));
                         }
-                        // That not all may be listed is known already.
+                        // It is already known that not everything may be listed.
                         Err(ReadError::NotInstalled(_) | ReadError::Denied(_)) => {}
                         Err(ReadError::Failed(why)) => bail!("cannot read kind {kind}: {why}"),
                     }
@@ -297,8 +298,8 @@ impl Reading {
         Ok(news)
     }
 
-    /// An object may not be read. A Gateway or class is assumed to be there, so that what can be told
-    /// without it is; nothing that it says itself is shown.
+    /// Records that an object may not be read. A Gateway or class is assumed to exist, so that the report can show
+    /// everything that does not depend on its content.
     fn deny(&mut self, key: ObjectKey) {
         let class = |name: &Arc<str>| {
             Object::GatewayClass(GatewayClass {
@@ -348,7 +349,7 @@ impl Reading {
     fn apply(&mut self, changes: Vec<Change>) {
         let output = self.translator.apply(changes);
         let wanted = output.ports.into_iter().filter(|(_, wanted)| *wanted);
-        // Any port will do: it only says that there is one.
+        // The number does not matter. It only says that there is a port.
         let ports: BTreeMap<_, _> = wanted.map(|(wish, _)| (wish, Some(Port::MAX))).collect();
         if !ports.is_empty() {
             self.translator.apply([Change::Ports(ports)]);
@@ -356,8 +357,8 @@ impl Reading {
     }
 }
 
-/// What stands in for a Gateway that may not be read: it lets everybody in, and what the status of an
-/// object says otherwise counts.
+/// The substitute for a Gateway that may not be read. It allows every namespace. If the status of an object says
+/// something else, the status counts.
 fn assumed_gateway(name: &ObjectName) -> Gateway {
     Gateway {
         name: name.clone(),
@@ -390,7 +391,7 @@ fn addresses(status: &Value) -> Vec<Address> {
         .collect()
 }
 
-/// Where the Gateway is reached: its addresses, with the ports of its own listeners.
+/// The sockets of a Gateway: its addresses with the ports of its own listeners.
 fn sockets(gateway: &Gateway, addresses: &[Address]) -> BTreeSet<(IpAddr, TransportPort)> {
     let ips = addresses.iter().filter_map(|address| match address {
         Address::Ip(ip) => Some(*ip),

@@ -20,26 +20,26 @@ pub(crate) struct ClusterState {
     pub(crate) translator: Translator,
     /// Name of the controller whose classes count.
     pub(crate) controller: Arc<str>,
-    /// What is written on the objects; `None` for a directory, where nothing is.
+    /// What the API server knows in addition; `None` for a directory.
     pub(crate) live: Option<ServerState>,
 }
 
-/// What an API server knows beside the objects: statuses, and what may not be read.
+/// What an API server knows in addition to the specs of objects: statuses, and which objects may not be read.
 #[derive(Debug, Default)]
 pub(crate) struct ServerState {
     /// Statuses as they are written.
     pub(crate) statuses: BTreeMap<ObjectKey, Value>,
     /// Kinds that were not read in all namespaces.
     pub(crate) unread: BTreeMap<Kind, Unread>,
-    /// Namespaces that were asked for a kind by themselves, since not all may be listed.
+    /// Namespaces in which a kind was listed separately, because it may not be listed in all namespaces.
     pub(crate) read_in: BTreeSet<(Kind, Arc<str>)>,
     /// Single objects that may not be read.
     pub(crate) denied: BTreeSet<ObjectKey>,
-    /// Objects that are only assumed, since they may not be read.
+    /// Objects that are only assumed to exist, because they may not be read.
     pub(crate) assumed: BTreeSet<ObjectKey>,
     /// Single objects that were asked for and do not exist.
     pub(crate) absent: BTreeSet<ObjectKey>,
-    /// What the release does about admission could not be read, and was not said.
+    /// Whether the admission settings of the release could not be read, and were not given as arguments either.
     pub(crate) release_hidden: bool,
 }
 
@@ -54,17 +54,17 @@ impl ServerState {
     }
 }
 
-/// How little of a kind was read.
+/// Which part of a kind was not read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Unread {
-    /// Only what is in this namespace may be listed.
+    /// The kind may be listed only in this namespace.
     Elsewhere(String),
-    /// It may not be listed at all.
+    /// The kind may not be listed at all.
     Everywhere,
 }
 
-/// Kinds that say which listeners exist and who may extend what. The state of a listener is known only to callers who
-/// may read all of them.
+/// Kinds that decide which listeners exist, and who may extend a Gateway. Only callers who may read all of them can
+/// know the state of a listener.
 const GROUND: [Kind; 6] = [
     Kind::GatewayClass,
     Kind::Gateway,
@@ -75,8 +75,8 @@ const GROUND: [Kind; 6] = [
 ];
 
 impl ClusterState {
-    /// Whether every class, Gateway and ListenerSet was read, so that what translation says of listeners
-    /// is what the operator says.
+    /// Whether every class, Gateway and ListenerSet was read. Then translation here has the same verdicts about
+    /// listeners as the operator.
     pub(crate) fn is_whole(&self) -> bool {
         self.live.as_ref().is_none_or(|live| {
             let read = |kind| !live.unread.contains_key(kind);
@@ -98,14 +98,14 @@ impl ClusterState {
             .is_some_and(|live| live.denied.contains(key))
     }
 
-    /// Whether an object is assumed rather than read.
+    /// Whether an object was not read, and is only assumed to exist.
     pub(crate) fn is_assumed(&self, key: &ObjectKey) -> bool {
         self.live
             .as_ref()
             .is_some_and(|live| live.assumed.contains(key))
     }
 
-    /// Whether an object is there and was read.
+    /// Whether an object exists and was read.
     pub(crate) fn is_read(&self, key: &ObjectKey) -> bool {
         self.translator.object(key).is_some() && !self.is_assumed(key)
     }
@@ -118,7 +118,7 @@ impl ClusterState {
                 || asked.is_some_and(|live| live.absent.contains(key)))
     }
 
-    /// The status that translation gives an object. What the proxies hold is not known to it.
+    /// The status that translation gives an object. It does not know what the proxies hold.
     pub(crate) fn computed(&self, key: &ObjectKey) -> Option<Value> {
         let status = self.translator.statuses().get(key)?;
         let observed = Observed {
@@ -150,12 +150,12 @@ impl ClusterState {
         self.live.as_ref()?.statuses.get(key)
     }
 
-    /// What the status of a listener's object says of it.
+    /// The status of a listener, as it is written on its object.
     pub(crate) fn written_of_listener(&self, key: &ListenerKey) -> Option<ReportedStatus> {
         of_listener(self.written(&key.parent.object())?, &key.listener)
     }
 
-    /// What the status of a route says of it towards one of its parents.
+    /// The status of a route for one of its parents, as it is written on the route.
     pub(crate) fn written_of_route(
         &self,
         key: &ObjectKey,
@@ -179,7 +179,7 @@ impl ClusterState {
         object.map_or(0, |object| super::conditions::generation(object))
     }
 
-    /// What is said of a Gateway or ListenerSet, or (with a name) of one of its listeners.
+    /// The status of a Gateway or ListenerSet or, with a name, of one of its listeners.
     pub(crate) fn reported_on(&self, parent: &ParentKey, listener: Option<&str>) -> ReportedStatus {
         let key = parent.object();
         let pick = |status: &Value| match listener {
@@ -189,13 +189,13 @@ impl ClusterState {
         self.reported(&key, pick)
     }
 
-    /// What is said of a GatewayClass.
+    /// The status of a GatewayClass.
     pub(crate) fn reported_on_class(&self, name: &Arc<str>) -> ReportedStatus {
         let key = ObjectKey::new(Kind::GatewayClass, "", name.clone());
         self.reported(&key, conditions_in)
     }
 
-    /// What is said of a route towards one of its parents.
+    /// The status of a route for one of its parents.
     pub(crate) fn reported_on_route(&self, key: &ObjectKey, parent: &ParentRef) -> ReportedStatus {
         let namespace = &key.name.namespace;
         self.reported(key, |status| {
@@ -231,7 +231,7 @@ impl ClusterState {
                 .as_ref()
                 .is_some_and(|live| !live.denied.is_empty())
             {
-                // What could not be followed here is not missing.
+                // A reference that could not be followed here is not necessarily broken.
                 differences.retain(|one| one.kind == "Accepted" || one.kind == "Conflicted");
             }
             let unwritten = computed.is_some() && written.is_none();

@@ -6,23 +6,23 @@ use vestibule_model::key::GATEWAY_GROUP;
 use vestibule_model::object::Object;
 use vestibule_model::reference::ParentRef;
 
-/// Type of the condition that says whether the proxies hold it.
+/// Type of the condition that says whether the proxies serve the object.
 pub(crate) const PROGRAMMED: &str = "Programmed";
-/// Type of the condition that says how far a certificate is.
+/// Type of the condition that shows the progress of a certificate.
 pub(crate) const ISSUED: &str = "vestibule.dev/CertificateIssued";
-/// What the operator knows and translation of the objects does not.
+/// Conditions that only the operator knows, and translation of the objects does not.
 const STATUS_ONLY: [&str; 2] = [PROGRAMMED, ISSUED];
 
 /// Where a status comes from.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum StatusSource {
-    /// Translation here, from everything that it depends on.
+    /// Translation by this command, from all objects on which the status depends.
     #[default]
     Translation,
-    /// The status on the object: not everything that it depends on may be read.
+    /// The status on the object, because not all objects on which it depends may be read.
     Status,
-    /// Translation here from a part of what it depends on, since there is no status either.
+    /// Translation by this command from only some of those objects, because there is no status either.
     Guess,
 }
 
@@ -47,30 +47,30 @@ impl Cond {
 pub(crate) struct ReportedStatus {
     pub(crate) conditions: Vec<Cond>,
     pub(crate) by: StatusSource,
-    /// What the status says otherwise, where translation's word counts.
+    /// Conditions for which the status differs from translation, if translation counts.
     pub(crate) differences: Vec<Difference>,
-    /// There should be a status, and there is none.
+    /// Whether there should be a status, and there is none.
     pub(crate) unwritten: bool,
-    /// The status is about an older version of the object.
+    /// Whether the status is about an older version of the object.
     pub(crate) stale: bool,
-    /// What only the status can say (of the proxies, of the issuer), whoever says the rest.
+    /// Conditions that only the status can have (about the proxies, about the issuer), wherever the rest comes from.
     pub(crate) live: Vec<Cond>,
 }
 
-/// One condition that two accounts give differently.
+/// A condition that differs between translation and the status.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Difference {
     /// Its type.
     #[serde(rename = "type")]
     pub(crate) kind: String,
-    /// `True/Accepted`, or what it is here.
+    /// Value and reason by translation, such as `True/Accepted`.
     pub(crate) computed: String,
-    /// The same as the status has it; empty if it has none.
+    /// Value and reason in the status. It is empty if the status does not have the condition.
     pub(crate) written: String,
 }
 
 impl ReportedStatus {
-    /// Whether anybody says anything.
+    /// Whether there are no conditions at all.
     pub(crate) fn is_empty(&self) -> bool {
         self.conditions.is_empty()
     }
@@ -80,7 +80,7 @@ impl ReportedStatus {
         self.conditions.iter().find(|one| one.kind == kind)
     }
 
-    /// A condition that only the status can say.
+    /// A condition that only the status can have.
     pub(crate) fn live(&self, kind: &str) -> Option<&Cond> {
         self.live.iter().find(|one| one.kind == kind)
     }
@@ -105,7 +105,7 @@ impl ReportedStatus {
             .any(|one| one.generation < generation)
     }
 
-    /// Where `written` says something else. What the proxies hold is in the status alone.
+    /// The conditions for which `written` differs. Those that only the status can have are left out.
     pub(super) fn differences(&self, written: &Self) -> Vec<Difference> {
         let mut differences = Vec::new();
         for computed in &self.conditions {
@@ -153,7 +153,7 @@ pub(crate) fn conditions_in(status: &Value) -> Option<ReportedStatus> {
     })
 }
 
-/// What `controller` says of a route of `namespace` towards one parent.
+/// The entry of `controller` for one parent, in the status of a route in `namespace`.
 pub(crate) fn reported_in(
     status: &Value,
     controller: &str,
@@ -168,7 +168,7 @@ pub(crate) fn reported_in(
         .and_then(conditions_in)
 }
 
-/// Whether a reference in a status is this one, defaults filled in.
+/// Whether a reference in a status is this one, after the defaults are filled in.
 fn is_of(written: &Value, parent: &ParentRef, namespace: &str) -> bool {
     let same = |field: &str, own: Option<&str>, default: &str| {
         written[field].as_str().unwrap_or(default) == own.unwrap_or(default)

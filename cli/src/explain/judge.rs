@@ -1,5 +1,5 @@
-//! Builds the report: one part for each port of each Gateway that has a listener for the name. TCP and UDP of one number are
-//! two ports.
+//! Builds the report. It has one part for each port of each Gateway that has a listener for the name. TCP and UDP ports
+//! with the same number are different ports.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,7 +23,7 @@ use super::report::{
 use super::routing::left_out;
 use super::{ownership, routes, unread, unserved};
 
-/// A listener that takes the name in, and the routes that translation attached to it for the name.
+/// A listener whose hostname covers the name, and the routes that translation attached to it for the name.
 struct MatchingListener {
     candidate: Candidate,
     attached: Vec<AttachedRoute>,
@@ -43,7 +43,7 @@ pub(super) fn explain(cluster_state: &ClusterState, query: &HostPattern, now: Ti
     let all_matching: Vec<MatchingListener> = candidates
         .into_iter()
         .filter(|candidate| {
-            // Another controller's listener for every name is nothing to tell.
+            // A listener for every name is not worth a report if it belongs to another controller.
             let idle = candidate.listener.hostname == HostPattern::Any || any_ours;
             !(foreign(candidate) && idle)
         })
@@ -58,7 +58,7 @@ pub(super) fn explain(cluster_state: &ClusterState, query: &HostPattern, now: Ti
         let Some(port) = matching.candidate.port() else {
             continue;
         };
-        // What this release does not serve stands with TCP.
+        // A protocol that this release does not serve is shown under TCP.
         let transport = matching.candidate.listener.protocol.transport();
         let port = (port, transport.unwrap_or(Transport::Tcp));
         let port_report = (matching.candidate.gateway.clone(), port);
@@ -87,7 +87,7 @@ pub(super) fn explain(cluster_state: &ClusterState, query: &HostPattern, now: Ti
             } else if places.is_empty() || !cluster_state.is_whole() {
                 nowhere = Some(unserved::nobody(cluster_state, query));
             }
-            // Where nobody asks for it, that it is not served is as it should be.
+            // If nobody asks for the name at a place, it is right that the place does not serve it.
             match &nowhere {
                 Some(step) if step.outcome == StepOutcome::Unknown => ServingState::Unknown,
                 _ => ServingState::Down,
@@ -111,8 +111,8 @@ pub(super) fn explain(cluster_state: &ClusterState, query: &HostPattern, now: Ti
     }
 }
 
-/// The routes that are attached to a listener for the name, as far as statuses do not say otherwise where not
-/// everything may be read.
+/// The routes that are attached to a listener for the name. If not everything may be read, routes are left out whose
+/// status says that they are not attached.
 fn attached_to(
     cluster_state: &ClusterState,
     candidate: &Candidate,
@@ -141,7 +141,7 @@ struct Judge<'a> {
     cluster_state: &'a ClusterState,
     query: &'a HostPattern,
     of_interest: &'a BTreeSet<ObjectKey>,
-    /// Wherever they are, the most specific first.
+    /// Matching listeners at all places, the most specific one first.
     all_matching: &'a [MatchingListener],
     now: Timestamp,
 }
@@ -202,9 +202,9 @@ impl Judge<'_> {
         }
     }
 
-    /// Which of the listeners of a place to explain. They come most specific first: the first that the
-    /// proxies have gets the name. Where that one leads nowhere, what is wrong first is that a more specific
-    /// one is not served.
+    /// Which of the listeners of a place to explain. They are ordered, the most specific one first, and the first one
+    /// that the proxies have gets the name. If that one leads nowhere, the problem is that a more specific one is not
+    /// served.
     fn chosen(&self, here: &[&MatchingListener]) -> usize {
         let serving = here
             .iter()
@@ -220,8 +220,8 @@ impl Judge<'_> {
         }
     }
 
-    /// Whether a route asks this listener for the name: it names the listener, or none of those that it leads
-    /// to took it and this is one of a kind that could have.
+    /// Whether a route asks this listener for the name. It does if it refers to this listener. It also does if none of
+    /// the listeners to which it refers takes it, and this one has a kind that could.
     fn wants(&self, key: &ObjectKey, listener: &Candidate) -> bool {
         let object = self.cluster_state.translator.object(key);
         let Some(route) = object.and_then(|object| object.as_route()) else {
@@ -243,8 +243,8 @@ impl Judge<'_> {
         })
     }
 
-    /// Whether the proxies are to serve the name by it: published by translation, of the namespace that the name
-    /// belongs to, and (where translation does not see everything) not refused by its status.
+    /// Whether the proxies serve the name by this listener: translation publishes it, its namespace owns the name, and
+    /// its status does not refuse it (which matters if translation does not see everything).
     fn is_in_force(&self, candidate: &Candidate) -> bool {
         let key = &candidate.key;
         let translator = &self.cluster_state.translator;
@@ -277,7 +277,7 @@ impl Judge<'_> {
                 name: reference.target.clone(),
             })
             .collect();
-        // What no grant opens is not looked into, whatever the caller may read.
+        // Sources that no grant permits are not read, even if the caller may read them.
         let granted: BTreeSet<&ObjectKey> = translator.sources().collect();
         let leaf_of = |key: &ObjectKey| match translator.object(key)?.as_ref() {
             Object::Secret(secret) if granted.contains(key) => Leaf::of(secret),
@@ -402,7 +402,8 @@ fn state(steps: &[ChainStep]) -> ServingState {
     if steps.iter().any(|step| step.outcome == StepOutcome::Wrong) {
         return ServingState::Down;
     }
-    // That the proxies hold it is a fact, whatever else may not be read; but not that a backend is there.
+    // If the status says that the proxies hold it, that is certain, whatever may not be read. It is not certain
+    // that there is a backend.
     let last = |check| {
         steps
             .iter()

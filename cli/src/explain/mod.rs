@@ -81,7 +81,7 @@ fn hostname(text: &str) -> Result<HostPattern, String> {
         return Err("name a hostname".into());
     }
     match HostPattern::parse(text) {
-        // As a browser does.
+        // The name is converted to its A-label, as browsers do.
         Err(HostnameError::NotAscii {
             a_label: Some(a_label),
         }) => HostPattern::parse(&a_label),
@@ -94,7 +94,7 @@ fn hostname(text: &str) -> Result<HostPattern, String> {
 }
 
 impl PlaceArgs {
-    /// What exists. With `query`, only the part of a cluster that concerns that name.
+    /// Everything that exists. With `query`, it is only the part of a cluster that concerns that name.
     pub(crate) fn cluster_state(
         &self,
         query: Option<&HostPattern>,
@@ -107,12 +107,12 @@ impl PlaceArgs {
     }
 }
 
-/// The time as translation takes it: certificates are judged by it.
+/// The present time as an input of translation, which judges certificates by it.
 fn time() -> Change {
     Change::Time(clock::now().as_second())
 }
 
-/// A directory as `vestibule check` reads it.
+/// Reads a directory in the same way as `vestibule check`.
 fn of_directory(
     directory: &Path,
     controller: &Arc<str>,
@@ -124,7 +124,7 @@ fn of_directory(
         .iter()
         .find_map(|(path, file)| Some((path, file.broken.as_ref()?)))
     {
-        // What is in it is not known, so nothing can be told.
+        // The content of this file is not known, so no statement would be reliable.
         bail!("{}:{line}: {finding}", crate::verdict::printable(path));
     }
     let mut translator = Translator::new(settings_of_check(policy, controller));
@@ -159,7 +159,7 @@ pub(crate) fn print(
         Format::Text => write!(out, "{text}"),
     };
     match printed.and_then(|()| out.flush()) {
-        // Whoever reads has seen enough.
+        // The reader has closed the pipe, because they have seen enough.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         printed => Ok(printed?),
     }

@@ -1,4 +1,4 @@
-//! Decides what else has to be read from a cluster to answer a question. Pure.
+//! Decides what else has to be read from a cluster to answer a question. It is pure.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use vestibule_operator::translate::Translator;
 use super::candidates::{Candidate, candidates, routes_of_interest};
 use super::cluster_state::ServerState;
 
-/// Something to be read.
+/// Something that has to be read.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Need {
     /// One object.
@@ -27,7 +27,7 @@ pub(super) enum Need {
     Beside(Kind, Arc<str>),
 }
 
-/// What is needed and not known.
+/// Everything that is needed and not known yet.
 pub(super) fn missing(
     translator: &Translator,
     live: &ServerState,
@@ -58,7 +58,7 @@ struct Needs<'a> {
 }
 
 impl Needs<'_> {
-    /// One object, unless it is known, or its kind was read whole and it is not there.
+    /// Adds one object, unless it is known, or its whole kind was read and the object does not exist.
     fn object(&mut self, kind: Kind, name: &ObjectName) {
         let name = name.clone();
         let key = ObjectKey { kind, name };
@@ -73,7 +73,7 @@ impl Needs<'_> {
         self.object(kind, &ObjectName::new("", name.clone()));
     }
 
-    /// What sets and routes extend, and what Gateways name.
+    /// Adds the parents of sets and routes, and the objects to which Gateways refer.
     fn parents(&mut self) {
         let translator = self.translator;
         for (key, object) in translator.objects() {
@@ -119,7 +119,7 @@ impl Needs<'_> {
         }
     }
 
-    /// A reference to an object, and the grants that it may need.
+    /// Adds the object to which a reference leads, and the grants that the reference may need.
     fn reference(&mut self, referrer: &ObjectKey, reference: &Reference) {
         let target = &reference.target;
         let kinds = [

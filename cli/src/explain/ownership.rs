@@ -1,5 +1,5 @@
-//! Says who may have a name (`HostnameGrant`) and who holds it (`HostnameClaim`), as far as the caller may read
-//! these objects. Other callers learn what the status of their own objects says.
+//! Shows who may have a name (`HostnameGrant`) and who holds it (`HostnameClaim`), if the caller may read these
+//! objects. Other callers only see what the status of their own objects says.
 
 use jiff::Timestamp;
 use vestibule_model::claim::{ClaimKey, Claimed};
@@ -22,12 +22,12 @@ use super::steps::{ok, step};
 
 /// Most grants that are named.
 const NAMED: usize = 5;
-/// What to do about a name whose holder has nothing for it any more.
+/// The action for a name whose holder no longer asks for it.
 pub(super) const WAIT: &str =
     "wait: it goes to others when its holder has been without it for claims.gracePeriodSeconds";
 
-/// The namespace that needs grants for a listener: that of a ListenerSet on a Gateway with grants, where the
-/// caller may read them.
+/// The namespace that needs grants for a listener: that of a ListenerSet on a Gateway with grants. It is `None` if the
+/// caller may not read the grants.
 fn tenant<'a>(cluster_state: &ClusterState, candidate: &'a Candidate) -> Option<&'a str> {
     let ParentKey::ListenerSet(set) = &candidate.key.parent else {
         return None;
@@ -63,8 +63,8 @@ fn grants_for<'a>(
         })
 }
 
-/// Whether it can be told which grants of a Gateway are for a namespace: not where some go by labels, and
-/// its labels may not be read.
+/// Whether it is known which grants of a Gateway are for a namespace. It is not known if some of them select by label,
+/// and the labels of the namespace may not be read.
 pub(super) fn is_told(cluster_state: &ClusterState, gateway: &ObjectName, namespace: &str) -> bool {
     let merge = cluster_state.translator.merge();
     let mut grants = merge.grants_in(&gateway.namespace);
@@ -103,8 +103,8 @@ pub(super) fn grants(cluster_state: &ClusterState, candidate: &Candidate) -> Vec
         .collect()
 }
 
-/// What a refusal by grants comes to for those who may read them: the finding, with what the namespace was
-/// granted instead.
+/// The step for a refusal by grants, for callers who may read these: the finding, and what the namespace was granted
+/// instead.
 pub(super) fn refusal(
     cluster_state: &ClusterState,
     gateway: &ObjectName,
@@ -156,7 +156,7 @@ fn text(hostname: &HostPattern) -> String {
 }
 
 impl Chain<'_> {
-    /// Whether the listener's hostname was granted to its namespace.
+    /// The step about grants: whether the listener's hostname was granted to its namespace.
     pub(super) fn grant(&self) -> Option<ChainStep> {
         let namespace = tenant(self.cluster_state, self.candidate)?;
         let (gateway, listener) = (&self.candidate.gateway, &self.candidate.listener);
@@ -202,7 +202,7 @@ impl Chain<'_> {
     }
 }
 
-/// The claims that a listener needs to be served: to its hostname, and to what it speaks on its port.
+/// The claims that a listener needs to be served: to its hostname, and to the protocol of its port.
 fn claims_of(candidate: &Candidate) -> Vec<ClaimKey> {
     let listener = &candidate.listener;
     let names = (listener.protocol.group() != Group::Raw)
@@ -218,7 +218,8 @@ fn claims_of(candidate: &Candidate) -> Vec<ClaimKey> {
     names.into_iter().chain(port).collect()
 }
 
-/// Who holds the listener's hostname, those of routes that want the name from it, and the name itself.
+/// The holders of the listener's hostname, of the hostnames of routes that ask for the name there, and of the name
+/// itself.
 pub(super) fn holders(
     cluster_state: &ClusterState,
     candidate: &Candidate,
@@ -233,7 +234,7 @@ pub(super) fn holders(
         Some(hostnames.filter(|one| one.covers(query)))
     });
     let written = attached.iter().map(|route| &route.rank);
-    // What is left of them on this listener.
+    // These are the hostnames that are left of them on this listener.
     let left = written
         .chain(rejected.flatten())
         .filter_map(|hostname| listener.hostname.intersect(hostname));
@@ -252,7 +253,7 @@ pub(super) fn holders(
     keys.filter_map(|key| holder(cluster_state, &key)).collect()
 }
 
-/// Who holds a name or a port, as its `HostnameClaim` says.
+/// The holder of a name or a port, by its `HostnameClaim`.
 fn holder(cluster_state: &ClusterState, key: &ClaimKey) -> Option<HolderView> {
     let object = ObjectKey {
         kind: Kind::HostnameClaim,
@@ -277,7 +278,7 @@ fn holder(cluster_state: &ClusterState, key: &ClaimKey) -> Option<HolderView> {
 }
 
 impl Chain<'_> {
-    /// That the name belongs to another namespace, in words for everybody.
+    /// The step that the name belongs to another namespace, in words that do not name it.
     pub(super) fn taken(&self, object: &ObjectKey) -> ChainStep {
         let (reason, message, action) = NameDecision::Taken
             .finding("", self.query, &self.candidate.gateway)
@@ -296,16 +297,17 @@ impl Chain<'_> {
         )
     }
 
-    /// Whether another namespace holds the listener's hostname, or the name itself, where the caller may know.
+    /// The step about claims: whether another namespace holds the listener's hostname or the name itself, if the caller
+    /// may know that.
     pub(super) fn claim(&self) -> Option<ChainStep> {
         let ParentKey::ListenerSet(set) = &self.candidate.key.parent else {
             return None;
         };
         let translator = &self.cluster_state.translator;
-        // Whoever has the listener's hostname may not have the name, if that is inside it.
+        // A namespace may have the hostname of the listener, and still not own the name inside it.
         let other = self.candidate.other_owner(translator, self.query);
         let other = other.map(|(names, _)| ClaimKey::names(&self.candidate.gateway, &names));
-        // That the listener lost its own hostname, the listener says.
+        // If the listener has lost its own hostname, the conditions of the listener say so.
         let is_inside = other
             .as_ref()
             .is_some_and(|other| !claims_of(self.candidate).contains(other));
@@ -314,7 +316,8 @@ impl Chain<'_> {
             .chain(claims_of(self.candidate))
             .filter_map(|key| Some((holder(self.cluster_state, &key)?, key)));
         let held: Vec<(HolderView, ClaimKey)> = held.collect();
-        // What a port speaks is everybody's who has a name for it: its holder matters where nobody else may be there.
+        // All namespaces with a name share a port and its protocol. The holder of a port matters only where nobody else
+        // may use it.
         let is_alone = self.candidate.listener.protocol.group() == Group::Raw;
         let matters = |key: &ClaimKey| matches!(key.of, Claimed::Names(_)) || is_alone;
         let holder = held.into_iter().find(|(_, key)| matters(key));
@@ -343,7 +346,7 @@ impl Chain<'_> {
                 StatusSource::Translation,
             ));
         }
-        // Where the Gateway itself has it, the listener says so.
+        // If the Gateway itself has it, the conditions of the listener say so.
         let refused = self.cluster_state.reported_on(
             &self.candidate.key.parent,
             Some(&self.candidate.key.listener),

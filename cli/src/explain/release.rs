@@ -7,17 +7,17 @@ use vestibule_model::certificate::AddressBlock;
 use vestibule_model::policy::Policy;
 use vestibule_operator::translate::CONTROLLER;
 
-/// Labels that the chart gives the operator's Deployment, however the release is called.
+/// Labels that the chart gives the operator's Deployment, whatever the name of the release is.
 const LABELS: &str = "app.kubernetes.io/part-of=vestibule,app.kubernetes.io/component=operator";
-/// Most Deployments that are looked at.
+/// Most Deployments that are read.
 const MOST: u32 = 100;
 
-/// What is known of it.
+/// What is known about the release.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Release {
     /// Its settings.
     Known(Policy),
-    /// Nothing has the chart's labels and this controller name.
+    /// No Deployment has the chart's labels and this controller name.
     Absent,
     /// The caller may not list Deployments.
     Hidden,
@@ -33,12 +33,13 @@ pub(super) async fn read(client: &Client, controller: &str) -> Release {
     match client.request::<Value>(request).await {
         Ok(list) => of_deployments(&list, controller),
         Err(Error::Api(status)) if status.code == 404 => Release::Absent,
-        // What else is wrong with the server is said by what comes next.
+        // If something else is wrong with the server, the next request reports it.
         Err(_) => Release::Hidden,
     }
 }
 
-/// Of several, the first by namespace and name: two releases of one controller are a mistake anyway.
+/// The release in a list of Deployments. If there are several, it is the first by namespace and name. Two releases of
+/// one controller are a mistake anyway.
 fn of_deployments(list: &Value, controller: &str) -> Release {
     let items = list["items"].as_array().into_iter().flatten();
     items
@@ -47,7 +48,7 @@ fn of_deployments(list: &Value, controller: &str) -> Release {
         .map_or(Release::Absent, |(_, policy)| Release::Known(policy))
 }
 
-/// The controller's name and the policy, as an operator with these arguments has them.
+/// The name of the controller and the policy of an operator with these arguments.
 fn of_arguments(arguments: &Value) -> Option<(String, Policy)> {
     let (mut controller, mut policy) = (CONTROLLER.to_owned(), Policy::default());
     for argument in arguments.as_array()?.iter().filter_map(Value::as_str) {

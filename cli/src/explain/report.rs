@@ -11,17 +11,17 @@ use super::conditions::{Difference, StatusSource};
 pub(super) struct Report {
     /// The name in canonical form.
     pub(super) hostname: String,
-    /// Overall state: the worst of the places where somebody asks for the name.
+    /// Overall state: the worst state of the places where somebody asks for the name.
     pub(super) state: ServingState,
-    /// Where it is, or could be, served: one for each port of each Gateway.
+    /// The places where it is or could be served, one for each port of each Gateway.
     pub(super) places: Vec<PortReport>,
-    /// Why no place is asked for it.
+    /// Why nobody asks for the name at any place, if so.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) nowhere: Option<ChainStep>,
-    /// Then: the route that asks for it at a parent that may not be read.
+    /// If `nowhere` is set: the route that asks for it at a parent that may not be read.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) routes: Vec<RouteView>,
-    /// What could not be read, so that the rest may lack something.
+    /// What could not be read. The rest of the report may be incomplete because of it.
     pub(super) unread: Vec<String>,
     /// The same for people.
     #[serde(skip)]
@@ -35,11 +35,11 @@ pub(super) struct Report {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum ServingState {
-    /// Connections get to a backend.
+    /// Connections reach a backend.
     Live,
-    /// What may be read does not tell.
+    /// The objects that may be read do not tell.
     Unknown,
-    /// They do not.
+    /// Connections do not reach a backend.
     Down,
 }
 
@@ -49,29 +49,29 @@ pub(super) enum ServingState {
 pub(super) struct PortReport {
     pub(super) gateway: Name,
     pub(super) port: u16,
-    /// Where the Gateway is reached.
+    /// The addresses of the Gateway.
     pub(super) addresses: Vec<String>,
     pub(super) state: ServingState,
-    /// Whether a listener or a route names it here, rather than a wildcard listener just taking it in.
+    /// Whether a listener or a route has this name here. If not, only a wildcard listener covers it.
     pub(super) asked_for: bool,
-    /// The listener that has the name; if none has, the one that comes closest.
+    /// The listener that serves the name. If none does, it is the one that comes closest.
     pub(super) listener: ListenerView,
-    /// `HostnameGrant`s that give the listener's hostname to its namespace; empty if none is needed, or they
-    /// may not be read.
+    /// `HostnameGrant`s that give the listener's hostname to its namespace. The list is empty if none is needed, or if
+    /// they may not be read.
     pub(super) grants: Vec<ObjectView>,
-    /// Who holds the listener's hostname, and those of its TLSRoutes for the name; empty if nobody does, or
-    /// that may not be read.
+    /// The holders of the listener's hostname, and of the hostnames of its TLSRoutes for the name. The list is empty if
+    /// there are none, or if they may not be read.
     pub(super) holders: Vec<HolderView>,
-    /// What is shown to clients, where TLS ends here.
+    /// The certificate for clients, if TLS is terminated here.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) certificate: Option<CertificateView>,
     /// Routes of that listener for the name, in order of precedence.
     pub(super) routes: Vec<RouteView>,
-    /// From the class down to the proxies; ends with the first thing that is wrong.
+    /// The steps from the class down to the proxies. The last one is the first that is wrong, if any is.
     pub(super) chain: Vec<ChainStep>,
-    /// Other listeners that take the name in.
+    /// Other listeners whose hostname covers the name.
     pub(super) others: Vec<Other>,
-    /// Where a status says something else than its objects.
+    /// Statuses that differ from what follows from the objects.
     pub(super) differences: Vec<Disagreement>,
 }
 
@@ -115,28 +115,28 @@ pub(super) struct ListenerView {
     /// The Gateway or ListenerSet that declares it.
     pub(super) object: ObjectView,
     pub(super) name: String,
-    /// Its hostname; empty for every name.
+    /// Its hostname. An empty one stands for every name.
     pub(super) hostname: String,
     pub(super) protocol: String,
-    /// `Passthrough` or `Terminate`, where there is TLS.
+    /// `Passthrough` or `Terminate`, if the protocol has TLS.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) tls: Option<&'static str>,
     #[serde(skip)]
     pub(super) key: ListenerKey,
 }
 
-/// Who holds a hostname, so that nobody else takes it.
+/// The holder of a hostname.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct HolderView {
     pub(super) namespace: String,
-    /// RFC 3339.
+    /// When the holder got it (RFC 3339).
     pub(super) since: String,
-    /// As the listener or route writes it; empty for every name.
+    /// The hostname as the listener or route has it. An empty one stands for every name.
     pub(super) hostname: String,
-    /// Whether the namespace has a listener or route for it; if not, it goes to others soon.
+    /// Whether the namespace has a listener or route for it. If not, another namespace can have it soon.
     pub(super) in_use: bool,
-    /// The `HostnameClaim` that says so.
+    /// The `HostnameClaim` that records this.
     pub(super) object: ObjectView,
 }
 
@@ -145,11 +145,11 @@ pub(super) struct HolderView {
 #[serde(rename_all = "camelCase")]
 pub(super) struct CertificateView {
     pub(super) secret: Name,
-    /// Names and addresses in it; empty if it may not be read.
+    /// Names and addresses in it. The list is empty if it may not be read.
     pub(super) names: Vec<String>,
-    /// Distinguished name of who signed it.
+    /// Distinguished name of its issuer.
     pub(super) issuer: String,
-    /// RFC 3339; empty if it may not be read.
+    /// Beginning of its validity (RFC 3339). `not_after` is the end. They are empty if it may not be read.
     pub(super) not_before: String,
     pub(super) not_after: String,
     /// The issuer that annotations choose for it.
@@ -162,12 +162,13 @@ pub(super) struct CertificateView {
 #[serde(rename_all = "camelCase")]
 pub(super) struct RouteView {
     pub(super) object: ObjectView,
-    /// The hostname of it that takes the name in; empty if it has none.
+    /// The hostname of the route that covers the name. It is empty if the route has none.
     pub(super) hostname: String,
-    /// The only paths of it that a grant shares with the route's namespace; none: nothing is kept from it.
+    /// The paths of the name to which the route is restricted, because a grant shares only these. If empty, it is not
+    /// restricted.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) shared_paths: Vec<String>,
-    /// An older or more specific TLSRoute has the name, or an older TCPRoute or UDPRoute the port.
+    /// Whether an older or more specific TLSRoute has the name, or an older TCPRoute or UDPRoute the port.
     pub(super) shadowed: bool,
     pub(super) rules: Vec<RuleView>,
     #[serde(skip)]
@@ -177,14 +178,14 @@ pub(super) struct RouteView {
 /// A rule of a route.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct RuleView {
-    /// Name of the rule; may be empty.
+    /// Name of the rule. It may be empty.
     pub(super) name: String,
-    /// What it takes, such as `GET /api/*`; empty: everything.
+    /// Its matches, such as `GET /api/*`. If empty, it takes everything.
     pub(super) matches: Vec<String>,
-    /// What it does by itself, such as `redirect 301`.
+    /// Its filters, such as `redirect 301`.
     pub(super) filters: Vec<String>,
     pub(super) backends: Vec<BackendView>,
-    /// Why it is refused.
+    /// Why it is refused, if so.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(super) problem: String,
 }
@@ -195,17 +196,17 @@ pub(super) struct BackendView {
     pub(super) service: Name,
     pub(super) port: u16,
     pub(super) weight: u32,
-    /// Ready endpoints; null if that may not be read.
+    /// Number of ready endpoints; null if these may not be read.
     pub(super) ready: Option<usize>,
-    /// Why it is no backend: `Reason: message`.
+    /// Why it cannot be used, as `Reason: message`.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(super) problem: String,
-    /// Then: what to do.
+    /// What to do about that.
     #[serde(skip)]
     pub(super) remedy: String,
 }
 
-/// What a step of the chain looks at.
+/// The subject of a step of the chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) enum Check {
@@ -221,14 +222,14 @@ pub(super) enum Check {
     Programmed,
 }
 
-/// What a step comes to.
+/// The outcome of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum StepOutcome {
     Ok,
-    /// The name is served all the same.
+    /// There is a warning, and the name is served.
     Warning,
-    /// It may not be read.
+    /// The objects for this step may not be read.
     Unknown,
     /// The first thing that is wrong.
     Wrong,
@@ -239,40 +240,40 @@ pub(super) enum StepOutcome {
 pub(super) struct ChainStep {
     pub(super) check: Check,
     pub(super) outcome: StepOutcome,
-    /// What it is about, such as `ListenerSet a/web`.
+    /// The object, such as `ListenerSet a/web`.
     pub(super) subject: String,
-    /// As in conditions; empty if nothing is wrong.
+    /// The reason, as in conditions. It is empty if nothing is wrong.
     pub(super) reason: String,
     pub(super) message: String,
-    /// What to do; may be empty.
+    /// What to do. It may be empty.
     pub(super) action: String,
-    /// Who says so.
+    /// The source of this verdict.
     pub(super) by: StatusSource,
 }
 
-/// Another listener that takes the name in.
+/// Another listener whose hostname covers the name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct Other {
     pub(super) listener: ListenerView,
-    /// `LessSpecific`, or why it is refused.
+    /// `LessSpecific`, or the reason why it is refused.
     pub(super) reason: String,
     pub(super) message: String,
 }
 
-/// A status that does not say what its objects come to.
+/// A status that differs from what follows from the objects.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct Disagreement {
-    /// The object, and the listener or parent in it.
+    /// The object, with the listener or parent in it.
     pub(super) subject: String,
-    /// The status is about an older version, so the operator has not come to it yet.
+    /// Whether the status is about an older version, because the operator has not handled the new one yet.
     pub(super) stale: bool,
-    /// There is no status.
+    /// Whether there is no status.
     pub(super) unwritten: bool,
     /// Conditions that differ.
     pub(super) conditions: Vec<Difference>,
 }
 
-/// `listener web of ListenerSet a/set`.
+/// The listener as text, such as `listener web of ListenerSet a/set`.
 pub(super) fn listener_text(key: &ListenerKey) -> String {
     format!("listener {} of {}", key.listener, key.parent.object())
 }

@@ -1,4 +1,4 @@
-//! Routes and their backends in the form of the report.
+//! Converts routes and their backends into the form of the report.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,8 @@ use super::candidates::{AttachedRoute, backend};
 use super::cluster_state::ClusterState;
 use super::report::{BackendView, RouteView, RuleView};
 
-/// The views of routes in order of precedence; of those that route no requests, the first has everything.
+/// The views of routes, in order of precedence. Of routes that do not route single requests, the first one gets
+/// everything.
 pub(super) fn views(cluster_state: &ClusterState, attached: &[AttachedRoute]) -> Vec<RouteView> {
     let views = attached.iter().enumerate().filter_map(|(index, one)| {
         Some(RouteView {
@@ -25,7 +26,7 @@ pub(super) fn views(cluster_state: &ClusterState, attached: &[AttachedRoute]) ->
     views.collect()
 }
 
-/// The view of a route, with the hostname of it that takes the name in.
+/// The view of a route, with that of its hostnames which covers the name.
 pub(super) fn view(
     cluster_state: &ClusterState,
     key: &ObjectKey,
@@ -138,7 +139,7 @@ fn of_backend(cluster_state: &ClusterState, route: &ObjectKey, one: &BackendRef)
     }
 }
 
-/// Ready endpoints of a Service that no route in force leads to.
+/// Number of ready endpoints of a Service to which no route in force leads.
 fn endpoints(cluster_state: &ClusterState, service: &ObjectName) -> usize {
     let slices = cluster_state
         .translator
@@ -154,7 +155,7 @@ fn endpoints(cluster_state: &ClusterState, service: &ObjectName) -> usize {
     addresses.len()
 }
 
-/// `GET /api/*, header x-a, query b`.
+/// A match as text, such as `GET /api/*, header x-a, query b`.
 fn match_text(one: &HttpMatch) -> String {
     let path = match &one.path {
         PathMatch::Exact(path) => path.to_string(),
@@ -209,7 +210,8 @@ fn filter_text(filter: &HttpFilter) -> String {
     }
 }
 
-/// Whether requests of a rule get an answer: from a backend, or from the rule itself.
+/// Whether requests of a rule get a response, from a backend or from the rule itself. It is `None` if that is not
+/// known.
 pub(super) fn answers(rule: &RuleView) -> Option<bool> {
     if !rule.problem.is_empty() {
         return Some(false);

@@ -15,7 +15,8 @@ use super::report::{ChainStep, Check, StepOutcome, listener_text};
 use super::steps::step;
 
 impl Chain<'_> {
-    /// That a route waits for the operator: for its hostnames to be recorded, which translation here does not see.
+    /// The step for a route that waits until the operator has recorded its hostnames. Translation here does not see
+    /// that.
     fn waits(&self, key: &ObjectKey) -> Option<ChainStep> {
         let route = self.cluster_state.translator.object(key)?.as_route()?;
         references(route, self.candidate).find_map(|reference| {
@@ -26,7 +27,7 @@ impl Chain<'_> {
         })
     }
 
-    /// Whether the proxies leave a route out because the name belongs to another namespace.
+    /// Whether the proxies ignore a route because the name belongs to another namespace.
     fn is_left_out(&self, route: &ObjectKey) -> bool {
         let ParentKey::Gateway(gateway) = &self.candidate.key.parent else {
             return false;
@@ -34,7 +35,7 @@ impl Chain<'_> {
         !serves(&self.cluster_state.translator, gateway, route, self.query)
     }
 
-    /// Which route has the name, or why none has.
+    /// The step about routes: which route has the name, or why none has it.
     pub(super) fn route(&self) -> Option<ChainStep> {
         if let Some(first) = self.routes.first() {
             let route = &first.key;
@@ -65,7 +66,7 @@ impl Chain<'_> {
             for reference in references(route, self.candidate) {
                 let reported = self.cluster_state.reported_on_route(rejected, reference);
                 if let Some(cond) = reported.get("Accepted").filter(|c| c.is("False")) {
-                    // Who may read grants is told what was granted instead.
+                    // Callers who may read grants also see what was granted instead.
                     let refusal = (cond.reason == "HostnameNotOwned").then(|| {
                         route_refusal(self.cluster_state, self.candidate, rejected, self.query)
                     });
@@ -79,7 +80,7 @@ impl Chain<'_> {
             if left_out.is_some() {
                 return left_out;
             }
-            // Other hostnames of it may be granted, and this one not.
+            // The route may have other hostnames that are granted, while this one is not.
             let refusal = route_refusal(self.cluster_state, self.candidate, rejected, self.query);
             if refusal.is_some() {
                 return refusal;
@@ -90,7 +91,7 @@ impl Chain<'_> {
             {
                 return Some(loss);
             }
-            // One with a wildcard, or without a hostname, is not about names of others.
+            // A route with a wildcard, or without a hostname, does not get names that belong to others.
             if self.is_left_out(rejected) {
                 let taken = self.taken(rejected);
                 return Some(ChainStep {
@@ -102,7 +103,7 @@ impl Chain<'_> {
         Some(self.no_route())
     }
 
-    /// That the listener has no route for the name, as far as may be seen.
+    /// The step for a listener that has no route for the name, as far as the caller can see.
     fn no_route(&self) -> ChainStep {
         let key = &self.candidate.key;
         let subject = listener_text(key);
@@ -143,8 +144,8 @@ impl Chain<'_> {
     }
 }
 
-/// That the status of a route that is accepted leaves the hostname out: it is another's, or not granted. It is
-/// all that is known where not everything may be read.
+/// The step for an accepted route whose status says that this hostname is left out, because it belongs to another
+/// namespace or was not granted. If not everything may be read, nothing more is known.
 pub(super) fn left_out(
     cluster_state: &ClusterState,
     key: &ObjectKey,
@@ -180,8 +181,8 @@ pub(super) fn left_out(
     })
 }
 
-/// Why a route does not serve the name on a listener: it was not granted to its namespace, or only parts of it are
-/// shared and the route reaches outside them.
+/// Why a route does not serve the name on a listener: the name was not granted to its namespace, or only some paths are
+/// shared and the route reaches outside of them.
 fn route_refusal(
     cluster_state: &ClusterState,
     candidate: &Candidate,
@@ -227,7 +228,7 @@ fn route_refusal(
     ))
 }
 
-/// Why a route that is on a listener does not serve the name there: another namespace's routes have it.
+/// Why a route that is attached to a listener does not serve the name there: routes of another namespace have it.
 fn route_loss(
     cluster_state: &ClusterState,
     candidate: &Candidate,

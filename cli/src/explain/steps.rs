@@ -1,4 +1,4 @@
-//! How steps of a chain are written.
+//! Makes steps of a chain.
 
 use vestibule_model::key::ObjectKey;
 

@@ -29,7 +29,7 @@ impl fmt::Display for Text<'_> {
             }
             chain_step(f, step)?;
         }
-        // Where somebody asks for it comes first; the others matter where nobody does.
+        // Places where somebody asks for the name come first. The others are shown only if nobody asks for it anywhere.
         let (asked, idle): (Vec<_>, Vec<_>) = report.places.iter().partition(|p| p.asked_for);
         for port_report in &asked {
             writeln!(f)?;
@@ -49,7 +49,7 @@ impl fmt::Display for Text<'_> {
     }
 }
 
-/// What could not be read.
+/// Writes what could not be read.
 pub(crate) fn write_unread(f: &mut Formatter<'_>, lines: &[String]) -> fmt::Result {
     if !lines.is_empty() {
         writeln!(f, "\nnot read:")?;
@@ -72,7 +72,7 @@ fn heading(f: &mut Formatter<'_>, port_report: &PortReport) -> fmt::Result {
         (ServingState::Down, false) => "not asked for",
     };
     let port = port_report.port;
-    // A TCP port may have the same number.
+    // The transport is shown for UDP only, because a TCP port may have the same number.
     let transport = match port_report.listener.protocol.as_str() {
         "UDP" => " (UDP)",
         _ => "",
@@ -274,7 +274,8 @@ fn certificate_text(certificate: &CertificateView) -> String {
 
 fn listener(view: &ListenerView) -> String {
     let object = &view.object;
-    // Connections without names and datagrams are the listener's, whatever name a client looked up.
+    // Connections and datagrams of TCP and UDP carry no name, so the listener gets all of them, whatever name a client
+    // looked up.
     let is_raw = matches!(view.protocol.as_str(), "TCP" | "UDP");
     let hostname = match view.hostname.as_str() {
         "" if is_raw => "the whole port".to_owned(),
@@ -289,7 +290,7 @@ fn listener(view: &ListenerView) -> String {
 }
 
 fn line(f: &mut Formatter<'_>, what: &str, text: &str) -> fmt::Result {
-    // Statuses and certificates are written by others: nothing that a terminal would obey.
+    // Others write statuses and certificates, so control characters are removed, which a terminal would obey.
     let text = text.replace(char::is_control, " ");
     writeln!(f, "  {what:<12} {text}")
 }

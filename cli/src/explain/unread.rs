@@ -8,7 +8,7 @@ use vestibule_model::object::Object;
 
 use super::cluster_state::{ClusterState, Unread};
 
-/// What the caller may not read, one by one.
+/// Everything that the caller may not read, one line for each.
 pub(crate) fn each(cluster_state: &ClusterState) -> Vec<String> {
     let Some(live) = &cluster_state.live else {
         return Vec::new();
@@ -30,7 +30,7 @@ pub(crate) fn each(cluster_state: &ClusterState) -> Vec<String> {
     kinds.chain(objects).chain(release(cluster_state)).collect()
 }
 
-/// The same with one line for all of a sort.
+/// The same, with one line for all objects of a sort.
 pub(crate) fn grouped(cluster_state: &ClusterState) -> Vec<String> {
     let Some(live) = &cluster_state.live else {
         return Vec::new();
@@ -67,7 +67,7 @@ pub(crate) fn grouped(cluster_state: &ClusterState) -> Vec<String> {
     lines.chain(release(cluster_state)).collect()
 }
 
-/// That the release's admission settings are not known, where they decide.
+/// The line about the admission settings of the release, if they are needed and not known.
 fn release(cluster_state: &ClusterState) -> Option<String> {
     let hidden = cluster_state.live.as_ref()?.release_hidden && cluster_state.is_whole();
     hidden.then(|| {
@@ -77,7 +77,7 @@ fn release(cluster_state: &ClusterState) -> Option<String> {
     })
 }
 
-/// Objects whose listeners or hostnames are not known, since they do not decode.
+/// Objects whose listeners or hostnames are not known, because they cannot be decoded.
 pub(super) fn undecoded(cluster_state: &ClusterState) -> impl Iterator<Item = String> {
     let objects = cluster_state.translator.objects();
     objects.filter_map(|(key, object)| match object.as_ref() {
@@ -86,7 +86,7 @@ pub(super) fn undecoded(cluster_state: &ClusterState) -> impl Iterator<Item = St
     })
 }
 
-/// Whether an object can have to do with who serves a name.
+/// Whether an object can affect which listener or route serves a name.
 fn counts(key: &ObjectKey) -> bool {
     let kinds = [
         Kind::Gateway,

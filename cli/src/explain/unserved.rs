@@ -16,15 +16,15 @@ use super::routes;
 use super::routing::left_out;
 use super::steps::step;
 
-/// A route that names the hostname, although no listener that can be seen has it.
+/// A route with the hostname, although no visible listener has it.
 pub(super) struct UnservedRoute {
     /// The step that explains its state.
     pub(super) step: ChainStep,
-    /// The route, where it may be served by what cannot be seen.
+    /// The route, if a listener that cannot be seen may serve it.
     pub(super) routes: Vec<RouteView>,
 }
 
-/// The state of the routes that name it. Routes that may be served come first.
+/// The state of the routes with the hostname. Routes that may be served come first.
 pub(super) fn unplaced(
     cluster_state: &ClusterState,
     query: &HostPattern,
@@ -59,7 +59,7 @@ pub(super) fn unplaced(
     first
 }
 
-/// The hostname of a route that takes the name in, if it says one.
+/// The hostname of a route that covers the name, if the route has hostnames.
 fn named<'a>(route: Route<'a>, query: &HostPattern) -> Option<&'a HostPattern> {
     let hostnames = route.hostnames().iter().map(|(_, hostname)| hostname);
     hostnames
@@ -75,7 +75,7 @@ fn of_reference(
 ) -> ChainStep {
     let route = key.to_string();
     let reported = cluster_state.reported_on_route(key, reference);
-    // What translation makes of a parent that may not be read is worth nothing.
+    // If the parent may not be read, the verdict of translation has no value.
     let accepted = reported
         .get("Accepted")
         .filter(|_| reported.by != StatusSource::Guess);
@@ -171,7 +171,7 @@ fn of_reference(
     )
 }
 
-/// Nobody asks for it, as far as can be seen.
+/// The step for a name for which nobody asks, as far as the caller can see.
 pub(super) fn nobody(cluster_state: &ClusterState, query: &HostPattern) -> ChainStep {
     let (outcome, message, action) = if cluster_state.is_whole() {
         (

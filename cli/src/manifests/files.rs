@@ -14,12 +14,12 @@ use super::tracker::{FilePath, Look, Stamp};
 
 /// Deepest nesting of directories.
 const MAX_DEPTH: usize = 16;
-/// Most files and directories that a look goes through.
+/// Most files and directories that are visited.
 const MAX_ENTRIES: usize = 100_000;
 /// Most bytes of all files together.
 const MAX_TOTAL: u64 = 512 << 20;
 
-/// Why the directory as a whole cannot be looked at.
+/// Why the directory as a whole cannot be listed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LookError {
     /// It cannot be read.
@@ -30,10 +30,10 @@ pub(crate) enum LookError {
         /// Why.
         source: io::Error,
     },
-    /// It is none.
+    /// It is not a directory.
     #[error("{0} is not a directory")]
     NotADirectory(PathBuf),
-    /// Over a bound.
+    /// It is over a bound.
     #[error("{path} holds more than {bound}: name a directory of manifests only")]
     TooMuch {
         /// Which directory.
@@ -43,11 +43,10 @@ pub(crate) enum LookError {
     },
 }
 
-/// Looks at the manifests of a directory: `*.yaml`, `*.yml` and `*.json`, in it and below it.
+/// Lists the manifests of a directory: `*.yaml`, `*.yml` and `*.json`, in it and below it.
 ///
-/// Files that editors leave behind (hidden ones, `~`, `.swp`) have other names and are left out, and
-/// so are hidden directories. Links to directories are not followed, so there are no cycles; links to
-/// files are judged by [`read`].
+/// Files that editors leave behind (hidden ones, `~`, `.swp`) have other names, so they are left out, and so are hidden
+/// directories. Links to directories are not followed, so there are no cycles. [`read`] decides about links to files.
 pub(crate) fn look(root: &Path) -> Result<Look, LookError> {
     let failed = |source| LookError::Io {
         path: root.to_owned(),
@@ -69,29 +68,30 @@ pub(crate) fn look(root: &Path) -> Result<Look, LookError> {
         root: (metadata.dev(), metadata.ino()),
         files: walk.files,
         unreadable: walk.unreadable,
-        // Known to who watches the directory.
+        // Only the watcher of the directory knows these.
         writing: BTreeSet::new(),
     })
 }
 
-/// Reads a file that a look found; `None` if it is not the same any more (the next look tells).
+/// Reads a file that [`look`] found. It is `None` if the file has changed since, which the next look shows.
 ///
-/// A link is read if it leads to a file within the directory, as those of a mounted volume do. One
-/// that leaves it is a finding: whoever may write here must not make us read what only we can.
+/// A link is read if it leads to a file within the directory, as those of a mounted volume do. A link that leaves the
+/// directory is a finding. Somebody who may write here must not be able to make this process read files that only this
+/// process may read.
 pub(crate) fn read(root: &Path, path: &FilePath, stamp: &Stamp) -> Option<FileChange> {
     let full = root.join(&**path);
     let failed = |error: io::Error| {
         let message = format!("cannot be read: {error}");
         FileChange::Failed(unreadable(message, "make it readable, or remove it"))
     };
-    // A link may have been put there since the look.
+    // The file may have been replaced by a link since the look.
     match contained(root, &full) {
         Ok(true) => {}
         Ok(false) => return Some(FileChange::Failed(leads_outside())),
         Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
         Err(error) => return Some(failed(error)),
     }
-    // Not blocking: what was a file may be a pipe by now.
+    // Opening must not block, because the file may have been replaced by a pipe.
     let file = OpenOptions::new()
         .read(true)
         .custom_flags(libc::O_NONBLOCK)
@@ -173,7 +173,7 @@ impl Walk<'_> {
             if !is_manifest(name) {
                 continue;
             }
-            // Through links; what is gone since, or leads nowhere, is not there.
+            // This follows links. A file that is gone since, or a link that leads nowhere, counts as absent.
             let Ok(metadata) = fs::metadata(entry.path()) else {
                 continue;
             };
@@ -189,7 +189,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// A directory in the directory: if it cannot be looked at, the others still are.
+    /// Lists a subdirectory. If that fails, the others are still listed.
     fn below(&mut self, directory: &Path, prefix: &str, depth: usize) -> Result<(), LookError> {
         if depth > MAX_DEPTH {
             let message = format!("lies below {MAX_DEPTH} directories, and is not read");
@@ -198,7 +198,7 @@ impl Walk<'_> {
             return Ok(());
         }
         match self.directory(directory, prefix, depth) {
-            // Removed since it was listed; its files are gone with it.
+            // It was removed since it was listed, and its files with it.
             Err(LookError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(()),
             Err(LookError::Io { source, .. }) => {
                 let message = format!("cannot be read: {source}");

@@ -16,32 +16,33 @@ use super::files::{self, is_manifest};
 use super::source::FileChange;
 use super::tracker::{FilePath, Look, Tracker};
 
-/// A look is taken this often even if nothing is told.
+/// Time after which the directory is listed even without an event.
 const POLL: Duration = Duration::from_secs(1);
-/// Time between two looks while something moves.
+/// Time between two looks while files change.
 const SETTLE: Duration = Duration::from_millis(100);
 
-/// A file that is open for writing is not read for this long after the last write to it: most writers
-/// close it much sooner, and some never do.
+/// How long a file that is open for writing is not read after the last write to it. Most writers close it much sooner,
+/// and some never do.
 const OPEN: Duration = Duration::from_secs(10);
 
 /// A change of the directory.
 #[derive(Debug)]
 pub(crate) enum DirectoryChange {
-    /// What came of its files; nothing while they are all the same.
+    /// The changed files. The list is empty if all files are the same.
     Files(Vec<(FilePath, FileChange)>),
-    /// The directory cannot be looked at; everything stays as it is.
+    /// The directory cannot be listed. Everything stays as it is.
     Gone(String),
     /// It is back.
     Back,
 }
 
-/// Time for more to be told before a look.
+/// Time in which events gather before a look.
 const GATHER: Duration = Duration::from_millis(20);
 
-/// Follows `root` until the receiver is dropped. The first news is what is there, once it is settled.
+/// Follows `root` until the receiver is dropped. The first change contains all files, after they have stayed the same
+/// for a moment.
 pub(crate) fn follow(root: PathBuf) -> std::io::Result<mpsc::Receiver<DirectoryChange>> {
-    // One: while the receiver is busy, changes gather on the disk.
+    // The channel holds one change. While the receiver is busy, further changes gather on the disk.
     let (directory_change, receiver) = mpsc::channel(1);
     std::thread::Builder::new()
         .name("manifests".into())
@@ -89,9 +90,9 @@ impl Follower {
                 std::thread::sleep(SETTLE);
                 continue;
             }
-            // The sender is held here, so the channel does not close.
+            // This value holds a sender, so the channel does not close.
             match self.wake.1.recv_timeout(POLL) {
-                // Writers tell several things about one file, and some never stop.
+                // A writer causes several events for one file, and some writers never stop.
                 Ok(()) => std::thread::sleep(GATHER),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
@@ -140,7 +141,7 @@ impl Follower {
                 None => unsettled = true,
             }
         }
-        // The first news waits for everything, so that a start is one change and not several.
+        // The first change waits for all files, so that a start is one change and not several.
         if !changes.is_empty() || (!self.began && !unsettled) {
             self.began = true;
             told.push(DirectoryChange::Files(changes));
@@ -156,7 +157,8 @@ impl Follower {
         vec![DirectoryChange::Gone(why)]
     }
 
-    /// Watches the directory that is there now: a watch stays with a directory that is moved away.
+    /// Watches the directory that is there now. This is needed again after a replacement, because a watch follows a
+    /// directory that is moved away.
     fn watch(&mut self, identity: (u64, u64)) {
         if self.watch_failed || self.watcher.as_ref().is_some_and(|(_, at)| *at == identity) {
             return;
@@ -172,21 +174,21 @@ impl Follower {
     }
 }
 
-/// Files that were written to and not closed since, and when they were last written to.
+/// Files that were written and not closed since, with the time of the last write.
 #[derive(Debug, Default)]
 struct Writers(Mutex<BTreeMap<FilePath, Instant>>);
 
 impl Writers {
-    /// Takes an event below `root`; whether it may be news.
+    /// Takes an event below `root`. Returns whether something may have changed.
     fn take(&self, root: &Path, event: &Event, now: Instant) -> bool {
         let open = match event.kind {
             EventKind::Modify(ModifyKind::Data(_)) => true,
-            // Closed; or another file has that name now, or one that is not written yet.
+            // The file was closed, or another file has the name now.
             EventKind::Access(AccessKind::Close(AccessMode::Write))
             | EventKind::Create(_)
             | EventKind::Remove(_)
             | EventKind::Modify(ModifyKind::Name(_)) => false,
-            // Our own looks open and read; taking them for news would never end.
+            // This command opens and reads the files itself, so taking such events for changes would never end.
             EventKind::Access(_) => return false,
             _ => return true,
         };
@@ -221,12 +223,13 @@ fn watcher(
     writers: Arc<Writers>,
 ) -> notify::Result<RecommendedWatcher> {
     let config = notify::Config::default().with_follow_symlinks(false);
-    // As events name it.
+    // Events have absolute paths.
     let at = absolute(root).map_err(notify::Error::io)?;
     let tell = move |event: notify::Result<Event>| {
-        // An error may be that events were lost, which is news; a writer's end is bounded anyhow.
+        // An error may mean that events were lost, so something may have changed. Lost ends of writers do no harm,
+        // because the wait for them is bounded.
         if event.map_or(true, |event| writers.take(&at, &event, Instant::now())) {
-            // Full means that a look is due already.
+            // If the channel is full, a look is already due.
             let _ = wake.try_send(());
         }
     };

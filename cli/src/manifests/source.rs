@@ -1,4 +1,4 @@
-//! Turns the texts of files into objects, and keeps the last good ones. Pure.
+//! Turns the texts of files into objects, and keeps the last good ones. It is pure.
 //!
 //! A text that is not YAML (or not JSON, by the name of the file) counts as half written: the file's objects stay,
 //! and the problem is reported. An object that does not decode becomes unreadable, without an effect on the others.
@@ -20,8 +20,8 @@ use vestibule_operator::translate::Change;
 
 use super::tracker::FilePath;
 
-/// Time for which a text that takes something away may be a half-written one: longer than the pauses
-/// of whoever writes it, shorter than the patience of whoever meant it.
+/// How long a text that removes something is held back, because it may be half written. This is longer than the pauses
+/// of a writer, and shorter than the patience of a user who means it.
 pub(crate) const HOLD: Duration = Duration::from_secs(3);
 
 /// Result of reading a file.
@@ -29,24 +29,24 @@ pub(crate) const HOLD: Duration = Duration::from_secs(3);
 pub(crate) enum FileChange {
     /// Its new text.
     Text(String),
-    /// It is there and cannot be read: what is wrong.
+    /// The file exists and cannot be read, for this reason.
     Failed(Finding),
-    /// It is gone.
+    /// The file is gone.
     Removed,
 }
 
-/// A part of a file: one object, or what is there instead.
+/// A part of a file: one object, or something else in its place.
 #[derive(Debug)]
 pub(crate) struct Document {
-    /// Line it begins on, from 1.
+    /// Its first line, from 1 on.
     pub(crate) line: u64,
-    /// What it is.
+    /// Its content.
     pub(crate) content: Content,
     /// Findings that have no place in the object.
     pub(crate) findings: Vec<Finding>,
 }
 
-/// What a document is.
+/// The content of a document.
 #[derive(Debug)]
 #[expect(
     clippy::large_enum_variant,
@@ -55,7 +55,7 @@ pub(crate) struct Document {
 pub(crate) enum Content {
     /// An object that Vestibule reads, an unreadable one included.
     Object(Object),
-    /// An object that it does not read.
+    /// An object of a kind that Vestibule does not read.
     Foreign {
         /// `apiVersion`.
         api_version: String,
@@ -64,22 +64,22 @@ pub(crate) enum Content {
         /// `namespace/name`, `name`, or nothing.
         name: String,
     },
-    /// No object; the findings say why.
+    /// No object. The findings say why.
     Nothing,
 }
 
-/// A file as it counts.
+/// A file, with the text that counts.
 #[derive(Debug, Default)]
 pub(crate) struct File {
     /// The documents of its last good text.
     pub(crate) documents: Vec<Document>,
-    /// Why its present text is not the one that counts: the line, and what is wrong.
+    /// Why its present text does not count, if so: the line and the finding.
     pub(crate) broken: Option<(u64, Finding)>,
     text: String,
     held: Option<Held>,
 }
 
-/// A text that counts later, unless another one comes.
+/// A text that will count later, unless another one comes.
 #[derive(Debug)]
 struct Held {
     text: String,
@@ -95,8 +95,8 @@ pub(crate) struct ManifestFiles {
 }
 
 impl ManifestFiles {
-    /// Takes what came of files at `now` and returns what it makes of the objects. A file that is not
-    /// named stays as it is.
+    /// Takes changes of files at the time `now`, and returns the changes of objects that follow. Other files stay as
+    /// they are.
     pub(crate) fn apply(
         &mut self,
         changes: impl IntoIterator<Item = (FilePath, FileChange)>,
@@ -119,13 +119,14 @@ impl ManifestFiles {
         self.changes(touched)
     }
 
-    /// When the next held text counts.
+    /// When the next text that is held back will count.
     pub(crate) fn held_until(&self) -> Option<Instant> {
         let held = self.files.values().filter_map(|file| file.held.as_ref());
         held.map(|held| held.until).min()
     }
 
-    /// Lets the held texts count whose time has come: their files, and what it makes of the objects.
+    /// Lets texts count that were held back for long enough. Returns their files, and the changes of objects that
+    /// follow.
     pub(crate) fn release(&mut self, now: Instant) -> (Vec<FilePath>, Vec<Change>) {
         let due = |file: &File| file.held.as_ref().is_some_and(|held| held.until <= now);
         let due: Vec<FilePath> = self
@@ -159,8 +160,8 @@ impl ManifestFiles {
         &self.files
     }
 
-    /// The place of the object that counts, if the document at (`path`, `index`) holds the same one
-    /// and does not count.
+    /// The place of the object that counts, if the document at (`path`, `index`) has the same object and does not
+    /// count.
     #[must_use]
     pub(crate) fn duplicate_of(
         &self,
@@ -191,7 +192,7 @@ impl ManifestFiles {
             .get(path)
             .is_some_and(|f| !f.documents.is_empty());
         if documents.is_empty() && had_objects && text.trim().is_empty() {
-            // What an editor leaves for a moment, and a full disk for longer.
+            // An editor may leave an empty file for a moment, and a full disk for longer.
             return Err((
                 1,
                 unreadable("is empty", "delete it if its objects are to go"),
@@ -200,7 +201,7 @@ impl ManifestFiles {
         Ok(documents)
     }
 
-    /// What a text takes away that the last good one had.
+    /// The finding about objects that the last good text had and this one does not.
     fn loss(&self, path: &FilePath, text: &str, documents: &[Document]) -> Option<Finding> {
         let before = self.files.get(path)?;
         let message = if text.len() < before.text.len() && before.text.starts_with(text) {
@@ -232,7 +233,8 @@ impl ManifestFiles {
     ) {
         let file = self.files.entry(path).or_default();
         file.broken = Some((1, finding));
-        // The same text again is no news: who only touches it does not put it off for ever.
+        // If the text is the same, the time is not extended. So touching the file again and again does not delay it for
+        // ever.
         if file.held.as_ref().is_none_or(|held| held.text != text) {
             file.held = Some(Held {
                 text,
@@ -322,7 +324,8 @@ fn parse(path: &str, text: &str) -> Result<Vec<Document>, (u64, Finding)> {
         .collect())
 }
 
-/// JSON is read as such, one value after the other: YAML would, for one, not take its tabs.
+/// Reads JSON, one value after the other. A YAML reader could not be used, because it does not accept tabs, for
+/// instance.
 fn json_documents(text: &str) -> Result<Vec<(u64, Value)>, (u64, Finding)> {
     let line_at = |offset: usize| {
         let before = text.get(..offset).unwrap_or_default();
@@ -373,7 +376,7 @@ fn document(line: u64, value: Value) -> Document {
     }
 }
 
-/// A file, or a text, that cannot be read.
+/// The finding for a file or a text that cannot be read.
 pub(crate) fn unreadable(message: impl Into<String>, action: impl Into<String>) -> Finding {
     Finding::refused(Reason::Unreadable, "", message, action)
 }

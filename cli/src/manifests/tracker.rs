@@ -1,23 +1,23 @@
-//! Decides which files to read: those that changed and have then stayed the same. Pure.
+//! Decides which files to read: those that have changed and then stayed the same for a moment. It is pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use vestibule_model::finding::Finding;
 
-/// Path of a file, relative to the directory, `/` between its parts.
+/// Path of a file, relative to the directory, with `/` between its parts.
 pub(crate) type FilePath = Arc<str>;
 
-/// What tells two versions of a file apart without reading it.
+/// Metadata by which two versions of a file can be told apart without reading it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Stamp {
-    /// Device and inode: another file of the same name.
+    /// Device and inode. They differ if another file gets the same name.
     pub(crate) inode: (u64, u64),
     /// Length in bytes.
     pub(crate) size: u64,
     /// Last change of the content, in nanoseconds.
     pub(crate) modified: i128,
-    /// Last change of the inode, in nanoseconds: content that was put back with its old time.
+    /// Last change of the inode, in nanoseconds. It differs if content is changed and the old time is put back.
     pub(crate) changed: i128,
 }
 
@@ -28,25 +28,25 @@ pub(crate) struct Look {
     pub(crate) root: (u64, u64),
     /// Its manifests.
     pub(crate) files: BTreeMap<FilePath, Stamp>,
-    /// Directories in it that could not be looked at, with a `/` at their end, and why. What was read
-    /// of them stays.
+    /// Subdirectories that could not be listed, with a `/` at the end, and the reason. The objects that were read from
+    /// them stay.
     pub(crate) unreadable: BTreeMap<FilePath, Finding>,
-    /// Files that somebody is writing to: they may hold still for a while and yet not be whole.
+    /// Files that are being written. They may stay the same for a while and still be incomplete.
     pub(crate) writing: BTreeSet<FilePath>,
 }
 
 /// What to do after a look.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Plan {
-    /// Read these; say so with [`Tracker::was_read`].
+    /// Files to read. Call [`Tracker::was_read`] for each of them afterwards.
     pub(crate) read: Vec<(FilePath, Stamp)>,
-    /// These are gone.
+    /// Files that are gone.
     pub(crate) removed: Vec<FilePath>,
-    /// Directories that cannot be looked at any more.
+    /// Directories that can no longer be listed.
     pub(crate) failed: Vec<(FilePath, Finding)>,
-    /// Something moves: look again soon.
+    /// Whether files still change, so that another look is needed soon.
     pub(crate) unsettled: bool,
-    /// The directory is another one than before, and empty: it counts as gone for a moment.
+    /// Whether the directory was replaced by an empty one. It then counts as gone for a moment.
     pub(crate) replaced: bool,
 }
 
@@ -60,8 +60,8 @@ pub(crate) struct Tracker {
 }
 
 impl Tracker {
-    /// Takes a look. A file is read once it looks the same twice and nobody writes to it, and gone
-    /// once it is missing twice.
+    /// Takes the result of a look. A file is read when it is the same in two looks and nobody writes to it. It is gone
+    /// when it is missing in two looks.
     pub(crate) fn look(&mut self, mut look: Look) -> Plan {
         let mut plan = Plan::default();
         let hidden = |path: &str| look.unreadable.keys().any(|at| path.starts_with(&**at));
@@ -71,7 +71,8 @@ impl Tracker {
             }
         }
         if look.files.is_empty() && !self.read.is_empty() && self.root != Some(look.root) {
-            // An empty mount point, or a directory that is being put back: not the user's deletion.
+            // This may be an empty mount point, or a directory that is being put back, so it does not count as a
+            // deletion by the user.
             plan.replaced = true;
             return plan;
         }
@@ -117,7 +118,7 @@ impl Tracker {
         plan
     }
 
-    /// A file was read, and had this stamp before and after.
+    /// Records that a file was read, and had this stamp before and after.
     pub(crate) fn was_read(&mut self, path: FilePath, stamp: Stamp) {
         self.read.insert(path, stamp);
     }

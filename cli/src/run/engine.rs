@@ -1,5 +1,5 @@
-//! Brings changes of the directory to the publisher: runs translation, and gets certificates from the local CA or
-//! from the CAs that manifests name.
+//! Brings changes of the directory to the publisher. It runs translation, and gets certificates from the local CA
+//! or from the CAs that the manifests name.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -23,25 +23,26 @@ use crate::clock;
 use crate::manifests::source::{FileChange, ManifestFiles};
 use crate::manifests::tracker::FilePath;
 
-/// Passes of certificates and translation; one suffices unless certificates change what is requested.
+/// Most passes of certificates and translation for one change. One is enough unless new certificates change what
+/// is requested.
 const MAX_PASSES: usize = 4;
 
-/// Everything between the directory and the proxy.
+/// Connects the directory with the proxy: it reads, translates, issues and publishes.
 pub(super) struct Engine {
     source: ManifestFiles,
-    /// Translation, certificate requests, and who holds which name, as long as this process lives.
+    /// Translation, certificate requests and claims. The claims live as long as this process.
     control: ControlLoop<Memory>,
     ca: LocalCa,
     issuer: LocalIssuer,
     link: EngineLink,
     acme: Arc<Directory>,
-    /// Certificates of CAs that translation has.
+    /// The Secrets of certificates from CAs that translation has received.
     issued: BTreeSet<ObjectName>,
     publisher: Arc<Publisher>,
 }
 
 impl Engine {
-    /// An engine, and what [`Self::acme`] runs on.
+    /// Returns an engine, and the channels that the ACME engine runs on.
     pub(super) fn new(
         settings: Settings,
         ca: LocalCa,
@@ -57,7 +58,7 @@ impl Engine {
             ..settings
         };
         let mut translator = Translator::new(settings);
-        // There is no object yet, so nothing comes of it.
+        // There is no object yet, so this changes no output.
         translator.apply([Change::SessionKeys(SessionKeys::new([ca.session_key()]))]);
         let claims = Memory::new(claims::GRACE, time(clock::now()));
         let engine = Self {
@@ -73,19 +74,19 @@ impl Engine {
         (engine, channels)
     }
 
-    /// Where certificates of CAs are kept.
+    /// Returns the directory in which certificates from CAs are kept.
     pub(super) fn acme(&self) -> &Arc<Directory> {
         &self.acme
     }
 
-    /// What is in the directory has been read: CAs may be asked for what is missing.
+    /// Starts issuance. The directory has been read, so CAs may be asked for the certificates that are missing.
     pub(super) fn begin(&mut self) {
         self.control.certificates.begin(&self.control.translator);
         self.control.certificates.tell();
         self.control.certificates.published();
     }
 
-    /// Takes what the built-in engine says.
+    /// Takes the updates of the built-in engine.
     pub(super) fn told(&mut self, now: Timestamp) {
         let (mut changes, _) = self.control.certificates.take(self.link.take());
         for change in self.acme.take() {
@@ -123,7 +124,7 @@ impl Engine {
         &self.publisher
     }
 
-    /// Takes what came of files.
+    /// Takes the changes of files.
     pub(super) fn files(&mut self, files: Vec<(FilePath, FileChange)>, now: Timestamp) {
         for (path, change) in &files {
             log::file(path, change);
@@ -132,7 +133,7 @@ impl Engine {
         self.objects(changes, now);
     }
 
-    /// Takes the texts that were held for long enough to be meant as they are.
+    /// Takes the texts that were held back for so long that the user probably means them as they are.
     pub(super) fn release(&mut self, now: Timestamp) {
         let (files, changes) = self.source.release(Instant::now());
         for path in &files {
@@ -151,7 +152,7 @@ impl Engine {
             };
             if key.kind == Kind::Secret {
                 self.acme.users(&key.name, there);
-                // Translation has the user's now, or none.
+                // Translation now has the user's Secret, or none.
                 self.issued.remove(&key.name);
                 self.control.certificates.secret(&key.name);
             }
@@ -159,17 +160,17 @@ impl Engine {
         self.bring(changes, now);
     }
 
-    /// When a name is free that its holder let go of.
+    /// Returns the time at which the next name that its holder let go of becomes free.
     pub(super) fn claims_until(&self) -> Option<Instant> {
         self.control.claims.deadline()
     }
 
-    /// Issues anew what is due, and frees names that were let go long enough ago.
+    /// Renews the certificates that are due, and frees names whose grace is over.
     pub(super) fn renew(&mut self, now: Timestamp) {
         self.bring(vec![Change::Time(now.as_second())], now);
     }
 
-    /// Brings changes to the publisher, with the certificates that they ask for.
+    /// Publishes the result of `changes`, together with the certificates that they ask for.
     fn bring(&mut self, changes: Vec<Change>, now: Timestamp) {
         let mut resources = BTreeMap::new();
         self.translate(changes, now, &mut resources);
@@ -216,13 +217,13 @@ impl Engine {
             let locals = certificates.into_iter();
             let locals = locals.map(|(name, request)| (name, request.filter(local)));
             self.issuer.requests(locals.collect());
-            // One generation for all of it: a listener does not go out before its certificate.
+            // All of it is one generation, so no listener is published before its certificate.
             resources.extend(output.resources);
         }
         self.control.certificates.tell();
     }
 
-    /// Offers listeners to the proxy once more that it rejected and does not have in force.
+    /// Publishes listeners again that the proxy rejected and does not have in force.
     pub(super) fn offer_again(&self, listeners: &BTreeSet<ListenerKey>) {
         let resources: Vec<ResourceKey> = listeners
             .iter()
@@ -235,7 +236,7 @@ impl Engine {
             })
             .filter(|key| self.control.translator.resources().contains_key(key))
             .collect();
-        // What is published already is sent again only if it was away.
+        // The publisher sends an unchanged resource again only if it was removed in between.
         self.publish(resources.iter().map(|key| (key.clone(), None)).collect());
         let present = |key: ResourceKey| {
             let resource = self.control.translator.resources().get(&key).cloned();

@@ -24,11 +24,11 @@ use crate::clock;
 use crate::manifests::source::FileChange;
 use crate::verdict::{ObjectOutcome, Verdict, printable};
 
-/// Target of the lines whose message says everything to people; the fields are for machines.
+/// Target of the lines whose message is complete for people. Their fields are only for machines.
 const TARGET: &str = "vestibule";
 
-/// What is logged unless `RUST_LOG` says otherwise: how operator and proxy of one process find each
-/// other is no news, and what the proxy rejects is said of the listener that it is about.
+/// The filter, unless `RUST_LOG` sets another one. It leaves out how the operator and the proxy of one process
+/// connect, and the resources that the proxy rejects: these are reported with their listener.
 const FILTER: &str = "info,vestibule_operator::publish=warn,vestibule_stream=warn";
 
 /// How to log.
@@ -40,12 +40,13 @@ pub(super) enum Format {
     Json,
 }
 
-/// Sets up logging to standard error. `RUST_LOG` filters, as usual. What waits is written when the guard goes.
+/// Sets up logging to standard error. `RUST_LOG` filters, as usual. Lines that still wait are written when the
+/// guard is dropped.
 pub(super) fn init(format: Format) -> io::Result<FlushGuard> {
     let asked = EnvFilter::try_from_default_env();
     let all = asked.is_ok();
     let filter = asked.unwrap_or_else(|_| EnvFilter::new(FILTER));
-    // By resource: what is made of it is said by listener.
+    // This event is about one resource. The same is reported by listener.
     let told = filter_fn(move |event| {
         let rejected =
             event.target() == "vestibule_stream::client" && event.fields().field("key").is_some();
@@ -67,7 +68,7 @@ pub(super) fn init(format: Format) -> io::Result<FlushGuard> {
     Ok(guard)
 }
 
-/// Time, message, and the fields where the message does not say them.
+/// Writes the time and the message, and the fields where the message does not contain them.
 struct Plain;
 
 impl<S, N> FormatEvent<S, N> for Plain
@@ -145,14 +146,14 @@ pub(super) fn file(path: &str, change: &FileChange) {
         FileChange::Text(_) => "read",
         FileChange::Removed if path.ends_with('/') => "readable again",
         FileChange::Removed => "gone",
-        // Its verdict says it.
+        // The file's verdict reports this.
         FileChange::Failed(_) => return,
     };
     let path = printable(path);
     tracing::info!(target: TARGET, event = "file", file = path, "{path}: {what}");
 }
 
-/// A file whose text was held back counts after all.
+/// Reports that a text that was held back counts after all.
 pub(super) fn released(path: &str) {
     let path = printable(path);
     tracing::info!(target: TARGET, event = "file", file = path, "{path}: taken as it is");
@@ -174,7 +175,7 @@ pub(super) fn certificate_failed(error: &LocalCaError) {
     tracing::error!(target: TARGET, event = "certificate-failed", reason = error.reason(), "{error}");
 }
 
-/// A new or changed verdict.
+/// Reports a new or changed verdict.
 pub(super) fn verdict(verdict: &Verdict) {
     let findings = serde_json::to_string(&verdict.findings).unwrap_or_default();
     macro_rules! say {
@@ -204,7 +205,7 @@ pub(super) fn summary(text: &str) {
     tracing::info!(target: TARGET, event = "summary", "{text}");
 }
 
-/// A listener came into force, left, or could not.
+/// Reports that a listener came into force.
 pub(super) fn serving(served: &Served) {
     tracing::info!(
         target: TARGET,
@@ -229,7 +230,7 @@ pub(super) fn no_longer_serving(served: &Served) {
     );
 }
 
-/// The last version is not taken, so the one before goes on.
+/// Reports that the proxy did not take the last version of a listener, so that the one before stays in force.
 pub(super) fn goes_on(served: &Served, how: &str, why: &str) {
     tracing::warn!(
         target: TARGET,

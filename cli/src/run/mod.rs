@@ -1,4 +1,5 @@
-//! `vestibule run`: serves a directory with operator, admission rules and proxy in one process.
+//! `vestibule run` serves a directory of manifests, with the operator, the admission rules and the proxy in one
+//! process.
 
 mod engine;
 mod log;
@@ -41,15 +42,15 @@ use crate::settings::{PolicyArgs, settings};
 use engine::Engine;
 use view::View;
 
-/// Name of the proxy in statuses: there is one.
+/// Name of the only proxy in statuses.
 const PROXY: &str = "the proxy";
-/// The one term of the publisher: there is no other replica to take over from.
+/// The only term of the publisher. There is no other replica that could take over.
 const TERM: u64 = 1;
 /// Waits between two attempts at ports that are taken.
 const PORTS_AGAIN: Backoff = Backoff::new(Duration::from_secs(2), Duration::from_secs(30));
 /// Orders in an hour: below what public CAs give to one account.
 const ORDERS: NonZeroU32 = NonZeroU32::new(100).expect("above zero");
-/// How often certificates are looked at.
+/// Time between two looks for certificates that are due for renewal.
 const RENEWAL: Duration = Duration::from_mins(1);
 
 /// Serves a directory of manifests, without a cluster, and follows its edits.
@@ -109,7 +110,7 @@ pub(crate) fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
         .build()
         .context("cannot start the runtime; raise the limits on threads and open files")?;
     let outcome = runtime.block_on(serve(args));
-    // A second signal means now, whatever is still at work.
+    // A second signal means "now": nobody waits for work that is still under way.
     runtime.shutdown_background();
     outcome
 }
@@ -127,7 +128,7 @@ async fn serve(args: RunArgs) -> anyhow::Result<ExitCode> {
     let mut view = View::new(args.listen, ports);
     let (status, served_status) = watch::channel(Arc::<str>::from("[]"));
 
-    // The first full batch holds what is in the directory, so the proxy is not ready before it.
+    // The first full batch contains everything in the directory, so the proxy is not ready before it.
     tokio::select! {
         first = directory_change.recv() => take(&mut engine, first)?,
         () = signals.next() => return Ok(ExitCode::SUCCESS),
@@ -180,10 +181,10 @@ async fn serve(args: RunArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Settings of the built-in engine. There is one user, whose CA alone limits how often they may ask.
+/// Settings of the built-in engine. There is only one user, so only the limits of the CA matter.
 fn acme_settings() -> acme::Settings {
     acme::Settings {
-        // Where a ClusterACMEIssuer has its account.
+        // The account of a ClusterACMEIssuer is kept in this namespace.
         namespace: "vestibule".into(),
         issuers: LabelSelector::default(),
         budgets: acme::Budgets {
@@ -192,10 +193,10 @@ fn acme_settings() -> acme::Settings {
             per_namespace: ORDERS,
         },
         in_flight: 40,
-        // Whoever writes an issuer here is whose machine it is.
+        // Issuers come from the owner of this machine, so registrations need no limit of their own.
         registrations: ORDERS,
         authorities: AuthorityRules::Any,
-        // The proxy is in this process, and acknowledges what it has bound.
+        // The proxy is in this process and has bound the port when it acknowledges, so there is nothing to wait for.
         reach: Duration::ZERO,
         spread: RENEWAL,
         seed: RandomState::new().build_hasher().finish(),
@@ -230,7 +231,7 @@ impl Retry {
     }
 }
 
-/// Ends at that time; never, if there is none.
+/// Waits until `until`, or for ever if it is `None`.
 async fn at(until: Option<Instant>) {
     match until {
         Some(until) => tokio::time::sleep_until(until.into()).await,

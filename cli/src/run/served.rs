@@ -1,4 +1,4 @@
-//! Tracks the listeners that the proxy was given: where clients reach them, and whether they are in force.
+//! Describes the listeners that the proxy was given: where clients reach them, and whether they are in force.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -9,7 +9,7 @@ use vestibule_model::hostname::HostPattern;
 use vestibule_model::key::{ListenerKey, ObjectName};
 use vestibule_stream::ResourceKey;
 
-/// Ports below need rights that a user does not have.
+/// Ports below this one need rights that an ordinary user does not have.
 const PRIVILEGED: u16 = 1024;
 
 /// A listener that the proxy is to serve.
@@ -22,19 +22,19 @@ pub(super) struct Served {
     pub(super) how: String,
     /// Its Programmed condition.
     pub(super) programmed: Condition,
-    /// Its own port.
+    /// The port in the listener. `address` has the port that it is mapped to.
     pub(super) port: u16,
-    /// Resources of the certificates it serves with.
+    /// Resources of the certificates that it serves with.
     pub(super) terminates: BTreeSet<ResourceKey>,
-    /// Translation says that it cannot be in force, so its verdict says why.
+    /// Translation found that the listener cannot be in force. Its verdict gives the reason.
     pub(super) judged: bool,
-    /// The proxy did not take the listener itself.
+    /// The proxy rejected the listener itself, not one of its other resources.
     pub(super) listener_rejected: bool,
-    /// The proxy could not have the port.
+    /// The proxy could not bind the port.
     pub(super) port_unavailable: bool,
 }
 
-/// `hostname on address (listener of Gateway, how)`.
+/// Writes `hostname on address (listener of Gateway, how)`.
 impl fmt::Display for Served {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.hostname {
@@ -54,7 +54,7 @@ impl Served {
         self.programmed.truth == Truth::True
     }
 
-    /// Why it is not in force, if it is not on its way.
+    /// Returns why the listener is not in force; `None` if it is, or if it is still on its way.
     pub(super) fn rejected(&self) -> Option<String> {
         if self.is_in_force() || self.programmed.reason == Reason::Pending {
             return None;
@@ -81,18 +81,18 @@ impl Served {
         }
     }
 
-    /// Whether the proxy goes on with what it had of it, `last`, as long as this is not in force: it
-    /// keeps the last good version of a resource that it rejects.
+    /// Whether the proxy keeps serving the version `last` while this one is not in force. The proxy keeps the last good
+    /// version of a resource that it rejects.
     pub(super) fn keeps(&self, last: &Self) -> bool {
         self.listener_rejected || last.terminates.is_empty() || self.keeps_certificate(last)
     }
 
-    /// Whether what it keeps is a certificate.
+    /// Whether the proxy keeps a certificate of the version `last`.
     pub(super) fn keeps_certificate(&self, last: &Self) -> bool {
         !self.listener_rejected && !self.terminates.is_disjoint(&last.terminates)
     }
 
-    /// Says the same.
+    /// Whether both have the same text for people.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         (&self.hostname, &self.address, &self.how) == (&other.hostname, &other.address, &other.how)
     }

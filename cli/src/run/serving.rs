@@ -1,4 +1,4 @@
-//! Finds out which listeners the proxy was given, and how they are served.
+//! Lists the listeners that the proxy was given, and how each is served.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -13,10 +13,10 @@ use vestibule_operator::translate::Status;
 use super::engine::Engine;
 use super::served::Served;
 
-/// What an HTTP listener without routes does with requests.
+/// The text for an HTTP listener without routes.
 const NO_ROUTE: &str = "answers 404, since it has no accepted route";
 
-/// All of them.
+/// Returns all listeners that the proxy was given.
 pub(super) fn served(
     engine: &Engine,
     address: IpAddr,
@@ -55,7 +55,7 @@ fn one(
     let (listeners, gateway) = engine.translator().merge().listeners(&key.parent)?;
     let listener = listeners.iter().find(|l| l.name == key.listener)?;
     let port = listener.port?.get();
-    // The listener's own comes first. One that is not given to the proxy is not published.
+    // The listener's own resource comes first. If it is not published, the proxy does not get the listener.
     let resources = engine.translator().resources_of(key);
     let (own, certificates) = resources.split_first()?;
     if !engine.translator().resources().contains_key(own) {
@@ -110,7 +110,7 @@ fn how(engine: &Engine, listener: &Listener, status: &ListenerStatus) -> String 
     }
 }
 
-/// The certificates that a listener ends TLS with; `None` if it does not.
+/// Describes the certificates that a listener terminates TLS with; `None` if it does not terminate TLS.
 fn certificates(engine: &Engine, listener: &Listener) -> Option<String> {
     let tls = listener.tls.as_ref()?;
     if tls.mode != TlsMode::Terminate {

@@ -1,4 +1,4 @@
-//! Remembers what was reported, so that only news are printed. Also builds the document that `/status` serves.
+//! Remembers what was reported, so that only changes are printed. It also builds the document that `/status` serves.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -20,17 +20,17 @@ use crate::admission::Admission;
 use crate::manifests::tracker::FilePath;
 use crate::verdict::{ObjectContext, ObjectOutcome, Verdict, summary, verdicts};
 
-/// What a verdict is about: file, subject, and which of those with the same subject there.
+/// Identifies a verdict: its file, its subject, and its number among those with the same subject in the file.
 type Subject = (FilePath, String, usize);
 
-/// The state of what was said.
+/// What was reported so far.
 pub(super) struct View {
     address: IpAddr,
     ports: BTreeMap<u16, u16>,
     verdicts: Option<BTreeMap<Subject, Verdict>>,
-    /// Listeners as they were last in force, for as long as they are.
+    /// The listeners that are in force, in the version that came into force last.
     in_force: BTreeMap<ListenerKey, Served>,
-    /// What was said about those of which the last version is not in force.
+    /// The last message about each listener whose last version is not in force.
     troubles: BTreeMap<ListenerKey, String>,
     waiting: BTreeSet<ListenerKey>,
     statuses: BTreeMap<ObjectKey, Value>,
@@ -49,7 +49,7 @@ impl View {
         }
     }
 
-    /// Says what is new, and returns the document of `/status`: the verdicts, as `check` gives them.
+    /// Reports the changes, and returns the document of `/status`: the verdicts in the form of `vestibule check`.
     pub(super) fn refresh(&mut self, engine: &Engine, now: Timestamp) -> Arc<str> {
         self.statuses = self.render(engine, now);
         let context = RunContext {
@@ -63,7 +63,7 @@ impl View {
         document.into()
     }
 
-    /// Statuses, with the transition times of those before.
+    /// Renders the statuses, with the transition times of those before.
     fn render(&self, engine: &Engine, now: Timestamp) -> BTreeMap<ObjectKey, Value> {
         let translator = engine.translator();
         let observed = Observed {
@@ -96,13 +96,13 @@ impl View {
             now.insert(subject, verdict);
         }
         let mut directory_change = false;
-        // As `check` does: by file and line.
+        // The order is by file and line, as in `check`.
         for (subject, verdict) in order
             .iter()
             .filter_map(|subject| now.get_key_value(subject))
         {
             let before = self.verdicts.as_ref().and_then(|all| all.get(subject));
-            // A good object is worth a line when it was not good before.
+            // A good object gets a line only if it was not good before.
             let worth = match before {
                 Some(before) => {
                     before.outcome != verdict.outcome || before.findings != verdict.findings
@@ -142,7 +142,7 @@ impl View {
             }
         }
         self.waiting.retain(|key| {
-            // What is under way may come back as it was.
+            // A listener that is on its way may come back as it was.
             now.get(key)
                 .is_some_and(|one| !one.is_in_force() && one.rejected().is_none())
         });
@@ -152,7 +152,7 @@ impl View {
         self.waiting.extend(wants.map(|(key, _)| key.clone()));
     }
 
-    /// A listener, or a new version of it, is not taken.
+    /// Reports that the proxy does not take a listener, or a new version of it.
     fn tell_trouble(&mut self, key: &ListenerKey, one: &Served, why: String) {
         if self.troubles.get(key) == Some(&why) {
             return;
@@ -170,14 +170,14 @@ impl View {
                 log::no_longer_serving(last);
                 self.in_force.remove(key);
             }
-            // Its verdict says it.
+            // The verdict reports it.
             None if one.judged => {}
             None => log::not_serving(one, &why),
         }
         self.troubles.insert(key.clone(), why);
     }
 
-    /// Listeners that wait for a port that was not to be had.
+    /// Returns the listeners that wait for a port that could not be bound.
     pub(super) fn waiting_for_ports(&self) -> &BTreeSet<ListenerKey> {
         &self.waiting
     }

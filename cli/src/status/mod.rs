@@ -1,4 +1,4 @@
-//! `vestibule status`: an overview of Gateways, ListenerSets and routes, with problems first.
+//! `vestibule status` gives an overview of Gateways, ListenerSets and routes, with problems first.
 
 mod overview;
 

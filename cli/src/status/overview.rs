@@ -1,4 +1,5 @@
-//! The rows of the overview: from the statuses of a cluster, or from the statuses that a directory would have.
+//! Builds the rows of the overview from the statuses in a cluster, or from the statuses that the objects of a
+//! directory would have.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,57 +19,57 @@ use crate::explain::conditions::{ISSUED, PROGRAMMED, ReportedStatus, conditions_
 use crate::explain::unread;
 use crate::hints::hints;
 
-/// Everything, what is wrong first.
+/// The overview. Rows with problems come first.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct Overview {
     pub(super) objects: Vec<Row>,
-    /// What could not be read.
+    /// What could not be read, with one entry each.
     pub(super) unread: Vec<String>,
     /// The same for people.
     #[serde(skip)]
     pub(super) unread_lines: Vec<String>,
 }
 
-/// How an object is.
+/// The state of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Health {
-    /// Something of it is refused, or not in force.
+    /// A part of it is refused or not in force.
     Wrong,
     /// It is not in force yet, or its status is about an older version.
     Waiting,
-    /// There is something to know.
+    /// It is in force, but there is a warning.
     Warning,
     /// Nothing is wrong.
     Ok,
 }
 
-/// One object.
+/// The row of one object.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct Row {
     pub(super) kind: &'static str,
     pub(super) namespace: String,
     pub(super) name: String,
     pub(super) health: Health,
-    /// What is wrong, the worst first.
+    /// Its problems, the worst first.
     pub(super) problems: Vec<Problem>,
-    /// What there is of it.
+    /// A short description of what the object contains.
     pub(super) summary: String,
 }
 
-/// Something that is wrong.
+/// A problem of an object.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct Problem {
     pub(super) health: Health,
-    /// The listener or parent in the object; empty: the object itself.
+    /// The listener or parent in the object that has the problem. Empty if the object itself has it.
     pub(super) part: String,
-    /// Type of the condition; empty if it is none.
+    /// Type of the condition that reports the problem; empty if no condition does.
     pub(super) condition: String,
     pub(super) reason: String,
     pub(super) message: String,
 }
 
-/// `Reason at part: message`.
+/// Writes `Reason at part: message`.
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.reason)?;
@@ -82,9 +83,10 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Puts it together; with `namespace` only what is there, and the classes.
+/// Builds the overview. With `namespace` it contains only the objects of that namespace, and the classes.
 pub(super) fn overview(cluster_state: &ClusterState, namespace: Option<&str>) -> Overview {
-    // Only a directory is whole: in a cluster what objects lead to is not read here.
+    // Hints need every object. A directory is complete, but in a cluster this command does not read the objects that
+    // others refer to.
     let hints = match cluster_state.live {
         None => hints(&cluster_state.translator),
         Some(_) => BTreeMap::new(),
@@ -192,7 +194,7 @@ fn row(
             .map(|one| of_finding(one, Health::Warning)),
     );
     problems.sort_by_key(|problem| problem.health);
-    // That not all listeners are valid is said by the listeners.
+    // The listeners themselves report which of them are not valid.
     if problems.iter().any(|one| !one.part.is_empty()) {
         problems.retain(|one| !one.part.is_empty() || !one.reason.starts_with("ListenersNot"));
     }
@@ -208,13 +210,13 @@ fn row(
     })
 }
 
-/// Whether an object is known to be another controller's business.
+/// Whether an object is known to belong to another controller.
 fn is_foreign(cluster_state: &ClusterState, object: &Object) -> bool {
     let merge = cluster_state.translator.merge();
     match object {
         Object::GatewayClass(class) => class.controller != cluster_state.controller,
         Object::Gateway(gateway) => merge.is_foreign(&gateway.name),
-        // Where none of the Gateways beside it is ours, nobody writes its status.
+        // If no Gateway in its namespace is ours, nobody writes its status.
         Object::HostnameGrant(grant) => {
             let mut gateways = merge
                 .gateways_in(&grant.name.namespace)
@@ -249,7 +251,7 @@ fn is_foreign(cluster_state: &ClusterState, object: &Object) -> bool {
     }
 }
 
-/// `*.a.example, b.example to namespaces a, b`.
+/// Describes a grant as `*.a.example, b.example to namespaces a, b`.
 fn grant_summary(grant: &HostnameGrant) -> String {
     const NAMED: usize = 3;
     let few = |all: Vec<String>| match all.len().saturating_sub(NAMED) {
@@ -321,7 +323,7 @@ fn of_route(
             problems.push(absent);
             continue;
         }
-        // In a directory a parent that is not there has a hint.
+        // In a directory a hint reports a parent that does not exist.
         if reported.is_none() && cluster_state.live.is_none() {
             continue;
         }
@@ -330,7 +332,8 @@ fn of_route(
     problems
 }
 
-/// That a parent does not exist, so nobody writes a status; in a directory there is a hint.
+/// Reports a parent that does not exist, for which nobody writes a status. `None` in a directory, where a hint
+/// reports it.
 fn absent(cluster_state: &ClusterState, parent: &ParentKey) -> Option<Problem> {
     let key = parent.object();
     (cluster_state.live.is_some() && cluster_state.is_missing(&key)).then(|| Problem {
@@ -346,7 +349,7 @@ fn absent_gateway(cluster_state: &ClusterState, set: &ListenerSet) -> Option<Pro
     absent(cluster_state, &ParentKey::Gateway(set.gateway.clone()?))
 }
 
-/// What conditions say is wrong.
+/// Collects the problems that conditions report.
 fn of_said(
     cluster_state: &ClusterState,
     key: &ObjectKey,
@@ -372,7 +375,7 @@ fn of_said(
     for one in &reported.conditions {
         let health = match (one.kind.as_str(), one.truth.as_str()) {
             (PROGRAMMED | ISSUED, "False" | "Unknown") if one.reason == "Pending" => {
-                // What a directory comes to is never in force.
+                // The objects of a directory are never in force, so that is no problem.
                 if cluster_state.live.is_none() {
                     continue;
                 }
@@ -386,7 +389,7 @@ fn of_said(
             {
                 Health::Waiting
             }
-            // Accepted, and some of it left out.
+            // The route is accepted, but parts of it are left out.
             ("Accepted", "True") if key.kind.is_route() && one.message.contains(". ") => {
                 Health::Warning
             }
@@ -398,7 +401,7 @@ fn of_said(
         };
         problems.push(problem(health, &one.kind, &one.reason, message));
     }
-    // One cause has many conditions; the first says it.
+    // One cause can set several conditions. Only the first of them is shown.
     let mut seen: Vec<String> = Vec::new();
     problems.retain(|one| {
         let new = !seen.contains(&one.message);

@@ -14,14 +14,14 @@ use crate::text::quote;
 
 /// Label that names the Service of a slice.
 const SERVICE_LABEL: &str = "kubernetes.io/service-name";
-/// Addresses per endpoint that we read: the API says that the first alone is to be used
-/// (`discovery/v1` Endpoint, "consumers should ignore additional addresses").
+/// How many addresses of an endpoint are read. By the API, only the first one is used (`discovery/v1` Endpoint,
+/// "consumers should ignore additional addresses").
 const ADDRESSES: usize = 1;
-/// Findings about addresses per slice: more of them add nothing.
+/// Most findings about addresses of one slice. More of them would add nothing.
 const MAX_FINDINGS: usize = 8;
 
-/// Converts a slice: addresses that are ready, those that terminate and still serve, the others, and ports; what cannot
-/// be read is left out with a warning.
+/// Converts a slice: addresses that are ready, those that are terminating and still serve, all other addresses, and
+/// ports. Parts that cannot be read are left out with a warning.
 pub(crate) fn convert(wire: EndpointSlice) -> object::EndpointSlice {
     let name = meta::name(&wire.metadata);
     let mut findings = Vec::new();
@@ -44,7 +44,7 @@ pub(crate) fn convert(wire: EndpointSlice) -> object::EndpointSlice {
     let understood = findings.is_empty();
     let (mut addresses, mut terminating, mut idle) = (Vec::new(), Vec::new(), Vec::new());
     for (index, endpoint) in wire.endpoints.unwrap_or_default().into_iter().enumerate() {
-        // What is absent is true, as the API says, but for `terminating`.
+        // By the API, conditions that are absent are true, except `terminating`.
         let conditions = endpoint.conditions.unwrap_or_default();
         let list = if conditions.ready.unwrap_or(true) {
             &mut addresses

@@ -15,8 +15,7 @@ pub(crate) use namespace::convert as convert_namespace;
 pub(crate) use secret::convert as convert_secret;
 pub(crate) use service::convert as convert_service;
 
-/// The transport of a port: TCP, if the object does not say. `None` for those that Vestibule does not
-/// carry.
+/// The transport of a port. It is TCP if the object does not say, and `None` if Vestibule does not carry it.
 fn transport(protocol: Option<&str>) -> Option<Transport> {
     Transport::from_text(protocol.unwrap_or("TCP"))
 }

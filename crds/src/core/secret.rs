@@ -9,7 +9,7 @@ use zeroize::{Zeroize, Zeroizing};
 
 use crate::meta;
 
-/// Converts a Secret. `stringData`, which only manifests have, wins over `data`, as on the server.
+/// Converts a Secret. `stringData`, which only manifests have, replaces `data`, as on the server.
 pub(crate) fn convert(wire: Secret) -> object::Secret {
     let name = meta::name(&wire.metadata);
     let mut data = wire.data.unwrap_or_default();

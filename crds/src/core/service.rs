@@ -8,7 +8,7 @@ use super::transport;
 use crate::gateway_api::port;
 use crate::meta;
 
-/// Converts a Service; ports that are none are left out, with a warning each.
+/// Converts a Service. Ports that are not valid are left out, each with a warning.
 pub(crate) fn convert(wire: Service) -> (object::Service, Vec<Finding>) {
     let name = meta::name(&wire.metadata);
     let spec = wire.spec.unwrap_or_default();

@@ -109,8 +109,8 @@ pub struct SubjectAltName {
     pub uri: Option<String>,
 }
 
-/// Converts a policy. Whatever is refused in it means that its targets are not connected to: what is
-/// left out might have been what makes the connection safe.
+/// Converts a policy. If anything in it is refused, the proxies do not connect to its targets, because the part that is
+/// left out might be the one that makes the connection safe.
 pub(crate) fn convert(
     wire: BackendTLSPolicy,
     unknown: &UnknownFields,

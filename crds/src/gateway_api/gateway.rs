@@ -135,7 +135,7 @@ pub(crate) fn convert(wire: Gateway, unknown: &UnknownFields) -> gateway::Gatewa
     );
     findings.extend(warning);
     if unknown.any_below(&["spec", "allowedListeners"]) {
-        // It may narrow who is let in.
+        // The field may restrict which namespaces are allowed, so none is.
         allowed_listeners = NamespaceScope::Unknown("a field this release does not know".into());
     }
     gateway::Gateway {
@@ -153,7 +153,7 @@ pub(crate) fn convert(wire: Gateway, unknown: &UnknownFields) -> gateway::Gatewa
     }
 }
 
-/// The addresses that can be asked for; a finding for each of the others.
+/// The addresses that can be requested. There is a finding for each of the others.
 fn addresses(
     wire: Vec<GatewayAddress>,
     findings: &mut Vec<Finding>,
@@ -172,7 +172,7 @@ fn addresses(
             continue;
         }
         if let Some(routability) = wire.routability {
-            // What a load balancer hands out, it does not say; so none is promised (GEP-5093).
+            // A load balancer does not say in advance what it will assign, so no routability is promised (GEP-5093).
             findings.push(Finding::refused(
                 Reason::AddressNotAssigned,
                 format!("{field}.routability"),

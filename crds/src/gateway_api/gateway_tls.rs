@@ -125,7 +125,7 @@ fn per_port(
         let field = format!("{path}[{index}]");
         let before = findings.len();
         let number = port(wire.port, &format!("{field}.port"), findings);
-        // No listener has such a port; nothing else depends on it.
+        // No listener can have such a port, and nothing else depends on it, so this is only a warning.
         for finding in findings.iter_mut().skip(before) {
             finding.severity = Severity::Warning;
         }
@@ -155,7 +155,7 @@ fn per_port(
     ports
 }
 
-/// A validation that nobody passes, to be refused.
+/// A validation that no client passes. It is used where the settings are refused.
 fn nothing(field: &str) -> ClientValidation {
     ClientValidation {
         field: format!("{field}.validation"),
@@ -204,8 +204,8 @@ fn validation(
     asked
 }
 
-/// Refuses the listeners that a validation covers. To admission it is a warning: the Gateway is not
-/// refused for it.
+/// Refuses the listeners to which a validation applies. For admission this is a warning, because the Gateway itself is
+/// not refused.
 fn refuse(asked: &mut ClientValidation, finding: Finding, findings: &mut Vec<Finding>) {
     findings.push(Finding {
         severity: Severity::Warning,

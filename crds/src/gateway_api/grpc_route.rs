@@ -1,7 +1,7 @@
 //! GRPCRoute on the wire (`grpcroute_types.go`) and its conversion.
 //!
 //! In the model it has the form of an HTTPRoute, whose filters and header matches it shares. A rule that is refused
-//! takes its siblings nothing.
+//! does not affect the other rules.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ use crate::unknown::UnknownFields;
 const MAX_HOSTNAMES: usize = 16;
 /// Rules per route (`MaxItems`).
 const MAX_RULES: usize = 16;
-/// Types of filters that the API of GRPCRoute has (`Enum`).
+/// Types of filters that GRPCRoute has (`Enum`).
 const FILTERS: [&str; 4] = [
     "RequestHeaderModifier",
     "ResponseHeaderModifier",
@@ -113,7 +113,7 @@ pub struct GRPCMethodMatch {
     pub method: Option<String>,
 }
 
-/// Converts a route. A refusal outside the rules refuses the route, one inside them its rule.
+/// Converts a route. A refusal outside the rules refuses the route. A refusal in a rule refuses only that rule.
 pub(crate) fn convert(wire: GRPCRoute, unknown: &UnknownFields) -> http::HttpRoute {
     let kind = Kind::GrpcRoute;
     let name = meta::name(&wire.metadata);
@@ -229,7 +229,7 @@ fn any_call() -> HttpMatch {
     }
 }
 
-/// The matches of a rule that can be read; those that cannot be refuse the rule.
+/// The matches of a rule that can be read. Every other one refuses the rule.
 fn matches(
     wire: Vec<GRPCRouteMatch>,
     field: &str,
@@ -299,7 +299,8 @@ fn method(reader: &mut Reader<'_>, wire: GRPCMethodMatch) -> MethodMatch {
     }
 }
 
-/// A name with its package, such as `shop.v1.Cart`. The API lets a dot stand in front, which is matched like the rest.
+/// Whether `text` is the name of a service with its package, such as `shop.v1.Cart`. The API allows a dot in front,
+/// which is matched like the rest.
 fn is_service(text: &str) -> bool {
     let text = text.strip_prefix('.').unwrap_or(text);
     text.split('.').all(is_identifier)

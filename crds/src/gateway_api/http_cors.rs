@@ -18,9 +18,9 @@ const MAX_ITEMS: usize = 64;
 const MAX_METHODS: usize = 9;
 /// Longest name of a header (`MaxLength`).
 const MAX_NAME: usize = 256;
-/// Seconds if none are given.
+/// Default of `maxAge` in seconds.
 const MAX_AGE: i64 = 5;
-/// The methods that `allowMethods` may list beside `*`.
+/// The methods that `allowMethods` may list, apart from `*`.
 const METHODS: [&str; 9] = [
     "GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH",
 ];
@@ -153,7 +153,7 @@ fn bounded(count: usize, max: usize, field: &str, findings: &mut Vec<Finding>) {
 struct Listed {
     max: usize,
     methods: bool,
-    /// `*` may have others beside it.
+    /// Whether other names may stand next to `*`.
     mixed: bool,
 }
 
@@ -217,7 +217,7 @@ impl Listed {
     }
 }
 
-/// That no preflight request gets to a rule with such a filter, if that is so.
+/// A warning if no preflight request can reach a rule with such a filter.
 pub(super) fn no_preflight(
     filters: &[HttpFilter],
     matches: &[HttpMatch],

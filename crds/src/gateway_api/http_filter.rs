@@ -32,7 +32,7 @@ const MAX_NAME: usize = 256;
 const MAX_VALUE: usize = 4096;
 /// Longest path (`MaxLength`).
 const MAX_PATH: usize = 1024;
-/// Headers that say where a message ends or are about one connection: they are the proxy's own.
+/// Headers that say where a message ends, or that are about one connection. Only the proxy sets them.
 pub(super) const FRAMING: [&str; 8] = [
     "connection",
     "content-length",
@@ -78,12 +78,12 @@ pub struct HTTPRouteFilter {
 }
 
 impl HTTPRouteFilter {
-    /// Whether it answers with a redirection.
+    /// Whether it answers with a redirect.
     pub(super) fn redirects(&self) -> bool {
         self.kind == "RequestRedirect"
     }
 
-    /// The types that it has settings for.
+    /// The types for which it has settings.
     fn given(&self) -> impl Iterator<Item = &'static str> {
         [
             (
@@ -179,7 +179,7 @@ pub struct HTTPPathModifier {
     pub replace_prefix_match: Option<String>,
 }
 
-/// The filters of a rule or backend at `field`; those that cannot be kept refuse the rule.
+/// The filters of a rule or backend at `field`. A filter that is not supported refuses the rule.
 pub(super) fn convert_all(
     wire: Vec<HTTPRouteFilter>,
     field: &str,
@@ -229,7 +229,7 @@ pub(super) fn convert_all(
 /// Reads one filter.
 struct Reader<'a> {
     field: String,
-    /// The rule has one match, of a path's prefix.
+    /// Whether the rule has exactly one match, and that is one of a path prefix.
     by_prefix: bool,
     findings: &'a mut Vec<Finding>,
 }
@@ -299,7 +299,7 @@ impl Reader<'_> {
 
     fn headers(&mut self, wire: HTTPHeaderFilter, part: &str) -> HeaderModifier {
         let mut modifier = HeaderModifier::default();
-        // Each name once over all actions; within one, the first counts.
+        // Each name may occur in one action only. Within an action, the first entry of a name counts.
         let mut elsewhere: BTreeSet<Arc<str>> = BTreeSet::new();
         for (action, list) in [("set", wire.set), ("add", wire.add)] {
             let part = format!("{part}.{action}");
@@ -309,7 +309,7 @@ impl Reader<'_> {
             for (index, header) in list.into_iter().take(MAX_HEADERS).enumerate() {
                 let part = format!("{part}[{index}]");
                 let name = self.header_name(&header.name, &part, &elsewhere);
-                // Space around a value is not part of it.
+                // White space around a value is not part of it.
                 let value = header.value.trim_matches([' ', '\t']);
                 if value.is_empty()
                     || value.len() > MAX_VALUE
@@ -505,7 +505,7 @@ impl Reader<'_> {
                 "give the rule one such match, or use ReplaceFullPath",
             );
         }
-        // A path begins with '/'; an empty prefix goes without one.
+        // A path begins with '/'. Only an empty prefix does not.
         let value = if value.starts_with('/') || (value.is_empty() && !full) {
             value
         } else {
@@ -519,7 +519,7 @@ impl Reader<'_> {
     }
 }
 
-/// Whether it is a type of filter that some kind of route has.
+/// Whether some kind of route has this type of filter.
 pub(super) fn is_known(kind: &str) -> bool {
     [
         "RequestHeaderModifier",

@@ -17,8 +17,8 @@ use crate::text::quote;
 const MAX_MATCHES: usize = 64;
 /// Matches per route (a rule of the CRD).
 const MAX_MATCHES_OF_ROUTE: usize = 128;
-/// Bytes that the regular expressions of a route may take together, in every proxy, when they are compiled. Most take
-/// one to five KiB.
+/// Most bytes that the regular expressions of a route may take together when they are compiled. Every proxy holds them.
+/// Most expressions take one to five KiB.
 const MAX_PATTERNS_OF_ROUTE: usize = 512 << 10;
 /// Headers, and query parameters, per match (`MaxItems`).
 const MAX_VALUES: usize = 16;
@@ -74,19 +74,19 @@ pub struct HTTPValueMatch {
     pub value: String,
 }
 
-/// How much one route has used of what it may.
+/// The limits of one route, and how much of them is used.
 #[derive(Debug)]
 pub(super) struct Budget {
-    /// Of the route.
+    /// Kind of the route.
     kind: Kind,
     matches: usize,
-    /// Bytes that compiled regular expressions take. One that is refused for its size counts as a large one, because
-    /// it takes as long to find that out.
+    /// Bytes that compiled regular expressions take. An expression that is refused for its size counts as a large one,
+    /// because finding that out takes as long.
     patterns: usize,
 }
 
 impl Budget {
-    /// That of a route of this kind.
+    /// The limits of a route of this kind.
     pub(super) fn of(kind: Kind) -> Self {
         Self {
             kind,
@@ -95,7 +95,7 @@ impl Budget {
         }
     }
 
-    /// How many of a rule's matches count; that there are more refuses the rule.
+    /// How many of a rule's matches count. If there are more, the rule is refused.
     pub(super) fn take(&mut self, count: usize, field: &str, findings: &mut Vec<Finding>) -> usize {
         let room = MAX_MATCHES.min(MAX_MATCHES_OF_ROUTE - self.matches);
         if count > room {
@@ -115,7 +115,7 @@ impl Budget {
     }
 }
 
-/// The matches of a rule that can be read; those that cannot be refuse the rule.
+/// The matches of a rule that can be read. Every other one refuses the rule.
 pub(super) fn convert_all(
     wire: Vec<HTTPRouteMatch>,
     field: &str,
@@ -233,7 +233,7 @@ impl Reader<'_> {
             } else {
                 wire.name.into()
             };
-            // Only the first entry of a name counts.
+            // Of several entries with one name, only the first counts.
             if !seen.insert(name.clone()) {
                 let field = format!("{}.{part}", self.field);
                 self.findings.push(Finding::warning(
@@ -268,7 +268,7 @@ impl Reader<'_> {
     }
 
     pub(super) fn pattern(&mut self, text: &str, part: &str) -> Option<Pattern> {
-        // What is over the budget already is not even compiled.
+        // If the budget is already used up, the expression is not even compiled.
         let is_over = self.budget.patterns >= MAX_PATTERNS_OF_ROUTE;
         let parsed = (!is_over).then(|| Pattern::parse(text));
         self.budget.patterns += match &parsed {
@@ -324,8 +324,8 @@ impl Reader<'_> {
     }
 }
 
-/// Why a path cannot be matched, if it cannot, and what to do: proxies and backends read such paths
-/// differently, and requests with them are not let in.
+/// Why a path cannot be matched, if so, and what to do. Proxies and backends may read such paths differently, so
+/// requests with them are refused.
 fn path_problem(path: &str) -> Option<(&'static str, &'static str)> {
     let lower = path.to_ascii_lowercase();
     let ends = |end: &str| path.ends_with(end);

@@ -1,4 +1,4 @@
-//! When an HTTPRoute has requests made again, on the wire (`HTTPRouteRetry`), and its conversion.
+//! The retry policy of an HTTPRoute on the wire (`HTTPRouteRetry`) and its conversion.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use vestibule_model::http::{MAX_RETRIES, Retry};
 use crate::duration;
 use crate::text::quote;
 
-/// Longest time to wait the first time: a client waits just as long.
+/// Longest wait before the first retry. The client waits just as long.
 const MAX_BACKOFF: Duration = Duration::from_mins(1);
 
 /// HTTPRouteRetry.

@@ -123,7 +123,7 @@ pub struct HTTPRouteTimeouts {
     pub backend_request: Option<String>,
 }
 
-/// Converts a route. A refusal outside the rules refuses the route, one inside them its rule.
+/// Converts a route. A refusal outside the rules refuses the route. A refusal in a rule refuses only that rule.
 pub(crate) fn convert(wire: HTTPRoute, unknown: &UnknownFields) -> http::HttpRoute {
     let name = meta::name(&wire.metadata);
     let spec = wire.spec;
@@ -241,7 +241,7 @@ fn rule(
     }
 }
 
-/// The name of a rule, if it can be one.
+/// The name of a rule, if it is valid.
 pub(super) fn name_of_rule(
     name: Option<String>,
     field: &str,
@@ -256,7 +256,7 @@ pub(super) fn name_of_rule(
     })
 }
 
-/// The backends of the rule at `field`, for a route of this kind; `filters` converts those of one backend.
+/// The backends of the rule at `field`, for a route of this kind. `filters` converts the filters of one backend.
 pub(super) fn backends(
     kind: Kind,
     wire: Vec<HTTPBackendRef>,

@@ -16,11 +16,11 @@ use super::http_syntax::is_token;
 use crate::duration;
 use crate::text::quote;
 
-/// Characters of a name (`CookieName`, `HeaderName`).
+/// Most characters of a name (`CookieName`, `HeaderName`).
 const MAX_NAME: usize = 256;
-/// Characters of the path of a cookie.
+/// Most characters of the path of a cookie.
 const MAX_PATH: usize = 1024;
-/// Headers of answers and requests that say something else; an answer with a token in one of them would be another one.
+/// Headers that have a meaning of their own. A token in one of them would change the meaning of a request or response.
 const OTHERS: [&str; 19] = [
     "accept",
     "authorization",
@@ -42,9 +42,9 @@ const OTHERS: [&str; 19] = [
     "www-authenticate",
     "x-request-id",
 ];
-/// The same of headers that begin so.
+/// Beginnings of further such headers.
 const OTHERS_BEGIN: [&str; 4] = ["access-control-", "grpc-", "sec-", "x-forwarded-"];
-/// Shortest time that a session lasts: it is counted in seconds.
+/// Shortest duration of a session. Sessions are counted in seconds.
 const MIN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// SessionPersistence.
@@ -98,7 +98,7 @@ pub struct HeaderConfig {
     pub name: String,
 }
 
-/// Converts what the rule at `field` says of sessions; `None` if that is refused.
+/// Converts the session persistence of the rule at `field`; `None` if it is refused.
 pub(super) fn convert(
     wire: SessionPersistence,
     field: &str,
@@ -114,8 +114,8 @@ pub(super) fn convert(
     session.filter(|_| !refused)
 }
 
-/// Warns of rules of one route that have one name for two sessions: the token of the one takes the place of the
-/// other's, so that a client that goes to and fro keeps neither.
+/// Warns about rules of one route that use one name for two sessions. The token of one would replace that of the other,
+/// so a client that uses both keeps neither session.
 pub(super) fn warn_of_shared_names(rules: &mut [HttpRule]) {
     for index in 1..rules.len() {
         let (before, rest) = rules.split_at_mut(index);

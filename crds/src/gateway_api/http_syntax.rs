@@ -1,6 +1,6 @@
-//! Texts of HTTP: which are tokens and which are paths.
+//! Checks for tokens and paths of HTTP.
 
-/// Whether `text` is what RFC 9110 calls a token, such as the name of a header.
+/// Whether `text` is a token in the sense of RFC 9110, such as the name of a header.
 pub(super) fn is_token(text: &str) -> bool {
     !text.is_empty()
         && text

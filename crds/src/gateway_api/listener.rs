@@ -101,8 +101,7 @@ pub struct RouteGroupKind {
     pub kind: String,
 }
 
-/// The listeners of an object in `namespace`, each with what is wrong with it, and what is wrong with
-/// the list as a whole.
+/// The listeners of an object in `namespace`, each with its findings, and the findings about the whole list.
 pub(crate) fn convert_all(
     listeners: Vec<Listener>,
     namespace: &Arc<str>,
@@ -242,7 +241,7 @@ fn hostname(
     }
 }
 
-/// A port as written, or `None` and a refusal.
+/// The port with this number. If the number is not valid, it is `None`, and there is a refusal.
 pub(crate) fn port(number: i64, field: &str, findings: &mut Vec<Finding>) -> Option<Port> {
     let port = u16::try_from(number).ok().and_then(Port::new);
     if port.is_none() {
@@ -265,8 +264,7 @@ fn tls(
 ) -> Option<gateway::ListenerTls> {
     let field = format!("{field}.tls");
     let Some(wire) = wire else {
-        // HTTPS without tls is admitted upstream (v1.6.0 took the rule back); the model
-        // decides what follows.
+        // Gateway API allows HTTPS without `tls` (since v1.6.0), and the model decides what follows from that.
         if *protocol == Protocol::Tls {
             findings.push(Finding::refused(
                 Reason::InvalidTLSConfig,
@@ -286,7 +284,7 @@ fn tls(
         ));
         return None;
     }
-    // The schema's default applies before its rules do, so an absent mode is Terminate for TLS too.
+    // The default of the schema applies before its rules, so an absent mode is Terminate for TLS as well.
     let mode = match wire.mode.as_deref() {
         None | Some("Terminate") => TlsMode::Terminate,
         Some("Passthrough") => TlsMode::Passthrough,

@@ -1,8 +1,7 @@
-//! TCPRoute and UDPRoute on the wire (`tcproute_types.go`, `udproute_types.go`) and their conversion. They have the same
-//! fields.
+//! TCPRoute and UDPRoute on the wire (`tcproute_types.go`, `udproute_types.go`) and their conversion. They have the
+//! same fields.
 //!
-//! Objects that were written as v1alpha2 may come back with many rules: they decode, and are refused with a
-//! reason.
+//! Objects that were written as v1alpha2 may have many rules. They decode, and are refused with a reason.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::CustomResource;

@@ -120,7 +120,7 @@ pub struct ParametersReference {
     pub namespace: Option<String>,
 }
 
-/// The namespace as written, or the referrer's where it is absent or empty.
+/// The namespace as written or, if that is absent or empty, the namespace of the referrer.
 pub(crate) fn own_or(written: Option<String>, own: &Arc<str>) -> Arc<str> {
     match written {
         Some(text) if !text.is_empty() => text.into(),

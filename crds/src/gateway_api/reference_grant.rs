@@ -55,8 +55,8 @@ pub struct ReferenceGrantTo {
     pub name: Option<String>,
 }
 
-/// Converts a grant. A field that we do not know may narrow the grant, so a grant with one grants
-/// nothing, and the findings say so.
+/// Converts a grant. An unknown field may restrict the grant. So a grant with such a field grants nothing, and a
+/// finding says so.
 pub(crate) fn convert(
     wire: ReferenceGrant,
     unknown: &UnknownFields,

@@ -68,7 +68,7 @@ pub struct BackendRef {
     pub weight: Option<i64>,
 }
 
-/// What is to be said of `spec.useDefaultGateways`.
+/// The finding about `spec.useDefaultGateways`, if it is set.
 pub(super) fn default_gateways(scope: Option<String>) -> Option<Finding> {
     scope.filter(|scope| scope != "None").map(|_| {
         Finding::warning(
@@ -101,7 +101,7 @@ pub(super) fn parents(
                 .and_then(|number| port(number, &format!("{field}.port"), findings)),
         };
         if parents.contains(&parent) {
-            // It would have two entries of one name in the status.
+            // A parent that is named twice would have two entries with one name in the status.
             findings.push(Finding::warning(
                 Reason::Duplicate,
                 field,
@@ -115,7 +115,7 @@ pub(super) fn parents(
     parents
 }
 
-/// The hostnames of a route, and those that are none as findings.
+/// The valid hostnames of a route. There is a finding for each of the others.
 pub(super) fn hostnames(
     kind: Kind,
     texts: &[String],
@@ -127,7 +127,7 @@ pub(super) fn hostnames(
     for (index, text) in texts.iter().take(max).enumerate() {
         let field = format!("spec.hostnames[{index}]");
         let pattern = if text.is_empty() {
-            // To the pattern it would mean "any", which no route may ask for.
+            // An empty pattern would mean "any", for which no route may ask.
             Err(HostnameError::Empty)
         } else {
             HostPattern::parse(text)
@@ -143,8 +143,8 @@ pub(super) fn hostnames(
     patterns
 }
 
-/// The backends of the one rule that a route of `kind` has, where connections are all it knows. What is wrong with
-/// the rule refuses the route.
+/// The backends of the only rule of a route of `kind`, for kinds that route connections. An error in the rule refuses
+/// the route.
 pub(super) fn only_rule(
     kind: Kind,
     rules: Vec<Vec<BackendRef>>,
@@ -179,7 +179,7 @@ pub(super) fn only_rule(
     backends
 }
 
-/// A backend; its findings refuse the rule that has it.
+/// A backend. Its findings refuse the rule that has it.
 pub(super) fn backend(
     wire: BackendRef,
     namespace: &Arc<str>,

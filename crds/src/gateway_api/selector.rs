@@ -11,7 +11,7 @@ use vestibule_model::selector::{LabelSelector as Selector, NamespaceScope, Requi
 
 use crate::text::quote;
 
-/// The scope that `from` and `selector` describe, and a warning if it lets nobody in by mistake.
+/// The scope that `from` and `selector` describe. There is a warning if it allows nobody by mistake.
 pub(crate) fn scope(
     from: Option<String>,
     selector: Option<LabelSelector>,
@@ -52,14 +52,16 @@ pub(crate) fn scope(
     }
 }
 
-/// Reads a label selector in JSON, as objects have it: with `matchLabels`, `matchExpressions` or neither. The
-/// error is for people.
+/// Reads a label selector in the JSON form of objects, with `matchLabels`, `matchExpressions`, both or neither.
+///
+/// # Errors
+/// A text for people, if it cannot be read.
 pub fn selector_from_json(text: &str) -> Result<Selector, String> {
     let fields: BTreeMap<String, Value> =
         serde_json::from_str(text).map_err(|error| error.to_string())?;
     let known = ["matchLabels", "matchExpressions"];
     if let Some(field) = fields.keys().find(|field| !known.contains(&field.as_str())) {
-        // It would be left out, and the rest select more than is meant.
+        // If the field were left out, the rest would select more than is meant.
         let field = quote(field);
         return Err(format!(
             "{field} is neither matchLabels nor matchExpressions"
@@ -88,7 +90,7 @@ pub(crate) fn requirements(selector: LabelSelector) -> Selector {
         .map(|(key, value)| Requirement::In(key, vec![value]));
     let by_expression = expressions.into_iter().map(|e| {
         let values = e.values.unwrap_or_default();
-        // The API server refuses the combinations that are left over, for they mean nothing.
+        // The API server refuses all other combinations, because they have no meaning.
         match (e.operator.as_str(), values.is_empty()) {
             ("In", false) => Requirement::In(e.key, values),
             ("NotIn", false) => Requirement::NotIn(e.key, values),

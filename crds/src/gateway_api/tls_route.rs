@@ -59,8 +59,8 @@ pub struct TLSRouteRule {
     pub backend_refs: Vec<BackendRef>,
 }
 
-/// Converts a route. A refusal of `spec.hostnames[i]` is about that hostname alone; any other refuses
-/// the route.
+/// Converts a route. A refusal of `spec.hostnames[i]` is about that hostname alone. Every other refusal refuses the
+/// route.
 pub(crate) fn convert(wire: TLSRoute, unknown: &UnknownFields) -> TlsRoute {
     let name = meta::name(&wire.metadata);
     let spec = wire.spec;

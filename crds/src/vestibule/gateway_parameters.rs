@@ -150,8 +150,8 @@ pub struct ForwardedHeadersSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("enum" = ["X-Forwarded-For", "Forwarded"]))]
     pub header: Option<String>,
-    /// Number of proxies that requests pass before the Gateway. Without trustedCIDRs, nobody else may reach the Gateway:
-    /// whoever does can say what they like. 0: nobody is believed, whatever the GatewayClass's parameters say.
+    /// Number of proxies that requests pass before the Gateway. Without trustedCIDRs, nobody else may reach the
+    /// Gateway: whoever does can say what they like. 0: nobody is believed, whatever the GatewayClass's parameters say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("format" = "int32", "minimum" = 0, "maximum" = MAX_HOPS))]
     pub trusted_hops: Option<i64>,
@@ -322,7 +322,7 @@ fn limits(wire: LimitsSpec, findings: &mut Vec<Finding>) -> parameters::LimitPar
     }
 }
 
-/// A value that cannot be read makes it stricter, never laxer.
+/// Reads the settings of the PROXY protocol. A value that cannot be read makes them stricter, and never less strict.
 fn proxy_protocol(spec: &ProxyProtocolSpec, findings: &mut Vec<Finding>) -> ProxyProtocol {
     const FIELD: &str = "spec.clientAddress.proxyProtocol";
     let mode = word(Some(&spec.mode), &format!("{FIELD}.mode"), findings);
@@ -374,7 +374,7 @@ fn forwarded_headers(
     read
 }
 
-/// The blocks of `trustedCIDRs`. One that cannot be read is left out.
+/// The blocks of `trustedCIDRs`. Those that cannot be read are left out.
 fn blocks(texts: &[String], field: &str, findings: &mut Vec<Finding>) -> Vec<AddressBlock> {
     if texts.len() > MAX_TRUSTED {
         findings.push(malformed(
@@ -397,7 +397,8 @@ fn blocks(texts: &[String], field: &str, findings: &mut Vec<Finding>) -> Vec<Add
     read
 }
 
-/// The namespaces whose backends are shown a certificate. What cannot be read is a refusal, and nobody.
+/// The namespaces to whose backends a certificate is shown. If they cannot be read, there is a refusal, and it is shown
+/// to nobody.
 fn certificate_namespaces(
     spec: CertificateNamespacesSpec,
     findings: &mut Vec<Finding>,
@@ -421,7 +422,7 @@ fn certificate_namespaces(
     scope
 }
 
-/// A word of an enumeration, or `None` and a refusal.
+/// The value of an enumeration. If the word is unknown, it is `None`, and there is a refusal.
 fn word<T: FromStr<Err = UnknownWord>>(
     text: Option<&str>,
     field: &str,

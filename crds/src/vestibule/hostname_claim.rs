@@ -184,7 +184,7 @@ pub(crate) fn convert(wire: HostnameClaim, unknown: &UnknownFields) -> claim::Ho
     with_its_name(claim)
 }
 
-/// An object that stands under another name than what it is about gives is refused.
+/// Refuses a claim whose name is not the one that belongs to its key.
 fn with_its_name(mut claim: claim::HostnameClaim) -> claim::HostnameClaim {
     if let Some(key) = &claim.key
         && key.object_name() != claim.name
@@ -210,7 +210,7 @@ fn invalid(field: &str, message: String) -> Finding {
     )
 }
 
-/// The key that a claim is about, and the protocols of a port.
+/// The key of a claim and, for a port, its group of protocols.
 fn about(
     spec: &HostnameClaimSpec,
     name: &ObjectName,

@@ -103,8 +103,8 @@ pub struct HostnameGrantSpec {
     pub gateways: Vec<String>,
     /// Namespaces that may use the hostnames.
     pub namespaces: NamespacesSpec,
-    /// Hostnames that the namespaces may use: a hostname ("shop.example.com"), everything below one at any depth, the wildcard
-    /// itself included but not the name itself ("*.team.example.com"), or everything, listeners without a
+    /// Hostnames that the namespaces may use: a hostname ("shop.example.com"), everything below one at any depth, the
+    /// wildcard itself included but not the name itself ("*.team.example.com"), or everything, listeners without a
     /// hostname included ("*").
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend(
@@ -119,8 +119,8 @@ pub struct HostnameGrantSpec {
         "x-kubernetes-list-type" = "set",
     ))]
     pub hostnames: Vec<String>,
-    /// Hostnames that they share with whoever holds them: their HTTPRoutes and GRPCRoutes on the Gateways' own listeners may have
-    /// them beside the holder's. Nobody holds a name by this.
+    /// Hostnames that they share with whoever holds them: their HTTPRoutes and GRPCRoutes on the Gateways' own
+    /// listeners may have them beside the holder's. Nobody holds a name by this.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend(
         "maxItems" = MAX_HOSTNAMES,
@@ -134,8 +134,8 @@ pub struct HostnameGrantSpec {
         "x-kubernetes-list-type" = "set",
     ))]
     pub shared_hostnames: Vec<String>,
-    /// Parts of hostnames that they share with whoever holds them: their HTTPRoutes and GRPCRoutes on the Gateways' own listeners may
-    /// have these paths of the name, and no others. Nobody holds a name by this.
+    /// Parts of hostnames that they share with whoever holds them: their HTTPRoutes and GRPCRoutes on the Gateways' own
+    /// listeners may have these paths of the name, and no others. Nobody holds a name by this.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend(
         "maxItems" = MAX_SHARED_PATHS,
@@ -305,8 +305,8 @@ pub struct HostnameGrantStatus {
     pub conditions: Vec<super::acme_issuer::IssuerCondition>,
 }
 
-/// Reads a grant. What narrows it and cannot be read makes it give nothing; a hostname that is none gives
-/// only itself up.
+/// Reads a grant. If a part that restricts the grant cannot be read, the grant gives nothing. If a hostname is not
+/// valid, only that hostname is not given.
 pub(crate) fn convert(
     wire: HostnameGrant,
     unknown: &UnknownFields,
@@ -477,7 +477,7 @@ impl Reader {
         .ok()
     }
 
-    /// Parts of names. What cannot be read is not shared.
+    /// The shared paths of hostnames. Entries that cannot be read are not shared.
     fn shared_paths(
         &mut self,
         specs: &[SharedPathsSpec],
@@ -572,7 +572,7 @@ impl Reader {
             .collect()
     }
 
-    /// An entry that cannot be read gives only itself up.
+    /// Reads what certificates may have. Only entries that cannot be read are left out.
     fn certificates(&mut self, spec: &CertificatesSpec) -> hostname_grant::GrantedCertificates {
         hostname_grant::GrantedCertificates {
             alternative_names: spec.alternative_names,

@@ -29,7 +29,7 @@ pub(crate) use hostname_grant::convert as convert_hostname_grant;
 /// The CRD of every kind of our own, in order of names, each with the name of its file.
 ///
 /// # Errors
-/// None in practice: the schemas are made of types that serialize.
+/// There are none in practice, because the schemas consist of types that can be serialized.
 pub fn crds() -> Result<Vec<(String, Value)>, serde_json::Error> {
     let crds = [
         ACMEIssuer::crd(),

@@ -14,12 +14,13 @@ use crate::names::is_subdomain;
 
 /// Most keys.
 const MAX_KEYS: usize = 32;
-/// Longest value in bytes: it is written once for each Certificate.
+/// Longest value in bytes. It is written once for each Certificate.
 const MAX_VALUE: usize = 8192;
 /// Longest name in a key.
 const MAX_NAME: usize = 63;
 
-/// Annotations that Vestibule writes into Certificates itself, and kubectl's own copy of an object.
+/// Annotations that cannot be copied: those that Vestibule itself writes into Certificates, and kubectl's copy of an
+/// object.
 const RESERVED: [&str; 4] = [
     "acme.cert-manager.io/http01-parentrefkind",
     "acme.cert-manager.io/http01-parentrefname",
@@ -27,20 +28,20 @@ const RESERVED: [&str; 4] = [
     "kubectl.kubernetes.io/last-applied-configuration",
 ];
 
-/// Keys of the annotations to copy; clones are the same ones.
+/// Keys of the annotations to copy. Clones share them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CopiedAnnotations(Arc<BTreeSet<String>>);
 
 /// Why annotations cannot be copied.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CopiedError {
-    /// Not a key.
+    /// The text is not a key.
     #[error("{0:?} is no key of an annotation: write it as in example.com/name")]
     NotAKey(String),
-    /// Vestibule's own.
+    /// Vestibule itself writes the annotation, or it must not be copied.
     #[error("{0:?} is not for settings to copy: Vestibule or kubectl writes it")]
     Reserved(String),
-    /// Too many.
+    /// There are too many keys.
     #[error("{0} annotations are to be copied, and {MAX_KEYS} is the most")]
     TooMany(usize),
 }
@@ -49,7 +50,7 @@ impl CopiedAnnotations {
     /// Reads keys.
     ///
     /// # Errors
-    /// If one is not a key or not to be copied, or if they are too many.
+    /// If one of them is not a key or cannot be copied, or if there are too many.
     pub fn parse<'a>(keys: impl IntoIterator<Item = &'a str>) -> Result<Self, CopiedError> {
         let keys: BTreeSet<String> = keys
             .into_iter()
@@ -93,7 +94,7 @@ fn check(key: &str) -> Result<(), CopiedError> {
     Ok(())
 }
 
-/// Notes `values` in an object that Certificates are made for.
+/// Puts `values` into an object for which Certificates are made.
 pub(super) fn note(object: &mut Object, values: BTreeMap<String, String>) {
     let annotations: &mut CertificateAnnotations = match object {
         Object::Gateway(gateway) => &mut gateway.certificates,

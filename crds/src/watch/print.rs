@@ -10,7 +10,7 @@ use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 use serde_json::Value;
 use vestibule_model::key::Kind;
 
-/// Whether the API server raises `metadata.generation` with every change but of metadata and status: it does for
+/// Whether the API server raises `metadata.generation` with every change except of metadata and status. It does so for
 /// custom resources and EndpointSlices.
 fn is_generation_kept(kind: Kind) -> bool {
     match kind {
@@ -34,7 +34,8 @@ fn is_generation_kept(kind: Kind) -> bool {
     }
 }
 
-/// A keyed hash of what counts: nobody can look for two objects with the same one.
+/// A keyed hash of the parts that count. Because of the secret key, nobody can search for two objects with the same
+/// hash.
 pub(super) fn print(keys: &RandomState, kind: Kind, object: &Value) -> u64 {
     let mut hasher = keys.build_hasher();
     let metadata = object.get("metadata").and_then(Value::as_object);
@@ -45,9 +46,9 @@ pub(super) fn print(keys: &RandomState, kind: Kind, object: &Value) -> u64 {
     let generation = metadata
         .and_then(|metadata| metadata.get("generation"))
         .and_then(Value::as_i64);
-    // An object that has none is hashed whole, whatever its kind.
+    // An object without a generation is hashed as a whole, whatever its kind.
     if !is_generation_kept(kind) || generation.is_none_or(|generation| generation <= 0) {
-        // A list does not say of its items what they are.
+        // Items of a list do not contain their kind and version, so these are left out.
         let of_object = object
             .as_object()
             .into_iter()
@@ -74,7 +75,7 @@ fn hash(value: &Value, hasher: &mut impl Hasher) {
     match value {
         Value::Null => {}
         Value::Bool(value) => value.hash(hasher),
-        // Its text is all that there is of it.
+        // A number is hashed by its text, which is unique.
         Value::Number(value) => value.to_string().hash(hasher),
         Value::String(value) => value.hash(hasher),
         Value::Array(items) => {

@@ -1,4 +1,4 @@
-//! An object as the server sent it: any JSON with a name, so that no object can fail a list.
+//! An object as the server sent it. It can be any JSON with a name, so that no object can make a list fail.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -20,20 +20,20 @@ use zeroize::Zeroize;
 use super::{CopiedAnnotations, Touched, Watched, print};
 use crate::decode::{self, Decoded};
 
-/// The only type of Secret whose content is looked at.
+/// The only type of Secret whose content is read.
 const TLS_SECRET: &str = "kubernetes.io/tls";
-/// Certificates of authorities, which are no secret: they stay in a Secret of any type.
+/// The entry with CA certificates. They are not confidential, so they are kept from a Secret of any type.
 const AUTHORITIES: &str = "ca.crt";
 
 /// One object of a list or a watch.
 #[derive(Clone)]
 pub(super) struct Raw {
-    /// Name, namespace and resource version, which the watch itself needs; nothing else.
+    /// Name, namespace and resource version, which are all that the watch itself needs.
     meta: ObjectMeta,
     body: Value,
 }
 
-/// Never the body: it may be a Secret.
+/// The output never contains the body, which may be a Secret.
 impl fmt::Debug for Raw {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.name())
@@ -44,7 +44,7 @@ impl<'de> Deserialize<'de> for Raw {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let mut body = Value::deserialize(deserializer)?;
         if let Some(metadata) = body.get_mut("metadata").and_then(Value::as_object_mut) {
-            // Often larger than the rest, and nobody here reads it.
+            // This field is often larger than the rest, and is not read.
             metadata.remove("managedFields");
         }
         let text = |field: &str| {
@@ -95,7 +95,7 @@ impl Resource for Raw {
 }
 
 impl Raw {
-    /// Namespace and name as the server has them.
+    /// Namespace and name on the server.
     pub(super) fn name(&self) -> ObjectName {
         ObjectName::new(
             self.meta.namespace.as_deref().unwrap_or_default(),
@@ -107,12 +107,12 @@ impl Raw {
         self.meta.resource_version.as_deref().unwrap_or_default()
     }
 
-    /// Of what it would be decoded from.
+    /// The fingerprint of the parts from which it would be decoded.
     pub(super) fn print(&self, keys: &RandomState, kind: Kind) -> u64 {
         print::print(keys, kind, &self.body)
     }
 
-    /// What is new of it, if nothing is that it would be decoded from.
+    /// The changed parts, if nothing has changed that would be decoded.
     pub(super) fn touched(mut self, kind: Kind) -> Touched {
         let generation = self.body.pointer("/metadata/generation");
         Touched {
@@ -130,14 +130,14 @@ impl Raw {
         }
     }
 
-    /// Its annotations of these keys.
+    /// Its annotations with these keys.
     pub(super) fn annotations(&self, of: &CopiedAnnotations) -> BTreeMap<String, String> {
         let annotations = self.body.pointer("/metadata/annotations");
         let value = |key: &str| Some((key.to_owned(), annotations?.get(key)?.as_str()?.to_owned()));
         of.keys().filter_map(value).collect()
     }
 
-    /// Decodes it as an object of `kind`; whatever is in it, there is an object in the end.
+    /// Decodes it as an object of `kind`. Whatever it contains, the result is an object.
     pub(super) fn decode(mut self, kind: Kind, api_version: &str) -> Watched {
         let key = ObjectKey {
             kind,
@@ -152,7 +152,7 @@ impl Raw {
             .into();
         let mut status = Value::Null;
         if let Value::Object(body) = &mut self.body {
-            // Items of a list of a built-in kind do not say what they are.
+            // Items of a list do not contain their kind and version if the kind is a built-in one.
             body.insert("apiVersion".into(), api_version.into());
             body.insert("kind".into(), kind.as_str().into());
             status = body.remove("status").unwrap_or_default();
@@ -195,8 +195,8 @@ fn unreadable(key: &ObjectKey, uid: &Arc<str>, finding: Finding) -> Object {
     Object::Unreadable(key.clone(), meta, finding)
 }
 
-/// Erases what a Secret holds but certificates of authorities, unless it is a TLS Secret. Its type stays,
-/// so that a reference to the wrong type can be told from one to nothing.
+/// Erases the content of a Secret, except CA certificates, unless it is a TLS Secret. The type stays, so that a
+/// reference to a Secret of a wrong type can be told from one to a Secret that does not exist.
 fn drop_foreign_data(body: &mut Value) {
     if body.get("type").and_then(Value::as_str) == Some(TLS_SECRET) {
         return;

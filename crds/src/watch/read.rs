@@ -14,15 +14,15 @@ use super::served::{Served, served};
 use super::{LARGE_PAGE, PAGE, Watched};
 use crate::text::one_line;
 
-/// Longest wait for one answer.
+/// Longest wait for one response.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Most objects of one list: whoever has more asks for a namespace.
+/// Most objects of one list. In a larger cluster, the user has to choose a namespace.
 const MAX_OBJECTS: usize = 500_000;
 
 /// Why something could not be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ReadError {
-    /// The caller may not.
+    /// The caller does not have the right.
     #[error("{0}")]
     Denied(String),
     /// The server does not serve the kind.
@@ -39,7 +39,7 @@ impl From<Error> for ReadError {
             Error::Api(status) if status.code == 403 => Self::Denied(one_line(&status.message)),
             Error::Api(status) => Self::Failed(one_line(&status.message)),
             error => {
-                // kube says what it did; the cause of it is what helps.
+                // The message of kube names the operation, and its cause is what helps.
                 let mut text = error.to_string();
                 let mut cause = std::error::Error::source(&error);
                 while let Some(error) = cause {
@@ -56,7 +56,7 @@ impl From<Error> for ReadError {
     }
 }
 
-/// Reads objects. Remembers in which version each kind is served.
+/// Reads objects. It remembers in which version each kind is served.
 pub struct Reader {
     client: Client,
     served: BTreeMap<Kind, Option<Served>>,
@@ -72,7 +72,8 @@ impl Reader {
         }
     }
 
-    /// The objects of a kind, in one namespace or in all, that carry `labels` (a selector; empty: any).
+    /// The objects of a kind, in one namespace or in all, whose labels match `labels` (a selector; if empty, all
+    /// match).
     pub async fn list(
         &mut self,
         kind: Kind,

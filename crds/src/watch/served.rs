@@ -8,7 +8,7 @@ use vestibule_model::key::Kind;
 
 use crate::decode::versions;
 
-/// Longest wait for an answer.
+/// Longest wait for a response.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A kind as the server serves it.
@@ -49,7 +49,7 @@ async fn lookup(client: &Client, kind: Kind, version: &str) -> Result<Option<Api
         Err(Error::Api(status)) if status.code == 404 => return Ok(None),
         Err(error) => return Err(error),
     };
-    // Subresources have the kind too, with a name such as `gateways/status`.
+    // Subresources have the same kind, and a name such as `gateways/status`.
     let found = list
         .resources
         .into_iter()

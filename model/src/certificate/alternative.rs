@@ -1,4 +1,4 @@
-//! Names that a certificate has beside the hostnames of its listeners, and what a grant gives of them.
+//! Names that a certificate has in addition to the hostnames of its listeners, and which of them a grant gives.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -13,13 +13,13 @@ pub const MAX_ALTERNATIVE_NAMES: usize = 32;
 /// Longest part of a mailbox before the "@" (RFC 5321).
 const MAX_LOCAL: usize = 64;
 
-/// Names that an object asks for beside the hostnames of its listeners: `alt-names`, `ip-sans` and `email-sans`.
-/// Whether it may have them is for grants and for the owners of names to say.
+/// Names that an object asks for in addition to the hostnames of its listeners: `alt-names`, `ip-sans` and
+/// `email-sans`. Grants, and the ownership of hostnames, decide whether the object may have them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AlternativeNames {
     /// `alt-names`: exact hostnames.
     pub hostnames: BTreeSet<Hostname>,
-    /// `ip-sans`, never an IPv4 address in the form of an IPv6 one.
+    /// `ip-sans`. None of them is an IPv4-mapped IPv6 address.
     pub addresses: BTreeSet<IpAddr>,
     /// `email-sans`.
     pub mailboxes: BTreeSet<Mailbox>,
@@ -33,7 +33,7 @@ impl AlternativeNames {
     }
 }
 
-/// A mailbox of plain characters, such as `ops@example.com`: no quotes, no comments, no name beside it.
+/// A mailbox of plain characters, such as `ops@example.com`: without quotes, comments or a display name.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Mailbox {
     local: Arc<str>,
@@ -41,7 +41,7 @@ pub struct Mailbox {
 }
 
 impl Mailbox {
-    /// Reads a mailbox. The case of the domain is folded; that of the part before it means something.
+    /// Reads a mailbox. The domain is converted to lower case. The part before the "@" keeps its case, which matters.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let (local, domain) = text.split_once('@')?;
@@ -66,7 +66,7 @@ impl fmt::Display for Mailbox {
 /// Mailboxes that a grant gives.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum GrantedMailbox {
-    /// This one.
+    /// One mailbox.
     One(Mailbox),
     /// Every mailbox of just this domain (`*@example.com`), not of those below it.
     Domain(Hostname),
@@ -92,7 +92,7 @@ impl GrantedMailbox {
     }
 }
 
-/// An IP address, or all that begin like it.
+/// A block of IP addresses (CIDR). A single address is a block of one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AddressBlock {
     network: IpAddr,
@@ -106,7 +106,7 @@ impl fmt::Display for AddressBlock {
 }
 
 impl AddressBlock {
-    /// Reads an address, or a block as in `192.0.2.0/24`, whose bits after the prefix are zero.
+    /// Reads an address, or a block such as `192.0.2.0/24`. The bits after the prefix must be zero.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let (network, length) = match text.split_once('/') {
@@ -125,7 +125,7 @@ impl AddressBlock {
         (prefix(network, length) == prefix(network, bits)).then_some(Self { network, length })
     }
 
-    /// Whether the address is in it.
+    /// Whether the address is in the block.
     #[must_use]
     pub fn covers(&self, address: IpAddr) -> bool {
         self.network.is_ipv4() == address.is_ipv4()
@@ -133,15 +133,15 @@ impl AddressBlock {
     }
 }
 
-/// Reads an IP address. An IPv4 address in the form of an IPv6 one (`::ffff:192.0.2.1`) is none: cert-manager would make
-/// the IPv4 address of it, which a block of IPv6 addresses does not give.
+/// Reads an IP address. An IPv4-mapped IPv6 address (`::ffff:192.0.2.1`) is not accepted: cert-manager would turn it
+/// into the IPv4 address, although a grant of a block of IPv6 addresses does not give that one.
 #[must_use]
 pub fn address(text: &str) -> Option<IpAddr> {
     let address: IpAddr = text.parse().ok()?;
     (address.to_canonical() == address).then_some(address)
 }
 
-/// The first bits of an address, and zeros.
+/// The first `length` bits of an address, followed by zeros.
 fn prefix(address: IpAddr, length: u8) -> u128 {
     let (bits, width) = match address {
         IpAddr::V4(address) => (u128::from(address.to_bits()), 32),

@@ -1,5 +1,5 @@
-//! Whose the hostnames of each Gateway are: the facts that the merge has for [`crate::names`], and what follows for
-//! listeners and routes.
+//! Ownership of hostnames in the merge: it passes facts to [`crate::names`], and derives from the answers what
+//! listeners and routes may have.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,10 +16,10 @@ use crate::policy;
 use crate::protocol::Group;
 use crate::route::Route;
 
-/// What a route asks for: on each Gateway, as whose, which names.
+/// The names that a route asks for, by Gateway and by what it asks as.
 pub type RouteAsks = BTreeMap<(ObjectName, NameSource), BTreeSet<HostPattern>>;
 
-/// The permissions of namespaces on one Gateway, as classes, Gateways, namespaces and grants have them now.
+/// The permissions of namespaces on one Gateway, by the present classes, Gateways, namespaces and grants.
 struct Rights<'a> {
     merge: &'a Merge,
     gateway: &'a ObjectName,
@@ -49,7 +49,7 @@ impl Permissions for Rights<'_> {
     }
 
     fn lets_in(&self, namespace: &str) -> bool {
-        // A Gateway that is gone may come back.
+        // If the Gateway does not exist (any more), it may come back. Its tenants keep their claims until then.
         let Some(gateway) = self.merge.gateway(self.gateway) else {
             return true;
         };
@@ -87,8 +87,8 @@ impl Permissions for Rights<'_> {
 }
 
 impl Merge {
-    /// A merge in which whoever is to hold a name that nobody holds counts as its holder: for verdicts on objects alone,
-    /// where nobody keeps a record.
+    /// A merge in which the next holder of a free name already counts as its holder. It is for verdicts about
+    /// manifests, where nobody records claims.
     #[must_use]
     pub fn assuming(mut self) -> Self {
         self.assumes = true;
@@ -108,7 +108,8 @@ impl Merge {
         self
     }
 
-    /// Takes from whom an admin takes names; `None`: from nobody. What a port speaks cannot be taken so.
+    /// Takes, for each key, the namespace from which an admin takes the name, or `None` if nobody takes it. Claims to
+    /// ports cannot be taken this way, so they are ignored.
     pub fn put_taken(&mut self, changes: BTreeMap<ClaimKey, Option<Arc<str>>>) -> Affected {
         let mut affected = Affected::default();
         for (key, namespace) in changes {
@@ -121,7 +122,7 @@ impl Merge {
         affected
     }
 
-    /// Takes who holds what from now on; `None`: nobody does.
+    /// Takes, for each key, its holder from now on, or `None` if nobody holds it.
     pub fn put_claims(&mut self, changes: BTreeMap<ClaimKey, Option<Holder>>) -> Affected {
         let mut affected = Affected::default();
         for (key, holder) in changes {
@@ -145,7 +146,7 @@ impl Merge {
         affected
     }
 
-    /// Who is recorded as the holder of a key, whether or not it may still have it.
+    /// The recorded holder of a key, even if that namespace may no longer have it.
     #[must_use]
     pub fn holder(&self, key: &ClaimKey) -> Option<Holder> {
         match &key.of {
@@ -157,7 +158,8 @@ impl Merge {
         }
     }
 
-    /// Takes the names that a route asks for, in place of those that it asked for before; none of them removes it.
+    /// Takes the names that a route asks for, in place of those that it asked for before. Without any, the route is
+    /// removed.
     pub fn put_route(&mut self, route: &ObjectKey, created: i64, asks: RouteAsks) -> Affected {
         let mut affected = Affected::default();
         let rank = Rank::of(created, &route.name);
@@ -182,7 +184,8 @@ impl Merge {
         affected
     }
 
-    /// On which Gateway, and as what, a route asks for its names on a listener; none where it uses the listener's.
+    /// The Gateway on which a route on this listener asks for its names, and what it asks as. It is `None` if the route
+    /// uses the names of the listener.
     #[must_use]
     pub fn asker(
         &self,
@@ -204,13 +207,13 @@ impl Merge {
         }
     }
 
-    /// The names of a Gateway: who has and who wants which.
+    /// The names of a Gateway: who holds and who asks for each of them.
     #[must_use]
     pub fn names(&self, gateway: &ObjectName) -> Option<&GatewayNames> {
         self.names.get(gateway)
     }
 
-    /// What was decided about something that asks for names.
+    /// The decision about a listener or route that asks for names.
     #[must_use]
     pub fn name_decision(
         &self,
@@ -223,7 +226,7 @@ impl Merge {
         if decision != NameDecision::Free || !self.assumes {
             return Some(decision);
         }
-        // What is taken from its holder is still the holder's.
+        // A name that an admin takes from its holder still belongs to the holder until the claim is handed over.
         let is_next = of.holder(names).is_none() && of.next(names) == Some(source.namespace());
         Some(if is_next {
             NameDecision::Has
@@ -232,8 +235,8 @@ impl Merge {
         })
     }
 
-    /// Whether a namespace may have names on a Gateway, if it asks for them in this way from now on: the question of
-    /// admission. The Gateway's own namespace, for its routes, may have every name.
+    /// Whether a namespace may have names on a Gateway if it asks for them in this way from now on. Admission asks
+    /// this. Routes of the Gateway's own namespace may have every name.
     #[must_use]
     pub fn decide(
         &self,
@@ -255,8 +258,9 @@ impl Merge {
         }
     }
 
-    /// The only parts of a name that a route may serve on a listener: a grant shares just these with its namespace,
-    /// which does not hold the name, or may not use it there. None: nothing is kept from it, if it has the name at all.
+    /// The paths of a name to which a route is restricted on a listener. It is restricted if a grant shares only these
+    /// paths with its namespace, and the namespace does not hold the name or may not use it on this listener. If the
+    /// list is empty, the route is not restricted (but it may not have the name at all).
     #[must_use]
     pub fn shared_paths(
         &self,
@@ -281,7 +285,7 @@ impl Merge {
         let of = self.names.get(gateway);
         let next = |of: &'_ GatewayNames| of.next(names).filter(|_| self.assumes).cloned();
         let holder = of.and_then(|of| of.holder(names).cloned().or_else(|| next(of)));
-        // It holds the name only as its other grants give it.
+        // Even a holder may use the name only on ports and with protocols that its grants give.
         let owns = || {
             let (listeners, _) = self.listeners(&listener.parent)?;
             let own = listeners.iter().find(|l| l.name == listener.listener)?;
@@ -293,7 +297,8 @@ impl Merge {
         parts.into_iter().collect()
     }
 
-    /// Why a route may not have a name of which its namespace shares only parts: a match reaches outside them.
+    /// The finding for a route whose namespace shares only some paths of a name, if one of its matches reaches outside
+    /// of these.
     #[must_use]
     pub fn outside_shared_paths(
         &self,
@@ -311,7 +316,8 @@ impl Merge {
             .flatten()
     }
 
-    /// Whom the names of a pattern belong to that no narrower pattern takes: what the proxies are told.
+    /// The owner of those names of a pattern that do not match a narrower pattern with an owner. The proxies are told
+    /// this owner.
     #[must_use]
     pub fn owner_at(&self, gateway: &ObjectName, names: &HostPattern) -> Option<&Arc<str>> {
         let of = self.names.get(gateway)?;
@@ -321,8 +327,8 @@ impl Merge {
             .or_else(|| of.owner_at(names))
     }
 
-    /// Why a ListenerSet's listener may not have its hostname on the Gateway: what was decided. Such a listener takes
-    /// no part on its port.
+    /// The decision by which a ListenerSet's listener may not have its hostname on the Gateway, if there is one. Such a
+    /// listener takes no part on its port.
     #[must_use]
     pub fn refused_name(&self, listener: &ListenerKey) -> Option<NameDecision> {
         let ParentKey::ListenerSet(set) = &listener.parent else {
@@ -335,10 +341,12 @@ impl Merge {
             .filter(|decision| decision.is_refusal())
     }
 
-    /// Why a route that uses the hostname of a ListenerSet's listener does not have `names` there: others own these names
-    /// inside it. The proxies leave the listener out for such names, so the route is not served for them. Whether the
-    /// set's namespace has the listener's own hostname is no question of the route's: it attaches to a listener whatever
-    /// that one's status is (`Listener.status.attachedRoutes`).
+    /// The decision by which a route on a ListenerSet's listener does not have `names`, because another namespace owns
+    /// them although they lie inside the hostname of the listener. The proxies do not select the listener for such
+    /// names, so the route is not served for them.
+    ///
+    /// This does not say whether the namespace of the set has the hostname of the listener. A route attaches to a
+    /// listener whatever the status of the listener is (`Listener.status.attachedRoutes`).
     #[must_use]
     pub fn lost_on(&self, listener: &ListenerKey, names: &HostPattern) -> Option<NameDecision> {
         let ParentKey::ListenerSet(name) = &listener.parent else {
@@ -361,7 +369,7 @@ impl Merge {
         })
     }
 
-    /// Of the patterns that cover `names` and belong to somebody, the most specific one, and whose it is.
+    /// The most specific pattern that covers `names` and has an owner, with this owner.
     #[must_use]
     pub fn nearest_owner<'a>(
         &'a self,
@@ -375,8 +383,8 @@ impl Merge {
         owned.next()
     }
 
-    /// Whether everything that a listener has to hold is held by its namespace: its hostname, and the port for what
-    /// the listener speaks. The Gateway's own need hold nothing.
+    /// Whether all claims that a listener needs are recorded: its namespace holds the hostname, and the port is held
+    /// for the protocol of the listener. The Gateway's own listeners need no claims.
     #[must_use]
     pub fn is_claimed(&self, listener: &ListenerKey) -> bool {
         let Some((at, claim)) = self.claim(listener) else {
@@ -389,7 +397,7 @@ impl Merge {
         claim.has_name && port.is_some_and(|port| port.is_settled_for(claim.protocol.group()))
     }
 
-    /// Changes the names of a Gateway, and whatever follows from that.
+    /// Changes the names of a Gateway, and passes on what follows for routes, claims, and the ports of ListenerSets.
     pub(super) fn change_names(
         &mut self,
         gateway: &ObjectName,
@@ -404,7 +412,7 @@ impl Merge {
         };
         let mut changed = change(&mut of, &rights);
         if self.assumes {
-            // Who is to hold a name decides for everybody who asks for it.
+            // Here the next holder counts as the holder. So if it changes, the answer changes for everybody who asks.
             for names in &changed.records {
                 let next = of.next(names).cloned();
                 let key = (gateway.clone(), names.clone());
@@ -450,7 +458,7 @@ impl Merge {
         }
     }
 
-    /// Puts the names of a Gateway's own listeners, and looks again at what everybody else may have there.
+    /// Puts the names of a Gateway's own listeners, and decides again about everybody else on this Gateway.
     pub(super) fn settle_own_names(&mut self, gateway: &ObjectName, affected: &mut Affected) {
         let own = self.gateway(gateway).map(|own| gateway_claims(own));
         let named = own.into_iter().flatten().filter(|(_, c)| has_names(c));
@@ -480,7 +488,8 @@ impl Merge {
         });
     }
 
-    /// Puts the names that a ListenerSet asks for.
+    /// Puts the names that a ListenerSet asks for. If the set refers to another Gateway now, its names are removed from
+    /// the former one.
     pub(super) fn settle_names_of(&mut self, name: &ObjectName, affected: &mut Affected) {
         let set = self.sets.get(name).cloned();
         let asking = self.claims_of(name);
@@ -526,7 +535,7 @@ impl Merge {
         });
     }
 
-    /// The claims of a ListenerSet's listeners that are owned, whosever their names are.
+    /// The claims of those listeners of a ListenerSet that grants allow, whoever has their names.
     pub(super) fn claims_of<'a>(
         &'a self,
         name: &ObjectName,
@@ -541,7 +550,7 @@ impl Merge {
         })
     }
 
-    /// Brings what a ListenerSet claims of ports in line with what it has of names.
+    /// Puts the claims of a ListenerSet to ports. A listener that may not have its name makes none.
     pub(super) fn settle_ports_of(&mut self, name: &ObjectName, affected: &mut Affected) {
         let claims = self.claims_of(name).filter_map(|(key, mut claim)| {
             if has_names(&claim) {
@@ -558,7 +567,8 @@ impl Merge {
         self.settle_claims(&ParentKey::ListenerSet(name.clone()), claims, affected);
     }
 
-    /// Looks again at names on a Gateway of everybody whose permissions may be others.
+    /// Decides again about the names of namespaces whose permissions on a Gateway may have changed. `None` stands for
+    /// all namespaces.
     pub(crate) fn recheck_names(
         &mut self,
         gateway: &ObjectName,
@@ -580,8 +590,8 @@ impl Merge {
         });
     }
 
-    /// Everything that is held or asked for on a Gateway, and whoever owns it: the Gateway is there, or gone, or another
-    /// controller's now.
+    /// Marks everything that is held or asked for on a Gateway as affected, because the Gateway came, went, or changed
+    /// its controller.
     pub(super) fn mark_claims(&self, gateway: &ObjectName, affected: &mut Affected) {
         let names = self.names.get(gateway).into_iter();
         for names in names.flat_map(GatewayNames::known) {
@@ -595,14 +605,14 @@ impl Merge {
     }
 }
 
-/// Bytes and datagrams have no names.
+/// Whether the claim is about a hostname. TCP and UDP carry no names.
 fn has_names(claim: &Claim) -> bool {
     claim.protocol.group() != Group::Raw
 }
 
 impl NameDecision {
-    /// The conflict of a listener that may not have its name: with another holder or the Gateway. Whether a namespace
-    /// may have a name at all is no conflict.
+    /// The conflict of a listener that may not have its name, if another holder or the Gateway has it. If the namespace
+    /// may not have the name at all, that is not a conflict.
     #[must_use]
     pub fn conflict(self) -> Option<Conflict> {
         match self {

@@ -1,4 +1,4 @@
-//! What the merge says about ownership: of listeners, routes, issuers, and of what would be after a change.
+//! Ownership in the merge: what grants allow to listeners, routes and issuers, now or after a change of an object.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -21,14 +21,14 @@ use crate::route::{Route, field_of_hostname};
 pub struct Owners {
     /// The Gateway.
     pub gateway: ObjectName,
-    /// The grant before and after; `None`: the Gateway's first grant came or its last one went, so it is
-    /// every namespace.
+    /// The grant before and after the change. `None` stands for every namespace, because the Gateway got its first
+    /// grant or lost its last one.
     grants: Option<Vec<Arc<HostnameGrant>>>,
 }
 
 impl Merge {
-    /// Takes a new version of a HostnameGrant, or its removal. One that cannot be read is
-    /// [`HostnameGrant::unreadable`].
+    /// Takes a new version of a HostnameGrant, or its removal. Pass [`HostnameGrant::unreadable`] for one that cannot
+    /// be read.
     pub fn put_grant(&mut self, name: &ObjectName, grant: Option<Arc<HostnameGrant>>) -> Affected {
         let guarded: BTreeSet<ObjectName> = self.guarded_in(&name.namespace);
         let old = self.grants.put(name, grant.clone());
@@ -83,7 +83,7 @@ impl Merge {
         self.grants.in_namespace(namespace)
     }
 
-    /// Whether a Gateway has grants, so that what nobody was granted is nobody's.
+    /// Whether a Gateway has grants. Then a namespace may use only what a grant gives it.
     #[must_use]
     pub fn is_guarded(&self, gateway: &ObjectName) -> bool {
         self.grants.guards(gateway)
@@ -117,8 +117,8 @@ impl Merge {
             .owns(port, protocol, names)
     }
 
-    /// Why a ListenerSet's listener is not its namespace's to have: the name is not owned, or it is over
-    /// the limit on listeners. Such a listener makes no claim.
+    /// Why the namespace of a ListenerSet may not have one of its listeners: no grant gives the hostname, or the
+    /// listener is over the limit. Such a listener makes no claim.
     #[must_use]
     pub fn not_owned(&self, listener: &ListenerKey) -> Option<&Finding> {
         match &listener.parent {
@@ -127,8 +127,8 @@ impl Merge {
         }
     }
 
-    /// Why a ListenerSet's listener gets no certificate from the issuer that it names or inherits: it may
-    /// not use it, or the namespace is over its limit on certificates.
+    /// Why a ListenerSet's listener gets no certificate from the issuer that the set names or inherits: the namespace
+    /// may not use the issuer, or it is over its limit on certificates.
     #[must_use]
     pub fn not_issued(&self, listener: &ListenerKey) -> Option<&Finding> {
         match &listener.parent {
@@ -138,21 +138,24 @@ impl Merge {
     }
 
     /// Why the names that a ListenerSet's annotations add may not be in its certificates: no grant gives them to its
-    /// namespace. cert-manager is then asked for nothing, and the built-in engine for the listeners' hostnames alone.
+    /// namespace. Then nothing is requested from cert-manager, and the built-in engine is asked only for the hostnames
+    /// of the listeners.
     #[must_use]
     pub fn withheld(&self, set: &ObjectName) -> Option<&Finding> {
         self.grant_checks.withheld(set)
     }
 
-    /// The same of a ListenerSet that is not there in this version: what admission tells.
+    /// The same for a version of a ListenerSet that is not applied yet. Admission asks this.
     #[must_use]
     pub fn would_withhold(&self, set: &ListenerSet) -> Option<Finding> {
         self.check_grants(set)?.1.withheld
     }
 
-    /// Leaves of a route's attachments to one parent what its namespace owns, as the first value; an
-    /// attachment without any hostname left is none. The findings are about what was taken out: one
-    /// refusal if nothing is left, otherwise a warning for each hostname.
+    /// Removes from a route's attachments to one parent the hostnames that its namespace does not own. An attachment
+    /// that loses all of its hostnames is removed.
+    ///
+    /// The first value is what is left. The findings are about what was removed: one refusal if nothing is left, and
+    /// otherwise a warning for each hostname.
     #[must_use]
     pub fn owned_by_route(
         &self,
@@ -171,8 +174,8 @@ impl Merge {
         (left, findings)
     }
 
-    /// The same, with a refusal for each hostname that was taken out of something, in the order of the
-    /// route's hostnames on each listener.
+    /// The same, but with a refusal for each hostname that was removed, in the order of the route's hostnames on each
+    /// listener.
     #[must_use]
     pub fn left_to_route(
         &self,
@@ -190,7 +193,8 @@ impl Merge {
         if !tenant_grants.is_limited() {
             return (attached, Vec::new());
         }
-        // A route has a thousand hostnames on a thousand listeners, if somebody wants it to.
+        // A tenant can give a route a thousand hostnames on a thousand listeners. With this index, each look-up is
+        // cheap. The order is reversed so that the first of equal hostnames counts.
         let indexes: BTreeMap<&HostPattern, usize> = route
             .hostnames()
             .iter()
@@ -238,10 +242,11 @@ impl Merge {
         (left, findings)
     }
 
-    /// What a change of a ListenerSet from `old` would bring that its namespace may not have, as findings:
-    /// listeners that are not owned or over the limit, and issuers. What `old` has already is not judged
-    /// again, so that a set whose grant is gone can be edited elsewhere. Empty where its Gateway does not let
-    /// it in or does not exist (yet).
+    /// Findings about what a ListenerSet would get by a change from `old`, and its namespace may not have: listeners
+    /// without a grant or over the limit, and issuers.
+    ///
+    /// Whatever `old` already has is not judged again, so that a set whose grant is gone can still be edited in other
+    /// places. There are no findings if its Gateway does not allow it or does not exist (yet).
     #[must_use]
     pub fn ownership_of_change(
         &self,
@@ -253,7 +258,7 @@ impl Merge {
         };
         let old = old.filter(|old| old.gateway == set.gateway);
         let before = old.and_then(|old| Some((old, self.check_grants(old)?.1)));
-        // By its index, that a former listener with the same claim had the same trouble.
+        // Whether a former listener with the same claim had the same finding; `has` looks at its index.
         let had = |listener: &Listener, has: fn(&GrantCheck, usize) -> bool| {
             before.as_ref().is_some_and(|(old, check)| {
                 old.listeners.iter().enumerate().any(|(index, former)| {
@@ -311,7 +316,8 @@ impl Merge {
         findings
     }
 
-    /// Checks a set against the grants, whether it is applied or not; `None` if it takes no part.
+    /// Checks a set against the grants, whether it is applied or not. `None` means that the set takes no part: it is
+    /// being deleted, or its Gateway does not allow it.
     pub(crate) fn check_grants(&self, set: &ListenerSet) -> Option<(GatewayTenant, GrantCheck)> {
         if set.meta.deleting || self.verdict(set) != SetVerdict::Allowed {
             return None;
@@ -324,7 +330,7 @@ impl Merge {
         };
         let added = &set.certificates.options.alternative_names;
         let limited = self.is_guarded(&gateway.name);
-        // Without grants a namespace may have all but names that no listener has.
+        // Without grants a namespace may have everything, except names in certificates that no listener has.
         if gateway.name.namespace == *namespace || (!limited && added.is_empty()) {
             return Some((at, GrantCheck::default()));
         }
@@ -364,7 +370,7 @@ impl Merge {
             match tenant_grants.allows(port, &listener.protocol, &listener.hostname, issuer) {
                 Ok(()) => {
                     check.asking.push((index, hostname.clone()));
-                    // Every certificate of the set has what its annotations add, and each name counts once.
+                    // Every certificate of the set gets the names that its annotations add. Each name is counted once.
                     if check.withheld.is_none() {
                         let added = added.hostnames.iter().cloned();
                         check.asking.extend(added.map(|name| (index, name)));
@@ -395,7 +401,7 @@ impl Merge {
     }
 }
 
-/// The hostname that a listener asks an issuer for.
+/// The hostname for which a listener requests a certificate from the issuer.
 fn asks<'a>(set: &ListenerSet, listener: &'a Listener, issuer: &IssuerRef) -> Option<&'a Hostname> {
     let tls = listener
         .tls
@@ -412,7 +418,7 @@ fn asks<'a>(set: &ListenerSet, listener: &'a Listener, issuer: &IssuerRef) -> Op
     (!issuer.engine.ignores(options, &listener.name)).then_some(hostname)
 }
 
-/// Where a set's issuer is named: its own annotation, or that of its Gateway.
+/// The field that names the issuer of a set: its own annotation or, if the Gateway's counts, `spec.parentRef`.
 fn issuer_field(set: &ListenerSet) -> String {
     match set.issuers.named() {
         Some(annotation) => format!("metadata.annotations[{annotation}]"),

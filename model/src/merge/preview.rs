@@ -12,17 +12,17 @@ use crate::port::PortClaims;
 use crate::protocol::Group;
 
 impl Merge {
-    /// The conflicts a ListenerSet would have as a newcomer, as findings: its hostnames against those that others
-    /// hold, its listeners against those of every other object, and against its own earlier ones. Where its Gateway does not let it in (its
-    /// status says so) or does not exist (yet), only the latter.
+    /// The conflicts that a new ListenerSet would have, as findings: of its hostnames with those that others hold, and
+    /// of its listeners with those of all other objects and with earlier ones of its own. If its Gateway does not allow
+    /// it (then its status says so) or does not exist (yet), only conflicts among its own listeners count.
     #[must_use]
     pub fn conflicts_of_newcomer(&self, set: &ListenerSet) -> Vec<Finding> {
         self.conflicts_of_change(None, set)
     }
 
-    /// The conflicts that a change of a ListenerSet from `old` would bring, as findings: those of a
-    /// newcomer, but a listener that claims what it claimed before is not judged again. So a set that
-    /// already has a conflict can be edited elsewhere.
+    /// The conflicts that a change of a ListenerSet from `old` would cause, as findings. They are those of a new set,
+    /// except that a listener with the same claim as before is not judged again. So a set that already has a conflict
+    /// can still be edited in other places.
     #[must_use]
     pub fn conflicts_of_change(
         &self,
@@ -39,7 +39,7 @@ impl Merge {
             .into_iter()
             .filter_map(|new| {
                 let kept = before.iter().find(|old| old.same_claim(&new));
-                // A set that lost a name can be edited elsewhere.
+                // A set that has lost a name can still be edited in other places.
                 let of_name =
                     new.name
                         .listener_finding(&new.listener.field, &new.claim.hostname, gateway);
@@ -56,16 +56,17 @@ impl Merge {
             .collect()
     }
 
-    /// What a set's listeners would meet, against other objects (if it is let in) and among themselves.
+    /// The conflicts of each listener of a set: with other objects (if the Gateway allows the set), and with one
+    /// another.
     fn previews<'a>(
         &'a self,
         set: &'a ListenerSet,
         gateway: &'a ObjectName,
     ) -> Vec<ListenerPreview<'a>> {
         let allowed = self.verdict(set) == SetVerdict::Allowed;
-        // Its own listeners are few: they are held aside, the port's claims stay untouched.
+        // The set's own listeners are compared in ports of their own. So the claims in `self` do not change.
         let mut own: BTreeMap<PortKey, PortClaims> = BTreeMap::new();
-        // What is not the namespace's to have makes no claim.
+        // A listener that grants do not allow makes no claim, so it conflicts with nothing.
         let owned = |key: &PortKey, claim: &Claim| {
             let namespace = &set.name.namespace;
             !allowed
@@ -111,7 +112,8 @@ impl Merge {
                 }
             })
             .collect();
-        // Which of two comes first does not depend on their places in the object alone, so all of them have to be there.
+        // Which of two listeners comes first depends on more than their order in the object. So all of them have to be
+        // in `own` before any of them is judged.
         for preview in &mut previews {
             let port = own.get(&preview.key);
             preview.inside = port.and_then(|port| port.conflict(&preview.claim));
@@ -120,12 +122,12 @@ impl Merge {
     }
 }
 
-/// What one listener of a set would conflict with.
+/// One listener of a set that is not applied yet, with its conflicts.
 struct ListenerPreview<'a> {
     listener: &'a Listener,
     key: PortKey,
     claim: Claim,
-    /// What is decided about its hostname on the whole Gateway.
+    /// The decision about its hostname on the whole Gateway.
     name: NameDecision,
     elsewhere: Option<Conflict>,
     inside: Option<Conflict>,

@@ -1,4 +1,4 @@
-//! The rule itself: what follows from the facts. Nothing here changes anything.
+//! The rule by which names are decided. Nothing in this file changes the facts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -9,17 +9,17 @@ use super::{
 };
 use crate::hostname::{HostPattern, Hostname};
 
-/// A pattern, and the namespace that owns the names of which it is the most specific pattern.
+/// A pattern, and the namespace that owns the names for which it is the most specific pattern.
 type Owned<'a> = (&'a HostPattern, &'a Arc<str>);
 
 impl GatewayNames {
-    /// Whether `namespace` may have `names`, which it asks for in this way.
+    /// Decides whether `namespace` may have `names`, if it asks for them in this way.
     ///
-    /// The order of the questions is part of the rule. Permission comes first, so that a namespace learns nothing
-    /// about names that it may never have. A holder comes before everything that could close a name, so whoever
-    /// holds a name keeps it when somebody else gets a wildcard around it.
+    /// The order of the steps is part of the rule. The permission is checked first, so that a namespace learns nothing
+    /// about names that it may never have. The holder is checked before wildcards around the name, so that a holder
+    /// keeps its name when somebody else gets such a wildcard.
     ///
-    /// It costs as much as the pattern has labels, and at most two questions about grants.
+    /// The cost is one look-up for each label of the pattern, and at most two questions about grants.
     #[must_use]
     pub fn decide(
         &self,
@@ -45,27 +45,29 @@ impl GatewayNames {
         }
     }
 
-    /// Whether an admin takes this very pattern from the namespace that holds it.
+    /// Whether an admin takes exactly this pattern from the namespace that holds it.
     pub(super) fn is_taken(&self, names: &HostPattern) -> bool {
         self.loser(names).is_some()
     }
 
-    /// The namespace that holds this very pattern, and from which an admin takes it.
+    /// The namespace that holds exactly this pattern, if an admin takes it from there.
     pub(crate) fn loser(&self, names: &HostPattern) -> Option<&str> {
         let holder = self.holder(names)?;
         (Some(holder) == self.taken_from.get(names)).then_some(&**holder)
     }
 
-    /// Whether a namespace has as many names as it may. The Gateway's own may have any number.
+    /// Whether a namespace holds as many names as it may. The Gateway's own namespace may hold any number.
     pub(super) fn is_full(&self, permissions: &dyn Permissions, namespace: &str) -> bool {
         *namespace != *self.gateway.namespace
             && self.held.get(namespace).copied().unwrap_or_default()
                 >= permissions.most_names(namespace)
     }
 
-    /// Which namespace should get `names`: nobody holds them, or they are taken from their holder; and of those that ask
-    /// and may have them it is first by rank. From whom they are taken is last. Costs no decision: who may have them
-    /// is kept up to date.
+    /// The namespace that should get `names`, if nobody holds them or an admin takes them from their holder. Of those
+    /// that ask and may have them, it is the first by rank; a namespace from which an admin takes the names is the
+    /// last.
+    ///
+    /// This needs no new decision, because the requests that may be fulfilled are kept in order.
     #[must_use]
     pub fn next(&self, names: &HostPattern) -> Option<&Arc<str>> {
         let free = &self.asks.get(names)?.free;
@@ -75,14 +77,15 @@ impl GatewayNames {
         first.or_else(|| Some(free.first()?.1.namespace()))
     }
 
-    /// Which namespace a hostname belongs to, where connections and requests are selected: the holder, or the
-    /// Gateway's own, of the most specific pattern that matches. Where a tenant holds the same pattern that is the
-    /// Gateway's own, the tenant has it: the Gateway's listener is what it is served by.
+    /// The namespace to which a hostname belongs when connections and requests are selected. It is the owner of the
+    /// most specific pattern that matches: the tenant that holds the pattern, or the Gateway's namespace if the pattern
+    /// is the Gateway's own. If a tenant holds a pattern that is also the Gateway's own, the tenant is the owner, and
+    /// the Gateway's listener serves it.
     ///
-    /// It depends on what is held, not on what asks, so a name belongs to its holder on ports where the holder has
-    /// nothing, for paths that its routes do not match, and while it has let go for a moment.
+    /// The answer depends on what is held, and not on who asks. So a name belongs to its holder also on ports where the
+    /// holder has no listener, for paths that its routes do not match, and during the grace period.
     ///
-    /// It costs as much as the hostname has labels.
+    /// The cost is one look-up for each label of the hostname.
     #[must_use]
     pub fn owner(&self, hostname: &Hostname) -> Option<Arc<str>> {
         let names = HostPattern::Exact(hostname.clone());
@@ -91,13 +94,13 @@ impl GatewayNames {
     }
 
     /// Whether a listener or route may serve a hostname that `names`, one of its patterns, matches. A wildcard or
-    /// catch-all serves no name that another namespace owns. Two things are above that: the Gateway's own listeners
-    /// and routes of its namespace; and HTTPRoutes that a grant lets share just this name.
+    /// catch-all does not serve a name that another namespace owns. There are two exceptions: the Gateway's own
+    /// listeners and routes of its namespace, and HTTPRoutes to which a grant gives a share in exactly this name.
     ///
-    /// This judges by `source` alone: who may use a listener of the Gateway is judged by the route on it.
+    /// This looks at `source` alone. Whether a tenant may use a listener of the Gateway depends on the tenant's route.
     #[must_use]
     pub fn serves(&self, source: &NameSource, names: &HostPattern, hostname: &Hostname) -> bool {
-        // Who has the name itself and does not own it shares it.
+        // A source that has exactly this name without owning it is one that shares it.
         let has = || {
             matches!(names, HostPattern::Exact(name) if name == hostname)
                 && self.decision(source, names) == Some(NameDecision::Has)
@@ -107,20 +110,20 @@ impl GatewayNames {
             || has()
     }
 
-    /// The namespace that holds this very pattern. A claim whose holder may not have it any more does not count.
+    /// The namespace that holds exactly this pattern. A claim whose holder may no longer have it does not count.
     #[must_use]
     pub fn holder(&self, names: &HostPattern) -> Option<&Arc<str>> {
         let held = self.claims.get(names)?;
         held.counts.then_some(&held.holder)
     }
 
-    /// The namespace that is recorded as the holder of this very pattern, whether or not it may still have it.
+    /// The namespace that is recorded as the holder of exactly this pattern, even if it may no longer have it.
     #[must_use]
     pub fn recorded(&self, names: &HostPattern) -> Option<&Arc<str>> {
         self.claims.get(names).map(|held| &held.holder)
     }
 
-    /// Every pattern of which a holder is recorded, or that something asks for.
+    /// Every pattern with a recorded holder, and every pattern that something asks for.
     pub fn known(&self) -> impl Iterator<Item = &HostPattern> {
         let asked = self.asks.covered(&HostPattern::Any);
         let held = self.claims.covered(&HostPattern::Any);
@@ -129,8 +132,8 @@ impl GatewayNames {
             .chain(held.map(|(names, _)| names))
     }
 
-    /// Every pattern around `names`, and `names`, of which a holder is recorded, that is the Gateway's own, or that
-    /// something asks for: the most specific one first.
+    /// Every known pattern that covers `names`, itself included, the most specific one first. A pattern is known if a
+    /// holder is recorded for it, if it is the Gateway's own, or if something asks for it.
     #[must_use]
     pub fn covering<'a>(&'a self, names: &'a HostPattern) -> Vec<&'a HostPattern> {
         let claims = self.claims.covering(names).map(|(pattern, _)| pattern);
@@ -148,7 +151,7 @@ impl GatewayNames {
         asks.flat_map(|asks| asks.by_namespace.values().flat_map(BTreeMap::keys))
     }
 
-    /// What has become of a recorded claim; `None` if there is none.
+    /// The state of a recorded claim; `None` if there is none.
     #[must_use]
     pub fn claim_state(&self, names: &HostPattern) -> Option<NameClaimState> {
         let held = self.claims.get(names)?;
@@ -163,7 +166,7 @@ impl GatewayNames {
         })
     }
 
-    /// What was decided about something that asks.
+    /// The decision about a listener or route that asks for `names`.
     #[must_use]
     pub fn decision(&self, source: &NameSource, names: &HostPattern) -> Option<NameDecision> {
         let asks = self.asks.get(names)?;
@@ -171,20 +174,20 @@ impl GatewayNames {
         Some(ask.decision)
     }
 
-    /// Whether a namespace may hold `names`, if nobody else does. It decides whether a recorded claim counts, so it
-    /// must not depend on other claims: the holder of a name inside somebody's wildcard keeps it.
+    /// Whether a namespace may hold `names`, if nobody else does. This decides whether a recorded claim counts, so it
+    /// must not depend on other claims. Otherwise the holder of a name would lose it to a wildcard around it.
     pub(super) fn may_hold(
         &self,
         permissions: &dyn Permissions,
         namespace: &str,
         names: &HostPattern,
     ) -> bool {
-        // What is open to its routes, if to nothing else, it may hold.
+        // A name that is open only to routes of the namespace may be held as well, hence `is_route`.
         *namespace == *self.gateway.namespace
             || self.refusal(permissions, namespace, names, true).is_none()
     }
 
-    /// Why a tenant may not have `names`, whoever holds what.
+    /// Why a tenant may not have `names`, even if nobody else holds them.
     fn refusal(
         &self,
         permissions: &dyn Permissions,
@@ -207,9 +210,11 @@ impl GatewayNames {
         (matches!(names, HostPattern::Exact(_)) && !open).then_some(NameDecision::Reserved)
     }
 
-    /// Whether `names` lie inside a wildcard that another tenant holds, and no grant at or below it gives them.
+    /// Whether `names` lie inside a wildcard that another tenant holds, and no grant at or below that wildcard gives
+    /// them.
     ///
-    /// Only the nearest pattern around them counts: what is further out does not include what lies inside it.
+    /// Only the nearest pattern around them counts, because the names inside that pattern do not belong to any wider
+    /// one.
     fn is_inside(
         &self,
         permissions: &dyn Permissions,
@@ -220,7 +225,7 @@ impl GatewayNames {
             return false;
         };
         let own = &*self.gateway.namespace;
-        // Not `Any`: it is every name that nobody else holds, so it closes nothing.
+        // `Any` does not count: it stands for every name that nobody else holds, so it keeps nobody from a name.
         let closes = around.is_wildcard() && **holder != *own && **holder != *namespace;
         closes
             && *namespace != *own
@@ -235,15 +240,16 @@ impl GatewayNames {
         self.nearest(self.claims.above(names), self.own.above(names))
     }
 
-    /// Whom the names of a pattern belong to that no narrower pattern takes: its holder, or the Gateway's namespace if
-    /// the pattern is the Gateway's own. This is what the proxies are told.
+    /// The owner of those names of a pattern that do not match a narrower pattern with an owner. It is the holder of
+    /// the pattern, or the Gateway's namespace if the pattern is the Gateway's own. The proxies are told this owner.
     #[must_use]
     pub fn owner_at(&self, names: &HostPattern) -> Option<&Arc<str>> {
         let own = || self.own.get(names).map(|_| &self.gateway.namespace);
         self.holder(names).or_else(own)
     }
 
-    /// The most specific one of claims and names of the Gateway's own, both in order; of one pattern, the claim.
+    /// The more specific of the first claim that counts and the first name of the Gateway's own. Both iterators are in
+    /// order, the most specific pattern first. If both have the same pattern, the claim is returned.
     fn nearest<'a>(
         &'a self,
         mut claims: impl Iterator<Item = (&'a HostPattern, &'a RecordedHolder)>,
@@ -267,8 +273,8 @@ fn is_shared(permissions: &dyn Permissions, namespace: &str, names: &HostPattern
     }
 }
 
-/// Whether an exact name of the Gateway's own is open to a namespace's routes: a listener that has it admits them,
-/// and the Gateway's namespace has no route for it.
+/// Whether an exact name of the Gateway's own is open to routes of a namespace: a listener with this name admits them,
+/// and no route of the Gateway's namespace has the name.
 fn is_open(permissions: &dyn Permissions, namespace: &str, own: &BTreeSet<NameSource>) -> bool {
     let mut admitted = false;
     for source in own {

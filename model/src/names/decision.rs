@@ -1,26 +1,27 @@
-//! What is decided about a name, and what its loser is told.
+//! Decisions about names, and the finding that a refused namespace gets.
 
 use crate::condition::Reason;
 use crate::finding::Finding;
 use crate::hostname::HostPattern;
 use crate::key::ObjectName;
 
-/// Whether a namespace may have a name on a Gateway. It says nothing about who else has it, so that no message
-/// made of it can.
+/// Whether a namespace may have a name on a Gateway. It does not say who else has the name, so no message that is made
+/// from it can reveal that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum NameDecision {
     /// The namespace holds the name, or a grant lets it share the name or a part of it.
     Has,
-    /// Nobody holds the name, and the namespace may. It is served once the claim is recorded, and only if nobody
-    /// with a better rank asks.
+    /// Nobody holds the name, and the namespace may hold it. It gets the name if nobody with a better rank asks, and
+    /// the name is served as soon as the claim is recorded.
     Free,
-    /// Another namespace holds this very pattern.
+    /// Another namespace holds exactly this pattern.
     Taken,
     /// The name lies inside a wildcard that another tenant holds, and no grant at or below that wildcard gives it.
     Inside,
     /// It is an exact name of the Gateway's own.
     Reserved,
-    /// The Gateway has grants, and none gives the name to the namespace; or it lets nothing of the namespace in.
+    /// The Gateway has grants, and none of them gives the name to the namespace. Or the Gateway allows nothing from the
+    /// namespace.
     NotGranted,
     /// It is a wildcard directly below a public suffix, on a Gateway without grants.
     TooWide,
@@ -35,7 +36,8 @@ impl NameDecision {
         !matches!(self, Self::Has | Self::Free)
     }
 
-    /// What to tell the author of what asks for `names` at `field`; nothing if it is no refusal.
+    /// The finding for the author of a listener or route that asks for `names` at `field`; `None` if the decision does
+    /// not refuse.
     #[must_use]
     pub fn finding(
         self,

@@ -1,29 +1,28 @@
-//! What names hostnames on a Gateway: listeners and routes, and their order.
+//! Sources of hostnames on a Gateway: listeners and routes, and the order among them.
 
 use std::sync::Arc;
 
 use crate::key::{ListenerKey, ObjectKey, ObjectName, ParentKey};
 
-/// A listener or a route that names hostnames on a Gateway.
+/// A listener or route with hostnames on a Gateway.
 ///
-/// A source says by itself whether it is the Gateway's own or asks for a namespace, so a listener of the Gateway
-/// cannot be put as if a tenant asked.
+/// Whether it is the Gateway's own, or asks for a namespace, follows from the source itself. So a listener of the
+/// Gateway cannot be put by mistake as if a tenant asked.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum NameSource {
-    /// A listener of the Gateway itself (its hostname stands above claims) or of a ListenerSet (it asks for the
-    /// set's namespace).
+    /// A listener. One of the Gateway itself needs no claim. One of a ListenerSet asks for the namespace of the set.
     Listener(ListenerKey),
-    /// A route on listeners of the Gateway itself, with the hostnames that are left after intersection. One of the
-    /// Gateway's namespace stands above claims; every other one asks for its own namespace.
+    /// A route on listeners of the Gateway itself, with the hostnames that are left after intersection. A route in the
+    /// Gateway's namespace needs no claim. Every other route asks for its own namespace.
     Route(ObjectKey),
-    /// A route on a ListenerSet's listener that has no hostname. The set invited it, so it asks for the set's
-    /// namespace, wherever the route itself is. On a set's listener *with* a hostname a route asks for nothing: it
-    /// uses the names of the set.
+    /// A route on a listener without a hostname that belongs to a ListenerSet. The set allows the route, so the route
+    /// asks for the namespace of the set, even if it is in another namespace itself. On a set's listener *with* a
+    /// hostname, a route asks for nothing, because it uses the names of the set.
     Guest(ListenerKey, ObjectKey),
 }
 
 impl NameSource {
-    /// The namespace that has, or asks for, the names.
+    /// The namespace that has the names or asks for them.
     #[must_use]
     pub fn namespace(&self) -> &Arc<str> {
         match self {
@@ -34,7 +33,7 @@ impl NameSource {
         }
     }
 
-    /// In which way it asks.
+    /// The way in which the source asks.
     #[must_use]
     pub fn asked_by(&self) -> AskedBy {
         match self {
@@ -44,7 +43,7 @@ impl NameSource {
         }
     }
 
-    /// Whether it is the own listener of `gateway`, or a route of its namespace on such a listener.
+    /// Whether it is a listener of `gateway` itself, or a route in the Gateway's namespace on such a listener.
     #[must_use]
     pub fn is_own_of(&self, gateway: &ObjectName) -> bool {
         match self {
@@ -55,11 +54,11 @@ impl NameSource {
     }
 }
 
-/// In which way a name is asked for. It matters in two cases only: what the Gateway reserves is open to routes
-/// that it admits, and what a grant shares is shared among HTTPRoutes and GRPCRoutes.
+/// The way in which a name is asked for. It matters in two cases only: a name that the Gateway reserves is open to
+/// routes that the Gateway admits, and a name that a grant shares can be used only by HTTPRoutes and GRPCRoutes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum AskedBy {
-    /// By a ListenerSet's listener, or by a route that such a listener invited.
+    /// By a ListenerSet's listener, or by a route on such a listener without a hostname.
     Listener,
     /// By a TLSRoute on a listener of the Gateway itself.
     TlsRoute,
@@ -75,18 +74,18 @@ impl AskedBy {
     }
 }
 
-/// Upstream's precedence: the older object comes first, then the first one by `namespace/name`. It decides only
-/// between askers of one pattern that nobody holds. Less comes first.
+/// The precedence of Gateway API: the older object comes first, and of the same age, the lesser `namespace/name`. It
+/// decides only between sources that ask for one pattern that nobody holds. The lesser rank comes first.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Rank {
-    /// Creation of the object, seconds since the epoch.
+    /// Creation of the object, in seconds since the Unix epoch.
     created: i64,
     /// `namespace/name`, compared as one text, as upstream does.
     object: Arc<str>,
 }
 
 impl Rank {
-    /// The rank of an object: of the ListenerSet for its listeners, of the route for a route.
+    /// The rank of an object. A listener has the rank of its ListenerSet.
     #[must_use]
     pub fn of(created: i64, object: &ObjectName) -> Self {
         Self {

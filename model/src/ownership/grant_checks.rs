@@ -1,8 +1,9 @@
-//! ListenerSets checked against the grants: which of their listeners are refused, which may have no certificate,
-//! and the counts that limits are about.
+//! Checks of ListenerSets against grants: which listeners are refused, which may have no certificate, and how many
+//! there are, compared with the limits.
 //!
-//! Counted is, per namespace and Gateway, what is granted, whether or not it conflicts: so that the end of
-//! a conflict takes nothing from another listener. The first ones in the order of the merge are in.
+//! Limits apply to each namespace on each Gateway. Every listener that a grant gives is counted, even if it conflicts.
+//! Otherwise the end of a conflict would raise the count, and another listener would lose its place. If there are too
+//! many, the first ones in the order of the merge are kept.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,23 +15,23 @@ use crate::hostname::Hostname;
 use crate::hostname_grant::GrantLimits;
 use crate::key::{ListenerKey, ObjectName};
 
-/// A namespace on a Gateway. Limits of grants apply to each.
+/// A namespace on a Gateway. The limits of grants apply to each such pair.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct GatewayTenant {
     pub(crate) gateway: ObjectName,
     pub(crate) namespace: Arc<str>,
 }
 
-/// What the grants say about the listeners of one set, given by their indexes, before limits are counted.
+/// What grants say about the listeners of one set, before limits apply. Listeners are given by their indexes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct GrantCheck {
-    /// Not owned.
+    /// Listeners that no grant gives.
     pub(crate) refused: BTreeMap<usize, Finding>,
-    /// Those that count.
+    /// Listeners that a grant gives. They count towards the limit.
     pub(crate) counted: Vec<usize>,
-    /// Those that ask an issuer for a certificate, which they may.
+    /// Listeners that request a certificate from an issuer that a grant allows, with the hostname that counts.
     pub(crate) asking: Vec<(usize, Hostname)>,
-    /// Those that ask one that they may not.
+    /// Listeners that request a certificate from an issuer that no grant allows.
     pub(crate) unissued: BTreeMap<usize, Finding>,
     /// Why the names that the set's annotations add may not be in its certificates.
     pub(crate) withheld: Option<Finding>,
@@ -62,7 +63,7 @@ struct TenantSets {
     sets: BTreeMap<MergeRank, Entry>,
     listeners: usize,
     certificates: usize,
-    /// Some are over a limit.
+    /// Whether some of the listeners are over a limit.
     exceeding: bool,
 }
 
@@ -81,19 +82,19 @@ impl TenantSets {
     }
 }
 
-/// What became of a set's listeners; those without trouble are not in it.
+/// The verdicts about the listeners of a set. Listeners without a finding are left out.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Verdicts {
-    /// Not owned, or over the limit on listeners.
+    /// Listeners that no grant gives, or that are over the limit on listeners.
     refused: BTreeMap<ListenerKey, Finding>,
-    /// May have no certificate from an issuer.
+    /// Listeners that may have no certificate from an issuer.
     unissued: BTreeMap<ListenerKey, Finding>,
-    /// May not have the names that annotations add in its certificates, whichever listener they are for.
+    /// Why the names that the set's annotations add may not be in its certificates, for whichever listener.
     withheld: Option<Finding>,
 }
 
 impl Verdicts {
-    /// Listeners of which the two say different things.
+    /// Adds the listeners whose verdicts are not the same in both.
     fn differ(&self, other: &Self, into: &mut BTreeSet<ListenerKey>) {
         for (a, b) in [
             (&self.refused, &other.refused),
@@ -116,8 +117,7 @@ pub(crate) struct GrantChecks {
 }
 
 impl GrantChecks {
-    /// Takes the check of a set (`None`: it takes no part), and returns the tenants whose counts
-    /// may have changed.
+    /// Takes the check of a set, or `None` if the set takes no part. Returns the tenants whose counts may have changed.
     pub(crate) fn put(
         &mut self,
         name: &ObjectName,
@@ -148,7 +148,11 @@ impl GrantChecks {
         touched
     }
 
-    /// Counts a tenant against its limits, and returns the sets of which other listeners are over them now.
+    /// Compares the counts of a tenant with its limits, and returns the sets with other listeners over a limit than
+    /// before.
+    ///
+    /// The sets are visited in the order of the merge, and each takes what is left. A hostname counts only once, even
+    /// if several listeners request a certificate for it.
     pub(crate) fn recount(
         &mut self,
         tenant: &GatewayTenant,
@@ -163,6 +167,8 @@ impl GrantChecks {
         };
         let listeners = exceeded(limits.listeners, tenant_sets.listeners);
         let certificates = exceeded(limits.certificates, tenant_sets.certificates);
+        // Most tenants are within their limits. Then the totals alone answer the question, at the same cost for any
+        // number of sets.
         if listeners.is_none() && certificates.is_none() && !tenant_sets.exceeding {
             return changed;
         }
@@ -204,7 +210,7 @@ impl GrantChecks {
         changed
     }
 
-    /// Brings the verdicts of a set's listeners up to date, and returns those of which it is another.
+    /// Computes the verdicts about the listeners of a set again, and returns the listeners whose verdict changed.
     pub(crate) fn judge(
         &mut self,
         name: &ObjectName,
@@ -263,7 +269,7 @@ impl GrantChecks {
         Some(verdicts)
     }
 
-    /// Why a listener is not owned or over the limit.
+    /// Why a listener is refused: no grant gives it, or it is over the limit.
     pub(crate) fn refusal(&self, set: &ObjectName, listener: &ListenerKey) -> Option<&Finding> {
         self.verdicts.get(set)?.refused.get(listener)
     }
@@ -278,7 +284,7 @@ impl GrantChecks {
         self.verdicts.get(set)?.withheld.as_ref()
     }
 
-    /// How many listeners, and which names with a certificate, a tenant has without a set.
+    /// How many listeners a tenant has, and for which names it requests certificates, one set left out.
     pub(crate) fn others(
         &self,
         tenant: &GatewayTenant,

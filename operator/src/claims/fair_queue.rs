@@ -1,5 +1,5 @@
-//! Whose turn it is: objects that are due, those of each tenant by time, and the tenants in turn, so that
-//! nobody waits for the thousands of somebody else.
+//! Queues the objects that have to be written. Tenants take turns, and the objects of one tenant come in the order of
+//! their times, so a tenant with thousands of objects does not hold up the others.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -10,15 +10,15 @@ use vestibule_model::key::ObjectName;
 
 use super::AT_ONCE;
 
-/// See the module above.
+/// The queue of objects, by tenant. [`Self::next`] goes round the tenants that have an object due and room for it.
 #[derive(Debug, Default)]
 pub(super) struct FairQueue {
     waiting: BTreeSet<(Instant, Arc<str>, ObjectName)>,
-    /// Whose time has come, by tenant.
+    /// The objects that are due, by tenant.
     ripe: BTreeMap<Arc<str>, BTreeSet<(Instant, ObjectName)>>,
-    /// How many objects of each are being written.
+    /// How many objects of each tenant are being written.
     under_way: BTreeMap<Arc<str>, usize>,
-    /// Who had a turn last.
+    /// The tenant that had the last turn.
     last: Option<Arc<str>>,
 }
 
@@ -37,7 +37,7 @@ impl FairQueue {
         }
     }
 
-    /// The next object that is due, of the tenant whose turn it is.
+    /// Removes and returns the next object that is due, of the tenant whose turn it is.
     pub(super) fn next(&mut self, now: Instant) -> Option<ObjectName> {
         while self.waiting.first().is_some_and(|(at, ..)| *at <= now)
             && let Some((at, tenant, name)) = self.waiting.pop_first()
@@ -63,7 +63,7 @@ impl FairQueue {
         Some(name)
     }
 
-    /// When there is something to do.
+    /// Returns the time at which [`Self::next`] has something to return.
     pub(super) fn deadline(&self) -> Option<Instant> {
         let ripe = self
             .ripe

@@ -1,4 +1,5 @@
-//! The grace: which names their holders let go of, when each is free, and how many of one tenant may wait.
+//! Keeps the grace of names: a name that its holder has let go of stays with the holder for a while. This module
+//! knows when each of them becomes free, and limits how many names of one tenant may wait.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,21 +13,21 @@ use super::GRACED;
 /// A Gateway and the namespace of a tenant.
 type Tenant = (ObjectName, Arc<str>);
 
-/// See the module above.
+/// The names in grace, and how many names each tenant has.
 #[derive(Debug)]
 pub(super) struct Graces {
     length: Duration,
-    /// When it ends, and for whom.
+    /// The end of the grace of each name, and the namespace that it is kept for.
     ends: BTreeMap<ClaimKey, (Instant, Arc<str>)>,
     queue: BTreeSet<(Instant, ClaimKey)>,
     shares: BTreeMap<Tenant, Share>,
 }
 
-/// What a tenant has.
+/// The names of one tenant.
 #[derive(Debug, Default)]
 struct Share {
     held: usize,
-    /// Those of them that it let go of, the one that goes first in front.
+    /// The names among those held that the tenant has let go of, ordered by the end of their grace.
     left: BTreeSet<(Instant, ClaimKey)>,
     most: Most,
 }
@@ -37,7 +38,8 @@ impl Share {
     }
 }
 
-/// The most that was kept at one time, within the last grace at least and the last two at most.
+/// The largest number of names in use at one time. It looks back over at least the last grace and at most the last
+/// two. Two numbers suffice for that: one for the current period, and one for the period before.
 #[derive(Debug, Default)]
 struct Most {
     since: Option<Instant>,
@@ -46,7 +48,7 @@ struct Most {
 }
 
 impl Most {
-    /// Takes how much is kept, and how much was until now.
+    /// Takes the number of names in use now (`is`), and the number until now (`was`).
     fn note(&mut self, (was, is): (usize, usize), at: Instant, length: Duration) {
         let age = self.since.map(|since| at.saturating_duration_since(since));
         match age {
@@ -80,12 +82,12 @@ impl Graces {
         }
     }
 
-    /// A name is held from now on.
+    /// Notes that a name is held from now on.
     pub(super) fn hold(&mut self, key: &ClaimKey, namespace: &Arc<str>, now: Instant) {
         self.change(key, namespace, now, |share| share.held += 1);
     }
 
-    /// A name is held no longer; its grace is over, if it was in one.
+    /// Notes that a name is no longer held. This ends its grace, if it was in grace.
     pub(super) fn forget(&mut self, key: &ClaimKey, namespace: &Arc<str>, now: Instant) {
         self.end(key, now);
         self.change(key, namespace, now, |share| {
@@ -97,8 +99,8 @@ impl Graces {
         }
     }
 
-    /// Its holder let go of a name at `since`. Returns the one that has to be free at once in return, if the tenant
-    /// has more in grace than it may: the one that it let go of first.
+    /// Begins the grace of a name that its holder let go of at `since`. If the tenant then has more names in grace than
+    /// allowed, returns the name whose grace ends first; that one has to become free at once.
     pub(super) fn begin(
         &mut self,
         key: &ClaimKey,
@@ -109,7 +111,7 @@ impl Graces {
         if self.ends.contains_key(key) {
             return None;
         }
-        // Far away is as good as never.
+        // The sum overflows only for a time that no process lives to see.
         let at = since.checked_add(self.length).unwrap_or(now);
         self.ends.insert(key.clone(), (at, namespace.clone()));
         self.queue.insert((at, key.clone()));
@@ -121,7 +123,7 @@ impl Graces {
         Some(first.clone())
     }
 
-    /// Its holder is back, or it is free.
+    /// Ends the grace of a name, because its holder uses it again or because it is free.
     pub(super) fn end(&mut self, key: &ClaimKey, now: Instant) {
         if let Some((at, namespace)) = self.ends.remove(key) {
             let entry = (at, key.clone());
@@ -132,7 +134,7 @@ impl Graces {
         }
     }
 
-    /// Ends a grace that is over.
+    /// Ends one grace whose time is over, and returns its name. `None` if there is no more.
     pub(super) fn end_next(&mut self, now: Instant) -> Option<ClaimKey> {
         let (at, key) = self.queue.first()?;
         let key = (*at <= now).then(|| key.clone())?;
@@ -140,7 +142,7 @@ impl Graces {
         Some(key)
     }
 
-    /// Every grace begins anew, and as much as is held may be in it.
+    /// Begins all over: no name is in grace, and each tenant may have as many names in grace as it holds now.
     pub(super) fn restart(&mut self, now: Instant) {
         self.ends.clear();
         self.queue.clear();
@@ -158,7 +160,7 @@ impl Graces {
         self.queue.first().map(|(at, _)| *at)
     }
 
-    /// How many names are in grace.
+    /// Returns the number of names in grace.
     pub(super) fn len(&self) -> usize {
         self.queue.len()
     }

@@ -1,4 +1,4 @@
-//! Claims that are kept in memory alone: for `vestibule run`, where nothing survives the process anyway.
+//! Keeps claims in memory only. `vestibule run` uses this, since nothing there has to survive the process.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use super::object::WriteOutcome;
 use super::store::{ClaimStore, GatewayState};
 use crate::translate::{Change, ClaimState};
 
-/// A store whose requests are made at once.
+/// A store of claims whose requests are carried out in memory at once.
 #[derive(Debug)]
 pub struct Memory {
     store: ClaimStore,
@@ -18,7 +18,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Empty memory.
+    /// Returns a memory without claims. `grace` is how long a name stays with a holder that let go of it.
     #[must_use]
     pub fn new(grace: Duration, time: Time) -> Self {
         let mut store = ClaimStore::new(grace);
@@ -27,11 +27,11 @@ impl Memory {
         Self { store, version: 0 }
     }
 
-    /// Takes what translation says (nothing, if only time has passed).
+    /// Takes the states of names from translation. `states` is empty if only time has passed.
     pub fn translated(&mut self, states: BTreeMap<ClaimKey, Option<ClaimState>>, time: Time) {
         self.store.translated(states, time);
         self.store.pass(time);
-        // Nothing is gained by gathering.
+        // Gathering saves no writes here, so requests are taken before they are due.
         let soon = time.now + Duration::from_mins(1);
         while let Some(request) = self
             .store
@@ -43,18 +43,18 @@ impl Memory {
             self.store
                 .done(&request.name, WriteOutcome::Known(seen), time);
             if is_gone {
-                // There is no watch to show it.
+                // No watch shows the deletion, so it is reported here.
                 self.store.observe(&request.name, None, time);
             }
         }
     }
 
-    /// Returns what translation has not been told since the last call.
+    /// Returns the changes for translation since the last call.
     pub fn take_changes(&mut self) -> Vec<Change> {
         self.store.take_changes()
     }
 
-    /// When it is to be asked again.
+    /// Returns the time at which [`Self::translated`] has something to do.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
         self.store.deadline()

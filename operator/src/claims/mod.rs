@@ -1,12 +1,17 @@
-//! The store of claims: who holds which name, and which writes of `HostnameClaim` objects follow from that. Pure:
-//! time is an input, and writes are requests that somebody else makes.
+//! Decides which namespace holds which name, and which writes of `HostnameClaim` objects follow from that. The code
+//! does no input or output: time is an input, and the caller makes the writes.
 //!
-//! There is one object per name, and its own name follows from what it is about, so the API server's create decides
-//! who has a name that nobody held. Every replica keeps a store from what the watch shows; only the leader's requests
-//! are made. Translation is told who holds a name ([`crate::translate::Change::Claims`]) once an object says so, and no
-//! earlier, so that whoever leads next knows it too. A name changes hands by one update that goes by the version of
-//! the object. From the moment in which it is taken from its holder, nobody is told to hold it until the object says
-//! who does. `store` decides; `object` follows one object through its writes.
+//! These rules make sure that two namespaces never hold the same name:
+//!
+//! - There is one object per name, and the name of the object is computed from the hostname or port. So if a name is
+//!   free, the API server lets only one create succeed.
+//! - A name passes to another holder by one update that requires the version of the object that was seen.
+//! - Translation learns that a namespace holds a name ([`crate::translate::Change::Claims`]) only after an object says
+//!   so. So the next leader knows it too.
+//! - When a name is taken from its holder, nobody holds it until the object names the new holder.
+//!
+//! Every replica keeps a store from the events of its watch, but only the leader makes the requests. `store` decides,
+//! and `object` follows one object through its writes.
 
 mod fair_queue;
 mod grace;
@@ -20,28 +25,30 @@ pub use memory::Memory;
 pub use object::{ClaimAction, ClaimContent, ClaimRequest, SeenClaim, WriteOutcome};
 pub use store::{ClaimStore, Counts, GatewayState, WriteProblem};
 
-/// How long a name stays with a holder that let go of it, towards other namespaces, unless configured.
+/// The default grace: how long other namespaces cannot get a name after its holder has let go of it.
 pub const GRACE: Duration = Duration::from_mins(1);
 
-/// Longest grace that can be asked for. Whoever wants more wants reserved names, which grants give.
+/// Longest grace that can be configured. Names can be reserved for longer with a `HostnameGrant`.
 pub const LONGEST_GRACE: Duration = Duration::from_hours(24);
 
-/// So many names of one namespace on a Gateway may be in grace, or as many as it had at one time within the
-/// last two graces: whoever changes a hostname again and again does not keep all it ever had from others.
+/// Most names of one namespace on a Gateway that may be in grace, or the largest number of names that it had at one
+/// time within the last two graces, if that is more. So a namespace that changes a hostname again and again cannot
+/// keep all its former names from others.
 pub const GRACED: usize = 256;
 
-/// Objects of one tenant that are written at a time: others find room however slowly they are answered.
+/// Most objects of one tenant that are written at a time. So there is room for other tenants even if the API server
+/// answers these requests slowly.
 pub const AT_ONCE: usize = 24;
 
-/// How long a name is unused before its object says so. A set that is deleted and created again within this time
-/// costs no write.
+/// How long a name is unused before its object records it. A ListenerSet that is deleted and created again within
+/// this time costs no write.
 pub const NOTED_AFTER: Duration = Duration::from_secs(5);
 
-/// Now, in both of its forms.
+/// The current time, by the clock of the system and by a monotonic clock.
 #[derive(Debug, Clone, Copy)]
 pub struct Time {
     /// Seconds since the epoch.
     pub seconds: i64,
-    /// For waits.
+    /// The monotonic time, for waits.
     pub now: Instant,
 }

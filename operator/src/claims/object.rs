@@ -1,4 +1,13 @@
-//! One `HostnameClaim` object as this replica knows it, and the requests about it.
+//! Follows one `HostnameClaim` object: what this replica knows of it, and the requests about it.
+//!
+//! The difficulty is a write without an answer: it may have succeeded, and it may even succeed later. The object then
+//! has a "doubt", and its state counts as settled again only after one of these:
+//!
+//! - The object has another version than the write requires, so the API server will refuse the write.
+//! - A newer request was answered, and it shows that the write can do no harm any more.
+//!
+//! To get there, the object is first read from the API server. If it still has the version that the write requires,
+//! it is replaced with a "fence", which changes its version even if the content stays the same.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -8,34 +17,34 @@ use vestibule_model::claim::{ClaimKey, Holder, HostnameClaim};
 use vestibule_model::key::ObjectName;
 use vestibule_model::meta::Meta;
 
-/// Changes that come within this time are one write.
+/// Changes that come within this time are combined into one write.
 const GATHER: Duration = Duration::from_millis(20);
 /// Waits after requests failed more than once in a row.
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(30));
 
-/// An object as the API server has it, with its resourceVersion.
+/// An object as the API server returned it, with its `resourceVersion`.
 pub type SeenClaim = (Arc<HostnameClaim>, String);
 
-/// What an object is to say.
+/// The content that an object is to get.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClaimContent {
     /// The name or port, and the Gateway, which is in the object's namespace.
     pub key: ClaimKey,
     /// The Gateway's UID at the time of the write.
     pub gateway_uid: Arc<str>,
-    /// Who holds it.
+    /// The holder of the name or port.
     pub holder: Holder,
-    /// Since when, in seconds since the epoch.
+    /// When the holder got it, in seconds since the epoch.
     pub since: i64,
-    /// Since when the holder has not used it, in seconds since the epoch.
+    /// When the holder stopped using it, in seconds since the epoch. `None` while it is in use.
     pub unused_since: Option<i64>,
-    /// An admin takes it from the holder, which has it until somebody else asks for it.
+    /// Whether an administrator takes it from the holder. The holder keeps it until another namespace asks for it.
     pub is_taken: bool,
 }
 
 impl ClaimContent {
-    /// Whether an object says this already. The UID is not compared: a Gateway that is deleted and created again
-    /// finds its claims as they are, and every later write has the new UID.
+    /// Whether an object already has this content. The UID is not compared: if a Gateway is deleted and created again,
+    /// its claims stay as they are, and every later write has the new UID.
     fn is_said_by(&self, claim: &HostnameClaim) -> bool {
         claim.held_key() == Some(&self.key)
             && claim.holder == self.holder
@@ -46,29 +55,29 @@ impl ClaimContent {
     }
 }
 
-/// What is to be done with an object.
+/// A request to the API server, without the object that it is about.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ClaimAction {
-    /// To create it. The API server refuses this if there is one.
+    /// Creates the object. The API server refuses this if the object exists.
     Create(ClaimContent),
-    /// To replace this version of it.
+    /// Replaces one version of the object.
     Replace {
-        /// What it is to say.
+        /// The new content.
         content: ClaimContent,
-        /// The version that is replaced.
+        /// The version that is replaced. The API server refuses the request if the object has another one.
         version: String,
-        /// The version has to change even if the object says this already: an earlier write that goes by the same
-        /// version may be under way still, and has to come too late.
+        /// Whether the version has to change even if the object already has this content. This makes sure that an
+        /// earlier write, which requires the same version and may still be under way, is refused.
         fence: bool,
     },
-    /// To delete this version of it.
+    /// Deletes one version of the object.
     Delete {
-        /// The version that is deleted.
+        /// The version that is deleted. The API server refuses the request if the object has another one.
         version: String,
         /// The object's UID.
         uid: Arc<str>,
     },
-    /// To read it as etcd has it: nobody knows what came of a write.
+    /// Reads the object from etcd, not from a cache. This is necessary if the outcome of a write is unknown.
     Read,
 }
 
@@ -77,12 +86,13 @@ pub enum ClaimAction {
 pub struct ClaimRequest {
     /// The object.
     pub name: ObjectName,
-    /// What is to be done.
+    /// The request.
     pub action: ClaimAction,
 }
 
 impl ClaimRequest {
-    /// The object that it makes, as a server would have it with this resourceVersion; none for a deletion.
+    /// Returns the object that this request produces, as a server would store it with the `resourceVersion` `version`.
+    /// `None` for a deletion.
     #[must_use]
     pub fn stored(&self, version: u64) -> Option<SeenClaim> {
         let (ClaimAction::Create(content) | ClaimAction::Replace { content, .. }) = &self.action
@@ -105,20 +115,20 @@ impl ClaimRequest {
     }
 }
 
-/// What came of a request.
+/// The outcome of a request.
 #[derive(Debug, Clone)]
 pub enum WriteOutcome {
-    /// It succeeded, and the object is this now, or is gone.
+    /// It succeeded. This is the object now; `None` if it is gone.
     Known(Option<SeenClaim>),
-    /// Nothing was written: the object is not what it was taken for.
+    /// Nothing was written, because the object has another version, exists already, or does not exist.
     Moved,
-    /// Nothing was written.
+    /// The API server refused the request for another reason. Nothing was written.
     Refused,
-    /// There is no answer that says: it may have been written, and it may yet be.
+    /// No answer tells the outcome. The write may have happened, and it may still happen.
     Unknown,
 }
 
-/// What a request goes by.
+/// The precondition of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Attempt {
     Read,
@@ -126,46 +136,49 @@ enum Attempt {
     Version(String),
 }
 
-/// A write of which nobody knows what came of it.
+/// A write that may still change the object although no request is in flight.
 #[derive(Debug)]
 struct Doubt {
     attempt: Attempt,
-    /// The object was read since then, and had the version that the write goes by: the write may yet land.
+    /// The object was read after the write, and still had the version that the write requires. So the write may still
+    /// succeed.
     read: bool,
 }
 
-/// See the module above.
+/// The state of one `HostnameClaim` object.
 #[derive(Debug, Default)]
 pub(super) struct ObjectState {
     seen: Option<SeenClaim>,
-    /// Whether it says who holds a name.
+    /// Whether the object names a holder that counts.
     counts: bool,
     in_flight: Option<Attempt>,
-    /// The watch has shown something else since the request in flight began.
+    /// Whether the watch has shown another version since the request in flight began.
     moved: bool,
     doubt: Option<Doubt>,
-    /// The version that was deleted, until the watch shows that it is gone: what it shows before is history.
+    /// The version that was deleted, until the watch shows that the object is gone. Until then, the watch still shows
+    /// versions from before the deletion, and they are ignored.
     gone: Option<String>,
     failures: u32,
-    /// When to look whether it says what it is to say, and for whom it waits in the queue.
+    /// When to check whether the object has the content that it should have, and the tenant in whose queue it waits.
     pub(super) due: Option<(Instant, Arc<str>)>,
-    /// For whom the request in flight is.
+    /// The tenant that the request in flight is for.
     pub(super) turn: Option<Arc<str>>,
 }
 
 impl ObjectState {
-    /// The object.
+    /// Returns the object, as far as this replica knows.
     pub(super) fn seen(&self) -> Option<&SeenClaim> {
         self.seen.as_ref()
     }
 
-    /// The claim that it makes, if it is one that counts.
+    /// Returns the claim in the object, if it counts.
     pub(super) fn claim(&self) -> Option<&Arc<HostnameClaim>> {
         let (claim, _) = self.seen.as_ref().filter(|_| self.counts)?;
         Some(claim)
     }
 
-    /// Takes what the watch shows. Says whether it is news: events of writes may come late.
+    /// Takes the state of the object from the watch. Returns `false` if this is older than what is known, since events
+    /// may arrive after the answer of the write that caused them.
     pub(super) fn observe(&mut self, seen: Option<SeenClaim>) -> bool {
         if let (Some((_, old)), Some((_, new))) = (&self.seen, &seen)
             && is_older(new, old)
@@ -187,8 +200,9 @@ impl ObjectState {
         let key = seen.as_ref().and_then(|(claim, _)| claim.held_key());
         self.counts = key.is_some();
         self.seen = seen;
-        // A write cannot land any more once the object has another version than it goes by, nor a create once there
-        // is an object. That it is gone says little: the watch may tell of a removal that was before the write.
+        // A write can no longer succeed if the object has another version than the write requires, and a create can no
+        // longer succeed if the object exists. If the object is gone, this proves little: the watch may report a
+        // deletion from before the write.
         let is_past = |doubt: &Doubt| match (&doubt.attempt, &self.seen) {
             (Attempt::Version(by), Some((_, there))) => by != there,
             (_, seen) => seen.is_some(),
@@ -198,17 +212,18 @@ impl ObjectState {
         }
     }
 
-    /// Whether a request is being made.
+    /// Whether a request about the object is in flight.
     pub(super) fn is_in_flight(&self) -> bool {
         self.in_flight.is_some()
     }
 
-    /// Whether no write is under way, as far as anybody knows: the object is what it seems to be.
+    /// Whether no write can be under way, so that the object is as [`Self::seen`] returns it.
     pub(super) fn is_settled(&self) -> bool {
         matches!(self.in_flight, None | Some(Attempt::Read)) && self.doubt.is_none()
     }
 
-    /// What is to be done so that the object says this, or is gone; nothing if it is right.
+    /// Returns the next request so that the object gets `content`, or is deleted if that is `None`. Returns `None` if
+    /// the object is right already.
     pub(super) fn next(&self, content: Option<ClaimContent>) -> Option<ClaimAction> {
         if self.doubt.as_ref().is_some_and(|doubt| !doubt.read) {
             return Some(ClaimAction::Read);
@@ -244,7 +259,7 @@ impl ObjectState {
         });
     }
 
-    /// The request has ended.
+    /// Takes the outcome of the request in flight.
     pub(super) fn end(&mut self, outcome: WriteOutcome) {
         let Some(attempt) = self.in_flight.take() else {
             return;
@@ -256,7 +271,7 @@ impl ObjectState {
         match outcome {
             WriteOutcome::Known(seen) => {
                 self.end_doubt(&attempt, seen.as_ref());
-                // What the watch has shown meanwhile may be later.
+                // The watch may have shown a later version in the meantime.
                 if seen.is_some() {
                     self.observe(seen);
                 } else if !self.moved {
@@ -273,7 +288,8 @@ impl ObjectState {
         }
     }
 
-    /// A request tells what the object is: whether an earlier write may land still.
+    /// Ends the doubt about an earlier write after a newer request was answered, unless the earlier write may still
+    /// succeed.
     fn end_doubt(&mut self, attempt: &Attempt, seen: Option<&SeenClaim>) {
         let Some(doubt) = &mut self.doubt else {
             return;
@@ -283,24 +299,24 @@ impl ObjectState {
             Attempt::Version(by) if *attempt == Attempt::Read && there == Some(by) => {
                 doubt.read = true;
             }
-            // A late create finds the object that there is by then, or takes a name that is free: it decides like
-            // any other one.
+            // A create that succeeds late does no harm. It fails if the object exists by then; otherwise it takes a
+            // name that is free, like any other create.
             _ => self.doubt = None,
         }
     }
 
-    /// How many requests in a row failed.
+    /// Returns how many requests in a row have failed.
     pub(super) fn failures(&self) -> u32 {
         self.failures
     }
 
-    /// How long to wait before the next request.
+    /// Returns how long to wait before the next request.
     pub(super) fn pause(&self) -> Duration {
         let before = self.failures.checked_sub(2);
         before.map_or(GATHER, |before| BACKOFF.delay(before))
     }
 
-    /// Whether there is nothing to remember: no object, and nothing under way.
+    /// Whether this state can be forgotten, because there is no object and no request under way.
     pub(super) fn is_over(&self) -> bool {
         self.seen.is_none()
             && self.in_flight.is_none()
@@ -310,7 +326,7 @@ impl ObjectState {
     }
 }
 
-/// Whether one version of an object comes before another, where that can be told.
+/// Whether the version `a` of an object comes before `b`. It is `false` if the versions cannot be compared.
 fn is_older(a: &str, b: &str) -> bool {
     match (a.parse::<u64>(), b.parse::<u64>()) {
         (Ok(a), Ok(b)) => a < b,

@@ -1,4 +1,4 @@
-//! Who holds a name, who is to hold it, and from whom it is being taken.
+//! The store of claims: it knows for each name who holds it, who gets it next, and from whom it is being taken.
 
 mod account;
 mod decide;
@@ -18,104 +18,104 @@ use super::object::{
 use super::{NOTED_AFTER, Time};
 use crate::translate::{Change, ClaimState};
 
-/// Who holds a name or a port, or is to hold it.
+/// The holder of a name or a port, or the candidate for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Holding {
     holder: Holder,
-    /// Since when, in seconds since the epoch.
+    /// When the holder got it, in seconds since the epoch.
     since: i64,
 }
 
-/// What is known of a name besides its object.
+/// The state of a name, without its object.
 #[derive(Debug)]
 struct Record {
-    /// The object that is to say so.
+    /// The object that records the holder.
     object: ObjectName,
-    /// Who holds it. Translation knows.
+    /// The holder. Translation is told of it.
     holder: Option<Holding>,
-    /// Who is to hold it once the object says so.
+    /// The next holder. It becomes the holder when the object says so.
     candidate: Option<Holding>,
-    /// From whom it is being taken. The object may still say that they hold it.
+    /// The namespace that the name is being taken from. The object may still name it as the holder.
     released: Option<Arc<str>>,
-    /// Since when the holder has not used it.
+    /// When the holder stopped using the name. `None` while it is in use.
     unused: Option<Time>,
 }
 
-/// What a Gateway is to this release.
+/// Whether a Gateway belongs to this controller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum GatewayState {
-    /// It is ours, and has this UID.
+    /// This controller serves it, and it has this UID.
     Ours(Arc<str>),
-    /// There is no such Gateway. What is claimed of it goes when it is free.
+    /// It does not exist. Its claims are deleted when they are free.
     Gone,
-    /// It is another controller's, or being deleted: its claims are left alone.
+    /// Another controller serves it, or it is being deleted. Its claims are left alone.
     NotOurs,
 }
 
-/// What keeps an object from being written.
+/// The reason why an object could not be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WriteProblem {
-    /// The API server does not take it.
+    /// The API server refused it.
     Refused,
-    /// Several times in a row there was no answer, or none that says.
+    /// Several requests in a row had no answer that tells the outcome.
     Unanswered,
 }
 
 /// Numbers for metrics.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Names that an object says somebody holds.
+    /// Names for which an object records a holder.
     pub held: usize,
-    /// Names whose holders let go of them, and that are not free yet.
+    /// Names that their holders have let go of and that are not free yet.
     pub grace: usize,
-    /// Names that wait to be written.
+    /// Names whose holder is not written yet.
     pub pending: usize,
     /// Objects.
     pub objects: usize,
-    /// Objects that count for nothing: changed or made by hand, or not readable.
+    /// Objects that do not count: somebody made or changed them by hand, or they cannot be read.
     pub void: usize,
 }
 
 /// A Gateway and the namespace of a tenant.
 type Tenant = (ObjectName, Arc<str>);
 
-/// See the module above.
+/// The claims of all Gateways. See [`super`] for the rules.
 #[derive(Debug)]
 pub struct ClaimStore {
     time: Option<Time>,
-    /// Translation has seen everything there is.
+    /// Whether translation has seen every object.
     begun: bool,
     leads: bool,
-    /// At the beginning: the Gateways of which there is an object. The others have been served without claims so far.
+    /// During the start: the Gateways that have a claim object. The others have been served without claims so far.
     beginning: Option<BTreeSet<ObjectName>>,
-    /// What counts as held though there is no object that says so, and whether there has been one.
+    /// The names that count as held although no object says so, and whether an object said so before.
     unsaid: BTreeMap<ClaimKey, bool>,
     records: BTreeMap<ClaimKey, Record>,
-    /// The names that objects are about, by the objects' names.
+    /// The name or port that each object is about.
     keys: BTreeMap<ObjectName, ClaimKey>,
     objects: BTreeMap<ObjectName, ObjectState>,
-    /// What translation said last.
+    /// The last states of names from translation.
     states: BTreeMap<ClaimKey, ClaimState>,
     graces: Graces,
     queue: FairQueue,
-    /// What the Gateways were when something of theirs was to be written last.
+    /// The state of each Gateway when a request about one of its claims was last considered.
     gateways: BTreeMap<ObjectName, GatewayState>,
     gateways_changed: bool,
-    /// When a list was begun, while one is being made, and the objects of which the watch showed something since.
+    /// While objects are being listed: the objects for which the watch had events since the list began.
     listing: Option<BTreeSet<ObjectName>>,
-    /// What translation is to be told: who holds what, and from whom an admin takes it.
+    /// The changes of holders that translation has not been told yet.
     updates: BTreeMap<ClaimKey, Option<Holder>>,
     taken: BTreeMap<ClaimKey, Option<Arc<str>>>,
-    /// What keeps objects from being written, and for whom they are written.
+    /// The problems of writing objects, by the tenant that the objects are written for.
     troubles: BTreeMap<Tenant, BTreeMap<ObjectName, WriteProblem>>,
     in_trouble: BTreeMap<ObjectName, Tenant>,
-    /// Tenants whose trouble may be another one than it was.
+    /// Tenants whose problem may have changed.
     troubled: BTreeSet<Tenant>,
     counts: Counts,
 }
 
 impl ClaimStore {
-    /// An empty store.
+    /// Returns an empty store. `grace` is how long a name stays with a holder that let go of it.
     #[must_use]
     pub fn new(grace: Duration) -> Self {
         Self {
@@ -142,11 +142,11 @@ impl ClaimStore {
         }
     }
 
-    /// Translation has seen every object: what it says counts from now on.
+    /// Notes that translation has seen every object. Its states count from now on.
     ///
-    /// A Gateway of which there is no object at all has been served without claims so far. What is asked for on it,
-    /// until there is no more news of it, counts as held at once, and the leader writes it: nothing stops being served
-    /// for that.
+    /// A Gateway without any claim object has been served without claims so far. Nothing may stop being served because
+    /// claims are introduced. So the names that are asked for on it during the start count as held at once, and the
+    /// leader writes them afterwards.
     pub fn begin(&mut self, time: Time) {
         self.time = Some(time);
         if !std::mem::replace(&mut self.begun, true) {
@@ -156,8 +156,8 @@ impl ClaimStore {
         }
     }
 
-    /// Takes an object as the watch shows it; `None`: it is gone. Says whether it is as an operator writes it; if
-    /// not, the leader puts it right.
+    /// Takes the state of an object from the watch; `None` if it is gone. Returns `false` if the object is not as an
+    /// operator writes it; then the leader corrects it.
     pub fn observe(&mut self, name: &ObjectName, seen: Option<SeenClaim>, time: Time) -> bool {
         self.happens(time);
         if let Some(news) = &mut self.listing {
@@ -179,7 +179,7 @@ impl ClaimStore {
         sound || !news
     }
 
-    /// Takes what translation says.
+    /// Takes the states of names from translation; `None` removes the state of a name.
     pub fn translated(&mut self, states: BTreeMap<ClaimKey, Option<ClaimState>>, time: Time) {
         self.time = Some(time);
         for (key, state) in states {
@@ -191,19 +191,22 @@ impl ClaimStore {
         }
     }
 
-    /// A Gateway is new, was changed or is gone.
+    /// Notes that a Gateway is new, was changed or is gone.
     pub fn gateways_changed(&mut self) {
         self.gateways_changed = true;
     }
 
-    /// A list of all objects is being made from now on, for [`Self::catch_up`].
+    /// Notes that the caller now begins to list all objects, for [`Self::catch_up`].
     pub fn list(&mut self) {
         self.listing = Some(BTreeSet::new());
     }
 
-    /// Takes a list of all objects that was made after [`Self::list`] was called, and is no older than that: what this
-    /// replica has to know before it leads, for from then on its memory counts. Says whether that is all; if not, what
-    /// happened meanwhile may be older than the list or newer, and another one is to be made.
+    /// Takes a list of all objects that is no older than the call of [`Self::list`]. A replica needs this before it
+    /// leads, because a leader trusts its own memory more than the objects.
+    ///
+    /// Returns `false` if the list is not enough. This is so if the watch showed a creation or a deletion in the
+    /// meantime that the list does not show: such an event may be older or newer than the list. Then another list is
+    /// needed.
     pub fn catch_up(&mut self, mut objects: BTreeMap<ObjectName, SeenClaim>, time: Time) -> bool {
         let Some(news) = self.listing.take() else {
             return false;
@@ -228,7 +231,7 @@ impl ClaimStore {
         doubtful.is_empty()
     }
 
-    /// This replica leads from now on, or no longer does; before it does it is to [`Self::catch_up`].
+    /// Begins or ends the leadership of this replica. Before it begins, [`Self::catch_up`] has to have returned `true`.
     pub fn lead(&mut self, leads: bool, time: Time) {
         self.happens(time);
         if self.leads == leads {
@@ -240,7 +243,7 @@ impl ClaimStore {
         for object in self.objects.values_mut() {
             object.due = None;
         }
-        // What was not written is decided by the next leader.
+        // The next leader decides about everything that was not written.
         let keys: Vec<ClaimKey> = self.records.keys().cloned().collect();
         for key in &keys {
             self.change(key, |record| {
@@ -257,7 +260,7 @@ impl ClaimStore {
             match (leads, was_said) {
                 (false, _) => self.let_go(&key),
                 (true, false) => self.drop_holder(&key),
-                // What others have deleted is written again.
+                // Somebody has deleted the object, so it is written again.
                 (true, true) => {}
             }
         }
@@ -267,7 +270,7 @@ impl ClaimStore {
         }
     }
 
-    /// Lets time pass: frees names whose grace is over.
+    /// Frees the names whose grace is over.
     pub fn pass(&mut self, time: Time) {
         self.happens(time);
         while let Some(key) = self.graces.end_next(time.now) {
@@ -275,28 +278,29 @@ impl ClaimStore {
         }
     }
 
-    /// When there is something to do.
+    /// Returns the time at which [`Self::pass`] or [`Self::next_request`] has something to do.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
         let times = [self.graces.deadline(), self.queue.deadline()];
         times.into_iter().flatten().min()
     }
 
-    /// What translation is to be told since this was asked last.
+    /// Returns the changes of holders since the last call.
     pub fn take_updates(&mut self) -> BTreeMap<ClaimKey, Option<Holder>> {
         if self.updates.is_empty() {
-            // All that was served at the beginning is known.
+            // Translation asks for nothing more, so every name that was served before the start is known.
             self.beginning = None;
         }
         std::mem::take(&mut self.updates)
     }
 
-    /// From whom an admin takes names, and (`None`) that they are taken from nobody any more, since this was asked last.
+    /// Returns, for the names where this changed since the last call, the namespace that an administrator takes the
+    /// name from; `None` if the name is no longer taken from anybody.
     pub fn take_taken(&mut self) -> BTreeMap<ClaimKey, Option<Arc<str>>> {
         std::mem::take(&mut self.taken)
     }
 
-    /// Returns what translation has not been told since the last call: [`Self::take_updates`] and [`Self::take_taken`].
+    /// Returns the changes for translation since the last call, from [`Self::take_updates`] and [`Self::take_taken`].
     pub fn take_changes(&mut self) -> Vec<Change> {
         let (updates, taken) = (self.take_updates(), self.take_taken());
         let updates = (!updates.is_empty()).then_some(Change::Claims(updates));
@@ -304,7 +308,7 @@ impl ClaimStore {
         updates.into_iter().chain(taken).collect()
     }
 
-    /// The next request that is due, if this replica leads.
+    /// Returns the next request that is due. `None` if there is none, or if this replica does not lead.
     pub fn next_request(
         &mut self,
         now: Instant,
@@ -333,7 +337,7 @@ impl ClaimStore {
         None
     }
 
-    /// An unused name that was looked at early is looked at again when its object is to say so.
+    /// Schedules a name whose object does not yet have to record that it is unused.
     fn wait_to_note(&mut self, name: &ObjectName, now: Instant) {
         let record = self.keys.get(name).and_then(|key| self.records.get(key));
         let unused = record.and_then(|record| record.unused);
@@ -360,7 +364,7 @@ impl ClaimStore {
         let state = gateway(&of);
         self.gateways.insert(of, state.clone());
         if key.is_none() && !matches!(state, GatewayState::Ours(_)) {
-            // It says nothing that counts, and it is not known whose it is.
+            // The object does not count, and it is unknown whose it is. So it is left alone.
             return None;
         }
         let record = key.and_then(|key| Some((key, self.records.get(key)?)));
@@ -416,19 +420,19 @@ impl ClaimStore {
         self.follow(name);
     }
 
-    /// What keeps names of a namespace on a Gateway from being written.
+    /// Returns why names of a namespace on a Gateway could not be written, if that is so.
     #[must_use]
     pub fn trouble(&self, gateway: &ObjectName, namespace: &Arc<str>) -> Option<WriteProblem> {
         let tenant = (gateway.clone(), namespace.clone());
         self.troubles.get(&tenant)?.values().next().copied()
     }
 
-    /// The Gateways and namespaces for which [`Self::trouble`] may be another one than when this was asked last.
+    /// Returns the Gateways and namespaces for which [`Self::trouble`] may have changed since the last call.
     pub fn take_troubled(&mut self) -> BTreeSet<(ObjectName, Arc<str>)> {
         std::mem::take(&mut self.troubled)
     }
 
-    /// Numbers for metrics.
+    /// Returns the numbers for metrics.
     #[must_use]
     pub fn counts(&self) -> Counts {
         Counts {
@@ -437,7 +441,7 @@ impl ClaimStore {
         }
     }
 
-    /// Something happens that is not the beginning any more.
+    /// Notes the time of an event. The first event ends the start.
     fn happens(&mut self, time: Time) {
         self.time = Some(time);
         self.beginning = None;
@@ -450,7 +454,7 @@ impl ClaimStore {
         }
     }
 
-    /// Gateways may be others than before: what belongs to one that is something else now is looked at.
+    /// Schedules the claims of each Gateway whose state has changed.
     fn look_at_gateways(&mut self, gateway: &impl Fn(&ObjectName) -> GatewayState) {
         let changed = self
             .gateways

@@ -1,4 +1,4 @@
-//! Time of the cluster side, and waits for it; everything that decides takes time as an input.
+//! Reads the clocks, and waits for points in time. All code that decides takes time as an input instead.
 
 use std::time::{Duration, Instant};
 
@@ -6,13 +6,13 @@ use crate::claims::Time;
 
 pub(super) use crate::clock::now;
 
-/// Milliseconds since 1970; 0 for a clock that is before.
+/// Returns the milliseconds since 1970, or 0 if the clock is before that.
 #[must_use]
 pub(super) fn millis() -> u64 {
     u64::try_from(now().as_millisecond()).unwrap_or_default()
 }
 
-/// Now, with the instant that it is.
+/// Returns the current time of the system together with the monotonic time `now`.
 #[must_use]
 pub(super) fn both(now: Instant) -> Time {
     Time {
@@ -21,7 +21,7 @@ pub(super) fn both(now: Instant) -> Time {
     }
 }
 
-/// Until then; `None`: for ever.
+/// Waits until `time`, or for ever if it is `None`.
 pub(super) async fn at(time: Option<Instant>) {
     match time {
         Some(time) => tokio::time::sleep_until(time.into()).await,
@@ -29,7 +29,7 @@ pub(super) async fn at(time: Option<Instant>) {
     }
 }
 
-/// What comes of asking the API server, which has so long to answer.
+/// Waits for a response of the API server, at most for the given time.
 pub(super) async fn answered<T>(
     patience: Duration,
     asking: impl Future<Output = Result<T, String>>,

@@ -1,4 +1,4 @@
-//! What keeps failing, and when it is tried again.
+//! Remembers an operation that keeps failing, and decides when to try it again.
 
 use std::time::{Duration, Instant};
 
@@ -7,18 +7,18 @@ use vestibule_backoff::Backoff;
 /// Waits after failures.
 const BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_mins(1));
 
-/// Failures of the same thing in a row, and when to try again.
+/// Failures of the same operation in a row.
 #[derive(Debug)]
 pub(super) struct RepeatedFailure {
-    /// What went wrong last.
+    /// The last problem.
     pub(super) problem: String,
     failures: u32,
-    /// When it is tried again.
+    /// When the operation is tried again.
     pub(super) until: Instant,
 }
 
 impl RepeatedFailure {
-    /// After one more failure.
+    /// Returns the state after one more failure.
     pub(super) fn after(before: Option<&Self>, problem: String) -> Self {
         let failures = before.map_or(0, |trouble| trouble.failures);
         Self {

@@ -1,4 +1,4 @@
-//! Follows a small selection of objects, for the tasks that need more of them than translation does.
+//! Follows a small selection of objects, for tasks that need other parts of them than translation does.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -14,8 +14,8 @@ use vestibule_backoff::{Backoff, Delays};
 /// Waits after failures.
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(5));
 
-/// What happens to the objects of `selection`, for ever. Failures are logged, each once, as those to
-/// watch `what`, and tried again.
+/// Returns the events about the objects of `selection`, for ever. A failure to watch is logged once, with the name
+/// `what`, and the watch is tried again.
 pub(super) fn objects<K>(
     api: Api<K>,
     selection: Config,
@@ -33,7 +33,7 @@ where
             loop {
                 match events.next().await? {
                     Ok(event) => {
-                        // A list that begins is no success yet.
+                        // The start of a list is no success yet.
                         if !matches!(event, Event::Init) && trouble.take().is_some() {
                             info!(what, "watching again");
                         }

@@ -1,4 +1,4 @@
-//! What the operator says of itself: alive, ready, and why not.
+//! Reports whether the operator is alive and ready, and why not.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,17 +12,17 @@ use parking_lot::{Mutex, RwLock};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 
-/// The loop that translates turns at least this often, or something is wrong with it.
+/// Longest time between two turns of the loop. If it takes longer, the loop is stuck.
 const STUCK: Duration = Duration::from_mins(2);
 
-/// Liveness and readiness; shared.
+/// Liveness and readiness. Clones share the same state.
 #[derive(Debug, Clone)]
 pub struct Health(Arc<Mutex<Inner>>);
 
 #[derive(Debug)]
 struct Inner {
     beat: Instant,
-    /// Why it is not ready; none when it is.
+    /// Why the operator is not ready; `None` if it is.
     unready: Option<String>,
 }
 
@@ -36,12 +36,12 @@ impl Default for Health {
 }
 
 impl Health {
-    /// The loop has turned.
+    /// Notes that the loop has turned.
     pub(super) fn beat(&self) {
         self.0.lock().beat = Instant::now();
     }
 
-    /// Ready, or not and why. Returns whether that is news.
+    /// Sets why the operator is not ready; `None` if it is. Returns whether this is a change.
     pub(super) fn set(&self, unready: Option<String>) -> bool {
         let mut inner = self.0.lock();
         let news = inner.unready != unready;
@@ -49,7 +49,7 @@ impl Health {
         news
     }
 
-    /// Why it is not ready; none when it is.
+    /// Returns why the operator is not ready; `None` if it is.
     #[must_use]
     pub fn unready(&self) -> Option<String> {
         self.0.lock().unready.clone()
@@ -60,7 +60,7 @@ impl Health {
     }
 }
 
-/// `/healthz`, `/readyz` and `/metrics`.
+/// Returns a router for `/healthz`, `/readyz` and `/metrics`.
 pub fn router(health: Health, registry: Arc<RwLock<Registry>>) -> Router {
     Router::new()
         .route("/healthz", get(healthz))

@@ -1,4 +1,4 @@
-//! Counters of the cluster side: `vestibule_operator_*`.
+//! Counts what the operator does in a cluster, in the metrics `vestibule_operator_*`.
 
 mod certificates;
 mod claims;
@@ -40,18 +40,18 @@ struct ServiceLabels {
     result: WriteResult,
 }
 
-/// What came of a write.
+/// The result of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
 pub(super) enum WriteResult {
-    /// It is done.
+    /// It succeeded.
     Written,
-    /// The object had changed meanwhile.
+    /// The object had changed in the meantime.
     Conflict,
     /// The object is gone.
     Gone,
     /// It failed.
     Failed,
-    /// Nobody knows whether it was made.
+    /// It is unknown whether it succeeded.
     Unknown,
 }
 
@@ -79,7 +79,7 @@ pub struct Metrics {
 
 impl Default for Metrics {
     fn default() -> Self {
-        // 100 µs to 26 s.
+        // The buckets go from 100 µs to 26 s.
         let times = || Histogram::new(exponential_buckets(0.000_1, 2.0, 19));
         Self {
             leader: Gauge::default(),

@@ -1,8 +1,9 @@
-//! The operator in a cluster: watches, translates, publishes, and writes what follows.
+//! Runs the operator in a cluster. It watches objects, translates them, publishes the result, and writes statuses and
+//! objects.
 //!
-//! One task owns what is known (`store`) and decides; everything else is a small task beside it that
-//! is told by a watch channel and answers by one: the Lease, the ports, the Services, the proxies'
-//! readiness. Every replica does all of it; only the holder of the Lease writes and serves proxies.
+//! One task, the loop, owns the state (`store`) and decides. Everything else is a small task beside it, which gets its
+//! inputs by a watch channel and returns its results by another one: the Lease, the ports, the Services, and the
+//! readiness of the proxies. Every replica runs all tasks, but only the holder of the Lease writes and serves proxies.
 
 pub mod certmanager;
 mod claims;
@@ -43,43 +44,43 @@ use controller::Controller;
 use health::Health;
 use metrics::Metrics;
 
-/// Label that says who made an object.
+/// Label with the release that made an object.
 const MANAGED_BY: &str = translate::MANAGED_BY_LABEL;
 /// Label with the UID of the Gateway that a Service is for.
 const GATEWAY_UID: &str = translate::UID_LABEL;
 
-/// What the cluster side is set to.
+/// The settings of the operator in a cluster.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// Namespace of the release.
     pub namespace: String,
-    /// Prefix of all names, label value and field manager.
+    /// Name of the release. It is the prefix of all names, the value of the label, and the field manager.
     pub release: String,
-    /// Translation.
+    /// Settings of translation.
     pub translation: translate::Settings,
-    /// The Lease.
+    /// Settings of the Lease.
     pub lease: lease::Config,
     /// Headless Service of the proxies.
     pub proxy_service: String,
-    /// What owns what is made, if anything does.
+    /// The owner of all objects that the operator creates, if there is one.
     pub owner: Option<OwnerReference>,
-    /// Durations around statuses.
+    /// Durations of the planner of statuses.
     pub statuses: statuses::plan::Timing,
-    /// The built-in engine; none: it is off.
+    /// Settings of the built-in ACME engine; `None` if it is off.
     pub acme: Option<acme::Settings>,
-    /// Who makes cert-manager's Certificates.
+    /// Settings of the engine for cert-manager.
     pub certmanager: certmanager::Config,
     /// Annotations that are copied from Gateways and ListenerSets to their Certificates.
     pub copied_annotations: CopiedAnnotations,
-    /// Namespaces whose Secrets may be used; none: all.
+    /// Namespaces whose Secrets may be used; `None` for all.
     pub secret_namespaces: secrets::Namespaces,
     /// How long a name stays with a holder that let go of it.
     pub claim_grace: Duration,
-    /// This process, in events.
+    /// Name of this process in events.
     pub instance: String,
 }
 
-/// What the cluster side tells others.
+/// The outputs of the operator for other parts of the process.
 #[derive(Debug)]
 pub struct Outside {
     /// Liveness and readiness.
@@ -90,7 +91,8 @@ pub struct Outside {
     pub leading: watch::Sender<bool>,
 }
 
-/// Runs until `end`, then gives the Lease up and sends the proxies away. Fails if a part ends.
+/// Runs the operator until `end`, and then gives the Lease up and sends the proxies to the next leader. Fails if one of
+/// its tasks ends.
 pub async fn run(
     client: kube::Client,
     settings: Settings,
@@ -101,7 +103,7 @@ pub async fn run(
     let mut tasks = JoinSet::new();
     let mut controller = Controller::new(&client, settings, publisher, outside, &mut tasks);
     let outcome = controller.run(&client, &mut tasks, &end).await;
-    // Before this process ends.
+    // This has to happen before the process ends.
     controller.finish().await;
     outcome
 }

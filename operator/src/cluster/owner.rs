@@ -1,5 +1,5 @@
-//! What owns everything that this release makes, so that the cluster's garbage collection takes it when
-//! the release goes.
+//! Finds the owner of everything that this release creates. When the release is removed, the garbage collection of the
+//! cluster then deletes all of it.
 
 use std::time::Duration;
 
@@ -10,16 +10,16 @@ use tracing::warn;
 
 use super::health::Health;
 
-/// Longest wait for an answer of the API server.
+/// Longest wait for a response of the API server.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Wait before the next attempt.
 const PAUSE: Duration = Duration::from_secs(2);
-/// How often to look whether it is still the same one.
+/// Time between two checks whether the owner is still the same object.
 pub const LOOK: Duration = Duration::from_secs(30);
 
-/// A reference to the `ClusterRole` of that name, once there is one: what is made without it would stay
-/// for ever. A cluster-scoped owner may own objects in any namespace. Waiting for an API server that is
-/// away is no reason to be killed.
+/// Waits for the `ClusterRole` called `name`, and returns a reference to it. Objects without an owner would stay for
+/// ever, so nothing is created before. The owner is cluster-scoped, because such an object may own objects in any
+/// namespace. The process counts as alive during the wait, since a restart would not help.
 pub async fn find(client: &Client, name: &str, health: &Health) -> OwnerReference {
     let roles: Api<ClusterRole> = Api::all(client.clone());
     loop {
@@ -49,14 +49,14 @@ pub async fn find(client: &Client, name: &str, health: &Health) -> OwnerReferenc
     }
 }
 
-/// Completes when another object has the name of `owner`. What is made in the name of one that is gone is
-/// taken away by the cluster's garbage collection as often as it is made.
+/// Completes when another object has the name of `owner`. If the former owner is gone, the garbage collection deletes
+/// every object that is created with a reference to it.
 pub async fn replaced(client: &Client, owner: &OwnerReference, look: Duration) {
     let roles: Api<ClusterRole> = Api::all(client.clone());
     loop {
         tokio::time::sleep(look).await;
         let answer = tokio::time::timeout(PATIENCE, roles.get_metadata_opt(&owner.name)).await;
-        // Whatever else goes wrong is no news of it.
+        // Other failures tell nothing about the owner.
         if let Ok(Ok(Some(role))) = answer
             && role.metadata.uid.as_ref() != Some(&owner.uid)
         {

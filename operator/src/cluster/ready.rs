@@ -1,4 +1,4 @@
-//! Which proxies are ready, as the cluster sees them: the EndpointSlices of their headless Service.
+//! Finds out which proxies are ready, from the EndpointSlices of their headless Service.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
@@ -17,7 +17,7 @@ use crate::publish::{ProxyId, Publisher};
 /// Label of an EndpointSlice with the name of its Service.
 const SERVICE: &str = "kubernetes.io/service-name";
 
-/// Tells the publisher which proxies are ready, for ever; `synced` becomes true when that is known.
+/// Tells the publisher which proxies are ready, for ever. `synced` becomes true when this is known.
 pub async fn run(
     client: kube::Client,
     namespace: String,
@@ -47,12 +47,12 @@ pub async fn run(
 #[derive(Debug, Default)]
 struct Slices {
     known: BTreeMap<String, BTreeSet<ProxyId>>,
-    /// A list that is under way.
+    /// The list that is under way, if there is one.
     listed: Option<BTreeMap<String, BTreeSet<ProxyId>>>,
 }
 
 impl Slices {
-    /// The proxies that are ready after `event`; nothing while a list is under way.
+    /// Returns the proxies that are ready after `event`; `None` while a list is under way.
     fn take(&mut self, event: Event<EndpointSlice>) -> Option<BTreeSet<ProxyId>> {
         match event {
             Event::Init => self.listed = Some(BTreeMap::new()),
@@ -80,7 +80,7 @@ fn name(slice: &EndpointSlice) -> String {
     slice.metadata.name.clone().unwrap_or_default()
 }
 
-/// Names of the pods that are ready. Absent is ready, as the API says.
+/// Returns the names of the pods that are ready. If `ready` is absent, the API defines this as ready.
 fn ready(slice: &EndpointSlice) -> BTreeSet<ProxyId> {
     slice
         .endpoints

@@ -1,5 +1,5 @@
-//! Keys of sessions in the cluster: a Secret in the namespace of the release, from which every replica takes them. The
-//! leader makes what is missing ([`crate::session_keys`] decides when).
+//! Keeps the keys of sessions in a Secret in the namespace of the release, from which every replica reads them. The
+//! leader creates missing keys ([`crate::session_keys`] decides when).
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -21,15 +21,16 @@ use super::{clock, follow};
 use crate::session_keys::{KeyRing, generate};
 use crate::translate::SessionKeys;
 
-/// Type of the Secret: nothing else takes it for something of its own.
+/// Type of the Secret. No other software uses this type.
 const SECRET_TYPE: &str = "vestibule.dev/session-keys";
 /// Waits after writes failed.
 const BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
 /// Longest wait without a look at the clock.
 const LOOK: Duration = Duration::from_hours(1);
-/// So long the operator waits for the Secret when it starts: without it sessions are not kept, and everything else works.
+/// Longest wait for the Secret at the start of the operator. Without it, sessions are not kept, but everything else
+/// works.
 const LISTING: Duration = Duration::from_secs(30);
-/// Longest wait for an answer of the API server.
+/// Longest wait for a response of the API server.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Where the keys are kept.
@@ -49,11 +50,11 @@ pub(super) struct Config {
 pub(super) struct Channels {
     /// Whether this replica leads.
     pub(super) role: watch::Receiver<Role>,
-    /// The stored keys; `None`: they are not known yet.
+    /// The stored keys; `None` until they are known.
     pub(super) keys: watch::Sender<Option<SessionKeys>>,
 }
 
-/// Runs for ever.
+/// Keeps the keys up to date, for ever.
 pub(super) async fn run(client: kube::Client, config: Config, mut channels: Channels) {
     let api: Api<Secret> = Api::namespaced(client, &config.namespace);
     let selection = watcher::Config::default().fields(&format!("metadata.name={}", config.name));
@@ -96,8 +97,8 @@ pub(super) async fn run(client: kube::Client, config: Config, mut channels: Chan
             .borrow_and_update()
             .term(Instant::now())
             .is_some();
-        // A Secret that is gone is made again with a new key, so deleting it ends all sessions. Until then the keys that
-        // it held stay in use.
+        // A Secret that is gone is made again with a new key, so deleting it ends all sessions. Until then the keys
+        // that it held stay in use.
         let now = clock::now().as_second();
         let is_due = store.present.is_none()
             || store.ring.wants_key(now)
@@ -118,9 +119,9 @@ pub(super) async fn run(client: kube::Client, config: Config, mut channels: Chan
 struct Store {
     api: Api<Secret>,
     config: Config,
-    /// The Secret as it is on the server, without what it holds.
+    /// The metadata of the Secret on the server.
     present: Option<ObjectMeta>,
-    /// The keys that it holds, or held last.
+    /// The keys in the Secret, or those that it contained last.
     ring: KeyRing,
     is_listing: bool,
     failures: u32,
@@ -145,7 +146,7 @@ impl Store {
     fn read(&mut self, mut secret: Secret) {
         let data = secret.data.iter().flatten();
         let ring = KeyRing::read(data.map(|(name, value)| (&**name, &*value.0)));
-        // Keys that somebody took out of it go on to be used until there are others.
+        // If somebody removes the keys from the Secret, they stay in use until there are others.
         if !ring.is_empty() {
             self.ring = ring;
         } else if !self.ring.is_empty() {
@@ -197,7 +198,7 @@ impl Store {
         }
     }
 
-    /// What is to be stored.
+    /// Returns the keys to store; `None` if nothing has to change.
     fn next(&self, now: i64) -> Option<KeyRing> {
         let none = KeyRing::default();
         let before = self.present.as_ref().map_or(&none, |_| &self.ring);
@@ -228,7 +229,7 @@ impl Store {
         }
     }
 
-    /// Until the keys are to be looked at again.
+    /// Returns how long to wait until the keys are checked again.
     fn pause(&self) -> Duration {
         if let Some(before) = self.failures.checked_sub(1) {
             return BACKOFF.delay(before);

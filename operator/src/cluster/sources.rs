@@ -1,4 +1,4 @@
-//! Reads one Secret or ConfigMap that has come to be used.
+//! Reads one Secret or ConfigMap that has come into use.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use vestibule_crds::decode;
 use vestibule_model::key::{Kind, ObjectKey};
 use vestibule_model::object::Object;
 
-/// Longest wait for an answer of the API server.
+/// Longest wait for a response of the API server.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The Secret or ConfigMap, if there is one. The error is for people and holds nothing of its content.
+/// Returns the Secret or ConfigMap, if it exists. The error is a text for people, and contains nothing of its content.
 pub(super) async fn fetch(client: &Client, key: &ObjectKey) -> Result<Option<Object>, String> {
     let plural = match key.kind {
         Kind::ConfigMap => "configmaps",

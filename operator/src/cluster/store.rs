@@ -1,7 +1,7 @@
-//! What is known and what follows from it: objects into the translator, resources to the publisher,
-//! desired ports and Services to the tasks that write. Synchronous; owned by the loop.
+//! The state of the operator's loop. It passes objects to the translator, resources to the publisher, and desired ports
+//! and Services to the tasks that write them. It is synchronous, and only the loop uses it.
 //!
-//! Public for the scale bench, which drives it in the place of the loop and of an API server.
+//! The module is public for the scale benchmark, which replaces the loop and the API server.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -35,23 +35,24 @@ use crate::translate::{
     Change, DesiredPort, DesiredService, Output, SessionKeys, Settings, Translator,
 };
 
-/// What is published waits no longer than this for Secrets and ConfigMaps that are being read.
+/// Longest time that publication waits for Secrets and ConfigMaps that are being read.
 const FETCH_PATIENCE: Duration = Duration::from_secs(2);
-/// Of the listeners that others came to overlap with, this many are looked at in so much time. It bounds how many
-/// statuses somebody can have written who makes a listener for a wide hostname come and go.
+/// Most listeners that are judged again in each [`PACE`] after another listener has begun to overlap with them. A
+/// tenant could create and delete a listener for a wide hostname again and again, and this bounds how many statuses
+/// that causes.
 const OVERLAPS: usize = 64;
 const PACE: Duration = Duration::from_millis(100);
-/// Resources of one publication that are remembered.
+/// Most resources of one publication that are remembered, to see when proxies acknowledge it.
 const SAMPLE: usize = 16;
 
-/// Channels to the tasks that write; empty as long as not everything is known.
+/// Channels to the tasks that write. They are empty until everything is known.
 #[derive(Debug)]
 pub struct Channels {
     /// Ports that need an internal one.
     pub ports: watch::Sender<Option<Arc<BTreeSet<DesiredPort>>>>,
     /// Services in front of Gateways.
     pub services: watch::Sender<Option<Arc<DesiredServices>>>,
-    /// Certificates that are asked for.
+    /// The certificates that are requested.
     pub certificates: CertificateRegistry,
     /// Events about objects.
     pub event_recorder: EventRecorder,
@@ -59,9 +60,9 @@ pub struct Channels {
 
 /// The state of the loop.
 pub struct Store {
-    /// Translation, certificate requests and who holds which name.
+    /// Translation, certificate requests and claims.
     pub control: ControlLoop<ClaimStore>,
-    /// Statuses.
+    /// Plans the writes of statuses.
     pub planner: Planner,
     publisher: Arc<Publisher>,
     metrics: Metrics,
@@ -69,41 +70,41 @@ pub struct Store {
     desired_services: watch::Sender<Option<Arc<DesiredServices>>>,
     event_recorder: EventRecorder,
     secret_namespaces: Namespaces,
-    /// Kinds that are synced.
+    /// Kinds of which the watch has shown every object.
     synced: BTreeSet<Kind>,
     /// Sources (Secrets and ConfigMaps) that something may use.
     used: BTreeSet<ObjectKey>,
     /// Sources that are kept, and so are in the translator.
     kept: BTreeSet<ObjectKey>,
-    /// Sources that are being read, and whether the watch was quicker.
+    /// Sources that are being read, and whether the watch has shown them in the meantime.
     reading: BTreeMap<ObjectKey, bool>,
-    /// Sources that are to be read.
+    /// Sources that have to be read.
     to_read: BTreeSet<ObjectKey>,
-    /// What is not published yet, and since when; since when it may not wait any longer.
+    /// Changes that are not published yet. `dirty_since` is the time of the first of them.
     unpublished: BTreeMap<ResourceKey, Option<Encoded>>,
     dirty_since: Option<Instant>,
-    /// What is published a little later, since it takes something from requests.
+    /// Changes that wait for a grace, because they would make requests fail.
     settle: Settle,
-    /// Some of what was published last; what is published at once is acknowledged at once.
+    /// Some resources of the last publication. They stand for all of it, since proxies acknowledge it as a whole.
     published: Vec<ResourceKey>,
-    /// Objects by kind that are in the translator.
+    /// The objects in the translator.
     known: BTreeSet<ObjectKey>,
     /// ListenerSets that had a status of ours and have lost their Gateway.
     pub orphans: BTreeSet<ObjectKey>,
     ports: BTreeMap<DesiredPort, Port>,
     allocation: Arc<Allocation>,
     session_keys: SessionKeys,
-    /// What the Services have come to.
+    /// The state of the Services in front of Gateways.
     pub service_states: Arc<ServiceStates>,
-    /// Sources are watched: what is newly used has to be read.
+    /// Whether sources are watched. Then each source that is newly used has to be read.
     sources_live: bool,
     is_synced: bool,
-    /// When to look on at what overlaps.
+    /// When to judge the next listeners that others overlap with.
     look_at: Option<Instant>,
 }
 
 impl Store {
-    /// A store that knows nothing yet.
+    /// Returns a store without objects.
     #[must_use]
     pub fn new(
         settings: Settings,
@@ -145,13 +146,13 @@ impl Store {
         }
     }
 
-    /// Kinds that are synced.
+    /// Returns the kinds of which the watch has shown every object.
     #[must_use]
     pub fn synced(&self) -> &BTreeSet<Kind> {
         &self.synced
     }
 
-    /// Takes what the watches show.
+    /// Takes events of the watches.
     pub fn take(&mut self, events: impl IntoIterator<Item = Event>, now: Instant) {
         let mut changes = Vec::new();
         for event in events {
@@ -186,7 +187,7 @@ impl Store {
         self.apply(changes, now);
     }
 
-    /// An object was written, and is what it was but for its status.
+    /// Notes that an object was written, but only its status changed.
     fn touch(&mut self, touched: Touched) {
         let Touched {
             key,
@@ -241,7 +242,7 @@ impl Store {
         Some(Change::Put(object))
     }
 
-    /// The watch says something about a source: what is being read of it may be older.
+    /// Notes that the watch has shown a source. If it is being read, the result may be older.
     fn overtake(&mut self, source: &ObjectKey) {
         if let Some(overtaken) = self.reading.get_mut(source) {
             *overtaken = true;
@@ -274,12 +275,12 @@ impl Store {
         self.metrics.sources(self.kept.len());
     }
 
-    /// From now on the watch shows every source that is used; those used later have to be read.
+    /// Notes that the watch has shown every source that is used. Sources that come to be used later have to be read.
     pub fn sources_are_watched(&mut self) {
         self.sources_live = true;
     }
 
-    /// Up to so many sources that are to be read now.
+    /// Returns up to `count` sources that have to be read now.
     pub fn sources_to_read(&mut self, count: usize) -> Vec<ObjectKey> {
         let mut sources = Vec::new();
         while sources.len() < count
@@ -291,7 +292,7 @@ impl Store {
         sources
     }
 
-    /// A source was read (`None`: there is none), or could not be.
+    /// Takes the result of reading a source; `None` if it does not exist.
     pub fn source_read(
         &mut self,
         key: &ObjectKey,
@@ -309,20 +310,20 @@ impl Store {
         }
     }
 
-    /// Whether a source is used and nothing is known of it.
+    /// Whether a source is used and has not been read yet.
     #[must_use]
     pub fn is_wanting(&self, source: &ObjectKey) -> bool {
         self.used.contains(source) && !self.kept.contains(source)
     }
 
-    /// Reads a source once more.
+    /// Schedules a source to be read again.
     pub fn read_again(&mut self, source: ObjectKey) {
         if self.is_wanting(&source) {
             self.to_read.insert(source);
         }
     }
 
-    /// Takes the persisted allocation.
+    /// Takes the persisted allocation of ports.
     pub fn allocation(&mut self, allocation: Arc<Allocation>, now: Instant) {
         if Arc::ptr_eq(&allocation, &self.allocation) {
             return;
@@ -347,13 +348,13 @@ impl Store {
         }
     }
 
-    /// Takes what the Services have come to.
+    /// Takes the state of the Services.
     pub fn service_states(&mut self, service_states: Arc<ServiceStates>, now: Instant) {
         if Arc::ptr_eq(&service_states, &self.service_states) {
             return;
         }
         let before = std::mem::replace(&mut self.service_states, service_states);
-        // Some may have waited for their port.
+        // Some listeners may have waited for their port.
         self.planner.touch_waiting();
         let mut changes = Vec::new();
         let uids: BTreeSet<&Arc<str>> = before.keys().chain(self.service_states.keys()).collect();
@@ -380,11 +381,11 @@ impl Store {
         }
     }
 
-    /// Everything is known: desired ports and Services, and certificate requests, may be sent.
+    /// Notes that everything is known, and begins to send desired ports, Services and certificate requests.
     pub fn send_desired(&mut self, now: Instant) {
         if !self.is_synced {
             self.is_synced = true;
-            // The first statuses were complete at once; from now on overlaps are looked at in steps.
+            // The first statuses covered all overlaps at once. From now on, they are judged in steps.
             self.control.leave_overlaps();
             self.control.claims.begin(clock::both(now));
             self.run(now);
@@ -392,7 +393,7 @@ impl Store {
             self.send_services();
             self.control.certificates.begin(&self.control.translator);
             self.control.certificates.tell();
-            // Before this point much seems to be missing that is only not read yet.
+            // Before this point, much seems to be missing only because it is not read yet.
             for (key, findings) in self.control.translator.findings() {
                 log_findings(key, findings);
             }
@@ -413,7 +414,7 @@ impl Store {
         }
     }
 
-    /// Looks at some more of the listeners that others came to overlap with, if it is time to.
+    /// Judges some more of the listeners that others overlap with, if it is time.
     pub fn look_on(&mut self, now: Instant) {
         if self.look_at.is_some_and(|at| at <= now) {
             self.look_at = None;
@@ -433,7 +434,7 @@ impl Store {
         self.run(now);
     }
 
-    /// Runs the control loop until nothing follows any more.
+    /// Runs the control loop until it has no more changes.
     fn run(&mut self, now: Instant) {
         let (mut ports, mut services) = (false, false);
         let mut begin = Instant::now();
@@ -469,7 +470,7 @@ impl Store {
                 self.unpublished.extend(resources);
                 self.dirty_since.get_or_insert(now);
             }
-            // Sources that are no longer used leave with what follows from that.
+            // Sources that are no longer used are removed from the translator, which may change more.
             let gone = self.use_sources(sources);
             self.control.add(gone);
             begin = Instant::now();
@@ -479,7 +480,7 @@ impl Store {
         }
         self.metrics.claims.are(self.control.claims.counts());
         if !self.to_read.is_empty() {
-            // Nothing is said about what a source belongs to before that is read.
+            // The objects that use a source get no status before it is read.
             self.dirty_since.get_or_insert(now);
         }
         if ports {
@@ -493,18 +494,18 @@ impl Store {
         }
     }
 
-    /// This replica leads, or no longer does.
+    /// Begins or ends the leadership of this replica.
     pub fn lead(&mut self, leads: bool, now: Instant) {
         self.control.claims.lead(leads, clock::both(now));
         self.run(now);
     }
 
-    /// A list of all `HostnameClaim`s is being made from now on.
+    /// Notes that the caller now begins to list all `HostnameClaim`s.
     pub fn list_claims(&mut self) {
         self.control.claims.list();
     }
 
-    /// Takes a list of all `HostnameClaim`s. Says whether that is all, or another one is to be made.
+    /// Takes a list of all `HostnameClaim`s. Returns `false` if another list is needed.
     pub fn claims_listed(&mut self, list: Vec<Watched>, now: Instant) -> bool {
         let objects = list.into_iter().filter_map(|watched| {
             let claim = claims::read(&watched.object)?;
@@ -527,13 +528,13 @@ impl Store {
         }
     }
 
-    /// When [`Self::pass`] or [`Self::claim_request`] has something to do.
+    /// Returns the time at which [`Self::pass`] or [`Self::claim_request`] has something to do.
     #[must_use]
     pub fn claims_deadline(&self) -> Option<Instant> {
         self.control.claims.deadline()
     }
 
-    /// The next request about a `HostnameClaim` that is due.
+    /// Returns the next request about a `HostnameClaim` that is due.
     pub fn claim_request(&mut self, now: Instant) -> Option<ClaimRequest> {
         let ControlLoop {
             translator, claims, ..
@@ -545,13 +546,13 @@ impl Store {
             None => GatewayState::Gone,
         });
         if request.is_some() {
-            // What is being taken from somebody is served for nobody.
+            // A name that is being taken from its holder is served for nobody.
             self.run(now);
         }
         request
     }
 
-    /// Takes what came of a request about a `HostnameClaim`.
+    /// Takes the outcome of a request about a `HostnameClaim`.
     pub fn claim_answered(&mut self, name: &ObjectName, outcome: WriteOutcome, now: Instant) {
         self.control.claims.done(name, outcome, clock::both(now));
         for (_, namespace) in self.control.claims.take_troubled() {
@@ -567,7 +568,7 @@ impl Store {
         self.run(now);
     }
 
-    /// Tells whoever looks at an object's events what keeps it from a certificate.
+    /// Records an event at an object, about the findings that keep it from a certificate.
     fn tell(&self, key: &ObjectKey, findings: &[Finding]) {
         let uid = match self.control.translator.object(key).map(AsRef::as_ref) {
             Some(Object::Gateway(gateway)) => &gateway.meta.uid,
@@ -589,7 +590,7 @@ impl Store {
         }
     }
 
-    /// Takes the time, in seconds since 1970, at the start and whenever something depends on it.
+    /// Takes the current time, in seconds since 1970, at the start and whenever something depends on it.
     pub fn time(&mut self, seconds: i64, now: Instant) {
         self.apply(vec![Change::Time(seconds)], now);
     }
@@ -602,7 +603,7 @@ impl Store {
         }
     }
 
-    /// Takes what the built-in engine says.
+    /// Takes an update of the built-in engine.
     pub fn issued(&mut self, update: EngineUpdate, now: Instant) {
         let knew = self.control.certificates.is_known();
         let (changes, issuers) = self.control.certificates.take(update);
@@ -615,7 +616,7 @@ impl Store {
         }
     }
 
-    /// Takes what cert-manager's engine says.
+    /// Takes the states of certificates from the engine for cert-manager.
     pub fn issued_by_others(&mut self, issuances: Option<Arc<Issuances>>, now: Instant) {
         let knew = self.control.certificates.is_known();
         let changes = self.control.certificates.take_others(issuances);
@@ -625,7 +626,7 @@ impl Store {
         }
     }
 
-    /// Looks which certificates have come to every proxy.
+    /// Records for metrics which certificates have reached every proxy.
     pub fn look_at_certificates(&mut self) {
         self.control.certificates.look(
             &self.control.translator,
@@ -636,7 +637,7 @@ impl Store {
         );
     }
 
-    /// Whether a source is not among those that this release has no right to.
+    /// Whether this release is allowed to read a source.
     fn may_read(&self, source: &ObjectKey) -> bool {
         let namespaces = self.secret_namespaces.as_ref();
         source.kind != Kind::Secret
@@ -663,9 +664,12 @@ impl Store {
         changes
     }
 
-    /// Publishes what is new, unless a source is being read that belongs to it, or it takes something from
-    /// requests ([`Settle`]). Says whether statuses may be judged: what is not published must not count as
-    /// in force, and of what settles the publisher knows that it is not.
+    /// Publishes the changes, except while a source that they need is being read, and except those that would make
+    /// requests fail ([`Settle`]).
+    ///
+    /// Returns whether statuses may be judged now. Changes that are not published must not count as in force. The
+    /// publisher knows of those that wait in [`Settle`], but not of the others, so statuses have to wait for the
+    /// others.
     pub fn publish(&mut self, now: Instant) -> bool {
         let settled = self.settle.deadline().is_some_and(|at| at <= now);
         if self.dirty_since.is_none() && !settled {
@@ -686,14 +690,14 @@ impl Store {
                 },
             )
         } else {
-            // Nobody is served before everything is known.
+            // No proxy is served before everything is known, so nothing has to settle.
             self.settle.all()
         };
         self.give(changes, now);
         true
     }
 
-    /// Publishes everything: from now on it is complete.
+    /// Publishes everything, because it is complete from now on.
     pub(super) fn publish_all(&mut self, now: Instant) {
         self.settle.add(std::mem::take(&mut self.unpublished));
         let changes = self.settle.all();
@@ -703,7 +707,7 @@ impl Store {
     fn give(&mut self, due: Pending, now: Instant) {
         if !due.is_empty() {
             self.published = due.keys().take(SAMPLE).cloned().collect();
-            // What waited to be published may be acknowledged already, or be as it was.
+            // Changes that waited may be acknowledged already, or may have been taken back.
             self.planner.touch_waiting();
         }
         let mut changes = Changes::new();
@@ -722,25 +726,25 @@ impl Store {
         self.control.certificates.published();
     }
 
-    /// Proxies that have not acknowledged what was published last.
+    /// Returns the number of proxies that have not acknowledged the last publication.
     #[must_use]
     pub fn behind(&self) -> usize {
         self.publisher.programmed(&self.published).waiting_for.len()
     }
 
-    /// Whether something is not published.
+    /// Whether there are changes that are not published.
     #[must_use]
     pub fn is_dirty(&self) -> bool {
         self.dirty_since.is_some()
     }
 
-    /// When [`Self::publish`] has something to do though nothing happens.
+    /// Returns the time at which [`Self::publish`] has something to do even if nothing happens.
     #[must_use]
     pub fn publish_at(&self) -> Option<Instant> {
         self.sources_deadline().or(self.settle.deadline())
     }
 
-    /// When what is not published is published at the latest, if it waits for Secrets and ConfigMaps.
+    /// Returns the latest time at which changes are published that wait for Secrets and ConfigMaps.
     fn sources_deadline(&self) -> Option<Instant> {
         let waits = !self.reading.is_empty() || !self.to_read.is_empty();
         let since = self.dirty_since.filter(|_| waits)?;
@@ -748,7 +752,7 @@ impl Store {
     }
 }
 
-/// Kinds of which only those that are used are kept.
+/// Kinds of which only the objects in use are kept.
 pub(super) const SOURCES: [Kind; 2] = [Kind::Secret, Kind::ConfigMap];
 
 fn is_source(kind: Kind) -> bool {
@@ -790,7 +794,7 @@ fn generation(object: &Object) -> i64 {
     }
 }
 
-/// When the certificate in a Secret begins and ends, in seconds since 1970.
+/// Returns when the certificate in a Secret begins and ends to be valid, in seconds since 1970.
 fn validity(object: &Object) -> Option<(i64, i64)> {
     let Object::Secret(secret) = object else {
         return None;

@@ -1,5 +1,5 @@
-//! The start: what has to be known before this replica is ready and may lead. A leader that publishes
-//! a store that is half read would take traffic down.
+//! Tracks the start of a replica: what has to be known before it is ready and may lead. If a leader published before
+//! everything is read, traffic would fail.
 
 use std::time::Duration;
 
@@ -11,41 +11,41 @@ use vestibule_model::key::{GATEWAY_GROUP, Kind};
 /// Every kind that is watched.
 pub(super) const KINDS: [Kind; Kind::ALL.len()] = Kind::ALL;
 
-/// Time between two looks for kinds that are not installed.
+/// Time between two checks whether missing kinds are installed.
 const LOOK: Duration = Duration::from_secs(5);
 
-/// How far the start is.
+/// The progress of the start.
 #[derive(Debug, Default)]
 #[expect(
     clippy::struct_excessive_bools,
     reason = "parts that become known in any order"
 )]
 pub(super) struct Progress {
-    /// GatewayClass and Gateway are installed.
+    /// Whether GatewayClass and Gateway are installed.
     pub(super) installed: bool,
-    /// Kinds of which not everything is known.
+    /// Kinds whose objects are not all known.
     pub(super) missing: Vec<Kind>,
-    /// Secrets and ConfigMaps are watched.
+    /// Whether Secrets and ConfigMaps are watched.
     pub(super) sources: bool,
-    /// The persisted ports are known.
+    /// Whether the persisted ports are known.
     pub(super) ports: bool,
-    /// The Services in front of Gateways are known.
+    /// Whether the Services in front of Gateways are known.
     pub(super) services: bool,
-    /// The keys of sessions are known, or that there are none yet.
+    /// Whether the keys of sessions are known, or it is known that there are none.
     pub(super) session_keys: bool,
-    /// It is known which proxies are ready.
+    /// Whether it is known which proxies are ready.
     pub(super) proxies: bool,
-    /// All of it, once.
+    /// Whether all of this has been known at one time.
     pub(super) ready: bool,
 }
 
 impl Progress {
-    /// Everything but these kinds is known.
+    /// Whether everything except these kinds is known.
     pub(super) fn only_missing(&self, kinds: &[Kind]) -> bool {
         !self.missing.is_empty() && self.missing.iter().all(|kind| kinds.contains(kind))
     }
 
-    /// Why this replica is not ready; none if it is.
+    /// Returns why this replica is not ready; `None` if it is.
     pub(super) fn unready(&self) -> Option<String> {
         if !self.installed {
             return Some("GatewayClass and Gateway of the Gateway API are not installed".into());
@@ -83,7 +83,7 @@ pub(super) async fn wait_for_gateway_api(client: Client, installed: watch::Sende
         tokio::time::sleep(LOOK).await;
     }
     installed.send_replace(true);
-    // The channel stays open: its end would mean that nobody looks.
+    // The channel stays open, since its end would mean that the task has failed.
     installed.closed().await;
 }
 

@@ -1,9 +1,9 @@
-//! Texts of others, in bounds, before they are passed on.
+//! Bounds texts from others before they are passed on.
 
 /// Longest text of a problem that is passed on, in bytes.
 const MAX_PROBLEM: usize = 512;
 
-/// `text` with at most `limit` bytes, and no control characters.
+/// Returns `text` without control characters, cut to at most `limit` bytes.
 pub(super) fn bounded(text: &str, limit: usize) -> String {
     let mut line = String::with_capacity(text.len().min(limit));
     for c in text.chars() {
@@ -16,11 +16,11 @@ pub(super) fn bounded(text: &str, limit: usize) -> String {
     line
 }
 
-/// What the API server says, in bounds.
+/// Returns the message of an error from the API server, within bounds.
 pub(super) fn problem(error: kube::Error) -> String {
     match error {
         kube::Error::Api(status) => bounded(&status.message, MAX_PROBLEM),
-        // Its text may quote what did not read.
+        // The text of this error may quote the content that could not be read.
         kube::Error::SerdeError(_) => "the answer does not read".to_owned(),
         other => bounded(&other.to_string(), MAX_PROBLEM),
     }

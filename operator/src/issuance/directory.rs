@@ -1,5 +1,5 @@
-//! Certificates and accounts of the built-in engine in a directory, for `vestibule run`: a file for each
-//! Secret, which only the user can read, written whole or not at all.
+//! Keeps the certificates and accounts of the built-in engine in a directory, for `vestibule run`. There is one file
+//! per Secret. Only the user can read it, and it is always written as a whole.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -26,10 +26,10 @@ use crate::acme::{
 use crate::localca::files;
 use crate::translate::Change;
 
-/// What stands before each part of a file but the first, which is the state.
+/// The line before each part of a file except the first, which is the state.
 const PARTS: [&str; 3] = ["\n== tls.crt\n", "\n== tls.key\n", "\n== next.key\n"];
 
-/// Longest file: a state, a chain and two keys.
+/// Longest file in bytes. A file contains a state, a certificate chain and two keys.
 const MAX_FILE: u16 = 60 << 10;
 
 /// The directory.
@@ -43,14 +43,14 @@ pub struct Directory {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Secrets among the user's objects: never replaced.
+    /// Secrets among the user's objects. They are never replaced.
     users: BTreeSet<ObjectName>,
     /// Certificates that were read or issued, for the loop.
     news: BTreeMap<ObjectName, Secret>,
 }
 
 impl Directory {
-    /// The directory at `path`, which is made when something is written.
+    /// Returns the directory at `path`. It is created when something is written.
     #[must_use]
     pub fn new(path: PathBuf, engine_link: EngineLink) -> Self {
         Self {
@@ -61,13 +61,13 @@ impl Directory {
         }
     }
 
-    /// Moves when [`Self::take`] has something.
+    /// Returns a channel that signals when [`Self::take`] has something.
     #[must_use]
     pub fn changed(&self) -> watch::Receiver<()> {
         self.changed.subscribe()
     }
 
-    /// Certificates that are new, for translation.
+    /// Removes and returns the new certificates, as changes for translation.
     #[must_use]
     pub fn take(&self) -> Vec<Change> {
         let news = std::mem::take(&mut self.state.lock().news);
@@ -75,7 +75,7 @@ impl Directory {
         secrets.map(Change::Put).collect()
     }
 
-    /// Says whether a Secret is among the user's objects.
+    /// Notes whether a Secret is among the user's objects.
     pub fn users(&self, secret: &ObjectName, there: bool) {
         let mut state = self.state.lock();
         if there {
@@ -85,7 +85,8 @@ impl Directory {
         }
     }
 
-    /// The file of a Secret. Names come from manifests: nothing may lead out of the directory.
+    /// Returns the file of a Secret. Its name comes from manifests, so this makes sure that the path stays in the
+    /// directory.
     fn file(&self, secret: &ObjectName) -> Result<PathBuf, StoreError> {
         let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-.".contains(c);
         let good = |text: &str| {
@@ -97,7 +98,7 @@ impl Directory {
         if !good(&secret.namespace) || !good(&secret.name) {
             return Err(StoreError("the name is not one of a Secret".to_owned()));
         }
-        // No namespace has an underscore.
+        // An underscore separates the two, since no namespace contains one.
         Ok(self
             .path
             .join(format!("{}_{}", secret.namespace, secret.name)))
@@ -133,7 +134,7 @@ fn failed(error: &crate::localca::LocalCaError) -> StoreError {
     StoreError(error.to_string())
 }
 
-/// Reads what [`format`] wrote.
+/// Reads the text that [`format`] wrote.
 fn parse(text: &str) -> StoredSecret {
     let [certificate_mark, key_mark, next_mark] = PARTS;
     let (state, rest) = text.split_once(certificate_mark).unwrap_or((text, ""));
@@ -150,8 +151,8 @@ fn parse(text: &str) -> StoredSecret {
     }
 }
 
-/// State, certificate and keys as one text. A state is JSON on one line and the rest is PEM, so nothing in
-/// them looks like a mark.
+/// Writes the state, the certificate and the keys as one text. The state is JSON on one line and the rest is PEM, so
+/// none of them contains a separator.
 fn format(state: &str, certificate: &[u8], key: &[u8], next: &[u8]) -> Zeroizing<Vec<u8>> {
     let [certificate_mark, key_mark, next_mark] = PARTS.map(str::as_bytes);
     let parts = [
@@ -163,7 +164,7 @@ fn format(state: &str, certificate: &[u8], key: &[u8], next: &[u8]) -> Zeroizing
         next_mark,
         next,
     ];
-    // Room beforehand: growing would leave copies of the keys behind.
+    // The room is reserved first, because growing would leave copies of the keys in memory.
     let mut text = Vec::with_capacity(parts.iter().map(|part| part.len()).sum());
     for part in parts {
         text.extend_from_slice(part);
@@ -183,7 +184,7 @@ fn version(text: &str) -> Arc<str> {
 impl Effects for Directory {
     async fn read(&self, secret: &ObjectName) -> Result<Option<StoredSecret>, StoreError> {
         if self.state.lock().users.contains(secret) {
-            // Whatever it holds, it is the user's.
+            // The Secret belongs to the user, whatever it contains.
             return Ok(Some(StoredSecret::default()));
         }
         let record = self.load(secret)?;
@@ -195,7 +196,7 @@ impl Effects for Directory {
 
     async fn write(&self, secret: &ObjectName, write: Write) -> Result<Written, StoreError> {
         let path = self.file(secret)?;
-        // Processes that share the directory take turns.
+        // A lock makes processes that share the directory take turns.
         let _turn = files::prepare(&self.path).map_err(|error| failed(&error))?;
         let present = self.load(secret)?;
         let present_version = present.as_ref().map(|record| record.version.clone());

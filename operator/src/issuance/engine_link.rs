@@ -1,5 +1,9 @@
-//! The link between the loop and the built-in engine. The engine leaves updates for translation; the loop leaves
-//! what became of challenges. Of each thing the latest counts, so that nobody waits and nothing piles up.
+//! Links the operator's loop with the built-in engine. The engine leaves updates for translation, and the loop leaves
+//! the state of challenges. Only the latest value of each is kept, so neither side waits for the other and nothing
+//! piles up.
+//!
+//! A ticket tells the engine when a challenge is published. It is a number that grows with each change of the
+//! challenges. The loop returns it once everything up to this change is published.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,45 +16,45 @@ use vestibule_model::key::{ObjectKey, ObjectName};
 
 use crate::acme::IssuerState;
 
-/// What the engine has changed since the loop looked last.
+/// The changes of the engine since the loop took the last update.
 #[derive(Debug, Default)]
 pub struct EngineUpdate {
-    /// Up to which request of the engine these are.
+    /// The ticket of the last change of the challenges.
     pub(super) ticket: u64,
     pub(super) challenges: BTreeMap<ChallengeKey, Option<ChallengeAnswer>>,
     pub(super) issuance: BTreeMap<ObjectName, Option<Issuance>>,
     pub(super) issuers: BTreeMap<ObjectKey, Option<IssuerState>>,
-    /// Whether it is known how far every certificate is; before that, silence about one says nothing.
+    /// Whether the state of every certificate is known. Before that, a certificate without a state may still have one.
     pub(super) known: bool,
 }
 
 #[derive(Debug, Default)]
 struct LinkState {
     update: EngineUpdate,
-    /// Challenges that the engine wants answered, and since which ticket.
+    /// Challenges that the engine wants the proxies to answer, with the ticket of the request.
     asked: BTreeMap<ChallengeKey, u64>,
-    /// Certificates and issuers that something is known about.
+    /// Certificates that have a state.
     issuance: BTreeSet<ObjectName>,
     issuers: BTreeSet<ObjectKey>,
-    /// Certificates that nothing was said about since the engine began.
+    /// Certificates that have had no state since the engine began.
     silent: Option<BTreeSet<ObjectName>>,
-    /// Secrets that have changed since the engine asked last.
+    /// Secrets that have changed since the engine took them last.
     secrets: BTreeSet<ObjectName>,
-    /// Up to which ticket what is asked for is published, and what is.
+    /// The ticket up to which challenges are published.
     ticket: u64,
     published: Arc<BTreeSet<String>>,
 }
 
-/// State that the loop and the engine share; clones are the same one.
+/// The state that the loop and the engine share. Clones share the same state.
 #[derive(Debug, Clone)]
 pub struct EngineLink(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
     state: Mutex<LinkState>,
-    /// Moves when there is something for the loop.
+    /// Signals that there is something for the loop.
     for_loop: watch::Sender<()>,
-    /// Moves when there is something for the engine.
+    /// Signals that there is something for the engine.
     for_engine: watch::Sender<()>,
 }
 
@@ -64,15 +68,15 @@ impl Default for EngineLink {
     }
 }
 
-/// The methods of the loop.
+/// The methods that the loop calls.
 impl EngineLink {
-    /// Moves when [`Self::take`] has something.
+    /// Returns a channel that signals when [`Self::take`] has something.
     #[must_use]
     pub fn for_loop(&self) -> watch::Receiver<()> {
         self.0.for_loop.subscribe()
     }
 
-    /// What is new.
+    /// Removes and returns what is new.
     #[must_use]
     pub fn take(&self) -> EngineUpdate {
         let mut state = self.0.state.lock();
@@ -84,7 +88,7 @@ impl EngineLink {
         std::mem::replace(&mut state.update, next)
     }
 
-    /// What was asked for up to `ticket` is published, as far as it may be: these challenges.
+    /// Notes that the requests up to `ticket` are processed, and that `challenges` are published as a result.
     pub(super) fn published(&self, ticket: u64, challenges: &Arc<BTreeSet<String>>) {
         let mut state = self.0.state.lock();
         if state.ticket == ticket && Arc::ptr_eq(&state.published, challenges) {
@@ -96,7 +100,7 @@ impl EngineLink {
         self.0.for_engine.send_replace(());
     }
 
-    /// A Secret came, changed or went.
+    /// Notes that a Secret was created, changed or deleted.
     pub(super) fn secret(&self, name: &ObjectName) {
         if self.0.state.lock().secrets.insert(name.clone()) {
             self.0.for_engine.send_replace(());
@@ -104,13 +108,13 @@ impl EngineLink {
     }
 }
 
-/// The methods of the engine.
+/// The methods that the engine calls.
 impl EngineLink {
     pub(super) fn for_engine(&self) -> watch::Receiver<()> {
         self.0.for_engine.subscribe()
     }
 
-    /// The engine begins, with these certificates to look at.
+    /// Notes that the engine begins, and that it will report the state of these certificates.
     pub fn begin(&self, certificates: BTreeSet<ObjectName>) {
         let mut state = self.0.state.lock();
         state.secrets.clear();
@@ -120,7 +124,7 @@ impl EngineLink {
         self.0.for_loop.send_replace(());
     }
 
-    /// The engine ends: nothing is answered any more, and nothing is known.
+    /// Notes that the engine ends. It withdraws all challenges and all states.
     pub fn end(&self) {
         let mut state = self.0.state.lock();
         let LinkState {
@@ -143,7 +147,7 @@ impl EngineLink {
         self.0.for_loop.send_replace(());
     }
 
-    /// Enough was waited for what is not known.
+    /// Ends the wait for certificates without a state. The state of every certificate then counts as known.
     pub(super) fn known(&self) {
         let mut state = self.0.state.lock();
         if state.silent.take().is_none() || std::mem::replace(&mut state.update.known, true) {
@@ -153,7 +157,7 @@ impl EngineLink {
         self.0.for_loop.send_replace(());
     }
 
-    /// Has the proxies answer challenges, or (`None`) no longer.
+    /// Asks that the proxies answer challenges; `None` withdraws one.
     pub fn challenges(&self, changes: BTreeMap<ChallengeKey, Option<ChallengeAnswer>>) {
         let mut state = self.0.state.lock();
         state.update.ticket += 1;
@@ -170,7 +174,7 @@ impl EngineLink {
         self.0.for_loop.send_replace(());
     }
 
-    /// Says how far certificates are.
+    /// Reports the state of certificates; `None` removes it.
     pub fn issuance(&self, changes: BTreeMap<ObjectName, Option<Issuance>>) {
         let mut state = self.0.state.lock();
         for (name, issuance) in changes {
@@ -193,7 +197,7 @@ impl EngineLink {
         self.0.for_loop.send_replace(());
     }
 
-    /// Says how issuers are.
+    /// Reports the state of issuers.
     pub fn issuers(&self, changes: BTreeMap<ObjectKey, IssuerState>) {
         let mut state = self.0.state.lock();
         for (key, fact) in changes {
@@ -204,12 +208,12 @@ impl EngineLink {
         self.0.for_loop.send_replace(());
     }
 
-    /// Secrets that have changed since this was asked last.
+    /// Removes and returns the Secrets that have changed since the last call.
     pub(super) fn secrets(&self) -> BTreeSet<ObjectName> {
         std::mem::take(&mut self.0.state.lock().secrets)
     }
 
-    /// Challenges that the loop has seen, by ticket and whether each is published.
+    /// Returns the challenges that the loop has processed, each with its ticket and whether it is published.
     pub(super) fn seen(&self) -> BTreeMap<ChallengeKey, (u64, bool)> {
         let state = self.0.state.lock();
         let seen = state.asked.iter();

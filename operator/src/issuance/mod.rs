@@ -1,5 +1,5 @@
-//! Between translation and the built-in engine, wherever both run: the engine is given the certificates
-//! that are asked for and what became of its challenges; what it says comes back as input of translation.
+//! Connects translation with the built-in engine, in a cluster and in `vestibule run`. The engine gets the requested
+//! certificates and the state of its challenges. Its results become input of translation.
 
 mod directory;
 mod engine_link;
@@ -25,33 +25,34 @@ pub use directory::Directory;
 pub use engine_link::{EngineLink, EngineUpdate};
 pub use registry::CertificateRegistry;
 
-/// Messages to the engine that wait.
+/// Most messages to the engine that wait.
 const INPUTS: usize = 64;
-/// How often to look whether enough was waited.
+/// Time between two checks whether [`SETTLING`] is over.
 const LOOK: Duration = Duration::from_secs(1);
-/// Longest time that statuses wait for what the engine knows of every certificate.
+/// Longest time that statuses wait until the engine has reported the state of every certificate.
 const SETTLING: Duration = Duration::from_secs(20);
 
-/// Certificates that are asked for, by Secret, whatever the engine.
+/// The requested certificates of all engines, by Secret.
 pub type Requests = BTreeMap<ObjectName, Arc<CertificateRequest>>;
-/// Issuers of the built-in engine.
+/// The issuers of the built-in engine.
 pub type Issuers = BTreeMap<ObjectKey, Arc<AcmeIssuer>>;
-/// The state of certificates by Secret, as one engine says.
+/// The state of certificates by Secret, as reported by one engine.
 pub type Issuances = BTreeMap<ObjectName, Issuance>;
 
-/// What the engine takes, and where it meets the loop.
+/// The inputs of the engine, and its link to the loop.
 #[derive(Debug, Clone)]
 pub struct Channels {
-    /// Certificates for every engine; none as long as not everything is known.
+    /// The requested certificates of all engines. `None` until every object is known.
     pub requests: watch::Receiver<Option<Arc<Requests>>>,
-    /// Issuers; as current as the requests.
+    /// The issuers. They are sent before the requests that need them.
     pub issuers: watch::Receiver<Arc<Issuers>>,
     /// The link between the two.
     pub engine_link: EngineLink,
 }
 
-/// Runs the engine until nobody asks for certificates any more, or it ends by itself. To be begun once
-/// requests are known; dropped, it leaves what is persisted, and [`EngineLink::end`] is to be called.
+/// Runs the engine until the channel of requests is closed, or until the engine ends by itself. Call this when requests
+/// are known. The future can be dropped at any time, since everything important is persisted; then call
+/// [`EngineLink::end`].
 pub async fn run<E: Effects>(
     settings: acme::Settings,
     effects: Arc<E>,
@@ -68,7 +69,7 @@ pub async fn run<E: Effects>(
     }
 }
 
-/// In the place of [`run`] where the engine is off: says so to whoever asks for it, for ever.
+/// Replaces [`run`] if the engine is off. It refuses every certificate that is requested from the engine, for ever.
 pub async fn refuse(mut channels: Channels) {
     let off = Issuance {
         state: IssuanceState::Failed,
@@ -96,13 +97,13 @@ pub async fn refuse(mut channels: Channels) {
     }
 }
 
-/// Sends inputs to the engine, each when it has changed.
+/// Sends the inputs to the engine, each time they have changed.
 struct InputSender<'a> {
     publisher: &'a Arc<Publisher>,
     inputs: mpsc::Sender<Input>,
     requests: Arc<Requests>,
     issuers: Arc<Issuers>,
-    /// What was said of each challenge last, by the ticket that it was asked for with.
+    /// The last state that was sent of each challenge, with the ticket of its request.
     acks: BTreeMap<ChallengeKey, (u64, ChallengeAck)>,
 }
 
@@ -117,7 +118,7 @@ impl<'a> InputSender<'a> {
         }
     }
 
-    /// Until nobody asks or listens any more.
+    /// Runs until one of the channels is closed.
     async fn run(&mut self, channels: &mut Channels) {
         let mut acks = self.publisher.acks();
         let mut engine_link = channels.engine_link.for_engine();
@@ -194,7 +195,7 @@ impl<'a> InputSender<'a> {
         self.inputs.send(input).await.map_err(|_| Ended)
     }
 
-    /// What became of the challenges that the engine wants answered.
+    /// Returns the state of the challenges that the engine wants the proxies to answer.
     fn acks(&self, engine_link: &EngineLink) -> BTreeMap<ChallengeKey, (u64, ChallengeAck)> {
         let ack = |key: &ChallengeKey, published: bool| {
             if !published {
@@ -224,17 +225,17 @@ impl<'a> InputSender<'a> {
     }
 }
 
-/// Nobody takes inputs any more.
+/// The engine takes no more inputs.
 struct Ended;
 
-/// Whether the built-in engine is to issue it.
+/// Whether the built-in engine issues this certificate.
 #[must_use]
 pub fn is_ours(request: &CertificateRequest) -> bool {
     let engine = request.issuer.as_ref().map(|issuer| issuer.engine);
     engine == Some(issuer::Engine::Acme)
 }
 
-/// What is different in `new`, of what `wanted` takes; by identity.
+/// Returns the entries accepted by `wanted` that differ between the maps. Values are compared by pointer.
 fn difference<K: Ord + Clone, T>(
     old: &BTreeMap<K, Arc<T>>,
     new: &BTreeMap<K, Arc<T>>,

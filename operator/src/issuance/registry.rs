@@ -1,5 +1,5 @@
-//! The loop's side of issuance: what is asked for, how far each certificate is, and how long listeners
-//! waited for theirs.
+//! The loop's side of issuance. It knows which certificates are requested, the state of each, and how long listeners
+//! wait for theirs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::acme::IssuerState;
 use crate::publish::Publisher;
 use crate::translate::{Change, Output, Translator};
 
-/// What is asked for, and how far it is.
+/// The requested certificates, and their states.
 #[derive(Debug)]
 pub struct CertificateRegistry {
     to_engines: watch::Sender<Option<Arc<Requests>>>,
@@ -23,27 +23,27 @@ pub struct CertificateRegistry {
     engine_link: EngineLink,
     requests: Arc<Requests>,
     issuers: Arc<Issuers>,
-    /// Something of these is different from what the engines were sent.
+    /// Whether requests or issuers have changed since they were sent to the engines.
     news: bool,
-    /// What cert-manager's engine said last.
+    /// The last states from the engine for cert-manager.
     others: Arc<Issuances>,
-    /// What the built-in engine says.
+    /// The states from the built-in engine.
     ours: Issuances,
-    /// State of issuers.
+    /// The states of issuers.
     issuer_states: BTreeMap<ObjectKey, IssuerState>,
-    /// Whether each engine has said how far every certificate is.
+    /// Whether the engine has reported the state of every certificate.
     ours_known: bool,
     others_known: bool,
-    /// What the engine asked for up to here is with the translator.
+    /// The ticket up to which the translator has the challenges of the engine.
     ticket: u64,
-    /// Challenges with the proxies, or on their way.
+    /// The challenges that the proxies have, or will get with the next generation.
     challenges: Arc<BTreeSet<String>>,
-    /// Certificates that listeners wait for, since when.
+    /// The certificates that listeners wait for, with the time since when and the engine.
     waits: BTreeMap<ObjectName, (Instant, &'static str)>,
 }
 
 impl CertificateRegistry {
-    /// An empty registry, and the channels of the engines.
+    /// Returns an empty registry, and the channels for the engines.
     #[must_use]
     pub fn new() -> (Self, Channels) {
         let (to_engines, requests) = watch::channel(None);
@@ -83,32 +83,32 @@ impl CertificateRegistry {
         }
     }
 
-    /// The certificates that are asked for.
+    /// Returns the requested certificates.
     #[must_use]
     pub fn requests(&self) -> &Arc<Requests> {
         &self.requests
     }
 
-    /// How issuers are, as the built-in engine says.
+    /// Returns the states of issuers from the built-in engine.
     #[must_use]
     pub fn issuers(&self) -> &BTreeMap<ObjectKey, IssuerState> {
         &self.issuer_states
     }
 
-    /// Whether every engine has said how far its certificates are.
+    /// Whether every engine has reported the state of its certificates.
     #[must_use]
     pub fn is_known(&self) -> bool {
         self.ours_known && self.others_known
     }
 
-    /// A Secret came, changed or went.
+    /// Notes that a Secret was created, changed or deleted.
     pub fn secret(&self, name: &ObjectName) {
         if self.requests.contains_key(name) {
             self.engine_link.secret(name);
         }
     }
 
-    /// Takes what translation found out.
+    /// Takes the requests and issuers from the output of translation.
     pub fn translated(&mut self, output: &Output) {
         let Output {
             certificates: requests,
@@ -153,26 +153,27 @@ impl CertificateRegistry {
         }
     }
 
-    /// Everything is known, and those that listeners wait for are those that have no certificate.
+    /// Notes that every object is known. Listeners wait for the requested certificates that do not exist yet.
     pub fn begin(&mut self, translator: &Translator) {
         self.waits
             .retain(|name, _| !translator.resources().contains_key(&certificate(name)));
         self.news = true;
     }
 
-    /// Tells the engines what is new.
+    /// Sends the requests and issuers to the engines, if they have changed.
     pub fn tell(&mut self) {
         if !std::mem::take(&mut self.news) {
             return;
         }
-        // Issuers first: who asks for a certificate finds its issuer.
+        // Issuers come first, so that the engine knows the issuer of each requested certificate.
         self.issuers_to_engine
             .send_replace(Arc::clone(&self.issuers));
         self.to_engines
             .send_replace(Some(Arc::clone(&self.requests)));
     }
 
-    /// Takes what the built-in engine says; what is to be translated, and the issuers that it is about.
+    /// Takes an update of the built-in engine. Returns the changes for translation, and the issuers whose state
+    /// changed.
     pub fn take(&mut self, update: EngineUpdate) -> (Vec<Change>, Vec<ObjectKey>) {
         let EngineUpdate {
             ticket,
@@ -209,7 +210,7 @@ impl CertificateRegistry {
         (changes, touched)
     }
 
-    /// Takes what cert-manager's engine says.
+    /// Takes the states from the engine for cert-manager. Returns the changes for translation.
     pub fn take_others(&mut self, issuances: Option<Arc<Issuances>>) -> Vec<Change> {
         self.others_known = issuances.is_some();
         let issuances = issuances.unwrap_or_default();
@@ -232,13 +233,13 @@ impl CertificateRegistry {
         vec![Change::Issuance(different)]
     }
 
-    /// Everything that is translated is published.
+    /// Notes that everything that was translated is published.
     pub fn published(&self) {
         self.engine_link.published(self.ticket, &self.challenges);
     }
 
-    /// Looks which certificates that listeners waited for have come to every proxy, and says by which
-    /// engine and after how long.
+    /// Ends the wait for each certificate that has reached every proxy, and calls `ready` with its engine and the time
+    /// that listeners waited for it.
     pub fn look(
         &mut self,
         translator: &Translator,

@@ -1,10 +1,9 @@
-//! Who may subscribe: a bearer token of the proxies' ServiceAccount, checked by the API server, says
-//! which fleet a proxy is of and which pod it is.
+//! Authenticates the proxies that subscribe. Each shows a bearer token of a ServiceAccount for proxies. The API server
+//! checks the token and tells which pod it is bound to. The account determines the fleet of the proxy.
 //!
-//! A stream goes on until its token expires and is then ended, so that the proxy shows its next one.
-//! Whoever got hold of a token gets from it what it gives until it expires and no longer, even if the
-//! API server is asked only once per stream. While the API server is away nobody can subscribe anew;
-//! proxies serve what they have, and there is nothing new to tell them.
+//! A stream ends when its token expires, so that the proxy has to show its next one. So a stolen token is of no use
+//! after it expires, although the API server is asked only once per stream. While the API server is away, no proxy can
+//! subscribe. The proxies then serve what they have, and there is no news for them anyway.
 
 mod limits;
 mod review;
@@ -32,41 +31,42 @@ use limits::Buckets;
 pub use review::{KubeReviewer, Review, ReviewError, TokenReviewer};
 use token::Claims;
 
-/// How long a good answer of the API server is believed without asking again.
+/// How long the acceptance of a token by the API server is remembered.
 const BELIEVED: Duration = Duration::from_secs(30);
-/// How long a bad one is: a token may be good a moment later, when the API server knows its pod.
+/// How long the rejection of a token is remembered. This is shorter, since a token may be valid a moment later, when
+/// the API server knows its pod.
 const DISBELIEVED: Duration = Duration::from_secs(5);
-/// Most answers of each sort that are remembered.
+/// Most acceptances to remember, and most rejections.
 const MAX_REMEMBERED: usize = 1024;
-/// Longest wait for the API server.
+/// Longest wait for the response of the API server.
 const PATIENCE: Duration = Duration::from_secs(8);
-/// Reviews under way at a time.
+/// Most reviews under way at the same time.
 const MAX_REVIEWS: usize = 16;
-/// A token that is longer is none of a ServiceAccount, in bytes.
+/// Longest token of a ServiceAccount, in bytes. Longer ones are refused without a review.
 const MAX_TOKEN: usize = 8 << 10;
 
-/// Proxies that serve the same Gateways.
+/// The name of a group of proxies that serve the same Gateways.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Fleet(Arc<str>);
 
 impl Fleet {
-    /// The name.
+    /// Returns the name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.0
     }
 }
 
-/// Which ServiceAccounts are which fleets, and what their tokens have to be for.
+/// The fleets by ServiceAccount, and the audience that their tokens have to be for.
 #[derive(Debug, Clone)]
 pub struct Fleets {
     audience: String,
-    /// By the name of the user that the API server knows the ServiceAccount as.
+    /// The fleets, by the user name that the API server gives to the ServiceAccount.
     users: BTreeMap<String, Fleet>,
 }
 
 impl Fleets {
-    /// One fleet, of one ServiceAccount.
+    /// Returns one fleet with one ServiceAccount.
     #[must_use]
     pub fn one(namespace: &str, service_account: &str, audience: &str) -> Self {
         let user = format!("system:serviceaccount:{namespace}:{service_account}");
@@ -86,7 +86,7 @@ impl Fleets {
     }
 }
 
-/// Who subscribes.
+/// The identity of a proxy that subscribes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SubscriberIdentity {
     /// Its fleet.
@@ -97,40 +97,40 @@ pub struct SubscriberIdentity {
     pub until: Instant,
 }
 
-/// Why somebody may not subscribe. Says what to do, to somebody who cannot be trusted.
+/// Why a caller may not subscribe. Its text says what to do, but the caller is not trusted, so it tells no more.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Denied {
-    /// No token.
+    /// The call has no token.
     #[error("no bearer token; start the proxy with --config-token and a projected token")]
     Missing,
-    /// Not of the form of a ServiceAccount's token.
+    /// The token does not have the form of a ServiceAccount's token.
     #[error("the token is not a ServiceAccount's")]
     Malformed,
-    /// For somebody else.
+    /// The token is for another audience.
     #[error("the token is not for the audience {0}; set that audience in the projected volume")]
     Audience(String),
-    /// Too old.
+    /// The token has expired.
     #[error("the token has expired; check that the proxy reads the file that the kubelet renews")]
     Expired,
-    /// Of another account.
+    /// The token belongs to an account that is not one of a fleet.
     #[error("the token is not of {0}")]
     NotAProxy(String),
-    /// The API server does not take it.
+    /// The API server does not accept the token.
     #[error("the API server does not take the token: {0}")]
     Rejected(String),
-    /// Not bound to a pod.
+    /// The token is not bound to a pod.
     #[error("the token is not bound to a pod; use a projected volume, not a token Secret")]
     Unbound,
-    /// The API server cannot be asked.
+    /// The API server cannot review the token now.
     #[error("the API server cannot be asked about the token now: {0}")]
     Unavailable(&'static str),
-    /// Too many attempts.
+    /// The source had too many tokens reviewed.
     #[error("too many attempts; wait before the next one")]
     TooMany,
 }
 
 impl Denied {
-    /// CamelCase, of a bounded set.
+    /// Returns the reason in CamelCase, out of a fixed set, for metrics.
     #[must_use]
     pub fn reason(&self) -> &'static str {
         match self {
@@ -149,7 +149,7 @@ impl Denied {
     fn status(&self) -> Status {
         let text = self.to_string();
         match self {
-            // The proxy comes back; its token may be as good as any.
+            // The proxy tries again. Its token may well be valid.
             Self::Unavailable(_) => Status::unavailable(text),
             Self::TooMany => Status::resource_exhausted(text),
             _ => Status::unauthenticated(text),
@@ -162,7 +162,7 @@ struct Outcome {
     outcome: &'static str,
 }
 
-/// Counters: `vestibule_operator_stream_authentication_*`.
+/// The counters `vestibule_operator_stream_authentication_*`.
 #[derive(Debug, Clone, Default)]
 pub struct AuthMetrics {
     attempts: Family<Outcome, Counter>,
@@ -183,13 +183,13 @@ impl AuthMetrics {
     }
 }
 
-/// SHA-256 of a token: what is remembered in its place.
+/// SHA-256 of a token. It is remembered instead of the token.
 type Print = [u8; 32];
 
-/// Answers with the time until which they are believed.
+/// Results by token, with the time until which they are valid.
 type Remembered<T> = Mutex<HashMap<Print, (T, Instant)>>;
 
-/// Checks tokens. Asks the API server through a [`TokenReviewer`], as seldom as possible.
+/// Checks tokens. It asks the API server through a [`TokenReviewer`], as rarely as possible.
 pub struct Authenticator {
     fleets: Fleets,
     reviewer: Box<dyn TokenReviewer>,
@@ -210,12 +210,12 @@ impl fmt::Debug for Authenticator {
 }
 
 impl Authenticator {
-    /// Takes tokens of `fleets`.
+    /// Returns an authenticator that accepts the tokens of `fleets`.
     pub fn new(fleets: Fleets, reviewer: impl TokenReviewer) -> Self {
         Self::with_clock(fleets, reviewer, crate::clock::seconds)
     }
 
-    /// With a clock of one's own: seconds since the Unix epoch.
+    /// Returns an authenticator with the given clock, which returns seconds since the Unix epoch.
     pub fn with_clock(
         fleets: Fleets,
         reviewer: impl TokenReviewer,
@@ -233,13 +233,13 @@ impl Authenticator {
         }
     }
 
-    /// The counters.
+    /// Returns the counters.
     #[must_use]
     pub fn metrics(&self) -> &AuthMetrics {
         &self.metrics
     }
 
-    /// Who it is that sends `metadata` from `source`.
+    /// Returns the identity of the caller that sent `metadata` from `source`.
     pub(super) async fn authenticate(
         &self,
         metadata: &MetadataMap,
@@ -253,7 +253,7 @@ impl Authenticator {
             if matches!(denied, Denied::Unavailable(_)) {
                 warn!(%source, %denied, "a proxy cannot subscribe");
             } else {
-                // Anybody can cause it as often as they like.
+                // Anybody can cause this as often as they like, so it is only logged for debugging.
                 debug!(%source, %denied, "refused");
             }
             denied.status()
@@ -275,7 +275,8 @@ impl Authenticator {
         if let Some(identity) = recall(&self.good, &print) {
             return Ok(identity);
         }
-        // What a token says of itself proves nothing, but saves a question to which it would get no.
+        // The unverified claims of a token prove nothing. But if they are wrong already, the API server need not be
+        // asked.
         let claims = self.plausible(token)?;
         if let Some(denied) = recall(&self.bad, &print) {
             return Err(denied);
@@ -338,7 +339,7 @@ impl Authenticator {
             let why = review.error.unwrap_or_else(|| "no reason given".into());
             return Err(Denied::Rejected(vestibule_stream::limits::cut(why)));
         }
-        // An API server that does not know audiences takes tokens for itself.
+        // An API server that does not support audiences returns none, and would accept tokens for itself.
         if !review.audiences.contains(&self.fleets.audience) {
             return Err(Denied::Audience(self.fleets.audience.clone()));
         }

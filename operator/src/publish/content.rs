@@ -1,9 +1,9 @@
-//! What is published: every resource once, when it last changed, and the difference between any two
-//! points of that history. Pure.
+//! Keeps the published resources, with the generation of the last change of each, and computes what changed since a
+//! generation.
 //!
-//! There is no queue per proxy. The log holds each key once, at its last change, so the difference
-//! from any base to now is a range of it: a proxy that is far behind gets one merged batch, and
-//! memory is bounded by what is published.
+//! There is no queue per proxy. The log contains each key once, at its last change. So the difference between any
+//! generation and now is a range of the log: a proxy that is far behind gets one merged batch, and the memory is
+//! bounded by the number of published resources.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,10 +12,11 @@ use vestibule_stream::{
     limits::MAX_NAME_BYTES, proto::Upsert,
 };
 
-/// Removed keys that are remembered at least; more are as long as there are fewer than live ones.
+/// Least number of removed keys to remember. If there are more live keys than this, as many removed ones are
+/// remembered.
 const MIN_REMEMBERED: usize = 1024;
 
-/// One update: what is new or changed, and what goes away. The last call for a key counts.
+/// One update: the resources that are new or changed, and those that are removed. The last call for a key counts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Changes {
     upserts: BTreeMap<ResourceKey, Encoded>,
@@ -23,26 +24,29 @@ pub struct Changes {
 }
 
 impl Changes {
-    /// None yet.
+    /// Returns an update without changes.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Publishes `resource`, new or in place of the one with its key. Fails if it breaks a limit of
-    /// the stream; the others of this update are not affected.
+    /// Publishes `resource`, which replaces the one with its key, if there is one.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the resource breaks a limit of the stream. The other changes of this update are not affected.
     pub fn upsert(&mut self, resource: &Resource) -> Result<(), Invalid> {
         self.upsert_encoded(Encoded::new(resource)?);
         Ok(())
     }
 
-    /// Publishes a resource that is encoded already, such as translation gives it.
+    /// Publishes a resource that is encoded already, such as translation returns it.
     pub fn upsert_encoded(&mut self, encoded: Encoded) {
         self.removals.remove(encoded.key());
         self.upserts.insert(encoded.key().clone(), encoded);
     }
 
-    /// Takes the resource with this key away.
+    /// Removes the resource with this key.
     pub fn remove(&mut self, key: ResourceKey) {
         self.upserts.remove(&key);
         if !key.name.is_empty() && key.name.len() <= MAX_NAME_BYTES {
@@ -50,7 +54,7 @@ impl Changes {
         }
     }
 
-    /// Says whether there is nothing in it.
+    /// Whether there are no changes in it.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.upserts.is_empty() && self.removals.is_empty()
@@ -62,7 +66,7 @@ impl Changes {
 pub(super) struct Difference {
     pub(super) upserts: Vec<Upsert>,
     pub(super) removals: Vec<ResourceKey>,
-    /// The keys of both; only when it is a difference to an earlier generation.
+    /// The keys of both. Only set if this is the difference to an earlier generation.
     pub(super) keys: BTreeSet<ResourceKey>,
 }
 
@@ -74,34 +78,34 @@ pub(super) struct Content {
     removed: BTreeMap<ResourceKey, Generation>,
     /// Each key of `live` and `removed` once, at its last change.
     log: BTreeSet<(Generation, ResourceKey)>,
-    /// The log is complete from here on; removals before it are forgotten.
+    /// The log is complete after this generation. Removals up to it may be forgotten.
     floor: Generation,
     digest: Digest,
 }
 
 impl Content {
-    /// The last generation given out.
+    /// Returns the last generation given out.
     pub(super) fn generation(&self) -> Generation {
         self.generation
     }
 
-    /// Digest over everything published.
+    /// Returns the digest over everything published.
     pub(super) fn digest(&self) -> Digest {
         self.digest
     }
 
-    /// How many resources are published.
+    /// Returns the number of published resources.
     pub(super) fn len(&self) -> usize {
         self.live.len()
     }
 
-    /// A resource that is published.
+    /// Returns a resource, if it is published.
     pub(super) fn resource(&self, key: &ResourceKey) -> Option<&Encoded> {
         self.live.get(key).map(|(encoded, _)| encoded)
     }
 
-    /// Applies an update and returns the generation that contains it: a new one, or the present one
-    /// if nothing changes by it.
+    /// Applies an update and returns the generation that contains it. This is a new generation, or the present one if
+    /// the update changes nothing.
     pub(super) fn apply(&mut self, changes: Changes) -> Generation {
         let next = self.following();
         let mut moved = false;
@@ -131,48 +135,50 @@ impl Content {
         self.generation
     }
 
-    /// A generation with the present content, above all others: for a batch that says what is held.
+    /// Gives the present content a new generation, above all others. A batch needs this if it only confirms what the
+    /// proxy holds.
     pub(super) fn renew(&mut self) -> Generation {
         self.generation = self.following();
         self.generation
     }
 
-    /// Begins `term`, or goes on with it: the content gets a new generation.
+    /// Begins `term`, or continues it. The content gets a new generation.
     pub(super) fn begin(&mut self, term: u64) -> Generation {
         self.generation = self.following().max(Generation::new(term, 1));
         self.generation
     }
 
-    /// A proxy holds `held` of the present term: everything given out from now on is above it.
+    /// Takes account of a proxy that holds the generation `held` of the present term. Every generation given out from
+    /// now on is above it.
     pub(super) fn rise_above(&mut self, held: Generation) {
         self.generation = self.generation.max(held);
     }
 
-    /// The generation of the last change of `key`; none if it is not published and no removal of it is
+    /// Returns the generation of the last change of `key`. `None` if it is not published and no removal of it is
     /// remembered.
     pub(super) fn changed(&self, key: &ResourceKey) -> Option<Generation> {
         let live = self.live.get(key).map(|(_, changed)| *changed);
         live.or_else(|| self.removed.get(key).copied())
     }
 
-    /// The generation of the last change.
+    /// Returns the generation of the last change.
     pub(super) fn last_change(&self) -> Generation {
         self.log.last().map(|(last, _)| *last).unwrap_or_default()
     }
 
-    /// Says whether anything changed after `base`.
+    /// Whether anything changed after `base`.
     pub(super) fn changed_since(&self, base: Generation) -> bool {
         self.last_change() > base
     }
 
-    /// What changed after `base`; none if that is too long ago to tell.
+    /// Returns what changed after `base`. `None` if removals since then may have been forgotten.
     pub(super) fn since(&self, base: Generation) -> Option<Difference> {
         if base < self.floor {
             return None;
         }
         let mut difference = Difference::default();
-        // No key has an empty name, so this is above every entry of `base` exactly when the
-        // generation is.
+        // This is the smallest possible entry of the generation after `base`: every key has a name, so the default key
+        // comes before all others. The range from here contains exactly the entries after `base`.
         let after = (
             Generation::new(base.term, base.counter.saturating_add(1)),
             ResourceKey::default(),
@@ -187,12 +193,12 @@ impl Content {
         Some(difference)
     }
 
-    /// Everything.
+    /// Returns everything that is published, as the difference to a proxy that holds nothing.
     pub(super) fn all(&self) -> Difference {
         self.compare(&BTreeMap::new())
     }
 
-    /// The difference to what a proxy says it holds.
+    /// Returns the difference between what a proxy reports that it holds and what is published.
     pub(super) fn compare(&self, held: &BTreeMap<ResourceKey, ContentHash>) -> Difference {
         let mut difference = Difference::default();
         for (key, (encoded, _)) in &self.live {
@@ -211,7 +217,7 @@ impl Content {
         Generation::new(term, counter.saturating_add(1))
     }
 
-    /// Takes a key out of everything.
+    /// Removes a key from the live and the removed resources, the log and the digest.
     fn unlog(&mut self, key: &ResourceKey) {
         if let Some((encoded, changed)) = self.live.remove(key) {
             self.digest.remove(key, encoded.hash());
@@ -222,7 +228,9 @@ impl Content {
         }
     }
 
-    /// Bounds the memory of removals: a proxy further behind than this is asked what it holds.
+    /// Forgets the oldest removals if there are too many. A proxy that is further behind is then asked what it holds.
+    ///
+    /// This forgets half of the allowed number at once, so that the sort is rare.
     fn forget_old(&mut self) {
         let most = self.live.len().max(MIN_REMEMBERED);
         if self.removed.len() <= most {

@@ -1,4 +1,5 @@
-//! The stream inside one process: the same gRPC over a pipe in memory, for `vestibule run` and tests.
+//! Connects the operator and the proxy of one process, with the same gRPC over a pipe in memory. `vestibule run` and
+//! tests use it.
 
 use std::{io, sync::Arc};
 
@@ -8,7 +9,7 @@ use vestibule_stream::client::{Connect, ConnectError, endpoint};
 
 use super::{Publisher, server, service};
 
-/// Bytes that the pipe holds in each direction.
+/// Capacity of the pipe in each direction, in bytes.
 const PIPE_BYTES: usize = 256 << 10;
 
 /// Connects a [`vestibule_stream::client::Client`] to a publisher of the same process, whatever the
@@ -17,7 +18,7 @@ const PIPE_BYTES: usize = 256 << 10;
 pub struct InProcess(Arc<Publisher>);
 
 impl InProcess {
-    /// A connector to `publisher`.
+    /// Returns a connector to `publisher`.
     #[must_use]
     pub fn new(publisher: &Arc<Publisher>) -> Self {
         Self(Arc::clone(publisher))

@@ -1,4 +1,7 @@
-//! Which proxy acknowledged what, and what follows from that for `AckProgress`. Pure.
+//! Records which proxy acknowledged which generation, and computes from that whether an object is programmed.
+//!
+//! A proxy acknowledges generations, not resources. That suffices: an object is in force at a proxy if the proxy
+//! acknowledged a generation at or above the last change of each of the object's resources, and rejected none of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,7 +9,7 @@ use vestibule_stream::{Generation, Reject, ResourceKey, proto::BatchRefusal};
 
 use super::content::Content;
 
-/// Name of a proxy: its pod's.
+/// The name of a proxy, which is the name of its pod.
 pub type ProxyId = String;
 
 /// Proof that every ready proxy acknowledged a generation with the last change of what was asked for.
@@ -15,7 +18,7 @@ pub type ProxyId = String;
 pub struct Acknowledged(Generation);
 
 impl Acknowledged {
-    /// The generation of the last change; every ready proxy is at it or above.
+    /// Returns the generation of the last change. Every ready proxy has acknowledged it or a later one.
     #[must_use]
     pub fn generation(self) -> Generation {
         self.0
@@ -25,47 +28,47 @@ impl Acknowledged {
 /// How far the proxies have acknowledged the resources of one object.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct AckProgress {
-    /// How many of the expected proxies are there with it: acked, and nothing of it rejected.
+    /// How many of the expected proxies acknowledged the resources and rejected none of them.
     pub acked: usize,
-    /// How many are expected: every ready one, connected or not.
+    /// How many proxies are expected to. Every ready proxy is, connected or not.
     pub ready: usize,
-    /// What of it is not in force, and where.
+    /// The resources that proxies rejected, with the proxy.
     pub rejects: Vec<(ProxyId, Reject)>,
-    /// Proxies that did not ack yet, in order.
+    /// Proxies that have not acknowledged yet, sorted by name.
     pub waiting_for: Vec<ProxyId>,
-    /// Proxies of these that refuse whole batches, and why.
+    /// The proxies among these that refuse whole batches, and the reasons.
     pub refusals: Vec<(ProxyId, BatchRefusal)>,
-    /// Resources asked for that are not published: never, or removed longer ago than is remembered, or of
-    /// which a change is published later.
+    /// Resources that are not published as asked for. They were never published, or were removed so long ago that the
+    /// removal is forgotten, or their last change waits to be published.
     pub unpublished: Vec<ResourceKey>,
     acknowledged: Option<Acknowledged>,
 }
 
 impl AckProgress {
-    /// The proof that every ready proxy acknowledged, if all did.
+    /// Returns the proof that every ready proxy acknowledged, if all did.
     #[must_use]
     pub fn acknowledged(&self) -> Option<Acknowledged> {
         self.acknowledged
     }
 }
 
-/// One proxy as seen by the publisher.
+/// The state of one proxy.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Proxy {
-    /// The stream that speaks for it.
+    /// The stream that counts for this proxy, if it has one.
     pub(super) session: Option<u64>,
-    /// The last generation acknowledged to this leadership.
+    /// The last generation that it acknowledged since this replica began to lead.
     pub(super) acked: Option<Generation>,
-    /// Of the resources sent to it, those not in force in their last version.
+    /// The resources sent to it whose last version is not in force.
     pub(super) rejects: BTreeMap<ResourceKey, Reject>,
-    /// The last batch was refused as a whole.
+    /// Set if it refused the last batch as a whole.
     pub(super) refusal: Option<BatchRefusal>,
     pub(super) capabilities: Vec<String>,
-    /// Bytes of batches sent, and of resources in them.
+    /// What was sent to it.
     pub(super) sent: Sent,
 }
 
-/// What was sent to a proxy since it is known to this leadership.
+/// What was sent to a proxy since this leader has known it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Sent {
     /// Batches.
@@ -79,22 +82,22 @@ pub struct Sent {
 /// All proxies.
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
-    /// What the cluster says; none if nobody ever said anything.
+    /// The proxies that are ready according to the cluster. `None` until [`Ledger::set_ready`] is called.
     ready: Option<BTreeSet<ProxyId>>,
     pub(super) proxies: BTreeMap<ProxyId, Proxy>,
 }
 
 impl Ledger {
-    /// Forgets every ack: they were to another leadership.
+    /// Forgets every acknowledgement, because they belong to another term of leadership.
     pub(super) fn clear(&mut self) {
         self.proxies.clear();
     }
 
-    /// Sets which proxies are ready according to the cluster. One that is not and is not connected
-    /// either is no longer expected.
+    /// Sets which proxies are ready according to the cluster. A proxy that is neither ready nor connected is no longer
+    /// expected.
     ///
-    /// One that was ready and is not any more may have been started anew behind a connection that only
-    /// seems to be up, so its acks are void and so is its stream: it comes back and says what it holds.
+    /// A proxy that was ready and no longer is may have restarted, while its old connection still seems to be up. So
+    /// its acknowledgements and its stream no longer count. The proxy connects again and reports what it holds.
     pub(super) fn set_ready(&mut self, ready: BTreeSet<ProxyId>) {
         let before = self.ready.take().unwrap_or_default();
         self.proxies.retain(|proxy, entry| {
@@ -103,8 +106,8 @@ impl Ledger {
         self.ready = Some(ready);
     }
 
-    /// A stream of a proxy that holds `held` begins; it replaces an older stream of the same proxy. Says
-    /// whether there was one.
+    /// Begins a stream of a proxy that holds the generation `held`. It replaces an older stream of the same proxy;
+    /// returns whether there was one.
     pub(super) fn connect(
         &mut self,
         proxy: &str,
@@ -116,7 +119,7 @@ impl Ledger {
         let replaced = entry.session.replace(session).is_some();
         entry.capabilities = capabilities;
         entry.refusal = None;
-        // A process that was started anew, or that is not where its acks say.
+        // The process has restarted, or it does not hold what it acknowledged.
         if held < entry.acked {
             entry.acked = None;
             entry.rejects.clear();
@@ -124,8 +127,8 @@ impl Ledger {
         replaced
     }
 
-    /// A stream ended. The proxy goes on serving, so it stays expected until the cluster says it is
-    /// gone, unless it never acknowledged anything.
+    /// Ends a stream. The proxy continues to serve, so it stays expected while it is ready. Before the first call of
+    /// [`Self::set_ready`], it stays expected if it has acknowledged something.
     pub(super) fn disconnect(&mut self, proxy: &str, session: u64) {
         if let Some(entry) = self.proxies.get_mut(proxy)
             && entry.session == Some(session)
@@ -141,14 +144,14 @@ impl Ledger {
         }
     }
 
-    /// The entry of `proxy`, if `session` is the stream that speaks for it.
+    /// Returns the entry of `proxy`, if `session` is the stream that counts for it.
     pub(super) fn of_session(&mut self, proxy: &str, session: u64) -> Option<&mut Proxy> {
         self.proxies
             .get_mut(proxy)
             .filter(|entry| entry.session == Some(session))
     }
 
-    /// Streams at present.
+    /// Returns the number of proxies that have a stream.
     pub(super) fn connected(&self) -> usize {
         self.proxies
             .values()
@@ -156,7 +159,7 @@ impl Ledger {
             .count()
     }
 
-    /// The proxies that are expected: every ready one, and those that acknowledged something.
+    /// Returns the proxies that are expected to acknowledge: every ready one, and those that acknowledged something.
     fn expected(&self) -> BTreeSet<&ProxyId> {
         let acked = self
             .proxies
@@ -169,7 +172,7 @@ impl Ledger {
             .collect()
     }
 
-    /// Whether there are proxies, and each of them acknowledged this generation.
+    /// Whether there is an expected proxy, and all of them acknowledged this generation or a later one.
     pub(super) fn has_acked(&self, generation: Generation) -> bool {
         let expected = self.expected();
         let acked = |proxy| self.proxies.get(proxy)?.acked;
@@ -179,8 +182,8 @@ impl Ledger {
                 .all(|proxy| acked(proxy).is_some_and(|acked| acked >= generation))
     }
 
-    /// Whether the last changes of `keys` are in force at every proxy that is expected, given that what
-    /// is `withheld` is not published.
+    /// Returns how far the expected proxies have acknowledged the last changes of `keys`. The last changes of the keys
+    /// in `withheld` are not published yet.
     pub(super) fn programmed(
         &self,
         keys: &[ResourceKey],

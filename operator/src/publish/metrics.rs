@@ -1,4 +1,4 @@
-//! Counters of the configuration stream: `vestibule_operator_stream_*`.
+//! Counts what happens on the configuration stream, in the metrics `vestibule_operator_stream_*`.
 
 use prometheus_client::{
     encoding::EncodeLabelSet,

@@ -1,9 +1,9 @@
-//! The operator's end of the configuration stream: keeps what is published, brings every proxy to it,
-//! and knows from their acks what is programmed.
+//! The operator's end of the configuration stream. It keeps the published resources, brings every proxy up to date,
+//! and knows from the acknowledgements of the proxies what is programmed.
 //!
-//! Every replica feeds its [`Publisher`] with the same content; the one that holds the Lease leads
-//! ([`Publisher::lead`]) and serves proxies, the others name the leader. Per proxy one batch is in
-//! flight; what changes meanwhile is merged into the next one.
+//! Every replica feeds its [`Publisher`] with the same content. The replica that holds the Lease leads
+//! ([`Publisher::lead`]) and serves proxies. The others tell proxies who the leader is. One batch per proxy is in
+//! flight at a time, and later changes are merged into the next one.
 
 pub mod auth;
 mod content;
@@ -53,13 +53,13 @@ use tls::{ConnectionPermit, StreamGuard};
 pub struct Config {
     /// Time for the first message of a stream.
     pub handshake: Duration,
-    /// A heartbeat is sent this often.
+    /// Time between two heartbeats.
     pub heartbeat: Duration,
-    /// A proxy that was silent for longer is gone.
+    /// Longest silence of a proxy. After it, the proxy counts as gone.
     pub silence: Duration,
-    /// Time for a proxy to read a message, and to acknowledge a batch; one that takes longer is cut.
+    /// Time for a proxy to read a message, and to acknowledge a batch. If it takes longer, its stream ends.
     pub patience: Duration,
-    /// Most proxies at a time.
+    /// Most proxies at the same time.
     pub max_proxies: usize,
 }
 
@@ -75,26 +75,26 @@ impl Default for Config {
     }
 }
 
-/// The Lease's term went back: this replica's view of the Lease is older than what it served.
+/// The requested term is below one that this replica has led, so its view of the Lease is out of date.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("term {term} is below {present}, which was led already")]
 pub struct TermFell {
-    /// The term asked for.
+    /// The requested term.
     pub term: u64,
-    /// The highest so far.
+    /// The highest term so far.
     pub present: u64,
 }
 
-/// What one proxy is known for; for status, metrics and support.
+/// The state of one proxy, for status, metrics and support.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ProxyStatus {
-    /// Has a stream.
+    /// Whether it has a stream.
     pub connected: bool,
-    /// The last generation it acknowledged to this leadership.
+    /// The last generation that it acknowledged since this replica began to lead.
     pub acked: Option<Generation>,
-    /// Resources of which it does not have the last version in force.
+    /// Resources whose last version it rejected, so that it is not in force there.
     pub rejects: Vec<Reject>,
-    /// Resource kinds it knows.
+    /// The kinds of resources that it supports.
     pub capabilities: Vec<String>,
     /// What was sent to it.
     pub sent: Sent,
@@ -111,25 +111,25 @@ struct State {
     role: Role,
     content: Content,
     ledger: Ledger,
-    /// Resources of which a change is published later.
+    /// Resources whose last change waits to be published.
     withheld: BTreeSet<ResourceKey>,
     superseded: Option<u64>,
 }
 
-/// The publisher of one replica. Shared: by the translator that feeds it, the server, and whoever
-/// writes statuses.
+/// The publisher of one replica. Translation feeds it, the server reads it, and the code that writes statuses asks it
+/// what is programmed.
 #[derive(Debug)]
 pub struct Publisher {
     config: Config,
     metrics: Metrics,
     state: Mutex<State>,
-    /// Moves when content changes.
+    /// Signals that the content changed.
     published: watch::Sender<Generation>,
-    /// Moves when the role changes; streams end then.
+    /// Signals that the role changed. All streams end then.
     epoch: watch::Sender<u64>,
     /// Moves when an answer of [`Publisher::programmed`] may have changed.
     acks: watch::Sender<u64>,
-    /// Moves when a stream takes the place of an older one of the same proxy.
+    /// Signals that a stream replaced an older one of the same proxy.
     replaced: watch::Sender<u64>,
     sessions: AtomicU64,
     streams: Arc<Semaphore>,
@@ -137,10 +137,10 @@ pub struct Publisher {
 }
 
 impl Publisher {
-    /// A follower that does not know the leader and has no content.
+    /// Returns a follower that does not know the leader and has no content.
     #[must_use]
     pub fn new(config: Config) -> Arc<Self> {
-        // Streams that wait for their Hello count too, and so do those that a newer one replaces.
+        // Streams that wait for their Hello count as well, and streams that a newer one replaces.
         let streams = Arc::new(Semaphore::new(config.max_proxies.saturating_mul(2)));
         Arc::new(Self {
             config,
@@ -164,8 +164,8 @@ impl Publisher {
         })
     }
 
-    /// Publishes `changes` as one generation and returns it; the present one if nothing changes by
-    /// them. A follower keeps them for the time it leads.
+    /// Publishes `changes` as one generation and returns it. Returns the present generation if they change nothing. A
+    /// follower keeps the content for the time when it leads.
     pub fn update(&self, changes: Changes) -> Generation {
         let generation = {
             let mut state = self.state.lock();
@@ -180,8 +180,8 @@ impl Publisher {
         generation
     }
 
-    /// Leads `term` (of the Lease): proxies are served from now on. Returns the generation of the
-    /// content at this point. Does nothing if it leads that term already.
+    /// Begins to lead in the `term` of the Lease, and serves proxies from now on. Returns the generation of the content
+    /// at this point. Does nothing if this replica leads that term already.
     pub fn lead(&self, term: u64) -> Result<Generation, TermFell> {
         let generation = {
             let mut state = self.state.lock();
@@ -202,8 +202,8 @@ impl Publisher {
         Ok(generation)
     }
 
-    /// Stops serving proxies: they are told where the leader is (`host:port`), if that is known. No
-    /// fact is known here until this replica leads again.
+    /// Stops serving proxies. They are told the address of the leader (`host:port`), if it is known. Until this replica
+    /// leads again, it knows nothing about what is in force.
     pub fn follow(&self, leader: Option<String>) {
         let leader = leader.unwrap_or_default();
         let led = {
@@ -221,18 +221,20 @@ impl Publisher {
         }
     }
 
-    /// Says which proxies are ready, connected or not. Those that are connected and acknowledged a full
-    /// batch are expected as well. One that disconnects stays expected while it is in this set, or
-    /// until this is called for the first time. To be called at every change of the cluster's view: a
-    /// proxy that was ready and is not any more has to say again what it holds.
+    /// Sets which proxies are ready, connected or not. Only if all expected proxies acknowledged a change, it counts as
+    /// in force. The ready proxies are expected, and also connected ones that acknowledged a full batch. A proxy that
+    /// disconnects stays expected while it is in this set, or until the first call.
+    ///
+    /// Call this at every change in the cluster. A proxy that was ready and no longer is has to report again what it
+    /// holds.
     pub fn set_ready(&self, ready: BTreeSet<ProxyId>) {
         self.state.lock().ledger.set_ready(ready);
-        // Wakes the streams, so that one that lost its proxy ends.
+        // This wakes the streams, so that a stream whose proxy no longer counts ends.
         self.published.send_modify(|_| {});
         self.moved();
     }
 
-    /// Says of which resources a change is published later ([`settle`]); it does not count as in force.
+    /// Sets the resources whose last change waits to be published ([`settle`]). These changes do not count as in force.
     pub fn withhold(&self, keys: BTreeSet<ResourceKey>) {
         let mut state = self.state.lock();
         let changes = state.withheld != keys;
@@ -243,8 +245,8 @@ impl Publisher {
         }
     }
 
-    /// Whether the last change of each of `keys` is in force at every proxy that is expected. Ask with
-    /// the keys of what is published for an object.
+    /// Returns at which of the expected proxies the last change of each of `keys` is in force. `keys` are all resources
+    /// that are published for an object.
     #[must_use]
     pub fn programmed(&self, keys: &[ResourceKey]) -> AckProgress {
         let state = self.state.lock();
@@ -255,7 +257,8 @@ impl Publisher {
         state.ledger.programmed(&keys, withheld, &state.content)
     }
 
-    /// Whether everything that is published is in force, or rejected, at every proxy that is expected.
+    /// Whether every expected proxy has acknowledged everything that is published. A resource that it rejected counts
+    /// as well.
     #[must_use]
     pub fn is_settled(&self) -> bool {
         let state = self.state.lock();
@@ -268,32 +271,32 @@ impl Publisher {
         self.acks.subscribe()
     }
 
-    /// The last generation given out.
+    /// Returns the last generation given out.
     #[must_use]
     pub fn generation(&self) -> Generation {
         self.state.lock().content.generation()
     }
 
-    /// A resource as it is published; none if it is not.
+    /// Returns a resource as it is published; `None` if it is not.
     #[must_use]
     pub fn resource(&self, key: &ResourceKey) -> Option<Encoded> {
         self.state.lock().content.resource(key).cloned()
     }
 
-    /// Digest over everything published.
+    /// Returns the digest over everything published.
     #[must_use]
     pub fn digest(&self) -> Digest {
         self.state.lock().content.digest()
     }
 
-    /// A term above the one led here, if a proxy said it was served in one: the Lease is probably lost.
-    /// To be checked against the Lease, not to be acted upon: it is one proxy's word.
+    /// Returns a term above the one led here, if a proxy reported that it was served in one. Then the Lease is probably
+    /// lost. Only one proxy says so, so the caller has to check the Lease before it acts.
     #[must_use]
     pub fn superseded(&self) -> Option<u64> {
         self.state.lock().superseded
     }
 
-    /// Every proxy known to this leadership.
+    /// Returns the proxies that have connected or acknowledged since this replica began to lead.
     #[must_use]
     pub fn proxies(&self) -> BTreeMap<ProxyId, ProxyStatus> {
         let state = self.state.lock();
@@ -310,7 +313,7 @@ impl Publisher {
         state.ledger.proxies.iter().map(status).collect()
     }
 
-    /// The counters.
+    /// Returns the counters.
     #[must_use]
     pub fn metrics(&self) -> &Metrics {
         &self.metrics
@@ -322,7 +325,7 @@ impl Publisher {
     }
 }
 
-/// A tonic server builder with the HTTP/2 settings that the stream wants.
+/// Returns a tonic server builder with the HTTP/2 settings for the stream.
 #[must_use]
 pub fn server() -> Server {
     Server::builder()
@@ -333,7 +336,7 @@ pub fn server() -> Server {
         .tcp_nodelay(true)
 }
 
-/// The gRPC service of `publisher`, with the message limits of the stream.
+/// Returns the gRPC service of `publisher`, with the message limits of the stream.
 #[must_use]
 pub fn service(publisher: &Arc<Publisher>) -> ConfigStreamServer<Service> {
     limited(Service {
@@ -342,7 +345,7 @@ pub fn service(publisher: &Arc<Publisher>) -> ConfigStreamServer<Service> {
     })
 }
 
-/// The same for whoever shows a good token, on connections of [`tls::Secure`].
+/// Returns the same service for connections of [`tls::Secure`]. It serves only clients with a valid token.
 fn secured_service(
     publisher: &Arc<Publisher>,
     authenticator: &Arc<Authenticator>,
@@ -359,16 +362,16 @@ fn limited(service: Service) -> ConfigStreamServer<Service> {
         .max_encoding_message_size(MAX_MESSAGE_BYTES)
 }
 
-/// Answers calls with a session each.
+/// The gRPC service. It runs a session for each call.
 #[derive(Debug, Clone)]
 pub struct Service {
     publisher: Arc<Publisher>,
-    /// None within a process, where nobody else can connect.
+    /// `None` within one process, where nobody else can connect.
     authenticator: Option<Arc<Authenticator>>,
 }
 
 impl Service {
-    /// Who it is that calls, and the stay of its connection.
+    /// Authenticates the caller. Returns its identity, and a guard that keeps its connection open.
     async fn admit<T>(
         &self,
         request: &Request<T>,
@@ -393,7 +396,7 @@ impl ConfigStream for Service {
         &self,
         request: Request<Streaming<ProxyMessage>>,
     ) -> Result<Response<Self::SubscribeStream>, Status> {
-        // Before anything is taken that proxies need, and before any message is read.
+        // This comes before any message is read, and before the caller gets any resource that proxies need.
         let admitted = self.admit(&request).await?;
         let Ok(permit) = Arc::clone(&self.publisher.streams).try_acquire_owned() else {
             self.publisher.metrics.ended("TooManyStreams");
@@ -411,7 +414,7 @@ impl ConfigStream for Service {
             }
             None => None,
         };
-        // One message beside the one that the transport holds: more would be a queue.
+        // There is room for one message beside the one in the transport. More room would only make a queue.
         let (outbound, messages) = mpsc::channel(1);
         let id = self.publisher.sessions.fetch_add(1, Ordering::Relaxed);
         let publisher = Arc::clone(&self.publisher);

@@ -1,4 +1,4 @@
-//! One stream of one proxy: handshake, batches one at a time, acks.
+//! Serves one stream of one proxy: the handshake, then one batch at a time, each with its acknowledgement.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -26,30 +26,31 @@ use vestibule_stream::{
 
 use super::{Publisher, Role, State, auth::SubscriberIdentity, content::Difference, metrics};
 
-/// Refusals in a row after which the stream ends; the proxy comes back with a new Hello.
+/// Refusals in a row after which the stream ends. The proxy then connects again with a new Hello.
 const MAX_REFUSALS: u32 = 3;
 
-/// A proxy cannot be this many generations ahead of a publisher that restarted within its term.
+/// Most generations that a proxy can be ahead of a publisher that restarted within its term. If a proxy reports more,
+/// the number is not credible.
 const MAX_LEAP: u64 = 1 << 40;
 
 /// Why a stream ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
-    /// By the proxy or the network.
+    /// The proxy or the network ended it.
     Gone,
     NotLeader,
     Refused,
-    /// Silent, or not reading, or not acknowledging.
+    /// The proxy was silent, did not read, or did not acknowledge in time.
     Cut,
-    /// A message that the protocol does not have at this point.
+    /// The proxy sent a message that the protocol does not allow at this point.
     Protocol,
     /// A newer stream of the same proxy took over.
     Replaced,
-    /// Batches were refused again and again.
+    /// The proxy refused several batches in a row.
     Stuck,
-    /// The token is another pod's.
+    /// The token belongs to another pod.
     OtherPod,
-    /// The token is not good any more.
+    /// The token has expired.
     Expired,
 }
 
@@ -69,22 +70,22 @@ impl End {
     }
 }
 
-/// What the next batch is made from.
+/// The content of the next batch.
 #[derive(Debug)]
 enum Next {
-    /// Everything.
+    /// Everything that is published.
     Full,
-    /// Nothing: the proxy holds what is published and only needs the generation.
+    /// Nothing. The proxy holds what is published, and only needs the generation.
     Equal,
-    /// The proxy has to say what it holds.
+    /// Unknown. The proxy first has to report what it holds.
     Ask,
-    /// What differs from this.
+    /// The difference to what the proxy holds.
     Resync(BTreeMap<ResourceKey, ContentHash>),
-    /// What changed since the last ack.
+    /// The changes since the last acknowledged generation.
     Delta(Generation),
 }
 
-/// What the session waits for.
+/// The message of the proxy that the session waits for.
 #[derive(Debug)]
 enum Waiting {
     Nothing,
@@ -95,7 +96,7 @@ enum Waiting {
 #[derive(Debug)]
 struct InFlight {
     generation: Generation,
-    /// What it carries; none if it covers everything.
+    /// The keys in the batch; `None` if it covers everything.
     keys: Option<BTreeSet<ResourceKey>>,
 }
 
@@ -107,11 +108,12 @@ struct Session {
     next: Next,
     waiting: Waiting,
     refusals: u32,
-    /// When the proxy has to show its next token.
+    /// When the token expires, so that the proxy has to send its next one.
     expires: Option<Instant>,
 }
 
-/// Serves one stream until it ends. With an identity it is of that proxy, until its token expires.
+/// Serves one stream until it ends. If there is an identity, the stream has to be of that proxy, and ends when the
+/// token expires.
 pub(super) async fn run(
     publisher: Arc<Publisher>,
     id: u64,
@@ -172,7 +174,7 @@ pub(super) async fn run(
     info!(proxy, reason = end.reason(), "stream ended");
 }
 
-/// Waits for a time; for ever, if there is none.
+/// Waits until `time`, or for ever if it is `None`.
 async fn until(time: Option<Instant>) {
     match time {
         Some(time) => sleep_until(time).await,
@@ -191,7 +193,7 @@ impl Session {
         hello: &Hello,
         mut inbound: impl Stream<Item = Result<ProxyMessage, Status>> + Unpin,
     ) -> End {
-        // Before the role is looked at, so that no change of it is missed.
+        // This comes before the role is read, so that no change of the role is missed.
         let mut epoch = self.publisher.epoch.subscribe();
         let mut published = self.publisher.published.subscribe();
         let mut replaced = self.publisher.replaced.subscribe();
@@ -244,7 +246,8 @@ impl Session {
                         return End::Replaced;
                     }
                 }
-                // Not between a batch and its ack: that would have to be found out again.
+                // The stream does not end between a batch and its acknowledgement. Otherwise the next stream would have
+                // to find out again what the proxy holds.
                 () = until(self.expires), if idle => {
                     let status = Status::aborted("the token has expired; show the next one");
                     let _ = self.outbound.try_send(Err(status));
@@ -256,14 +259,14 @@ impl Session {
                 }
                 _ = heartbeat.tick() => {
                     let message = Some(operator_message::Message::Heartbeat(Heartbeat {}));
-                    // If there is no room, another message is on its way.
+                    // If there is no room, another message is under way, and it serves as a heartbeat.
                     let _ = self.outbound.try_send(Ok(OperatorMessage { message }));
                 }
             }
         }
     }
 
-    /// Decides on a Hello and enters the proxy into the ledger if it is welcome.
+    /// Decides on a Hello, and enters the proxy into the ledger if it accepts the proxy. Returns the response.
     fn admit(&mut self, hello: &Hello) -> operator_message::Message {
         let refuse = |reason: &str, message: String| {
             operator_message::Message::Refused(Refused {
@@ -292,7 +295,7 @@ impl Session {
         }
         if let Some(held) = hello.held {
             if held.term > term {
-                // Whoever led that term is the leader, or was; this replica is late to learn of it.
+                // Another replica led that later term. It still leads or led since, and this replica does not know yet.
                 state.superseded = state.superseded.max(Some(held.term));
                 return operator_message::Message::NotLeader(NotLeader::default());
             }
@@ -321,7 +324,7 @@ impl Session {
             .ledger
             .connect(&self.proxy, self.id, hello.held, capabilities);
         if replaced {
-            // The older one ends now, whatever it waits for.
+            // The older stream ends now, whatever it waits for.
             let replaced = &self.publisher.replaced;
             replaced.send_modify(|moves| *moves = moves.wrapping_add(1));
         }
@@ -344,7 +347,7 @@ impl Session {
             return Ok(());
         }
         if let Some((batch, in_flight)) = self.batch()? {
-            // A second more for each MiB.
+            // The deadline grows by a second for each MiB.
             let size = Duration::from_secs((batch.encoded_len() >> 20) as u64);
             self.waiting = Waiting::Ack(in_flight, self.until(size));
             return self.send(operator_message::Message::Batch(batch)).await;
@@ -357,7 +360,7 @@ impl Session {
         Ok(())
     }
 
-    /// Whether this stream is still the one that speaks for the proxy.
+    /// Whether this stream still counts for the proxy.
     fn speaks(&self) -> bool {
         let mut state = self.publisher.state.lock();
         state.ledger.of_session(&self.proxy, self.id).is_some()
@@ -367,7 +370,7 @@ impl Session {
         Instant::now() + self.publisher.config.patience + more
     }
 
-    /// The next batch; none if there is nothing to send or the proxy has to be asked first.
+    /// Returns the next batch. `None` if there is nothing to send, or if the proxy has to be asked first.
     fn batch(&mut self) -> Result<Option<(Batch, InFlight)>, End> {
         let publisher = Arc::clone(&self.publisher);
         let mut state = publisher.state.lock();
@@ -401,7 +404,7 @@ impl Session {
         batch.generation = Some(generation);
         batch.full = batch.base.is_none();
         batch.keep_held = batch.full && kind != "full";
-        // What the proxy rejected and this batch does not carry is not held as published.
+        // A resource that the proxy rejected and that this batch does not contain is not held as it is published.
         if batch.full
             || entry
                 .rejects
@@ -434,7 +437,7 @@ impl Session {
         Ok(Some((batch, InFlight { generation, keys })))
     }
 
-    /// Acts on one message of the proxy.
+    /// Handles one message of the proxy.
     fn take(&mut self, message: Option<proxy_message::Message>) -> Result<(), End> {
         use proxy_message::Message;
         match (
@@ -454,7 +457,7 @@ impl Session {
             (Some(Message::Ack(ack)), Waiting::Ack(in_flight, _)) => {
                 self.acknowledged(ack, &in_flight)
             }
-            // None: a message that a later release adds.
+            // `None` is a message that a later release adds.
             (Some(Message::Heartbeat(_)) | None, waiting) => {
                 self.waiting = waiting;
                 Ok(())
@@ -491,7 +494,7 @@ impl Session {
                 "NotFull" => ("NotFull", Some(Next::Full)),
                 "BaseMismatch" => ("BaseMismatch", Some(Next::Ask)),
                 "Malformed" => ("Malformed", Some(Next::Ask)),
-                // It holds more than its Hello said.
+                // The proxy holds a later generation than its Hello said.
                 "StaleGeneration" => ("StaleGeneration", None),
                 _ => ("Other", None),
             };
@@ -534,7 +537,7 @@ impl Session {
         Ok(())
     }
 
-    /// Hands a message to the transport; a proxy that does not read is cut.
+    /// Sends a message. If the proxy does not read it in time, the stream ends.
     async fn send(&self, message: operator_message::Message) -> Result<(), End> {
         let message = OperatorMessage {
             message: Some(message),
@@ -552,7 +555,7 @@ impl State {
     fn not_leader(&self) -> operator_message::Message {
         let leader = match &self.role {
             Role::Follower { leader } => leader.clone(),
-            // Leads again: the proxy comes back.
+            // This replica leads again, so the proxy can connect to it again.
             Role::Leader { .. } => String::new(),
         };
         operator_message::Message::NotLeader(NotLeader { leader })

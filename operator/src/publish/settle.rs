@@ -1,15 +1,16 @@
-//! Which changes are published now, and which a little later. Pure; time is an input.
+//! Decides which changes are published at once, and which a little later. Time is an input.
 //!
-//! Objects that belong together come by separate watches: a route may be known before the Service and the
-//! EndpointSlices that were created before it, and a slice, a grant or a policy that is replaced may be gone
-//! before its successor is there. What is translated in between is true of the objects seen so far, and it
-//! would fail requests that the objects before and after both serve. So a change that takes something from
-//! requests is published after a grace, if it is still so by then. A change that takes nothing is
-//! published at once, and a change that ends the trouble ends the wait.
+//! Objects that belong together arrive by separate watches. A route may be known before the Service and the
+//! EndpointSlices that were created before it. An EndpointSlice, a grant or a policy that is replaced may be gone
+//! before its successor arrives. The translation of such a moment is correct for the objects seen so far, but it would
+//! fail requests that work both before and after it.
 //!
-//! What is kept meanwhile is the whole resource that the proxies have, and with a route the backends that
-//! it leads to: a request meets the configuration before the change or the one after it. The names that a
-//! route is attached to are never kept (`docs/adr/0019-settling.md`).
+//! So a change that makes requests fail is published only after a grace, and only if it still does so by then. Any
+//! other change is published at once. If a later change repairs the configuration, the wait ends.
+//!
+//! During the wait the proxies keep the whole former resource, and for a route also the backends that it leads to. So
+//! a request meets either the configuration before the change or the one after it, and never a mixture. The names that
+//! a route is attached to are never kept (`docs/adr/0019-settling.md`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -17,18 +18,18 @@ use std::time::{Duration, Instant};
 use vestibule_stream::proto::{self, http_filter, resource};
 use vestibule_stream::{Encoded, ResourceKey, ResourceKind};
 
-/// How long a change waits that takes something from requests.
+/// How long a change that makes requests fail waits.
 pub const GRACE: Duration = Duration::from_secs(1);
 
-/// Changes that are to be published: `None` is a removal.
+/// Changes to publish; `None` is a removal.
 pub type Pending = BTreeMap<ResourceKey, Option<Encoded>>;
 
-/// What changes are compared with, and judged by.
+/// What changes are compared with.
 pub struct Present<'a> {
-    /// The resource as it was published last.
+    /// Returns the resource that was published last.
     pub published: &'a dyn Fn(&ResourceKey) -> Option<Encoded>,
-    /// Whether a listener that is to be removed only waits for a record or a port, and will then have at
-    /// least the names that it has now.
+    /// Whether a listener whose removal is pending only waits for the record of its names or for a port, and will then
+    /// have at least the names that it has now.
     pub waits: &'a dyn Fn(&ResourceKey, &proto::Listener) -> bool,
 }
 
@@ -38,23 +39,24 @@ impl Present<'_> {
     }
 }
 
-/// Changes that wait, and since when.
+/// The changes that are not published yet.
 #[derive(Debug, Default)]
 pub struct Settle {
     pending: BTreeMap<ResourceKey, Change>,
-    /// When the first of them has waited long enough.
+    /// When the first of them has waited for the whole grace.
     deadline: Option<Instant>,
 }
 
 #[derive(Debug)]
 struct Change {
     resource: Option<Encoded>,
-    /// Until when it waits at most; none: it was not looked at yet, or waits with a route.
+    /// The end of its grace. `None` if the change was not judged yet, or if it waits only because another change does.
     until: Option<Instant>,
 }
 
 impl Settle {
-    /// Takes changes; a later one of a key replaces the earlier one, and waits no longer than that.
+    /// Takes changes. A later change of a key replaces the earlier one, and its grace ends when that of the earlier one
+    /// does.
     pub fn add(&mut self, changes: impl IntoIterator<Item = (ResourceKey, Option<Encoded>)>) {
         for (key, resource) in changes {
             let until = self.pending.get(&key).and_then(|change| change.until);
@@ -62,19 +64,19 @@ impl Settle {
         }
     }
 
-    /// The resources of which a change waits.
+    /// Returns the resources that have a change waiting.
     #[must_use]
     pub fn withheld(&self) -> BTreeSet<ResourceKey> {
         self.pending.keys().cloned().collect()
     }
 
-    /// When [`Self::due`] has something to give though nothing happens.
+    /// Returns the time at which [`Self::due`] returns something even if no change is added.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
         self.deadline
     }
 
-    /// Everything, whatever it takes away.
+    /// Removes and returns all changes, even those that make requests fail.
     pub fn all(&mut self) -> Pending {
         self.deadline = None;
         let pending = std::mem::take(&mut self.pending);
@@ -84,10 +86,11 @@ impl Settle {
             .collect()
     }
 
-    /// What is to be published now, in one generation.
+    /// Removes and returns the changes to publish now, in one generation.
     pub fn due(&mut self, now: Instant, present: &Present<'_>) -> Pending {
         let mut held = BTreeSet::new();
-        // What refers to others after them: what is kept is as good as it was.
+        // Each resource is judged after those that it refers to. If one of those is held, it works as before, so it is
+        // no reason to hold a resource that refers to it.
         let mut keys: Vec<ResourceKey> = self.pending.keys().cloned().collect();
         keys.sort_by_key(|key| match key.kind() {
             ResourceKind::Certificate | ResourceKind::TrustBundle => 0,
@@ -111,7 +114,7 @@ impl Settle {
         }
         self.keep_references(&mut held, present);
         let waits = held.iter().filter_map(|key| self.pending.get(key)?.until);
-        // What has waited long enough, and is held for another one, waits for that one.
+        // A change whose grace is over may be held for another one. It ends with that one, so it sets no deadline.
         self.deadline = waits.filter(|until| now < *until).min();
         let due: Vec<ResourceKey> = self
             .pending
@@ -124,7 +127,7 @@ impl Settle {
             .collect()
     }
 
-    /// Whether publishing a change would take something from requests that may be back in a moment.
+    /// Whether publishing a change would make requests fail that may work again in a moment.
     fn is_worse(
         &self,
         key: &ResourceKey,
@@ -138,7 +141,7 @@ impl Settle {
             key.kind(),
             ResourceKind::Certificate | ResourceKind::TrustBundle
         ) {
-            // Without it a listener closes, or a backend is not connected to.
+            // Without it, a listener closes, or no connection to a backend is made.
             return new.is_none() && (present.published)(key).is_some();
         }
         let after = |key: &ResourceKey| self.after(key, held, present);
@@ -160,12 +163,12 @@ impl Settle {
                 let whole = |target: &String| is_target_usable(target, &after);
                 !targets(&new).iter().all(whole) && old.as_ref().is_none_or(good)
             }
-            // A backend that goes is kept for as long as a route is kept that leads to it.
+            // The removal of a backend is no reason to wait. It waits with a route that leads to it, if that is held.
             _ => false,
         }
     }
 
-    /// A resource once what is not held is published.
+    /// Returns a resource as it will be after all changes that are not held are published.
     fn after(
         &self,
         key: &ResourceKey,
@@ -178,7 +181,9 @@ impl Settle {
         }
     }
 
-    /// Holds the changes that would take from a resource that is held what it refers to.
+    /// Also holds the changes that would break a reference of a resource that is held. The proxies keep the former
+    /// version of that resource, so everything that it refers to has to stay as well, and so on along the references.
+    /// This ends, because each step adds a pending change that was not held before.
     fn keep_references(&self, held: &mut BTreeSet<ResourceKey>, present: &Present<'_>) {
         let mut next: Vec<ResourceKey> = held.iter().cloned().collect();
         while let Some(key) = next.pop() {
@@ -209,7 +214,8 @@ fn is_route(resource: &resource::Resource) -> bool {
     )
 }
 
-/// Names of the backends that have a share of a route's requests; empty where a reference does not resolve.
+/// Returns the names of the backends that get a share of a route's requests. A name is empty if the reference does not
+/// resolve.
 fn targets(route: &resource::Resource) -> BTreeSet<String> {
     let weighted = |backends: &[proto::WeightedBackend]| {
         let some = backends.iter().filter(|backend| backend.weight > 0);
@@ -230,7 +236,7 @@ fn targets(route: &resource::Resource) -> BTreeSet<String> {
     }
 }
 
-/// Whether a rule answers by itself, so that its backends do not matter.
+/// Whether a rule responds by itself, so that its backends do not matter.
 fn answers(rule: &proto::HttpRule) -> bool {
     rule.filters.iter().any(|filter| {
         matches!(
@@ -248,7 +254,7 @@ fn certificate_key(name: &str) -> ResourceKey {
     ResourceKey::new(ResourceKind::Certificate, name)
 }
 
-/// What a resource refers to.
+/// Returns the keys of the resources that a resource refers to.
 fn references(resource: &resource::Resource) -> Vec<ResourceKey> {
     match resource {
         resource::Resource::Backend(backend) => {
@@ -272,7 +278,7 @@ fn is_target_usable(target: &str, resource: Lookup<'_>) -> bool {
     matches!(backend, Some(resource::Resource::Backend(backend)) if is_usable(&backend, resource))
 }
 
-/// Whether a backend can be connected to.
+/// Whether a backend has an endpoint, and a way to verify its certificate if it uses TLS.
 fn is_usable(backend: &proto::Backend, resource: Lookup<'_>) -> bool {
     let trusts = |tls: &proto::BackendTls| {
         let mut bundles = tls.trust_bundles.iter();
@@ -282,12 +288,12 @@ fn is_usable(backend: &proto::Backend, resource: Lookup<'_>) -> bool {
     !backend.endpoints.is_empty() && backend.tls.as_ref().is_none_or(trusts)
 }
 
-/// Whether a listener ends TLS with a certificate that is there.
+/// Whether a listener terminates TLS and at least one of its certificates exists.
 fn shows_certificate(listener: &proto::Listener, resource: Lookup<'_>) -> bool {
     certificates(listener).any(|name| resource(&certificate_key(name)).is_some())
 }
 
-/// The certificates that a listener ends TLS with.
+/// Returns the names of the certificates that a listener terminates TLS with.
 fn certificates(listener: &proto::Listener) -> impl Iterator<Item = &String> {
     let terminate = match &listener.protocol {
         Some(proto::listener::Protocol::Tls(proto::TlsListener {
@@ -301,7 +307,7 @@ fn certificates(listener: &proto::Listener) -> impl Iterator<Item = &String> {
         .flat_map(|terminate| &terminate.certificates)
 }
 
-/// Whether a route has every name on every listener that it had.
+/// Whether the new route still has every name on every listener that the old one had.
 fn is_attached_within(old: &resource::Resource, new: &resource::Resource) -> bool {
     let new = names(new);
     names(old).is_subset(&new)

@@ -1,6 +1,6 @@
-//! How many streams each proxy has: a proxy has one, and for a moment two. Whoever got hold of a token
-//! must not take the slots of all the others with it, nor have everything encoded for each of a
-//! thousand streams.
+//! Limits the number of streams per proxy. A proxy needs one stream, and two for a moment. With a stolen token, an
+//! attacker must not be able to take the slots of the other proxies, or to have all resources encoded for a thousand
+//! streams.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -10,14 +10,14 @@ use parking_lot::Mutex;
 
 use super::ledger::ProxyId;
 
-/// Most streams of one proxy: those that its network lost and that nobody has noticed yet count too.
+/// Most streams of one proxy. This includes streams that its network has lost, until the publisher notices.
 const MAX_STREAMS: usize = 8;
 
-/// Streams by proxy; a proxy without any is not in it.
+/// The number of streams by proxy. A proxy without a stream is not in the map.
 #[derive(Debug, Clone, Default)]
 pub(super) struct StreamSlots(Arc<Mutex<HashMap<ProxyId, usize>>>);
 
-/// The slot of one stream; free again when it is dropped.
+/// The slot of one stream. It becomes free when this is dropped.
 #[derive(Debug)]
 pub(super) struct StreamSlot {
     proxy: ProxyId,
@@ -25,7 +25,7 @@ pub(super) struct StreamSlot {
 }
 
 impl StreamSlots {
-    /// A slot for `proxy`, if it has one left.
+    /// Returns a slot for `proxy`, if it has one left.
     pub(super) fn take(&self, proxy: &str) -> Option<StreamSlot> {
         let mut slots = self.0.lock();
         let taken = slots.entry(proxy.to_owned()).or_default();

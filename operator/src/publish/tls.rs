@@ -1,10 +1,9 @@
-//! The configuration stream over TLS: accepts connections, bounds what strangers can hold, and serves
-//! only whoever shows a good token.
+//! Serves the configuration stream over TLS, only to clients with a valid token, and bounds the memory that other
+//! clients can use.
 //!
-//! A connection is a stranger's until a stream on it was admitted. Strangers are few at a time,
-//! in all and per source; what each can make the server hold is bounded by the windows of HTTP/2, and
-//! how long by a deadline. So memory for those who have shown nothing has a fixed limit, and none of
-//! it takes from what proxies need.
+//! A connection is unauthenticated until a stream on it is admitted. Unauthenticated connections are limited in number,
+//! in all and per source. The HTTP/2 windows bound the memory of each, and a deadline bounds its time. So the memory
+//! for unauthenticated clients has a fixed limit, and proxies never have to share it.
 
 mod connection_limiter;
 
@@ -37,27 +36,27 @@ use super::{Publisher, secured_service, server};
 use connection_limiter::ConnectionLimiter;
 pub(super) use connection_limiter::{ConnectionPermit, StreamGuard};
 
-/// Bytes that a peer may send ahead on a stream, and on a connection. What proxies send is small.
+/// The HTTP/2 windows of a stream and of a connection, in bytes. Proxies only send small messages.
 const WINDOWS: (u32, u32) = (64 << 10, 128 << 10);
-/// Streams of a connection; a proxy has one, and for a moment two.
+/// Most streams of a connection. A proxy needs one, and two for a moment.
 const MAX_STREAMS: u32 = 4;
-/// Most bytes of the headers of a call; a token is about 1 KiB.
+/// Most bytes in the headers of a call. A token has about 1 KiB.
 const MAX_HEADERS: u32 = 16 << 10;
-/// Wait after the listener failed, so that a lack of descriptors does not become a busy loop.
+/// Wait after accepting failed, so that a lack of file descriptors does not cause a busy loop.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Bounds on connections.
+/// Limits on connections.
 #[derive(Debug, Clone)]
 pub struct ConnectionLimits {
     /// Time for the TLS handshake.
     pub handshake: Duration,
-    /// Time for a connection without an admitted stream.
+    /// Longest time for which a connection may have no admitted stream.
     pub strangers_stay: Duration,
-    /// Strangers at a time.
+    /// Most connections without an admitted stream.
     pub strangers: usize,
-    /// Of them, from one address.
+    /// Most of these from one address.
     pub strangers_per_source: usize,
-    /// Connections at a time.
+    /// Most connections in all.
     pub connections: usize,
 }
 
@@ -89,7 +88,7 @@ struct Reason {
     reason: &'static str,
 }
 
-/// Counters: `vestibule_operator_stream_connections_*`.
+/// The counters `vestibule_operator_stream_connections_*`.
 #[derive(Debug, Clone, Default)]
 pub struct ConnectionMetrics {
     open: Gauge,
@@ -113,23 +112,23 @@ impl ConnectionMetrics {
     }
 }
 
-/// What a server is made of.
+/// The parts of a server.
 #[derive(Debug, Clone)]
 pub struct Secure {
-    /// What is served.
+    /// The publisher that is served.
     pub publisher: Arc<Publisher>,
-    /// The certificate, asked for at every handshake.
+    /// Returns the certificate at every handshake, so that a renewed one is used at once.
     pub certificates: Arc<dyn ResolvesServerCert>,
-    /// Whom to admit.
+    /// Decides which callers are admitted.
     pub authenticator: Arc<Authenticator>,
-    /// Bounds.
+    /// The limits on connections.
     pub limits: ConnectionLimits,
-    /// Counters.
+    /// The counters.
     pub metrics: ConnectionMetrics,
 }
 
 impl Secure {
-    /// With the default bounds.
+    /// Returns a server with the default limits.
     #[must_use]
     pub fn new(
         publisher: Arc<Publisher>,
@@ -145,7 +144,7 @@ impl Secure {
         }
     }
 
-    /// Serves what `listener` accepts until `shutdown` is done. Streams then end with their sessions.
+    /// Serves the connections of `listener` until `shutdown` completes. Streams then end with their sessions.
     pub async fn serve(
         self,
         listener: TcpListener,
@@ -174,7 +173,7 @@ impl Secure {
             .with_no_client_auth()
             .with_cert_resolver(Arc::clone(&self.certificates));
         config.alpn_protocols = vec![b"h2".to_vec()];
-        // Proxies do not resume, and what is kept for resumption is memory that strangers fill.
+        // Proxies do not resume sessions, and unauthenticated clients could fill the memory for resumption.
         config.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
         Ok(config)
@@ -197,7 +196,7 @@ impl Secure {
                 }
             };
             let source = peer.ip().to_canonical();
-            // Closed at once: whoever means well tries again, and a queue would be for the others.
+            // The connection is closed at once. A proxy tries again, and a queue would only help an attacker.
             let permit = match limiter.enter(source, &self.metrics.open) {
                 Ok(permit) => permit,
                 Err(reason) => {
@@ -209,7 +208,7 @@ impl Secure {
             let (acceptor, sender) = (acceptor.clone(), sender.clone());
             let (metrics, limits) = (self.metrics.clone(), self.limits.clone());
             tokio::spawn(async move {
-                // It fails for a connection that is gone already.
+                // This fails only if the connection is gone already.
                 let _ = stream.set_nodelay(true);
                 match timeout(limits.handshake, acceptor.accept(stream)).await {
                     Ok(Ok(tls)) => {
@@ -227,12 +226,12 @@ impl Secure {
     }
 }
 
-/// One connection: closed when no admitted stream has been on it for a while.
+/// One connection. It is closed when it has had no admitted stream for a while.
 struct Connection {
     tls: TlsStream<TcpStream>,
     permit: Arc<ConnectionPermit>,
     stay: Duration,
-    /// Runs while there is no admitted stream.
+    /// The deadline, which runs while there is no admitted stream.
     deadline: Option<Pin<Box<Sleep>>>,
 }
 

@@ -1,6 +1,7 @@
-//! Owns TLS towards backends as the operator words it, and what it comes to with the trust bundles
-//! that are held. What cannot be read is a backend to which no connection is made: to reject it would
-//! leave what was there before, and that may be plaintext.
+//! Owns the TLS settings of backends, and builds the effective settings from these and the trust bundles that are held.
+//!
+//! If the settings cannot be read, no connection is made to the backend. They are not rejected, because then the
+//! version before would stay in force, and that may be plaintext.
 
 use std::sync::Arc;
 
@@ -12,7 +13,7 @@ use super::trust::{HeldTrust, Trust};
 use crate::backend::Target;
 use crate::upstream::{AltName, Tls};
 
-/// Names and trust bundles of one policy: several times what its kind allows.
+/// Most names, and most trust bundles, of one policy. The CRD allows far fewer.
 const MAX_ITEMS: usize = 64;
 
 /// A backend's TLS settings.
@@ -22,7 +23,7 @@ pub(super) enum TlsSpec {
     Closed,
     Verified {
         name: ServerName<'static>,
-        /// Instead of `name` in the certificate, if there are any.
+        /// Names that the certificate may have instead of `name`. If there are none, `name` counts.
         names: Vec<AltName>,
         trust: TrustSpec,
     },
@@ -79,7 +80,7 @@ impl TlsSpec {
         })
     }
 
-    /// The trust bundles named.
+    /// The names of the trust bundles.
     pub(super) fn bundles(&self) -> &[Arc<str>] {
         match self {
             Self::Verified {
@@ -97,7 +98,7 @@ fn dns(name: &str) -> Option<ServerName<'static>> {
 }
 
 impl State {
-    /// What `spec` comes to with what is held now.
+    /// The effective settings of `spec` with the trust bundles that are held now.
     pub(super) fn backend_tls(&self, spec: &TlsSpec) -> Arc<Tls> {
         let factory = &self.upstream;
         let closed = || Tls::closed(factory);
@@ -115,12 +116,12 @@ impl State {
         })
     }
 
-    /// Those of `bundles` that are held, as one.
+    /// The union of those `bundles` that are held.
     pub(super) fn trust(&self, bundles: &[Arc<str>]) -> Option<Trust> {
         Trust::of(bundles.iter().filter_map(|name| self.trusts.get(name)))
     }
 
-    /// Holds a bundle, and makes the backends anew that name it. Says whether it is another than before.
+    /// Holds a trust bundle, and builds the backends again that refer to it. Returns whether the bundle changed.
     pub(super) fn hold_trust(&mut self, name: &str, trust: HeldTrust) -> bool {
         if self.trusts.get(name).is_some_and(|old| old.is_same(&trust)) {
             return false;
@@ -152,8 +153,8 @@ impl State {
         }
     }
 
-    /// Notes the TLS settings of a backend; what they come to is what is there already, where they are
-    /// the same: its sessions and connections go on being used.
+    /// Holds the TLS settings of a backend, and returns the effective ones. If these are equal to the present ones, the
+    /// present value is returned, so that its sessions and connections are still used.
     pub(super) fn settle_backend_tls(
         &mut self,
         name: &str,

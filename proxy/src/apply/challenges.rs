@@ -1,5 +1,5 @@
-//! Owns challenges in force: what of them is checked before a CA gets to see it, and that no two are at
-//! one place.
+//! Owns the challenges in force. It checks each of them before a CA can see it, and keeps two of them from having the
+//! same place.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -21,7 +21,8 @@ use crate::challenge::{
 };
 use crate::listener::Layer;
 
-/// Most characters of a token or of an account's thumbprint. RFC 8555 has them at 22 and 43.
+/// Most characters of a token, and of the thumbprint of an account. By RFC 8555, a token has at least 22 characters,
+/// and a thumbprint has 43.
 const MAX_TOKEN: usize = 256;
 /// `id-pe-acmeIdentifier` (RFC 8737 section 3).
 const ACME_IDENTIFIER: &str = "1.3.6.1.5.5.7.1.31";
@@ -44,7 +45,7 @@ enum AnswerSpec {
 pub(super) struct HeldChallenge {
     pub(super) selection_key: ChallengeLookup,
     pub(super) challenge: Arc<Challenge>,
-    /// SHA-256 of what a CA gets to see, in hexadecimal.
+    /// SHA-256 of the answer that a CA gets, in hexadecimal.
     pub(super) sha256: Box<str>,
 }
 
@@ -69,7 +70,7 @@ impl ChallengeSpec {
                 (question, AnswerSpec::Http(body))
             }
         };
-        // Whoever reads logs and acknowledgements goes by the name.
+        // Logs and acknowledgements show the name, so it must agree with the content.
         if !is_name_of(name, &gateway, &question) {
             return Err(RejectReason::InvalidName(FORM));
         }
@@ -81,7 +82,7 @@ impl ChallengeSpec {
         })
     }
 
-    /// What connections that ask for it begin with.
+    /// The layer of connections that ask for it.
     fn layer(&self) -> Layer {
         match self.answer {
             AnswerSpec::Tls(_) => Layer::Tls,
@@ -105,8 +106,8 @@ fn is_name_of(name: &str, gateway: &str, question: &ChallengeQuery) -> bool {
         && rest.iter().copied().eq(token)
 }
 
-/// The certificate of a challenge, which can be no other: its one name is the hostname, and it has the
-/// digest of a key authorization.
+/// Reads the certificate of a challenge. It checks that the certificate can only be used for the challenge: its one
+/// name is the hostname, and it has an extension with the digest of a key authorization.
 fn certificate(
     hostname: &Hostname,
     wire: &proto::TlsAlpn01,
@@ -126,7 +127,7 @@ fn certificate(
     }
     let mut extensions = parsed.extensions().iter();
     let identifier = extensions.find(|of| of.oid.to_id_string() == ACME_IDENTIFIER);
-    // An OCTET STRING of a SHA-256.
+    // The value is an OCTET STRING with a SHA-256 digest.
     if !identifier
         .is_some_and(|of| of.critical && matches!(of.value, [4, 32, rest @ ..] if rest.len() == 32))
     {
@@ -134,7 +135,7 @@ fn certificate(
         return Err(RejectReason::InvalidChallenge(why));
     }
     let key = signing_key(&wire.private_key)?;
-    // Not by rustls, which knows no certificate with this extension.
+    // rustls does not accept a certificate with this critical extension, so the keys are compared here.
     let public = key.public_key();
     if public.is_some_and(|public| *public != *parsed.public_key().raw) {
         return Err(RejectReason::KeyMismatch);
@@ -163,9 +164,9 @@ fn key_authorization(wire: &proto::Http01) -> Result<Bytes, RejectReason> {
 }
 
 impl State {
-    /// Rejects challenges where no CA could ask, and those at the place of another one. A rejected one
-    /// stays where it was, which may take that place from a third: so this repeats until nothing more
-    /// is rejected.
+    /// Rejects challenges without an open port where a CA could ask, and challenges whose place another one has. The
+    /// old version of a rejected challenge stays at its place, so a third challenge for that place has to be rejected
+    /// then as well. The check is repeated until nothing more is rejected.
     pub(super) fn settle_challenges(
         &self,
         challenges: &mut BTreeMap<String, ChallengeSpec>,
@@ -198,7 +199,7 @@ impl State {
     }
 
     pub(super) fn hold_challenges(&mut self, challenges: BTreeMap<String, ChallengeSpec>) {
-        // Every place is vacated before one is taken.
+        // All challenges leave their places before one takes a place, so that two can swap.
         for name in challenges.keys() {
             self.drop_challenge(name);
         }

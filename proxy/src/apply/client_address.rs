@@ -1,4 +1,4 @@
-//! Owns how the address of a client is found: what is checked of it before it is in force, and which binds have it.
+//! Owns the settings by which a bind finds the addresses of clients.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,8 +9,8 @@ use super::State;
 use super::parse::ListenerSpec;
 use crate::bind::BindKey;
 
-/// What the listeners of a change say of their binds. They are of one Gateway and agree; of those that do not, the last
-/// by name counts.
+/// The settings of each bind, from the listeners of a change. Listeners of one bind belong to one Gateway, so their
+/// settings are the same. If they are not, those of the last listener by name count.
 pub(super) fn of_binds(
     listeners: &BTreeMap<String, ListenerSpec>,
 ) -> BTreeMap<BindKey, Option<Arc<ClientAddress>>> {
@@ -20,8 +20,9 @@ pub(super) fn of_binds(
 }
 
 impl State {
-    /// Puts in force what the listeners of a change said, once these are in their places. A listener that is only made
-    /// anew says nothing: it may be older than others of its bind.
+    /// Puts the settings of a change in force. Call it when the listeners of the change are in their places. A listener
+    /// that is only built again does not count here, because its settings may be older than those of others on its
+    /// bind.
     pub(super) fn settle_client_addresses(
         &mut self,
         said: BTreeMap<BindKey, Option<Arc<ClientAddress>>>,

@@ -1,7 +1,7 @@
-//! Owns the validation of clients by their certificates: what a listener asks for, and who is let in.
+//! Owns the validation of clients by their certificates: what a listener asks for, and which clients it accepts.
 //!
-//! Nobody behind a listener is told what a client showed: a backend that needs to know it has to be
-//! reached by passthrough.
+//! Backends do not learn which certificate a client showed. A backend that needs to know it must be reached by
+//! passthrough.
 
 use std::sync::Arc;
 
@@ -14,16 +14,16 @@ use rustls_pki_types::{CertificateDer, UnixTime};
 
 use super::trust::Trust;
 
-/// Names of authorities that a client is told, so that it shows the right certificate, in bytes. They
-/// have to fit into one extension of 64 KiB, and common clients take less. Of more, none are told.
+/// Most bytes for the names of CAs in a certificate request, by which a client chooses its certificate. They must fit
+/// into one extension of 64 KiB, and common clients accept less than that. If the names take more, none are sent.
 const MAX_HINTS: usize = 8 * 1024;
 
-/// What becomes of a client without a valid certificate.
+/// What happens to a client without a valid certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ClientMode {
     /// Its handshake fails.
     ValidOnly,
-    /// It is let in.
+    /// It is accepted.
     InsecureFallback,
 }
 
@@ -35,15 +35,15 @@ pub(super) struct ValidationSpec {
     pub(super) mode: ClientMode,
 }
 
-/// Settings of client validation as far as a session depends on them: with others, its ticket is no
-/// longer taken.
+/// Identifies the settings of client validation on which a session depends. If they change, tickets from before are no
+/// longer accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct AuthId {
     mode: ClientMode,
     trust: [u8; 32],
 }
 
-/// Client validation with what is held now.
+/// Client validation with the trust bundles that are held now.
 pub(super) struct ClientAuth {
     trust: Trust,
     mode: ClientMode,
@@ -61,7 +61,7 @@ impl ClientAuth {
         }
     }
 
-    /// None where rustls finds no trust anchor.
+    /// The verifier for rustls; `None` if rustls finds no trust anchor.
     pub(super) fn verifier(
         &self,
         provider: &Arc<CryptoProvider>,
@@ -91,9 +91,8 @@ impl ClientAuth {
     }
 }
 
-/// Asks for a certificate and takes whatever comes. Nothing relies on what it said, so neither is the
-/// proof looked at that the client has its key: that would keep out those whose certificate cannot be
-/// read.
+/// Asks for a certificate and accepts every one. Nothing relies on the certificate, so the proof that the client has
+/// its key is not checked either. That check would refuse clients whose certificate cannot be read.
 #[derive(Debug)]
 struct Anybody {
     hints: Vec<DistinguishedName>,

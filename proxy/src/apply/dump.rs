@@ -1,4 +1,4 @@
-//! Owns the view of the configuration in force that the admin endpoint shows. Never a private key.
+//! Owns the view of the configuration in force that the admin endpoint shows. It never contains a private key.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ pub struct StateDump {
     pub tcp_routes: Vec<PortRouteDump>,
     /// By name.
     pub udp_routes: Vec<PortRouteDump>,
-    /// By name; also those that routes refer to and that are not held.
+    /// By name. Those that are not held, and to which routes refer, are included.
     pub backends: Vec<BackendDump>,
     /// By name.
     pub certificates: Vec<NamedCertificate>,
@@ -51,51 +51,51 @@ pub struct ListenerDump {
     pub gateway: String,
     /// Namespace.
     pub tenant: String,
-    /// `address:port`, of UDP with `/udp` behind it.
+    /// `address:port`, with `/udp` at the end for UDP.
     pub bind: String,
     /// Pattern; empty for everything.
     pub hostname: String,
     /// `Passthrough`, `Terminate`, `Http`, `Https`, `Tcp` or `Udp`.
     pub mode: &'static str,
-    /// What a listener that terminates TLS names, in order.
+    /// The certificates of a listener that terminates TLS, in order.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub certificates: Option<Vec<String>>,
     /// Trust bundles by which a listener validates its clients, if it does.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub client_validation: Option<Vec<String>>,
-    /// Limits that its Gateway sets otherwise than the release.
+    /// Limits of its Gateway that replace those of the release.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limits: Option<LimitsDump>,
-    /// Whose PROXY headers are believed, if connections have them, and whether they have to.
+    /// Whether connections begin with a PROXY header, and from which addresses it is believed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub proxy_protocol: Option<ProxyProtocolDump>,
     /// Which hops are believed about requests, if any is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub forwarded_headers: Option<ForwardedHeadersDump>,
-    /// Whether connections are served: false for one that terminates TLS and has no usable certificate,
-    /// or nothing to validate clients by.
+    /// Whether connections are served. This is false if the listener terminates TLS and has no usable certificate, or
+    /// has nothing by which to validate clients.
     pub serving: bool,
-    /// Whether the Gateway's client certificate is shown only to backends that say so.
+    /// Whether the Gateway's client certificate is shown only to backends that name the Gateway.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub selective_backend_certificate: bool,
 }
 
-/// Limits that a Gateway sets otherwise than the release; 0: there is none.
+/// Limits of a Gateway that replace those of the release. 0 means that there is no limit.
 #[derive(Debug, serde::Serialize)]
 pub struct LimitsDump {
-    /// Milliseconds without a byte of a request or its answer.
+    /// Longest time without a byte of a request or its response, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stream_idle_ms: Option<u64>,
-    /// Milliseconds for a request.
+    /// Longest time of a request, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub request_ms: Option<u64>,
-    /// Milliseconds without a byte in a tunnel.
+    /// Longest time without a byte in a tunnel, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tunnel_idle_ms: Option<u64>,
-    /// Milliseconds from which on a connection is to end.
+    /// Age at which a connection is ended, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub connection_age_ms: Option<u64>,
-    /// Bytes of a request's body.
+    /// Largest body of a request, in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub request_body_bytes: Option<u64>,
 }
@@ -127,9 +127,9 @@ pub struct ProxyProtocolDump {
 /// Which hops are believed about requests to a listener's bind.
 #[derive(Debug, serde::Serialize)]
 pub struct ForwardedHeadersDump {
-    /// The header that they list addresses in.
+    /// The header in which they list addresses.
     pub header: &'static str,
-    /// How many.
+    /// How many hops are believed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hops: Option<u8>,
     /// Blocks of addresses.
@@ -152,14 +152,14 @@ pub struct RouteDump {
     pub backends: Vec<WeightDump>,
 }
 
-/// A route of listeners that the port alone selects: a TCP or a UDP route.
+/// A TCP or UDP route. Its listeners are selected by port alone.
 #[derive(Debug, serde::Serialize)]
 pub struct PortRouteDump {
     /// `<namespace>/<name>`.
     pub name: String,
     /// Namespace.
     pub tenant: String,
-    /// Seconds since the Unix epoch: of several routes on a listener the oldest has its connections or sessions.
+    /// Seconds since the Unix epoch. If a listener has several routes, the oldest gets all connections or sessions.
     pub created: i64,
     /// Where it is attached.
     pub listeners: Vec<String>,
@@ -187,19 +187,19 @@ pub struct HttpRouteDump {
 pub struct RuleDump {
     /// May be empty.
     pub name: String,
-    /// `METHOD path` of each match, `~` before a regular expression, `/` after a prefix.
+    /// `METHOD path` of each match, with `~` before a regular expression, and `/` after a prefix.
     pub matches: Vec<String>,
     /// How many filters act before a backend is chosen.
     pub filters: usize,
     /// In the order written.
     pub backends: Vec<WeightDump>,
-    /// How often requests are made again at most, where the route says so.
+    /// Most retries of a request, if the route has a retry policy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retries: Option<u32>,
     /// Backends that get copies of requests.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub mirrors: Vec<String>,
-    /// What keeps the requests of one client at one endpoint, such as `cookie <name>`, and `header <name>`.
+    /// What carries the session token, if the rule has session persistence: `cookie <name>` or `header <name>`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session: Option<String>,
 }
@@ -214,10 +214,10 @@ pub struct AttachmentDump {
     pub pattern: String,
     /// The hostname as written.
     pub rank: String,
-    /// Whether the route serves the names beside whoever owns them.
+    /// Whether the route shares the names with their owner.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub shared: bool,
-    /// The only parts of the name that the route serves.
+    /// The paths of the name to which the route is restricted. If empty, it serves the whole name.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub paths: Vec<String>,
 }
@@ -225,7 +225,7 @@ pub struct AttachmentDump {
 /// A weighted backend reference.
 #[derive(Debug, serde::Serialize)]
 pub struct WeightDump {
-    /// `null`: an invalid reference that keeps its share.
+    /// `null` for an invalid reference, which keeps its share.
     pub backend: Option<String>,
     /// Its share.
     pub weight: u32,
@@ -234,16 +234,17 @@ pub struct WeightDump {
 /// A backend.
 #[derive(Debug, serde::Serialize)]
 pub struct BackendDump {
-    /// `<namespace>/<service>:<port>`, of a UDP port with `/udp` behind it.
+    /// `<namespace>/<service>:<port>`, with `/udp` at the end for UDP.
     pub name: String,
     /// False if routes refer to it and the operator did not send it.
     pub held: bool,
-    /// `None` in plaintext; false where no connection is made, for want of a valid policy or its trust.
+    /// `None` for plaintext. False if no connection is made, because the policy is not valid or its trust bundles are
+    /// not held.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tls: Option<bool>,
     /// `address:port`.
     pub endpoints: Vec<String>,
-    /// Gateways whose certificate it is shown, of those that choose.
+    /// Those Gateways that show their client certificate only to chosen backends, and have chosen this one.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub certificate_of: Vec<String>,
 }
@@ -270,12 +271,12 @@ pub struct ChallengeDump {
     pub sha256: String,
 }
 
-/// Whose hostnames are.
+/// The owner of hostnames.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 pub struct OwnerDump {
     /// `<namespace>/<name>`.
     pub gateway: String,
-    /// Pattern; empty for every name that nobody else owns.
+    /// Pattern. An empty one stands for every name that no other namespace owns.
     pub hostname: String,
     /// Namespace.
     pub tenant: String,

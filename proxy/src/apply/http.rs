@@ -1,4 +1,4 @@
-//! Owns the HTTP routes in force, and the gRPC routes, which are such with matches of their own.
+//! Owns the HTTP routes and gRPC routes in force. A gRPC route has the same form, with its own kind of matches.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -25,7 +25,8 @@ impl State {
         spec: HttpRouteSpec,
         dirty: &mut BTreeSet<Arc<str>>,
     ) {
-        // The new one's backends first: those that stay are not made anew between.
+        // References to the new backends are made before the old ones are released. So a backend that both versions
+        // have is not removed and built again in between.
         let rules = spec
             .rules
             .into_iter()

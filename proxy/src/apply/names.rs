@@ -1,9 +1,9 @@
-//! Owns the texts that many resources repeat (tenants, Gateways, trust bundles), kept once each.
+//! Owns the texts that many resources have in common (names of tenants, Gateways and trust bundles). Each is kept once.
 
 use std::collections::HashSet;
 use std::sync::Arc;
 
-/// Interned texts. Those that nobody uses any more go at the next sweep.
+/// Interned texts. Those that are no longer used are removed at the next sweep.
 #[derive(Debug, Default)]
 pub(super) struct Names {
     texts: HashSet<Arc<str>>,
@@ -20,8 +20,8 @@ impl Names {
         new
     }
 
-    /// Forgets unused texts once there are twice as many as were in use at the last sweep, so that
-    /// sweeping costs a constant per text interned.
+    /// Removes unused texts, but only if there are twice as many texts as were in use after the last sweep. So the cost
+    /// of sweeping is constant for each text that is interned.
     pub(super) fn sweep(&mut self) {
         if self.texts.len() > 2 * self.kept + 64 {
             self.texts.retain(|text| Arc::strong_count(text) > 1);

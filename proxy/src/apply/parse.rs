@@ -1,4 +1,4 @@
-//! Owns the step from wire messages to typed values: whatever passes here can be put in force.
+//! Owns the step from wire messages to typed values. Everything that passes here can be put in force.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
@@ -27,17 +27,17 @@ pub(super) struct ListenerSpec {
     pub(super) gateway: String,
     pub(super) tenant: String,
     pub(super) bind: BindKey,
-    /// That clients connect to.
+    /// The port to which clients connect, which is not that of the bind.
     pub(super) port: u16,
     pub(super) pattern: HostPattern,
     pub(super) protocol: Protocol,
-    /// Name of the certificate that backends are shown.
+    /// Name of the certificate that is shown to backends.
     pub(super) backend_certificate: Option<String>,
     /// Limits that the Gateway sets.
     pub(super) overrides: Option<Overrides>,
     /// How the address of a client is found.
     pub(super) client_address: Option<Arc<ClientAddress>>,
-    /// Only those that name the Gateway are.
+    /// Whether it is shown only to backends that name the Gateway.
     pub(super) selective: bool,
 }
 
@@ -47,7 +47,7 @@ impl ListenerSpec {
     }
 }
 
-/// What runs on a listener.
+/// The protocol of a listener.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Protocol {
     Passthrough,
@@ -58,7 +58,7 @@ pub(super) enum Protocol {
     Udp,
 }
 
-/// How TLS ends at a listener.
+/// How a listener terminates TLS.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct TerminateSpec {
     /// Names of certificates in order of preference.
@@ -159,7 +159,8 @@ fn terminate(wire: &proto::TlsTerminate) -> Result<TerminateSpec, RejectReason> 
                 Ok(proto::ClientValidationMode::AllowInsecureFallback) => {
                     ClientMode::InsecureFallback
                 }
-                // Not to be guessed: one is stricter than the other.
+                // An unknown mode is rejected instead of replaced by a known one, because one mode is stricter than
+                // another.
                 _ => return Err(RejectReason::UnknownResource("the client validation")),
             },
         }),
@@ -170,7 +171,7 @@ fn terminate(wire: &proto::TlsTerminate) -> Result<TerminateSpec, RejectReason> 
     })
 }
 
-/// A bind of something that can use `wanted` alone.
+/// Reads a bind, and checks that it has the transport `wanted`.
 pub(super) fn bind(wire: Option<&proto::Bind>, wanted: Transport) -> Result<BindKey, RejectReason> {
     let wire = wire.ok_or(RejectReason::MissingField("bind"))?;
     let transport = match proto::Transport::try_from(wire.transport) {
@@ -259,7 +260,7 @@ pub(super) fn attachments(
         for hostname in &attachment.hostnames {
             let (matched, rank) = (pattern(&hostname.r#match)?, pattern(&hostname.rank)?);
             let names = AttachedNames {
-                // Mostly the two are the same text, kept once.
+                // The two texts are mostly the same. Then they share one allocation.
                 rank: if rank == matched {
                     matched.clone()
                 } else {
@@ -275,7 +276,7 @@ pub(super) fn attachments(
     Ok(attachments)
 }
 
-/// The parts of a name that a route has; none: all of it.
+/// The paths of a name to which a route is restricted. If empty, it has the whole name.
 fn shared_paths(
     wire: &proto::RouteHostname,
     names: &HostPattern,
@@ -299,7 +300,7 @@ fn shared_paths(
     Ok(parts.into())
 }
 
-/// Whose the names of a pattern are on a Gateway.
+/// The owner of the names of a pattern on a Gateway.
 #[derive(Debug)]
 pub(super) struct OwnerSpec {
     pub(super) gateway: String,
@@ -309,7 +310,7 @@ pub(super) struct OwnerSpec {
 
 pub(super) fn owner(name: &str, wire: &proto::HostnameOwner) -> Result<OwnerSpec, RejectReason> {
     let (gateway, names) = owned(name)?;
-    // The name says it, too, and is all that is left when it goes.
+    // The name of the resource must agree, because a removal carries only the name.
     if gateway != wire.gateway || names != pattern(&wire.hostname)? {
         return Err(RejectReason::InvalidName(OWNED));
     }
@@ -322,7 +323,7 @@ pub(super) fn owner(name: &str, wire: &proto::HostnameOwner) -> Result<OwnerSpec
 
 const OWNED: &str = "<namespace>/<gateway>/<hostname>";
 
-/// Gateway and pattern of a resource that says whose names are.
+/// Gateway and pattern, from the name of a resource that tells the owner of hostnames.
 pub(super) fn owned(name: &str) -> Result<(&str, HostPattern), RejectReason> {
     let invalid = || RejectReason::InvalidName(OWNED);
     let (gateway, hostname) = name.rsplit_once('/').ok_or_else(invalid)?;
@@ -351,7 +352,7 @@ pub(super) fn backend(name: &str, wire: &proto::Backend) -> Result<Target, Rejec
             .map(endpoint)
             .collect::<Result<_, _>>()?,
         protocol,
-        // By its own reader: it depends on what else is held.
+        // TLS settings are read elsewhere, because they depend on the trust bundles that are held.
         tls: None,
         certificate_of: wire
             .certificate_of
@@ -376,14 +377,15 @@ fn endpoint(wire: &proto::Endpoint) -> Result<SocketAddr, RejectReason> {
         .map_err(|_| invalid("has no IP address"))?;
     let port = port(wire.port).ok_or_else(|| invalid("has no port"))?;
     let address = address.to_canonical();
-    // The operator judges by the rules of the release. What no release allows is refused here as well.
+    // The operator checks endpoints by the rules of the release. Addresses that no release allows are refused
+    // here as well.
     if let Some(denied) = ENDPOINTS.denies(address) {
         return Err(invalid(&denied.to_string()));
     }
     Ok(SocketAddr::new(address, port))
 }
 
-/// Whether a bind takes IPv4 and IPv6 connections alike.
+/// Whether a bind accepts both IPv4 and IPv6 connections.
 #[must_use]
 pub fn is_dual_stack(bind: &BindKey) -> bool {
     bind.address == IpAddr::V6(Ipv6Addr::UNSPECIFIED)

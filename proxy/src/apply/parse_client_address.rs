@@ -1,4 +1,4 @@
-//! Reads what a listener says of the address of its clients.
+//! Reads the settings by which a listener finds the addresses of its clients.
 
 use vestibule_model::certificate::AddressBlock;
 use vestibule_model::client_address::{
@@ -9,7 +9,7 @@ use vestibule_stream::proto;
 
 use super::reject::RejectReason;
 
-/// Reads what a listener says. What is not understood is refused: one mode is stricter than the other.
+/// Reads the settings of a listener. Anything unknown is rejected, because one mode is stricter than another.
 pub(super) fn parse(wire: &proto::ClientAddress) -> Result<ClientAddress, RejectReason> {
     Ok(ClientAddress {
         proxy_protocol: wire

@@ -23,9 +23,9 @@ use crate::http_route::route::{Match, PathMatch, Value, ValueMatch};
 use crate::http_route::session;
 use crate::http_route::session::{Carrier, Session};
 
-/// Most characters of a path in a match or filter, as the API has it.
+/// Most characters of a path in a match or filter, as in the CRD.
 const MAX_PATH: usize = 1024;
-/// Most rules of a route, matches of a rule, backends of a rule; far above the API's.
+/// Most rules of a route, and most matches and backends of a rule. The CRD allows far fewer.
 const MAX_ITEMS: usize = 1024;
 
 /// An HTTP route that can be put in force.
@@ -51,7 +51,7 @@ pub(super) struct RuleSpec {
     pub(super) session: Option<Session>,
 }
 
-/// A filter whose references are names.
+/// A filter. Its references are still names, and not slots of backends.
 #[derive(Debug)]
 pub(super) enum FilterSpec {
     Itself(Filter),
@@ -125,7 +125,7 @@ fn rule(wire: &proto::HttpRule) -> Result<RuleSpec, RejectReason> {
         matches,
         filters,
         backends,
-        // Zero is kept: it says that the default does not count.
+        // Zero is kept, because it means that there is no timeout, not even the default one.
         request_timeout: timeouts.request.map(Duration::from_millis),
         backend_timeout: timeout(timeouts.backend_request),
         retry: wire.retry.as_ref().map(retry).transpose()?,
@@ -290,7 +290,8 @@ fn path(text: &str) -> Result<&str, RejectReason> {
 
 fn filters(wire: &[proto::HttpFilter]) -> Result<Vec<FilterSpec>, RejectReason> {
     let spec = |wire: &proto::HttpFilter| match &wire.filter {
-        // One that a newer release knows: to go without could let in whom it keeps out.
+        // It is a filter of a newer release. If it were left out, the route could let through what the filter keeps
+        // out.
         None => Err(RejectReason::UnknownResource("a filter")),
         Some(proto::http_filter::Filter::Mirror(wire)) => mirror(wire),
         Some(wire) => filter(wire).map(FilterSpec::Itself),
@@ -323,7 +324,7 @@ fn cors(wire: &proto::Cors) -> Result<Cors, RejectReason> {
     };
     let exposed = match wire.expose_headers.as_slice() {
         [] => None,
-        // Browsers do not take it together with credentials.
+        // Browsers do not accept `*` together with credentials.
         [all] if all == "*" && wire.allow_credentials => None,
         list => Some(names(list, header)?),
     };
@@ -368,7 +369,7 @@ fn filter(wire: &proto::http_filter::Filter) -> Result<Filter, RejectReason> {
             }))
         }
         Wire::Cors(wire) => Ok(Filter::Cors(Box::new(cors(wire)?))),
-        // It has a reference.
+        // A mirror has a reference to a backend, so it is read elsewhere.
         Wire::Mirror(_) => Err(RejectReason::UnknownResource("a filter")),
         Wire::Fail(status) => Ok(Filter::Fail(status_in(*status, 400..600)?)),
     }
@@ -441,8 +442,8 @@ fn part_of_uri(text: &str) -> Result<String, RejectReason> {
     }
 }
 
-/// What frames messages is not to be had by filters, nor what leads requests: connections to a backend
-/// carry the requests of several routes.
+/// Headers that filters must not change. They say where a message ends, or where a request goes. A connection to a
+/// backend carries requests of several routes, so one route could change the requests of another by them.
 const KEPT: [HeaderName; 7] = [
     header::CONNECTION,
     header::CONTENT_LENGTH,

@@ -1,4 +1,4 @@
-//! Owns what was read of a change before any of it is put in force: checked resources, and rejects.
+//! Owns the first half of a change: all resources are read and checked before any of them is put in force.
 
 use std::collections::BTreeMap;
 
@@ -32,7 +32,7 @@ pub(super) struct Parsed {
     pub(super) owners: Vec<OwnerSpec>,
 }
 
-/// What was read of a change so far.
+/// The part of a change that was read so far.
 pub(super) struct Parsing {
     pub(super) parsed: Parsed,
     pub(super) rejects: Rejects,
@@ -50,7 +50,7 @@ impl Default for Parsing {
 }
 
 impl State {
-    /// Reads one resource: it is put in force with the others, or rejected.
+    /// Reads one resource. It is added to those that will be put in force, or rejected.
     pub(super) fn parse(&self, key: &ResourceKey, resource: &Resource, parsing: &mut Parsing) {
         let Parsing {
             parsed,
@@ -102,7 +102,7 @@ impl State {
         }
     }
 
-    /// A certificate that is of use, and of no less than the one held.
+    /// Reads a certificate. It is rejected if it is of less use than the one that is held.
     fn certificate(
         &self,
         name: &str,

@@ -20,13 +20,13 @@ pub enum RejectReason {
     /// A hostname or pattern.
     #[error("hostname {0:?} {1}")]
     InvalidHostname(String, HostnameError),
-    /// A hostname of a listener whose connections say no name.
+    /// A hostname on a listener whose connections carry no names.
     #[error("a listener of TCP or UDP has no hostname, and this one has {0:?}")]
     NamedBytes(String),
     /// The bind address or port.
     #[error("{0}")]
     InvalidBind(String),
-    /// A transport that what is on the bind cannot use.
+    /// The resource cannot use the transport of its bind.
     #[error("only UDP listeners use UDP, and they use nothing else")]
     UnsupportedTransport,
     /// An endpoint's address or port.
@@ -41,40 +41,40 @@ pub enum RejectReason {
     /// The private key belongs to another certificate.
     #[error("the private key does not fit the certificate")]
     KeyMismatch,
-    /// The certificate was of use before, and the one held is of use now.
+    /// The certificate has expired, while the one that is held is still valid.
     #[error("the certificate was valid until {0}, and the one held is still valid")]
     Expired(String),
-    /// A challenge that no CA could be answered with.
+    /// A challenge that cannot be the answer to a CA.
     #[error("the challenge cannot be answered: {0}")]
     InvalidChallenge(&'static str),
-    /// A challenge opens no port.
+    /// The port of a challenge has no listener. Challenges do not open ports.
     #[error("no listener of the Gateway speaks {1} on {0}, where a CA would ask")]
     NoListener(BindKey, Layer),
     /// A certificate of a trust bundle does not parse.
     #[error("certificate {0} of the bundle: {1}")]
     InvalidTrustBundle(usize, String),
-    /// More than is held of one resource.
+    /// The resource is larger than its limit.
     #[error("{0} is larger than the limit")]
     TooLarge(&'static str),
-    /// What a match of an HTTP route asks for is nothing that a request can have.
+    /// A match of an HTTP route that no request can fulfil.
     #[error("{0} in a match is malformed")]
     InvalidMatch(&'static str),
-    /// Parts of a hostname that a route cannot have.
+    /// Paths of a hostname to which a route cannot be restricted.
     #[error("paths that are shared {0}")]
     InvalidPaths(&'static str),
     /// A regular expression does not compile, or not within bounds.
     #[error("a regular expression {0}")]
     InvalidRegex(String),
-    /// What a filter asks for cannot be done.
+    /// A filter that asks for something impossible.
     #[error("a filter cannot be in force: {0}")]
     InvalidFilter(&'static str),
-    /// Addresses that are to be trusted.
+    /// A block of trusted addresses that is not valid.
     #[error("{0:?} is no address and no block of addresses")]
     InvalidBlock(String),
-    /// Another listener is at the same place: same bind, same hostname.
+    /// Another listener has the same place: the same bind and hostname.
     #[error("another listener has this hostname on {0}")]
     HostnameConflict(BindKey),
-    /// Listeners of one bind begin with TLS, or all of them with a request.
+    /// The bind already speaks another layer. Connections to one bind must all begin in the same way.
     #[error("other listeners on {0} speak {1}")]
     ProtocolConflict(BindKey, Layer),
     /// The socket could not be bound.
@@ -83,7 +83,7 @@ pub enum RejectReason {
 }
 
 impl RejectReason {
-    /// Metric label and condition reason, out of a fixed set.
+    /// Metric label and condition reason. It is one of a fixed set of words.
     #[must_use]
     pub fn reason(&self) -> &'static str {
         match self {

@@ -1,4 +1,4 @@
-//! Owns which certificate of a listener a client is shown.
+//! Owns the choice among the certificates of a listener.
 
 use std::cmp::Reverse;
 use std::fmt;
@@ -9,7 +9,7 @@ use rustls::server::{ClientHello, ParsedCertificate, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use rustls_pki_types::ServerName;
 
-/// What shows clients the one that fits of `certificates`, which are in order of preference.
+/// A resolver that shows each client the one of `certificates` that fits best. They are in order of preference.
 pub(super) fn resolver(mut certificates: Vec<Arc<CertifiedKey>>) -> Arc<dyn ResolvesServerCert> {
     match (certificates.pop(), certificates.is_empty()) {
         (Some(one), true) => Arc::new(OneCertificate(one)),
@@ -20,7 +20,7 @@ pub(super) fn resolver(mut certificates: Vec<Arc<CertifiedKey>>) -> Arc<dyn Reso
     }
 }
 
-/// Always the same certificate: the listener was chosen by the server name already.
+/// Always shows the same certificate. The listener was already selected by the server name.
 struct OneCertificate(Arc<CertifiedKey>);
 
 impl fmt::Debug for OneCertificate {
@@ -35,9 +35,9 @@ impl ResolvesServerCert for OneCertificate {
     }
 }
 
-/// The first certificate whose key the client can verify and that covers the name that it asks for. If there is none,
-/// the first one whose key it can verify, then the first one for the name, then the first one: the client decides what
-/// it thinks of that.
+/// Shows the first certificate that covers the server name and has a key which the client can verify. If there is none,
+/// it shows the first one with such a key. If there is none of these either, it shows the first one for the name, and
+/// otherwise the first of all. The client then decides whether it accepts that.
 struct SeveralCertificates(Box<[Arc<CertifiedKey>]>);
 
 impl fmt::Debug for SeveralCertificates {
@@ -58,13 +58,13 @@ impl ResolvesServerCert for SeveralCertificates {
                 .is_none_or(|name| covers(certified, name).unwrap_or(false));
             Reverse((verifiable, named))
         };
-        // Of several that fit alike this is the first.
+        // `min_by_key` returns the first of several minima, so the order of preference decides between equals.
         self.0.iter().min_by_key(fit).cloned()
     }
 }
 
-/// Whether a certificate is for this name. It is parsed each time: listeners with several certificates are few, and
-/// memory per certificate is dear.
+/// Whether a certificate is for this name. It is parsed each time: few listeners have several certificates, and keeping
+/// the parsed names would cost memory for every certificate.
 fn covers(certified: &CertifiedKey, name: &ServerName<'_>) -> Option<bool> {
     let parsed = ParsedCertificate::try_from(certified.cert.first()?).ok()?;
     Some(verify_server_name(&parsed, name).is_ok())

@@ -1,4 +1,4 @@
-//! The names of resources on the stream, and which of them are ones.
+//! Checks the names of resources on the configuration stream.
 
 use super::reject::RejectReason;
 
@@ -29,8 +29,8 @@ pub(super) fn two_segments(name: &str, form: &'static str) -> Result<(), RejectR
     }
 }
 
-/// The parts between slashes; none at all if a part is empty or has a character that Kubernetes
-/// names never have and logs would suffer from.
+/// The parts between slashes. There are none if a part is empty, or has a character that no name in Kubernetes has and
+/// that could garble a log.
 pub(super) fn segments(name: &str) -> impl Iterator<Item = &str> {
     let clean = name.split('/').all(|part| {
         !part.is_empty()

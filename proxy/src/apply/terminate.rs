@@ -1,5 +1,5 @@
-//! Owns how TLS ends at the listeners held: which certificate they show, by what they validate their
-//! clients, and how long sessions with them are good.
+//! Owns TLS termination of the listeners that are held: which certificates they show, how they validate clients, and
+//! which session tickets they accept.
 
 use std::sync::Arc;
 
@@ -12,15 +12,14 @@ use crate::slot_map::Slot;
 use crate::upstream::ClientCertificate;
 use crate::validation::ClientValidation;
 
-/// Trust bundles by which clients are validated, and what becomes of those without.
+/// Trust bundles by which clients are validated, and what happens to clients without a valid certificate.
 type Validation = (Box<[Arc<str>]>, ClientMode);
 
-/// How TLS ends at one listener.
+/// TLS termination of one listener.
 pub(super) struct HeldTerminate {
     /// In order of preference.
     pub(super) certificates: Box<[Arc<str>]>,
-    /// Trust bundles by which clients are validated.
-    /// In a box: most listeners do not.
+    /// How clients are validated. It is in a box, because most listeners do not validate clients.
     pub(super) validation: Option<Box<Validation>>,
     tickets: Tickets,
 }
@@ -29,9 +28,9 @@ pub(super) struct HeldTerminate {
 #[derive(Clone)]
 struct Tickets {
     ticketer: Arc<ListenerTicketer>,
-    /// What clients were validated by who got them.
+    /// The client validation in force when these tickets were given out.
     auth: Option<AuthId>,
-    /// The same, to do it by. `None` also where there is nothing to do it by.
+    /// The present client validation. `None` if clients are not validated, or if there is nothing to validate them by.
     validation: Option<Arc<ClientValidation>>,
 }
 
@@ -43,7 +42,8 @@ impl HeldTerminate {
 }
 
 impl State {
-    /// Holds the TLS settings of a listener. `old`: those before, if it is the same one.
+    /// Holds the TLS settings of a listener. `old` are its former ones, if the listener still belongs to the same
+    /// tenant.
     pub(super) fn hold_terminate(
         &mut self,
         listener: &Arc<str>,
@@ -76,7 +76,7 @@ impl State {
         }
     }
 
-    /// Forgets who names what.
+    /// Removes the listener from the users of its certificates and trust bundles.
     pub(super) fn release_terminate(&mut self, listener: &Arc<str>, old: &HeldTerminate) {
         for name in &old.certificates {
             self.certificate_users.remove(name, listener);
@@ -86,7 +86,7 @@ impl State {
         }
     }
 
-    /// What a listener of a kind does with what is held now: its first certificate held is used.
+    /// The effective mode of a listener, with the certificates and trust bundles that are held now.
     pub(super) fn mode(&mut self, kind: &Mode, terminate: Option<&mut HeldTerminate>) -> Mode {
         let Some(terminate) = terminate else {
             return kind.clone();
@@ -98,7 +98,7 @@ impl State {
         }
     }
 
-    /// What a handshake with a listener costs: with the dearest of its certificates.
+    /// The cost of a handshake with a listener, in units of the gate: that with the most expensive of its certificates.
     pub(super) fn handshake_units(&self, terminate: Option<&HeldTerminate>) -> u8 {
         let names = terminate.iter().flat_map(|of| &of.certificates);
         let held = names.filter_map(|name| self.certificates.get(name));
@@ -118,7 +118,7 @@ impl State {
             }
         };
         let id = auth.as_ref().map(ClientAuth::id);
-        // A session is resumed without validating anything again.
+        // A resumed session is not validated again. So if the validation changes, the tickets must change as well.
         if terminate.tickets.auth != id {
             let validation = auth.as_ref().and_then(|auth| self.configs.validation(auth));
             terminate.tickets = Tickets {
@@ -144,7 +144,7 @@ impl State {
             .build(&held, &tickets.ticketer, alpn, validation))
     }
 
-    /// The slot of the certificate called `name` that backends are shown.
+    /// The slot of a client certificate that is shown to backends.
     pub(super) fn shown_slot(&mut self, name: &str) -> Arc<Slot<ClientCertificate>> {
         if let Some(known) = self.shown.get(name) {
             return Arc::clone(known);
@@ -159,7 +159,7 @@ impl State {
         slot
     }
 
-    /// Has backends shown another version of the certificate called `name`, if it is one that is shown.
+    /// Puts a new version of a certificate into its slot, if it is one that is shown to backends.
     pub(super) fn show(&mut self, name: &str, certificate: Option<&HeldCertificate>) {
         let Some(slot) = self.shown.get(name) else {
             return;
@@ -169,8 +169,8 @@ impl State {
             .set_client_certificate(**slot, shown.map(Arc::new));
     }
 
-    /// Forgets slots that no listener uses any more. There is one per Gateway at most, so going
-    /// through them costs nothing beside a change of listeners.
+    /// Removes slots that no listener uses any more. There is at most one for each Gateway, so a look at all of them is
+    /// cheap.
     pub(super) fn sweep_shown(&mut self) {
         let unused = |slot: &Arc<Slot<ClientCertificate>>| Arc::strong_count(slot) == 1;
         for (_, slot) in self.shown.extract_if(|_, slot| unused(slot)) {

@@ -1,5 +1,5 @@
-//! Owns what terminating listeners need from rustls: certificates that are checked when they come,
-//! one small `ServerConfig` per listener, and session tickets that are bound to their listener.
+//! Owns what listeners that terminate TLS need from rustls: certificates that are checked when they arrive, a small
+//! `ServerConfig` for each listener, and session tickets that are bound to their listener.
 
 use std::fmt;
 use std::sync::Arc;
@@ -24,8 +24,8 @@ use super::reject::RejectReason;
 use super::resolver::resolver;
 use crate::validation::ClientValidation;
 
-/// How long after its handshake a client that showed a certificate may come back with a ticket, which
-/// is not validated again: bounds how long a certificate is good for after it expired.
+/// How long a client that showed a certificate may resume its session with a ticket. A resumed session is not validated
+/// again, so this bounds how long a certificate can be used after it has expired.
 const VALIDATED: Duration = Duration::from_mins(10);
 
 /// A certificate with its key, checked.
@@ -33,7 +33,7 @@ pub(super) struct HeldCertificate {
     certified: Arc<CertifiedKey>,
     /// Seconds since the Unix epoch.
     pub(super) not_after: i64,
-    /// What a handshake with it costs, in those with an ECDSA key on P-256.
+    /// Cost of a handshake with it, in units of a handshake with an ECDSA key on P-256.
     pub(super) units: u8,
 }
 
@@ -53,13 +53,13 @@ pub struct CertificateInfo {
 }
 
 impl HeldCertificate {
-    /// For a handshake in which it is shown.
+    /// The form in which rustls uses it in a handshake.
     pub(super) fn certified(&self) -> &Arc<CertifiedKey> {
         &self.certified
     }
 
-    /// Checks chain and key. Whether it is valid yet is judged by translation, which says so in a status
-    /// and sends it again when it is.
+    /// Reads and checks chain and key. The beginning of its validity is not checked here: translation does that,
+    /// reports it in a status, and sends the certificate again when it is valid.
     pub(super) fn parse(name: &str, wire: &proto::Certificate) -> Result<Self, RejectReason> {
         super::resource_names::certificate_name(name)?;
         let (mut not_after, mut units) = (None, 1);
@@ -80,7 +80,7 @@ impl HeldCertificate {
         })
     }
 
-    /// Says why this is not to take the place of `old`: of the two that is the one of use.
+    /// Why this must not replace `old`, if so: it has expired at `now`, and `old` has not.
     pub(super) fn is_worse_than(&self, old: &Self, now: i64) -> Option<RejectReason> {
         let expired = |of: &Self| of.not_after < now;
         (expired(self) && !expired(old)).then(|| {
@@ -89,7 +89,7 @@ impl HeldCertificate {
         })
     }
 
-    /// Reads the leaf again: the dump is rare, and memory per certificate is not.
+    /// Reads the leaf again for the dump. Dumps are rare, while memory for each certificate is always needed.
     pub(super) fn info(&self) -> Option<CertificateInfo> {
         let leaf = self.certified.cert.first()?;
         let (_, parsed) = X509Certificate::from_der(leaf).ok()?;
@@ -113,8 +113,8 @@ impl HeldCertificate {
     }
 }
 
-/// What a handshake costs with a key, in those with one on P-256, rounded: a signature and all the rest, measured with
-/// aws-lc.
+/// Cost of a handshake with a key, in units of one with an ECDSA key on P-256, rounded. It includes the signature and
+/// everything else, and was measured with aws-lc.
 fn handshake_units(key: &SubjectPublicKeyInfo<'_>) -> u8 {
     match key.parsed() {
         Ok(PublicKey::RSA(rsa)) => match rsa.key_size() {
@@ -141,7 +141,7 @@ pub(super) fn read_certificate(
     }
 }
 
-/// Reads a key where it lies: no copy of its encoding is made.
+/// Reads a private key without a copy of its encoding.
 pub(super) fn signing_key(der: &[u8]) -> Result<Arc<dyn SigningKey>, RejectReason> {
     let key = PrivateKeyDer::try_from(der).map_err(|_| RejectReason::InvalidKey)?;
     any_supported_type(&key).map_err(|_| RejectReason::InvalidKey)
@@ -154,7 +154,7 @@ fn certify(
 ) -> Result<Arc<CertifiedKey>, RejectReason> {
     let certified = CertifiedKey::new(chain, signing_key(key)?);
     match certified.keys_match() {
-        // Unknown: the key cannot tell its public half; then the handshake will.
+        // `Unknown` means that the key cannot give its public half. Then a mismatch shows in the handshake.
         Ok(()) | Err(rustls::Error::InconsistentKeys(rustls::InconsistentKeys::Unknown)) => {
             Ok(Arc::new(certified))
         }
@@ -188,7 +188,7 @@ pub(super) struct ConfigFactory {
     builder: ConfigBuilder<ServerConfig, WantsVerifier>,
     sessions: Arc<NoServerSessionStorage>,
     tickets: Arc<SharedTickets>,
-    /// Of listeners that validate their clients.
+    /// Tickets of listeners that validate their clients. They are valid for a shorter time.
     validated_tickets: Arc<SharedTickets>,
     key_log: Arc<dyn KeyLog>,
     time: Arc<dyn TimeProvider>,
@@ -230,8 +230,8 @@ impl ConfigFactory {
         })
     }
 
-    /// The ticketer of one listener, to be kept over changes of its certificates and not over those of
-    /// how it validates its clients. `validates`: it does.
+    /// A new ticketer for one listener. `validates` says whether the listener validates its clients. Keep the ticketer
+    /// when the certificates of the listener change, and replace it when its client validation changes.
     pub(super) fn ticketer(&self, validates: bool) -> Arc<ListenerTicketer> {
         let shared = if validates {
             &self.validated_tickets
@@ -247,13 +247,14 @@ impl ConfigFactory {
         })
     }
 
-    /// Validation of clients. None where there is nothing to do it by.
+    /// Client validation; `None` if there is no trust anchor to validate by.
     pub(super) fn validation(&self, clients: &ClientAuth) -> Option<ClientValidation> {
         clients.verifier(&self.provider).map(ClientValidation::new)
     }
 
-    /// A configuration that answers with the one that fits of `certificates`, which are in order of preference, and
-    /// takes one of `alpn`; of none, it leaves the matter aside. No early data, no session cache: resumption is by stateless tickets alone.
+    /// A configuration that shows the one of `certificates` that fits (they are in order of preference), and that
+    /// selects a protocol from `alpn`. If `alpn` is empty, it ignores ALPN. There is no early data and no session
+    /// cache: sessions are resumed by stateless tickets only.
     pub(super) fn build(
         &self,
         certificates: &[&HeldCertificate],
@@ -276,8 +277,8 @@ impl ConfigFactory {
         Arc::new(config)
     }
 
-    /// A configuration that answers a CA with `certificate`. Nothing of a listener's settings is in it,
-    /// and it gives out no tickets: nobody comes back.
+    /// A configuration that answers a CA with `certificate`. It has no settings of any listener, and gives out no
+    /// tickets, because no session is resumed.
     pub(super) fn challenge(&self, certificate: Arc<CertifiedKey>) -> Arc<ServerConfig> {
         let builder = self.builder.clone().with_no_client_auth();
         let mut config = builder.with_cert_resolver(resolver(vec![certificate]));
@@ -288,7 +289,7 @@ impl ConfigFactory {
         Arc::new(config)
     }
 
-    /// What all configurations have in common.
+    /// Sets what all configurations share.
     fn share(&self, config: &mut ServerConfig) {
         config.session_storage = Arc::<NoServerSessionStorage>::clone(&self.sessions);
         config.key_log = Arc::clone(&self.key_log);
@@ -297,23 +298,23 @@ impl ConfigFactory {
     }
 }
 
-/// What the tickets of all listeners of a kind have in common.
+/// Keys and lifetime that the tickets of many listeners share.
 struct SharedTickets {
     keys: Arc<dyn ProducesTickets>,
     begun: Instant,
     lifetime: Duration,
 }
 
-/// Session tickets of one listener. All listeners share the process's rotating keys, and a ticket
-/// carries, encrypted and authenticated, which listener issued it and when; another listener does not
-/// take it. So a ticketer costs bytes, not key schedules, and 10,000 listeners can have one each.
+/// Session tickets of one listener. All listeners share the rotating keys of the process. A ticket contains, encrypted
+/// and authenticated, which listener issued it and when, and another listener does not accept it. So a ticketer needs
+/// only a few bytes and no keys of its own, and each of 10,000 listeners can have one.
 pub(super) struct ListenerTicketer {
     shared: Arc<SharedTickets>,
     id: [u8; 8],
 }
 
 impl ListenerTicketer {
-    /// `time` since the keys were made.
+    /// Encrypts a ticket that is issued `time` after the keys were made.
     fn encrypt_at(&self, time: Duration, plain: &[u8]) -> Option<Vec<u8>> {
         let bound = [&self.id, &time.as_secs().to_be_bytes()[..], plain].concat();
         self.shared.keys.encrypt(&zeroize::Zeroizing::new(bound))

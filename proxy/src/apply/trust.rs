@@ -1,5 +1,5 @@
-//! Owns trust bundles: certificates that those of clients and backends have to lead to, parsed once,
-//! and which listeners and backends are made anew when a bundle changes.
+//! Owns trust bundles: CA certificates by which the certificates of clients and backends are checked. They are parsed
+//! once. It also knows which listeners and backends have to be built again when a bundle changes.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,9 +11,9 @@ use vestibule_stream::proto;
 
 use super::reject::RejectReason;
 
-/// Most certificates of one bundle: several times what a browser trusts.
+/// Most certificates in one bundle. This is several times as many as a browser trusts.
 const MAX_CERTIFICATES: usize = 1024;
-/// Most bytes of one bundle: what a ConfigMap can hold.
+/// Most bytes of one bundle. This is as much as a ConfigMap can hold.
 const MAX_BYTES: usize = 1024 * 1024;
 
 /// A bundle, checked.
@@ -35,7 +35,7 @@ impl HeldTrust {
         let mut roots = RootCertStore::empty();
         let mut digest = Sha256::new();
         for (index, der) in wire.certificates.iter().enumerate() {
-            // Lengths, so that no two bundles have the same input.
+            // The length goes in before each certificate, so that two different bundles never have the same input.
             digest.update((der.len() as u64).to_be_bytes());
             digest.update(der);
             roots
@@ -58,16 +58,16 @@ impl HeldTrust {
     }
 }
 
-/// What several bundles come to.
+/// The union of several bundles.
 #[derive(Clone)]
 pub(super) struct Trust {
     pub(super) roots: Arc<RootCertStore>,
-    /// The same for the same certificates in the same bundles' order.
+    /// Digest. It is the same for the same certificates, with the bundles in the same order.
     pub(super) digest: [u8; 32],
 }
 
 impl Trust {
-    /// The union of `bundles`; of none, there is none. One alone is shared, not copied.
+    /// The union of `bundles`; `None` if there are none. If there is only one, it is shared instead of copied.
     pub(super) fn of<'a>(mut bundles: impl Iterator<Item = &'a HeldTrust>) -> Option<Self> {
         let first = bundles.next()?;
         let mut trust = Self {
@@ -84,7 +84,7 @@ impl Trust {
     }
 }
 
-/// Who names which resource, held or not.
+/// Pairs of a resource and a user that refers to it. The resource need not be held.
 #[derive(Default)]
 pub(super) struct Users(BTreeSet<(Arc<str>, Arc<str>)>);
 
@@ -97,7 +97,7 @@ impl Users {
         self.0.remove(&(Arc::clone(used), Arc::clone(by)));
     }
 
-    /// A resource's name as somebody names it here.
+    /// The name of a resource, in the allocation that its users share.
     pub(super) fn known(&self, used: &str) -> Option<&Arc<str>> {
         let from = (Arc::from(used), Arc::from(""));
         let (first, _) = self.0.range(from..).next()?;

@@ -1,4 +1,4 @@
-//! Owns the handshakes of a CA that checks a hostname: with an answer, or without one.
+//! Owns the handshakes of a CA that checks a hostname, with and without a challenge to answer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,16 +19,16 @@ use crate::plane::DataPlane;
 use crate::replayed::Replayed;
 use crate::terminate::NegotiatedTls;
 
-/// What a CA's handshake costs at the gate: the operator makes its key, of ECDSA.
+/// Cost of a CA's handshake at the gate. The operator makes its key, which is one of ECDSA on P-256.
 const CHALLENGE_UNITS: u8 = 1;
-/// How long a CA has to take note of the end after the handshake.
+/// How long the end of the connection may take after the handshake.
 const LAST_WORDS: Duration = Duration::from_secs(2);
-/// Bytes after the handshake that are read before the connection is closed: there should be none.
+/// Most bytes that are read after the handshake before the connection is closed. There should be none.
 const MAX_UNREAD: usize = 16 * 1024;
 /// A fatal `no_application_protocol` before any handshake message (RFC 7301 section 3.2).
 const NO_APPLICATION_PROTOCOL: [u8; 7] = [21, 3, 3, 0, 2, 2, 120];
 
-/// Answers a CA.
+/// Answers a CA with the challenge.
 pub(super) async fn answer(
     client: TcpStream,
     challenge: Arc<Challenge>,
@@ -44,7 +44,7 @@ pub(super) async fn answer(
             };
             answer_tls(client, Arc::clone(config), cost, replay, &plane).await
         }
-        // Not what a hello asks for.
+        // A hello never asks for an HTTP challenge.
         ChallengeReply::Http(_) => Err(CloseReason::Internal),
     };
     record.challenge(challenge);
@@ -81,13 +81,13 @@ async fn answer_tls(
             CloseReason::HandshakeFailed
         })?;
     let negotiated = NegotiatedTls::of(stream.get_ref().1);
-    // A CA may be gone by now.
+    // An error does not matter here: the CA has its answer, and may have closed the connection.
     let _ = within(LAST_WORDS, end(&mut stream)).await;
     Ok(negotiated)
 }
 
-/// Says that nothing follows, and reads away what the client still sends, within bounds: to close with
-/// something unread is a reset, which may overtake the certificate.
+/// Ends the sending direction, and then reads and drops what the client still sends, within bounds. If a socket is
+/// closed with unread bytes, the kernel sends a reset, which could overtake the certificate.
 async fn end(stream: &mut TlsStream<Replayed>) {
     if stream.shutdown().await.is_ok() {
         let (mut unread, mut left) = ([0; 1024], MAX_UNREAD);
@@ -99,9 +99,10 @@ async fn end(stream: &mut TlsStream<Replayed>) {
     }
 }
 
-/// Tells a CA that there is no challenge: what RFC 7301 wants for protocols that are not spoken. Without
-/// a challenge a listener that terminates TLS shows its certificate to no [`ACME_TLS`] client: one that
-/// leaves ALPN aside would complete a handshake of which the CA can only say that it is not the right one.
+/// Tells a CA that there is no challenge, by the alert of RFC 7301 for a protocol that the server does not speak.
+///
+/// Without a challenge, an [`ACME_TLS`] client never gets the certificate of a listener that terminates TLS. A listener
+/// that ignores ALPN would complete the handshake, and the CA could only report that the certificate is a wrong one.
 pub(super) async fn refuse_tls(mut client: TcpStream) {
     let refusal = async {
         if client.write_all(&NO_APPLICATION_PROTOCOL).await.is_ok() {

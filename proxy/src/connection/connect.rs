@@ -1,4 +1,4 @@
-//! Owns the attempts to connect a client's connection to a backend.
+//! Owns the attempts to connect to a backend for a client's connection.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -10,9 +10,10 @@ use crate::dial::{self, Carries};
 use crate::tried::Tried;
 use crate::upstream::{Credentials, Stream};
 
-/// Connects to the endpoint picked. After a failure route, backend and endpoint are decided anew, by the
-/// snapshot that is in force then: what the first one was decided by may be the reason why it failed.
-/// `credentials`: none where the client's TLS is passed through.
+/// Connects to the endpoint that was chosen. After a failure, route, backend and endpoint are decided again, by the
+/// snapshot that is then in force. The old configuration may be the very reason of the failure.
+///
+/// `credentials` is `None` if the client's TLS is passed through.
 pub(super) async fn connect(
     record: &mut ConnectionRecord,
     random: u64,
@@ -48,7 +49,8 @@ pub(super) async fn connect(
         if let Some(next) = again {
             credentials = credentials.map(|_| next);
         } else {
-            // As it was decided before.
+            // The present configuration gives no other endpoint for this connection. So another one of the backend
+            // that was decided before is tried.
             let other = tried.next(&backend, random, credentials.as_ref());
             let other = other.ok_or(reason)?;
             record.backend = Some((other, backend));

@@ -26,7 +26,8 @@ pub(super) async fn read(
     drop(first);
     loop {
         let progress = poll_fn(|cx| {
-            // Not across an await: every connection would have room for it while it waits, and copy that when it begins.
+            // The buffer does not live across an await. Otherwise every waiting connection would have room for it in
+            // its future, and copy that room when it begins.
             let mut space = [MaybeUninit::uninit(); 4096];
             let mut chunk = ReadBuf::uninit(&mut space);
             let read = ready!(Pin::new(&mut *client).poll_read(cx, &mut chunk));

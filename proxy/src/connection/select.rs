@@ -1,5 +1,5 @@
-//! Owns what is selected for a connection, all of it by one snapshot: challenge, listener, route, backend, endpoint, and
-//! what the backend is shown.
+//! Owns the selection for a connection: challenge, listener, route, backend, endpoint, and the client certificate for
+//! the backend. All of it is decided by one snapshot.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -13,14 +13,14 @@ use crate::listener::{Listener, Mode};
 use crate::table::{Pick, Route, Selection, Snapshot};
 use crate::upstream::Credentials;
 
-/// What becomes of a TLS connection.
+/// What to do with a TLS connection.
 pub(super) enum Decision {
     Challenge(Arc<Challenge>),
     Serve(Mode, HandshakeCost, Credentials),
 }
 
-/// Decides all of it by one snapshot: challenge, listener, route, backend, endpoint, and what is shown to
-/// it.
+/// Decides everything by one snapshot: challenge, listener, route, backend, endpoint, and the client certificate for
+/// the backend.
 pub(super) fn decide(
     record: &mut ConnectionRecord,
     question: Option<&ChallengeQuery>,
@@ -37,7 +37,7 @@ pub(super) fn decide(
     Ok(Decision::Serve(mode, cost, credentials))
 }
 
-/// Has a connection count for what was selected for it, and picks its backend unless its requests do that.
+/// Counts a connection for its listener and tenant, and chooses its backend unless its requests do that.
 pub(super) fn take(
     snapshot: &Snapshot,
     record: &mut ConnectionRecord,
@@ -58,7 +58,7 @@ pub(super) fn take(
         })?;
     }
     let backend = record.backend.as_ref();
-    // Without a backend nobody is shown anything: requests select theirs.
+    // Without a backend there are no credentials to choose: requests select backends of their own.
     let credentials = backend.map_or(Credentials::None, |(_, backend)| {
         snapshot.credentials(&listener, backend)
     });
@@ -66,7 +66,7 @@ pub(super) fn take(
     Ok((mode, HandshakeCost { account, units }, credentials))
 }
 
-/// Picks an endpoint of a route's backend.
+/// Chooses a backend of a route, and an endpoint of it.
 fn pick(
     snapshot: &Snapshot,
     record: &mut ConnectionRecord,
@@ -97,8 +97,8 @@ fn pick(
     }
 }
 
-/// Picks another endpoint by the snapshot in force; none if it does nothing for this connection as it has
-/// begun. What the backend is shown comes with it.
+/// Chooses another endpoint by the snapshot in force, with the credentials for it. It is `None` if the present
+/// configuration no longer serves this connection in the way in which it began.
 pub(super) fn decide_again(
     record: &mut ConnectionRecord,
     random: u64,
@@ -106,7 +106,8 @@ pub(super) fn decide_again(
 ) -> Option<Credentials> {
     let plane = Arc::clone(record.plane());
     let snapshot = plane.snapshot.load();
-    // Where TLS ends here, the client has seen this one's certificate, and was validated by it.
+    // If TLS is terminated here, the client has seen the certificate of this listener, and was validated by it. So it
+    // cannot move to another listener.
     let begun = record.listener()?;
     let is_tcp = |of: &Listener| matches!(of.mode, Mode::Tcp);
     let selected = if is_tcp(begun) {

@@ -1,4 +1,4 @@
-//! Owns the tunnels that need a box of their own, and the end of each tunnel that could have gone on.
+//! Owns the tunnels that need a box of their own, and the end of tunnels that this proxy cuts off.
 
 use std::future::Future;
 use std::io;
@@ -18,11 +18,11 @@ use crate::lifetime::unless_over;
 use crate::relay::{self, End, Moved, Side};
 use crate::terminate::{TlsSession, Tunnel};
 
-/// How long a tunnel that is over has to end in order.
+/// How long the orderly end of a tunnel may take.
 pub(super) const LAST_WORDS: Duration = Duration::from_secs(5);
 
-/// Which sides of a tunnel that could have gone on end in order: those that speak TLS, where it shows that something
-/// is missing.
+/// Which sides of a tunnel end in order when this proxy cuts it off. These are the sides that speak TLS, because TLS
+/// itself shows that something is missing.
 #[derive(Clone, Copy)]
 pub(super) enum Ending {
     Both,
@@ -30,12 +30,12 @@ pub(super) enum Ending {
     Neither,
 }
 
-/// Ends both sides of a tunnel that could have gone on. What is missing shows within TLS, so the ends of TCP
-/// can be orderly. Plain TCP has only the reset to say it with.
+/// Ends both sides of a tunnel that this proxy cuts off. Within TLS, the missing `close_notify` shows that the stream
+/// is not whole, so the TCP connection can end in order. Plain TCP can show this only by a reset.
 pub(super) async fn part(client: TcpStream, backend: TcpStream, ending: Ending) {
     match ending {
         Ending::Both => _ = tokio::join!(linger(client), linger(backend)),
-        // The tunnel has asked for the reset.
+        // The `Drop` of the tunnel has prepared this socket, so closing it sends a reset.
         Ending::Client => {
             drop(backend);
             linger(client).await;
@@ -62,7 +62,7 @@ pub(super) async fn reencrypt(
         record.reason = end.into();
         return;
     }
-    // A reset, which the tunnel has asked for.
+    // The `Drop` of the tunnel has prepared this socket, so closing it sends a reset.
     drop(backend);
     if let Ok(Err(over)) = ended {
         record.reason = over.into();
@@ -72,8 +72,8 @@ pub(super) async fn reencrypt(
     }
 }
 
-/// Relays between a client whose bytes are nobody's business and a backend that is spoken to over TLS. `first` is what
-/// was read of the client.
+/// Relays between a client of a TCP listener and a backend that is spoken to over TLS. `first` are bytes of the client
+/// that were already read.
 pub(super) async fn originate(
     mut client: TcpStream,
     mut backend: Box<TlsStream<TcpStream>>,
@@ -99,7 +99,7 @@ pub(super) async fn originate(
         Ok(Err(over)) => record.reason = over.into(),
         Err(Cut) => {}
     }
-    // A client without TLS would take what it has for all there is.
+    // After an orderly end, a client without TLS would take what it has received for the whole stream.
     relay::reset(&client);
     relay::reset(backend.get_ref().0);
 }

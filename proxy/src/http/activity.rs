@@ -1,6 +1,7 @@
-//! Owns what happens on one HTTP connection over time: requests under way, bytes, and since when it
-//! is idle. hyper's own deadline for heads also runs between requests, so it cannot tell a slow head
-//! from a client that keeps its connection.
+//! Owns the activity of one HTTP connection: requests under way, bytes, and the time since when it is idle.
+//!
+//! hyper has a deadline for heads of its own. It also runs between requests, so it cannot tell a slow head from a
+//! client that keeps an idle connection.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::task::{Context, Poll};
@@ -15,7 +16,7 @@ use super::unsent_bytes::UnsentBytes;
 use crate::close_reason::CloseReason;
 use crate::limits::HttpLimits;
 
-/// Counters that the connection and its requests share. They live on one thread.
+/// Counters that a connection shares with its requests. All of them are on one thread.
 #[derive(Debug)]
 pub(super) struct Activity {
     begun: Instant,
@@ -23,57 +24,59 @@ pub(super) struct Activity {
     requests: AtomicU64,
     ended: AtomicU64,
     upgraded: AtomicBool,
-    /// The connection is older than is allowed.
+    /// Whether the connection has reached its maximum age.
     old: AtomicBool,
-    /// What a client still sends is read away before the connection closes, so that it reads its answer.
+    /// Whether bytes that the client still sends are read and dropped before the connection closes, so that the client
+    /// can read its response.
     lingers: AtomicBool,
-    /// Waits for an answer, to know what it reads.
+    /// Wakes the reader, which waits for a response to know what the next bytes are.
     reader: AtomicWaker,
     received: AtomicU64,
     sent: AtomicU64,
-    /// Milliseconds from `begun` to when nothing was under way any more.
+    /// When the last request ended, in milliseconds since `begun`.
     idle_since: AtomicU64,
-    /// Milliseconds from `begun` to the first byte after that, plus 1; 0 before it.
+    /// When the first byte after that arrived, in milliseconds since `begun`, plus 1. It is 0 until then.
     head_since: AtomicU64,
-    /// Bodies that wait for the client: to send more, or to take more.
+    /// Number of bodies that wait for the client to send more or to read more.
     owed: AtomicU32,
-    /// Milliseconds from `begun`, plus 1, since when the client has moved nothing to speak of while it
-    /// was waited for, and the bytes moved by then; 0: it is not waited for.
+    /// When the present stall began, in milliseconds since `begun`, plus 1. In a stall, something waits for the client,
+    /// and the client moves hardly any bytes. It is 0 if nothing waits for the client. `stalled_at` is the number of
+    /// bytes that had moved by then.
     stalled_since: AtomicU64,
     stalled_at: AtomicU64,
-    /// Bytes of bodies that came from, and that were taken by, an HTTP/2 client.
+    /// Bytes of bodies that an HTTP/2 client sent or read.
     progress: AtomicU64,
-    /// What waits for an HTTP/2 client to take it.
+    /// Bytes of responses that wait until an HTTP/2 client reads them.
     pub(super) held: UnsentBytes,
-    /// Requests that an HTTP/2 client may cancel.
+    /// Budget of requests that an HTTP/2 client may cancel.
     cancels: Budget,
-    /// Frames of an HTTP/2 client that may ask for nothing.
+    /// Budget of frames from an HTTP/2 client that serve no request.
     idle_frames: Budget,
-    /// Waits for one of the two to be over.
+    /// Wakes the task that waits until one of these two budgets is used up.
     ender: AtomicWaker,
 }
 
-/// Bytes that count as progress within the time allowed without.
+/// Bytes that a client has to move within the time for a stall to count as making progress.
 const PROGRESS: u64 = 1024;
-/// Cancelled requests that a second gives back.
+/// How many cancelled requests each second gives back to the budget.
 const CANCELS_PER_SECOND: u32 = 5;
-/// HTTP/2 frames that ask for nothing, beyond those that are earned: by each request, by each piece of an
-/// answer's body and each KiB of it (a client may acknowledge each with a few), and by each second.
+/// Budget of HTTP/2 frames that serve no request. It grows by each request, by each second, and by each piece and each
+/// KiB of a response's body, because a client may acknowledge each of those with a few frames.
 const IDLE_FRAMES: u32 = 1000;
 const IDLE_FRAMES_PER_REQUEST: u32 = 8;
 const IDLE_FRAMES_PER_PIECE: u32 = 4;
 const IDLE_FRAMES_PER_SECOND: u32 = 10;
 
-/// What is to be done about a connection.
+/// What to do with a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// Nothing before this has passed.
+    /// Nothing. Look again after this time.
     Wait(Duration),
-    /// No request for too long.
+    /// There was no request for too long.
     Idle,
-    /// A head that does not come to its end.
+    /// The head of a request does not become complete.
     SlowHead,
-    /// A body that the client neither sends nor takes.
+    /// A body waits for the client, which neither sends nor reads.
     Stalled,
 }
 
@@ -120,7 +123,7 @@ impl Activity {
         self.sent.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// A head is complete.
+    /// Records that the head of a request is complete.
     pub(super) fn begin(&self) {
         self.under_way.fetch_add(1, Ordering::Relaxed);
         self.requests.fetch_add(1, Ordering::Relaxed);
@@ -129,7 +132,7 @@ impl Activity {
         self.stalled_since.store(0, Ordering::Relaxed);
     }
 
-    /// A body begins or ceases to wait for the client.
+    /// Records that a body begins or ceases to wait for the client.
     pub(super) fn owe(&self, was: bool, is: bool) {
         match (was, is) {
             (false, true) => self.owed.fetch_add(1, Ordering::Relaxed),
@@ -138,7 +141,7 @@ impl Activity {
         };
     }
 
-    /// An answer is out.
+    /// Records that a response has ended.
     pub(super) fn end(&self) {
         self.stalled_since.store(0, Ordering::Relaxed);
         self.ended.fetch_add(1, Ordering::Relaxed);
@@ -148,29 +151,29 @@ impl Activity {
         }
     }
 
-    /// So much of a body came from an HTTP/2 client, or was taken by it.
+    /// Records bytes of a body that an HTTP/2 client sent or read.
     pub(super) fn progressed(&self, bytes: usize) {
         self.progress.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    /// The client of an HTTP/2 connection took the whole answer of a backend.
+    /// Records that an HTTP/2 client has read the whole response of a backend.
     pub(super) fn completed(&self) {
         self.cancels.earn(1);
     }
 
-    /// The client of an HTTP/2 connection gave up a request, or had it given up.
+    /// Records that an HTTP/2 client cancelled a request, or caused its cancellation.
     pub(super) fn cancelled(&self) {
         self.cancels.spend(|| self.now());
         self.tell_ender();
     }
 
-    /// The client of an HTTP/2 connection sent a frame that asks for nothing.
+    /// Records that an HTTP/2 client sent a frame that serves no request.
     pub(super) fn idle_frame(&self) {
         self.idle_frames.spend(|| self.now());
         self.tell_ender();
     }
 
-    /// A piece of an answer's body goes to the client.
+    /// Records that a piece of a response's body goes to the client.
     pub(super) fn piece(&self, bytes: usize) {
         let kib = u32::try_from(bytes / 1024).unwrap_or(u32::MAX);
         let earned = kib.saturating_add(IDLE_FRAMES_PER_PIECE);
@@ -183,7 +186,7 @@ impl Activity {
         }
     }
 
-    /// Why the client is to be told to calm down, if it is.
+    /// Why the connection of an abusive client has to end, if so.
     pub(super) fn abuse(&self) -> Option<CloseReason> {
         if self.cancels.is_over() {
             Some(CloseReason::TooManyCancels)
@@ -194,28 +197,28 @@ impl Activity {
         }
     }
 
-    /// Waits for that.
+    /// Waits until [`Self::abuse`] has a reason.
     pub(super) fn poll_abuse(&self, cx: &Context<'_>) -> Poll<CloseReason> {
         self.ender.register(cx.waker());
         self.abuse().map_or(Poll::Pending, Poll::Ready)
     }
 
-    /// Has the reader be woken when one of the two below changes, or by [`Self::wake`].
+    /// Registers the reader. It is woken when a response ends, when the connection is upgraded, or by [`Self::wake`].
     pub(super) fn wait(&self, cx: &Context<'_>) {
         self.reader.register(cx.waker());
     }
 
-    /// Has the reader look again.
+    /// Wakes the reader.
     pub(super) fn wake(&self) {
         self.reader.wake();
     }
 
-    /// Requests whose answer is out.
+    /// Number of requests whose response has ended.
     pub(super) fn ended(&self) -> u64 {
         self.ended.load(Ordering::Relaxed)
     }
 
-    /// An answer makes of the connection something else.
+    /// Records that a response switches the connection to another protocol.
     pub(super) fn upgrade(&self) {
         self.upgraded.store(true, Ordering::Relaxed);
         self.reader.wake();
@@ -225,7 +228,7 @@ impl Activity {
         self.upgraded.load(Ordering::Relaxed)
     }
 
-    /// The connection has reached its age.
+    /// Records that the connection has reached its maximum age.
     pub(super) fn grow_old(&self) {
         self.old.store(true, Ordering::Relaxed);
     }
@@ -234,7 +237,7 @@ impl Activity {
         self.old.load(Ordering::Relaxed)
     }
 
-    /// The answer to a request whose body is not read ends the connection.
+    /// Records that the connection ends with the response to a request whose body is not read.
     pub(super) fn linger(&self) {
         self.lingers.store(true, Ordering::Relaxed);
     }
@@ -243,7 +246,7 @@ impl Activity {
         self.lingers.load(Ordering::Relaxed)
     }
 
-    /// Requests so far.
+    /// Number of requests so far.
     pub(super) fn requests(&self) -> u64 {
         self.requests.load(Ordering::Relaxed)
     }
@@ -255,7 +258,7 @@ impl Activity {
     }
 
     pub(super) fn judge(&self, limits: &HttpLimits, version: Version) -> Verdict {
-        // A head may begin at any time, so the connection is looked at this often.
+        // A head may begin at any time, so the connection is checked at least this often.
         let soon = limits.head_deadline.min(limits.idle);
         let now = self.now();
         let left = |since: u64, allowed: Duration| {
@@ -268,7 +271,7 @@ impl Activity {
                 None => Verdict::Stalled,
             };
         }
-        // In HTTP/2 there are bytes without requests: settings, pings.
+        // This is for HTTP/1 only: in HTTP/2 there are bytes without requests, such as settings and pings.
         let head = self.head_since.load(Ordering::Relaxed).checked_sub(1);
         if let (Version::One, Some(since)) = (version, head) {
             return match left(since, limits.head_deadline) {
@@ -284,17 +287,18 @@ impl Activity {
 }
 
 impl Activity {
-    /// Since when the client has been waited for without progress: now, where it is not.
+    /// When the present stall began. If nothing waits for the client, or it makes progress, that is `now`.
     fn stalled(&self, now: u64, version: Version) -> u64 {
         let moved = match version {
             Version::One => {
                 let (received, sent) = self.moved();
                 received.saturating_add(sent)
             }
-            // Not what keeps a connection busy without a request getting on: pings, settings, windows.
+            // Only bytes of bodies count. Pings, settings and window updates keep a connection busy without progress of
+            // any request.
             Version::Two => self.progress.load(Ordering::Relaxed),
         };
-        // An answer that came whole from its backend may wait for the client still.
+        // A response that has completely arrived from its backend may still wait for the client, hence the second test.
         if self.owed.load(Ordering::Relaxed) == 0 && self.held.bytes() == 0 {
             self.stalled_since.store(0, Ordering::Relaxed);
             return now;

@@ -1,4 +1,4 @@
-//! Owns which host a request is for. What leaves two readers room to differ is refused.
+//! Owns finding the host for which a request is. Requests that two readers could read differently are refused.
 
 use std::net::Ipv6Addr;
 use std::sync::Arc;
@@ -8,14 +8,15 @@ use hyper::http::uri::Authority;
 use hyper::{Request, Version};
 use vestibule_model::hostname::Hostname;
 
-/// Whom a request is for.
+/// The host for which a request is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Target {
-    /// Without port. `None`: no host is named, or one that no listener can have (an IP address).
+    /// The hostname without a port. It is `None` if the request has no host, or one that no listener can have (an IP
+    /// address).
     pub(super) host: Option<Hostname>,
     /// As the client wrote it, for the log.
     pub(super) text: Option<Arc<str>>,
-    /// The same as a value. It may be a part of the buffer that the head was read into, and keep all of that.
+    /// The same as a header value. It may share the buffer of the head, and then keeps all of it in memory.
     pub(super) value: Option<HeaderValue>,
 }
 
@@ -29,10 +30,10 @@ impl Target {
     }
 }
 
-/// Why it cannot be said whom a request is for.
+/// Why the host of a request is not clear.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Unclear {
-    /// HTTP/1.1 and HTTP/2 ask for one (RFC 9112 section 3.2).
+    /// There is none, although HTTP/1.1 and HTTP/2 require one (RFC 9112 section 3.2).
     #[error("the request names no host")]
     Missing,
     /// More than one `Host` field.
@@ -41,7 +42,7 @@ pub(super) enum Unclear {
     /// Not `host` or `host:port`.
     #[error("the request's host is malformed")]
     Malformed,
-    /// The target and the `Host` field name different ones.
+    /// The target and the `Host` field have different hosts.
     #[error("the request's target and its Host field differ")]
     Differ,
 }
@@ -60,7 +61,7 @@ impl Target {
             None => None,
         };
         let target = request.uri().authority().map(Authority::as_str);
-        // HTTP/2 may leave the field out; HTTP/1.1 may not, even where the target names a host.
+        // HTTP/2 may leave the field out. HTTP/1.1 may not, even if the target has a host.
         let text = match (target, field) {
             (Some(target), Some(field)) if !target.eq_ignore_ascii_case(field) => {
                 return Err(Unclear::Differ);
@@ -89,7 +90,7 @@ impl Target {
     }
 }
 
-/// The hostname of `host[:port]`; none for an IP address and for what no hostname can be.
+/// The hostname of `host[:port]`; `None` for an IP address and for everything that is not a valid hostname.
 fn read(text: &str) -> Result<Option<Hostname>, Unclear> {
     let (host, rest) = match text.strip_prefix('[') {
         Some(literal) => {
@@ -118,8 +119,8 @@ fn read(text: &str) -> Result<Option<Hostname>, Unclear> {
     let Some(host) = host else {
         return Ok(None);
     };
-    // What a registered name may be made of (RFC 3986 section 3.2.2), without percent-encoding: that
-    // is a second way to write a name, and no user information.
+    // These are the characters of a registered name (RFC 3986 section 3.2.2). Percent-encoding is left out, because it
+    // is a second way to write a name, and so is user information.
     let allowed = |c: char| c.is_ascii_alphanumeric() || "-._~!$&'()*+,;=".contains(c);
     if host.is_empty() || !host.chars().all(allowed) {
         return Err(Unclear::Malformed);

@@ -1,4 +1,4 @@
-//! Owns bodies on their way through: nothing is kept, each frame goes on when the other side takes it.
+//! Owns the bodies of requests on their way to a backend. Each frame is passed on when the other side takes it.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -22,20 +22,20 @@ pub(super) struct Upload {
     body: Source,
     state: Arc<UploadState>,
     filter_trailers: TrailerFilter,
-    /// Most bytes that it may have.
+    /// Most bytes that the body may have; `None` if there is no limit.
     most: Option<u64>,
 }
 
-/// Where the body of a request comes from.
+/// The source of a request's body.
 enum Source {
-    /// There is none, and the request is sent again.
+    /// There is no body. The request is sent again.
     None,
     Client(Incoming),
-    /// Of the client, and kept; or what was kept.
+    /// The body is read from the client and kept, or read from what was kept.
     Kept(Reader),
 }
 
-/// Why a backend does not get the whole body of a request.
+/// Why a backend does not get the whole body.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum UploadError {
     #[error("the client's body broke")]
@@ -48,30 +48,30 @@ pub(super) enum UploadError {
     Replaced,
 }
 
-/// Which trailers of a request do not reach a backend, beside those that never do.
+/// Which trailers of a request are not passed on to the backend, in addition to those that never are.
 #[derive(Clone, Debug, Default)]
 pub(super) struct TrailerFilter {
     pub(super) underscores: Underscores,
-    /// Fields that filters set or remove.
+    /// Header fields that filters set or remove.
     pub(super) edited: Vec<HeaderName>,
 }
 
-/// What is known of an upload, for the log and for the deadlines on progress.
+/// The state of an upload, for the log and for the deadlines on progress.
 pub(super) struct UploadState {
     activity: Arc<Activity>,
-    /// Of the request and of its answer.
+    /// Progress of the request and of its response.
     pub(super) progress: Progress,
     received: AtomicU64,
     too_large: AtomicBool,
-    /// It broke, or is not what HTTP is.
+    /// Whether it broke off, or is not valid HTTP.
     broken: AtomicBool,
-    /// The client is waited for.
+    /// Whether it waits for the client.
     owed: AtomicBool,
-    /// The answer has begun: from here on it is a conversation, which may pause.
+    /// Whether the response has begun. From then on the two sides may talk with each other, so the upload may pause.
     answered: AtomicBool,
-    /// The answer was ended here: nobody reads the rest of the request.
+    /// Whether this proxy has ended the response. Then nobody reads the rest of the request.
     over: AtomicBool,
-    /// Of the task that sends the body.
+    /// Wakes the task that sends the body.
     sending: AtomicWaker,
 }
 
@@ -90,22 +90,22 @@ impl UploadState {
         })
     }
 
-    /// Bytes so far.
+    /// Number of bytes so far.
     pub(super) fn received(&self) -> u64 {
         self.received.load(Ordering::Relaxed)
     }
 
-    /// Whether it broke on the client's side.
+    /// Whether it broke off on the side of the client.
     pub(super) fn is_broken(&self) -> bool {
         self.broken.load(Ordering::Relaxed)
     }
 
-    /// Whether it has more bytes than are allowed.
+    /// Whether it has more bytes than it may.
     pub(super) fn is_too_large(&self) -> bool {
         self.too_large.load(Ordering::Relaxed)
     }
 
-    /// Whether the client is waited for.
+    /// Whether it waits for the client.
     pub(super) fn is_owed(&self) -> bool {
         self.owed.load(Ordering::Relaxed)
     }
@@ -116,7 +116,7 @@ impl UploadState {
         self.owe(false);
     }
 
-    /// Has the backend's side end at once, whether or not the client's has come to its end.
+    /// Ends the backend's side at once, even if the client has not sent everything yet.
     pub(super) fn end(&self) {
         self.over.store(true, Ordering::Release);
         self.sending.wake();
@@ -126,7 +126,7 @@ impl UploadState {
         self.over.load(Ordering::Acquire)
     }
 
-    /// No attempt is under way that could wait for the client.
+    /// Records that no attempt is under way that could wait for the client.
     pub(super) fn pause(&self) {
         self.owe(false);
     }
@@ -143,7 +143,7 @@ impl Upload {
         Self::of(Source::Client(body), state)
     }
 
-    /// One that is kept.
+    /// The body of a request that is kept.
     pub(super) fn kept(reader: Reader, state: &Arc<UploadState>) -> Self {
         Self::of(Source::Kept(reader), state)
     }
@@ -162,12 +162,12 @@ impl Upload {
         Self::of(Source::None, state)
     }
 
-    /// Has the body of a request for a route of `namespace` kept from here on, if it has one.
+    /// Keeps the body from here on, if there is one. The memory counts towards `namespace`, which is that of the route.
     pub(super) fn keep(&mut self, namespace: &Arc<str>) -> Option<Arc<Kept>> {
         let source = std::mem::replace(&mut self.body, Source::None);
         self.body = match source {
             Source::Client(body) if !body.is_end_stream() => {
-                // Nothing was given up yet.
+                // A new body is never given up, so there is always a first reading of it.
                 Kept::new(body, namespace)
                     .again()
                     .map_or(Source::None, Source::Kept)
@@ -180,17 +180,17 @@ impl Upload {
         }
     }
 
-    /// Says which trailers the backend of this attempt does not get.
+    /// Sets which trailers are not passed on to the backend of this attempt.
     pub(super) fn filter_trailers(&mut self, filter_trailers: TrailerFilter) {
         self.filter_trailers = filter_trailers;
     }
 
-    /// Says how many bytes it may have.
+    /// Sets how many bytes it may have.
     pub(super) fn bound(&mut self, most: Option<u64>) {
         self.most = most;
     }
 
-    /// Whether its length was said, and is more than that.
+    /// Whether it has a `Content-Length`, and this is more than it may have.
     pub(super) fn is_said_too_large(&self) -> bool {
         self.most
             .is_some_and(|most| self.size_hint().lower() > most)
@@ -278,7 +278,7 @@ fn screened(polled: Polled, filter_trailers: &TrailerFilter) -> Polled {
 
 pub(super) type Polled = Poll<Option<Result<Frame<Bytes>, hyper::Error>>>;
 
-/// Changes the trailers, if these are what comes. Without any left, the body ends.
+/// Changes the trailers, if the frame has trailers. If none are left, the body ends.
 pub(super) fn edit_trailers(polled: Polled, edit: impl FnOnce(&mut HeaderMap)) -> Polled {
     let Poll::Ready(Some(Ok(frame))) = polled else {
         return polled;
@@ -295,7 +295,7 @@ pub(super) fn edit_trailers(polled: Polled, edit: impl FnOnce(&mut HeaderMap)) -
 
 impl Drop for Upload {
     fn drop(&mut self) {
-        // Another attempt may wait for the client by now.
+        // Meanwhile another attempt may wait for the client.
         let waits = match &self.body {
             Source::None => false,
             Source::Client(_) => true,

@@ -1,6 +1,5 @@
-//! Owns budgets of what a client may do to no purpose: work that it asks for and cancels, frames that ask
-//! for nothing. Useful requests and time give back what was spent, so only a client that does little else
-//! uses a budget up.
+//! Owns budgets of useless work that a client may cause: requests that it cancels, and frames that serve no request.
+//! Useful requests and time give back what was spent. So only a client that does little else uses up a budget.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -9,10 +8,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 pub(super) struct Budget {
     most: u32,
     left: AtomicU32,
-    /// How much comes back in a second.
+    /// How much is given back in each second.
     per_second: u32,
-    /// Milliseconds of the connection up to which time has given back. The clock is looked at only when
-    /// nothing is left.
+    /// The time of the connection, in milliseconds, up to which it has given back. The clock is read only when nothing
+    /// is left.
     looked: AtomicU64,
     over: AtomicBool,
 }
@@ -28,8 +27,8 @@ impl Budget {
         }
     }
 
-    /// Takes one. If there is none, the budget is over for good. `now` says the milliseconds of the
-    /// connection.
+    /// Takes one. If none is left, the budget is used up for good. `now` returns the time of the connection in
+    /// milliseconds.
     pub(super) fn spend(&self, now: impl FnOnce() -> u64) {
         let mut left = self.left.load(Ordering::Relaxed);
         if left == 0 {
@@ -41,7 +40,7 @@ impl Budget {
         }
     }
 
-    /// What time has given back since it was looked at last.
+    /// What time has given back since the last call.
     fn returned(&self, now: u64) -> u32 {
         let passed = now.saturating_sub(self.looked.load(Ordering::Relaxed));
         let back = passed.saturating_mul(u64::from(self.per_second)) / 1000;

@@ -1,4 +1,4 @@
-//! Owns the answer to a CA that asks for a token.
+//! Owns the response to a CA that asks for a token (HTTP-01).
 
 use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
@@ -11,10 +11,10 @@ use super::shared::Shared;
 use crate::challenge::{ChallengeOutcome, ChallengeQuery, ChallengeReply};
 use crate::table::Snapshot;
 
-/// The answer to a CA that checks a hostname, if there is one: before routes and their redirects.
+/// The response to a CA that checks a hostname, if there is a challenge. It comes before routes and their redirects.
 ///
-/// A token is of one order of one account, so nobody else has business at its path: what is not a
-/// question for it is not given to a route either.
+/// A token belongs to one order of one account, so nobody else needs its path. Other requests to this path are not
+/// given to a route either.
 pub(super) fn challenge<B>(
     snapshot: &Snapshot,
     shared: &Shared,
@@ -22,7 +22,7 @@ pub(super) fn challenge<B>(
     request: &Request<B>,
     record: &mut RequestRecord,
 ) -> Result<Option<Response<Download>>, LocalReply> {
-    // A CA asks in plaintext first, and follows a redirect only if it gets one.
+    // A CA asks in plaintext first, and comes over HTTPS only after a redirect.
     if shared.listener.is_some() || request.uri().query().is_some() {
         return Ok(None);
     }

@@ -1,4 +1,4 @@
-//! Owns the bodies of answers.
+//! Owns the bodies of responses.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -12,15 +12,15 @@ use super::headers;
 use super::pool::Lease;
 use super::throttle::Throttle;
 
-/// Most bytes that are read of an answer that nobody gets.
+/// Most bytes that are read of a response that nobody gets.
 const READ_AWAY: usize = 64 * 1024;
 
-/// The body of an answer: of our own making, or a backend's.
+/// The body of a response of a backend, or of this proxy.
 pub(super) enum Download {
     Own(Full<Bytes>),
     Backend {
         body: Incoming,
-        /// Given back when the body has come to its end.
+        /// The connection to the backend. It is given back when the body has ended.
         lease: Option<Lease>,
     },
 }
@@ -35,14 +35,14 @@ impl Download {
             body,
             lease: Some(lease),
         };
-        // hyper does not poll what has ended.
+        // hyper does not poll a body that has already ended, so the connection is given back here.
         if download.is_end_stream() {
             download.give_back();
         }
         download
     }
 
-    /// How fast its connection is read.
+    /// What bounds how fast its connection is read.
     pub(super) fn throttle(&self) -> Option<&Throttle> {
         match self {
             Self::Backend {
@@ -52,7 +52,7 @@ impl Download {
         }
     }
 
-    /// Reads away what is left of it, if that is not much, so that its connection can be used again.
+    /// Reads and drops the rest of the body, if that is not much, so that its connection can be used again.
     pub(super) async fn read_away(mut self) {
         let mut left = READ_AWAY;
         while let Some(Ok(frame)) = self.frame().await {

@@ -1,11 +1,10 @@
-//! Owns one attempt at having a backend answer a request: which connection the request gets, and what
-//! becomes of it.
+//! Owns one attempt to get a response to a request from a backend: which connection the request gets, and how it ends.
 //!
-//! A request is tried again while it is certain that no backend has seen it: the connection could not be
-//! opened, or had ended before the request was written. If the connection breaks after that and before
-//! an answer, a request that may be repeated ([`Repeat`]) is, once: a backend that closes an idle
-//! connection crosses the next request on it, and a pod that dies takes what it was given with it. What
-//! happens after the head of the answer is the answer.
+//! A request is tried again as long as it is certain that no backend has seen it: the connection could not be opened,
+//! or it had ended before the request was written. If the connection breaks after that, but before the response begins,
+//! the request is repeated once if [`Repeat`] allows it. This happens when a backend closes an idle connection while
+//! the next request is on its way, and when a pod dies with a request. Once the head of a response has arrived, nothing
+//! is tried again.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -36,29 +35,29 @@ use crate::tried::Tried;
 use crate::upstream::{Alpn, Credentials};
 use crate::{dial, health, upstream};
 
-/// Window of one answer's body and of all of a connection's, in HTTP/2: bounds what waits in memory. As
-/// all requests of a connection together cannot use up the second, clients that take nothing do not hold
-/// up the requests of others.
+/// HTTP/2 window for the body of one response, in bytes; [`CONNECTION_WINDOW`] is that of the whole connection. The
+/// windows bound what waits in memory. All requests of a connection together cannot use up its window, so a client that
+/// reads nothing does not hold up the requests of others.
 const STREAM_WINDOW: u32 = 64 * 1024;
 const CONNECTION_WINDOW: u32 = STREAM_WINDOW * pool::STREAMS;
-/// Most bytes of an answer's head, and of what is read of its body at one time, in HTTP/1.1.
+/// Most bytes of a response's head in HTTP/1.1, and most bytes that are read of its body at one time.
 const ANSWER_BUFFER: usize = 64 * 1024;
-/// Bytes of request bodies that wait in memory for a backend, per request in HTTP/2.
+/// Most bytes of a request's body that wait in memory for a backend, in HTTP/2.
 const SEND_BUFFER: usize = 64 * 1024;
 
-/// What the attempts at one request have in common.
+/// What all attempts at one request share.
 pub(super) struct Attempts {
-    /// Chooses the backend by weight and the first of its endpoints.
+    /// Random bits that choose the backend by weight, and the first of its endpoints.
     pub(super) random: u64,
-    /// When connecting has to be done, over all attempts.
+    /// The deadline for connecting, for all attempts together.
     end: Instant,
-    /// Endpoints that did not take the request.
+    /// Endpoints that were tried already.
     tried: Tried,
     /// How the last attempt failed.
     pub(super) failure: Option<ExchangeFailure>,
-    /// The method and the absence of a body let the request be made once more after a connection broke.
+    /// Whether method and body allow one more attempt after a connection broke.
     repeatable: bool,
-    /// And it was.
+    /// Whether that attempt was made.
     repeated: bool,
     /// What the route says of making it again.
     pub(super) retries: RetryState,
@@ -76,7 +75,7 @@ impl Attempts {
         }
     }
 
-    /// Of a request that is never made again.
+    /// For a request that is never sent again.
     pub(super) fn once(plane: &DataPlane) -> Self {
         Self {
             random: plane.random(),
@@ -90,12 +89,12 @@ impl Attempts {
         }
     }
 
-    /// The route lets the request be made once only.
+    /// Forbids a second attempt, because the route does.
     pub(super) fn never_repeat(&mut self) {
         self.repeatable = false;
     }
 
-    /// The request is made again, at another endpoint of the same backend than `last` if there is one.
+    /// Prepares a retry. It goes to another endpoint of the backend than `last`, if there is one.
     pub(super) fn start_over(&mut self, plane: &DataPlane, last: Option<SocketAddr>) {
         let lower = u64::from(u32::MAX);
         self.random = (self.random & !lower) | (plane.random() & lower);
@@ -107,61 +106,61 @@ impl Attempts {
 
 /// How an attempt without an answer ended.
 pub(super) enum Ended {
-    /// There is no other attempt to make.
+    /// No further attempt can be made.
     Failed(ExchangeFailure),
-    /// Another one is to be made, with this body.
+    /// Another attempt has to be made, with this body.
     Again(Upload),
 }
 
-/// What one attempt is made of.
+/// Everything that one attempt needs.
 pub(super) struct Exchange<'a> {
     pub(super) plane: &'a DataPlane,
-    /// What the backend is shown.
+    /// The client certificate for the backend.
     pub(super) credentials: Credentials,
     pub(super) backend: Arc<Backend>,
-    /// Whom it is for, as the backend is to see it.
+    /// The host for the backend.
     pub(super) authority: Option<HeaderValue>,
     pub(super) path: PathAndQuery,
-    /// It may become a WebSocket, which HTTP/1.1 alone can.
+    /// Whether it may become a WebSocket, which only works with HTTP/1.1.
     pub(super) upgrade: bool,
-    /// A GRPCRoute's: in HTTP/2, whatever the Service's port says.
+    /// Whether it belongs to a GRPCRoute. Then it uses HTTP/2, whatever the port of the Service says.
     pub(super) grpc: bool,
-    /// The endpoint of the client's session, which comes first.
+    /// The endpoint of the client's session, which is tried first.
     pub(super) preferred: Option<SocketAddr>,
 }
 
-/// What is known of how a request was made, for the log.
+/// How a request was sent, for the log.
 #[derive(Debug, Default)]
 pub(super) struct Trace {
     /// The endpoint that was tried last.
     pub(super) endpoint: Option<SocketAddr>,
-    /// Endpoints tried before it.
+    /// How many endpoints were tried before it.
     pub(super) retries: u8,
-    /// Times that it was made again because its route says so.
+    /// How many retries there were because the route asks for them.
     pub(super) again: u32,
-    /// The connection had carried a request before.
+    /// Whether the connection had carried a request before.
     pub(super) reused: bool,
-    /// A connection has the request, and its answer has not begun.
+    /// Whether a connection has the request, and the response has not begun.
     pub(super) awaited: bool,
-    /// From giving the request to a connection to the head of the answer.
+    /// Time from when a connection got the request to the head of the response.
     pub(super) took: Option<Duration>,
 }
 
-/// Why there is no answer of a backend.
+/// Why there is no response of a backend.
 #[derive(Debug)]
 pub(super) enum ExchangeFailure {
     /// The backend has no endpoints.
     NoEndpoints,
-    /// No connection could be had.
+    /// No connection could be opened.
     Connect(CloseReason),
-    /// The connection broke, or what came is no HTTP, and the request may not be repeated.
+    /// The connection broke, or the response is not valid HTTP, and the request may not be repeated.
     Broken,
-    /// The backend refused the request before it looked at it, as HTTP/2 lets it do.
+    /// The backend refused the request without looking at it, which HTTP/2 allows.
     Refused,
 }
 
 impl ExchangeFailure {
-    /// What the client gets.
+    /// The HTTP status for the client.
     pub(super) fn status(&self) -> StatusCode {
         match self {
             Self::Connect(CloseReason::BackendTlsInvalid) => StatusCode::INTERNAL_SERVER_ERROR,
@@ -186,15 +185,15 @@ pub(super) type Answered = (Response<Incoming>, Lease);
 
 /// A request that a connection did not answer.
 enum Unanswered {
-    /// It comes back: the connection has not begun with it.
+    /// The connection did not begin to write the request, so it is returned.
     Unseen(Box<Request<Upload>>),
     /// The backend may have seen it.
     Seen(Arc<UploadState>, ExchangeFailure),
 }
 
 impl Exchange<'_> {
-    /// What keeps the request from every endpoint, if anything does. It takes no time to find out, so it is the answer
-    /// also where no time is left.
+    /// A reason for which the request cannot go to any endpoint, if there is one. This is checked without waiting, so
+    /// it also takes precedence when no time is left.
     pub(super) fn refusal(&self, attempts: &mut Attempts) -> Option<ExchangeFailure> {
         let target = &self.backend.target;
         if target.endpoints.is_empty() {
@@ -206,7 +205,7 @@ impl Exchange<'_> {
         refused.map(ExchangeFailure::Connect)
     }
 
-    /// Gives the request to one endpoint that was not tried yet.
+    /// Sends the request to an endpoint that was not tried yet.
     pub(super) async fn attempt(
         &self,
         mut request: Request<Upload>,
@@ -228,8 +227,8 @@ impl Exchange<'_> {
         trace.endpoint = Some(endpoint);
         trace.retries = u8::try_from(attempts.tried.len()).unwrap_or(u8::MAX);
         let opened = loop {
-            // What closed one idle connection may have closed all of them: a repeated request gets a
-            // new one.
+            // If one idle connection was closed, the others may be closed as well. So a repeated request gets a new
+            // connection.
             while let Some(lease) = (!attempts.repeated).then(|| pool::take(&key)).flatten() {
                 trace.reused = true;
                 request = match self.send_on(lease, request, trace).await {
@@ -238,7 +237,7 @@ impl Exchange<'_> {
                         self.plane.metrics.backend_reused.inc();
                         return Ok(answered);
                     }
-                    // It had ended while it was idle.
+                    // The connection had ended while it was idle, so the next one is tried.
                     Err(Unanswered::Unseen(request)) => *request,
                     Err(Unanswered::Seen(state, failure)) => {
                         return Err(self.broken(attempts, &state, failure));
@@ -252,7 +251,8 @@ impl Exchange<'_> {
                 return Err(Ended::Failed(failure));
             }
             let allowed = attempts.tried.share(left, target, shown);
-            // Otherwise another request opened a connection that may be shared, or gave up.
+            // `None` means that another request opened a connection that may be shared, or failed to. The loop looks
+            // for it.
             if let Some(opened) = self.open_in_turn(&key, left, allowed).await {
                 break opened;
             }
@@ -271,7 +271,7 @@ impl Exchange<'_> {
                     (CloseReason::BackendReset, request.into_body())
                 }
                 Err(Unanswered::Seen(state, failure)) => {
-                    // It cannot answer what its client does not send.
+                    // The endpoint is not to blame if the client did not send the whole request.
                     if !state.is_broken() && !state.is_too_large() {
                         self.no_answer(trace, CloseReason::BackendReset.reason());
                     }
@@ -280,7 +280,7 @@ impl Exchange<'_> {
             },
             Err(reason) => (reason, request.into_body()),
         };
-        // The same for every endpoint, and none of them was asked.
+        // This fails for every endpoint alike, and none of them was tried.
         if reason == CloseReason::BackendTlsInvalid {
             return Err(Ended::Failed(ExchangeFailure::Connect(reason)));
         }
@@ -292,7 +292,7 @@ impl Exchange<'_> {
         Err(Ended::Again(body))
     }
 
-    /// After the connection broke that had the request.
+    /// Decides what follows when the connection with the request broke.
     fn broken(
         &self,
         attempts: &mut Attempts,
@@ -309,7 +309,7 @@ impl Exchange<'_> {
         Ended::Again(Upload::none(state))
     }
 
-    /// Notes that the endpoint that has the request does not answer it.
+    /// Records that the endpoint with the request does not answer it.
     pub(super) fn no_answer(&self, trace: &Trace, reason: &'static str) {
         if let Some(endpoint) = trace.endpoint {
             let failure = health::EndpointFailure::Answer;
@@ -335,8 +335,8 @@ impl Exchange<'_> {
         }
     }
 
-    /// Opens a connection. Requests that come at the same time share one connection of HTTP/2: `None` if
-    /// another one opened it, or gave up, within `patience`.
+    /// Opens a connection. Requests at the same time share one HTTP/2 connection, so only one of them opens it. The
+    /// result is `None` if another request opened it, or failed to, within `patience`.
     async fn open_in_turn(
         &self,
         key: &Key,
@@ -401,7 +401,7 @@ impl Exchange<'_> {
         Ok(Lease::new(key.clone(), sender))
     }
 
-    /// Gives the request to a connection.
+    /// Sends the request on a connection.
     async fn send_on(
         &self,
         mut lease: Lease,
@@ -454,11 +454,11 @@ impl Exchange<'_> {
         }
     }
 
-    /// Writes whom the request is for in the way of the connection's protocol.
+    /// Writes the target of the request in the form of the connection's protocol.
     fn dress(&self, request: &mut Request<Upload>, lease: &Lease) {
         match &lease.sender {
             Sender::One(_) => {
-                // A field without a value where no host is known: it is obligatory.
+                // `Host` is obligatory, so the field is empty if no host is known.
                 let host = self.authority.clone();
                 let host = host.unwrap_or_else(|| HeaderValue::from_static(""));
                 request.headers_mut().insert(HOST, host);
@@ -470,7 +470,8 @@ impl Exchange<'_> {
                 for name in [HOST, CONNECTION, UPGRADE] {
                     headers.remove(name);
                 }
-                // h2 keeps fields for as long as the connection stands, to send them as one number the next time.
+                // h2 keeps fields as long as the connection is open, so that it can send them as an index the next
+                // time. They must not keep the buffer of the client's head in memory.
                 detach(headers);
                 if self.grpc {
                     take_trailers(headers);
@@ -492,7 +493,7 @@ impl Exchange<'_> {
     }
 }
 
-/// Whether an HTTP/2 server says that it did not look at the request (RFC 9113 sections 6.8 and 8.7).
+/// Whether an HTTP/2 server reports that it did not look at the request (RFC 9113 sections 6.8 and 8.7).
 fn is_refused(error: &hyper::Error) -> bool {
     let source = std::error::Error::source(error);
     let Some(error) = source.and_then(|source| source.downcast_ref::<h2::Error>()) else {
@@ -502,7 +503,7 @@ fn is_refused(error: &hyper::Error) -> bool {
     error.is_remote() && (ends || error.reason() == Some(h2::Reason::REFUSED_STREAM))
 }
 
-/// Keeps up with how many requests the other side takes at one time.
+/// Drives a connection, and keeps the number up to date of how many requests the other side takes at one time.
 fn watched<E>(
     mut connection: http2::Connection<TokioIo<upstream::Stream>, Upload, E>,
     most: Arc<AtomicUsize>,

@@ -1,4 +1,4 @@
-//! Names of fields of a head that this proxy sets.
+//! Names of header fields that this proxy sets.
 
 use hyper::header::HeaderName;
 

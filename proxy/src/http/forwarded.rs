@@ -1,8 +1,8 @@
-//! Owns what the hops in front of this proxy say of a request: who asked, how, and for which host. What is said is read
-//! before it is taken out of the head, and only as far as the hops are trusted.
+//! Owns reading what hops in front of this proxy report about a request: its client, scheme and host. It is read before
+//! these headers are removed from the request, and only as far as the hops are trusted.
 //!
-//! Lists are read from their end, where the nearest hop wrote, up to the first address that is not a trusted hop's. So
-//! nothing that a client wrote in front of it, unbalanced quotes included, has a say in what is behind it.
+//! Lists are read from their end, where the nearest hop wrote, up to the first address that is not one of a trusted
+//! hop. So nothing that a client wrote at the beginning, unbalanced quotes included, can change how the end is read.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -18,12 +18,12 @@ use crate::http_route::filter::Scheme;
 /// Longest request ID that is kept.
 const MAX_REQUEST_ID: usize = 128;
 
-/// What a trusted hop said.
+/// What a trusted hop reported.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct HopInfo {
-    /// The one client: the first address, from the nearest hop on, that is not a trusted hop's.
+    /// The client: the first address, from the nearest hop on, that is not one of a trusted hop.
     pub(super) client: IpAddr,
-    /// Everything that the list of addresses has.
+    /// The whole list of addresses, as it arrived.
     pub(super) list: Option<Vec<u8>>,
     pub(super) scheme: Option<Scheme>,
     pub(super) host: Option<HeaderValue>,
@@ -32,7 +32,7 @@ pub(super) struct HopInfo {
 }
 
 impl HopInfo {
-    /// Reads what is said of a request that comes from `peer`. `None`: `peer` is not trusted.
+    /// Reads what is reported about a request from `peer`; `None` if `peer` is not trusted.
     pub(super) fn read(
         headers: &HeaderMap,
         trust: &ForwardedHeaders,
@@ -46,7 +46,7 @@ impl HopInfo {
             ForwardedHeader::Forwarded => Self::forwarded(headers, trust, peer),
         };
         Some(Self {
-            // Copied: the log keeps it for as long as the request takes, and the head should be gone by then.
+            // This is a copy. The log keeps it during the whole request, and should not keep the buffer of the head.
             request_id: only(headers, &X_REQUEST_ID)
                 .filter(|id| is_request_id(id.as_bytes()))
                 .and_then(|id| HeaderValue::from_bytes(id.as_bytes()).ok()),
@@ -90,8 +90,8 @@ impl HopInfo {
     }
 }
 
-/// Follows a list from its end, one address for each trusted hop. Returns where that ends, and what `read` made of the
-/// entry besides.
+/// Follows a list from its end, one address for each trusted hop. Returns the last address, and what else `read` found
+/// in its entry.
 fn follow<T>(
     headers: &HeaderMap,
     name: &HeaderName,
@@ -109,7 +109,7 @@ fn follow<T>(
         if !trust.trusts(distance, client) {
             break;
         }
-        // Whom the hop does not name is not to be guessed: the hop is all that is known.
+        // If a hop does not give an address, nothing is guessed. Then the hop itself is the last known address.
         let Some((address, more)) = read(entry) else {
             break;
         };
@@ -118,7 +118,7 @@ fn follow<T>(
     (client, of_client)
 }
 
-/// All lines of a list as one.
+/// All lines of a list, joined to one.
 fn list(headers: &HeaderMap, name: &HeaderName) -> Option<Vec<u8>> {
     let lines: Vec<&[u8]> = headers
         .get_all(name)
@@ -129,14 +129,14 @@ fn list(headers: &HeaderMap, name: &HeaderName) -> Option<Vec<u8>> {
     (!lines.is_empty()).then(|| lines.join(&b", "[..]))
 }
 
-/// The value of a field that is there once. Of several, who knows which one the hop wrote.
+/// The value of a field, if it occurs once. Of several values, it is not known which one the hop wrote.
 fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a HeaderValue> {
     let mut values = headers.get_all(name).iter();
     let value = values.next()?;
     values.next().is_none().then_some(value)
 }
 
-/// The address of an entry: `192.0.2.1`, `2001:db8::1`, `[2001:db8::1]`, each perhaps with a port.
+/// The address of an entry: `192.0.2.1`, `2001:db8::1` or `[2001:db8::1]`, with or without a port.
 fn node(entry: &[u8]) -> Option<IpAddr> {
     let text = std::str::from_utf8(entry).ok()?;
     let address = if let Some(rest) = text.strip_prefix('[') {
@@ -153,7 +153,7 @@ fn node(entry: &[u8]) -> Option<IpAddr> {
     Some(address.to_canonical())
 }
 
-/// Whether it is a port, or what RFC 7239 allows in its place (section 6.2).
+/// Whether the text is a port, or something that RFC 7239 (section 6.2) allows in its place.
 fn is_port(text: &str) -> bool {
     let obfuscated = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     match text.strip_prefix('_') {
@@ -170,7 +170,7 @@ fn scheme(value: &[u8]) -> Option<Scheme> {
 /// A host, and its port if it has one.
 fn host(value: &[u8]) -> Option<(HeaderValue, Option<u16>)> {
     let authority = Authority::try_from(value).ok()?;
-    // An authority may have a user in it, which a host may not.
+    // An authority may contain user information, and a host may not.
     let is_host = !authority.host().is_empty() && !authority.as_str().contains('@');
     let value = HeaderValue::from_bytes(value).ok().filter(|_| is_host)?;
     Some((value, authority.port_u16()))
@@ -181,19 +181,20 @@ fn port(value: &[u8]) -> Option<u16> {
     text.parse().ok().filter(|port| *port != 0)
 }
 
-/// Where the client connected to, if the hop does not say: what the host says, or the scheme's own port.
+/// The port to which the client connected, if the hop does not report it: the port of the host or, without one, the
+/// well-known port of the scheme.
 fn default_port(scheme: Option<Scheme>, host: Option<&(HeaderValue, Option<u16>)>) -> Option<u16> {
     let of_host = host.and_then(|(_, port)| *port);
     of_host.or_else(|| scheme.map(Scheme::port))
 }
 
-/// Whether a request ID can be in a log line and in any backend's hands.
+/// Whether a request ID is safe to log and to pass on to every backend.
 fn is_request_id(id: &[u8]) -> bool {
     let allowed = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.:=+/".contains(byte);
     (1..=MAX_REQUEST_ID).contains(&id.len()) && id.iter().all(allowed)
 }
 
-/// What counts of an element of `Forwarded` (RFC 7239 section 4). Absent: empty.
+/// The relevant parts of an element of `Forwarded` (RFC 7239 section 4). A part that is absent is empty.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Element {
     from: Vec<u8>,
@@ -202,7 +203,7 @@ struct Element {
 }
 
 impl Element {
-    /// `None`: it is malformed, or says something twice.
+    /// Reads an element; `None` if it is malformed, or has a parameter twice.
     fn parse(text: &[u8]) -> Option<Self> {
         let mut element = Self::default();
         let mut rest = text;
@@ -232,7 +233,7 @@ impl Element {
     }
 }
 
-/// A token or a quoted string, and what is behind it.
+/// Reads a token or a quoted string. Returns it with the rest of the text.
 fn value_of(text: &[u8]) -> Option<(Vec<u8>, &[u8])> {
     let Some(quoted) = text.strip_prefix(b"\"") else {
         let end = text.iter().position(|byte| b"; \t".contains(byte));
@@ -250,13 +251,13 @@ fn value_of(text: &[u8]) -> Option<(Vec<u8>, &[u8])> {
     }
 }
 
-/// An element for a request of `client`, as the next hop gets it.
+/// The element for the next hop, for a request of `client`.
 pub(super) fn element(client: IpAddr, scheme: Scheme, authority: Option<&str>) -> String {
     let mut text = match client {
         IpAddr::V4(address) => format!("for={address}"),
         IpAddr::V6(address) => format!("for=\"[{address}]\""),
     };
-    // It was read as a host before, so there is nothing in it that would have to be escaped.
+    // It was already read as a host, so it contains nothing that needs to be escaped.
     if let Some(authority) = authority {
         text.push_str(";host=\"");
         text.push_str(authority);

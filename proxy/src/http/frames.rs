@@ -1,33 +1,34 @@
-//! Owns what of HTTP/2 is seen below hyper: where each of the client's frames ends, and which of them ask
-//! for nothing. h2 bounds empty DATA, CONTINUATION and its own resets; it answers every PING and SETTINGS,
-//! and looks at every other frame, without an end.
+//! Owns the view of HTTP/2 below hyper: where each of the client's frames ends, and which of them serve no request.
+//!
+//! h2 itself bounds empty DATA frames, CONTINUATION frames and resets of its own. But it answers every PING and
+//! SETTINGS frame, and processes every other frame, without a limit.
 
 use tokio::io::ReadBuf;
 
 use super::PREFACE;
 
-/// Bytes of a frame's head: length, type, flags, stream (RFC 9113 section 4.1).
+/// Bytes of a frame header: length, type, flags, stream (RFC 9113 section 4.1).
 const HEAD: usize = 9;
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
 const CONTINUATION: u8 = 9;
 const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
-/// Frames of [`Frames::poison`] that are given at one time.
+/// How many frames [`Frames::poison`] writes at one time.
 const POISON: usize = 16;
 
 /// Follows the bytes that a client sends on one connection.
 pub struct Frames {
-    /// Bytes of the preface that are to come.
+    /// Bytes of the preface that have not arrived.
     preface: usize,
     head: [u8; HEAD],
-    /// Bytes of the head that are there.
+    /// Bytes of the header that have arrived.
     begun: usize,
-    /// Bytes of the payload that are to come.
+    /// Bytes of the payload that have not arrived.
     left: usize,
-    /// The stream whose header block goes on in the next frame.
+    /// The stream whose header block continues in the next frame.
     open: Option<[u8; 4]>,
-    /// Bytes of the poison that were given.
+    /// Bytes of the poison that were written.
     poisoned: usize,
 }
 
@@ -38,7 +39,7 @@ impl Default for Frames {
 }
 
 impl Frames {
-    /// At the beginning of a connection, before the preface.
+    /// The state at the beginning of a connection, before the preface.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -57,8 +58,8 @@ impl Frames {
         self.preface == 0 && self.begun == 0 && self.left == 0
     }
 
-    /// Looks at bytes up to the end of the first frame at which `stop` says so. Tells `idle` of each
-    /// frame that asks for nothing. Says how many bytes were looked at.
+    /// Reads bytes up to the end of the first frame at which `stop` returns true. Calls `idle` for each frame that
+    /// serves no request. Returns how many bytes were read.
     pub fn follow(
         &mut self,
         bytes: &[u8],
@@ -94,7 +95,7 @@ impl Frames {
         bytes.len() - rest.len()
     }
 
-    /// A frame's head is complete. Says whether the frame asks for nothing.
+    /// Takes a complete frame header. Returns whether the frame serves no request.
     fn begin(&mut self) -> bool {
         let [a, b, c, kind, flags, stream @ ..] = self.head;
         let length = u32::from_be_bytes([0, a, b, c]);
@@ -104,14 +105,14 @@ impl Frames {
         }
         match kind {
             DATA => length == 0 && flags & END_STREAM == 0,
-            // They have bounds of their own: of requests, and of a head's size and pieces.
+            // These are bounded elsewhere: by the number of requests, and by the size and pieces of a head.
             HEADERS | CONTINUATION => false,
             _ => true,
         }
     }
 
-    /// Gives what has h2 end the connection with the error code `ENHANCE_YOUR_CALM`, which hyper has no
-    /// way to ask for: a header block in more pieces than h2 takes. Only between frames.
+    /// Writes bytes that make h2 end the connection with the error code `ENHANCE_YOUR_CALM`: a header block in more
+    /// pieces than h2 accepts. hyper has no call for this. Use it only between frames.
     pub fn poison(&mut self, buffer: &mut ReadBuf<'_>) {
         let is_open = self.open.is_some();
         let [p, q, r, s] = self.open.unwrap_or([0, 0, 0, 1]);

@@ -1,99 +1,100 @@
-//! Owns what of HTTP/1 may reach the parser: requests that every reader reads alike. Two readers that
-//! disagree on where a request ends are how one client's bytes become part of another's request.
+//! Owns the guard against request smuggling in HTTP/1. It lets only such requests reach the parser that every reader
+//! reads in the same way. If two readers disagree about the end of a request, bytes of one client can become part of
+//! another client's request.
 //!
-//! hyper reads as leniently as RFC 9112 lets it (bare LF, `Transfer-Encoding` beside
-//! `Content-Length`), and whoever is in front of this proxy may have read otherwise. So bytes are
-//! looked at before hyper gets them, as they come and without being kept: the state is a few words.
-//! What is refused is refused at its first byte that is wrong, so nothing behind it is ever read.
+//! hyper is as lenient as RFC 9112 allows (bare LF, `Transfer-Encoding` beside `Content-Length`), and a load balancer
+//! in front of this proxy may have read the same bytes differently. So the guard reads all bytes before hyper gets
+//! them. It reads them as they arrive and keeps none of them: its state is a few words. A request is refused at its
+//! first wrong byte, so nothing after that byte is ever parsed.
 
-/// Most bytes of a method. The longest that is registered has 18.
+/// Most bytes of a method. The longest registered method has 18.
 const MAX_METHOD: u8 = 32;
-/// Digits of a chunk's size: with more it might not fit into 64 bits.
+/// Most digits of a chunk's size. With more digits, it might not fit into 64 bits.
 const MAX_SIZE_DIGITS: u8 = 15;
-/// Digits of a `Content-Length`, likewise.
+/// Most digits of a `Content-Length`, for the same reason.
 const MAX_LENGTH_DIGITS: u8 = 18;
-/// Most bytes of the extensions of one chunk. Hardly anybody sends any.
+/// Most bytes of the extensions of one chunk. They are hardly ever used.
 const MAX_EXTENSION: u16 = 256;
-/// As long as the longest name that matters.
+/// Length of the longest field name that matters to the guard.
 const NAME: usize = "transfer-encoding".len();
 const CHUNKED: &[u8] = b"chunked";
 
 /// Why a request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// Not a token, or too long.
+    /// The method is not a token, or too long.
     #[error("the method is malformed")]
     Method,
-    /// Empty, or a byte that no target has.
+    /// The target is empty, or has a byte that no target may have.
     #[error("the target is malformed")]
     Target,
-    /// Neither HTTP/1.1 nor HTTP/1.0.
+    /// The version is neither HTTP/1.1 nor HTTP/1.0.
     #[error("the version is not known")]
     Version,
-    /// CR without LF, or LF without CR.
+    /// There is a CR without LF, or an LF without CR.
     #[error("a line does not end with CR LF")]
     LineEnd,
-    /// A line that goes on with the next one.
+    /// A field continues on the next line (obsolete line folding).
     #[error("a field is folded")]
     Folded,
-    /// Not a token right before the colon.
+    /// A field name is not a token directly before the colon.
     #[error("a field's name is malformed")]
     Name,
-    /// A control character.
+    /// A field value has a control character.
     #[error("a field's value is malformed")]
     Value,
-    /// Not one number, or one that is too large.
+    /// `Content-Length` is not one number, or the number is too large.
     #[error("Content-Length is malformed")]
     Length,
-    /// The length is said twice, be it by the same field.
+    /// There are two statements of the body's length, even if both are in the same field.
     #[error("the length of the body is given more than once")]
     TwoLengths,
-    /// Anything but `chunked`, or in HTTP/1.0.
+    /// `Transfer-Encoding` is something else than `chunked`, or is used in HTTP/1.0.
     #[error("Transfer-Encoding is not chunked alone")]
     Encoding,
-    /// Not a number, too large, or something behind it.
+    /// The size of a chunk is not a number, too large, or followed by something else.
     #[error("the size of a chunk is malformed")]
     ChunkSize,
-    /// Too long, or with control characters.
+    /// A chunk extension is too long, or has control characters.
     #[error("an extension of a chunk is malformed")]
     ChunkExtension,
-    /// A trailer that would change what was read already.
+    /// A trailer would change what was already read.
     #[error("a trailer cannot be this field")]
     Trailer,
 }
 
-/// Where in the stream of bytes we are.
+/// The position in the stream of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Before a request; an empty line is let pass once.
+    /// Before a request. One empty line may pass.
     Start,
     StartLf,
     Method(u8),
-    /// The target; whether it has a byte yet.
+    /// In the target; true if it has a byte already.
     Target(bool),
-    /// So many bytes of `HTTP/1.x` and its line end were seen.
+    /// In `HTTP/1.x` and its line end, with the number of bytes that were read.
     Version(u8),
     /// At the start of a line of fields.
     Line,
     Name(u8),
-    /// Whether there was a byte that is not white space.
+    /// In a value; true if it has a byte that is not white space.
     Value(bool),
     ValueLf,
-    /// The LF of the empty line behind the fields.
+    /// Before the LF of the empty line after the fields.
     EndLf,
-    /// So many bytes of a body of known length are left.
+    /// In a body of known length, with the number of bytes that are left.
     Body(u64),
-    /// So many digits of a size were seen.
+    /// In the size of a chunk, with the number of digits that were read.
     Size(u8),
     Extension(u16),
     SizeLf,
-    /// So many bytes of a chunk are left.
+    /// In a chunk, with the number of bytes that are left.
     Chunk(u64),
     ChunkCr,
     ChunkLf,
-    /// What comes depends on the answer.
+    /// The meaning of the next bytes depends on the response.
     Undecided,
-    /// Another protocol.
+    /// In another protocol, after an upgrade.
     Raw,
     Refused(Stop),
 }
@@ -114,24 +115,24 @@ enum Framing {
     Chunked,
 }
 
-/// What became of some bytes.
+/// The result for some bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GuardOutcome {
-    /// So many of them, from the first, are for the parser.
+    /// How many of them, from the first on, may reach the parser.
     pub passed: usize,
-    /// Why it is not all of them.
+    /// Why these are not all of them, if so.
     pub stopped: Option<Stop>,
 }
 
-/// Why bytes are not for the parser.
+/// Why bytes may not reach the parser.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
-    /// The request before them may make of the connection something else: they are to be shown again
-    /// once that is known ([`Guard::decide`]).
+    /// The request before them may switch the connection to another protocol. Pass them to the guard again when that is
+    /// known ([`Guard::decide`]).
     Undecided,
-    /// The first of them is wrong, in a head.
+    /// The first of them is wrong, and is in a head.
     Head(Refusal),
-    /// The first of them is wrong in how a body is framed, whose request is under way.
+    /// The first of them is wrong, and is in the framing of a body whose request is already under way.
     Body(Refusal),
 }
 
@@ -143,21 +144,21 @@ pub enum Stop {
 )]
 pub struct Guard {
     state: State,
-    /// What was seen of a field's name, in lower case.
+    /// The field name that was read so far, in lower case.
     name: [u8; NAME],
     field: Field,
-    /// Of a value that matters: its digits, or how much of `chunked`.
+    /// For a value that matters: the number of its digits, or how much of `chunked` was read.
     digits: u8,
     number: u64,
-    /// White space was seen behind a value that matters.
+    /// Whether there was white space after a value that matters.
     over: bool,
     framing: Framing,
     old: bool,
-    /// An empty line was let pass.
+    /// Whether an empty line has passed before the request.
     skipped: bool,
-    /// The request is CONNECT or asks for an upgrade.
+    /// Whether the request is a CONNECT or asks for an upgrade.
     leaves: bool,
-    /// Fields are trailers.
+    /// Whether the present fields are trailers.
     trailers: bool,
     requests: u64,
 }
@@ -168,13 +169,14 @@ impl Default for Guard {
     }
 }
 
-/// What a byte may be part of, as bits.
+/// The classes to which each byte belongs, as bits.
 static CLASSES: [u8; 256] = classes();
 /// `tchar` of RFC 9110 section 5.6.2.
 const TOKEN: u8 = 1;
-/// What a value is made of, white space included (RFC 9110 section 5.5).
+/// Bytes of a field value, white space included (RFC 9110 section 5.5).
 const TEXT: u8 = 2;
-/// What a target is made of. A fragment is not sent, and a parser that drops it would read another target.
+/// Bytes of a target. `#` is not among them: clients do not send fragments, and a parser that drops one would read
+/// another target.
 const TARGET: u8 = 4;
 
 const fn classes() -> [u8; 256] {
@@ -236,14 +238,14 @@ fn rest_of(bytes: &[u8], at: usize) -> &[u8] {
     bytes.get(at..).unwrap_or_default()
 }
 
-/// How many bytes from the first on are of a class.
+/// How many bytes at the beginning belong to a class.
 fn run(bytes: &[u8], class: u8) -> usize {
     let end = bytes.iter().position(|byte| !is(*byte, class));
     end.unwrap_or(bytes.len())
 }
 
 impl Guard {
-    /// At the start of a connection.
+    /// The state at the start of a connection.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -262,13 +264,13 @@ impl Guard {
         }
     }
 
-    /// Heads that were seen whole.
+    /// Number of complete heads so far.
     #[must_use]
     pub fn requests(&self) -> u64 {
         self.requests
     }
 
-    /// Whether the next byte belongs to a body, or to how it is framed.
+    /// Whether the next byte belongs to a body or to its framing.
     fn is_in_body(&self) -> bool {
         self.trailers
             || matches!(
@@ -283,26 +285,27 @@ impl Guard {
             )
     }
 
-    /// Whether every request that has begun came whole.
+    /// Whether every request that has begun has arrived completely.
     #[must_use]
     pub fn is_between(&self) -> bool {
         matches!(self.state, State::Start | State::Undecided)
     }
 
-    /// Whether what comes depends on the answer to the last request.
+    /// Whether the meaning of the next bytes depends on the response to the last request.
     #[must_use]
     pub fn is_undecided(&self) -> bool {
         self.state == State::Undecided
     }
 
-    /// Says what the answer made of the connection: another protocol, or more requests.
+    /// Tells the guard whether the response has switched the connection to another protocol. If not, more requests
+    /// follow.
     pub fn decide(&mut self, upgraded: bool) {
         if self.state == State::Undecided {
             self.state = if upgraded { State::Raw } else { State::Start };
         }
     }
 
-    /// Looks at the next bytes of the connection.
+    /// Checks the next bytes of the connection.
     pub fn check(&mut self, bytes: &[u8]) -> GuardOutcome {
         let mut at = 0;
         while let Some(&byte) = bytes.get(at) {
@@ -317,7 +320,8 @@ impl Guard {
                     *rest -= now as u64;
                     now
                 }
-                // Most bytes of a head are of these two, and leave the state as it is.
+                // Most bytes of a head belong to these two states and do not change them, so they are skipped in one
+                // go.
                 State::Target(true) if is(byte, TARGET) => run(rest_of(bytes, at), TARGET),
                 State::Value(_) if self.field == Field::Other && is_text(byte) => {
                     run(rest_of(bytes, at), TEXT)
@@ -400,7 +404,7 @@ impl Guard {
                 self.number = 0;
                 expect(byte, b'\n', State::Size(0))
             }
-            // Not by the byte: see `check`.
+            // These do not advance byte by byte; `check` handles them.
             state @ (State::Body(_)
             | State::Chunk(_)
             | State::Undecided
@@ -464,7 +468,7 @@ impl Guard {
         }
     }
 
-    /// A name is complete.
+    /// Takes a field name that is complete.
     fn named(&mut self, length: u8) -> Result<State, Refusal> {
         let name = self.name.get(..usize::from(length)).unwrap_or_default();
         self.field = match name {
@@ -550,7 +554,7 @@ impl Guard {
         }
     }
 
-    /// What comes behind a request.
+    /// The state after a request.
     fn next(&mut self) -> State {
         self.skipped = false;
         if self.leaves {

@@ -1,5 +1,5 @@
-//! Owns what a request gets: the listener that it is for, the rule that takes it, what the rule's
-//! filters do, and the answer of a backend or of our own.
+//! Owns the handling of a request: it selects listener and rule, applies the filters of the rule, and returns the
+//! response of a backend or of this proxy.
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -45,12 +45,12 @@ use crate::metrics::Metrics;
 use crate::overload::OverloadLevel;
 use crate::table::Snapshot;
 
-/// How long the rest of an answer is read that nobody gets.
+/// How long the rest of a response is read that nobody gets.
 const READ_AWAY: Duration = Duration::from_secs(1);
 
 type Reply = Response<Logged<Download>>;
 
-/// Answers one request. In a box: an idle connection has none.
+/// Answers one request. The future is in a box, so that idle connections have no room for it.
 pub(super) fn handle(
     shared: Arc<Shared>,
     request: Request<Incoming>,
@@ -109,7 +109,7 @@ pub(super) fn handle(
         for edit in &edits {
             edit.apply(response.headers_mut());
         }
-        // HTTP/2 has GOAWAY for it, when the sockets close.
+        // An HTTP/2 connection gets a GOAWAY instead, when the sockets close.
         if close && one {
             let close = HeaderValue::from_static("close");
             response.headers_mut().insert(CONNECTION, close);
@@ -118,7 +118,7 @@ pub(super) fn handle(
     })
 }
 
-/// Says it in the way of the request: a call of gRPC gets a status of gRPC.
+/// Makes a response of this proxy. A gRPC call gets a gRPC status.
 fn own_response(own: LocalReply, record: &mut RequestRecord) -> Response<Download> {
     if let Some(call) = &record.call
         && let Some(status) = grpc::Status::instead_of(own.status, own.reason)
@@ -150,13 +150,13 @@ fn own_response(own: LocalReply, record: &mut RequestRecord) -> Response<Downloa
 
 enum Outcome {
     Answer(Response<Download>),
-    /// To a CA that checks a hostname.
+    /// The response to a CA that checks a hostname.
     Challenge(Response<Download>),
     Upgrade(Response<Download>, (OnUpgrade, OnUpgrade)),
 }
 
-/// Every attempt is decided anew, by the snapshot that is in force when it begins: what the one before was
-/// decided by may be the reason why it failed.
+/// Makes attempts until there is an outcome. Every attempt is decided again, by the snapshot that is in force when it
+/// begins, because the old configuration may be the very reason why the attempt before failed.
 async fn outcome(
     shared: &Arc<Shared>,
     request: Request<Incoming>,
@@ -164,7 +164,7 @@ async fn outcome(
     edits: &mut Vec<HeaderEdit>,
 ) -> Result<Outcome, LocalReply> {
     let mut request = request.map(|body| Upload::new(body, &record.upload));
-    // HTTP/1.1 alone can be upgraded.
+    // Only HTTP/1.1 can be upgraded.
     let upgradable = request.version() == Version::HTTP_11 && request.body().is_end_stream();
     let client = upgradable.then(|| hyper::upgrade::on(&mut request));
     request.extensions_mut().clear();
@@ -201,7 +201,8 @@ async fn outcome(
     }
 }
 
-/// What tells the client of its session, now that an endpoint has answered, if it does not know it yet.
+/// The header change that gives the client its session token, if an endpoint has answered and the client does not have
+/// the token yet.
 fn keep_session(
     exchange: &Exchange<'_>,
     found: &Found,
@@ -216,7 +217,8 @@ fn keep_session(
     token
 }
 
-/// A request's head as it came, for the next attempt: filters change the one that is sent.
+/// A copy of a request's head as it arrived. The next attempt begins with it, because filters change the one that is
+/// sent.
 struct Original(Request<()>);
 
 impl Original {
@@ -234,14 +236,14 @@ impl Original {
     }
 }
 
-/// What becomes of a request that is not answered here.
+/// What to do with a request that is not refused.
 enum Decision<'a> {
     Challenge(Response<Download>),
-    /// With what the client knows of its sessions, where the rule has any.
+    /// Forward it to a backend. If the rule has sessions, the last value is what the client's token says.
     Forward(Exchange<'a>, Found, Option<Presented>),
 }
 
-/// Whom a request is for, if it is one that can be served at all.
+/// The host for which a request is, if the request can be served at all.
 fn whom<B>(
     shared: &Shared,
     request: &Request<B>,
@@ -266,7 +268,7 @@ fn whom<B>(
     Ok(target)
 }
 
-/// Takes out of a request what no client may say, and refuses one that could be read in two ways.
+/// Removes header fields that clients may not set, and refuses a request that could be read in two ways.
 fn clean<B>(request: &mut Request<B>, underscores: Underscores) -> Result<(), LocalReply> {
     if underscores == Underscores::Refuse && headers::have_underscores(request.headers()) {
         let text = "the name of a header has an underscore, which some read as a dash\n";
@@ -277,8 +279,8 @@ fn clean<B>(request: &mut Request<B>, underscores: Underscores) -> Result<(), Lo
     Ok(())
 }
 
-/// Decides all of it by one snapshot, the one in force: challenge, listener, rule, filters, backend, and
-/// what the backend is shown. The connection may be older.
+/// Decides everything by the snapshot in force: challenge, listener, rule, filters, backend, and the client certificate
+/// for the backend. The connection may be older than that snapshot.
 fn decide<'a>(
     shared: &'a Shared,
     request: &mut Request<Upload>,
@@ -333,7 +335,7 @@ fn decide<'a>(
     let Some(rule) = found.rule() else {
         return Err(LocalReply::internal("NoBackend"));
     };
-    // Before filters change the request.
+    // The token is read before filters change the request.
     let presented = rule.session.as_ref().map(|session| {
         let secure = info.scheme() == Scheme::Https;
         session.open(request.headers(), secure, session::now())
@@ -341,7 +343,7 @@ fn decide<'a>(
     let mut to = Changed {
         authority: target.value.clone(),
         path: None,
-        // Without a body there are no trailers.
+        // A request without a body has no trailers.
         edited: (!request.body().is_end_stream()).then(Vec::new),
         mirrors: Vec::new(),
     };
@@ -377,7 +379,7 @@ fn decide<'a>(
         );
     }
     request.body_mut().filter_trailers(filter_trailers);
-    // HTTP/1.1 alone can be upgraded, on either side.
+    // Both sides have to speak HTTP/1.1 for an upgrade.
     let upgrade = upgrade && upgradable && backend.target.protocol != Protocol::H2c;
     let exchange = Exchange {
         plane: &shared.plane,
@@ -392,7 +394,8 @@ fn decide<'a>(
     Ok(Decision::Forward(exchange, found, presented))
 }
 
-/// Has mirrors get a copy of a request as its backend gets it. Once, however often the request itself is made.
+/// Sends mirrors a copy of a request, in the form in which its backend gets it. This happens once, even if the request
+/// itself is sent several times.
 fn copy(
     shared: &Shared,
     (snapshot, listener, found): (&Snapshot, &Listener, &Found),
@@ -439,11 +442,11 @@ enum Forwarded {
     Answer(Response<Download>),
     /// The backend's side of a WebSocket.
     Upgrade(Response<Download>, OnUpgrade),
-    /// Without an answer, and another one is to be made.
+    /// There is no response, and another attempt has to be made with this body.
     Again(Upload),
 }
 
-/// Has a backend answer, and makes what comes fit for the client.
+/// Sends the request to a backend, and prepares its response for the client.
 async fn forward(
     exchange: &Exchange<'_>,
     found: &Found,
@@ -476,7 +479,7 @@ async fn forward(
         let progress = &record.upload.progress;
         record.allowed.run(elapsed, progress, attempt).await
     };
-    // With a body it may be the client that takes its time.
+    // If there is a body, the client itself may be slow.
     if record.trace.awaited && bodiless {
         exchange.no_answer(&record.trace, "Timeout");
     }
@@ -496,7 +499,7 @@ async fn forward(
         Ok(Ok(answered)) => Ok(answered),
         Ok(Err(Ended::Failed(failure))) => Err(LocalReply::from(failure)),
         Ok(Err(Ended::Again(_))) => Err(LocalReply::from(ExchangeFailure::Broken)),
-        // The client itself is what was waited for.
+        // The proxy waited for the client itself.
         Err(Late::Idle) if record.upload.is_owed() => {
             let text = "the body did not come in time\n";
             let reason = Late::Idle.reason();
@@ -535,8 +538,10 @@ async fn forward(
 
 type Tried = Result<Result<Answered, Ended>, Late>;
 
-/// Waits until a request is to be made again, if its route says so, and returns its body. Otherwise the outcome of the
-/// last attempt is the request's, and comes back.
+/// If the route asks for a retry, waits until it is due, and returns the body for it.
+///
+/// # Errors
+/// The outcome of the last attempt, if there is no retry. It is the outcome of the request.
 async fn retried(
     exchange: &Exchange<'_>,
     retry: &RetryPolicy,
@@ -553,7 +558,7 @@ async fn retried(
         let left = record.allowed.left(record.elapsed());
         tokio::time::sleep(retry.wait(made, plane.random(), left))
     };
-    // No backend has been asked, or one whose request may be repeated, and there is another endpoint.
+    // The request can be sent again at once: no backend has seen it, or it may be repeated.
     if let Ok(Err(Ended::Again(body))) = tried {
         if is_last {
             let failure = attempts.failure.take().unwrap_or(ExchangeFailure::Broken);
@@ -572,7 +577,7 @@ async fn retried(
         plane.metrics.not_retried("Budget");
         return Err(tried);
     }
-    // From here on the attempt before reads no more of the body.
+    // From here on, the attempt before reads no more of the body.
     let again = match &attempts.retries.body {
         Some(kept) => kept.again().map(|kept| Upload::kept(kept, &record.upload)),
         None => bodiless.then(|| Upload::none(&record.upload)),
@@ -603,7 +608,7 @@ fn whole_path<B>(request: &Request<B>) -> PathAndQuery {
     path.unwrap_or_else(|| PathAndQuery::from_static("/"))
 }
 
-/// Selects listener and rule.
+/// Selects the listener and the rule for a request.
 fn select<B>(
     snapshot: &Snapshot,
     shared: &Shared,
@@ -631,15 +636,15 @@ fn select<B>(
             let status = StatusCode::MISDIRECTED_REQUEST;
             LocalReply::new(status, "Misdirected", text)
         };
-        // A client may reuse a connection for every name in the certificate (GEP-3567). The connection is
-        // right if a new one for its server name would get the listener that the request is for.
+        // A client may reuse a connection for every name in the certificate (GEP-3567). That is right only if a new
+        // connection for the same server name would get the listener of the request.
         let is_of = |other: &Listener| listener.key == other.key;
         let now = || snapshot.tls_listener(&shared.bind, shared.server_name.as_ref());
         if !is_of(own) && !now().is_some_and(|now| is_of(now)) {
             let text = "another listener is for this host; ask again on a connection of its own\n";
             return Err(misdirected(text));
         }
-        // TLS that does not end here any more, or clients that are validated otherwise.
+        // The listener no longer terminates TLS, or validates clients in another way than when this connection began.
         if !matches!(listener.mode, Mode::Https(_)) || !shared.is_admitted(&listener) {
             let text = "this host is served otherwise now; ask again on a new connection\n";
             return Err(LocalReply {
@@ -652,7 +657,8 @@ fn select<B>(
     record.bounds = shared.plane.bounds(&listener);
     let view = View::new(request, target.text.as_deref(), selected.guard);
     let found = selected.routes.find(host, &view);
-    // Whatever comes next may be the wrong rule: one that lets in what the right one would keep out.
+    // The search has stopped early, so its result may be a wrong rule, which could let through what the right one
+    // would keep out.
     if view.steps.have_run_out() {
         let text = "it takes too long to find out who serves this request\n";
         let status = StatusCode::SERVICE_UNAVAILABLE;
@@ -675,27 +681,30 @@ fn select<B>(
 /// A request's head as filters need it.
 struct Head<'a> {
     host: Option<&'a str>,
-    /// As the client asked.
+    /// The scheme that the client used.
     scheme: Scheme,
-    /// That the client connected to.
+    /// The port to which the client connected.
     port: u16,
     found: &'a Found,
     metrics: &'a Metrics,
 }
 
-/// What filters make of where a request goes.
+/// How filters change the target of a request.
 struct Changed {
     authority: Option<HeaderValue>,
-    /// `None`: the request's.
+    /// `None` keeps the path of the request.
     path: Option<PathAndQuery>,
-    /// Fields that filters set or remove. `None`: nobody asks for them.
+    /// Fields that filters set or remove. `None` means that nothing needs the list.
     edited: Option<Vec<HeaderName>>,
-    /// Who gets a copy, if it is their turn.
+    /// Backends that may get a copy.
     mirrors: Vec<Mirror>,
 }
 
 impl Head<'_> {
-    /// `Err`: it is a preflight request.
+    /// Applies a CORS filter.
+    ///
+    /// # Errors
+    /// The response, if this is a preflight request.
     fn judge_origin<B>(
         &self,
         cors: &Cors,
@@ -705,7 +714,7 @@ impl Head<'_> {
     ) -> Result<(), LocalReply> {
         let (verdict, edit) = cors.judge(request.method(), request.headers());
         edits.push(edit);
-        // Nothing can be made of the rule.
+        // The rule always fails, so preflight requests get the same error.
         if filters.iter().any(|of| matches!(of, Filter::Fail(_))) {
             return Ok(());
         }
@@ -723,7 +732,10 @@ impl Head<'_> {
         }
     }
 
-    /// Acts on the request, and keeps what is to be done to the answer. `Err`: the request is answered.
+    /// Applies filters to the request, and collects in `edits` how the response has to be changed.
+    ///
+    /// # Errors
+    /// The response, if a filter answers the request.
     fn apply<B>(
         &self,
         filters: &[Filter],
@@ -731,13 +743,14 @@ impl Head<'_> {
         to: &mut Changed,
         edits: &mut Vec<HeaderEdit>,
     ) -> Result<(), LocalReply> {
-        // Before all others: a browser follows no redirect in answer to a preflight request.
+        // CORS filters come before all others, because a browser does not follow a redirect in response to a preflight
+        // request.
         for filter in filters {
             if let Filter::Cors(cors) = filter {
                 self.judge_origin(cors, filters, request, edits)?;
             }
         }
-        // An answer of the rule itself gets its fields wherever they are in the list.
+        // A response that a filter makes is changed as well, wherever these filters are in the list.
         for filter in filters {
             if let Filter::ResponseHeaders(edit) = filter {
                 edits.push(edit.clone());

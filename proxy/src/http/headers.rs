@@ -1,4 +1,4 @@
-//! Owns the fields that are between two neighbours, and those that tell a backend who asked.
+//! Owns hop-by-hop header fields, and the fields that tell a backend about the client.
 
 use std::net::IpAddr;
 
@@ -23,17 +23,17 @@ const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
 const X_REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
 const X_FORWARDED: &str = "x-forwarded-";
 const CDN_LOOP: HeaderName = HeaderName::from_static("cdn-loop");
-/// This proxy in `CDN-Loop`, whatever Gateway it is of.
+/// The name of this proxy in `CDN-Loop`. It is the same for every Gateway.
 const OURS: &str = "vestibule.dev";
-/// How often a request may have come through such a proxy before: a backend may well be a client of another host here,
-/// and pass on what it was asked. One that goes round in circles comes more often.
+/// How often a request may have passed such a proxy before. A backend may be a client of another host here, and pass on
+/// the request that it got. A request in a loop passes more often than that.
 const MAX_PASSES: usize = 8;
 const WEBSOCKET: HeaderValue = HeaderValue::from_static("websocket");
 const TRAILERS: HeaderValue = HeaderValue::from_static("trailers");
 
-/// Takes out of a request what is between the client and this proxy (RFC 9110 section 7.6.1). Says
-/// whether a WebSocket was asked for; no other protocol is upgraded to, as what is spoken then is read
-/// by nobody here.
+/// Removes from a request the fields that are between the client and this proxy (RFC 9110 section 7.6.1). Returns
+/// whether the request asks for a WebSocket. There are no upgrades to other protocols, because this proxy could not
+/// read what is spoken then.
 pub(super) fn strip_request(headers: &mut HeaderMap) -> bool {
     let upgrade = has_token(headers, &CONNECTION, "upgrade")
         && headers
@@ -41,7 +41,7 @@ pub(super) fn strip_request(headers: &mut HeaderMap) -> bool {
             .is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(WEBSOCKET.as_bytes()));
     let trailers = has_token(headers, &TE, "trailers");
     strip(headers);
-    // The body is asked for when the backend is there to take it, and hyper asks by itself then.
+    // hyper asks the client for the body by itself, as soon as the backend reads it.
     remove_if(headers, |name| *name == EXPECT || *name == HTTP2_SETTINGS);
     if trailers {
         headers.insert(TE, TRAILERS);
@@ -49,12 +49,12 @@ pub(super) fn strip_request(headers: &mut HeaderMap) -> bool {
     upgrade
 }
 
-/// Says that trailers are understood: servers of gRPC ask for it, whatever the client's version of HTTP was.
+/// Adds `te: trailers`. gRPC servers require it, whatever the client's version of HTTP was.
 pub(super) fn take_trailers(headers: &mut HeaderMap) {
     headers.insert(TE, TRAILERS);
 }
 
-/// HTTP/2 may have cookies in several fields, HTTP/1.1 has them in one (RFC 9113 section 8.2.3).
+/// Joins cookies to one field. HTTP/2 may split them into several, and HTTP/1.1 needs one (RFC 9113 section 8.2.3).
 pub(super) fn join_cookies(headers: &mut HeaderMap) {
     let mut cookies = headers.get_all(COOKIE).iter();
     if cookies.next().is_none() || cookies.next().is_none() {
@@ -70,12 +70,12 @@ pub(super) fn join_cookies(headers: &mut HeaderMap) {
     }
 }
 
-/// Takes out of an answer what is between the backend and this proxy.
+/// Removes from a response the fields that are between the backend and this proxy.
 pub(super) fn strip_response(headers: &mut HeaderMap) {
     strip(headers);
 }
 
-/// Fields that are between two neighbours, beside those that `Connection` names.
+/// Hop-by-hop fields, in addition to those that `Connection` names.
 static HOP_BY_HOP: [HeaderName; 6] = [
     CONNECTION,
     KEEP_ALIVE,
@@ -119,27 +119,27 @@ pub(super) fn is_websocket(headers: &HeaderMap) -> bool {
     has_token(headers, &UPGRADE, "websocket")
 }
 
-/// What forwarded headers tell the backend: by the connection, and by what a trusted hop said.
+/// What forwarded headers tell the backend, taken from the connection and from a trusted hop.
 pub(super) struct ForwardedInfo<'a> {
-    /// Whose the connection is: the client, or the nearest hop.
+    /// The address of the connection: the client, or the nearest hop.
     pub(super) address: IpAddr,
-    /// The same as a value.
+    /// The same as a header value.
     pub(super) address_value: &'a HeaderValue,
-    /// Of the connection.
+    /// The scheme of the connection.
     pub(super) scheme: Scheme,
-    /// As the client wrote it.
+    /// The authority as the client wrote it.
     pub(super) authority: Option<&'a HeaderValue>,
-    /// Of the listener.
+    /// The port of the listener.
     pub(super) port: u16,
-    /// Where hops in front list addresses, if there are such.
+    /// The header in which hops in front list addresses, if there are trusted hops.
     pub(super) header: Option<ForwardedHeader>,
-    /// What the nearest hop said, if it is trusted.
+    /// What the nearest hop reported, if it is trusted.
     pub(super) hop_info: Option<&'a HopInfo>,
     pub(super) request_id: &'a HeaderValue,
 }
 
 impl ForwardedInfo<'_> {
-    /// The one client.
+    /// The address of the client.
     fn client(&self) -> Result<HeaderValue, InvalidHeaderValue> {
         match self.hop_info {
             Some(hop_info) => HeaderValue::try_from(hop_info.client.to_string()),
@@ -147,7 +147,7 @@ impl ForwardedInfo<'_> {
         }
     }
 
-    /// How the client asked.
+    /// The scheme that the client used.
     pub(super) fn scheme(&self) -> Scheme {
         self.hop_info
             .and_then(|hop_info| hop_info.scheme)
@@ -162,7 +162,7 @@ impl ForwardedInfo<'_> {
     }
 }
 
-/// Whether a field says who asks, which this proxy alone says.
+/// Whether a field describes the client. Only this proxy may set such fields.
 fn is_claim(name: &str) -> bool {
     name.starts_with(X_FORWARDED)
         || [&FORWARDED, &X_REAL_IP, &X_REQUEST_ID]
@@ -170,7 +170,7 @@ fn is_claim(name: &str) -> bool {
             .any(|own| own.as_str() == name)
 }
 
-/// Whether a field is between two neighbours, or says how a message is framed and where it goes.
+/// Whether a field is a hop-by-hop field, or says where a message ends or goes.
 fn is_of_connection(name: &str) -> bool {
     let framing = [HTTP2_SETTINGS, EXPECT, TRAILER, CONTENT_LENGTH, HOST];
     let mut all = HOP_BY_HOP.iter().chain(&framing);
@@ -181,7 +181,7 @@ fn has_underscore(name: &str) -> bool {
     name.contains('_')
 }
 
-/// Whether a field whose name has an underscore is taken out.
+/// Whether a field is removed because of an underscore in its name.
 fn is_dropped(name: &str, underscores: Underscores) -> bool {
     if !has_underscore(name) {
         return false;
@@ -190,7 +190,7 @@ fn is_dropped(name: &str, underscores: Underscores) -> bool {
     underscores != Underscores::Allow || is_claim(&dashed()) || is_of_connection(&dashed())
 }
 
-/// Takes fields out in one pass, which costs less than to look for each of several names.
+/// Removes fields in one pass. This costs less than to look for each of several names.
 fn remove_if(headers: &mut HeaderMap, is_out: impl Fn(&HeaderName) -> bool) {
     let out: Vec<HeaderName> = headers
         .keys()
@@ -202,13 +202,13 @@ fn remove_if(headers: &mut HeaderMap, is_out: impl Fn(&HeaderName) -> bool) {
     }
 }
 
-/// Whether the name of a field has an underscore.
+/// Whether any field has an underscore in its name.
 pub(super) fn have_underscores(headers: &HeaderMap) -> bool {
     headers.keys().any(|name| has_underscore(name.as_str()))
 }
 
-/// Takes out what the client says about who asks, before routes are matched: neither they nor a
-/// backend could tell it from what this proxy says. The same goes for names with underscores.
+/// Removes the client's own statements about itself. This happens before routes are matched, because neither routes nor
+/// backends could tell them from what this proxy states. The same holds for names with underscores.
 pub(super) fn drop_claims(headers: &mut HeaderMap, underscores: Underscores) {
     remove_if(headers, |name| {
         let name = name.as_str();
@@ -216,9 +216,9 @@ pub(super) fn drop_claims(headers: &mut HeaderMap, underscores: Underscores) {
     });
 }
 
-/// Takes out of a request's trailers what would not have passed in its head, and what has no place in
-/// trailers (RFC 9110 section 6.5.1): a backend may treat both as one. `edited` are the fields that
-/// filters of the route set or remove.
+/// Removes from a request's trailers the fields that would not pass in its head, and those that may not be trailers
+/// (RFC 9110 section 6.5.1). A backend may merge trailers into the head. `edited` are the fields that filters of the
+/// route set or remove.
 pub(super) fn strip_request_trailers(
     trailers: &mut HeaderMap,
     underscores: Underscores,
@@ -237,18 +237,18 @@ pub(super) fn strip_request_trailers(
     });
 }
 
-/// Takes out of an answer's trailers what is between the backend and this proxy.
+/// Removes from a response's trailers the fields that are between the backend and this proxy.
 pub(super) fn strip_response_trailers(trailers: &mut HeaderMap) {
     strip(trailers);
     remove_if(trailers, |name| is_of_connection(name.as_str()));
 }
 
-/// By which proxies a request has come, as `CDN-Loop` says (RFC 8586).
+/// The proxies that a request has passed, according to `CDN-Loop` (RFC 8586).
 #[derive(Debug)]
 pub(super) struct Passed(Vec<HeaderValue>);
 
 impl Passed {
-    /// Reads it. `None`: it goes round in circles.
+    /// Reads the field; `None` if the request is in a loop.
     pub(super) fn of(headers: &HeaderMap) -> Option<Self> {
         let is_ours = |token: &&str| {
             let id = token.split(';').next().unwrap_or_default();
@@ -259,7 +259,8 @@ impl Passed {
         (passes < MAX_PASSES).then(|| Self(values.cloned().collect()))
     }
 
-    /// Says it, with this proxy behind, whatever else is said by now: filters must not hide a circle.
+    /// Writes the field, with this proxy at the end. It replaces what filters have made of it, so that they cannot hide
+    /// a loop.
     pub(super) fn say(self, headers: &mut HeaderMap) {
         let mut all = self.0.into_iter().chain([HeaderValue::from_static(OURS)]);
         if let Some(first) = all.next() {
@@ -271,7 +272,7 @@ impl Passed {
     }
 }
 
-/// Says who asked.
+/// Sets the fields that tell the backend about the client.
 pub(super) fn set_forwarded(headers: &mut HeaderMap, info: &ForwardedInfo<'_>) {
     let mut say = |name: HeaderName, value: Result<HeaderValue, _>| {
         if let Ok(value) = value {
@@ -283,7 +284,7 @@ pub(super) fn set_forwarded(headers: &mut HeaderMap, info: &ForwardedInfo<'_>) {
         say(X_REAL_IP, Ok(client.clone()));
     }
     let list = info.hop_info.and_then(|hop_info| hop_info.list.as_deref());
-    // A list that hops wrote is kept, with the last hop behind it.
+    // A list that trusted hops wrote is kept, and the last hop is added at its end.
     let with = |last: String| match list {
         Some(list) => HeaderValue::try_from([list, last.as_bytes()].join(&b", "[..])),
         None => HeaderValue::try_from(last),
@@ -319,8 +320,8 @@ pub(super) fn set_forwarded(headers: &mut HeaderMap, info: &ForwardedInfo<'_>) {
     say(X_REQUEST_ID, Ok(info.request_id.clone()));
 }
 
-/// Copies the values of a head. As they come they are parts of the buffer that the head was read into, and keep all of it
-/// for as long as the client does not take the head.
+/// Copies the values of a head. As they arrive, they share the buffer into which the head was read. So they would keep
+/// all of it in memory until the client has read the head.
 pub(super) fn detach(headers: &mut HeaderMap) {
     for value in headers.values_mut() {
         if let Some(copied) = copied(value) {

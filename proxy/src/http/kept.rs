@@ -1,9 +1,8 @@
-//! Owns bodies of requests that are kept while they flow, so that they can be sent once more: to another endpoint when
-//! the first one does not do, and to mirrors.
+//! Owns bodies of requests that are kept while they are sent, so that they can be sent again: to another endpoint if
+//! the first one fails, and to mirrors.
 //!
-//! The bound is on what is kept, never on the request: a body that is larger flows on, and cannot be sent again. What
-//! has not been read of the client yet is read by the attempt that is under way, so an attempt can begin before the
-//! body is whole.
+//! The limit is on what is kept, and not on the request. A larger body is still passed on, but cannot be sent again. An
+//! attempt can begin before the body is whole: it first gets what was kept, and then reads the rest from the client.
 
 use std::cell::RefCell;
 use std::pin::Pin;
@@ -24,7 +23,7 @@ pub(super) const LIMIT: &str = "Limit";
 
 /// Most bytes that are kept of one body.
 pub(super) const BODY: usize = 64 * 1024;
-/// Most bytes that a worker keeps of all bodies.
+/// Most bytes that a worker keeps of all bodies together.
 const IN_ALL: usize = 16 * 1024 * 1024;
 /// Bytes that are sent again at a time.
 const PIECE: usize = 16 * 1024;
@@ -33,7 +32,7 @@ thread_local! {
     static ROOM: RefCell<Shares> = RefCell::new(Shares::new(IN_ALL));
 }
 
-/// Bytes that are kept, as the worker and the namespace count them.
+/// Bytes that are kept, counted for the worker and for the namespace.
 struct Room {
     namespace: Arc<str>,
     bytes: usize,
@@ -59,42 +58,42 @@ impl Drop for Room {
     }
 }
 
-/// A body that came whole.
+/// A body that has arrived completely.
 #[derive(Clone)]
 pub(super) struct Whole {
     data: Bytes,
     trailers: Option<HeaderMap>,
-    /// For as long as anybody has the bytes.
+    /// It counts the bytes as long as anybody has them.
     _room: Arc<Room>,
 }
 
-/// Who waits for the whole of a body.
+/// Something that waits for a whole body.
 pub(super) trait Waiter: Send {
-    /// It is whole.
+    /// Takes the whole body.
     fn whole(self: Box<Self>, body: Whole);
 
-    /// It is not going to be: one of the words above.
+    /// Is called if the body will not become whole. The reason is one of the words above.
     fn give_up(self: Box<Self>, why: &'static str);
 }
 
-/// How far a body has come.
+/// The state of a body.
 enum State {
     Coming {
         data: Vec<u8>,
         room: Room,
     },
     Whole(Whole),
-    /// It is too large, or broke.
+    /// It is too large, or broke off.
     GivenUp,
 }
 
 struct Inner {
-    /// None: it is for mirrors alone.
+    /// The body as it arrives from the client; `None` if a whole body is sent to mirrors only.
     client: Option<Incoming>,
     state: State,
-    /// The attempt that reads. Those before it get nothing more.
+    /// Number of the attempt that may read. Earlier attempts get nothing more.
     turn: u32,
-    /// Those that get a copy once it is whole.
+    /// Mirrors that get a copy when the body is whole.
     mirrors: Vec<Box<dyn Waiter>>,
 }
 
@@ -102,7 +101,7 @@ struct Inner {
 pub(super) struct Kept(Mutex<Inner>);
 
 impl Kept {
-    /// Of a request for a route of `namespace`.
+    /// Keeps the body of a request for a route in `namespace`.
     pub(super) fn new(client: Incoming, namespace: &Arc<str>) -> Arc<Self> {
         let room = Room {
             namespace: Arc::clone(namespace),
@@ -120,7 +119,7 @@ impl Kept {
         })))
     }
 
-    /// One that is there already.
+    /// A body that is already whole.
     pub(super) fn whole(whole: Whole) -> Arc<Self> {
         Arc::new(Self(Mutex::new(Inner {
             client: None,
@@ -130,12 +129,12 @@ impl Kept {
         })))
     }
 
-    /// Has a mirror get a copy when it is whole.
+    /// Gives a mirror a copy when the body is whole.
     pub(super) fn copy_to(&self, mirror: Box<dyn Waiter>) {
         self.0.lock().mirrors.push(mirror);
     }
 
-    /// From its beginning, for another attempt; none if it cannot be had once more.
+    /// A reader for another attempt, which begins at the first byte. It is `None` if the body cannot be sent again.
     pub(super) fn again(self: &Arc<Self>) -> Option<Reader> {
         let mut inner = self.0.lock();
         if matches!(inner.state, State::GivenUp) {
@@ -151,23 +150,23 @@ impl Kept {
     }
 }
 
-/// What was read.
+/// The result of a read.
 pub(super) enum Read {
-    /// Of the client: for the first time.
+    /// A frame that came from the client.
     Client(Poll<Option<Result<Frame<Bytes>, hyper::Error>>>),
-    /// Of what was kept.
+    /// A frame of what was kept.
     Kept(Option<Frame<Bytes>>),
-    /// Nothing: another attempt reads.
+    /// Nothing, because another attempt reads the body now.
     Replaced,
 }
 
-/// One reading of a body.
+/// A reader of a body, for one attempt.
 pub(super) struct Reader {
     kept: Arc<Kept>,
     turn: u32,
-    /// Bytes so far.
+    /// Number of bytes that it has read.
     at: usize,
-    /// All of it was read.
+    /// Whether it has read everything.
     ended: bool,
 }
 
@@ -176,7 +175,7 @@ impl Reader {
         &self.kept
     }
 
-    /// Whether the client is waited for by this reading.
+    /// Whether this reader waits for the client.
     pub(super) fn reads_client(&self) -> bool {
         let inner = self.kept.0.lock();
         inner.turn == self.turn && inner.client.is_some()
@@ -269,7 +268,7 @@ impl Drop for Inner {
 }
 
 impl Inner {
-    /// Takes note of what came of the client; `ends` says that nothing more will. Returns how many bytes it was.
+    /// Keeps a frame that came from the client. `ends` says that it is the last one. Returns its number of bytes.
     fn keep(&mut self, frame: Option<&Result<Frame<Bytes>, hyper::Error>>, ends: bool) -> usize {
         let State::Coming { data, room } = &mut self.state else {
             return 0;

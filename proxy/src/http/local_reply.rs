@@ -10,14 +10,14 @@ use super::timeouts::Late;
 /// A response that the proxy makes itself.
 pub(super) struct LocalReply {
     pub(super) status: StatusCode,
-    /// Of a fixed set: metric label and log field.
+    /// Metric label and log field. It is one of a fixed set.
     pub(super) reason: &'static str,
-    /// For people; names nothing that the request did not.
+    /// Text for people. It contains no names other than those in the request.
     pub(super) text: &'static str,
     pub(super) location: Option<HeaderValue>,
-    /// What goes with "method not allowed".
+    /// Value of `Allow`, if the status is "method not allowed".
     pub(super) allow: &'static str,
-    /// Whoever writes such heads is not to be read on.
+    /// Whether the connection has to close, because the rest of it should not be read.
     pub(super) close: bool,
 }
 
@@ -50,7 +50,7 @@ impl LocalReply {
         }
     }
 
-    /// A backend speaks another protocol than the client.
+    /// The response to a client whose backend switched to a protocol that the client did not ask for.
     pub(super) fn unasked() -> Self {
         let text = "the backend changed the protocol without being asked\n";
         Self::new(StatusCode::BAD_GATEWAY, "BackendBroken", text)

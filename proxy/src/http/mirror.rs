@@ -1,7 +1,7 @@
-//! Owns copies of requests for mirrors: how many there are at a time, and that nothing waits for them.
+//! Owns copies of requests for mirrors. It bounds how many there are at a time, and no request ever waits for a copy.
 //!
-//! A copy goes out once the request's body is whole, on its own task, and is tried at one endpoint. Whatever becomes of
-//! it changes nothing for the request: its answer is read away.
+//! A copy is sent when the request's body is whole, by a task of its own and to one endpoint only. Its result has no
+//! effect on the request: the response is read and dropped.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -21,12 +21,12 @@ use crate::deadline::within;
 use crate::plane::DataPlane;
 use crate::upstream::Credentials;
 
-/// Copies that a worker has at a time, from when their request comes to the end of their answer.
+/// Most copies that a worker has at a time, from the arrival of their request to the end of their response.
 const IN_ALL: usize = 128;
-/// How long a copy may take, from connecting to the end of its answer.
+/// How long a copy may take, from connecting to the end of its response.
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// What becomes of copies: labels of their metric.
+/// Outcomes of copies, which are labels of their metric.
 const ANSWERED: &str = "Answered";
 const FAILED: &str = "Failed";
 const TIMEOUT: &str = "Timeout";
@@ -35,7 +35,7 @@ thread_local! {
     static PLACES: RefCell<Shares> = RefCell::new(Shares::new(IN_ALL));
 }
 
-/// One of the places.
+/// One of the places for copies.
 struct Place(Arc<str>);
 
 impl Place {
@@ -51,7 +51,7 @@ impl Drop for Place {
     }
 }
 
-/// What a copy is made of.
+/// Everything that a copy needs.
 pub(super) struct Parts {
     pub(super) plane: Arc<DataPlane>,
     pub(super) backend: Arc<Backend>,
@@ -61,7 +61,7 @@ pub(super) struct Parts {
     pub(super) head: Request<()>,
     pub(super) filter_trailers: TrailerFilter,
     pub(super) state: Arc<UploadState>,
-    /// It is a call of gRPC, which backends are spoken to in HTTP/2 for.
+    /// Whether it is a gRPC call. Then it is sent by HTTP/2.
     pub(super) grpc: bool,
 }
 
@@ -72,7 +72,7 @@ pub(super) struct Copy {
 }
 
 impl Copy {
-    /// Of a request for a route of `namespace`; none if it has all the copies that it may have.
+    /// A copy of a request for a route in `namespace`; `None` if the namespace has as many copies as it may.
     pub(super) fn new(parts: Parts, namespace: &Arc<str>) -> Option<Self> {
         let Some(place) = Place::take(namespace) else {
             parts.plane.metrics.mirrored(LIMIT);
@@ -93,7 +93,7 @@ impl Waiter for Copy {
 }
 
 impl Copy {
-    /// Sends it, and returns at once.
+    /// Sends the copy in a task of its own, and returns at once.
     pub(super) fn send(self, body: Option<Whole>) {
         let Self { mut parts, place } = self;
         parts.head.headers_mut().remove(EXPECT);

@@ -1,9 +1,15 @@
-//! Owns HTTP and HTTPS listeners: from a connection that was accepted to the answers on it.
+//! Owns HTTP and HTTPS listeners, from an accepted connection to the responses on it.
 //!
-//! A connection is served by hyper, HTTP/1.1 or HTTP/2, with bounds on everything that a client
-//! decides. A request passes `handle`: `authority` says which host it is for, `challenge` whether it is a CA's, [`crate::http_route`] which
-//! rule takes it and what is done to it, `exchange` gives it to a backend on a connection of the `pool`, and
-//! `record` is its log line. What a backend may have seen is tried again only as [`Repeat`](crate::limits::Repeat) allows.
+//! hyper serves a connection, HTTP/1.1 or HTTP/2, with bounds on everything that a client decides. A request passes
+//! through `handle`, which uses these modules:
+//!
+//! - `authority` finds the host for which it is.
+//! - `challenge` answers it, if it is the question of a CA.
+//! - [`crate::http_route`] finds the rule that takes it, and applies the filters.
+//! - `exchange` sends it to a backend, on a connection of the `pool`.
+//! - `record` becomes its log line.
+//!
+//! A request that a backend may have seen is tried again only if [`Repeat`](crate::limits::Repeat) allows it.
 
 mod activity;
 mod authority;
@@ -58,13 +64,13 @@ pub(crate) use serve::serve;
 
 use transport::Transport;
 
-/// What HTTPS listeners offer, in order of preference.
+/// Protocols that HTTPS listeners offer by ALPN, in order of preference.
 pub(crate) const ALPN: [&[u8]; 2] = [H2, b"http/1.1"];
 const H2: &[u8] = b"h2";
-/// What an HTTP/2 client that knows says first (RFC 9113 section 3.4).
+/// The first bytes of an HTTP/2 client with prior knowledge (RFC 9113 section 3.4).
 pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// Which of the two is spoken.
+/// The version of HTTP on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Version {
     One,
@@ -76,14 +82,14 @@ pub(crate) struct Begun {
     transport: Transport,
     version: Version,
     record: ConnectionRecord,
-    /// What the client showed, its own certificate first; empty if it was not asked.
+    /// The certificate chain of the client, its own certificate first. It is empty if the client showed none.
     client_chain: Vec<CertificateDer<'static>>,
-    /// Where it is not known yet which tenant the connection is for.
+    /// The place among connections whose tenant is not known yet.
     permit: Option<HelloPermit>,
 }
 
 impl Begun {
-    /// In plaintext, with what [`sniff`] read.
+    /// A connection in plaintext, with the bytes that [`sniff`] read.
     pub(crate) fn plain(
         client: TcpStream,
         (head, version): (Vec<u8>, Version),
@@ -99,7 +105,7 @@ impl Begun {
         }
     }
 
-    /// Within TLS, after the handshake.
+    /// Does the TLS handshake, and returns the connection within TLS.
     pub(crate) async fn tls(
         client: TcpStream,
         config: Arc<ServerConfig>,
@@ -150,7 +156,8 @@ impl Begun {
     }
 }
 
-/// Reads of a plaintext connection what tells HTTP/2 by prior knowledge from HTTP/1.1. `head` is what was read before.
+/// Reads a plaintext connection until HTTP/2 with prior knowledge can be told from HTTP/1.1. `head` are the bytes that
+/// were already read.
 pub(crate) async fn sniff(
     client: &mut TcpStream,
     mut head: Vec<u8>,
@@ -180,7 +187,7 @@ pub(crate) async fn sniff(
     }
 }
 
-/// Which version a connection begins with, if that can be told yet.
+/// The version with which a connection begins, if that is clear already.
 fn told(head: &[u8]) -> Option<Version> {
     if head.starts_with(PREFACE) {
         Some(Version::Two)

@@ -1,22 +1,23 @@
-//! Owns which paths are refused: those that a backend could read otherwise than the routes do. Routes
-//! match a path as it is written. A backend may decode it first, take `\` for `/`, drop what is behind
-//! `;` in an element, and then follow `..`: it would serve what another rule is for.
+//! Owns the refusal of paths that a backend could read differently from the routes.
 //!
-//! Escapes are read once. What is escaped twice (`%252f`) goes on as it is.
+//! Routes match a path as it is written. A backend may first decode it, take `\` for `/`, drop everything after `;` in
+//! an element, and then follow `..`. So it could serve a path for which another rule is meant.
+//!
+//! Escapes are decoded once. A path that is escaped twice (`%252f`) is passed on.
 
 use crate::limits::EscapedSlashes;
 
 /// Why a path is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unclear {
-    /// An element means another one: `.` or `..`, percent-encoded or not, alone or in front of `;`.
+    /// An element is `.` or `..`, percent-encoded or not, alone or in front of `;`.
     Dots,
     /// A slash is written as `%2f`, `\` or `%5c`.
     Slash,
 }
 
 impl Unclear {
-    /// For people.
+    /// The text for people.
     #[must_use]
     pub fn text(self) -> &'static str {
         match self {
@@ -28,10 +29,10 @@ impl Unclear {
     }
 }
 
-/// Whether every reader takes a path for the same.
+/// Checks that every reader takes a path for the same one.
 ///
 /// # Errors
-/// If not, and why.
+/// The reason, if that is not so.
 pub fn check(path: &str, slashes: EscapedSlashes) -> Result<(), Unclear> {
     let mut rest = path.as_bytes();
     while let Some((slash, behind)) = next_slash(rest) {
@@ -52,7 +53,7 @@ enum Slash {
     Other,
 }
 
-/// The next slash, however it is written, and what is behind it.
+/// The next slash, in whichever form, and the text after it.
 fn next_slash(path: &[u8]) -> Option<(Slash, &[u8])> {
     let mut rest = path;
     loop {
@@ -67,7 +68,7 @@ fn next_slash(path: &[u8]) -> Option<(Slash, &[u8])> {
     }
 }
 
-/// The slash that a text begins with, and what is behind it.
+/// The slash with which a text begins, and the text after it.
 fn slash(text: &[u8]) -> Option<(Slash, &[u8])> {
     if let [b'/', rest @ ..] = text {
         return Some((Slash::Plain, rest));
@@ -76,7 +77,7 @@ fn slash(text: &[u8]) -> Option<(Slash, &[u8])> {
     rest.map(|rest| (Slash::Other, rest))
 }
 
-/// Whether the element that a text begins with means another one.
+/// Whether a text begins with an element `.` or `..`.
 fn is_dots(text: &[u8]) -> bool {
     let (mut rest, mut dots) = (text, 0);
     while let Some(next) = strip(rest, b'.', *b"2e") {
@@ -87,7 +88,7 @@ fn is_dots(text: &[u8]) -> bool {
     matches!(dots, 1 | 2) && ends()
 }
 
-/// What is behind a character that a text begins with, percent-encoded or not.
+/// The text after a given first character, percent-encoded or not.
 fn strip(text: &[u8], byte: u8, escape: [u8; 2]) -> Option<&[u8]> {
     match text {
         [first, rest @ ..] if *first == byte => Some(rest),

@@ -1,11 +1,10 @@
-//! Owns the connections to backends that may be used again. Each worker thread has its own: a
-//! connection stays on its thread, so there is nothing to lock.
+//! Owns the pool of connections to backends. Each worker thread has a pool of its own: a connection stays on its
+//! thread, so nothing has to be locked.
 //!
-//! An HTTP/1.1 connection is here while no request is on it; one of HTTP/2 carries several requests and
-//! stays here while it stands. Connections are used again for the same backend and endpoint, and only
-//! with the same protocol and TLS settings as a new one would have. They are dropped when they have
-//! been idle for too long, when their endpoint is gone, and when there are too many: those of one namespace's backends
-//! leave room for others'.
+//! An HTTP/1.1 connection is in the pool while it has no request. An HTTP/2 connection carries several requests, and is
+//! in the pool as long as it is open. A connection is used again only for the same backend and endpoint, and only if a
+//! new one would have the same protocol and TLS settings. Connections are dropped if they have been idle for too long,
+//! if their endpoint is gone, or if there are too many. The backends of one namespace never use up the whole pool.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
@@ -25,31 +24,31 @@ use crate::plane::DataPlane;
 use crate::table::Snapshot;
 use crate::upstream::{Alpn, TlsIdentity};
 
-/// Idle HTTP/1.1 connections that a worker keeps to one endpoint.
+/// Most idle HTTP/1.1 connections that a worker keeps to one endpoint.
 const IDLE_PER_ENDPOINT: usize = 64;
-/// Idle connections that a worker keeps at all.
+/// Most idle connections that a worker keeps in total.
 const IDLE_IN_ALL: usize = 4096;
-/// How long an HTTP/1.1 connection is kept. Common servers close theirs after 5 s; a request that is
-/// on its way then fails.
+/// How long an idle HTTP/1.1 connection is kept. Common servers close theirs after 5 s, and a request that is on its
+/// way at that moment fails.
 const IDLE_ONE: Duration = Duration::from_secs(4);
-/// How long an HTTP/2 connection without requests is kept; its end is announced.
+/// How long an HTTP/2 connection without requests is kept. It may be kept longer, because servers announce its end.
 const IDLE_TWO: Duration = Duration::from_mins(1);
-/// Requests that an HTTP/2 connection gets at one time before there is another one.
+/// Most requests at one time on an HTTP/2 connection. For more requests, another connection is opened.
 pub(super) const STREAMS: u32 = 100;
-/// How often connections that are to go are looked for.
+/// How often the pool is swept.
 const SWEEP: Duration = Duration::from_secs(1);
 
 thread_local! {
     static POOL: RefCell<Pool> = RefCell::new(Pool::default());
 }
 
-/// What a connection is for.
+/// The purpose of a connection. Connections with equal keys can replace each other.
 #[derive(Clone, Debug)]
 pub(super) struct Key {
-    /// Any version of it.
+    /// The backend, in any version.
     pub(super) backend: Arc<Backend>,
     pub(super) endpoint: SocketAddr,
-    /// What it was opened to speak.
+    /// The protocols that were offered when it was opened.
     pub(super) alpn: Alpn,
     pub(super) tls: Option<TlsIdentity>,
 }
@@ -74,18 +73,18 @@ impl std::hash::Hash for Key {
     }
 }
 
-/// What requests are given to.
+/// The handle by which requests are sent on a connection.
 pub(super) enum Sender {
     One(One),
-    /// With how many requests the backend takes at one time.
+    /// An HTTP/2 connection, with the number of requests that the backend takes at one time.
     Two(http2::SendRequest<Upload>, Arc<AtomicUsize>),
 }
 
 /// An HTTP/1.1 connection.
 pub(super) struct One {
-    /// hyper has room for 32 requests on each connection, which is why bodies are in boxes.
+    /// hyper allocates room for 32 requests on each connection, so bodies are in boxes to keep that small.
     pub(super) sender: http1::SendRequest<Box<Upload>>,
-    /// How fast it is read.
+    /// What bounds how fast it is read.
     pub(super) throttle: Arc<Throttle>,
 }
 
@@ -97,20 +96,20 @@ impl One {
 
 impl Drop for One {
     fn drop(&mut self) {
-        // hyper ends a connection whose answer nobody wants when it next reads.
+        // If nobody wants the response, hyper ends the connection at its next read, so the read must not be held back.
         self.throttle.release();
     }
 }
 
 struct Pool {
     endpoints: HashMap<Key, Kept>,
-    /// HTTP/1.1 connections to the backends of each namespace that has any here.
+    /// Number of HTTP/1.1 connections to the backends of each namespace.
     namespaces: HashMap<Box<str>, Rc<Cell<usize>>>,
-    /// HTTP/2 connections that are being opened, with those that wait for it.
+    /// HTTP/2 connections that are being opened, each with a notification for the requests that wait.
     opening: HashMap<Key, Arc<Notify>>,
-    /// HTTP/1.1 connections in all of them.
+    /// Number of HTTP/1.1 connections in the pool.
     idle: usize,
-    /// And how many there may be.
+    /// How many there may be.
     most: usize,
 }
 
@@ -127,9 +126,9 @@ impl Default for Pool {
 }
 
 struct Kept {
-    /// HTTP/1.1 connections to all backends of the namespace.
+    /// Number of HTTP/1.1 connections to all backends of the namespace.
     of_namespace: Rc<Cell<usize>>,
-    /// The one used last is at the end.
+    /// HTTP/1.1 connections. The one that was used last is at the end.
     one: VecDeque<(One, Instant)>,
     two: Vec<Shared>,
 }
@@ -137,9 +136,9 @@ struct Kept {
 /// An HTTP/2 connection.
 struct Shared {
     sender: http2::SendRequest<Upload>,
-    /// Requests that the backend takes at one time.
+    /// How many requests the backend takes at one time.
     most: Arc<AtomicUsize>,
-    /// Requests on it now.
+    /// Number of requests on it now.
     active: Arc<AtomicUsize>,
     idle_since: Instant,
 }
@@ -148,7 +147,7 @@ struct Shared {
 pub(super) struct Lease {
     key: Key,
     pub(super) sender: Sender,
-    /// Counted down when the request is over.
+    /// The count of this request on an HTTP/2 connection. It goes down when the request is over.
     active: Option<Active>,
 }
 
@@ -169,7 +168,7 @@ impl Drop for Active {
 }
 
 impl Lease {
-    /// A new connection. One of HTTP/2 is open to other requests from here on.
+    /// A lease of a new connection. From here on, other requests can use it if it is one of HTTP/2.
     pub(super) fn new(key: Key, sender: Sender) -> Self {
         let active = match &sender {
             Sender::One(_) => None,
@@ -199,8 +198,8 @@ impl Lease {
         self.key.tls.is_some()
     }
 
-    /// The connection may be used again: its answer was read to the end. Its request may not have
-    /// been; it is not used before that.
+    /// Gives the connection back, because its response was read to the end. Its request may not have been sent to the
+    /// end yet; the connection is not used again before that.
     pub(super) fn give_back(self) {
         let Self {
             key,
@@ -213,11 +212,11 @@ impl Lease {
             return;
         }
         one.throttle.release();
-        // A connection that falls out is dropped outside of the borrow.
+        // If a connection does not stay in the pool, it is dropped outside of the borrow.
         let _ = POOL.try_with(|pool| pool.borrow_mut().put(key, one));
     }
 
-    /// How fast the connection is read, where it has one answer at a time.
+    /// What bounds how fast the connection is read. Only HTTP/1.1 connections have this.
     pub(super) fn throttle(&self) -> Option<&Throttle> {
         match &self.sender {
             Sender::One(one) => Some(&one.throttle),
@@ -226,15 +225,15 @@ impl Lease {
     }
 }
 
-/// Whose turn it is to open an HTTP/2 connection that many requests can share.
+/// Which request opens an HTTP/2 connection that many requests can share.
 pub(super) enum Turn {
-    /// The caller's.
+    /// The caller opens it.
     Open(Opening),
-    /// Somebody else does; told when it is done, or given up.
+    /// Another request opens it. The notification comes when it is open, or when opening has failed.
     Wait(Arc<Notify>),
 }
 
-/// Held while a connection is being opened.
+/// The caller holds it while it opens a connection. Its `Drop` notifies the requests that wait.
 pub(super) struct Opening(Key);
 
 impl Drop for Opening {
@@ -257,13 +256,13 @@ pub(super) fn turn(key: &Key) -> Turn {
     })
 }
 
-/// A connection that stands.
+/// Takes a connection that is open.
 pub(super) fn take(key: &Key) -> Option<Lease> {
     POOL.with(|pool| pool.borrow_mut().take(key))
 }
 
 impl Pool {
-    /// What is kept for an endpoint.
+    /// The entry of an endpoint. It is created if there is none.
     fn kept_for(&mut self, key: Key) -> &mut Kept {
         let namespaces = &mut self.namespaces;
         self.endpoints.entry(key).or_insert_with_key(|key| {
@@ -284,8 +283,10 @@ impl Pool {
         })
     }
 
-    /// Keeps a connection, or returns one that is not kept. A namespace's is as long as it has fewer than there is room
-    /// for: one alone has half of the room at most, and whoever comes next finds some.
+    /// Keeps a connection, and returns one that cannot be kept.
+    ///
+    /// A namespace may keep another connection as long as it has fewer than there are free places. So one namespace
+    /// alone has at most half of all places, and the next one still finds some.
     fn put(&mut self, key: Key, one: One) -> Option<One> {
         let room = self.most.saturating_sub(self.idle);
         let kept = self.kept_for(key);
@@ -331,7 +332,7 @@ impl Pool {
             if last.0.sender.is_ready() {
                 break Some(last);
             }
-            // What is not ready has the rest of a request on it.
+            // A connection that is not ready still sends the rest of a request.
             if !last.0.sender.is_closed() {
                 busy.push(last);
             }
@@ -344,7 +345,7 @@ impl Pool {
         taken.map(|(one, _)| lease(Sender::One(one), None))
     }
 
-    /// Drops what has been idle for too long or whose endpoint is gone from the configuration in force.
+    /// Drops connections that have been idle for too long, and those whose endpoint is gone from the configuration.
     fn sweep(&mut self, snapshot: &Snapshot, now: Instant) {
         for (key, kept) in &mut self.endpoints {
             let present = snapshot.backend(key.backend.slot());
@@ -369,7 +370,7 @@ impl Pool {
             .retain(|_, kept| !(kept.one.is_empty() && kept.two.is_empty()));
         self.namespaces.retain(|_, held| {
             held.set(0);
-            // What is kept for an endpoint has the other one.
+            // The entries of endpoints hold the other references.
             Rc::strong_count(held) > 1
         });
         self.idle = 0;
@@ -387,7 +388,7 @@ impl Pool {
     }
 }
 
-/// Looks for connections that are to go, for ever. To run once per worker thread.
+/// Sweeps the pool of this thread, and never returns. Run it once per worker thread.
 pub(crate) async fn sweep(plane: Arc<DataPlane>) {
     let mut reported = 0;
     loop {

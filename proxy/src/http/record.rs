@@ -1,4 +1,4 @@
-//! Owns what is known of one request, and its one log line and its counts when it ends.
+//! Owns the record of one request. When the request ends, the record becomes one log line and counts in metrics.
 
 use std::error::Error;
 use std::fmt::Display;
@@ -34,51 +34,51 @@ use crate::listener::Listener;
 
 /// Most characters of a path in the log.
 const MAX_PATH: usize = 1024;
-/// What a request is logged with whose client left before there was an answer. It is never sent.
+/// The status in the log for a request whose client left before there was a response. It is never sent.
 const CLIENT_LEFT: u16 = 499;
 
-/// The reason of requests that have a larger body than is allowed.
+/// The reason of requests with a body that is too large.
 pub(super) const BODY_TOO_LARGE: &str = "BodyTooLarge";
 
-/// What is known of one request. Dropping it counts the request and writes its line, so that no way
-/// out of a request, the end of its connection included, goes without.
+/// The record of one request. Its `Drop` counts the request and writes its log line. So every end of a request is
+/// recorded, the end of its connection included.
 pub(super) struct RequestRecord {
     shared: Arc<Shared>,
     started: Instant,
     method: Method,
     version: Version,
-    /// Without the query, which may have secrets.
+    /// The path without the query, which may contain secrets.
     path: Box<str>,
-    /// Whom trusted hops said that the request is from.
+    /// The client that trusted hops reported.
     client: Option<IpAddr>,
     request_id: Option<HeaderValue>,
     pub(super) authority: Option<Arc<str>>,
     pub(super) listener: Option<Arc<Listener>>,
-    /// What a CA got instead of a listener.
+    /// The challenge, if the client is a CA that checks a hostname. Then no listener is selected.
     pub(super) challenge: Option<Arc<Challenge>>,
     pub(super) found: Option<Found>,
     pub(super) backend: Option<Arc<Backend>>,
     pub(super) trace: Trace,
-    /// Copies for mirrors.
+    /// Number of copies for mirrors.
     pub(super) mirrors: u32,
-    /// What became of the client's session, where its rule keeps sessions.
+    /// The outcome for the client's session, if the rule has sessions.
     pub(super) session: Option<&'static str>,
     pub(super) upload: Arc<UploadState>,
-    /// The limits on its listener.
+    /// The limits of its listener.
     pub(super) bounds: Bounds,
-    /// What its rule and its listener allow it to take.
+    /// The time that its rule and its listener allow.
     pub(super) allowed: Allowed,
     pub(super) status: StatusCode,
-    /// What it is as a call of gRPC.
+    /// The gRPC call, if it is one.
     pub(super) call: Option<Call>,
-    /// What its client was told in the end.
+    /// The gRPC status that its client got.
     pub(super) grpc_status: Option<Status>,
     pub(super) reason: &'static str,
-    /// Within a WebSocket.
+    /// Bytes from the client within a WebSocket.
     pub(super) tunnelled_in: u64,
-    /// Of the answer's body, or within a WebSocket.
+    /// Bytes of the response's body, or to the client within a WebSocket.
     pub(super) sent: u64,
-    /// The answer came to its end, or it was not the client's doing that it did not.
+    /// Whether the response has ended, or was cut for another reason than that its client left.
     over: bool,
 }
 
@@ -115,8 +115,8 @@ impl RequestRecord {
         }
     }
 
-    /// Takes note of what a trusted hop said of the request. Returns what the request is called, which stays the same
-    /// when it is tried again.
+    /// Records what a trusted hop reported about the request. Returns the request ID, which is the same for all
+    /// attempts.
     pub(super) fn introduce(&mut self, hop_info: Option<&HopInfo>) -> HeaderValue {
         self.client = hop_info.map(|hop_info| hop_info.client);
         let kept = hop_info.and_then(|hop_info| hop_info.request_id.clone());
@@ -124,25 +124,25 @@ impl RequestRecord {
         self.request_id.get_or_insert_with(request_id).clone()
     }
 
-    /// Lets go of what it shares with other requests, before it is kept for as long as a tunnel stands.
+    /// Releases what it shares with other requests. This is for a record that is kept as long as a tunnel is open.
     pub(super) fn detach(&mut self) {
         self.request_id = self.request_id.as_ref().and_then(headers::copied);
     }
 
-    /// Takes note of how a call ended, from the head of its answer or the trailers.
+    /// Records the gRPC status of a call, from the head of its response or from the trailers.
     pub(super) fn note_grpc_status(&mut self, fields: &HeaderMap) {
         if self.call.is_some() {
             self.grpc_status = Status::read(fields).or(self.grpc_status);
         }
     }
 
-    /// What ends a call whose answer has begun and does not come to its end: HTTP/2 alone can say it in trailers.
+    /// The status to send in trailers to a call whose response was cut. Only HTTP/2 clients get one.
     fn ending(&self, status: Status) -> Option<Status> {
         let call = self.call.as_ref()?;
         (self.version == Version::HTTP_2 && !call.web).then_some(status)
     }
 
-    /// Time since the request's head was there.
+    /// Time since the request's head was complete.
     pub(super) fn elapsed(&self) -> Duration {
         self.started.elapsed()
     }
@@ -176,7 +176,7 @@ impl RequestRecord {
             Some(client) => client,
             None => &shared.client,
         };
-        // Where others are in front, the nearest one.
+        // If there are hops in front, this is the nearest one.
         let hop = self.client.map(|_| shared.client);
         let request_id = self.request_id.as_ref().and_then(|id| id.to_str().ok());
         tracing::info!(
@@ -260,19 +260,19 @@ impl Drop for RequestRecord {
     }
 }
 
-/// A body that ends its request's record when it ends, and says when it waits for the client to take
-/// it.
+/// The body of a response. When it ends, the record of its request ends, and it tracks whether it waits for the client
+/// to read.
 pub(super) struct Logged<B> {
     body: B,
-    /// None where the request goes on after its answer.
+    /// `None` if the request continues after its response, as with a WebSocket.
     record: Option<RequestRecord>,
-    /// A frame was given out, and the next one was not asked for.
+    /// Whether the last frame was taken, and the next one was not asked for yet.
     owed: bool,
-    /// Of what may wait for the client, in HTTP/2.
+    /// The bytes of this response that wait for an HTTP/2 client.
     share: Option<Arc<Share>>,
-    /// Of an answer that does not come from here.
+    /// The timeouts of a backend's response.
     watch: Option<Watch>,
-    /// Nothing comes any more, whatever the body has.
+    /// Whether nothing more is passed on, even if the body has more.
     ended: bool,
 }
 
@@ -296,14 +296,14 @@ impl<B: Body> Logged<B> {
         }
     }
 
-    /// Has the answer end when it takes longer than is allowed.
+    /// Lets the response end when it takes longer than it may.
     pub(super) fn timed(mut self) -> Self {
         let record = self.record.as_ref();
         self.watch = record.and_then(|of| of.allowed.rest(of.elapsed()));
         self
     }
 
-    /// Ready when the answer takes too long. Otherwise the task is woken when it may.
+    /// Ready when the response takes too long. Until then, the task is woken when that may be the case.
     fn poll_late(&mut self, cx: &Context<'_>) -> Poll<Late> {
         match (&mut self.watch, &self.record) {
             (Some(watch), Some(record)) => watch.poll(cx, &record.upload.progress),
@@ -311,18 +311,18 @@ impl<B: Body> Logged<B> {
         }
     }
 
-    /// Cuts the answer.
+    /// Cuts the response off.
     fn cut(&mut self, late: Late) -> Result<HeaderMap, BoxError> {
         if let Some(record) = &mut self.record {
             record.reason = late.reason();
-            // Not the client's doing.
+            // The client is not the reason of this end.
             record.over = true;
         }
         self.end_call(Status::DEADLINE_EXCEEDED, "the call took too long")
             .ok_or_else(|| AnswerCut.into())
     }
 
-    /// Those of a call whose answer broke.
+    /// The trailers of a gRPC call whose response broke off.
     fn end_broken_call(&mut self) -> Option<HeaderMap> {
         let record = self.record.as_ref()?;
         if record.upload.is_too_large() {
@@ -332,7 +332,7 @@ impl<B: Body> Logged<B> {
         self.end_call(Status::UNAVAILABLE, "the backend broke off")
     }
 
-    /// The trailers of a call of gRPC that ends before its answer does.
+    /// The trailers of a gRPC call that ends before its response does.
     fn end_call(&mut self, status: Status, message: &'static str) -> Option<HeaderMap> {
         let record = self.record.as_mut()?;
         let status = record.ending(status)?;
@@ -346,7 +346,8 @@ impl<B: Body> Logged<B> {
 }
 
 impl Logged<Download> {
-    /// Has the backend's connection be read no faster than the client takes the answer. Returns whether that is bounded.
+    /// Lets the backend's connection be read no faster than the client reads the response. Returns whether it is
+    /// bounded so.
     pub(super) fn throttle(&self) -> bool {
         match (&self.share, self.body.throttle()) {
             (Some(share), Some(throttle)) => {
@@ -386,7 +387,7 @@ impl<B: Body<Data = Bytes, Error: Into<BoxError>> + Unpin> Body for Logged<B> {
         let has_ended = self.watch.as_ref().is_some_and(Watch::has_ended);
         let polled = if has_room && !has_ended {
             let polled = Pin::new(&mut self.body).poll_frame(cx);
-            // Whatever was read ahead is this piece, or the way in which it was written.
+            // The bytes that were read ahead are this piece, or its framing.
             if let Some(share) = &self.share {
                 share.took();
             }

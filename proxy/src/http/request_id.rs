@@ -1,4 +1,4 @@
-//! Owns request IDs: what one request is called in the log of this proxy and of those behind it.
+//! Owns request IDs. They identify a request in the logs of this proxy and of the backends.
 
 use std::cell::RefCell;
 
@@ -7,15 +7,15 @@ use hyper::header::HeaderValue;
 
 /// Random bytes of an ID.
 const BYTES: usize = 16;
-/// IDs that are made at once: a draw of random bytes costs a hundred times what it takes to copy them out. One that is
-/// kept keeps the text of all of them, 2 KiB.
+/// How many IDs are made at once. Getting random bytes costs a hundred times as much as copying them. An ID that is
+/// kept keeps the text of all of them, which is 2 KiB.
 const MADE: usize = 64;
 
 thread_local! {
     static IDS: RefCell<Bytes> = const { RefCell::new(Bytes::new()) };
 }
 
-/// A new one: 128 random bits, in hexadecimal. Nobody can foresee it.
+/// A new ID: 128 random bits in hexadecimal. It cannot be predicted.
 pub(super) fn fresh() -> HeaderValue {
     let id = IDS.with_borrow_mut(|ids| {
         if ids.len() < 2 * BYTES {
@@ -26,10 +26,10 @@ pub(super) fn fresh() -> HeaderValue {
     HeaderValue::from_maybe_shared(id).unwrap_or(HeaderValue::from_static("-"))
 }
 
-/// The text of many.
+/// The text of [`MADE`] IDs.
 fn make() -> Bytes {
     let mut random = [0; MADE * BYTES];
-    // It does not fail once a process has begun. If it did, IDs would come again, which nothing depends on.
+    // This does not fail after a process has started. If it did, IDs would repeat, and nothing depends on that.
     let _ = aws_lc_rs::rand::fill(&mut random);
     let digits = random.iter().flat_map(|byte| [byte >> 4, byte & 15]);
     let digits = digits.map(|half| match half {

@@ -1,6 +1,6 @@
-//! Owns when a request is made again because its route says so.
+//! Owns the decision whether a request is sent again because its route asks for that.
 //!
-//! What the route says nothing of is in `exchange`: a connection that could not be opened, or broke.
+//! `exchange` decides about attempts for which no route has to ask: after a connection could not be opened, or broke.
 
 use hyper::Method;
 
@@ -26,7 +26,7 @@ impl RetryPolicy {
                 let certain = [CloseReason::BackendTlsInvalid, CloseReason::BackendLoop];
                 (!certain.contains(reason)).then_some("Connect")
             }
-            // The backend may have done what it was asked for.
+            // The backend may already have done what the request asks for.
             Err(Late::Backend) => {
                 let asked = self.codes.contains(&504) || method.is_idempotent();
                 asked.then_some("Timeout")

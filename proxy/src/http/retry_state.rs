@@ -1,4 +1,4 @@
-//! Owns what is known of the retries of one request.
+//! Owns the state of the retries of one request.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::retry_budget::{Active, Retrying};
 #[derive(Default)]
 pub(super) struct RetryState {
     pub(super) made: u32,
-    /// Its body, where it has one.
+    /// Its body, if it has one that is kept.
     pub(super) body: Option<Arc<Kept>>,
     retrying: Option<Retrying>,
     active: Option<Active>,
@@ -27,7 +27,7 @@ impl RetryState {
         }
     }
 
-    /// Whether it may be made again as far as the backend is concerned.
+    /// Whether the retry budget of the backend allows another retry.
     pub(super) fn is_affordable(&mut self) -> bool {
         if self.retrying.is_none()
             && let Some(active) = &self.active

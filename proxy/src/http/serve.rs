@@ -1,4 +1,4 @@
-//! Owns the life of one HTTP connection: hyper with our bounds, its deadlines, and its end.
+//! Owns the life of one HTTP connection: hyper with the bounds of this proxy, the deadlines, and the end.
 
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};
@@ -31,17 +31,18 @@ use crate::listener::Layer;
 use crate::overload::OverloadLevel;
 use crate::relay::Moved;
 
-/// How long a connection has to end in order once it was told to.
+/// How long the orderly end of a connection may take.
 const LAST_WORDS: Duration = Duration::from_secs(5);
-/// Window of one request's body and of all of a connection's, in HTTP/2: bounds what waits in memory.
+/// HTTP/2 window for the body of one request, in bytes. [`CONNECTION_WINDOW`] is that of the whole connection. They
+/// bound what waits in memory.
 const STREAM_WINDOW: u32 = 256 * 1024;
 const CONNECTION_WINDOW: u32 = 1024 * 1024;
-/// Bytes of answers that wait in memory for a client, per request in HTTP/2.
+/// Most bytes of one response that wait in memory for an HTTP/2 client.
 const SEND_BUFFER: usize = 64 * 1024;
-/// Requests that we may give up because of what the client does, before it is too much.
+/// How many requests may be reset because of errors of the client, before the connection ends.
 const MAX_LOCAL_RESETS: usize = 256;
 
-/// Most fields in a head if hyper is not told otherwise.
+/// hyper's default for the number of fields in a head.
 const HYPER_FIELDS: usize = 100;
 
 /// Serves a connection to its end.
@@ -94,12 +95,12 @@ pub(crate) async fn serve(begun: Begun) {
     let ended = match version {
         Version::One => {
             let mut builder = http1::Builder::new();
-            // If hyper is told a number, it fills an array for each head. It has one for this number anyway.
+            // With an explicit number, hyper allocates an array for each head. For its default, it has one already.
             if limits.fields != HYPER_FIELDS {
                 builder.max_headers(limits.fields);
             }
             builder
-                // The smallest that it takes; heads are bounded by the other.
+                // 8192 is the smallest value that hyper accepts. Heads are bounded by the next setting.
                 .max_buf_size(head_bytes.max(8192))
                 .max_header_size(head_bytes)
                 .half_close(false);
@@ -135,7 +136,7 @@ pub(crate) async fn serve(begun: Begun) {
     record.requests = u32::try_from(activity.requests()).unwrap_or(u32::MAX);
 }
 
-/// A connection that lets those of other tenants have their turn when it moves much.
+/// Lets a connection pass the gate for transfers, so that other tenants get their turn when it moves many bytes.
 fn in_turn<F: Future + Unpin>(future: F, shared: &Arc<Shared>) -> InTurn<Served<F>> {
     let shared = Arc::clone(shared);
     InTurn::new(Served { future, shared }, 0)
@@ -167,8 +168,8 @@ impl<F> Moves for Served<F> {
     }
 }
 
-/// The age at which a connection is to end. In plaintext each request has a listener of its own; all of one
-/// bind are of one Gateway, and so have the same limits.
+/// The age at which a connection ends. In plaintext, each request selects a listener of its own. But all listeners of
+/// one bind belong to one Gateway, so they have the same limits.
 fn age(record: &ConnectionRecord) -> Option<Duration> {
     let plane = record.plane();
     let bounds = if record.listener().is_some() {
@@ -181,7 +182,8 @@ fn age(record: &ConnectionRecord) -> Option<Duration> {
     plane.age(&bounds)
 }
 
-/// Drops a tunnel that nobody came to run. It refers to what holds it, so nothing else would.
+/// Drops a tunnel that was never run. The tunnel refers to the value that holds it, so this cycle has to be broken
+/// here.
 struct TunnelCleanup<'a>(&'a Shared);
 
 impl Drop for TunnelCleanup<'_> {
@@ -192,7 +194,7 @@ impl Drop for TunnelCleanup<'_> {
 
 /// A connection that can be asked to end.
 trait Connection: Future<Output = hyper::Result<()>> {
-    /// Takes no further request, and says so: `connection: close`, or GOAWAY.
+    /// Takes no further requests, and tells the client so, by `connection: close` or GOAWAY.
     fn end(self: Pin<&mut Self>);
 }
 
@@ -227,8 +229,8 @@ async fn drive(connection: impl Connection, shared: &Shared, version: Version) -
     let limits: &HttpLimits = &shared.plane.limits.http;
     let mut connection = pin!(connection);
     let age = Age::new(shared.age, shared.plane.limits.age_grace);
-    // HTTP/2 tells its client before it ends. In HTTP/1.1 only an answer can, so an idle connection is kept for a
-    // while after that began.
+    // In HTTP/2, the client is told before the connection ends. In HTTP/1.1 only a response can tell it, so an idle
+    // connection is kept for a while when the proxy begins to close.
     let poll_closing = || {
         let is_closing = match version {
             Version::One => shared.plane.is_closing_idle(),
@@ -260,7 +262,7 @@ async fn drive(connection: impl Connection, shared: &Shared, version: Version) -
                     Err(error) => shared.activity.abuse().unwrap_or_else(|| failed(&error)),
                 };
             }
-            // The transport has the client told, if it takes anything yet.
+            // The transport makes h2 tell the client, if the client still reads.
             abuse = poll_fn(|cx| shared.activity.poll_abuse(cx)),
                 if version == Version::Two && reason.is_none() =>
             {
@@ -272,7 +274,7 @@ async fn drive(connection: impl Connection, shared: &Shared, version: Version) -
                 told = true;
                 connection.as_mut().end();
             }
-            // Whoever is idle by what is allowed now ends at once.
+            // The loop judges the connection again, by the shorter time that idle connections have now.
             changed = poll_fn(|_| overload.poll_step(step)), if reason.is_none() => {
                 step = changed;
                 timer.as_mut().reset(Instant::now());
@@ -281,7 +283,7 @@ async fn drive(connection: impl Connection, shared: &Shared, version: Version) -
                 (None, Verdict::Wait(wait)) => {
                     if age.is_reached() {
                         shared.activity.grow_old();
-                        // In HTTP/1.1 the next answer says it: a request may be on its way already.
+                        // In HTTP/1.1 the next response tells the client, because a request may already be on its way.
                         if version == Version::Two && !told {
                             told = true;
                             connection.as_mut().end();
@@ -313,9 +315,9 @@ async fn drive(connection: impl Connection, shared: &Shared, version: Version) -
     }
 }
 
-/// How a connection ages.
+/// The deadlines that follow from the age of a connection.
 struct Age {
-    /// When its client is told, and when it has to be gone.
+    /// When the client is told. `over` is when the connection must have ended.
     told: Option<Instant>,
     over: Option<Instant>,
 }
@@ -339,7 +341,7 @@ impl Age {
         Self::has_passed(self.over)
     }
 
-    /// Time to whichever comes next.
+    /// Time until the next of the two.
     fn left(&self) -> Option<Duration> {
         let next = if self.is_reached() {
             self.over

@@ -1,4 +1,4 @@
-//! Owns what the requests of one connection share.
+//! Owns the state that the requests of one connection share.
 
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -18,50 +18,50 @@ use crate::plane::{DataPlane, HelloPermit};
 use crate::quota::{Account, QuotaGuard};
 use crate::validation::ClientValidation;
 
-/// What goes on with a connection once HTTP is over.
+/// What a connection carries after HTTP.
 pub(super) trait AfterHttp: Send {
-    /// Runs to the end of the connection, and says why that came.
+    /// Runs to the end of the connection, and returns the reason of the end.
     fn run(self: Box<Self>) -> Pin<Box<dyn Future<Output = CloseReason> + Send>>;
 }
 
-/// What the requests of one connection share.
+/// The state that the requests of one connection share.
 pub(super) struct Shared {
     pub(super) plane: Arc<DataPlane>,
-    /// Who the client is, as far as the connection says.
+    /// The client's address, as far as the connection tells it.
     pub(super) client: SocketAddr,
-    /// Its address as backends are told.
+    /// Its address as a header value for backends.
     pub(super) client_value: OnceLock<HeaderValue>,
-    /// Who opened the connection, where that is not the client.
+    /// The address of the peer, if the peer is not the client.
     pub(super) peer: Option<SocketAddr>,
     pub(super) bind: BindKey,
-    /// The listener that the server name selected; none in plaintext, where each request selects.
+    /// The listener that the server name selected. It is `None` in plaintext, where each request selects one.
     pub(super) listener: Option<Arc<Listener>>,
     pub(super) server_name: Option<Hostname>,
-    /// What the client showed.
+    /// The certificate chain that the client showed.
     pub(super) client_chain: Vec<CertificateDer<'static>>,
-    /// The client validation that the client passed last: at first that of its handshake.
+    /// The client validation that the client has passed last. At first it is that of the handshake.
     pub(super) passed: Mutex<Option<Arc<ClientValidation>>>,
     pub(super) tls_version: Option<&'static str>,
-    /// The age at which the connection is to end.
+    /// The age at which the connection ends.
     pub(super) age: Option<Duration>,
-    /// The tick at which it has to be gone.
+    /// The tick at which it must have ended.
     pub(super) end: Option<u32>,
     pub(super) activity: Arc<Activity>,
-    /// What is to be done once HTTP is over.
+    /// What follows after HTTP, if anything.
     pub(super) tunnel: Mutex<Option<Box<dyn AfterHttp>>>,
     pub(super) counts: Mutex<TenantCounts>,
 }
 
-/// Among which connections one counts: always one of the two.
+/// The connections among which this one counts. Exactly one of the two is set.
 pub(super) struct TenantCounts {
-    /// Those of which it is not known which tenant they are for.
+    /// Connections whose tenant is not known yet.
     pub(super) unknown: Option<HelloPermit>,
-    /// Those of the tenant that the last request was for, or the handshake.
+    /// Connections of the tenant to which the last request, or the handshake, belonged.
     pub(super) tenant: Option<QuotaGuard>,
 }
 
 impl Shared {
-    /// The client's address as backends are told, which is written once.
+    /// The client's address as a header value for backends. It is written once.
     pub(super) fn client_value(&self) -> &HeaderValue {
         self.client_value.get_or_init(|| {
             let address = self.client.ip().to_string();
@@ -69,7 +69,7 @@ impl Shared {
         })
     }
 
-    /// Whether the client of this connection is let in by `listener` as it validates clients now.
+    /// Whether the client of this connection passes the present client validation of `listener`.
     pub(super) fn is_admitted(&self, listener: &Listener) -> bool {
         if matches!(listener.mode, Mode::Https(Err(NotServing::NoTrustBundle))) {
             return false;
@@ -91,8 +91,8 @@ impl Shared {
         admitted
     }
 
-    /// Has the connection count towards what this tenant may have, and no longer towards anything else. `false`: the
-    /// tenant has all that it may have.
+    /// Counts the connection towards the limit of this tenant, and no longer towards anything else. Returns false if
+    /// the tenant has reached its limit.
     pub(super) fn charge(&self, account: &Arc<Account>) -> bool {
         let mut counts = self.counts.lock();
         if counts.tenant.as_ref().is_some_and(|of| of.is_of(account)) {

@@ -1,12 +1,12 @@
-//! Owns what the requests of one worker may hold of something that there is not much of.
+//! Owns fair shares of something scarce (such as bytes or copies) among the namespaces on one worker.
 //!
-//! A namespace gets more of it as long as it holds less than what is free. So one namespace alone can hold half of it,
-//! and whoever comes then still finds some.
+//! A namespace gets more as long as it holds less than what is free. So one namespace alone can hold half of all, and
+//! the next namespace still finds some.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// What there is, and who holds how much of it.
+/// How much there is, and how much of it each namespace holds.
 pub(super) struct Shares {
     most: usize,
     used: usize,
@@ -22,7 +22,7 @@ impl Shares {
         }
     }
 
-    /// Takes so much for a namespace, if it may have that.
+    /// Takes `count` for a namespace. Returns false if it may not have that much.
     pub(super) fn take(&mut self, namespace: &Arc<str>, count: usize) -> bool {
         let held = self.namespaces.get(namespace).copied().unwrap_or_default();
         let free = self.most.saturating_sub(self.used);

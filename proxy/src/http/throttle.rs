@@ -1,8 +1,9 @@
-//! Owns how fast an HTTP/1.1 connection to a backend is read: no faster than an HTTP/2 client takes the answer.
+//! Owns the bound on how fast an HTTP/1.1 connection to a backend is read: no faster than an HTTP/2 client reads the
+//! response.
 //!
-//! hyper reads the next piece of an answer as soon as the last one was taken from it. With a hundred answers for a
-//! client that takes nothing that is a hundred pieces nobody asked for, beside those that wait for the client in
-//! `held`. So a connection whose answer may not give its next piece there is not read at all.
+//! hyper reads the next piece of a response as soon as the last one was taken from it. With a hundred responses for a
+//! client that reads nothing, these would be a hundred pieces, in addition to those that already wait for the client in
+//! `held`. So a connection is not read at all while its response may not add another piece there.
 
 use std::io;
 use std::pin::Pin;
@@ -17,32 +18,33 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf, Take};
 use super::transport::write_together;
 use super::unsent::{LAST_PIECE, Share};
 
-/// Most bytes of the first read of an answer. Most answers fit; of one that does not the client may take nothing.
+/// Most bytes of the first read of a response. Most responses fit. If one does not, its client may be one that reads
+/// nothing.
 const FIRST: usize = LAST_PIECE;
 
-/// What is to be read of one connection.
+/// How much may be read of one connection.
 #[derive(Default)]
 pub(super) struct Throttle {
-    /// What waits for the client of the answer that is on its way, if that is bounded.
+    /// The bytes of the present response that wait for its client, if they are bounded.
     share: Mutex<Option<Arc<Share>>>,
-    /// An answer has not begun.
+    /// Whether a response is expected and has not begun.
     awaits: AtomicBool,
-    /// Waits for more to be read.
+    /// Wakes the reader when it may read more.
     reader: AtomicWaker,
 }
 
 impl Throttle {
-    /// A request is given to the connection.
+    /// Records that the connection gets a request.
     pub(super) fn await_answer(&self) {
         self.awaits.store(true, Ordering::Relaxed);
     }
 
-    /// Reads no more of the answer from here on than `share` has room for.
+    /// From here on, reads no more of the response than `share` has room for.
     pub(super) fn follow(&self, share: &Arc<Share>) {
         *self.share.lock() = Some(Arc::clone(share));
     }
 
-    /// Reads whatever comes: the answer is over, or nobody wants it.
+    /// Reads everything from here on, because the response has ended or nobody wants it.
     pub(super) fn release(&self) {
         let share = self.share.lock().take();
         if let Some(share) = share {
@@ -51,7 +53,7 @@ impl Throttle {
         }
     }
 
-    /// How much of the connection may be read, when it may.
+    /// How many bytes may be read now. It is pending if none may.
     fn poll_room(&self, cx: &Context<'_>) -> Poll<usize> {
         let share = self.share.lock();
         let Some(share) = &*share else {
@@ -70,9 +72,9 @@ impl Throttle {
     }
 }
 
-/// A connection that is read as its throttle says.
+/// A connection that is read no faster than its throttle allows.
 pub(super) struct Throttled<S> {
-    /// Its limit is set before each read, and is never 0, which would be taken for the end of the stream.
+    /// The limit of `Take` is set before each read. It is never 0, because that would look like the end of the stream.
     stream: Take<S>,
     throttle: Arc<Throttle>,
 }

@@ -1,7 +1,7 @@
-//! Owns the time that a request may take: for one try, in all, and without progress.
+//! Owns the timeouts of a request: for one attempt, for all of it, and for the time without progress.
 //!
-//! Up to the head of the answer the first two are as precise as a timer. From there on, and for progress,
-//! requests are looked at once in a tick of `lifetime`.
+//! Until the head of the response, the first two are as precise as a timer. After that, and for progress, a request is
+//! checked once in each tick of `lifetime`.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -13,7 +13,7 @@ use crate::bounds::Bounds;
 use crate::http_route::route::Rule;
 use crate::lifetime::{Alarm, in_ticks, ticks};
 
-/// When a byte of a request or its answer moved last.
+/// The tick at which a byte of a request or its response moved last.
 #[derive(Debug)]
 pub(super) struct Progress(AtomicU32);
 
@@ -26,24 +26,24 @@ impl Progress {
         self.0.store(ticks(), Ordering::Relaxed);
     }
 
-    /// The tick at which it will have been without any for too long.
+    /// The tick at which it will have been without progress for too long.
     fn over(&self, idle: u32) -> u32 {
         self.0.load(Ordering::Relaxed).saturating_add(idle)
     }
 }
 
-/// What a request may take.
+/// The time that a request may take.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Allowed {
-    /// Ticks without progress.
+    /// Most ticks without progress.
     idle: Option<u32>,
-    /// From the request's head to the end of its answer, over all tries.
+    /// Time from the request's head to the end of its response, for all attempts together.
     request: Option<Duration>,
-    /// One try, up to the head of the answer.
+    /// Time of one attempt, up to the head of the response.
     backend: Option<Duration>,
 }
 
-/// Which of these is over.
+/// Which of these times is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Late {
     Idle,
@@ -63,7 +63,7 @@ impl Late {
 }
 
 impl Allowed {
-    /// What a rule says comes first; a time of zero is no limit there.
+    /// The timeouts of a rule or, if it sets none, those of the listener. In a rule, zero means that there is no limit.
     pub(super) fn of(rule: &Rule, bounds: &Bounds) -> Self {
         Self {
             idle: bounds.stream_idle.map(in_ticks),
@@ -75,7 +75,7 @@ impl Allowed {
         }
     }
 
-    /// Nothing is waited for that the client does not wait for.
+    /// Bounds the request by the time that its client waits.
     pub(super) fn at_most(mut self, time: Option<Duration>) -> Self {
         if let Some(time) = time {
             self.request = Some(self.request.map_or(time, |all| all.min(time)));
@@ -83,8 +83,8 @@ impl Allowed {
         self
     }
 
-    /// Ends a try that takes longer than is allowed: each try as long as `backend` says, and all of them as
-    /// long as `request`, of which `elapsed` is over.
+    /// Runs an attempt, and ends it if it takes too long. Each attempt may take as long as `backend` says, and all of
+    /// them together as long as `request` says, of which `elapsed` has passed.
     pub(super) async fn run<F: Future>(
         &self,
         elapsed: Duration,
@@ -99,7 +99,7 @@ impl Allowed {
             (Some(request), _) => (request, Late::Request),
             (None, Some(backend)) => (backend, Late::Backend),
         };
-        // No backend gets a request whose time was over before.
+        // If the time is over already, no backend gets the request.
         if time.is_zero() {
             return Err(late);
         }
@@ -107,12 +107,12 @@ impl Allowed {
         ended.unwrap_or(Err(late))
     }
 
-    /// What is left for all tries, if they have a time together.
+    /// The time that is left for all attempts, if it is bounded.
     pub(super) fn left(&self, elapsed: Duration) -> Option<Duration> {
         self.request.map(|all| all.saturating_sub(elapsed))
     }
 
-    /// What is left for the answer of which the head has come.
+    /// The timeouts for the rest of a response whose head has arrived.
     pub(super) fn rest(&self, elapsed: Duration) -> Option<Watch> {
         if self.idle.is_none() && self.request.is_none() {
             return None;
@@ -128,7 +128,7 @@ impl Allowed {
     }
 }
 
-/// Ends a try in which nothing moves for so many ticks.
+/// Runs an attempt, and ends it if nothing moves for `idle` ticks.
 async fn while_moving<F: Future>(
     idle: Option<u32>,
     progress: &Progress,
@@ -146,17 +146,17 @@ async fn while_moving<F: Future>(
     .await
 }
 
-/// Watches over an answer on its way.
+/// Timeouts of a response on its way.
 #[derive(Debug)]
 pub(super) struct Watch {
     idle: Option<u32>,
-    /// The tick at which it has to be over.
+    /// The tick at which it must have ended.
     end: Option<u32>,
     alarm: Alarm,
 }
 
 impl Watch {
-    /// Ready when it takes too long. Otherwise the task is woken when it may.
+    /// Ready when it takes too long. Until then, the task is woken when that may be the case.
     pub(super) fn poll(&mut self, cx: &Context<'_>, progress: &Progress) -> Poll<Late> {
         let now = ticks();
         if self.end.is_some_and(|end| now >= end) {
@@ -172,13 +172,13 @@ impl Watch {
         Poll::Pending
     }
 
-    /// Whether it has to be over, whatever moves.
+    /// Whether its end has passed, even if bytes still move.
     pub(super) fn has_ended(&self) -> bool {
         self.end.is_some_and(|end| ticks() >= end)
     }
 }
 
-/// An answer is cut: its head is with the client already.
+/// The error of a response that is cut off after its head was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the answer took too long")]
 pub(super) struct AnswerCut;

@@ -1,4 +1,4 @@
-//! Owns the bytes below HTTP: plaintext or TLS, with what was read before handed out first.
+//! Owns the bytes below HTTP: plaintext or TLS, preceded by bytes that were already read.
 
 use std::future::Future;
 use std::io;
@@ -45,23 +45,23 @@ trait Stream: AsyncRead + AsyncWrite + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Stream for S {}
 
-/// Most bytes of a client that wait until it is known what its request made of the connection. More
-/// stay in the socket.
+/// Most bytes of a client that wait until it is known whether its request switches the connection to another protocol.
+/// Further bytes stay in the socket.
 const MAX_HELD: usize = 16 * 1024;
-/// What hyper takes in no head: it answers with 400 where it meets it, behind the answers to the requests
-/// before. It looks at a head again only when that may be whole, hence the end.
+/// Bytes that hyper accepts in no head. It answers them with 400, after the responses to the requests before. hyper
+/// looks at a head again only when that may be whole, so the bytes contain the end of a head.
 const POISON: &[u8] = b"\0\r\n\r\n";
-/// Reads that are done of what a refused client goes on sending, so that closing does not reset what it
-/// was answered.
+/// Most reads in a row of bytes that a refused client still sends. They are read so that closing the socket does not
+/// reset the response.
 const MAX_DISCARDS: usize = 8;
-/// How long a client that has its answer is let finish what it sends.
+/// How long a client that has its response may continue to send.
 const LINGER: Duration = Duration::from_secs(3);
 
-/// Most bytes that are written as one piece.
+/// Most bytes that are copied together before they are written.
 const MAX_TOGETHER: usize = 1024;
 
-/// Writes several pieces. Short ones, such as a head and a short body, are made one first: the kernel takes longer to
-/// look at a list of pieces than it takes to copy them.
+/// Writes several pieces. Short ones, such as a head and a short body, are copied together first: a vectored write
+/// takes the kernel longer than the copy.
 pub(super) fn write_together<S: AsyncWrite + ?Sized>(
     stream: Pin<&mut S>,
     cx: &mut Context<'_>,
@@ -77,38 +77,37 @@ pub(super) fn write_together<S: AsyncWrite + ?Sized>(
     let mut together = [0; MAX_TOGETHER];
     let mut rest = &mut together[..];
     for piece in pieces {
-        // It cannot fail: the length of all of them is that of the array at most.
+        // This cannot fail, because the pieces together are not longer than the array.
         let _ = io::Write::write_all(&mut rest, piece);
     }
     let together = together.get(..length).unwrap_or_default();
     stream.poll_write(cx, together)
 }
 
-/// A transport whose bytes are counted, those of HTTP/1 guarded, and the frames of HTTP/2 counted too.
+/// A transport that counts bytes. It also guards those of HTTP/1, and counts the frames of HTTP/2.
 pub(super) struct Counted {
     transport: Transport,
     activity: Arc<Activity>,
-    /// `None`: HTTP/2 is spoken.
+    /// The guard for HTTP/1; `None` for HTTP/2.
     guard: Option<Box<Guarded>>,
     frames: Frames,
-    /// What a client sends after its last answer is being read away.
+    /// Set while the bytes after the last response are read and dropped.
     lingering: Option<Lingering>,
 }
 
-/// Ends at a tick.
+/// The time until which a client may continue to send.
 struct Lingering {
     end: u32,
     alarm: Alarm,
 }
 
-/// Watches for the loss of a client that sends nothing more. The end of a stream stays readable for
-/// ever, so reading on would show nothing: this waits for the error that the kernel reports when the
-/// client resets the connection, or does not answer its probes (TCP keepalive).
+/// Waits for the loss of a client that has ended its sending direction. Such a socket is always readable, so a read
+/// would show nothing. This waits for the error that the kernel reports when the client resets the connection, or does
+/// not answer keepalive probes.
 struct Loss(Pin<Box<dyn Future<Output = io::Error> + Send>>);
 
 impl Loss {
-    /// Has a descriptor of its own, since a wait for errors borrows the stream, and HTTP goes on with
-    /// that.
+    /// Duplicates the descriptor, because the wait for errors would otherwise borrow the stream, which HTTP still uses.
     fn of(socket: &TcpStream) -> io::Result<Self> {
         let socket = TcpStream::from_std(SockRef::from(socket).try_clone()?.into())?;
         Ok(Self(Box::pin(async move {
@@ -124,18 +123,18 @@ impl Loss {
 #[derive(Default)]
 struct Guarded {
     guard: Guard,
-    /// The client has ended its side and waits for answers.
+    /// Set when the client has ended its side and waits for responses.
     half_closed: Option<Loss>,
-    /// Requests whose answers the transport has taken to their last byte.
+    /// Number of requests whose responses were written to the last byte.
     answered: u64,
-    /// Read, and not passed on yet.
+    /// Bytes that were read and not passed on yet.
     held: Vec<u8>,
     /// Why nothing is passed on any more.
     refused: Option<Stop>,
 }
 
 impl Guarded {
-    /// Passes on of what is held.
+    /// Passes on bytes that are held.
     fn give(&mut self, buffer: &mut ReadBuf<'_>) {
         let now = self.held.len().min(buffer.remaining());
         buffer.put_slice(self.held.get(..now).unwrap_or_default());
@@ -144,7 +143,7 @@ impl Guarded {
 }
 
 impl Counted {
-    /// `guarded`: HTTP/1 is spoken.
+    /// `guarded` means that the connection speaks HTTP/1.
     pub(super) fn new(transport: Transport, activity: Arc<Activity>, guarded: bool) -> Self {
         Self {
             transport,
@@ -171,8 +170,8 @@ impl Counted {
         Poll::Ready(Ok(()))
     }
 
-    /// Reads HTTP/2. A client that does too much to no purpose is read no further than to the end of a
-    /// frame: from there on h2 gets what it ends such connections for.
+    /// Reads HTTP/2. If a client has used up one of its budgets, it is read only to the end of the present frame. After
+    /// that, h2 gets bytes for which it ends the connection ([`Frames::poison`]).
     fn poll_framed(
         &mut self,
         cx: &mut Context<'_>,
@@ -195,7 +194,7 @@ impl Counted {
         Poll::Ready(Ok(()))
     }
 
-    /// While it is not known what comes, it is only kept.
+    /// Reads bytes and only keeps them, while it is not known which protocol follows.
     fn poll_hold(&mut self, cx: &mut Context<'_>, guarded: &mut Guarded) -> Poll<io::Result<()>> {
         let mut scratch = [0; 1024];
         loop {
@@ -211,9 +210,11 @@ impl Counted {
         }
     }
 
-    /// The client's last byte has come. hyper takes an end for the end of the client, so it is told only
-    /// when every request that came whole has its answer: a client may end its side and wait (RFC 9112
-    /// section 9.6). The end of a request that did not come whole is told at once, as nothing completes it.
+    /// Handles the end of the client's bytes.
+    ///
+    /// A client may end its side and wait for responses (RFC 9112 section 9.6). But hyper takes the end of the bytes
+    /// for the end of the client. So hyper learns of it only when every complete request has its response. If the last
+    /// request is not complete, hyper learns of it at once, because nothing can complete that request.
     fn poll_end(&mut self, cx: &mut Context<'_>, guarded: &mut Guarded) -> Poll<io::Result<()>> {
         let owes = guarded.answered < guarded.guard.requests();
         if !owes || !guarded.guard.is_between() {
@@ -228,8 +229,8 @@ impl Counted {
         loss.0.as_mut().poll(cx).map(Err)
     }
 
-    /// Reads away what a client sends that has its answer, until it ends or its time is over: a close with
-    /// something unread is a reset, which may overtake the answer.
+    /// Reads and drops what a client sends after its last response, until it ends or its time is over. If the socket
+    /// were closed with unread bytes, the kernel would send a reset, which could overtake the response.
     fn poll_linger(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let lingering = self.lingering.get_or_insert_with(|| Lingering {
             end: ticks().saturating_add(in_ticks(LINGER)),
@@ -262,7 +263,7 @@ impl Counted {
                 Some(Stop::Body(refusal)) => {
                     return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, refusal)));
                 }
-                // Nothing comes behind the poison.
+                // Nothing follows after the poison.
                 Some(_) => {
                     guarded.give(buffer);
                     return Poll::Ready(Ok(()));
@@ -295,7 +296,7 @@ impl Counted {
             match outcome.stopped {
                 None => {}
                 Some(Stop::Undecided) => {
-                    // In front of what was held, of which these may be the first.
+                    // These bytes came before those that are still held, so they go to the front.
                     guarded.held.splice(..0, left);
                 }
                 Some(stop @ (Stop::Head(refusal) | Stop::Body(refusal))) => {
@@ -362,7 +363,7 @@ impl AsyncWrite for Counted {
         ready!(self.as_mut().inner().poll_flush(cx))?;
         let this = self.get_mut();
         if let Some(guarded) = &mut this.guard {
-            // hyper flushes when it has written all that it has.
+            // hyper flushes after it has written everything that it has.
             let ended = this.activity.ended();
             if guarded.answered < ended {
                 guarded.answered = ended;

@@ -1,5 +1,7 @@
-//! Owns a connection that became a WebSocket: bytes both ways until both are done. One that is idle
-//! holds no buffer: bytes are read into one of the thread's, and kept only if they are not taken.
+//! Owns connections that became WebSocket connections: it copies bytes in both directions until both have ended.
+//!
+//! An idle tunnel holds no buffer. Bytes are read into a buffer of the thread, and kept only if the other side does not
+//! take them.
 
 use std::cell::RefCell;
 use std::io;
@@ -16,16 +18,16 @@ use crate::close_reason::CloseReason;
 use crate::gate::yield_now;
 use crate::lifetime::{Lifetime, unless_over};
 
-/// Bytes that are read at one time.
+/// Most bytes that are read at one time.
 const SCRATCH: usize = 16 * 1024;
-/// Reads in one turn of a direction, before others get theirs.
+/// Most reads of one direction before other tasks get their turn.
 const TURN: usize = 16;
 
 thread_local! {
     static BUFFER: RefCell<Box<[u8]>> = RefCell::new(vec![0; SCRATCH].into());
 }
 
-/// Two connections whose HTTP is over.
+/// Two connections that have finished HTTP.
 pub(super) struct Tunnel {
     pub(super) client: OnUpgrade,
     pub(super) backend: OnUpgrade,
@@ -87,22 +89,22 @@ impl Tunnel {
     }
 }
 
-/// One direction.
+/// One direction of a tunnel.
 #[derive(Default)]
 pub(crate) struct Direction {
-    /// What was read and not taken, from `at` on.
+    /// Bytes that were read and not written yet, from `at` on.
     left: Vec<u8>,
     at: usize,
-    /// Something was written since the last flush.
+    /// Whether bytes were written since the last flush.
     unflushed: bool,
-    /// Nothing more comes.
+    /// Whether the source has ended.
     ended: bool,
-    /// And that was said.
+    /// Whether the sink was told.
     closed: bool,
 }
 
 impl Direction {
-    /// One that begins with bytes that were read already.
+    /// A direction that begins with bytes that were already read.
     pub(crate) fn after(left: Vec<u8>) -> Self {
         Self {
             left,
@@ -110,7 +112,7 @@ impl Direction {
         }
     }
 
-    /// Ready when all is done.
+    /// Copies bytes. It is ready when the direction has ended.
     pub(crate) fn poll<R, W>(
         &mut self,
         from: &mut R,
@@ -152,7 +154,7 @@ impl Direction {
         Poll::Pending
     }
 
-    /// Writes what is taken of `bytes`, and keeps the rest.
+    /// Writes as many of `bytes` as the sink takes, and keeps the rest.
     fn write<W: AsyncWrite + Unpin>(
         &mut self,
         mut bytes: &[u8],

@@ -1,10 +1,10 @@
-//! Owns how much of its answers waits in memory for one HTTP/2 client.
+//! Owns the bound on responses that wait in memory for one HTTP/2 client.
 //!
-//! h2 bounds what waits for each request, so a client with many requests that takes nothing would have
-//! all of it kept, whatever its windows say. Here the pieces of all answers of a connection are counted,
-//! from when they leave the connection to the backend to when the client's socket has taken them. While
-//! there are too many, a request gets its next piece only when its last one is gone. Each request can
-//! always have one, so an answer that is stuck never holds up another.
+//! h2 bounds only what waits for each single request. A client that makes many requests and reads nothing would have
+//! all of that kept, whatever its windows are. So the pieces of all responses of a connection are counted, from when
+//! they leave the connection to the backend until the client's socket has taken them. While there are too many, a
+//! request gets its next piece only when its last one is gone. Every request can always have one piece, so a response
+//! that is stuck never holds up another.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,13 +15,13 @@ use bytes::{Buf, Bytes};
 use super::activity::Activity;
 use super::unsent_bytes::MOST;
 
-/// Bytes that are read of an answer at one time. hyper makes its next buffer larger when one was filled, so it is a little
-/// less than one of 16 KiB: a frame of HTTP/2 takes no more.
+/// Most bytes that are read of a response at one time. hyper doubles its buffer after a read that fills it. So this is
+/// one byte less than 16 KiB, which is also what an HTTP/2 frame can carry.
 const PIECE: usize = 16 * 1024 - 1;
-/// The same of an answer that has nothing waiting, while others use up what may wait.
+/// The same for a response without a waiting piece, while other responses use up all the room.
 pub(super) const LAST_PIECE: usize = 4 * 1024;
 
-/// What waits of one answer.
+/// The bytes of one response that wait.
 pub(super) struct Share {
     activity: Arc<Activity>,
     bytes: AtomicUsize,
@@ -37,12 +37,13 @@ impl Share {
         })
     }
 
-    /// Tells it from the others of its connection.
+    /// A number that identifies it among the responses of its connection.
     fn key(self: &Arc<Self>) -> usize {
         Arc::as_ptr(self).addr()
     }
 
-    /// Whether the next piece may be taken from the backend. Otherwise the task is woken when it may.
+    /// Ready when the next piece may be taken from the backend. Until then, the task is woken when that may be the
+    /// case.
     pub(super) fn poll_room(self: &Arc<Self>, cx: &Context<'_>) -> Poll<()> {
         let held = &self.activity.held;
         if self.bytes.load(Ordering::Relaxed) == 0 || held.bytes() < MOST {
@@ -52,9 +53,11 @@ impl Share {
         Poll::Pending
     }
 
-    /// How much the connection may read that the next piece is to come from. Otherwise the task is woken when it may. What
-    /// was read for others and not taken counts, too. What was read for this answer was taken, or is no whole piece
-    /// yet: otherwise hyper would not read.
+    /// How many bytes the backend's connection may read for the next piece. While it may read nothing, this is pending,
+    /// and the task is woken when that may change.
+    ///
+    /// Bytes that other responses have read ahead, and not taken yet, count as well. Bytes that were read for this
+    /// response were taken, or are not a whole piece yet, because otherwise hyper would not read.
     pub(super) fn poll_source(self: &Arc<Self>, cx: &Context<'_>) -> Poll<usize> {
         let held = &self.activity.held;
         if held.bytes() + held.ahead.load(Ordering::Relaxed) < MOST {
@@ -67,28 +70,28 @@ impl Share {
         Poll::Pending
     }
 
-    /// So much was read of the answer.
+    /// Records bytes that were read of the response.
     pub(super) fn read(&self, bytes: usize) {
         self.ahead.fetch_add(bytes, Ordering::Relaxed);
         let all = &self.activity.held.ahead;
         all.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// It was taken, as far as it is of the body.
+    /// Records that the bytes that were read, as far as they belong to the body, were taken.
     pub(super) fn took(&self) {
         let ahead = self.ahead.swap(0, Ordering::Relaxed);
         let all = &self.activity.held.ahead;
         all.fetch_sub(ahead, Ordering::Relaxed);
     }
 
-    /// Nobody waits for room any more.
+    /// Records that this response no longer waits for room.
     pub(super) fn leave(self: &Arc<Self>) {
         let key = self.key();
         let mut waiting = self.activity.held.waiting.lock();
         waiting.retain(|other| other.key != key);
     }
 
-    /// Counts a piece.
+    /// Counts a piece. It counts until it is dropped.
     pub(super) fn piece(self: &Arc<Self>, bytes: Bytes) -> Piece {
         let size = bytes.len();
         self.bytes.fetch_add(size, Ordering::Relaxed);
@@ -109,14 +112,14 @@ impl Drop for Share {
     }
 }
 
-/// A piece of an answer's body on its way to the client.
+/// A piece of a response's body on its way to the client.
 pub(super) struct Piece {
     bytes: Bytes,
     charge: Option<Charge>,
 }
 
 impl Piece {
-    /// Of a connection that has one answer at a time.
+    /// A piece that is not counted. It is for HTTP/1.1, where a connection has one response at a time.
     pub(super) fn free(bytes: Bytes) -> Self {
         Self {
             bytes,
@@ -142,7 +145,7 @@ impl Buf for Piece {
     }
 }
 
-/// Gives room back when the piece is gone, be it that it was sent or given up.
+/// Its `Drop` gives the room of a piece back, whether the piece was sent or given up.
 struct Charge {
     share: Arc<Share>,
     size: usize,

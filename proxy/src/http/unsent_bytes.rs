@@ -1,4 +1,4 @@
-//! Owns the bytes of answers that wait for one client, and the requests that wait for room.
+//! Owns the count of response bytes that wait for one client, and the list of requests that wait for room.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -6,16 +6,16 @@ use std::task::Waker;
 
 use parking_lot::Mutex;
 
-/// Bytes of answers that wait for one client, beyond one piece for each request.
+/// Most bytes of responses that wait for one client, in addition to one piece for each request.
 pub(super) const MOST: usize = 256 * 1024;
 
-/// Bytes of answers that wait for one client to take them.
+/// Bytes of responses that wait until one client reads them.
 #[derive(Debug, Default)]
 pub(super) struct UnsentBytes {
     pub(super) bytes: AtomicUsize,
-    /// What was read from backends beyond that, and is to come here.
+    /// Bytes that were already read from backends and are not counted in `bytes` yet.
     pub(super) ahead: AtomicUsize,
-    /// Requests that wait for room, in the order in which they came.
+    /// Requests that wait for room, in the order of their arrival.
     pub(super) waiting: Mutex<VecDeque<Waiting>>,
 }
 
@@ -23,7 +23,7 @@ pub(super) struct UnsentBytes {
 #[derive(Debug)]
 pub(super) struct Waiting {
     pub(super) key: usize,
-    /// What takes the next piece, and what reads it from the backend.
+    /// Wakes what takes the next piece. `source` wakes what reads it from the backend.
     pub(super) body: Option<Waker>,
     pub(super) source: Option<Waker>,
 }
@@ -54,7 +54,8 @@ impl UnsentBytes {
         }
     }
 
-    /// Gives room back. Wakes the request whose last piece it was, or the one that has waited longest.
+    /// Gives room back. It wakes the request whose last waiting piece this was. If that one does not wait, it wakes the
+    /// request that has waited longest, provided that there is room.
     pub(super) fn release(&self, bytes: usize, emptied: Option<usize>) {
         let left = self.bytes.fetch_sub(bytes, Ordering::Relaxed) - bytes;
         let mut waiting = self.waiting.lock();

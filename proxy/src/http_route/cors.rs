@@ -1,8 +1,9 @@
-//! Owns what a rule's CORS filter says to pages of other origins (the Fetch standard's CORS protocol).
+//! Owns the CORS filter of a rule, which decides what pages of other origins may do (CORS protocol of the Fetch
+//! standard).
 //!
-//! Browsers ask the filter, and nobody else: what a backend says of CORS is taken out. A preflight request is always
-//! answered here. A request that a page may not make is not held up, since whoever is no browser can make it anyway;
-//! its answer does not have the fields without which the browser keeps it from the page.
+//! The filter alone answers browsers: CORS fields in a backend's response are removed. The proxy always answers
+//! preflight requests itself. A request that a page may not make is still served, because anything but a browser could
+//! make it anyway. But its response lacks the fields without which a browser keeps it from the page.
 
 use hyper::Method;
 use hyper::header::{
@@ -15,7 +16,7 @@ use vestibule_model::origin::OriginPattern;
 
 use super::header_edit::HeaderEdit;
 
-/// What backends have no say in.
+/// Header fields that are removed from the responses of backends.
 const OWN: [HeaderName; 6] = [
     ACCESS_CONTROL_ALLOW_ORIGIN,
     ACCESS_CONTROL_ALLOW_CREDENTIALS,
@@ -34,38 +35,38 @@ pub(crate) struct Cors {
     pub(crate) headers: Allowed,
     /// The value of `access-control-expose-headers`.
     pub(crate) exposed: Option<HeaderValue>,
-    /// In seconds.
+    /// The value of `access-control-max-age`, in seconds.
     pub(crate) max_age: HeaderValue,
 }
 
-/// What a page may ask with.
+/// Which methods or headers a page may use.
 #[derive(Clone, Debug)]
 pub(crate) enum Allowed {
-    /// Nothing beyond what every page may.
+    /// Only those that every page may use.
     Nothing,
-    /// Whatever it asks for.
+    /// All that it asks for.
     Asked,
-    /// What this value lists.
+    /// Those in this list.
     Listed(HeaderValue),
 }
 
-/// What a request is to the filter.
+/// The decision of the filter about a request.
 #[derive(Debug)]
 pub(crate) enum Verdict {
-    /// It goes on its way.
+    /// The request is served.
     Goes,
-    /// A preflight request, to be answered with success.
+    /// It is a preflight request that succeeds.
     Preflight,
-    /// A preflight request of an origin that may do nothing.
+    /// It is a preflight request of an origin that is not allowed.
     Refused,
 }
 
 impl Cors {
-    /// What is to become of a request, and what is to be done to the head of its answer.
+    /// Decides about a request, and returns how the head of its response has to be changed.
     pub(crate) fn judge(&self, method: &Method, headers: &HeaderMap) -> (Verdict, HeaderEdit) {
         let mut set = Vec::new();
         let anybody = self.origins.iter().any(OriginPattern::is_any);
-        // The same for everybody, so that caches can keep one answer.
+        // If the response is the same for every origin, caches can keep one for all.
         let constant = anybody && !self.credentials;
         let mut origins = headers.get_all(ORIGIN).iter();
         let origin = origins.next();
@@ -112,7 +113,7 @@ impl Cors {
         (verdict, edit)
     }
 
-    /// Says what the request may be like that a preflight request announces.
+    /// Adds the fields of a response to a preflight request: the methods and headers that are allowed.
     fn allow(
         &self,
         method: &HeaderValue,
@@ -129,7 +130,7 @@ impl Cors {
 }
 
 impl Allowed {
-    /// The value that says so, where `asked` is asked for.
+    /// The value of such a field, if the page asks for `asked`.
     fn value(
         &self,
         asked: Option<&HeaderValue>,

@@ -1,4 +1,4 @@
-//! Owns what filters do to requests and answers.
+//! Owns the filters of rules, and their effect on requests and responses.
 
 use std::borrow::Cow;
 
@@ -19,7 +19,7 @@ pub(crate) enum Filter {
     Rewrite(Rewrite),
     Cors(Box<Cors>),
     Mirror(Mirror),
-    /// Every request is answered so.
+    /// Every request is answered with this status.
     Fail(StatusCode),
 }
 
@@ -45,28 +45,28 @@ impl Scheme {
     }
 }
 
-/// Where a request is to be made again.
+/// A redirect.
 #[derive(Clone, Debug)]
 pub(crate) struct Redirect {
-    /// `None`: the request's.
+    /// `None` keeps the scheme of the request.
     pub(crate) scheme: Option<Scheme>,
-    /// `None`: the request's.
+    /// `None` keeps the hostname of the request.
     pub(crate) hostname: Option<Box<str>>,
     pub(crate) port: Option<u16>,
     pub(crate) path: Option<PathEdit>,
     pub(crate) status: StatusCode,
 }
 
-/// What a redirect takes from the request.
+/// The parts of a request that a redirect uses.
 pub(crate) struct Asked<'a> {
     pub(crate) scheme: Scheme,
-    /// Without port, IPv6 in brackets. `None`: an HTTP/1.0 request without.
+    /// Host without port, with an IPv6 address in brackets. It is `None` for an HTTP/1.0 request without a host.
     pub(crate) host: Option<&'a str>,
-    /// That clients connect to.
+    /// The port to which clients connect.
     pub(crate) port: u16,
     pub(crate) path: &'a str,
     pub(crate) query: Option<&'a str>,
-    /// That the match took of the path.
+    /// The prefix of the path that matched.
     pub(crate) prefix: &'a str,
 }
 
@@ -80,7 +80,7 @@ impl Redirect {
             (None, None) => asked.port,
         };
         let mut location = String::new();
-        // Without a host there is only the path to say, which is relative to where the client is.
+        // Without a host, `location` is the path alone, which is relative to where the client is.
         if let Some(host) = self.hostname.as_deref().or(asked.host) {
             location.push_str(scheme.as_str());
             location.push_str("://");
@@ -103,18 +103,18 @@ impl Redirect {
     }
 }
 
-/// What the backend gets to see instead.
+/// A rewrite of what the backend sees.
 #[derive(Clone, Debug)]
 pub(crate) struct Rewrite {
     pub(crate) hostname: Option<HeaderValue>,
     pub(crate) path: Option<PathEdit>,
 }
 
-/// Another path. The texts are valid parts of a URI.
+/// A change of the path. The texts are valid parts of a URI.
 #[derive(Clone, Debug)]
 pub(crate) enum PathEdit {
     Full(Box<str>),
-    /// Instead of the prefix that the match took; without a slash at the end.
+    /// Replaces the prefix that matched. It has no slash at the end.
     Prefix(Box<str>),
 }
 

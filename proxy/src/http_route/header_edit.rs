@@ -1,8 +1,8 @@
-//! Owns changes of the fields of a head.
+//! Owns changes of header fields.
 
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 
-/// Changes of a head's fields.
+/// Changes of header fields.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct HeaderEdit {
     pub(crate) set: Box<[(HeaderName, HeaderValue)]>,
@@ -13,7 +13,7 @@ pub(crate) struct HeaderEdit {
 impl HeaderEdit {
     pub(crate) fn apply(&self, headers: &mut HeaderMap) {
         for (name, value) in &self.set {
-            // Fails where a head has more fields than it can hold: then this one is not added.
+            // This fails if the head has as many fields as it can hold. Then the field is not added.
             let _ = headers.try_insert(name.clone(), value.clone());
         }
         for (name, value) in &self.add {
@@ -24,7 +24,7 @@ impl HeaderEdit {
         }
     }
 
-    /// Fields of which nothing is left that was there before.
+    /// Fields whose former values are all removed or replaced.
     pub(crate) fn replaced(&self) -> impl Iterator<Item = &HeaderName> {
         self.set.iter().map(|(name, _)| name).chain(&self.remove)
     }

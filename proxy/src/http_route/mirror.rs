@@ -1,9 +1,9 @@
-//! Who gets copies of requests.
+//! Owns the mirrors of rules: which backends get copies of which share of requests.
 
 use crate::backend::Backend;
 use crate::slot_map::Slot;
 
-/// Who gets a copy of how many requests.
+/// A backend, and the share of requests of which it gets copies.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Mirror {
     pub(crate) backend: Slot<Backend>,
@@ -13,7 +13,7 @@ pub(crate) struct Mirror {
 }
 
 impl Mirror {
-    /// Whether it gets one of this request.
+    /// Whether the backend gets a copy of this request.
     pub(crate) fn is_due(&self, random: u64) -> bool {
         random % u64::from(self.denominator.max(1)) < u64::from(self.numerator)
     }

@@ -1,5 +1,5 @@
-//! Owns HTTPRoutes and GRPCRoutes as requests see them: which rule takes a request, and what the rule says of it. `http`
-//! serves requests by them.
+//! Owns HTTPRoutes and GRPCRoutes as requests see them: which rule takes a request, and how the rule treats it. The
+//! module `http` serves requests by them.
 
 pub(crate) mod cors;
 pub(crate) mod filter;

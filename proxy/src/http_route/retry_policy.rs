@@ -1,4 +1,4 @@
-//! What a route says of retries, and how long each of them waits.
+//! The retry policy of a rule, and how long to wait before each retry.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -9,15 +9,15 @@ use vestibule_backoff::{Backoff, between};
 const FIRST_BACKOFF: Duration = Duration::from_millis(25);
 /// How long at most, unless the route wants to begin with more.
 const LONGEST_BACKOFF: Duration = Duration::from_secs(10);
-/// And for how many times what it begins with.
+/// Longest wait, as a multiple of the first one.
 const MOST_FACTOR: u32 = 10;
 
-/// What a route says of retries.
+/// The retry policy of a rule.
 #[derive(Clone, Debug)]
 pub(crate) struct RetryPolicy {
     /// Statuses of answers, 400 to 599.
     pub(crate) codes: BTreeSet<u16>,
-    /// How often at most.
+    /// Most retries.
     pub(crate) attempts: u32,
     pub(crate) backoff: Option<Duration>,
 }

@@ -1,4 +1,4 @@
-//! Owns an HTTPRoute or GRPCRoute as requests see it: its rules, what they match, and the share of each backend.
+//! Owns an HTTPRoute or GRPCRoute as requests see it: its rules, their matches, and the share of each backend.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,24 +17,24 @@ use crate::quota::Account;
 use crate::slot_map::Slot;
 use crate::weight::by_weight;
 
-/// A route. Immutable: an edit makes a new one, and requests keep the one they were given.
+/// A route. It is immutable: an edit makes a new one, and requests keep the version that they got.
 #[derive(Debug)]
 pub struct HttpRoute {
-    /// `<namespace>/<name>`. Routes of other kinds may have the same.
+    /// `<namespace>/<name>`. A route of another kind may have the same.
     pub key: Arc<str>,
     /// Namespace of the route.
     pub tenant: Arc<str>,
-    /// Seconds since the Unix epoch: precedence between equal matches.
+    /// Creation, in seconds since the Unix epoch. Of equal matches, that of the older route has precedence.
     pub created: i64,
-    /// A GRPCRoute: it takes calls of gRPC only, and its backends are spoken to in HTTP/2.
+    /// Whether it is a GRPCRoute. Then it takes only gRPC calls, and its backends are spoken to by HTTP/2.
     pub grpc: bool,
-    /// What the connections of its requests count towards.
+    /// The account to which the connections of its requests are charged.
     pub(crate) account: Arc<Account>,
     rules: Box<[Rule]>,
 }
 
 impl HttpRoute {
-    /// As the API names it.
+    /// The kind as the API names it.
     pub(crate) fn kind(&self) -> &'static str {
         if self.grpc { "GRPCRoute" } else { "HTTPRoute" }
     }
@@ -55,7 +55,7 @@ impl HttpRoute {
         }
     }
 
-    /// Whether the two are versions of one route.
+    /// Whether both are versions of the same route.
     pub(crate) fn is_version_of(&self, other: &Self) -> bool {
         self.key == other.key && self.grpc == other.grpc
     }
@@ -64,14 +64,14 @@ impl HttpRoute {
         &self.rules
     }
 
-    /// Every match of every rule, as the places of [`Self::at`].
+    /// The places of all matches of all rules, for [`Self::at`].
     pub(crate) fn places(&self) -> impl Iterator<Item = (u16, u16)> {
         let count = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
         let rules = (0..).zip(&self.rules);
         rules.flat_map(move |(rule, of)| (0..count(of.matches.len())).map(move |at| (rule, at)))
     }
 
-    /// A match and its rule.
+    /// The match at a place, with its rule.
     pub(crate) fn at(&self, (rule, at): (u16, u16)) -> Option<(&Rule, &Match)> {
         let rule = self.rules.get(usize::from(rule))?;
         Some((rule, rule.matches.get(usize::from(at))?))
@@ -81,17 +81,18 @@ impl HttpRoute {
 /// A rule of a route.
 #[derive(Debug)]
 pub(crate) struct Rule {
-    /// For logs; may be empty.
+    /// Name for logs. It may be empty.
     pub(crate) name: Box<str>,
     /// At least one.
     matches: Box<[Match]>,
-    /// In the order they act.
+    /// Filters in the order in which they act.
     pub(crate) filters: Box<[Filter]>,
     backends: Box<[WeightedTarget]>,
     total: u64,
-    /// From the head of the request to the end of the answer; zero: none, whatever the default is.
+    /// Time from the head of the request to the end of the response. Zero means that there is no limit, whatever the
+    /// default is.
     pub(crate) request_timeout: Option<Duration>,
-    /// For one try at a backend, up to the head of the answer.
+    /// Time of one attempt at a backend, up to the head of the response.
     pub(crate) backend_timeout: Option<Duration>,
     /// When requests are made again.
     pub(crate) retry: Option<RetryPolicy>,
@@ -99,7 +100,7 @@ pub(crate) struct Rule {
     pub(crate) session: Option<Session>,
 }
 
-/// What a rule is made of.
+/// The parts from which a rule is made.
 #[derive(Debug, Default)]
 pub(crate) struct RuleParts {
     pub(crate) name: String,
@@ -137,9 +138,9 @@ impl From<RuleParts> for Rule {
 #[derive(Debug)]
 pub(crate) struct WeightedTarget {
     pub(crate) weight: u32,
-    /// `None`: an invalid reference, which keeps its share.
+    /// `None` for an invalid reference, which keeps its share.
     pub(crate) backend: Option<Slot<Backend>>,
-    /// After the rule's own.
+    /// Filters that act after those of the rule.
     pub(crate) filters: Box<[Filter]>,
 }
 
@@ -148,7 +149,7 @@ impl Rule {
         &self.backends
     }
 
-    /// Where copies of requests go.
+    /// The backends that get copies of requests.
     pub(crate) fn mirrors(&self) -> impl Iterator<Item = Slot<Backend>> {
         let filters = self.backends.iter().flat_map(|backend| &backend.filters);
         self.filters.iter().chain(filters).filter_map(|filter| {
@@ -159,7 +160,7 @@ impl Rule {
         })
     }
 
-    /// Everything that it refers to: where requests go, and where copies of them do.
+    /// All backends to which it refers: those that get requests, and those that get copies.
     pub(crate) fn references(&self) -> impl Iterator<Item = Slot<Backend>> {
         let backends = self.backends.iter();
         backends
@@ -171,13 +172,13 @@ impl Rule {
         &self.matches
     }
 
-    /// A backend by weight, chosen by the upper half of `random`; none if no backend has any.
+    /// A backend, chosen by weight with the upper half of `random`. It is `None` if no backend has any weight.
     pub(crate) fn pick(&self, random: u64) -> Option<&WeightedTarget> {
         by_weight(&self.backends, |of| of.weight, self.total, random)
     }
 }
 
-/// What a request has to look like. All of it holds.
+/// A match. All of its parts have to hold.
 #[derive(Debug, Default)]
 pub(crate) struct Match {
     pub(crate) path: PathMatch,
@@ -194,7 +195,7 @@ impl fmt::Display for Match {
 }
 
 impl Match {
-    /// Whether everything but the path holds.
+    /// Whether all parts but the path hold.
     pub(crate) fn accepts_rest(&self, view: &View<'_>) -> bool {
         let steps = &view.steps;
         self.method
@@ -210,23 +211,23 @@ impl Match {
             })
     }
 
-    /// Whether all of it holds.
+    /// Whether all parts hold.
     pub(crate) fn accepts(&self, view: &View<'_>) -> bool {
         self.path.accepts(view.path, &view.steps) && self.accepts_rest(view)
     }
 }
 
-/// The path that a request has to have.
+/// How the path of a request is matched.
 #[derive(Clone)]
 pub(crate) enum PathMatch {
     /// The whole of it.
     Exact(Box<str>),
     /// The whole of it.
     Regex(Matcher),
-    /// Its first elements: `/a/b` takes `/a/b` and `/a/b/c`. Without a slash at the end, so that the
-    /// empty one takes everything.
+    /// The first elements: `/a/b` takes `/a/b` and `/a/b/c`. The prefix has no slash at the end, so that the empty one
+    /// takes everything.
     Prefix(Box<str>),
-    /// A method of gRPC, `/<service>/<method>`. What is absent is any.
+    /// A method of gRPC, `/<service>/<method>`. A part that is absent matches everything.
     Method {
         service: Option<Value>,
         method: Option<Value>,
@@ -276,8 +277,8 @@ impl PathMatch {
         }
     }
 
-    /// What ranks it: exact over regular expression over prefix, then by length. Of methods of gRPC first the service
-    /// counts and then the method, so that no method ranks above a service.
+    /// Its rank: exact matches are above regular expressions, and these above prefixes. Within each kind, the longer
+    /// one is above. For gRPC, the service is compared first and the method only after that.
     pub(crate) fn rank(&self) -> PathRank {
         let of = |part: &Option<Value>| match part {
             Some(Value::Exact(text)) => (3, text.len()),
@@ -293,15 +294,15 @@ impl PathMatch {
     }
 }
 
-/// How a path is matched, and by how many characters: of the whole, or of a service and of a method.
+/// The kind of match and its number of characters: for a whole path, or for a service and a method.
 pub(crate) type PathRank = [(u8, usize); 2];
 
-/// Service and method of a call of gRPC, as its servers read them: the method is what is behind the last slash.
+/// Service and method of a gRPC call, as gRPC servers read them: the method is the part after the last slash.
 pub(crate) fn method_of(path: &str) -> Option<(&str, &str)> {
     path.strip_prefix('/')?.rsplit_once('/')
 }
 
-/// A field or parameter and what it has to be.
+/// A header field or query parameter, and the value that it must have.
 #[derive(Clone, Debug)]
 pub(crate) struct ValueMatch<N> {
     pub(crate) name: N,

@@ -1,13 +1,14 @@
-//! Owns sessions: which endpoint of a backend the requests of one client stay at, as a token that the client keeps.
+//! Owns session persistence. A client keeps a token, and the token says at which endpoint of each backend its requests
+//! stay.
 //!
-//! A token is sealed with a key of its rule (AES-256-GCM-SIV), and says nothing to whoever has no key. Inside it has one
-//! entry for each backend of the rule that the client has met: the backend, when the session with it began, and the
-//! address of its endpoint. So a client learns no address, cannot make one up, and cannot take a token of another
-//! rule. Every proxy has the same keys, so each honours the tokens of all others. An address only counts if it is one of
-//! the endpoints of the backend that the weights chose.
+//! A token is sealed with a key of its rule (AES-256-GCM-SIV), so nobody without the key can read it. It contains one
+//! entry for each backend of the rule that the client has used: the backend, the beginning of the session, and the
+//! address of the endpoint. So a client learns no address, cannot forge one, and cannot use the token of another rule.
+//! All proxies have the same keys, so each accepts the tokens of the others. An address counts only if it is an
+//! endpoint of the backend that was chosen by weight.
 //!
-//! What a client makes the proxy do is bounded: it looks at `MAX_VALUES` values of at most `MAX_TEXT` characters,
-//! with at most `MAX_KEYS` keys each.
+//! The work that a client can cause is bounded: the proxy looks at `MAX_VALUES` values of at most `MAX_TEXT`
+//! characters, and tries at most `MAX_KEYS` keys for each.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -22,24 +23,25 @@ use sha2::{Digest, Sha256};
 
 use super::header_edit::HeaderEdit;
 
-/// Keys of a rule at most: the one that seals, those before it, and one that is to seal next.
+/// Most keys of a rule: the one that seals, former ones, and the one that will seal next.
 pub const MAX_KEYS: usize = 4;
-/// Values of a request that are looked at: a client may have cookies of one name for several paths.
+/// Most values of a request that are read. A client may have cookies of one name for several paths.
 const MAX_VALUES: usize = 4;
-/// Backends of one token, as many as a rule has at most (`MaxItems`).
+/// Most backends in one token. A rule has no more than these (`MaxItems` of the CRD).
 const MAX_ENTRIES: usize = 16;
-/// Backend, beginning, address, port.
+/// Bytes of an entry: backend, beginning, address and port.
 const ENTRY: usize = 4 + 4 + 16 + 2;
-/// What AES-GCM-SIV adds at the end.
+/// Bytes that AES-GCM-SIV adds at the end.
 const TAG: usize = 16;
-/// Characters of the longest token.
+/// Length of the longest token in characters.
 pub const MAX_TEXT: usize = (NONCE_LEN + MAX_ENTRIES * ENTRY + TAG).div_ceil(3) * 4;
 /// Bytes of a key.
 const KEY: usize = 32;
-/// Says what is sealed, and in which form. Another form gets another text.
+/// Additional authenticated data of a token. It names the form of the content, and a new form needs a new text.
 const FORM: &[u8] = b"vestibule session 1";
 
-/// Seconds since the Unix epoch. Wrong from 2106 on, when sessions without an end begin anew.
+/// The present time, in seconds since the Unix epoch. It is wrong from 2106 on, when sessions without an end begin
+/// again.
 pub(crate) fn now() -> u32 {
     u32::try_from(UnixTime::now().as_secs()).unwrap_or(u32::MAX)
 }
@@ -58,16 +60,16 @@ pub fn is_path(text: &str) -> bool {
     text.starts_with('/') && text.len() <= 1024 && text.bytes().all(fits)
 }
 
-/// What a rule says of sessions.
+/// The session persistence of a rule.
 pub struct Session {
     carrier: Carrier,
-    /// From the beginning of a session to its end, in seconds.
+    /// How long a session lasts, in seconds.
     lifetime: Option<u32>,
-    /// The first one seals; at least one.
+    /// The keys. There is at least one, and the first one seals.
     keys: Box<[LessSafeKey]>,
 }
 
-/// How a client gets its token and sends it.
+/// How a client receives its token and sends it back.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Carrier {
     /// As a cookie.
@@ -76,7 +78,7 @@ pub enum Carrier {
         name: Box<str>,
         /// See [`is_path`].
         path: Box<str>,
-        /// It outlives the browser.
+        /// Whether the cookie outlives the browser.
         permanent: bool,
     },
     /// As a header of this name.
@@ -84,7 +86,7 @@ pub enum Carrier {
 }
 
 impl fmt::Debug for Session {
-    /// Without its keys.
+    /// The output does not contain the keys.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Session")
             .field("carrier", &self.carrier)
@@ -93,7 +95,7 @@ impl fmt::Debug for Session {
     }
 }
 
-/// As the dump has it.
+/// The form in the dump of the configuration.
 impl fmt::Display for Session {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.carrier {
@@ -107,28 +109,28 @@ impl fmt::Display for Session {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Entry {
     backend: u32,
-    /// Seconds since the Unix epoch.
+    /// Beginning of the session, in seconds since the Unix epoch.
     began: u32,
     endpoint: SocketAddr,
 }
 
-/// What a client knows of its sessions with the backends of a rule.
+/// The sessions with the backends of a rule that the token of a client contains.
 #[derive(Debug, Default)]
 pub struct Presented {
-    /// Those that have not ended.
+    /// Sessions that have not ended.
     entries: Vec<Entry>,
-    /// The backends of those that have.
+    /// Backends whose session has ended.
     ended: Vec<u32>,
-    /// Sealed with another key than the first.
+    /// Whether the token was sealed with another key than the first.
     is_old: bool,
-    /// The client came over TLS.
+    /// Whether the client came over TLS.
     secure: bool,
-    /// Why there is no session with the backends that are not among them.
+    /// Why there is no session with a backend that is in neither list.
     otherwise: Outcome,
 }
 
 impl Presented {
-    /// Adds what a token says of one backend, unless another one says something newer.
+    /// Adds the entry of a token, unless another token has a newer one for the same backend.
     fn add(&mut self, entry: Entry, is_old: bool) {
         let mut known = self.entries.iter_mut();
         match known.find(|known| known.backend == entry.backend) {
@@ -148,19 +150,19 @@ impl Presented {
     }
 }
 
-/// How a client's session with the backend that answered fared.
+/// What happened to the client's session with the backend that answered.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// The request was for an endpoint that it had a session with.
+    /// The request was answered by the endpoint of its session.
     Kept,
-    /// It had none with this backend.
+    /// The client had no session with this backend, so there is a new one.
     #[default]
     Began,
-    /// The endpoint is not there or failed, so there is a new session with another one.
+    /// The endpoint is gone or failed, so there is a new session with another one.
     Moved,
     /// The session had ended, so there is a new one.
     Expired,
-    /// What the client sent is no token of this rule, so there is a new session.
+    /// The client sent something that is not a token of this rule, so there is a new session.
     Unreadable,
 }
 
@@ -179,7 +181,7 @@ impl Outcome {
 }
 
 impl Session {
-    /// `None`: a key is malformed, or there are none or too many.
+    /// The session persistence of a rule. It is `None` if a key is malformed, or if there are no keys or too many.
     pub fn new<'a>(
         carrier: Carrier,
         lifetime: Option<Duration>,
@@ -191,7 +193,7 @@ impl Session {
             Some(LessSafeKey::new(key))
         };
         let keys: Box<[LessSafeKey]> = keys.into_iter().map(key).collect::<Option<_>>()?;
-        // Less than a second counts as one.
+        // A shorter time than a second counts as one second.
         let seconds = |time: Duration| u32::try_from(time.as_secs()).unwrap_or(u32::MAX).max(1);
         (1..=MAX_KEYS).contains(&keys.len()).then_some(Self {
             carrier,
@@ -200,15 +202,15 @@ impl Session {
         })
     }
 
-    /// What a client says of its sessions. `secure`: it came over TLS.
+    /// Reads the tokens in a request. `secure` says whether the client came over TLS.
     pub fn open(&self, headers: &HeaderMap, secure: bool, now: u32) -> Presented {
         let mut presented = Presented {
             secure,
             ..Presented::default()
         };
         let mut is_read = false;
-        // Of cookies with one name and several paths a client sends all. The newest of what they say counts, whichever
-        // comes first.
+        // A client sends all cookies of one name, even if they are for different paths. The newest entries count,
+        // whichever cookie comes first.
         for value in self.values(headers) {
             let Some((entries, is_old)) = self.unseal(value) else {
                 presented.otherwise = Outcome::Unreadable;
@@ -229,8 +231,8 @@ impl Session {
         presented
     }
 
-    /// The session that the client has from now on, after `answered` of this backend has answered it, and what tells
-    /// it so, if it does not know yet.
+    /// Decides about the session after an endpoint has answered (`answered` is backend and endpoint). Returns the
+    /// outcome and, if the client needs a new token, the header change that gives it to the client.
     pub(crate) fn settle(
         &self,
         presented: Presented,
@@ -253,7 +255,7 @@ impl Session {
         } else {
             let backend = number(backend);
             entries.retain(|entry| entry.backend != backend);
-            // The newest is first, so that it is not what goes where there are too many.
+            // The newest entry comes first, so that it stays if there are too many.
             let began = now;
             entries.insert(
                 0,
@@ -268,7 +270,7 @@ impl Session {
         (outcome, self.tell(&entries, secure, now))
     }
 
-    /// The values that may be tokens, the first of them.
+    /// The values of a request that may be tokens, up to `MAX_VALUES` of them.
     fn values<'a>(&'a self, headers: &'a HeaderMap) -> impl Iterator<Item = &'a [u8]> {
         let (field, cookie) = match &self.carrier {
             Carrier::Cookie { name, .. } => (&COOKIE, Some(name.as_bytes())),
@@ -290,7 +292,8 @@ impl Session {
         values.take(MAX_VALUES)
     }
 
-    /// What a token says, and whether it is sealed with an old key; `None`: it is no token of this rule.
+    /// The entries of a token, and whether it was sealed with an old key. It is `None` if the text is not a token of
+    /// this rule.
     fn unseal(&self, text: &[u8]) -> Option<(Vec<Entry>, bool)> {
         if text.len() > MAX_TEXT {
             return None;
@@ -299,7 +302,7 @@ impl Session {
         let (nonce, sealed) = bytes.split_first_chunk::<NONCE_LEN>()?;
         let mut sealed_again = sealed.to_vec();
         for (index, key) in self.keys.iter().enumerate() {
-            // A failed attempt leaves nothing of what it was made with.
+            // A failed attempt overwrites its input, so each one begins with a fresh copy.
             sealed_again.clear();
             sealed_again.extend_from_slice(sealed);
             let nonce = Nonce::assume_unique_for_key(*nonce);
@@ -310,7 +313,7 @@ impl Session {
         None
     }
 
-    /// `None`: without randomness there are no tokens, and the request is served all the same.
+    /// Makes a token. It is `None` if there is no randomness. Then the request is served without one.
     fn seal(&self, entries: &[Entry]) -> Option<String> {
         let mut nonce = [0; NONCE_LEN];
         aws_lc_rs::rand::fill(&mut nonce).ok()?;
@@ -324,9 +327,9 @@ impl Session {
         Some(BASE64_URL_SAFE_NO_PAD.encode(token))
     }
 
-    /// Seconds until a session ends; `None`: never.
+    /// Seconds until a session ends; `None` if it never does.
     fn left(&self, entry: &Entry, now: u32) -> Option<u32> {
-        // The clocks of proxies differ: one that began in the future begins now.
+        // The clocks of proxies differ, so a session may seem to begin in the future. Then it begins now.
         let age = now.saturating_sub(entry.began);
         self.lifetime.map(|lifetime| lifetime.saturating_sub(age))
     }
@@ -364,7 +367,7 @@ impl Session {
     }
 }
 
-/// What a backend is called in a token.
+/// The number of a backend in a token.
 fn number(backend: &str) -> u32 {
     let digest = Sha256::digest(backend.as_bytes());
     digest.first_chunk().copied().map_or(0, u32::from_be_bytes)
@@ -385,7 +388,7 @@ fn write(entries: &[Entry]) -> Vec<u8> {
     bytes
 }
 
-/// `None`: it is not what [`write`] makes.
+/// Reads entries; `None` if [`write`] did not make the bytes.
 fn read(mut bytes: &[u8]) -> Option<Vec<Entry>> {
     let mut entries = Vec::with_capacity(bytes.len() / ENTRY);
     while !bytes.is_empty() {

@@ -1,21 +1,23 @@
-//! Owns the HTTP routes of a listener: which rule takes a request.
+//! Owns the HTTP routes of a listener, and finds the rule that takes a request.
 //!
-//! The hostname comes first: of the routes whose hostname takes the request's host, those with the
-//! most specific one as written are asked first, and where none of their matches holds, the next
-//! ones. Among routes of one hostname the match decides: an exact path, then a regular expression
-//! (the longer one first), then the longest prefix; then one with a method, with more fields, with
-//! more parameters; then the older route, its name, and the place of the rule in it.
+//! **Order.** The hostname comes first. Of the routes whose hostname matches the host of the request, those with the
+//! most specific hostname *as written* are tried first. If none of their matches takes the request, the next ones are
+//! tried. Among routes of one hostname, the matches are tried in this order:
 //!
-//! A call of gRPC is asked of GRPCRoutes first, and where none of those with a hostname of one rank takes it, of
-//! HTTPRoutes. Among GRPCRoutes the service comes before the method, and both before the number of fields. Other
-//! requests are HTTPRoutes' alone.
+//! - exact paths, then regular expressions (longer ones first), then prefixes (longer ones first),
+//! - matches with a method before those without, then more header fields, then more query parameters,
+//! - older routes, then routes by name, then rules by their place in the route.
 //!
-//! Before all of that come [`parts`]: routes with which a grant shares only some paths of a hostname.
+//! A gRPC call is offered to GRPCRoutes first, and then to HTTPRoutes with a hostname of the same rank. Among
+//! GRPCRoutes, the service counts more than the method, and both count more than the number of header fields. Other
+//! requests are offered to HTTPRoutes only.
 //!
-//! Most listeners have few matches: those are a sorted list. The others are an index by hostname and
-//! path that shares structure between versions. What a lookup costs depends on the configuration, not
-//! on what the client sends: a long path is followed only as far as prefixes are configured. And it is bounded, whatever
-//! the configuration is: [`View::steps`] run out.
+//! Before all of that come [`parts`]: routes to which a grant gives only some paths of a hostname.
+//!
+//! **Cost.** Most listeners have few matches, which are in a sorted list. The others have an index by hostname and
+//! path, whose versions share structure. The cost of a look-up depends on the configuration and not on what the client
+//! sends: a long path is followed only as far as there are configured prefixes. For every configuration,
+//! [`View::steps`] bound the cost.
 
 use std::cmp::{Ordering, Reverse};
 use std::sync::Arc;
@@ -29,9 +31,9 @@ use super::view::View;
 use crate::attached_names::AttachedNames;
 use crate::pattern_map::PatternMap;
 
-/// Matches up to which a list is used. Tests have few and want both forms.
+/// Most matches for which a list is used. Tests use a smaller number, so that few matches cover both forms.
 const FEW: usize = if cfg!(test) { 2 } else { 8 };
-/// What it costs to ask one match, beside the bytes that its regular expressions look at.
+/// Steps that one match costs, in addition to the bytes that its regular expressions read.
 const STEPS: u32 = 32;
 
 /// The match that took a request.
@@ -46,12 +48,12 @@ impl Found {
         self.route.at(self.place).map(|(rule, _)| rule)
     }
 
-    /// The place of the rule in its route, from 0 on.
+    /// The index of the rule in its route, from 0 on.
     pub(crate) fn rule_index(&self) -> u16 {
         self.place.0
     }
 
-    /// The prefix that the match took of the path; empty for other matches.
+    /// The prefix of the path that matched. It is empty for other kinds of matches.
     pub(crate) fn prefix(&self) -> &str {
         match self.route.at(self.place) {
             Some((
@@ -71,11 +73,12 @@ impl Found {
 struct Entry {
     route: Arc<HttpRoute>,
     place: (u16, u16),
-    /// Whether it serves its names beside whoever owns them.
+    /// Whether the route shares its names with their owner.
     shared: bool,
 }
 
-/// What entries are sorted by; the smallest wins.
+/// The sort key of entries. The smallest one is tried first. In order: GRPCRoute, path, (method, header fields, query
+/// parameters), creation, name, place.
 type Order<'a> = (
     Reverse<bool>,
     Reverse<PathRank>,
@@ -122,7 +125,7 @@ impl Entry {
                 .is_some_and(|of| reach.admits(&of.path) && of.accepts(view))
     }
 
-    /// As [`Self::accepts`], where the path is known to fit.
+    /// The same as [`Self::accepts`], for a path that is known to match.
     fn accepts_rest(&self, view: &View<'_>, reach: Reach) -> bool {
         view.steps.take(STEPS)
             && self.may_serve(view)
@@ -163,7 +166,7 @@ impl PartialEq for Entry {
 
 impl Eq for Entry {}
 
-/// An entry under the pattern it matches.
+/// An entry with the hostname pattern that it matches.
 #[derive(Clone)]
 struct Row {
     pattern: HostPattern,
@@ -187,9 +190,9 @@ fn takes(pattern: &HostPattern, host: Option<&Hostname>) -> bool {
 /// The HTTP routes of one listener.
 #[derive(Clone, Default)]
 pub(crate) struct HttpTable {
-    /// Routes with whole hostnames.
+    /// Routes that have whole hostnames.
     rows: Rows,
-    /// Routes with parts of hostnames. Most listeners have none.
+    /// Routes that have only some paths of hostnames. Most listeners have none.
     parts: Option<Arc<Parts>>,
 }
 
@@ -205,7 +208,7 @@ impl Default for Rows {
     }
 }
 
-/// By the pattern that is matched and the hostname that ranks.
+/// Matches by the pattern that the host has to match, and then by the rank of the hostname as written.
 type Index = PatternMap<RedBlackTreeMapSync<Reverse<Specificity>, Host>>;
 
 impl HttpTable {
@@ -213,7 +216,7 @@ impl HttpTable {
         self.rows.is_empty() && self.parts.is_none()
     }
 
-    /// Adds a route for the names for which it is here.
+    /// Adds a route for these names.
     pub(crate) fn insert(&mut self, names: &AttachedNames, route: &Arc<HttpRoute>) {
         if names.paths.is_empty() {
             self.rows.insert(names, route);
@@ -223,7 +226,7 @@ impl HttpTable {
         }
     }
 
-    /// Takes out what [`Self::insert`] added.
+    /// Removes what [`Self::insert`] added.
     pub(crate) fn remove(&mut self, names: &AttachedNames, route: &Arc<HttpRoute>) {
         if names.paths.is_empty() {
             self.rows.remove(names, route);
@@ -236,7 +239,7 @@ impl HttpTable {
         }
     }
 
-    /// The match that takes a request for `host`. Not to be relied on if the view's steps have run out.
+    /// The match that takes a request for `host`. The result is not valid if the steps of `view` have run out.
     pub(crate) fn find(&self, host: Option<&Hostname>, view: &View<'_>) -> Option<Found> {
         let mut reach = Reach::ALL;
         if let (Some(parts), Some(host)) = (&self.parts, host) {
@@ -418,7 +421,7 @@ impl Host {
             }
             Self::Many(paths) => {
                 let paths = Arc::make_mut(paths);
-                // Whether a name is shared is no part of an entry's order.
+                // `shared` is not part of an entry's order, so any value finds the entry.
                 for entry in Entry::all(route, false) {
                     paths.remove(&entry);
                 }
@@ -434,7 +437,7 @@ impl Host {
     }
 }
 
-/// The first entry that is right; none, once looking for it has cost what a request may cost.
+/// The first entry that takes the request. It is `None` if there is none, or if the steps have run out.
 fn first<'a>(
     entries: impl Iterator<Item = &'a Entry>,
     view: &View<'_>,
@@ -526,9 +529,9 @@ impl Paths {
 /// Methods of gRPC by their service.
 #[derive(Clone)]
 struct Methods {
-    /// Those of one service, whatever the method.
+    /// Matches of one service by name, with or without a method.
     services: HashTrieMapSync<Box<str>, Bucket>,
-    /// Of services that match a regular expression, and of any.
+    /// Matches with a regular expression for the service, or without a service.
     others: Bucket,
 }
 
@@ -580,16 +583,16 @@ impl Methods {
     }
 }
 
-/// The elements of a path; none of the empty prefix and of `*`.
+/// The elements of a path. The empty prefix and `*` have none.
 fn elements(path: &str) -> impl Iterator<Item = &str> {
     let path = path.strip_prefix('/');
     path.into_iter().flat_map(|path| path.split('/'))
 }
 
-/// Prefixes by their elements.
+/// A tree of prefixes, with one level for each element.
 #[derive(Clone)]
 struct Node {
-    /// Of the prefix that ends here.
+    /// Matches of the prefix that ends here.
     entries: Bucket,
     children: HashTrieMapSync<Box<str>, Arc<Node>>,
 }
@@ -634,7 +637,7 @@ impl Node {
         }
     }
 
-    /// Goes as deep as there are prefixes, and asks the deepest first.
+    /// Descends as deep as there are prefixes, and tries the deepest ones first.
     fn find<'a>(
         &self,
         path: &mut impl Iterator<Item = &'a str>,

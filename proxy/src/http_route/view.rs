@@ -1,4 +1,4 @@
-//! Owns what of a request routes are matched against.
+//! Owns the view of a request against which routes are matched.
 
 use std::borrow::Cow;
 use std::cell::OnceCell;
@@ -15,17 +15,17 @@ use crate::owners::HostnameGuard;
 pub(crate) struct View<'a> {
     pub(crate) method: &'a Method,
     pub(crate) path: &'a str,
-    /// Whether GRPCRoutes are for it.
+    /// Whether GRPCRoutes can take it.
     pub(crate) is_grpc: bool,
-    /// As the client wrote it.
+    /// The authority as the client wrote it.
     authority: Option<&'a str>,
-    /// Whose routes may serve it.
+    /// Decides which namespaces' routes may serve it.
     pub(crate) guard: HostnameGuard<'a>,
     headers: &'a HeaderMap,
     raw_query: Option<&'a str>,
-    /// What finding a match may still cost.
+    /// The budget for finding a match.
     pub(crate) steps: Steps,
-    /// Read when a match asks: the first value of each name.
+    /// Query parameters, read when a match asks for one. The first value of each name counts.
     query: OnceCell<Params<'a>>,
 }
 
@@ -50,10 +50,10 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The value of a field; of one that comes several times, all with commas between (RFC 9110
+    /// The value of a header field. If the field occurs several times, the values are joined with commas (RFC 9110
     /// section 5.3), which takes steps.
     pub(crate) fn header(&self, name: &HeaderName) -> Option<Cow<'_, [u8]>> {
-        // HTTP/2 has it outside of the fields.
+        // In HTTP/2, the host is not a header field.
         if name == HOST {
             return Some(Cow::Borrowed(self.authority?.as_bytes()));
         }
@@ -72,7 +72,7 @@ impl<'a> View<'a> {
         Some(all)
     }
 
-    /// The first value of a parameter.
+    /// The first value of a query parameter.
     pub(crate) fn query(&self, name: &[u8]) -> Option<&[u8]> {
         let params = self
             .query
@@ -90,7 +90,7 @@ fn params(query: &str) -> Params<'_> {
     params
 }
 
-/// Undoes what forms do to names and values; what is no such encoding stays as it is.
+/// Decodes a name or value of a form. Everything that is not a valid encoding stays as it is.
 fn decode(text: &str) -> Cow<'_, [u8]> {
     if !text.contains(['%', '+']) {
         return Cow::Borrowed(text.as_bytes());
@@ -117,10 +117,10 @@ fn digit(byte: u8) -> Option<u8> {
     u8::try_from(value).ok()
 }
 
-/// What of `path` is after the elements of `prefix`: empty or from a slash on.
+/// The rest of `path` after the elements of `prefix`. It is empty or begins with a slash.
 pub(crate) fn rest_after<'a>(path: &'a str, prefix: &str) -> Option<&'a str> {
     let rest = path.strip_prefix(prefix)?;
-    // The empty prefix also takes `*`, which is no path.
+    // The empty prefix also takes `*`, which is not a path.
     (rest.is_empty() || rest.starts_with('/') || prefix.is_empty()).then_some(rest)
 }
 

@@ -1,4 +1,4 @@
-//! Owns what a tunnel asks of the backend's side, whether it is plain TCP or TLS.
+//! Owns the interface that a tunnel needs on the backend's side, for plain TCP and for TLS.
 
 use std::io::{self, IoSliceMut};
 
@@ -6,12 +6,12 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
-/// A connection to a backend. One that is cut where it must not be reads as `UnexpectedEof`.
+/// A connection to a backend. If it ends where it must not, a read fails with `UnexpectedEof`.
 pub trait BackendIo: AsyncRead + AsyncWrite + Unpin {
     /// The socket below.
     fn socket(&self) -> &TcpStream;
 
-    /// Reads what is there behind a read that was full, without waiting.
+    /// Reads further bytes after a read that filled its buffer, without waiting.
     fn try_read_more(&self, buffers: &mut [IoSliceMut<'_>]) -> io::Result<usize>;
 }
 
@@ -30,7 +30,7 @@ impl BackendIo for TlsStream<TcpStream> {
         self.get_ref().0
     }
 
-    /// One record is read at a time: it is in a buffer of its own already.
+    /// Returns nothing, because TLS reads one record at a time, which is already in a buffer of its own.
     fn try_read_more(&self, _: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
         Err(io::ErrorKind::WouldBlock.into())
     }

@@ -1,4 +1,4 @@
-//! Owns the TLS handshake of a client on the replayed bytes.
+//! Owns the TLS handshake with a client, which begins with replayed bytes.
 
 use std::sync::Arc;
 
@@ -11,14 +11,14 @@ use tokio::net::TcpStream;
 use super::{NegotiatedTls, TlsSession, discard_unread, payload_length};
 use crate::record::{HEADER, Keys, MAX_PROTECTED};
 
-/// Handshake bytes of a client that are held unread: more than a whole record, whatever its length.
-/// With the limit on hellos at one time this bounds what handshakes hold: 10,000 of them 320 MiB.
+/// Most handshake bytes of a client that are held unread. This is more than the longest record. With the limit on
+/// hellos at one time, it bounds the memory of handshakes: 10,000 of them hold 320 MiB.
 const MAX_HANDSHAKE: usize = 32 * 1024;
 const _: () = assert!(MAX_HANDSHAKE > HEADER + MAX_PROTECTED);
-/// How much the buffer of a handshake grows at once.
+/// Bytes by which the buffer of a handshake grows.
 const HANDSHAKE_STEP: usize = 4 * 1024;
 
-/// Why a handshake came to nothing.
+/// Why a handshake failed.
 #[derive(Debug, thiserror::Error)]
 pub enum HandshakeError {
     /// The client went away.
@@ -27,18 +27,18 @@ pub enum HandshakeError {
     /// The client's connection broke.
     #[error("the client's connection broke: {0}")]
     Io(#[from] std::io::Error),
-    /// The two do not come together, or the client broke the protocol.
+    /// The two sides have nothing in common, or the client broke the protocol.
     #[error(transparent)]
     Tls(#[from] rustls::Error),
-    /// The client sends more than any handshake needs.
+    /// The client sent more than any handshake needs.
     #[error("the handshake is longer than the limit")]
     TooLarge,
-    /// The configuration does not hand over its keys, or a cipher that is not known here.
+    /// The configuration does not hand over its keys, or the cipher is not known here.
     #[error("the configuration was not prepared for termination")]
     NotPrepared,
 }
 
-/// Does the handshake of a client of which `replay` was read already.
+/// Does the handshake with a client. `replay` are the bytes that were already read.
 pub async fn handshake(
     client: &mut TcpStream,
     config: Arc<ServerConfig>,
@@ -47,7 +47,7 @@ pub async fn handshake(
     let mut tls = UnbufferedServerConnection::new(config)?;
     let mut incoming = replay;
     let mut outgoing = Vec::new();
-    // rustls sees one record at a time, so that what follows its last one stays ours to open.
+    // rustls gets one record at a time. So the records after its last one are left for this proxy to open.
     let mut shown = 0;
     loop {
         let UnbufferedStatus {
@@ -67,7 +67,7 @@ pub async fn handshake(
             Ok(ConnectionState::PeerClosed | ConnectionState::Closed) => {
                 return Err(HandshakeError::Closed);
             }
-            // Early data is not offered, and no data is shown before the handshake is done.
+            // Early data is not offered, and rustls gets no data before the handshake is done, so this cannot be data.
             Ok(_) => return Err(HandshakeError::TooLarge),
             Err(error) => {
                 send_alert(&mut tls, client).await;
@@ -118,11 +118,11 @@ pub async fn handshake(
 fn record_length(bytes: &[u8]) -> Option<usize> {
     let (header, rest) = bytes.split_first_chunk::<HEADER>()?;
     let length = payload_length(*header);
-    // Too long is for rustls to refuse, as soon as it is certain.
+    // A record that is too long is passed to rustls as soon as that is certain, and rustls refuses it.
     (rest.len() >= length.min(MAX_PROTECTED)).then_some(HEADER + length.min(rest.len()))
 }
 
-/// Appends a handshake record to what is to be sent.
+/// Appends a handshake record to the bytes that will be sent.
 fn encode<Data>(data: &mut EncodeTlsData<'_, Data>, outgoing: &mut Vec<u8>) {
     let start = outgoing.len();
     let mut space = 1024;
@@ -141,8 +141,8 @@ fn encode<Data>(data: &mut EncodeTlsData<'_, Data>, outgoing: &mut Vec<u8>) {
 /// Tells the client why the handshake failed, if that can be done without waiting.
 async fn send_alert(tls: &mut UnbufferedServerConnection, client: &mut TcpStream) {
     let mut outgoing = Vec::new();
-    // Without anything to send, rustls would go on with what it knows of the bytes that it was
-    // shown before, and panic as they are not here.
+    // If there is nothing to send, rustls would continue with the bytes that it got before. These are not here, so it
+    // would panic.
     while tls.wants_write()
         && let UnbufferedStatus {
             state: Ok(ConnectionState::EncodeTlsData(mut data)),
@@ -152,7 +152,7 @@ async fn send_alert(tls: &mut UnbufferedServerConnection, client: &mut TcpStream
         encode(&mut data, &mut outgoing);
     }
     if client.write_all(&outgoing).await.is_ok() {
-        // Without this, unread bytes would turn the close into a reset that overtakes the alert.
+        // Without this, unread bytes would turn the close into a reset, which could overtake the alert.
         let _ = client.shutdown().await;
         discard_unread(|buffer| client.try_read(buffer));
     }

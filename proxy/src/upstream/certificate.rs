@@ -1,4 +1,4 @@
-//! Owns what a Gateway shows to its backends over TLS.
+//! Owns the client certificate that a Gateway shows to its backends over TLS.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,10 +7,10 @@ use rustls::sign::CertifiedKey;
 
 use super::next_id;
 
-/// One version of a certificate that is shown to backends. Listeners name its slot in the snapshot, so
-/// that a new version makes no listener anew.
+/// One version of a certificate that is shown to backends. Listeners refer to its slot in the snapshot, so a new
+/// version does not change any listener.
 pub struct ClientCertificate {
-    /// Differs from version to version, and is never 0.
+    /// Identifies the version. It is never 0.
     id: u64,
     pub(super) certified: Arc<CertifiedKey>,
 }
@@ -32,22 +32,22 @@ impl ClientCertificate {
     }
 }
 
-/// What one connection to a backend shows.
+/// The credentials that one connection shows to a backend.
 #[derive(Clone, Debug)]
 pub(crate) enum Credentials {
     /// The Gateway shows nothing.
     None,
-    /// The Gateway has a certificate, and shows it to other backends.
+    /// The Gateway has a certificate, and shows it only to other backends.
     Withheld,
-    /// The Gateway has a certificate, and it is not held: no connection is made.
+    /// The Gateway should have a certificate, and it is not held. No connection is made.
     Missing,
-    /// This.
+    /// This certificate.
     Certificate(Arc<ClientCertificate>),
 }
 
 impl Credentials {
-    /// Tells versions apart; 0 where nothing is shown. `Missing` is another one: a connection that was opened
-    /// without a certificate must not be used where one has to be shown.
+    /// Identifies the version; 0 if nothing is shown. `Missing` has a number of its own, because a connection that was
+    /// opened without a certificate must not be used when one has to be shown.
     pub(super) fn id(&self) -> u64 {
         match self {
             Self::None | Self::Withheld => 0,

@@ -1,9 +1,9 @@
-//! Owns connections to backends, in plaintext or TLS: who a backend has to be, what this proxy shows
-//! it, and that where a policy asks for TLS there is never anything else.
+//! Owns connections to backends, in plaintext or TLS: how the certificate of a backend is checked, which certificate
+//! this proxy shows, and that a backend whose policy asks for TLS is never reached without it.
 //!
-//! What a policy comes to is a [`Tls`], made anew with each change of the policy or of its trust; it is a
-//! part of the version of a backend that has the endpoints it is for. Sessions are resumed only with what
-//! made them.
+//! A policy becomes a [`Tls`], which is built again with each change of the policy or of its trust bundles. It is part
+//! of a version of the backend, together with the endpoints. A session is resumed only with the same settings with
+//! which it was made.
 
 mod certificate;
 mod stream;
@@ -29,21 +29,21 @@ pub(crate) use verify::AltName;
 use crate::close_reason::CloseReason;
 use verify::Verifier;
 
-/// Configurations kept per backend: one per Gateway's certificate and list of protocols.
+/// Most configurations that are kept for a backend. There is one for each client certificate and list of protocols.
 const MAX_CONFIGS: usize = 32;
-/// Sessions kept per configuration, each for one use.
+/// Most sessions that are kept for a configuration. Each is used once.
 const SESSIONS: usize = 8;
 
-/// What is offered by ALPN.
+/// The protocols that are offered by ALPN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Alpn {
-    /// Nothing: what the backend speaks is between the client and it.
+    /// None, because client and backend agree on their protocol themselves.
     None,
     /// HTTP/1.1.
     Http1,
     /// HTTP/2.
     Http2,
-    /// HTTP/2, rather than HTTP/1.1.
+    /// HTTP/2 and HTTP/1.1, with a preference for HTTP/2.
     Both,
 }
 
@@ -59,21 +59,22 @@ impl Alpn {
     }
 }
 
-/// TLS settings of a connection: one that was opened with others must not be used in its place.
+/// Identifies the TLS settings of a connection. A connection that was opened with other settings must not be used
+/// instead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct TlsIdentity {
     settings: u64,
-    /// 0: none is shown.
+    /// Version of the client certificate; 0 if none is shown.
     certificate: u64,
 }
 
-/// Differs with each call.
+/// A number that differs with each call.
 fn next_id() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Which settings a connection with this TLS that shows `credentials` has; none in plaintext.
+/// The identity of a connection with this TLS that shows `credentials`; `None` for plaintext.
 pub(crate) fn identity(tls: Option<&Arc<Tls>>, credentials: &Credentials) -> Option<TlsIdentity> {
     Some(TlsIdentity {
         settings: tls?.id,
@@ -81,7 +82,7 @@ pub(crate) fn identity(tls: Option<&Arc<Tls>>, credentials: &Credentials) -> Opt
     })
 }
 
-/// Makes client configurations, all with the one provider (aws-lc-rs), TLS 1.2 and 1.3.
+/// Makes client configurations. All of them use one provider (aws-lc-rs), and TLS 1.2 and 1.3.
 pub(crate) struct Factory {
     provider: Arc<CryptoProvider>,
     builder: ConfigBuilder<ClientConfig, WantsVerifier>,
@@ -101,17 +102,17 @@ impl Factory {
         })
     }
 
-    /// What the world at large trusts: Mozilla's list as of this release.
+    /// The CA certificates of the public web: Mozilla's list at the time of this release.
     pub(crate) fn system_trust(&self) -> &Arc<RootCertStore> {
         &self.system
     }
 }
 
-/// TLS to one backend.
+/// TLS settings for one backend.
 pub(crate) struct Tls {
     id: u64,
     pub(crate) name: ServerName<'static>,
-    /// None: no connection is made.
+    /// `None` if no connection may be made.
     verifier: Option<Arc<dyn ServerCertVerifier>>,
     factory: Arc<Factory>,
     configs: Mutex<Vec<Cached>>,
@@ -133,8 +134,8 @@ impl fmt::Debug for Tls {
 }
 
 impl Tls {
-    /// A backend whose certificate leads to one of `roots` and has one of `names`; without names,
-    /// `name`.
+    /// Settings for a backend whose certificate must lead to one of `roots` and have one of `names` or, if there are
+    /// none, `name`.
     pub(crate) fn new(
         factory: &Arc<Factory>,
         name: ServerName<'static>,
@@ -154,11 +155,11 @@ impl Tls {
         }
     }
 
-    /// One to which no connection is made.
+    /// Settings for a backend to which no connection may be made.
     pub(crate) fn closed(factory: &Arc<Factory>) -> Self {
         Self {
             id: next_id(),
-            // Never sent.
+            // This name is never sent.
             name: ServerName::IpAddress(std::net::Ipv4Addr::UNSPECIFIED.into()),
             verifier: None,
             factory: Arc::clone(factory),
@@ -166,17 +167,17 @@ impl Tls {
         }
     }
 
-    /// Whether no connection is made.
+    /// Whether no connection may be made.
     pub(crate) fn is_closed(&self) -> bool {
         self.verifier.is_none()
     }
 
-    /// Why no connection is made that shows `credentials`, if none is.
+    /// Why no connection with these credentials may be made, if so.
     pub(crate) fn refusal(&self, credentials: &Credentials) -> Option<CloseReason> {
         self.parts(credentials).err()
     }
 
-    /// By whom the backend is checked, and what it is shown.
+    /// The verifier for the backend's certificate, and the client certificate to show.
     fn parts<'a>(
         &self,
         credentials: &'a Credentials,
@@ -224,7 +225,8 @@ impl Tls {
         alpn: Alpn,
     ) -> Arc<ClientConfig> {
         let builder = self.factory.builder.clone();
-        // "Dangerous" is whatever is not rustls' own verifier; ours is its chain and our names.
+        // rustls calls every verifier "dangerous" that is not its own. This one checks the chain as rustls does, and
+        // the names of the policy.
         let builder = builder
             .dangerous()
             .with_custom_certificate_verifier(Arc::clone(verifier));

@@ -1,4 +1,4 @@
-//! Owns a connection to a backend as whoever uses it sees it: bytes, whatever is below.
+//! Owns a connection to a backend as a stream of bytes, over plain TCP or TLS.
 
 use std::io;
 use std::pin::Pin;
@@ -17,7 +17,7 @@ pub(crate) enum Stream {
 }
 
 impl Stream {
-    /// What ALPN agreed on.
+    /// The protocol that ALPN agreed on, if any.
     pub(crate) fn alpn(&self) -> Option<&[u8]> {
         match self {
             Self::Plain(_) => None,

@@ -1,5 +1,5 @@
-//! Owns the check of a backend's certificate: the chain is webpki's to build, as for any client of
-//! rustls; the names are the policy's.
+//! Owns the check of a backend's certificate. webpki checks the chain, as for every client of rustls. The names come
+//! from the policy.
 
 use std::sync::Arc;
 
@@ -13,12 +13,12 @@ use rustls::{CertificateError, DigitallySignedStruct, Error, RootCertStore, Sign
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
-/// A name of which a backend's certificate has to have one.
+/// One of the names that a backend's certificate may have. It must have at least one of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum AltName {
-    /// A hostname; the certificate may have it by a wildcard of its own (RFC 6125 section 6.4.3).
+    /// A hostname. A wildcard in the certificate may cover it (RFC 6125 section 6.4.3).
     Exact(ServerName<'static>),
-    /// `*.` and this: the certificate has that wildcard, or a name with one label in its place.
+    /// The name after `*.` of a wildcard. The certificate has this wildcard, or a name with one label in its place.
     Wildcard(Box<str>),
     /// A URI, compared as text.
     Uri(Box<str>),
@@ -59,13 +59,13 @@ impl Verifier {
             match name {
                 AltName::Exact(name) => match verify_server_name(parsed, name) {
                     Ok(()) => return Ok(()),
-                    // Says what is in the certificate.
+                    // This error tells which names the certificate has.
                     Err(why) => error = why,
                 },
                 other => others.push(other),
             }
         }
-        // Read only where something asks for it.
+        // The certificate is parsed only if there are such names.
         if !others.is_empty() && has_another(der, &others)? {
             return Ok(());
         }
@@ -76,7 +76,7 @@ impl Verifier {
 fn has_another(der: &CertificateDer<'_>, names: &[&AltName]) -> Result<bool, Error> {
     const BAD: Error = Error::InvalidCertificate(CertificateError::BadEncoding);
     let (rest, certificate) = X509Certificate::from_der(der).map_err(|_| BAD)?;
-    // Twice the extension is an error.
+    // It is an error if the extension occurs twice.
     let extension = certificate.subject_alternative_name().map_err(|_| BAD)?;
     if !rest.is_empty() {
         return Err(BAD);

@@ -1,5 +1,5 @@
-//! Routes beside what is there: hostnames and ports that their namespace may not have on the Gateway, and references that
-//! nobody permits.
+//! The findings about a route together with the objects that exist: hostnames and ports that its namespace may not have
+//! on the Gateway, and references that no grant permits.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,17 +17,17 @@ use super::{not_permitted, warning};
 use crate::admission_state::AdmissionState;
 
 const HOSTNAMES: &str = "spec.hostnames";
-/// What a route without names may not have is a port.
+/// The field of findings about ports, for routes without hostnames.
 const PARENTS: &str = "spec.parentRefs";
-/// Most hostnames on listeners, counted once for each listener, that are looked at: a review takes its time
-/// from everybody's. Who has more is let in with a warning, and the status says what is served.
+/// Most hostnames that are checked, counted once for each listener. A review takes time from those of all others. A
+/// route with more hostnames is allowed with a warning, and the status shows what is served.
 const MOST_HOSTNAMES: usize = 8192;
 
-/// What there is to say of `route`, which takes the place of `old` if there is one.
+/// The findings about `route`, which replaces `old` if there is one.
 ///
-/// A hostname is refused where it comes to nothing at all. One that is left out of one listener and stays on
-/// another is told, and so is one that the former version had on the same parents: a grant that is gone does
-/// not stop every edit. The same goes for a match that reaches outside of what is shared of a hostname.
+/// A hostname is refused if no listener serves it. It is only a warning if another listener still serves it, or if the
+/// former version had the hostname on the same parents. So a grant that is gone does not block every edit. The same
+/// holds for a match that reaches outside of the shared paths of a hostname.
 pub(super) fn findings(
     state: &AdmissionState,
     old: Option<&Object>,
@@ -48,19 +48,19 @@ pub(super) fn findings(
     if old.is_some_and(|old| old.hostnames().is_empty()) && fields.is_empty() {
         had.insert(HOSTNAMES);
     }
-    // Whether the former version reached outside of what is shared with it just so.
+    // Whether the former version reached outside of the shared paths in the same way.
     let was_outside = |listener: &ListenerKey, names: &HostPattern, field: &str| {
         let old = old.filter(|_| had.contains(field));
         old.is_some_and(|old| merge.outside_shared_paths(old, listener, names).is_some())
     };
-    // Of what is lost, the field of the hostname beside each finding.
+    // `lost` has the field of the hostname with each finding.
     let (mut served, mut lost) = (BTreeSet::new(), Vec::new());
     let (mut room, mut said) = (MOST_HOSTNAMES, BTreeSet::new());
     for (index, reference) in route.parents().iter().enumerate() {
         let Some(parent) = reference.parent(namespace) else {
             continue;
         };
-        // That a parent takes no part (yet), or does not take it (yet), refuses nothing.
+        // A parent that takes no part (yet), or does not take the route (yet), is no reason to refuse the route.
         let Some((listeners, gateway)) =
             merge.listeners(&parent).filter(|_| is_open(state, &parent))
         else {
@@ -88,7 +88,7 @@ pub(super) fn findings(
                 let field = fields.get(&hostname.rank).map_or(HOSTNAMES, String::as_str);
                 let (listener, names) = (&attached.listener, &hostname.matches);
                 let refused = if route.has_names() {
-                    // Without an asker, it uses the listener's names.
+                    // Without an asker, the route uses the names of the listener.
                     let decision = match merge.asker(&key, listener) {
                         Some((_, source)) => {
                             merge.decide(gateway, source.namespace(), names, source.asked_by())
@@ -97,7 +97,7 @@ pub(super) fn findings(
                     };
                     decision.finding(field, names, gateway)
                 } else {
-                    // On a listener of a ListenerSet, it uses the set's port.
+                    // On a listener of a ListenerSet, the route uses the port of the set.
                     let port = merge.own_port(listener);
                     port.and_then(|at| merge.decide_port(at, &key).finding(at))
                 };
@@ -135,7 +135,7 @@ pub(super) fn findings(
     findings
 }
 
-/// Where each of a route's hostnames is written; of a route without names, where it asks for a port.
+/// The field of each hostname of a route. For a route without hostnames, it is the field by which it asks for a port.
 fn fields_of(route: Route<'_>) -> BTreeMap<&HostPattern, String> {
     let hostnames = route.hostnames().iter().rev();
     let fields = hostnames.map(|(index, name)| {
@@ -149,7 +149,7 @@ fn fields_of(route: Route<'_>) -> BTreeMap<&HostPattern, String> {
     fields.collect()
 }
 
-/// A finding about a hostname, which refuses nothing if the former version had the hostname.
+/// A finding about a hostname. It becomes a warning if the former version already had the hostname.
 fn told_if_had(had: &BTreeSet<&str>, finding: Finding) -> Finding {
     if had.contains(finding.field.as_str()) {
         warning(finding)
@@ -158,7 +158,7 @@ fn told_if_had(had: &BTreeSet<&str>, finding: Finding) -> Finding {
     }
 }
 
-/// Whether a parent takes part in anything, as its Gateway has it.
+/// Whether a parent takes part: its Gateway exists, is ours, and allows it.
 fn is_open(state: &AdmissionState, parent: &ParentKey) -> bool {
     let merge = state.merge();
     match parent {

@@ -1,10 +1,10 @@
-//! Owns connections: accept, TLS, HTTP/1.1, how long a connection may idle, and how it ends.
+//! Owns connections: accepting, TLS, HTTP/1.1, how long a connection may be idle, and how it ends.
 //!
-//! Only HTTP/1.1: it is what API servers speak to webhooks, so that their requests spread over the
-//! replicas. An API server that sends a request on a connection which is just being closed here does
-//! not try again; the request of a user fails. So a connection that idles is closed by the server's
-//! side of it first, which does so after 90 s; and one that has to end is announced as such in its
-//! last answer.
+//! The server speaks only HTTP/1.1. API servers use it for webhooks, so that their requests spread over the replicas.
+//!
+//! If an API server sends a request on a connection that is just being closed here, it does not try again, and the
+//! request of a user fails. So the server leaves it to the API server to close idle connections, which it does after 90
+//! s. And if a connection has to end, its last response says so.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -29,29 +29,29 @@ use vestibule_serve::places::{Places, Source};
 
 use crate::server::metrics::Metrics;
 
-/// How far the end is.
+/// The phase of the server's life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Phase {
-    /// Not in sight.
+    /// Requests are served.
     Serving,
-    /// Requests are answered, and every answer is the last one of its connection.
+    /// Requests are still served, and every response is the last one of its connection.
     Leaving,
-    /// Nothing new is taken; what has begun is finished.
+    /// New connections and requests are not accepted. Those that have begun are finished.
     Closing,
 }
 
-/// Bounds of connections.
+/// Limits on connections.
 #[derive(Debug, Clone)]
 pub struct ConnectionLimits {
-    /// Connections at one time, shared fairly between sources; those beyond are closed.
+    /// Most connections at one time, shared fairly between sources. Further ones are closed.
     pub connections: usize,
-    /// From accept to the end of the TLS handshake.
+    /// Time from accept to the end of the TLS handshake.
     pub handshake: Duration,
-    /// From the handshake to the first request's head.
+    /// Time from the handshake to the head of the first request.
     pub first_request: Duration,
-    /// Without a request. Above the 90 s after which API servers give up a connection themselves.
+    /// Time without a request. It is longer than the 90 s after which API servers close a connection themselves.
     pub idle: Duration,
-    /// From a request's head to the end of its answer.
+    /// Time from the head of a request to the end of its response.
     pub request: Duration,
 }
 
@@ -67,7 +67,7 @@ impl Default for ConnectionLimits {
     }
 }
 
-/// What connections share.
+/// The state that connections share.
 pub(super) struct Acceptor {
     pub(super) tls: TlsAcceptor,
     pub(super) router: Router,
@@ -86,7 +86,8 @@ impl Acceptor {
         loop {
             let accepted = tokio::select! {
                 biased;
-                // What waits in the queue is taken before the socket closes: it is a connection already.
+                // Connections in the queue are accepted before the socket closes, because they are open for their
+                // clients.
                 accepted = listener.accept() => accepted,
                 _ = phase.wait_for(|phase| *phase == Phase::Closing) => break,
                 Some(_) = connections.join_next() => continue,
@@ -110,7 +111,7 @@ impl Acceptor {
                     this.metrics.failed("Accept");
                     if !is_peers_fault(&error) {
                         tracing::warn!(%error, "cannot accept a connection");
-                        // Out of descriptors, most likely: some have to come back first.
+                        // There are most likely no more file descriptors, so some must be freed first.
                         tokio::time::sleep(Duration::from_millis(100)).await;
                     }
                 }
@@ -121,7 +122,7 @@ impl Acceptor {
     }
 
     async fn connection(&self, stream: TcpStream, peer: SocketAddr) {
-        // Answers are one write; without this a small one waits for the peer's acknowledgement.
+        // A response is one write. Without this, a small one would wait for an acknowledgement of the peer.
         let _ = stream.set_nodelay(true);
         let stream = match timeout(self.limits.handshake, self.tls.accept(stream)).await {
             Ok(Ok(stream)) => stream,
@@ -138,7 +139,7 @@ impl Acceptor {
         let activity = Activity::new(&self.limits);
         let service = service_fn(|request| self.answer(request, peer.ip(), &activity));
         let connection = hyper::server::conn::http1::Builder::new()
-            // Ours, below, tells idling from dawdling.
+            // The deadline below is used instead, because it can tell an idle client from a slow one.
             .header_read_timeout(None)
             .max_buf_size(64 << 10)
             .serve_connection(TokioIo::new(stream), service);
@@ -149,7 +150,7 @@ impl Acceptor {
             let deadline = activity.deadline();
             tokio::select! {
                 biased;
-                // First, so that what has come is read before the connection may be closed.
+                // This comes first, so that bytes that have arrived are read before the connection may be closed.
                 ended = connection.as_mut() => {
                     if let Err(error) = ended {
                         tracing::debug!(%peer, %error, "connection failed");
@@ -158,13 +159,13 @@ impl Acceptor {
                 }
                 _ = phase.wait_for(|phase| *phase == Phase::Closing), if !closing => {
                     closing = true;
-                    // A connection without a request yet is new, and its request is on the way: its
-                    // answer will be its last.
+                    // A connection without a request is new, and its request is on the way. The response to that will
+                    // be its last one.
                     if activity.has_begun() {
                         connection.as_mut().graceful_shutdown();
                     }
                 }
-                // The deadline came nearer.
+                // The deadline is earlier now, so the loop waits for the new one.
                 () = activity.nearer.notified() => {}
                 () = sleep_until(deadline) => {
                     if activity.deadline() <= Instant::now() {
@@ -201,7 +202,7 @@ fn is_peers_fault(error: &io::Error) -> bool {
     )
 }
 
-/// When a connection has to do something next.
+/// The next deadline of a connection.
 struct Activity {
     idle: Duration,
     request: Duration,
@@ -239,7 +240,7 @@ impl Activity {
         self.begun.load(Ordering::Relaxed)
     }
 
-    /// What the deadline that passed was for.
+    /// The purpose of the deadline that has passed.
     fn overdue(&self) -> &'static str {
         if self.busy.load(Ordering::Relaxed) {
             "SlowRequest"
@@ -251,7 +252,7 @@ impl Activity {
     }
 }
 
-/// A request under way.
+/// A request counts as under way until this is dropped.
 struct Busy<'a>(&'a Activity);
 
 impl Drop for Busy<'_> {

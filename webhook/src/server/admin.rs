@@ -1,4 +1,4 @@
-//! Owns the admin endpoint: health, readiness, metrics. Over plain HTTP, and there is nothing to hide.
+//! Owns the admin endpoint: health, readiness and metrics. It is plain HTTP, because none of this is confidential.
 
 use std::sync::Arc;
 
@@ -10,10 +10,10 @@ use axum::routing::get;
 
 use crate::server::Shared;
 
-/// What the exposition is, for scrapers.
+/// Content type of the metrics.
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// What there is, for people.
+/// The page that lists the paths.
 const INDEX: &str = "\
 /healthz  the process is up
 /readyz   there is a certificate, the first sync is done, and it does not shut down

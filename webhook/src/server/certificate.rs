@@ -1,8 +1,8 @@
-//! Owns the serving certificate: read from the mounted Secret, and read again when it changes.
+//! Owns the serving certificate. It is read from the mounted Secret, and read again when that changes.
 //!
-//! The kubelet swaps the files of a Secret by one symlink (`..data`), so both are read through what
-//! that leads to, and always belong together. What cannot be used changes nothing: the certificate
-//! in force stays.
+//! The kubelet swaps the files of a Secret by one symlink (`..data`). The target of this link is resolved once, and
+//! both files are read from there, so they always belong together. If they cannot be used, the certificate in force
+//! stays.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -23,7 +23,7 @@ use zeroize::Zeroizing;
 use crate::server::clock;
 use crate::server::metrics::Metrics;
 
-/// Longest file that is read, in bytes: etcd takes no larger Secret.
+/// Longest file that is read, in bytes. etcd does not accept a larger Secret.
 const MAX_FILE: u64 = 2 << 20;
 
 /// The certificate in force, if there is one yet.
@@ -44,7 +44,7 @@ impl ResolvesServerCert for Serving {
     }
 }
 
-/// Why files are no certificate to serve with. Says nothing of what is in them.
+/// Why files cannot be used as a certificate. It contains nothing of their content.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Unusable {
     #[error("{0}: {1}")]
@@ -61,13 +61,13 @@ pub(super) enum Unusable {
     Expired(String),
 }
 
-/// Looks at a directory again and again.
+/// Checks a directory at regular intervals.
 #[derive(Debug)]
 pub(super) struct Follower {
     directory: PathBuf,
     serving: Arc<Serving>,
     metrics: Arc<Metrics>,
-    /// What was looked at last: a digest of the files, or the error of reading them.
+    /// The result of the last check: a digest of the files, or the error.
     last: Option<Result<[u8; 32], String>>,
 }
 
@@ -81,18 +81,18 @@ impl Follower {
         }
     }
 
-    /// Looks every `period`, for ever.
+    /// Checks every `period`, and never returns.
     pub(super) async fn run(mut self, period: Duration) {
         let mut ticks = tokio::time::interval(period);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            // Files of a Secret are in memory; reading them does not block.
+            // The files of a Secret are in memory, so reading them does not block.
             self.look(clock::now().as_second());
         }
     }
 
-    /// Takes what is in the directory, if it is new and of use. Says so once for each content.
+    /// Takes the certificate in the directory, if it is new and can be used. Each content is logged once.
     fn look(&mut self, now: i64) {
         let read = Files::read(&self.directory);
         let digest = read.as_ref().map(Files::digest).map_err(text);
@@ -134,7 +134,8 @@ struct Files {
 
 impl Files {
     fn read(directory: &Path) -> Result<Self, Unusable> {
-        // Once, so that a swap between the two files shows as a file that is gone.
+        // The link is resolved once. If the files are swapped between the two reads, the second file is gone, which is
+        // an error.
         let data = directory.join("..data").canonicalize();
         let directory = data.as_deref().unwrap_or(directory);
         Ok(Self {
@@ -150,7 +151,7 @@ impl Files {
         digest.finalize().into()
     }
 
-    /// The certificate with its key, and when it ends, in seconds since the Unix epoch.
+    /// The certificate with its key, and the end of its validity in seconds since the Unix epoch.
     fn certificate(&self, now: i64) -> Result<(CertifiedKey, i64), Unusable> {
         let chain: Vec<CertificateDer<'static>> = CertificateDer::pem_slice_iter(&self.chain)
             .collect::<Result<_, _>>()
@@ -175,7 +176,7 @@ fn read(directory: &Path, name: &'static str) -> Result<Vec<u8>, Unusable> {
     if length > MAX_FILE {
         return Err(Unusable::TooLong(name));
     }
-    // Room for all of it from the start: a buffer that grew would leave copies of a key behind.
+    // The buffer has its full size from the start. If it grew, copies of a key would be left in memory.
     let mut bytes = Vec::with_capacity(usize::try_from(length).unwrap_or_default() + 1);
     file.take(MAX_FILE)
         .read_to_end(&mut bytes)

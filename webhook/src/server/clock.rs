@@ -1,8 +1,8 @@
-//! The only place of this crate that asks what time it is.
+//! The clock of this crate. No other module reads the time.
 
 use jiff::Timestamp;
 
-/// Now.
+/// The present time.
 #[expect(
     clippy::disallowed_methods,
     reason = "the clock that everything else takes the time from"

@@ -1,4 +1,4 @@
-//! Owns what happens to one HTTP request: bounds, the review, its metrics and its line in the log.
+//! Owns the handling of one HTTP request: its bounds, the review, the metrics and the log line.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -20,37 +20,37 @@ use crate::envelope::{self, MAX_BYTES, ReviewOutcome, ReviewRecord, ReviewRespon
 use crate::server::Shared;
 use crate::server::judging_queue::{JudgingQueue, QueueLimits};
 
-/// Longest wait for a request's body, and for a review's turn.
+/// Longest wait for the body of a request, and for the turn of a review.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Bytes of bodies held at one time, shared fairly between sources: of each body the first [`HEAD`] ones, and the
-/// others. What is over that waits. They are apart, so that no namespace's large objects keep the small ones of its
-/// neighbours waiting, which come from the same API server.
+/// Most bytes of bodies that are held at one time, shared fairly between sources. The first [`HEAD`] bytes of each body
+/// are counted here, and the others separately. Further bodies wait. They are counted separately because large objects
+/// of one namespace must not delay small objects of others, which come from the same API server.
 const MAX_HEADS: usize = 32 << 20;
 const MAX_RESTS: usize = 32 << 20;
-/// Longest body that is judged beside others; longer ones are judged one at a time. Parsing takes up to thirty times
-/// the text in memory.
+/// Longest body that is judged at the same time as others. Longer ones are judged one at a time, because parsing takes
+/// up to thirty times as much memory as the text.
 const SHORT: usize = 512 << 10;
-/// Longest part of a body that is among the heads.
+/// How many bytes of a body are counted in [`MAX_HEADS`].
 const HEAD: usize = 64 << 10;
-/// Reviews of short bodies in judging at one time.
+/// Limits on reviews with short bodies that are judged at one time.
 const OF_SHORT: QueueLimits = QueueLimits {
     all: 4,
     of_source: 3,
     of_namespace: 2,
 };
-/// Reviews of long ones.
+/// Limits on reviews with long bodies.
 const OF_LONG: QueueLimits = QueueLimits {
     all: 1,
     of_source: 1,
     of_namespace: 1,
 };
-/// Most reviews that wait at one time for what was just admitted, shared fairly between sources; further ones are
-/// answered at once, from what is there.
+/// Most reviews that wait at one time for a set that was just admitted, shared fairly between sources. Further ones are
+/// answered at once, by the objects that exist.
 const MAX_WAITING: usize = 64;
-/// How often one that waits looks.
+/// How often a waiting review checks again.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Bounds that requests share.
+/// The bounds that requests share.
 #[derive(Debug)]
 pub(super) struct Bounds {
     heads: Places,
@@ -118,7 +118,7 @@ async fn review(
     drop(held);
     match judged {
         Judged::Answered(answer) => Ok(answer),
-        // The last time it always answers.
+        // The second time, there is always an answer.
         Judged::Recheck(..) => Err(Failure::Broken),
     }
 }
@@ -126,18 +126,18 @@ async fn review(
 /// The API server that sent a review, and the namespace of its object. The queue is fair between both.
 struct ReviewSource {
     source: IpAddr,
-    /// The namespace of its object, as the envelope has it; empty without one.
+    /// The namespace of the object, from the envelope. It is empty if there is none.
     namespace: String,
 }
 
-/// What came of judging.
+/// The result of judging.
 enum Judged {
     Answered(ReviewResponse),
-    /// It has to wait, and is then judged once more.
+    /// The review has to wait, and is then judged once more.
     Recheck(Recheck, Vec<u8>),
 }
 
-/// Judges on a thread of its own, when it is its turn; what it takes is given back after it is freed.
+/// Judges a review on a thread of its own, when it has its turn. The permit is given back after its memory is freed.
 async fn judge(
     shared: &Arc<Shared>,
     review_source: &ReviewSource,
@@ -171,7 +171,7 @@ async fn judge(
     task.await.map_err(|_| Failure::Broken)
 }
 
-/// Until what it met is there, or is waited for no longer.
+/// Waits until the watch shows the set with which it may conflict, or until the time for that is over.
 async fn wait(shared: &Shared, source: IpAddr, recheck: &Recheck) {
     let Some(_place) = shared.bounds.waiting.take(Source::of_peer(source), 1) else {
         return;
@@ -183,7 +183,7 @@ async fn wait(shared: &Shared, source: IpAddr, recheck: &Recheck) {
     }
 }
 
-/// Counts itself among those who wait for their turn, as long as it lives.
+/// A review counts as waiting for its turn until this is dropped.
 struct Queued<'a>(&'a Gauge);
 
 impl<'a> Queued<'a> {
@@ -200,7 +200,7 @@ impl Drop for Queued<'_> {
 }
 
 impl Bounds {
-    /// Where a body of this length waits for its turn.
+    /// The queue in which a body of this length waits.
     fn queue(&self, length: usize) -> &JudgingQueue {
         if length > SHORT {
             &self.long
@@ -218,8 +218,8 @@ fn is_json(headers: &HeaderMap) -> bool {
         .is_some_and(|media| media.trim().eq_ignore_ascii_case("application/json"))
 }
 
-/// The body within bounds, with the room it takes. Room is asked for as bytes come, so that nobody
-/// takes it by announcing what is never sent.
+/// Reads the body within bounds. Returns it with the room that it takes. Room is taken when bytes arrive, so that
+/// nobody can take it by announcing a body that they never send.
 async fn collect(
     shared: &Shared,
     source: IpAddr,
@@ -250,7 +250,7 @@ async fn collect(
             return Err(Failure::TooLong);
         }
         if length > room {
-            // In steps, so that small frames do not make many places.
+            // Room grows in steps, so that small frames do not take many places.
             let more = (length - room).max(room).max(4 << 10);
             let of_head = more.min(HEAD.saturating_sub(room));
             let pools = [
@@ -267,7 +267,7 @@ async fn collect(
     }
 }
 
-/// One line for each refusal: who, what, why; nothing of the object.
+/// Logs a line for each refusal: who, what and why. It contains nothing of the object's content.
 fn tell(record: &ReviewRecord) {
     let reasons = || {
         let words: Vec<&str> = record.reasons.iter().map(|r| r.as_str()).collect();
@@ -347,7 +347,7 @@ impl IntoResponse for Failure {
             ),
             Self::Cut => (StatusCode::BAD_REQUEST, "the request is cut\n".to_owned()),
             Self::Busy => {
-                // API servers try again when they are told when to.
+                // API servers try again if the response says when.
                 let text = "too many reviews at one time\n";
                 let headers = [(header::RETRY_AFTER, "1")];
                 return (StatusCode::TOO_MANY_REQUESTS, headers, text).into_response();

@@ -1,8 +1,8 @@
-//! Owns the queue of reviews that wait to be judged. It is round robin between sources and, within a source (one API
-//! server asks for everybody), between the namespaces of the objects.
+//! Owns the queue of reviews that wait to be judged. It is round robin between sources and, within a source, between
+//! the namespaces of the objects, because one API server asks for all tenants.
 //!
-//! Whoever sends many reviews, or slow ones, waits for its own. What is being judged cannot be interrupted, so no
-//! source gets the last places, nor does a namespace get the last ones of its source.
+//! A source or namespace with many or slow reviews waits only for its own. Judging cannot be interrupted. So no source
+//! may take all places, and no namespace all places of its source.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
@@ -14,15 +14,15 @@ use tokio::sync::oneshot;
 /// How many reviews are judged at one time.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct QueueLimits {
-    /// Of all sources.
+    /// Reviews of all sources together.
     pub(super) all: usize,
-    /// Of one source.
+    /// Reviews of one source.
     pub(super) of_source: usize,
-    /// Of one namespace of a source.
+    /// Reviews of one namespace of a source.
     pub(super) of_namespace: usize,
 }
 
-/// The queue; clones are the same one.
+/// The queue. Clones share it.
 #[derive(Debug, Clone)]
 pub(super) struct JudgingQueue {
     limits: QueueLimits,
@@ -35,21 +35,21 @@ struct QueueState {
     sources: Rotation<IpAddr, SourceQueue>,
 }
 
-/// What one source has here.
+/// The reviews of one source.
 #[derive(Debug, Default)]
 struct SourceQueue {
     judged: usize,
     namespaces: Rotation<String, NamespaceQueue>,
 }
 
-/// What one namespace of a source has here.
+/// The reviews of one namespace of a source.
 #[derive(Debug, Default)]
 struct NamespaceQueue {
     judged: usize,
     waiting: VecDeque<oneshot::Sender<JudgingPermit>>,
 }
 
-/// Entries, and the order in which those of them have their turn in which somebody waits.
+/// Entries, and the order of turns among those with waiting reviews.
 #[derive(Debug)]
 struct Rotation<K, V> {
     entries: BTreeMap<K, V>,
@@ -65,7 +65,7 @@ impl<K, V> Default for Rotation<K, V> {
     }
 }
 
-/// Permission to judge one review. Dropping it lets the next one in.
+/// Permission to judge one review. Its `Drop` lets the next review begin.
 #[derive(Debug)]
 pub(super) struct JudgingPermit {
     source: IpAddr,
@@ -81,7 +81,7 @@ impl JudgingQueue {
         }
     }
 
-    /// Waits for a permit. Whoever stops waiting leaves the queue.
+    /// Waits for a permit. If the future is dropped, the review leaves the queue.
     pub(super) async fn wait(&self, source: IpAddr, namespace: &str) -> JudgingPermit {
         loop {
             let (sender, receiver) = oneshot::channel();
@@ -89,14 +89,14 @@ impl JudgingQueue {
                 .lock()
                 .wait(source.to_canonical(), namespace, sender);
             self.grant();
-            // Nobody drops a sender that somebody waits for.
+            // A sender is never dropped while its receiver waits.
             if let Ok(permit) = receiver.await {
                 return permit;
             }
         }
     }
 
-    /// Gives free places to those whose turn it is.
+    /// Gives free places to the reviews that have their turn.
     fn grant(&self) {
         let mut granted = Vec::new();
         let mut state = self.state.lock();
@@ -114,13 +114,14 @@ impl JudgingQueue {
             ));
         }
         drop(state);
-        // Without the lock: the turn of one who has just stopped waiting is dropped here, and free again.
+        // This happens without the lock. If a receiver has just stopped waiting, its permit is dropped here, which
+        // takes the lock to free the place.
         for (sender, permit) in granted {
             let _ = sender.send(permit);
         }
     }
 
-    /// How many are judged, and how many wait.
+    /// How many reviews are being judged, and how many wait.
     #[cfg(test)]
     pub(super) fn counts(&self) -> (usize, usize) {
         let state = self.state.lock();
@@ -149,8 +150,8 @@ impl QueueState {
         namespace.waiting.push_back(sender);
     }
 
-    /// Takes the next one who waits and may be judged, and counts it. Passes over at most as many sources and
-    /// namespaces as are judged: who has nothing there may have a turn.
+    /// Takes the next review that waits and may be judged, and counts it. It skips at most as many sources and
+    /// namespaces as have reviews being judged, because one without any may always have a turn.
     fn next(
         &mut self,
         limits: &QueueLimits,
@@ -205,7 +206,7 @@ impl SourceQueue {
             };
             let mut next = None;
             if namespace.judged < limits.of_namespace {
-                // Those who have stopped waiting need no turn.
+                // Reviews that no longer wait are skipped.
                 while next.is_none()
                     && let Some(sender) = namespace.waiting.pop_front()
                 {

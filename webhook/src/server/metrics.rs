@@ -41,7 +41,7 @@ pub(super) struct Metrics {
     errors: Family<ReasonLabel, Counter>,
     certificate_reloads: Family<ResultLabel, Counter>,
     certificate_expiry: Gauge,
-    /// 1 once everything there was at first has been read.
+    /// 1 when all objects that existed at the start have been read.
     pub(super) store_synced: Gauge,
     /// Admitted ListenerSets that the watch has not shown yet.
     pub(super) remembered: Gauge,
@@ -56,7 +56,7 @@ pub(super) struct Metrics {
     pub(super) draining: Gauge,
 }
 
-/// Bounds of the histogram: a lookup to the longest an API server waits.
+/// Buckets of the histogram in seconds, from a look-up to the longest time that an API server waits.
 const SECONDS: [f64; 11] = [
     0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.05, 0.1, 1.0, 10.0,
 ];

@@ -36,8 +36,8 @@ use metrics::Metrics;
 
 pub use accept::ConnectionLimits;
 
-/// What admission judges from. Nothing else is read of the API server: neither Secrets, nor routes, of
-/// which there may be very many.
+/// The kinds by which admission judges. Nothing else is read from the API server: neither Secrets, nor routes, of which
+/// there may be very many.
 pub const WATCHED: [Kind; 7] = [
     Kind::GatewayClass,
     Kind::Gateway,
@@ -48,26 +48,26 @@ pub const WATCHED: [Kind; 7] = [
     Kind::HostnameClaim,
 ];
 
-/// How often sets that were admitted and never seen are looked for.
+/// How often admitted sets that the watch never showed are forgotten.
 const EXPIRY_TICK: Duration = Duration::from_millis(500);
 
 /// Settings of a server.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Where HTTPS is served.
+    /// Address of HTTPS.
     pub listen: SocketAddr,
-    /// Where health, readiness and metrics are.
+    /// Address of health, readiness and metrics.
     pub admin: SocketAddr,
     /// Directory with `tls.crt` and `tls.key`.
     pub tls_dir: PathBuf,
-    /// How often that is looked at.
+    /// How often this directory is checked.
     pub tls_poll: Duration,
-    /// Bounds of connections.
+    /// Limits on connections.
     pub limits: ConnectionLimits,
 }
 
 impl Config {
-    /// The usual bounds.
+    /// Settings with the usual limits.
     pub fn new(listen: SocketAddr, admin: SocketAddr, tls_dir: impl Into<PathBuf>) -> Self {
         Self {
             listen,
@@ -79,7 +79,7 @@ impl Config {
     }
 }
 
-/// What all parts of a server share.
+/// The state that all parts of a server share.
 #[derive(Debug)]
 struct Shared {
     admission: Arc<Admission>,
@@ -91,8 +91,8 @@ struct Shared {
 }
 
 impl Shared {
-    /// Why it is not ready. Once it is, nothing but its own end changes that: while the API server is
-    /// away, what was read last is the best there is.
+    /// Why the server is not ready, if so. Once it is ready, only its own end changes that. If the API server is away,
+    /// the objects that were read last are still the best knowledge.
     fn unready(&self) -> Option<&'static str> {
         if *self.phase.borrow() != Phase::Serving {
             Some("shuts down")
@@ -106,7 +106,7 @@ impl Shared {
     }
 }
 
-/// A server that runs.
+/// A running server.
 #[derive(Debug)]
 pub struct Webhook {
     shared: Arc<Shared>,
@@ -117,8 +117,8 @@ pub struct Webhook {
 }
 
 impl Webhook {
-    /// Begins to serve, on the runtime it is called in. It is ready once there is a certificate and
-    /// [`Webhook::follow`] has read everything.
+    /// Begins to serve, on the present runtime. The server is ready when there is a certificate and [`Webhook::follow`]
+    /// has read everything.
     pub fn start(config: Config, admission: Admission) -> io::Result<Self> {
         let (listener, address) = bind(config.listen)?;
         let (admin_listener, admin) = bind(config.admin)?;
@@ -166,28 +166,28 @@ impl Webhook {
         self.admin
     }
 
-    /// What it judges from.
+    /// The admission by which it judges.
     #[must_use]
     pub fn admission(&self) -> &Arc<Admission> {
         &self.shared.admission
     }
 
-    /// Takes what the watch shows. The server is ready when all of [`WATCHED`] are synced.
+    /// Takes the events of the watch. The server is ready when all of [`WATCHED`] are synced.
     pub fn follow(&mut self, events: impl Stream<Item = Event> + Send + 'static) {
         let shared = Arc::clone(&self.shared);
         self.others.push(tokio::spawn(follow(shared, events)));
     }
 
-    /// Completes when a part of it has ended by itself, which none should: what is left would answer
-    /// from what is known no longer, or not at all.
+    /// Completes when a part of the server has ended by itself. None of them should: the rest would answer by outdated
+    /// objects, or not at all.
     pub async fn ended(&mut self) {
         let parts = std::iter::once(&mut self.serve).chain(&mut self.others);
         let _ = futures::future::select_all(parts).await;
     }
 
-    /// Ends: is unready at once, serves until `known` while the news spreads (every answer ends its
-    /// connection), then takes nothing new and waits for what has begun, for `drain` at most.
-    /// Says whether all of that ended by itself.
+    /// Ends the server. It is unready at once, and serves until `known` completes, while others learn of the end (every
+    /// response ends its connection). Then it accepts nothing new, and waits for requests that have begun, for at most
+    /// `drain`. Returns whether all of them ended by themselves.
     pub async fn stop(mut self, known: impl Future<Output = ()>, drain: Duration) -> bool {
         self.shared.metrics.draining.set(1);
         self.shared.phase.send_replace(Phase::Leaving);
@@ -197,7 +197,7 @@ impl Webhook {
         self.serve.abort();
         for task in self.others {
             task.abort();
-            // Dropped only once it has ended: until then it may still tell of its trouble.
+            // The task is dropped only after it has ended, because until then it may still report an error.
             let _ = task.await;
         }
         ended.is_ok()
@@ -219,7 +219,7 @@ async fn follow(shared: Arc<Shared>, events: impl Stream<Item = Event>) {
         };
         match event {
             Some(Event::Put(watched)) => shared.admission.put(watched.object),
-            // No status is judged by.
+            // Admission does not judge by any status.
             Some(Event::Touched(_)) => {}
             Some(Event::Remove(key)) => shared.admission.remove(&key),
             Some(Event::Synced(kind)) => {
@@ -234,8 +234,8 @@ async fn follow(shared: Arc<Shared>, events: impl Stream<Item = Event>) {
     }
 }
 
-/// TLS 1.2 and 1.3 with the certificate in force. No sessions are kept: after a rotation every
-/// connection shows the new certificate.
+/// TLS 1.2 and 1.3 with the certificate in force. Sessions are not resumed, so that after a rotation every connection
+/// shows the new certificate.
 fn tls(serving: Arc<Serving>) -> io::Result<TlsAcceptor> {
     let mut config =
         rustls::ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
@@ -249,7 +249,7 @@ fn tls(serving: Arc<Serving>) -> io::Result<TlsAcceptor> {
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
 
-/// A socket that takes both families on `[::]`, or IPv4 alone where there is no IPv6.
+/// A socket that accepts IPv4 and IPv6 on `[::]`. On a host without IPv6, it accepts IPv4 only.
 fn bind(address: SocketAddr) -> io::Result<(TcpListener, SocketAddr)> {
     let listener = match listen(address) {
         Err(error) if is_without_ipv6(&error) && address.ip().is_unspecified() => {
@@ -278,7 +278,7 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 }
 
 fn is_without_ipv6(error: &io::Error) -> bool {
-    /// `EAFNOSUPPORT` of Linux, which has no kind of its own.
+    /// `EAFNOSUPPORT` of Linux. `io::ErrorKind` has no value for it.
     const NO_SUCH_FAMILY: i32 = 97;
     error.kind() == io::ErrorKind::AddrNotAvailable || error.raw_os_error() == Some(NO_SUCH_FAMILY)
 }

@@ -1,4 +1,4 @@
-//! Changes of records and objects, and whatever is counted, indexed or queued by them.
+//! Changes records and objects, and keeps the counts, indexes and queues that depend on them up to date.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -8,15 +8,15 @@ use vestibule_model::key::ObjectName;
 
 use super::{ClaimStore, ObjectState, Record, Tenant, WriteProblem};
 
-/// What of a record and its object others depend on.
+/// The parts of a record and its object that counts and indexes depend on.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Summary {
     holder: Option<Holder>,
-    /// The namespace of the holder, or of who is to be.
+    /// The namespace of the holder, or else of the candidate.
     occupant: Option<Arc<str>>,
-    /// An object says that somebody holds it.
+    /// Whether the object names a holder.
     held: bool,
-    /// No object says what is to be.
+    /// Whether the object does not yet name the holder that it should name.
     pending: bool,
 }
 
@@ -27,7 +27,7 @@ impl ClaimStore {
         }
     }
 
-    /// Changes what is known of a name, and whatever depends on it.
+    /// Changes the record of a name, and everything that depends on it.
     pub(super) fn change(&mut self, key: &ClaimKey, change: impl FnOnce(&mut Record)) {
         let before = self.summary(key);
         let record = self.records.entry(key.clone()).or_insert_with(|| Record {
@@ -46,7 +46,7 @@ impl ClaimStore {
         self.account(key, &before, &after);
     }
 
-    /// Changes an object, and whatever depends on it.
+    /// Changes the state of an object, and everything that depends on it.
     pub(super) fn change_object<T>(
         &mut self,
         name: &ObjectName,
@@ -122,7 +122,7 @@ impl ClaimStore {
         }
     }
 
-    /// For whom an object is written: its tenant's turn it has to be.
+    /// Returns the tenant that an object is written for, and in whose queue it waits.
     pub(super) fn tenant(&self, name: &ObjectName) -> Arc<str> {
         let record = self.keys.get(name).and_then(|key| self.records.get(key));
         let of = record.and_then(|record| {
@@ -138,12 +138,12 @@ impl ClaimStore {
         .unwrap_or_else(|| "".into())
     }
 
-    /// The object that says who holds a name. Its own name is a hash, and worked out once.
+    /// Returns the object that records the holder of a name. The object's name is a hash, so the record keeps it.
     pub(super) fn object_of(&self, key: &ClaimKey) -> Option<&ObjectState> {
         self.objects.get(&self.records.get(key)?.object)
     }
 
-    /// Something about a name may have to be written.
+    /// Schedules the object of a name, because it may have to be written.
     pub(super) fn touch_name(&mut self, key: &ClaimKey) {
         if let Some(record) = self.records.get(key) {
             let object = record.object.clone();
@@ -151,7 +151,7 @@ impl ClaimStore {
         }
     }
 
-    /// Something about an object may have to be written.
+    /// Schedules an object, because it may have to be written.
     pub(super) fn touch(&mut self, name: &ObjectName) {
         let Some(time) = self.time.filter(|_| self.leads) else {
             self.sweep(name);
@@ -203,7 +203,7 @@ impl ClaimStore {
         }
     }
 
-    /// Forgets an object that is gone, and what is known of its name if that is nothing.
+    /// Forgets an object that is gone, and the record of its name if that is empty.
     pub(super) fn sweep(&mut self, name: &ObjectName) {
         if !self.objects.get(name).is_some_and(ObjectState::is_over) {
             return;

@@ -1,4 +1,9 @@
-//! Who holds a name: what follows from what its object says, and from what translation says of it.
+//! Decides who holds a name, from the content of its object and from its state in translation.
+//!
+//! [`ClaimStore::settle`] brings the record of a name in line with its object, and [`ClaimStore::look`] with the state
+//! from translation. Which of the two counts depends on the role. A replica that does not lead follows the objects. The
+//! leader trusts its own record, since it knows of writes that the watch does not show yet, and corrects an object that
+//! differs.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +15,7 @@ use vestibule_model::key::ObjectName;
 use super::{ClaimState, ClaimStore, Holding, NOTED_AFTER, ObjectState, Time};
 
 impl ClaimStore {
-    /// Does what follows from a change of an object.
+    /// Takes a change of an object into account.
     pub(super) fn follow(&mut self, name: &ObjectName) {
         if let Some(key) = self.keys.get(name).cloned() {
             self.settle(&key);
@@ -20,10 +25,13 @@ impl ClaimStore {
         self.touch(name);
     }
 
-    /// What is served goes on without an object, since the leader writes it. But the leader may not give a name inside
-    /// another namespace's wildcard to whoever this replica takes for its holder: at the beginning, the replica that
-    /// saw the wildcard first keeps others out of it, and the one that saw everything at once does not; and a holder
-    /// may have been revoked for a moment. So such a name is given up, if the grace passes and there still is no object.
+    /// Begins the grace of names that this replica serves without an object although they lie inside another
+    /// namespace's wildcard. Only a replica that does not lead does this.
+    ///
+    /// A name normally stays served without an object, because the leader is going to write the object. But for a name
+    /// inside another namespace's wildcard, the leader may have decided otherwise. At the start, a replica that saw the
+    /// wildcard first keeps other namespaces out of it, and a replica that saw everything at once does not. A holder
+    /// may also have been revoked for a moment. So such a name is given up if there still is no object after the grace.
     fn doubt(&mut self, key: &ClaimKey) {
         if self.leads || self.unsaid.is_empty() {
             return;
@@ -41,13 +49,14 @@ impl ClaimStore {
         }
     }
 
-    /// Whether a name lies inside another namespace's wildcard; see [`Self::is_closed_to`].
+    /// Whether a name lies inside a wildcard of another namespace than its holder's; see [`Self::is_closed_to`].
     pub(super) fn is_closed(&self, key: &ClaimKey) -> bool {
         let holding = self.records.get(key).and_then(|of| of.holder.as_ref());
         holding.is_some_and(|holding| self.is_closed_to(key, &holding.holder.namespace))
     }
 
-    /// Whether the nearest wildcard around a name of which there is an object is another namespace's than this one.
+    /// Whether another namespace than `namespace` holds the nearest wildcard around a name. Only wildcards with an
+    /// object count.
     fn is_closed_to(&self, key: &ClaimKey, namespace: &str) -> bool {
         let Claimed::Names(HostPattern::Exact(name) | HostPattern::Wildcard(name)) = &key.of else {
             return false;
@@ -61,7 +70,7 @@ impl ClaimStore {
         nearest.is_some_and(|claim| *claim.holder.namespace != *namespace)
     }
 
-    /// Brings a name in line with what its object says.
+    /// Brings the record of a name in line with its object.
     pub(super) fn settle(&mut self, key: &ClaimKey) {
         let Some(record) = self.records.get(key) else {
             return;
@@ -78,17 +87,18 @@ impl ClaimStore {
             of.as_ref().map(holder) == says.as_ref().map(holder)
         };
         let is_held = record.holder.is_some();
-        // Of what was assumed at the beginning, another replica writes since when.
+        // This compares the time as well: for a name that counted as held at the start, the replica that writes the
+        // object sets the time.
         let is_as_said = record.holder == says;
         let is_holder = is(&record.holder);
         let is_candidate = is(&record.candidate);
         let from = says.as_ref().map(|says| &says.holder.namespace);
         let is_released = record.released.as_ref() == from;
         let is_settled = object.is_settled();
-        // Translation has nothing to say: the Gateway is not ours.
+        // Without a state from translation, the Gateway is not ours.
         let is_unsaid = !self.states.contains_key(key);
         let state = self.states.get(key);
-        // A port that is passed on is in use as well.
+        // A port that passes to another namespace is in use as well.
         let is_used = matches!(state, Some(ClaimState::Used | ClaimState::Passed(_)));
         match says {
             Some(says) if !self.leads => {
@@ -98,16 +108,17 @@ impl ClaimStore {
                     self.change(key, |record| record.holder = Some(says));
                 }
             }
-            // What is served goes on: the leader writes it again.
+            // The name stays served, because the leader writes the object again.
             None if !self.leads && is_used => {}
             None if is_held && is_unsaid => self.let_go(key),
             None if !self.leads => self.drop_holder(key),
-            // What this replica knows counts; an object that says otherwise is put right.
+            // This replica leads, so its own record counts. An object that differs is corrected later.
             _ if is_held || !is_settled => {}
             Some(says) if is_candidate => self.hold(key, says),
-            // What appeared by itself, such as a former leader's create that lands late, counts as well. But the leader
-            // has confirmed who holds the wildcard around it since then, and that keeps its holder's names: unless
-            // translation would give it this one, by a grant, the object goes.
+            // An object that this replica did not ask for counts as well, such as a create of a former leader that
+            // succeeded late. But if another namespace holds the wildcard around the name, the leader has confirmed
+            // that since then, and the wildcard protects the names inside it. Then the object is deleted, unless
+            // translation would give the namespace this name, because of a grant.
             Some(says) if !is_released && !self.is_closed_to(key, &says.holder.namespace) => {
                 self.hold(key, says);
             }
@@ -116,7 +127,7 @@ impl ClaimStore {
         }
     }
 
-    /// Does what follows from what translation says of a name.
+    /// Brings the record of a name in line with its state from translation.
     pub(super) fn look(&mut self, key: &ClaimKey) {
         if !self.begun {
             return;
@@ -133,7 +144,7 @@ impl ClaimStore {
         let object = record.and_then(|record| self.objects.get(&record.object));
         let is_there = object.is_some_and(|object| object.claim().is_some());
         match state {
-            // Translation has not heard of the holder yet.
+            // Translation has not been told of the holder yet.
             Some(ClaimState::Wanted(_)) => {}
             Some(ClaimState::Unused | ClaimState::Revoked) if !self.leads => {
                 if !is_there {
@@ -145,18 +156,18 @@ impl ClaimStore {
             Some(ClaimState::Passed(to)) => self.pass_on(key, to),
             None if !is_there => self.let_go(key),
             Some(ClaimState::Used) if self.is_doubted(key) => {}
-            // Without a state its Gateway is not ours any more: the object is left alone.
+            // Without a state, the Gateway is no longer ours, and the object is left alone.
             Some(ClaimState::Used) | None => self.spare(key),
         }
     }
 
-    /// Whether it is about to be given up; see [`Self::doubt`].
+    /// Whether the name is about to be given up; see [`Self::doubt`].
     fn is_doubted(&self, key: &ClaimKey) -> bool {
         let unused = self.records.get(key).and_then(|record| record.unused);
         !self.leads && unused.is_some() && self.unsaid.contains_key(key) && self.is_closed(key)
     }
 
-    /// Somebody is to hold a name that nobody holds.
+    /// Makes `holder` the candidate for a name that nobody holds, or its holder during the start.
     fn ask(&mut self, key: &ClaimKey, holder: Holder) {
         let served = self.beginning.as_ref();
         let served = served.is_some_and(|claimed| !claimed.contains(&key.gateway));
@@ -179,7 +190,7 @@ impl ClaimStore {
         self.touch_name(key);
     }
 
-    /// Nobody is to hold a name that nobody holds.
+    /// Removes the candidate for a name that nobody holds.
     fn withdraw(&mut self, key: &ClaimKey) {
         if let Some(record) = self.records.get(key) {
             let name = record.object.clone();
@@ -208,14 +219,14 @@ impl ClaimStore {
         self.touch_name(key);
     }
 
-    /// A port that is in use has another holder, since its own has nothing there any more.
+    /// Gives a port that is in use to the namespace `to`, because its holder has no listener there any more.
     fn pass_on(&mut self, key: &ClaimKey, to: Arc<str>) {
         self.spare(key);
         let Some(time) = self.time.filter(|_| self.leads) else {
             return;
         };
         self.change(key, |record| match &mut record.holder {
-            // Translation may not have heard of it yet.
+            // If `to` holds it already, translation has not been told yet.
             Some(holding) if holding.holder.namespace != to => {
                 holding.holder.namespace = to;
                 holding.since = time.seconds;
@@ -225,7 +236,8 @@ impl ClaimStore {
         self.touch_name(key);
     }
 
-    /// Its grace begins, if it has not begun. It may cost another name of the tenant the rest of its own.
+    /// Begins the grace of a name, unless it has begun. If the tenant then has too many names in grace, another one of
+    /// them becomes free at once.
     pub(super) fn let_go(&mut self, key: &ClaimKey) {
         let Some(time) = self.time else {
             return;
@@ -236,9 +248,10 @@ impl ClaimStore {
         let Some(holder) = record.holder.clone().filter(|_| record.unused.is_none()) else {
             return;
         };
-        // The object of a former leader's time says when the grace began. The clock that wrote it may go otherwise
-        // than this one, so a grace is never longer than a whole one. While a port is being passed on, the object
-        // still says when the former holder let go.
+        // If a former leader has recorded when the grace began, the rest of that grace applies. Clocks may differ, so a
+        // time in the future counts as now, and no grace is longer than a full one. The recorded time counts only for
+        // the same holder: while a port passes to another namespace, the object still has the time of the former
+        // holder.
         let noted = self.objects.get(&record.object);
         let noted = noted.and_then(ObjectState::claim);
         let noted = noted.filter(|claim| claim.holder == holder.holder);
@@ -260,7 +273,7 @@ impl ClaimStore {
         }
     }
 
-    /// Its holder uses it: its grace ends, or does not begin.
+    /// Ends the grace of a name, because its holder uses it.
     fn spare(&mut self, key: &ClaimKey) {
         let Some(time) = self.time else {
             return;
@@ -275,7 +288,7 @@ impl ClaimStore {
         }
     }
 
-    /// Takes a name from its holder. Nobody holds it until its object says who does.
+    /// Takes a name from its holder. Nobody holds it until its object names the next holder.
     pub(super) fn release(&mut self, key: &ClaimKey) {
         if let Some(time) = self.time {
             self.graces.end(key, time.now);

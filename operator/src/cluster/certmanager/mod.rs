@@ -1,6 +1,6 @@
-//! The cert-manager engine in a cluster: every replica watches Certificates and says how far they are; the
-//! leader makes, keeps and removes its own ([`crate::certmanager`] decides). One Certificate that the API
-//! server refuses waits by itself; the others go on.
+//! Runs the engine for cert-manager in a cluster. Every replica watches Certificates and reports their state. The
+//! leader creates, updates and deletes those of this release ([`crate::certmanager`] decides). If the API server
+//! refuses one Certificate, the others are not affected.
 
 mod reconciler;
 mod watch;
@@ -26,35 +26,35 @@ use crate::certmanager::{CertificateAction, PresentCertificate, Settings};
 use crate::translate::CertificateRequest;
 use reconciler::Reconciler;
 
-/// Events that wait.
+/// Most events that wait.
 const EVENTS: usize = 256;
 
-/// Certificates that are asked for, by Secret, whatever the engine.
+/// The requested certificates of all engines, by Secret.
 pub type Requests = BTreeMap<ObjectName, Arc<CertificateRequest>>;
 /// The state of the certificates of this engine, by Secret.
 pub type Issuances = BTreeMap<ObjectName, Issuance>;
 
-/// Who makes Certificates, and as whom.
+/// The settings of the engine.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Who makes whose.
+    /// Which Certificates this release makes.
     pub settings: Settings,
     /// Field manager.
     pub manager: String,
 }
 
-/// What the task takes and gives.
+/// The inputs and outputs of the task.
 #[derive(Debug)]
 pub struct Channels {
-    /// Certificates that are asked for; none as long as not everything is known.
+    /// The requested certificates; `None` until everything is known.
     pub requests: channel::Receiver<Option<Arc<Requests>>>,
-    /// Only the leader writes.
+    /// The role of this replica. Only the leader writes.
     pub role: channel::Receiver<Role>,
-    /// How far they are; none as long as that is not known.
+    /// The states of the certificates; `None` until they are known.
     pub issuances: channel::Sender<Option<Arc<Issuances>>>,
 }
 
-/// Keeps the Certificates for ever.
+/// Keeps the Certificates up to date, for ever.
 pub async fn run(client: Client, config: Config, mut channels: Channels, metrics: Metrics) {
     let (sender, mut seen) = mpsc::channel(EVENTS);
     let mut watching = JoinSet::new();
@@ -111,7 +111,7 @@ struct ApiClient {
 }
 
 impl ApiClient {
-    /// Does it; what came out, if there is something.
+    /// Carries out an action. Returns the resulting object, if there is one.
     async fn act(
         &self,
         name: &ObjectName,
@@ -122,7 +122,7 @@ impl ApiClient {
             Api::namespaced_with(self.client.clone(), &name.namespace, &resource);
         let made = match action {
             CertificateAction::Create(manifest) => {
-                // The watch has not shown it, so it would be somebody's who was quicker: the watch will.
+                // Somebody else created it in the meantime. The watch will show it.
                 if api.get_opt(&name.name).await.map_err(problem)?.is_some() {
                     return Err(format!(
                         "a Certificate {} that is not Vestibule's is there",

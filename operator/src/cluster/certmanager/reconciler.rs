@@ -1,5 +1,5 @@
-//! What is known about Certificates, and what is under way. Whatever moves marks the Certificates that it is
-//! about, and only those are judged again.
+//! Keeps the state of Certificates and of the requests under way. Each event marks the Certificates that it concerns,
+//! and only those are judged again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -26,19 +26,19 @@ use crate::certmanager::{
 };
 use crate::translate::CertificateRequest;
 
-/// Requests under way at a time.
+/// Most requests under way at the same time.
 const CONCURRENT: usize = 8;
-/// Longest wait for an answer of the API server.
+/// Longest wait for a response of the API server.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// One request and what came of it.
+/// A request and its result.
 pub(super) struct Done {
     name: ObjectName,
     action: CertificateAction,
     outcome: Result<Option<PresentCertificate>, String>,
 }
 
-/// What there is of cert-manager.
+/// Whether cert-manager's kinds can be watched.
 #[derive(Debug, PartialEq, Eq)]
 enum Known {
     Nothing,
@@ -47,7 +47,7 @@ enum Known {
     Unreadable(String),
 }
 
-/// A request of this engine, and the Certificate that it comes to.
+/// A requested certificate of this engine, and the Certificate object for it.
 struct Wanted {
     request: Arc<CertificateRequest>,
     desired_certificate: Result<Certificate, Foreign>,
@@ -67,14 +67,16 @@ pub(super) struct Reconciler {
     /// A list that is being read.
     listed: Option<PresentCertificates>,
     dirty: BTreeSet<ObjectName>,
-    /// What is to be done, whether this replica leads or not.
+    /// The actions that are due, whether or not this replica leads.
     todo: BTreeMap<ObjectName, CertificateAction>,
     under_way: BTreeSet<ObjectName>,
-    /// UIDs of those that went while a request about them was under way: its answer may be older.
+    /// UIDs of Certificates that were deleted while a request about them was under way. The response may be older than
+    /// the deletion.
     ended: BTreeMap<ObjectName, String>,
     troubles: BTreeMap<ObjectName, RepeatedFailure>,
-    /// What was written last and in which version it came out. If that is not as desired, somebody (an
-    /// admission webhook) changes it on the way, and it is left alone until it changes again.
+    /// The last write of each Certificate, and the version that it resulted in. If that version is not as desired,
+    /// something such as an admission webhook changes the object on the way. Then it is left alone until it changes
+    /// again.
     written: BTreeMap<ObjectName, (CertificateAction, String)>,
     issuances: Issuances,
     sent: bool,
@@ -104,13 +106,13 @@ impl Reconciler {
         }
     }
 
-    /// Takes in what the watch shows.
+    /// Takes an update of a watch.
     pub(super) fn seen(&mut self, seen: KindUpdate) {
         match seen {
             (WatchedKind::Certificate, WatchUpdate::NotInstalled) => {
                 self.learn(Known::NotInstalled);
             }
-            // What is known already stays known while a list cannot be read again.
+            // The known objects stay known while the kind cannot be listed again.
             (WatchedKind::Certificate, WatchUpdate::Unreadable(_))
                 if self.known == Known::Watched =>
             {
@@ -121,7 +123,7 @@ impl Reconciler {
             }
             (WatchedKind::Certificate, WatchUpdate::Event(event)) => self.event(*event),
             (WatchedKind::Attempt, WatchUpdate::Event(event)) => self.attempt(*event),
-            // Without them there is less to say.
+            // Without these, the reported states only have fewer details.
             (WatchedKind::Attempt, WatchUpdate::NotInstalled | WatchUpdate::Unreadable(_)) => {}
         }
     }
@@ -194,7 +196,7 @@ impl Reconciler {
         self.dirty.extend(self.present.insert(name, present));
     }
 
-    /// They cannot be watched; what was known of them is not known any more.
+    /// Notes that Certificates cannot be watched. Nothing is known about them from now on.
     fn learn(&mut self, known: Known) {
         if self.known == known {
             return;
@@ -215,7 +217,7 @@ impl Reconciler {
         self.dirty.extend(self.wanted.keys().cloned());
     }
 
-    /// Takes in what is asked for.
+    /// Takes the requested certificates.
     pub(super) fn requested(&mut self, requests: &Arc<Requests>) {
         if Arc::ptr_eq(&self.requests, requests) {
             return;
@@ -251,7 +253,7 @@ impl Reconciler {
         }
     }
 
-    /// Judges what has moved.
+    /// Judges the Certificates that are marked.
     pub(super) fn judge(&mut self) {
         if self.known == Known::Nothing || self.listed.is_some() {
             return;
@@ -305,7 +307,8 @@ impl Reconciler {
         }
     }
 
-    /// Begins what is due: what has not failed comes first, so that nobody waits behind another's failures.
+    /// Starts the requests that are due. Those that have not failed before come first, so that failing requests do not
+    /// hold up the others.
     pub(super) fn act(&mut self, requests: &mut JoinSet<Done>) {
         let now = Instant::now();
         let free = CONCURRENT.saturating_sub(self.under_way.len());
@@ -348,7 +351,7 @@ impl Reconciler {
         }
     }
 
-    /// Takes in what came of a request.
+    /// Takes the result of a request.
     pub(super) fn done(&mut self, done: Done) {
         let Done {
             name,
@@ -368,7 +371,7 @@ impl Reconciler {
                 self.troubles.remove(&name);
                 let Some(made) = made else {
                     self.written.remove(&name);
-                    // Until the watch shows that it is gone, nothing more is done about it.
+                    // Nothing more is done about it until the watch shows that it is gone.
                     self.present.deleting(&name);
                     return;
                 };
@@ -380,7 +383,7 @@ impl Reconciler {
             }
             Err(problem) => {
                 let before = self.troubles.get(&name);
-                // The words may be others each time, and without the kind there is nothing new in them.
+                // The message may differ each time, and without the kind it tells nothing new.
                 if before.is_none() && self.known == Known::Watched {
                     warn!(certificate = %name, what, problem, "Certificate; it is tried again");
                 } else {
@@ -392,7 +395,7 @@ impl Reconciler {
         }
     }
 
-    /// When there is something to do even if nothing happens.
+    /// Returns the time at which there is something to do even if nothing happens.
     pub(super) fn due(&self) -> Option<Instant> {
         let waiting = self
             .troubles
@@ -402,7 +405,7 @@ impl Reconciler {
         retry.map(|at| at.max(Instant::now() + Duration::from_millis(10)))
     }
 
-    /// Says how far they are, once that is known.
+    /// Sends the states of the certificates to the loop, once they are known.
     pub(super) fn tell(&mut self, issuances: &channel::Sender<Option<Arc<Issuances>>>) {
         let known = self.known != Known::Nothing && self.listed.is_none();
         if !known && (issuances.borrow().is_some() || !self.wanted.is_empty()) {
@@ -416,7 +419,7 @@ impl Reconciler {
     }
 }
 
-/// What to say where the API server does not take what is to be done.
+/// Returns the state of a certificate if the API server refuses the action on its Certificate.
 fn refused(
     name: &ObjectName,
     action: &CertificateAction,

@@ -1,5 +1,5 @@
-//! Watches Certificates, and their attempts, wherever their kinds are installed: cert-manager may come later,
-//! and go.
+//! Watches `Certificate` and `CertificateRequest` objects while their kinds are installed. cert-manager may be
+//! installed later and may be removed.
 
 use std::time::Duration;
 
@@ -14,28 +14,28 @@ use tracing::{info, warn};
 use super::super::text::problem;
 use crate::certmanager::API_VERSION;
 
-/// Time between two looks for the kind.
+/// Time between two checks whether the kind is installed.
 const LOOK: Duration = Duration::from_secs(10);
-/// Longest wait for an answer of the API server.
+/// Longest wait for a response of the API server.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// A kind of cert-manager's.
+/// A kind of cert-manager.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum WatchedKind {
     /// `Certificate`.
     Certificate,
-    /// `CertificateRequest`: an attempt to get one.
+    /// `CertificateRequest`, an attempt to get a certificate.
     Attempt,
 }
 
-/// What the watch of a kind has to say.
+/// An update from the watch of a kind.
 #[derive(Debug)]
 pub(super) enum WatchUpdate {
     /// The kind is not installed.
     NotInstalled,
-    /// They cannot be listed, and why.
+    /// The objects cannot be listed, for this reason.
     Unreadable(String),
-    /// What happens to them.
+    /// An event about the objects.
     Event(Box<Event<DynamicObject>>),
 }
 
@@ -51,7 +51,7 @@ impl WatchedKind {
     }
 }
 
-/// The kind as requests name it.
+/// Returns the kind in the form for requests.
 pub(super) fn resource(kind: WatchedKind) -> ApiResource {
     let (group, version) = API_VERSION.split_once('/').unwrap_or((API_VERSION, "v1"));
     ApiResource {
@@ -63,7 +63,7 @@ pub(super) fn resource(kind: WatchedKind) -> ApiResource {
     }
 }
 
-/// Tells what is seen, until nobody listens.
+/// Watches a kind and sends updates, until the channel is closed.
 pub(super) async fn run(client: Client, kind: WatchedKind, sender: mpsc::Sender<KindUpdate>) {
     let mut said = None;
     let mut trouble = None;
@@ -74,7 +74,7 @@ pub(super) async fn run(client: Client, kind: WatchedKind, sender: mpsc::Sender<
                 match follow(&client, kind, &sender, &mut trouble).await {
                     Ended::Closed => return,
                     Ended::Gone { listed: true } => continue,
-                    // A kind that is being deleted is still said to be there.
+                    // The API server still announces a kind that is being deleted.
                     Ended::Gone { listed: false } => WatchUpdate::NotInstalled,
                 }
             }
@@ -105,7 +105,7 @@ async fn installed(client: &Client, kind: WatchedKind) -> Result<bool, String> {
     let asked = client.list_api_group_resources(API_VERSION);
     match tokio::time::timeout(PATIENCE, asked).await {
         Ok(Ok(list)) => Ok(list.resources.iter().any(|r| r.kind == kind.name())),
-        // Of a group that nobody serves it is a page, not a status.
+        // For a group that is not served, the response is a page and not a `Status`.
         Ok(Err(kube::Error::Api(status))) if status.code == 404 => Ok(false),
         Ok(Err(error)) => Err(problem(error)),
         Err(_) => Err("no answer from the API server".into()),
@@ -114,13 +114,13 @@ async fn installed(client: &Client, kind: WatchedKind) -> Result<bool, String> {
 
 /// Why watching ended.
 enum Ended {
-    /// The kind is not installed any more, though they could be listed before.
+    /// The kind is not installed. `listed` tells whether its objects could be listed before.
     Gone { listed: bool },
-    /// Nobody listens.
+    /// The channel is closed.
     Closed,
 }
 
-/// Follows them as long as the kind is there. `trouble`: what was said to be wrong last.
+/// Follows the objects as long as the kind is installed. `trouble` is the last problem that was logged.
 async fn follow(
     client: &Client,
     kind: WatchedKind,
@@ -133,7 +133,7 @@ async fn follow(
     while let Some(event) = events.next().await {
         let seen = match event {
             Ok(event) => {
-                // A list that begins is no success yet.
+                // The start of a list is no success yet.
                 if !matches!(event, Event::Init)
                     && (trouble.take().is_some() || !std::mem::replace(&mut listed, true))
                 {
@@ -152,7 +152,7 @@ async fn follow(
                     warn!(kind, error = text, "cannot watch them; trying again");
                     *trouble = Some(text);
                 }
-                // A watch that broke is taken up again, and what is known stays known.
+                // A watch that broke is started again, and the known objects stay known.
                 match error {
                     Error::InitialListFailed(error) => WatchUpdate::Unreadable(problem(error)),
                     _ => continue,

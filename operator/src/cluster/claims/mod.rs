@@ -24,14 +24,14 @@ use vestibule_model::object::Object;
 use super::metrics::{Metrics, WriteResult};
 use crate::claims::{ClaimAction, ClaimContent, ClaimRequest, SeenClaim, WriteOutcome};
 
-/// Longest wait for an answer of the API server.
+/// Longest wait for a response of the API server.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Waits after lists failed.
 const LIST_AGAIN: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(10));
 
-/// Annotation that gives an object another version without saying anything else: a write of which nobody
-/// knows what came of it goes by the former one, and so comes too late.
+/// Annotation that changes the version of an object, but not its meaning. If the outcome of an earlier write is
+/// unknown, that write requires the former version, so the API server refuses it from now on.
 const FENCE: &str = "vestibule.dev/not-before";
 
 /// Makes the requests.
@@ -52,7 +52,8 @@ impl ClaimWriter {
         }
     }
 
-    /// Every object as etcd has it now: the watch may be behind without knowing. Tries until it succeeds.
+    /// Lists every object as it is in etcd now, since the watch may be behind without a sign of it. Tries until it
+    /// succeeds.
     pub(super) async fn list(self) -> Vec<Watched> {
         let mut reader = Reader::new(self.client);
         let mut delays = LIST_AGAIN.delays();
@@ -152,7 +153,7 @@ impl ClaimWriter {
     }
 
     async fn read(&self, name: &ObjectName) -> Result<Option<SeenClaim>, kube::Error> {
-        // Of any form: somebody may have made it.
+        // The object may have any form, since somebody may have made it by hand.
         let resource = ApiResource::erase::<HostnameClaim>(&());
         let api: Api<DynamicObject> =
             Api::namespaced_with(self.client.clone(), &name.namespace, &resource);
@@ -200,7 +201,7 @@ impl ClaimWriter {
     }
 }
 
-/// What an answer shows.
+/// Reads the object in a response.
 fn seen(value: Value, version: String) -> Result<SeenClaim, kube::Error> {
     let object = decode(value).into_object();
     let claim = object.and_then(|(object, _)| read(&object));
@@ -208,12 +209,12 @@ fn seen(value: Value, version: String) -> Result<SeenClaim, kube::Error> {
     Ok((claim.ok_or_else(unread)?, version))
 }
 
-/// Kinds of requests, as far as their errors mean different things.
+/// Kinds of requests for which the same error means different things.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Sort {
     Read,
     Create,
-    /// Of a version.
+    /// A request that requires a version of the object.
     Change,
 }
 
@@ -227,10 +228,11 @@ impl Sort {
     }
 }
 
-/// What came of a request that failed.
+/// Returns the outcome of a request that failed.
 fn outcome_of(error: &kube::Error, sort: Sort) -> (WriteOutcome, WriteResult) {
     match (error, sort) {
-        // A create conflicts with other things as well, such as a quota that somebody else updates.
+        // Only "already exists" means that the object exists. A create can also conflict for other reasons, such as a
+        // quota that another request updates.
         (kube::Error::Api(status), Sort::Create) if status.is_already_exists() => {
             (WriteOutcome::Moved, WriteResult::Conflict)
         }
@@ -242,12 +244,14 @@ fn outcome_of(error: &kube::Error, sort: Sort) -> (WriteOutcome, WriteResult) {
         (kube::Error::Api(status), _) if (400..500).contains(&status.code) => {
             (WriteOutcome::Refused, WriteResult::Failed)
         }
-        // The connection was lost, or the server does not know itself, such as when etcd does not answer.
+        // The connection was lost, or the server itself does not know the outcome, for example because etcd does not
+        // respond.
         _ => (WriteOutcome::Unknown, WriteResult::Unknown),
     }
 }
 
-/// What an object says. One that cannot be read says nothing, and is put right.
+/// Returns the claim in an object. An object that cannot be read gives a claim that does not count, and the leader
+/// corrects it.
 pub(super) fn read(object: &Object) -> Option<Arc<claim::HostnameClaim>> {
     match object {
         Object::HostnameClaim(claim) => Some(Arc::new(claim.clone())),

@@ -1,4 +1,5 @@
-//! The loop: takes what the watches and the other tasks show, and has done what follows.
+//! The loop of the operator. It takes the events of the watches and of the other tasks, and starts the work that
+//! results from them.
 
 mod wiring;
 
@@ -33,23 +34,23 @@ use crate::issuance::{EngineLink, Issuances};
 use crate::publish::Publisher;
 use crate::translate::{SessionKeys, Translator};
 
-/// Events that wait for translation, and that are translated at a time.
+/// Most events that wait for translation, and that are translated at once.
 const BATCH: usize = 1024;
-/// Secrets and ConfigMaps that wait: each may be large.
+/// Most Secrets and ConfigMaps that wait. This is smaller, since each may be large.
 const SOURCE_BATCH: usize = 16;
-/// Statuses that are being written at a time.
+/// Most statuses that are being written at the same time.
 const WRITES: usize = 8;
-/// `HostnameClaim`s that are being written at a time.
+/// Most `HostnameClaim`s that are being written at the same time.
 const CLAIM_WRITES: usize = 64;
-/// Statuses that are looked at before events have their turn again.
+/// Most statuses to look at before events get their turn again.
 const LOOKS: usize = 64;
-/// Secrets and ConfigMaps that are being read at a time.
+/// Most Secrets and ConfigMaps that are being read at the same time.
 const READS: usize = 8;
-/// Wait before one that could not be read is read again.
+/// Wait before a Secret or ConfigMap that could not be read is read again.
 const READ_AGAIN: Duration = Duration::from_secs(5);
 /// The loop runs at least this often.
 const BEAT: Duration = Duration::from_secs(20);
-/// A proxy that has not acknowledged for so long is looked into: what is programmed may not be so.
+/// Time after which a proxy that has not acknowledged is examined, since statuses may have to say so.
 const LAG: Duration = Duration::from_secs(12);
 
 /// Longest time that the end of the process waits for the Lease to be given up.
@@ -71,10 +72,10 @@ pub(super) struct Controller {
     persisted: watch::Receiver<Option<Arc<Allocation>>>,
     service_states: watch::Receiver<Option<Arc<ServiceStates>>>,
     session_keys: watch::Receiver<Option<SessionKeys>>,
-    /// What the built-in engine has for the loop.
+    /// The link to the built-in engine.
     engine_link: EngineLink,
     engine_link_changed: watch::Receiver<()>,
-    /// What cert-manager's engine says.
+    /// The states of certificates from the engine for cert-manager.
     certificates: watch::Receiver<Option<Arc<Issuances>>>,
     proxies_known: watch::Receiver<bool>,
     installed: watch::Receiver<bool>,
@@ -83,16 +84,16 @@ pub(super) struct Controller {
     role: watch::Receiver<Role>,
     doubt: Arc<Notify>,
     end: CancellationToken,
-    /// The candidacy, once it has begun.
+    /// The task that takes part in leader election, once it has begun.
     lease: JoinSet<()>,
-    /// The list of claims that comes before this replica's own memory of them counts.
+    /// The task that lists claims. A new leader needs the list before its own memory of claims counts.
     lists: JoinSet<Vec<Watched>>,
     progress: Progress,
-    /// The term that statuses are written in.
+    /// The term in which statuses are written; `None` if this replica does not lead.
     term: Option<u64>,
-    /// What the proxies rejected when it was looked at last.
+    /// The resources that proxies rejected, at the last check.
     rejects: BTreeSet<String>,
-    /// When to look whether a proxy lags.
+    /// When to check whether a proxy lags behind.
     lag: Option<Instant>,
     superseded: Option<u64>,
 }
@@ -101,13 +102,13 @@ type Written = (ObjectKey, Result<LiveStatus, WriteFailure>);
 
 type Read = (ObjectKey, Result<Option<Object>, String>);
 
-/// Work under way.
+/// The work that is under way.
 #[derive(Default)]
 struct PendingWork {
     writes: JoinSet<Written>,
     claims: JoinSet<(ObjectName, WriteOutcome)>,
     reads: JoinSet<Read>,
-    /// Secrets and ConfigMaps whose pause is over.
+    /// Timers of the Secrets and ConfigMaps that will be read again.
     again: JoinSet<ObjectKey>,
 }
 
@@ -209,7 +210,7 @@ impl Controller {
                     bail!("the task for {what} ended");
                 }
                 () = clock::at(wake), if !more => {}
-                // There is more to look at, but whatever happened meanwhile has its turn.
+                // There is more to look at, but events come first.
                 () = tokio::task::yield_now(), if more => {}
                 _ = beat.tick() => if let Some(why) = self.health.unready() {
                     info!("not ready: {why}");
@@ -228,7 +229,8 @@ impl Controller {
         }
     }
 
-    /// Takes the next steps of the start: everything known → desired ports and Services → readiness and candidacy.
+    /// Takes the next steps of the start. When everything is known, desired ports and Services are sent. When these are
+    /// known as well, the replica becomes ready and takes part in leader election.
     fn progress(&mut self, client: &kube::Client, tasks: &mut JoinSet<&'static str>) {
         let now = Instant::now();
         let allocation = self.persisted.borrow_and_update().clone();
@@ -256,7 +258,7 @@ impl Controller {
             .filter(|kind| !self.store.synced().contains(kind))
             .collect();
         if self.progress.only_missing(&SOURCES) && !self.progress.sources {
-            // Now it is known which of them are used; the others need not be kept.
+            // Now it is known which Secrets and ConfigMaps are used, and the others need not be kept.
             self.progress.sources = true;
             self.store.sources_are_watched();
             let mut scope = Scope::new(SOURCES);
@@ -279,7 +281,7 @@ impl Controller {
             }
         }
         if self.progress.ready && self.lease.is_empty() {
-            // What a leader publishes is complete.
+            // A leader publishes everything, so that the content is complete.
             self.store.publish_all(now);
             let election = lease::run(
                 client.clone(),
@@ -301,8 +303,8 @@ impl Controller {
         self.term = term;
         self.metrics.role(term);
         self.leading.send_replace(term.is_some());
-        // The Lease may have been somebody else's between two terms of this replica. And whoever gains it
-        // may be behind: the watch of claims is a connection of its own.
+        // Another replica may have held the Lease between two terms of this one. A new leader may also lack claims,
+        // since the watch of claims is a connection of its own and may be behind. So the claims are listed first.
         self.store.lead(false, Instant::now());
         self.lists = JoinSet::new();
         self.store.planner.follow();
@@ -317,7 +319,7 @@ impl Controller {
         self.lists.spawn(self.claim_writer.clone().list());
     }
 
-    /// This replica knows what the former leader wrote: from now on its own memory counts.
+    /// Takes the list of claims. This replica now knows what the former leader wrote, so its own memory counts.
     fn claims_listed(&mut self, list: Vec<Watched>) {
         let now = Instant::now();
         if self.store.claims_listed(list, now) {
@@ -327,7 +329,7 @@ impl Controller {
         }
     }
 
-    /// What the proxies have, or are, has moved.
+    /// Handles a change of the proxies or of their acknowledgements.
     fn acks_moved(&mut self) {
         self.store.planner.touch_waiting();
         self.store.look_at_certificates();
@@ -365,12 +367,12 @@ impl Controller {
         }
     }
 
-    /// How many proxies have not acknowledged what is published.
+    /// Returns how many proxies have not acknowledged the published content.
     fn behind(&self) -> usize {
         self.term.map_or(0, |_| self.store.behind())
     }
 
-    /// Frees names whose grace is over, and begins the requests about claims that are due.
+    /// Frees names whose grace is over, and starts the requests about claims that are due.
     fn keep_claims(&mut self, work: &mut PendingWork) {
         let now = Instant::now();
         self.store.pass(now);
@@ -413,7 +415,7 @@ impl Controller {
         self.store.source_read(key, source, Instant::now());
     }
 
-    /// Publishes what is new, and begins the writes that are due. Says whether there is more to look at.
+    /// Publishes the changes, and starts the writes of statuses that are due. Returns whether there is more to look at.
     fn write_statuses(&mut self, work: &mut PendingWork) -> bool {
         let now = Instant::now();
         if !self.store.publish(now) {
@@ -475,7 +477,7 @@ impl Controller {
         more
     }
 
-    /// Tells translation the time if a certificate has become valid, or has expired.
+    /// Passes the time to translation if a certificate has become valid or has expired.
     fn tell_time(&mut self) {
         let seconds = clock::now().as_second();
         let due = self.store.control.translator.next_deadline();
@@ -484,19 +486,19 @@ impl Controller {
         }
     }
 
-    /// When [`Self::tell_time`] has something to do.
+    /// Returns the time at which [`Self::tell_time`] has something to do.
     fn time_due(&self) -> Option<Instant> {
         let due = self.store.control.translator.next_deadline()?;
         let left = u64::try_from(due - clock::now().as_second()).unwrap_or_default();
-        // The beat comes before anything that is far away.
+        // The loop runs earlier anyway if the time is far away.
         let left = Duration::from_secs(left).min(BEAT);
         Some(Instant::now() + left.max(Duration::from_millis(100)))
     }
 
-    /// When there is something to do even if nothing happens.
+    /// Returns the time at which there is something to do even if nothing happens.
     fn wake(&self, work: &PendingWork) -> Option<Instant> {
         let leads = self.role.borrow().term(Instant::now()).is_some();
-        // A write that ends wakes the loop by itself, and only the leader has any to make.
+        // If there is no room for more writes, the end of a write wakes the loop. Only the leader writes.
         let claims = leads && work.claims.len() < CLAIM_WRITES;
         let claims = claims.then(|| self.store.claims_deadline()).flatten();
         if self.store.is_dirty() {
@@ -516,7 +518,7 @@ impl Controller {
     }
 }
 
-/// What keeps the names of a ListenerSet from being recorded.
+/// Returns why the names of a ListenerSet could not be recorded, if that is so.
 fn trouble(claims: &ClaimStore, translator: &Translator, key: &ObjectKey) -> Option<WriteProblem> {
     match translator.object(key)?.as_ref() {
         Object::ListenerSet(set) => claims.trouble(set.gateway.as_ref()?, &key.name.namespace),
@@ -524,7 +526,7 @@ fn trouble(claims: &ClaimStore, translator: &Translator, key: &ObjectKey) -> Opt
     }
 }
 
-/// Watches what is in the scope and passes on what comes.
+/// Watches the objects in the scope and passes the events on.
 async fn follow(client: kube::Client, scope: Scope, events: mpsc::Sender<Event>) -> &'static str {
     let mut stream = Box::pin(vestibule_crds::watch::watch(&client, &scope));
     while let Some(event) = stream.next().await {

@@ -1,4 +1,4 @@
-//! The tasks beside the loop, and the channels between.
+//! Starts the tasks beside the loop, and connects them by channels.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -182,7 +182,7 @@ impl Controller {
     }
 }
 
-/// What the built-in engine does its work with; begins the task that tells of it by events.
+/// Returns the effects of the built-in engine, and starts the task that writes its events.
 fn cluster_effects(
     client: &kube::Client,
     settings: &Settings,

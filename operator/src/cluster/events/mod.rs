@@ -1,5 +1,5 @@
-//! Events of Kubernetes about objects of tenants: what happened to their certificates. Only the leader
-//! writes them. They are bounded in length and in rate, and nothing waits for them.
+//! Writes Kubernetes events at objects of tenants, about their certificates. Only the leader writes them. Their length
+//! and their rate are limited, and nothing waits for them.
 
 mod rate;
 
@@ -15,11 +15,11 @@ use super::lease::elector::Role;
 use super::text;
 use rate::Rate;
 
-/// Events that wait; more are dropped.
+/// Most events that wait. Further ones are dropped.
 const WAITING: usize = 256;
-/// Longest wait for an answer of the API server.
+/// Longest wait for a response of the API server.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Longest note, in characters; the API takes 1 kB.
+/// Longest note, in characters. The API allows 1 kB.
 const MAX_NOTE: usize = 900;
 
 /// Something that happened to an object.
@@ -29,13 +29,13 @@ pub struct ObjectEvent {
     pub about: ObjectKey,
     /// Its UID.
     pub uid: std::sync::Arc<str>,
-    /// Whether somebody should look at it.
+    /// Whether it is a warning, so that somebody should look at it.
     pub warning: bool,
-    /// In one word, such as `CertificateIssued`.
+    /// The reason in one word, such as `CertificateIssued`.
     pub reason: &'static str,
-    /// What was done, in one word.
+    /// The action in one word.
     pub action: &'static str,
-    /// For people.
+    /// The message for people.
     pub note: String,
 }
 
@@ -44,20 +44,20 @@ pub struct ObjectEvent {
 pub struct EventRecorder(mpsc::Sender<ObjectEvent>);
 
 impl EventRecorder {
-    /// A recorder, and the queue that [`run`] takes.
+    /// Returns a recorder, and the queue for [`run`].
     #[must_use]
     pub fn new() -> (Self, mpsc::Receiver<ObjectEvent>) {
         let (sender, receiver) = mpsc::channel(WAITING);
         (Self(sender), receiver)
     }
 
-    /// Records an event, unless too many wait already.
+    /// Records an event. It is dropped if too many wait already.
     pub fn record(&self, object_event: ObjectEvent) {
         let _ = self.0.try_send(object_event);
     }
 }
 
-/// Writes what is recorded while this replica leads, for ever.
+/// Writes the recorded events while this replica leads, for ever.
 pub async fn run(
     client: Client,
     controller: String,

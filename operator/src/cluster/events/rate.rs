@@ -1,21 +1,21 @@
-//! How many events are written: some at once, few in the long run, and none twice in a short time.
-//! Time is an input.
+//! Limits how many events are written. Some may come at once, but few in the long run, and the same event does not come
+//! twice in a short time. Time is an input.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use super::ObjectEvent;
 
-/// Events that may be written at once.
+/// Most events that may be written at once.
 const BURST: u32 = 50;
-/// Time in which one more may be.
+/// Time after which one more event may be written.
 const REFILL: Duration = Duration::from_secs(1);
-/// The same is not said again within this time.
+/// The same event is not written again within this time.
 const SAME: Duration = Duration::from_mins(10);
-/// What was said is remembered up to this number.
+/// Most events that are remembered.
 const REMEMBERED: usize = 1024;
 
-/// What may be written now.
+/// Decides which events may be written now.
 #[derive(Debug)]
 pub(super) struct Rate {
     left: u32,
@@ -32,7 +32,7 @@ impl Rate {
         }
     }
 
-    /// Whether this may be written, and if so, that it is.
+    /// Returns whether an event may be written, and counts it if so.
     pub(super) fn takes(&mut self, object_event: &ObjectEvent, now: Instant) -> bool {
         while let Some((at, _)) = self.said.front()
             && (now.duration_since(*at) >= SAME || self.said.len() > REMEMBERED)

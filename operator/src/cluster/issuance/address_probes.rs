@@ -1,9 +1,9 @@
-//! Whether the addresses of Gateways take connections, looked at before a CA is told to connect. A port that is
-//! new is with the proxies before nodes and load balancers have it, and a CA that comes too early counts that as
-//! a failure.
+//! Probes whether the addresses of Gateways accept connections, before a CA is told to connect. A new port reaches the
+//! proxies before nodes and load balancers forward it. If the CA connects too early, it counts this as a failure.
 //!
-//! It is a look from inside the cluster, and from one node: an address that cannot be reached from here (no
-//! hairpin, a `NetworkPolicy`) is waited for once, said to be so, and left to the CA for a while.
+//! The probes run inside the cluster, on one node. Some addresses cannot be reached from there, because there is no
+//! hairpin routing or because of a `NetworkPolicy`. The first order for such an address waits in vain, and this is
+//! logged. Then the address is not probed for a while, and the CA connects without a probe.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -28,7 +28,7 @@ const CONNECT: Duration = Duration::from_secs(2);
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(2));
 /// One that was waited for in vain is not waited for again within this time.
 const LEFT_ALONE: Duration = Duration::from_mins(10);
-/// Most addresses and ports that are looked at for one order, and that are left alone.
+/// Most addresses and ports that are probed for one order.
 const MOST: usize = 8;
 const MOST_LEFT_ALONE: usize = 1024;
 
@@ -45,18 +45,18 @@ impl fmt::Display for ProbeTarget {
     }
 }
 
-/// Probes the addresses of Gateways; clones are the same ones.
+/// Probes the addresses of Gateways. Clones share the same state.
 #[derive(Debug, Clone)]
 pub(in super::super) struct AddressProbes {
     service_states: watch::Receiver<Option<Arc<ServiceStates>>>,
     patience: Duration,
-    /// Those that were waited for in vain, and until when they are left alone.
+    /// The addresses with a wait in vain, and until when they are not probed.
     left_alone: Arc<Mutex<BTreeMap<ProbeTarget, Instant>>>,
 }
 
 impl AddressProbes {
-    /// Probes of the addresses that the Services of Gateways have. An address that takes no connections is tried for
-    /// `patience`; if that is zero, none is probed.
+    /// Returns probes for the addresses of the Services of Gateways. An address that accepts no connection is tried for
+    /// `patience`. If that is zero, no address is probed.
     pub(in super::super) fn new(
         service_states: watch::Receiver<Option<Arc<ServiceStates>>>,
         patience: Duration,
@@ -68,7 +68,7 @@ impl AddressProbes {
         }
     }
 
-    /// Until the addresses of a Gateway take connections on these ports, or long enough.
+    /// Waits until the addresses of a Gateway accept connections on these ports, but not longer than the patience.
     pub(super) async fn open(&self, gateway: &ObjectName, uid: &str, ports: &BTreeSet<u16>) {
         if self.patience.is_zero() {
             return;

@@ -1,5 +1,5 @@
-//! What the engine does in a cluster: Secrets, challenges at the proxies, facts for statuses, metrics and
-//! events. Nothing is written once this replica does not lead any more.
+//! Carries out the effects of the engine in a cluster: it writes Secrets, has proxies answer challenges, and reports
+//! states, metrics and events. When this replica no longer leads, nothing is written.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -30,7 +30,7 @@ pub(in super::super) struct ClusterEffects {
     pub(in super::super) metrics: Metrics,
     pub(in super::super) event_recorder: EventRecorder,
     pub(in super::super) address_probes: AddressProbes,
-    /// Who asked for which certificate.
+    /// The requested certificates, with the objects that ask for them.
     pub(in super::super) requests: watch::Receiver<Option<Arc<Requests>>>,
 }
 
@@ -40,7 +40,7 @@ impl Effects for ClusterEffects {
     }
 
     async fn write(&self, secret: &ObjectName, write: Write) -> Result<Written, StoreError> {
-        // The next leader may be at work already.
+        // The next leader may have begun already.
         if self.role.borrow().term(Instant::now()).is_none() {
             return Err(StoreError("this replica does not lead any more".to_owned()));
         }
@@ -118,7 +118,7 @@ impl Effects for ClusterEffects {
 }
 
 impl ClusterEffects {
-    /// Tells whoever asked for a certificate what became of its order.
+    /// Records an event about the outcome of an order, at each object that asked for the certificate.
     fn tell(&self, secret: &ObjectName, outcome: OrderOutcome, message: &str) {
         let requests = self.requests.borrow();
         let Some(request) = requests.as_ref().and_then(|all| all.get(secret)) else {

@@ -1,5 +1,5 @@
-//! The built-in engine in a cluster: it runs while this replica leads. What it holds is persisted or worth
-//! nothing, so the end of leadership just ends it.
+//! Runs the built-in engine in a cluster while this replica leads. Everything important in it is persisted, so it is
+//! simply stopped when leadership ends.
 
 mod address_probes;
 mod effects;
@@ -17,9 +17,9 @@ use crate::publish::Publisher;
 pub(super) use address_probes::AddressProbes;
 pub(super) use effects::ClusterEffects;
 
-/// Leadership is looked at this often, though nothing happens.
+/// Time between two checks of leadership, even if nothing happens.
 const LOOK: Duration = Duration::from_secs(1);
-/// Wait before an engine that ended begins again.
+/// Wait before an engine that ended is started again.
 const PAUSE: Duration = Duration::from_secs(5);
 
 /// Runs the engine whenever this replica leads, for ever.
@@ -73,7 +73,7 @@ fn leads(role: &watch::Receiver<Role>) -> bool {
     role.borrow().term(Instant::now()).is_some()
 }
 
-/// Until this replica does not lead any more.
+/// Waits until this replica no longer leads.
 async fn lost(role: &mut watch::Receiver<Role>) {
     while leads(role) {
         tokio::select! {

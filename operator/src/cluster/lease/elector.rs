@@ -1,18 +1,24 @@
-//! Who leads: the decisions of leader election over a Lease. Pure; times are inputs.
+//! Decides the steps of leader election over a Lease. Times are inputs.
 //!
-//! No two clocks are compared. A candidate takes a Lease over once it has seen the same version of it
-//! for the whole duration by its own monotonic clock; the holder stops leading a shorter time after it
-//! *sent* its last successful renewal. What is seen was sent before, so the holder stops first,
-//! whatever the network does.
+//! At most one replica leads at a time, although the clocks of the replicas may differ, because no two clocks are
+//! compared:
+//!
+//! - A candidate takes the Lease over after it has seen the same version for the whole duration of the Lease, by its
+//!   own monotonic clock.
+//! - The holder stops to lead a shorter time after it *sent* its last successful renewal, by its own monotonic clock.
+//!
+//! A candidate can see a renewal only after the holder sent it. So the candidate's time begins later than the holder's,
+//! and is longer, and the holder stops first, however slow the network is. (This assumes that all clocks run at nearly
+//! the same speed.)
 
 use std::time::{Duration, Instant};
 
-/// Durations of the election; the defaults are client-go's.
+/// Durations of the election. The defaults are those of client-go.
 #[derive(Debug, Clone, Copy)]
 pub struct Timing {
-    /// A Lease that nobody renews for so long may be taken over.
+    /// Time after which a candidate may take over a Lease that is not renewed.
     pub duration: Duration,
-    /// The holder leads for so long after it sent a renewal that succeeded. Shorter than the duration.
+    /// How long the holder leads after it sent a renewal that succeeded. It is shorter than `duration`.
     pub deadline: Duration,
     /// Time between two attempts.
     pub retry: Duration,
@@ -28,27 +34,27 @@ impl Default for Timing {
     }
 }
 
-/// A Lease as read.
+/// A Lease as it was read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeaseRecord {
-    /// Who holds it; empty: nobody.
+    /// The identity of the holder; empty if nobody holds it.
     pub holder: String,
-    /// How long it lasts without renewal, as its holder says.
+    /// How long it lasts without renewal, as written by its holder.
     pub duration: Duration,
     /// Term of the holder, or of the last one.
     pub term: u64,
-    /// Where the holder serves proxies.
+    /// The address at which the holder serves proxies.
     pub address: String,
-    /// How often it changed hands.
+    /// How often the holder changed.
     pub transitions: i32,
     /// `resourceVersion`.
     pub version: String,
 }
 
-/// What to write into the Lease.
+/// The content to write into the Lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DesiredLease {
-    /// Who holds it; empty when it is released.
+    /// The identity of the holder; empty to release the Lease.
     pub holder: String,
     /// How long it lasts without renewal.
     pub duration: Duration,
@@ -58,25 +64,25 @@ pub struct DesiredLease {
     pub address: String,
     /// How often it changed hands.
     pub transitions: i32,
-    /// Whether the holder is new: then the time of acquisition is now.
+    /// Whether the holder is new. Then the time of acquisition is now.
     pub acquired: bool,
 }
 
-/// What is to be done.
+/// The next step of a candidate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ElectionStep {
-    /// Nothing, for now.
+    /// Do nothing for now.
     Wait,
-    /// Create the Lease, which is not there.
+    /// Create the Lease, because it does not exist.
     Create(DesiredLease),
     /// Write the Lease, provided that it still has this version.
     Replace(String, DesiredLease),
 }
 
-/// What this replica is.
+/// The role of this replica.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Role {
-    /// It leads this term until this time at least, unless it renews.
+    /// It leads in this term until this time, or longer if it renews the Lease.
     Leading {
         /// The term.
         term: u64,
@@ -85,13 +91,13 @@ pub enum Role {
     },
     /// It does not lead.
     Following {
-        /// Where the leader serves proxies, if there is one that is known.
+        /// The address at which the leader serves proxies, if it is known.
         leader: Option<String>,
     },
 }
 
 impl Role {
-    /// The term that is led at `now`.
+    /// Returns the term in which this replica leads at `now`; `None` if it does not lead.
     #[must_use]
     pub fn term(&self, now: Instant) -> Option<u64> {
         match self {
@@ -107,15 +113,15 @@ pub struct Elector {
     identity: String,
     address: String,
     timing: Timing,
-    /// What was read last, and since when it has been so.
+    /// The Lease that was read last, and when this version was seen first.
     seen: Option<(LeaseRecord, Instant)>,
-    /// The Lease is not there (what was seen of it still counts until it would have ended).
+    /// Whether the Lease does not exist. The one that was seen before still counts until it would have ended.
     absent: bool,
     leading: Option<(u64, Instant)>,
 }
 
 impl Elector {
-    /// A candidate that has seen nothing yet. The identity has to be unique to the process.
+    /// Returns a candidate that has not seen a Lease yet. The identity has to be unique to the process.
     #[must_use]
     pub fn new(identity: String, address: String, timing: Timing) -> Self {
         Self {
@@ -128,7 +134,7 @@ impl Elector {
         }
     }
 
-    /// Takes what was read: the Lease, or that there is none.
+    /// Takes the Lease that was read; `None` if it does not exist.
     pub fn observe(&mut self, record: Option<LeaseRecord>, now: Instant) {
         let Some(record) = record else {
             self.absent = true;
@@ -147,7 +153,7 @@ impl Elector {
         }
     }
 
-    /// A write of this candidate succeeded: the Lease as it is now, and when the write was sent.
+    /// Takes the result of a successful write of this candidate: the Lease as it is now, and when the write was sent.
     pub fn written(&mut self, record: LeaseRecord, sent: Instant) {
         self.absent = false;
         self.leading =
@@ -155,9 +161,11 @@ impl Elector {
         self.seen = Some((record, sent));
     }
 
-    /// What to do. `clock` is the wall clock in milliseconds since 1970 and `floor` a term that is known to
-    /// have been led: a new term is above both the last one and that, and not below the clock, so that
-    /// it rises even where the Lease was deleted.
+    /// Returns the next step. `clock` is the wall clock in milliseconds since 1970, and `floor` is a term that is known
+    /// to have been led.
+    ///
+    /// A new term is above the last one and above `floor`, and at least `clock`. So terms rise even if the Lease was
+    /// deleted in between.
     #[must_use]
     pub fn plan(&self, now: Instant, clock: u64, floor: u64) -> ElectionStep {
         let seen = self.seen.as_ref();
@@ -179,7 +187,7 @@ impl Elector {
         self.write(self.hold(term, transitions, true))
     }
 
-    /// How to give the Lease up, if this candidate holds it.
+    /// Returns the write that gives the Lease up, if this candidate holds it.
     #[must_use]
     pub fn release(&self) -> Option<ElectionStep> {
         let (record, _) = self.seen.as_ref()?;
@@ -188,7 +196,7 @@ impl Elector {
         }
         let wanted = DesiredLease {
             holder: String::new(),
-            // What client-go writes: nobody waits for it.
+            // client-go writes the same value. It lets other candidates take over without a wait.
             duration: Duration::from_secs(1),
             term: record.term,
             address: String::new(),
@@ -198,12 +206,12 @@ impl Elector {
         Some(ElectionStep::Replace(record.version.clone(), wanted))
     }
 
-    /// Leads no more, whatever the Lease says.
+    /// Stops to lead, whatever the Lease says.
     pub fn resign(&mut self) {
         self.leading = None;
     }
 
-    /// What this candidate is at `now`.
+    /// Returns the role of this candidate at `now`.
     #[must_use]
     pub fn role(&self, now: Instant) -> Role {
         if let Some((term, until)) = self.leading

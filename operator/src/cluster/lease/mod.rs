@@ -1,5 +1,5 @@
-//! Leadership: one replica at a time holds the Lease and publishes ([`elector`] decides, this carries
-//! it out), the others know where it is.
+//! Takes part in leader election. One replica at a time holds the Lease and publishes, and the others know its address.
+//! [`elector`] decides, and this module makes the requests.
 
 pub mod elector;
 
@@ -18,18 +18,18 @@ use super::clock;
 use crate::publish::Publisher;
 use elector::{DesiredLease, ElectionStep, Elector, LeaseRecord, Role, Timing};
 
-/// Annotation with the term.
+/// Annotation that contains the term.
 const TERM: &str = "vestibule.dev/term";
 /// Annotation with the holder's address, `host:port`.
 const ADDRESS: &str = "vestibule.dev/address";
-/// Longest wait for an answer of the API server.
+/// Longest wait for a response of the API server.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Milliseconds that a term may be ahead of the clock for a proxy's word to raise this one above it.
+/// Most milliseconds that a term reported by a proxy may be ahead of the clock. A higher one is ignored.
 const MAX_AHEAD: u64 = 366 * 24 * 3600 * 1000;
-/// Time before a proxy's word raises the term once more.
+/// Time before a report of a proxy may raise the term again.
 const RAISE_AGAIN: Duration = Duration::from_mins(1);
 
-/// Which Lease, and who wants it.
+/// The Lease, and the candidate for it.
 #[derive(Debug, Clone)]
 pub struct Config {
     /// Namespace of the Lease.
@@ -38,16 +38,16 @@ pub struct Config {
     pub name: String,
     /// Unique to this process.
     pub identity: String,
-    /// Where this process serves proxies, `host:port`.
+    /// The address at which this process serves proxies, as `host:port`.
     pub address: String,
-    /// What owns it, if anything does.
+    /// The owner of the Lease object, if it has one.
     pub owner: Option<OwnerReference>,
     /// Durations.
     pub timing: Timing,
 }
 
-/// Takes part in the election until `end`, then gives the Lease up. The publisher leads and follows
-/// accordingly, and `role` says so; `doubt` has the Lease looked at without delay.
+/// Takes part in the election until `end`, and then gives the Lease up. The publisher leads or follows accordingly, and
+/// `role` gets the role. A signal on `doubt` has the Lease read at once.
 pub async fn run(
     client: kube::Client,
     config: Config,
@@ -91,20 +91,20 @@ struct Candidate {
     publisher: Arc<Publisher>,
     role: watch::Sender<Role>,
     elector: Elector,
-    /// The Lease as it was read or written last: what is not ours in it is kept.
+    /// The Lease as it was read or written last. Writes keep the parts that others have put into it.
     lease: Option<Lease>,
-    /// Whether that is what the server has, as far as is known.
+    /// Whether the server still has this version, as far as is known.
     current: bool,
-    /// A term that was led, as a proxy says.
+    /// A term that was led, as reported by a proxy.
     floor: u64,
-    /// When the term was raised for a proxy's sake.
+    /// When a report of a proxy last raised the term.
     raised: Option<Instant>,
 }
 
 impl Candidate {
-    /// Reads the Lease where that is needed, and writes it where that is due.
+    /// Reads the Lease if necessary, and writes it if that is due.
     async fn attempt(&mut self) {
-        // The holder renews what it wrote; everybody else looks first.
+        // The holder renews the version that it wrote. Every other candidate reads the Lease first.
         if !self.current && !self.read().await {
             return;
         }
@@ -154,7 +154,7 @@ impl Candidate {
             Ok(Ok(lease)) => {
                 self.elector.written(record(&lease), sent);
                 self.lease = Some(lease);
-                // Only a holder goes on from what it wrote.
+                // Only a holder continues from the version that it wrote.
                 self.current = !wanted.holder.is_empty();
             }
             Ok(Err(kube::Error::Api(status)))
@@ -173,9 +173,11 @@ impl Candidate {
         }
     }
 
-    /// A proxy was served in a later term. If the Lease is this replica's nevertheless, it was deleted
-    /// while the clock was behind: a term above that one is begun, or that proxy would refuse this
-    /// leader for ever. It is one proxy's word: it counts once in a while, and within bounds.
+    /// Handles the report of a proxy that it was served in a later term.
+    ///
+    /// If this replica holds the Lease nevertheless, the Lease was deleted while the clock was behind. Then a term
+    /// above the reported one begins; otherwise that proxy would refuse this leader for ever. A single proxy cannot be
+    /// trusted, so this is limited in frequency and in the size of the term.
     async fn doubt(&mut self) {
         self.current = false;
         if !self.read().await {
@@ -203,7 +205,8 @@ impl Candidate {
         }
     }
 
-    /// Time for one request: nobody leads on while waiting for an answer.
+    /// Returns the time for one request. It ends before leadership does, so that no leader still waits for a response
+    /// then.
     fn patience(&self) -> Duration {
         match self.elector.role(Instant::now()) {
             Role::Leading { until, .. } => PATIENCE.min(until.duration_since(Instant::now())),
@@ -211,7 +214,7 @@ impl Candidate {
         }
     }
 
-    /// Ends when this process has to stop leading.
+    /// Waits until this process has to stop to lead.
     async fn deadline(&self) {
         match self.elector.role(Instant::now()) {
             Role::Leading { until, .. } => tokio::time::sleep_until(until.into()).await,
@@ -219,7 +222,7 @@ impl Candidate {
         }
     }
 
-    /// Makes the publisher what the elector says.
+    /// Gives the publisher the role that the elector decided on.
     fn settle(&mut self) {
         let role = self.elector.role(Instant::now());
         let before = self.role.borrow().clone();
@@ -245,7 +248,7 @@ impl Candidate {
                 }
                 info!(leader = leader.as_deref().unwrap_or("unknown"), "following");
                 let leader = leader.clone();
-                // First those who write know, then proxies are sent away.
+                // The tasks that write learn of the role first. Only then are proxies sent away.
                 self.role.send_replace(role);
                 self.publisher.follow(leader);
             }

@@ -1,5 +1,5 @@
-//! Counters about certificates: `vestibule_operator_certificate_*` and `vestibule_operator_acme_*`. Labels
-//! are bounded: what is beyond a number of certificates or issuers goes by empty labels.
+//! Keeps metrics about certificates: `vestibule_operator_certificate_*` and `vestibule_operator_acme_*`. The number of
+//! labels is limited. Beyond a number of certificates or issuers, the others share empty labels.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -17,9 +17,9 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 use vestibule_model::key::ObjectName;
 
-/// Certificates with labels of their own.
+/// Most certificates with labels of their own.
 const NAMED: usize = 1000;
-/// Issuers with labels of their own.
+/// Most issuers with labels of their own.
 const ISSUERS: usize = 100;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -52,12 +52,12 @@ struct EngineLabel {
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct SecretLabels {
-    // Not `namespace`, which is the scraped pod's.
+    // The label is not called `namespace`, since that is the namespace of the scraped pod.
     tenant: String,
     secret: String,
 }
 
-/// Handles to the counters; clones are the same ones.
+/// Handles to the metrics. Clones share the same metrics.
 #[derive(Debug, Clone)]
 pub(in super::super) struct Certificates {
     begin: Arc<Times>,
@@ -95,7 +95,7 @@ impl Default for Certificates {
             panics: Counter::default(),
             writes: Family::default(),
             waiting: Family::default(),
-            // 0.25 s to 4.5 h.
+            // The buckets go from 0.25 s to 4.5 h.
             ready: Family::new_with_constructor(|| {
                 Histogram::new(exponential_buckets(0.25, 2.0, 17))
             }),
@@ -141,25 +141,25 @@ impl Certificates {
         );
     }
 
-    /// When the certificate in a Secret begins and ends; `None`: there is none.
+    /// Sets when the certificate in a Secret begins and ends to be valid; `None` if there is none.
     pub(in super::super) fn lasts(&self, secret: &ObjectName, times: Option<(i64, i64)>) {
         let (begin, end) = times.unzip();
         self.begin.set(secret, begin);
         self.expiry.set(secret, end);
     }
 
-    /// When the certificate in a Secret is to be renewed.
+    /// Sets when the certificate in a Secret will be renewed.
     pub(in super::super) fn renews(&self, secret: &ObjectName, at: Option<i64>) {
         self.renewal.set(secret, at);
     }
 
-    /// Nothing is to be renewed by this replica any more.
+    /// Removes all times of renewal, since this replica no longer renews certificates.
     pub(in super::super) fn renews_nothing(&self) {
         self.renewal.at.lock().clear();
         self.waiting.clear();
     }
 
-    /// An order came to its end.
+    /// Counts an order that has ended.
     pub(in super::super) fn order(&self, issuer: String, outcome: &'static str) {
         let issuer = self.named(issuer);
         self.orders
@@ -167,7 +167,7 @@ impl Certificates {
             .inc();
     }
 
-    /// A CA was asked.
+    /// Counts a request to a CA.
     pub(in super::super) fn request(&self, issuer: String, result: &'static str) {
         let issuer = self.named(issuer);
         self.requests
@@ -175,12 +175,12 @@ impl Certificates {
             .inc();
     }
 
-    /// A task of the built-in engine panicked.
+    /// Counts a panic in a task of the built-in engine.
     pub(in super::super) fn panicked(&self) {
         self.panics.inc();
     }
 
-    /// A Certificate of cert-manager's was written, or could not be.
+    /// Counts a write of a Certificate of cert-manager, and whether it succeeded.
     pub(in super::super) fn wrote(&self, action: &'static str, written: bool) {
         let result = if written { "written" } else { "failed" };
         self.writes
@@ -188,7 +188,7 @@ impl Certificates {
             .inc();
     }
 
-    /// The label of an issuer; empty beyond a number of them.
+    /// Returns the label of an issuer. It is empty if there are too many issuers.
     fn named(&self, issuer: String) -> String {
         let mut issuers = self.issuers.lock();
         if issuers.len() < ISSUERS || issuers.contains(&issuer) {
@@ -199,7 +199,7 @@ impl Certificates {
         }
     }
 
-    /// So many certificates wait.
+    /// Sets how many certificates wait for this reason.
     pub(in super::super) fn waiting(&self, reason: &'static str, count: usize) {
         let count = i64::try_from(count).unwrap_or(i64::MAX);
         self.waiting
@@ -207,7 +207,7 @@ impl Certificates {
             .set(count);
     }
 
-    /// A certificate has come to the proxies so long after it was asked for.
+    /// Records how long it took from the request for a certificate until the proxies had it.
     pub(in super::super) fn ready(&self, engine: &'static str, after: Duration) {
         self.ready
             .get_or_create(&EngineLabel { engine })
@@ -215,7 +215,7 @@ impl Certificates {
     }
 }
 
-/// A time per Secret.
+/// A metric with a time for each Secret.
 #[derive(Debug)]
 struct Times {
     name: &'static str,

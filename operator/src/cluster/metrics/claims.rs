@@ -1,4 +1,4 @@
-//! Counters of the claims to names.
+//! Keeps metrics about claims.
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;

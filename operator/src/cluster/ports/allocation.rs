@@ -1,7 +1,8 @@
-//! Internal ports: which port of the proxies stands for which port of which Gateway. Pure.
+//! Allocates internal ports: each port of each Gateway gets a port of the proxies.
 //!
-//! A port is given out by counting up and around, so one that was freed comes back last: a load
-//! balancer may still send to it for a while. What is given out is persisted before it is published.
+//! Ports are given out in ascending order, and from the beginning again after the last one. So a port that was freed is
+//! given out again as late as possible, because a load balancer may still send to it for a while. An allocation is
+//! persisted before it is published.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -11,18 +12,18 @@ use serde::{Deserialize, Serialize};
 
 use crate::translate::DesiredPort;
 
-/// Ports that are given out: above the privileged ones, below the ephemeral ones.
+/// The ports that are given out. They are above the privileged and below the ephemeral ports.
 pub const RANGE: RangeInclusive<u16> = 10_000..=32_767;
-/// Ports in that range that the proxies use themselves (administration, health).
+/// Ports in that range that the proxies use themselves, for administration and health.
 const RESERVED: RangeInclusive<u16> = 15_000..=15_099;
 
-/// Most ports that are given out: more would not fit into a ConfigMap.
+/// Most ports that are given out. More would not fit into a ConfigMap.
 const MOST: usize = 16_000;
-/// Most ports of one Gateway, however many its ListenerSets ask for: a Service with many more would be
-/// refused, and every tenant of the Gateway with it.
+/// Most ports of one Gateway, even if its ListenerSets ask for more. The API server would refuse a Service with many
+/// more, and that would concern every tenant of the Gateway.
 const MOST_OF_A_GATEWAY: usize = 1_000;
 
-/// What is given out.
+/// The ports that are given out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Allocation {
     /// The port to try first next time.
@@ -48,8 +49,8 @@ struct Persisted {
 }
 
 impl Allocation {
-    /// Reads the persisted form. Ports that are out of range or given twice are left out (two Gateways on
-    /// one port would meet), and so is what they are not given to.
+    /// Reads the persisted form. Ports that are out of range or given out twice are left out, since two Gateways must
+    /// not share a port. Entries that cannot be read are left out as well.
     pub fn from_json(text: &str) -> Result<Self, serde_json::Error> {
         let persisted: Persisted = serde_json::from_str(text)?;
         let mut taken = BTreeSet::new();
@@ -67,7 +68,7 @@ impl Allocation {
         Ok(Self { next, ports })
     }
 
-    /// The persisted form.
+    /// Returns the persisted form.
     #[must_use]
     pub fn to_json(&self) -> String {
         let ports = self.ports.iter().map(|(id, port)| (id.to_string(), *port));
@@ -75,40 +76,40 @@ impl Allocation {
             next: self.next,
             ports: ports.collect(),
         };
-        // Strings and numbers: it cannot fail.
+        // This cannot fail, since it contains only strings and numbers.
         serde_json::to_string(&persisted).unwrap_or_default()
     }
 
-    /// The port that stands for `id`.
+    /// Returns the internal port for `id`.
     #[must_use]
     pub fn get(&self, id: &DesiredPort) -> Option<u16> {
         self.ports.get(id).copied()
     }
 
-    /// Everything given out.
+    /// Returns all ports that are given out.
     pub fn iter(&self) -> impl Iterator<Item = (&DesiredPort, u16)> {
         self.ports.iter().map(|(id, port)| (id, *port))
     }
 
-    /// How many are given out.
+    /// Returns the number of ports that are given out.
     #[must_use]
     pub fn len(&self) -> usize {
         self.ports.len()
     }
 
-    /// Whether none is given out.
+    /// Whether no port is given out.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.ports.is_empty()
     }
 
-    /// This allocation with a port for each of `wanted` and for nothing else. Those that there is no
-    /// port left for are without one; whoever has one keeps it.
+    /// Returns an allocation with a port for each of `wanted` and for nothing else. Those that have a port keep it. If
+    /// no port is left, the others get none.
     #[must_use]
     pub fn settle(&self, wanted: &BTreeSet<DesiredPort>) -> Self {
         let mut settled = self.clone();
         settled.ports.retain(|id, _| wanted.contains(id));
-        // What is freed now stays taken for this time: it is not to be given out in the same breath.
+        // Ports that become free now stay taken during this call, so that they are not given out again at once.
         let mut taken: BTreeSet<u16> = self.ports.values().copied().collect();
         let mut counts: BTreeMap<Arc<str>, usize> = BTreeMap::new();
         for id in settled.ports.keys() {
@@ -136,7 +137,7 @@ impl Allocation {
         settled
     }
 
-    /// Takes up a port that is known to be in use for `id`, if neither has another.
+    /// Adds a port that is known to be in use for `id`, unless `id` has another port or the port has another user.
     #[must_use]
     pub fn with(mut self, id: DesiredPort, port: u16) -> Self {
         let free = is_usable(port) && !self.ports.values().any(|taken| *taken == port);
@@ -160,7 +161,7 @@ fn after(port: u16) -> u16 {
     }
 }
 
-/// The first port from `next` on, and around, that is not taken.
+/// Returns the first port from `next` on that is not taken. The search continues at the beginning of the range.
 fn free(next: u16, taken: &BTreeSet<u16>) -> Option<u16> {
     let first = next..=*RANGE.end();
     let second = *RANGE.start()..next;

@@ -1,5 +1,5 @@
-//! Internal ports of Gateways: allocated ([`allocation`]) and kept in a ConfigMap, from which every
-//! replica takes them. The leader writes it before anything with a new port is published.
+//! Keeps the internal ports of Gateways in a ConfigMap, from which every replica reads them. [`allocation`] allocates
+//! them. The leader writes the ConfigMap before anything with a new port is published.
 
 pub mod allocation;
 
@@ -25,14 +25,14 @@ use allocation::Allocation;
 
 /// Key of the ConfigMap.
 const DATA: &str = "ports";
-/// What is asked for within this time is written at once.
+/// Requests for ports within this time are combined into one write.
 const GATHER: Duration = Duration::from_millis(30);
 /// Waits after writes failed.
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(30));
 /// Longest wait for an answer of the API server.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Where the allocation is kept.
+/// The ConfigMap in which the allocation is kept.
 #[derive(Debug, Clone)]
 pub struct Config {
     /// Namespace of the ConfigMap and of the Services in front of the proxies.
@@ -41,21 +41,21 @@ pub struct Config {
     pub name: String,
     /// Value of the label `app.kubernetes.io/managed-by`.
     pub manager: String,
-    /// What owns it, if anything does.
+    /// The owner of the ConfigMap, if it has one.
     pub owner: Option<OwnerReference>,
 }
 
-/// What the task takes and gives.
+/// The inputs and outputs of the task.
 pub struct Channels {
-    /// Every port that is needed; none as long as that is not known.
+    /// Every port that is needed; `None` until this is known.
     pub wanted: watch::Receiver<Option<Arc<BTreeSet<DesiredPort>>>>,
-    /// Only the leader writes.
+    /// The role of this replica. Only the leader writes.
     pub role: watch::Receiver<Role>,
-    /// What is persisted; none as long as that is not known.
+    /// The persisted allocation; `None` until it is known.
     pub persisted: watch::Sender<Option<Arc<Allocation>>>,
 }
 
-/// Keeps the allocation for ever.
+/// Keeps the allocation up to date, for ever.
 pub async fn run(client: kube::Client, config: Config, mut channels: Channels) {
     let api: Api<ConfigMap> = Api::namespaced(client.clone(), &config.namespace);
     let selection = watcher::Config::default().fields(&format!("metadata.name={}", config.name));
@@ -107,9 +107,9 @@ struct Store {
     client: kube::Client,
     api: Api<ConfigMap>,
     config: Config,
-    /// The ConfigMap as it is on the server.
+    /// The ConfigMap on the server.
     present: Option<ConfigMap>,
-    /// What a list that is under way has shown.
+    /// The ConfigMap in the list that is under way.
     listed: Option<ConfigMap>,
     listing: bool,
     synced: bool,
@@ -132,12 +132,12 @@ impl Store {
                 self.present = Some(object);
                 self.read();
             }
-            // What is published with it goes on; the leader writes it anew.
+            // Published ports stay in use, and the leader writes the ConfigMap again.
             Event::Delete(_) => self.present = None,
         }
     }
 
-    /// Gives out what is persisted.
+    /// Sends the persisted allocation to the loop.
     fn read(&self) {
         let allocation = match self.stored() {
             Some(Ok(allocation)) => Some(allocation),
@@ -167,7 +167,7 @@ impl Store {
         Some(Allocation::from_json(data))
     }
 
-    /// Whether what is persisted is not what is wanted.
+    /// Whether the persisted allocation differs from what is wanted.
     fn lacks(&self, wanted: &BTreeSet<DesiredPort>) -> bool {
         if !self.synced || self.listing {
             return false;
@@ -190,7 +190,7 @@ impl Store {
             Ok(Err(kube::Error::Api(status)))
                 if status.is_conflict() || status.is_already_exists() =>
             {
-                // The watch will show what is there.
+                // The watch will show the present version.
                 self.failures += 1;
             }
             Ok(Err(error)) => {
@@ -246,7 +246,7 @@ impl Store {
         Ok(written)
     }
 
-    /// What the Services use already: a ConfigMap that was lost costs no Gateway its ports.
+    /// Reads the ports that Services already use. So Gateways keep their ports even if the ConfigMap is lost.
     async fn in_use(&self) -> Result<Allocation, kube::Error> {
         let services: Api<Service> = Api::namespaced(self.client.clone(), &self.config.namespace);
         let ours = format!("{}={}", super::MANAGED_BY, self.config.manager);
@@ -266,7 +266,7 @@ impl Store {
     }
 }
 
-/// The allocation that shows in a Service in front of the proxies.
+/// Returns the ports that a Service in front of the proxies uses.
 fn ports_of(service: &Service) -> Vec<(DesiredPort, u16)> {
     use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
     let labels = service.metadata.labels.as_ref();

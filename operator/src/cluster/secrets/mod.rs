@@ -1,10 +1,11 @@
-//! Secrets of tenants, as the built-in engine reads and writes them: live, one at a time, and only its
-//! own are ever written.
+//! Reads and writes Secrets of tenants for the built-in engine. Each is read from the API server when it is needed, and
+//! only Secrets that the engine created are ever written.
 //!
-//! A write is of the object as it was read: created if it was not there, else replaced with its resource
-//! version as the condition; what others put into it (labels, annotations, entries) stays. A Secret has
-//! no owner reference: a ListenerSet that is deleted and made anew finds its certificate again, and the
-//! CA is not asked twice.
+//! A write is based on the object as it was read. If it did not exist, it is created; otherwise it is replaced, with
+//! its resource version as the precondition. Parts that others have added (labels, annotations, entries) stay.
+//!
+//! A Secret has no owner reference. So if a ListenerSet is deleted and created again, it finds its certificate, and the
+//! CA need not issue another one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,7 +24,7 @@ use crate::acme::{PrivateKey, STATE_ANNOTATION, StoreError, StoredSecret, Write,
 
 /// Label of Secrets that the built-in engine writes.
 pub const ACME_LABEL: &str = "vestibule.dev/acme";
-/// What cert-manager writes on Secrets of its Certificates.
+/// Annotation that cert-manager sets on Secrets of its Certificates.
 const CERT_MANAGER: &str = "cert-manager.io/certificate-name";
 /// The only type that is written.
 const TLS: &str = "kubernetes.io/tls";
@@ -31,13 +32,13 @@ const CERTIFICATE: &str = "tls.crt";
 const KEY: &str = "tls.key";
 /// The key of the certificate that is being ordered.
 const NEXT_KEY: &str = "next.key";
-/// Longest wait for an answer of the API server.
+/// Longest wait for a response of the API server.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// Namespaces whose Secrets may be read and written; none: all.
+/// Namespaces whose Secrets may be read and written; `None` for all.
 pub type Namespaces = Option<Arc<BTreeSet<Arc<str>>>>;
 
-/// The way to them.
+/// Access to the Secrets of tenants.
 #[derive(Clone)]
 pub struct Secrets {
     client: Client,
@@ -47,7 +48,7 @@ pub struct Secrets {
 }
 
 impl Secrets {
-    /// Those of `namespaces`, written as `manager`.
+    /// Returns access to the Secrets of `namespaces`. Writes have the field manager `manager`.
     #[must_use]
     pub fn new(client: Client, manager: &str, namespaces: Namespaces) -> Self {
         Self {
@@ -57,7 +58,7 @@ impl Secrets {
         }
     }
 
-    /// A Secret as it is on the server now.
+    /// Reads a Secret from the server.
     pub async fn read(&self, name: &ObjectName) -> Result<Option<StoredSecret>, StoreError> {
         let Some(mut secret) = self.get(name).await? else {
             return Ok(None);
@@ -81,7 +82,7 @@ impl Secrets {
         Ok(Some(record))
     }
 
-    /// An entry of a Secret, whoever it belongs to.
+    /// Reads an entry of a Secret, even if the Secret does not belong to the engine.
     pub async fn entry(
         &self,
         name: &ObjectName,
@@ -95,8 +96,8 @@ impl Secrets {
         Ok(entry.map(|bytes| Zeroizing::new(bytes.0)))
     }
 
-    /// Creates a Secret, or replaces what is ours in it if it still has the version that is expected. One
-    /// that is not ours is left as it is.
+    /// Creates a Secret, or replaces our parts in it if it still has the expected version. A Secret that is not ours
+    /// stays as it is.
     pub async fn write(&self, name: &ObjectName, write: Write) -> Result<Written, StoreError> {
         let api = self.api(name)?;
         let creates = write.expected.is_none();
@@ -133,7 +134,7 @@ impl Secrets {
             }
             Ok(Err(kube::Error::Api(status))) => match status.code {
                 409 => Ok(Written::Conflict),
-                // Gone meanwhile; of a create: its namespace.
+                // The Secret is gone. If it was to be created, its namespace is gone.
                 404 if !creates => Ok(Written::Conflict),
                 403 | 404 | 422 => Ok(Written::Refused(problem(kube::Error::Api(status)))),
                 _ => Err(StoreError(problem(kube::Error::Api(status)))),
@@ -216,7 +217,7 @@ fn fill(secret: &mut Secret, write: &Write) {
         put(KEY, Some(key.expose()));
     }
     put(NEXT_KEY, write.next_key.as_ref().map(PrivateKey::expose));
-    // The type demands both.
+    // The type of the Secret requires both entries.
     for key in [CERTIFICATE, KEY] {
         data.entry(key.to_owned()).or_default();
     }
@@ -227,7 +228,7 @@ fn take(secret: &mut Secret, key: &str) -> Zeroizing<Vec<u8>> {
     Zeroizing::new(entry.map(|bytes| bytes.0).unwrap_or_default())
 }
 
-/// Erases what a Secret holds.
+/// Overwrites the content of a Secret in memory.
 fn erase(secret: &mut Secret) {
     for bytes in secret.data.iter_mut().flat_map(BTreeMap::values_mut) {
         bytes.0.zeroize();

@@ -1,5 +1,8 @@
-//! The Services in front of Gateways: made, kept as desired, and swept by the leader ([`plan`] decides);
-//! their addresses are read by every replica.
+//! Manages the Services in front of Gateways. The leader creates, updates and deletes them ([`plan`] decides), and
+//! every replica reads their addresses.
+//!
+//! Each Gateway has a "front", the Service that clients connect to. It may also have an "alias", a Service of the type
+//! `ExternalName` that gives the front another name inside the cluster.
 
 pub mod plan;
 
@@ -27,51 +30,51 @@ use super::{clock, follow};
 use crate::translate::{Assigned, DesiredService};
 use plan::{PresentService, PresentServices, Release, ServiceAction};
 
-/// Requests under way at a time.
+/// Most requests under way at the same time.
 const CONCURRENT: usize = 4;
-/// Longest wait for an answer of the API server.
+/// Longest wait for a response of the API server.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// Whose Services these are.
+/// The release that the Services belong to.
 #[derive(Debug, Clone)]
 pub struct Config {
     /// Value of the label `app.kubernetes.io/managed-by`, and field manager.
     pub manager: String,
-    /// Where its fronts are, and what owns everything.
+    /// The namespace of the fronts, and the owner of all objects.
     pub release: Release,
 }
 
 /// Desired Services by the UID of the Gateway.
 pub type DesiredServices = BTreeMap<Arc<str>, DesiredService>;
 
-/// The state of the Services, by the UID of the Gateway. A Gateway of which nothing is known is not in it.
+/// The state of the Services, by the UID of the Gateway. A Gateway without a known state is not in the map.
 pub type ServiceStates = BTreeMap<Arc<str>, ServiceState>;
 
 /// The state of the Services of one Gateway.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ServiceState {
-    /// What the front has come to, if it is there or is refused.
+    /// The addresses of the front, or why it was refused; `None` if it does not exist yet.
     pub assigned: Option<Assigned>,
-    /// The internal ports that the front leads to.
+    /// The internal ports that the front forwards to.
     pub ports: ServicePorts,
-    /// Why the alias is not as desired, if it is not: an inconvenience, no reason not to serve.
+    /// Why the alias is not as desired, if that is so. The Gateway is served nevertheless.
     pub alias: Option<String>,
 }
 
 /// The ports of a front, and the internal port behind each.
 pub type ServicePorts = BTreeMap<(Port, Transport), Port>;
 
-/// What the task takes and gives.
+/// The inputs and outputs of the task.
 pub struct Channels {
-    /// What there should be; none as long as that is not known.
+    /// The desired Services; `None` until they are known.
     pub desired_services: watch::Receiver<Option<Arc<DesiredServices>>>,
-    /// Only the leader writes.
+    /// The role of this replica. Only the leader writes.
     pub role: watch::Receiver<Role>,
-    /// What there is; none as long as that is not known.
+    /// The states of the Services; `None` until they are known.
     pub service_states: watch::Sender<Option<Arc<ServiceStates>>>,
 }
 
-/// Keeps the Services for ever.
+/// Keeps the Services up to date, for ever.
 pub async fn run(client: kube::Client, config: Config, mut channels: Channels, metrics: Metrics) {
     let api: Api<Service> = Api::all(client.clone());
     let ours = format!("{}={}", super::MANAGED_BY, config.manager);
@@ -136,16 +139,18 @@ struct Reconciler {
     listed: Option<PresentServices>,
     synced: bool,
     under_way: BTreeSet<ObjectName>,
-    /// UIDs of those that went while a request about them was under way: its answer may be older.
+    /// UIDs of Services that were deleted while a request about them was under way. The response may be older than the
+    /// deletion.
     ended: BTreeMap<ObjectName, String>,
     troubles: BTreeMap<ObjectName, RepeatedFailure>,
-    /// What was written last and in which version it came out. If that is not as desired, somebody
-    /// (an admission webhook) changes it on the way, and it is left alone until it changes again.
+    /// The last write of each Service, and the version that it resulted in. If that version is not as desired,
+    /// something such as an admission webhook changes the Service on the way. Then it is left alone until it changes
+    /// again; otherwise the two would write it for ever.
     written: BTreeMap<ObjectName, (ServiceAction, String)>,
     metrics: Metrics,
 }
 
-/// One request and what came of it.
+/// A request and its result.
 struct Done {
     name: ObjectName,
     action: ServiceAction,
@@ -185,7 +190,7 @@ impl Reconciler {
         }
     }
 
-    /// Begins what is due.
+    /// Begins the requests that are due.
     fn act(&mut self, desired_services: &DesiredServices, requests: &mut JoinSet<Done>) {
         if !self.synced || self.listed.is_some() {
             return;
@@ -256,7 +261,7 @@ impl Reconciler {
                 info!(service = %name, what, "Service in front of a Gateway");
                 self.troubles.remove(&name);
                 self.written.remove(&name);
-                // Until the watch shows that it is gone, nothing more is done about it.
+                // Nothing more is done about it until the watch shows that it is gone.
                 if let Some(present) = self.present.get_mut(&name) {
                     present.deleting = true;
                 }
@@ -282,7 +287,7 @@ impl Reconciler {
         retry.map(|at| at.max(Instant::now() + Duration::from_millis(10)))
     }
 
-    /// Says what the fronts have come to.
+    /// Sends the states of the Services to the loop.
     fn tell(
         &self,
         desired_services: &DesiredServices,
@@ -294,7 +299,7 @@ impl Reconciler {
         let mut now = ServiceStates::new();
         for (uid, desired) in desired_services {
             let DesiredService::Make(service) = desired else {
-                // What is known of it stays as it is.
+                // The known state stays as it is.
                 if let Some(before) = service_states
                     .borrow()
                     .as_ref()
@@ -337,7 +342,7 @@ impl Reconciler {
     }
 }
 
-/// Whether two actions come to the same; the UID is the server's.
+/// Whether two actions have the same effect. The UID is not compared, because the server sets it.
 fn same(a: &ServiceAction, b: &ServiceAction) -> bool {
     let manifest = |action: &ServiceAction| match action {
         ServiceAction::Create(manifest) | ServiceAction::Apply(_, manifest) => {
@@ -385,7 +390,7 @@ impl ApiClient {
         let api: Api<Service> = Api::namespaced(self.client.clone(), &name.namespace);
         match action {
             ServiceAction::Create(manifest) => {
-                // Not ours, or the watch would have shown it; nobody else's Service is touched.
+                // It does not belong to this release, or the watch would have shown it. So it is not touched.
                 if api.get_opt(&name.name).await.map_err(problem)?.is_some() {
                     return Err(format!(
                         "a Service {} that is not Vestibule's is there",
@@ -411,7 +416,7 @@ impl ApiClient {
                 made.map(Some).map_err(problem)
             }
             ServiceAction::Anew(uid, manifest) => {
-                // What would be refused must not cost the Gateway the address that it has.
+                // If the new Service would be refused, the Gateway must not lose its present one and its address.
                 self.rehearse(&api, manifest).await?;
                 delete(&api, &name.name, uid).await
             }
@@ -419,14 +424,14 @@ impl ApiClient {
         }
     }
 
-    /// Asks the API server whether it would take a Service, under a name that it does not have yet.
+    /// Asks the API server in a dry run whether it would accept a Service, under a name that does not exist yet.
     async fn rehearse(&self, api: &Api<Service>, manifest: &Value) -> Result<(), String> {
         let mut manifest = manifest.clone();
         let name = manifest.pointer_mut("/metadata/name");
         let Some(Value::String(name)) = name else {
             return Ok(());
         };
-        // The name ends in ten hexadecimal digits; so does its reverse.
+        // The name ends in ten hexadecimal digits. Reversing them gives a different name of the same form.
         if let Some((prefix, digits)) = name.rsplit_once('-') {
             let reversed: String = digits.chars().rev().collect();
             *name = format!("{prefix}-{reversed}");

@@ -1,4 +1,4 @@
-//! What is to be done about the Services in front of Gateways: desired ones against present ones. Pure.
+//! Compares the desired Services in front of Gateways with the present ones, and decides what to do about each.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -15,29 +15,31 @@ use vestibule_model::protocol::{Port, Transport, TransportPort};
 use super::ServicePorts;
 use crate::translate::{DesiredService, GatewayService};
 
-/// Annotation with a digest of what was applied, so that what is no longer desired shows as well.
+/// Annotation with a digest of the applied manifest. It shows a difference even if a field is no longer desired.
 pub const APPLIED: &str = "vestibule.dev/applied";
 
-/// A Service with the label of this release, as the server has it.
+/// A Service on the server that has the label of this release.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PresentService {
     /// `metadata.uid`.
     pub uid: String,
     /// `metadata.resourceVersion`.
     pub version: String,
-    /// UID of the Gateway, as its label says; empty without one.
+    /// UID of the Gateway, from its label; empty without one.
     pub gateway: Arc<str>,
-    /// It is being deleted.
+    /// Whether it is being deleted.
     pub deleting: bool,
     /// The whole object.
     pub object: Value,
 }
 
 impl PresentService {
-    /// Whether this, the answer to a write, is later than what the watch has shown. The answer may
-    /// come after events about what it led to: a load balancer is quick, and its address was once
-    /// forgotten here for good. Versions of one kind are numbers that rise (KEP-5504); where they are
-    /// not, the watch is right, as it brings whatever is later.
+    /// Whether this response to a write is later than the version that the watch has shown.
+    ///
+    /// The response may arrive after events that the write caused, for example when a load balancer sets its address
+    /// quickly. If the response then replaced the later version, the address would be lost. Versions of one kind are
+    /// numbers that rise (KEP-5504). If they are not numbers, the version of the watch counts, since it will show every
+    /// later one.
     pub(super) fn is_after(&self, there: Option<&Self>) -> bool {
         let Some(there) = there else { return true };
         let number = |present: &Self| present.version.parse::<u64>().ok();
@@ -50,30 +52,30 @@ impl PresentService {
 /// Services by name.
 pub type PresentServices = BTreeMap<ObjectName, PresentService>;
 
-/// What is to be done with one Service.
+/// An action on one Service.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ServiceAction {
-    /// It is not there: make it, unless somebody else's has its name.
+    /// Create the Service, unless another one that is not ours has its name.
     Create(Value),
-    /// It is there (with this UID) and differs: make it like this.
+    /// Apply this manifest to the Service with this UID, because it differs.
     Apply(String, Value),
-    /// It is there (with this UID) and can only become like this by going first.
+    /// Delete the Service with this UID and create it like this, because the change is not possible otherwise.
     Anew(String, Value),
-    /// It is there (with this UID) and has to go.
+    /// Delete the Service with this UID.
     Delete(String),
 }
 
-/// Whose Services these are: another release may have the same name, in another namespace.
+/// Identifies the release that Services belong to. Another release may have the same name in another namespace.
 #[derive(Debug, Clone)]
 pub struct Release {
     /// Namespace of the release.
     pub namespace: String,
-    /// What owns its objects, if anything does; the name is unique in the cluster.
+    /// The owner of its objects, if there is one. Its name is unique in the cluster.
     pub owner: Option<OwnerReference>,
 }
 
 impl Release {
-    /// Whether a Service that has the release's label is this release's.
+    /// Whether a Service with the label of this release really belongs to it.
     #[must_use]
     pub fn has(&self, service: &Service) -> bool {
         let owners = service.metadata.owner_references.iter().flatten();
@@ -91,7 +93,7 @@ impl Release {
         if owned {
             return false;
         }
-        // Of one without an owner, by where it is, or where it leads to.
+        // Without an owner, this depends on its namespace, or on the Service that it points to.
         let spec = service.spec.as_ref();
         let leads_here = spec
             .and_then(|spec| spec.external_name.as_ref())
@@ -103,7 +105,7 @@ impl Release {
     }
 }
 
-/// An owner reference as manifests have it.
+/// Returns an owner reference in the form of a manifest.
 #[must_use]
 pub fn owner(reference: &OwnerReference) -> Value {
     json!({
@@ -114,7 +116,7 @@ pub fn owner(reference: &OwnerReference) -> Value {
     })
 }
 
-/// What is to be done, by Service. A Service that nothing is to be done about is not in it.
+/// Returns the action for each Service. A Service that needs none is not in the result.
 #[must_use]
 pub fn plan(
     desired_services: &BTreeMap<Arc<str>, DesiredService>,
@@ -158,7 +160,7 @@ pub fn plan(
     actions
 }
 
-/// The addresses that the front of a Gateway has, if it is there.
+/// Returns the addresses of the front of a Gateway, if it exists.
 #[must_use]
 pub fn addresses(service: &GatewayService, present: &PresentServices) -> Option<Vec<Address>> {
     let front = present.get(&service.front)?;
@@ -184,7 +186,7 @@ pub fn addresses(service: &GatewayService, present: &PresentServices) -> Option<
     Some(ips.into_iter().flatten().filter_map(ip).collect())
 }
 
-/// Every address that leads to the front of a Gateway, with each of its ports.
+/// Returns every address that leads to the front of a Gateway, with each of its ports.
 #[must_use]
 pub fn sockets(
     service: &GatewayService,
@@ -208,7 +210,7 @@ pub fn sockets(
         .collect()
 }
 
-/// The ports that a Gateway's front has, and the internal port behind each.
+/// Returns the ports of a Gateway's front, and the internal port behind each.
 #[must_use]
 pub fn ports(service: &GatewayService, present: &PresentServices) -> ServicePorts {
     let front = present.get(&service.front);
@@ -225,7 +227,7 @@ pub fn ports(service: &GatewayService, present: &PresentServices) -> ServicePort
     ports.into_iter().flatten().filter_map(port).collect()
 }
 
-/// The manifest with its owner and its digest.
+/// Returns the manifest with its owner and its digest.
 fn complete(mut manifest: Value, owner: Option<&Value>) -> Value {
     if let Some(owner) = owner
         && let Some(metadata) = manifest.get_mut("metadata").and_then(Value::as_object_mut)
@@ -246,8 +248,8 @@ fn complete(mut manifest: Value, owner: Option<&Value>) -> Value {
     manifest
 }
 
-/// Whether everything in `desired_value` is in `there`; what else is there is somebody else's. Elements of
-/// lists are looked for anywhere: others may add some.
+/// Whether `there` contains everything in `desired_value`. It may contain more, which belongs to others. The elements
+/// of a list may be at any place, since others may add some.
 fn contains(there: &Value, desired_value: &Value) -> bool {
     match (there, desired_value) {
         (Value::Object(there), Value::Object(desired_value)) => {

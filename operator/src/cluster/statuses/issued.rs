@@ -1,4 +1,5 @@
-//! Statuses about certificates: those of issuers, and what listeners say of theirs while that is not known.
+//! Computes the statuses about certificates: those of issuers, and the conditions of listeners while the state of their
+//! certificates is not known.
 
 use serde_json::Value;
 use vestibule_crds::status::{self as wire, Observed};
@@ -13,8 +14,8 @@ use crate::acme::IssuerState;
 /// Longest message.
 const MAX_MESSAGE: usize = 1024;
 
-/// The status of an issuer; `None`: nothing is known, or it is another release's to say, and it stays as it
-/// is. Whoever writes it first owns it, since a write is of the version that was seen.
+/// Returns the status of an issuer. `None` if nothing is known, or if it belongs to another release; then it stays as
+/// it is. The release that writes it first owns it, since each write requires the version that was seen.
 pub(super) fn issuer(
     issuer: &AcmeIssuer,
     state: Option<&IssuerState>,
@@ -30,7 +31,7 @@ pub(super) fn issuer(
     let condition = match (issuer.refusal(), state) {
         (Some(finding), _) => Condition::fails(ready, finding.reason, finding.to_string()),
         (None, Some(state)) => {
-            // The engine has words of its own for an account that cannot be opened.
+            // The engine has reasons of its own for an account that cannot be opened.
             let reason = Reason::from_text(state.reason).unwrap_or(Reason::IssuerNotReady);
             let message = bounded(&state.message, MAX_MESSAGE);
             Condition {
@@ -48,21 +49,21 @@ pub(super) fn issuer(
     });
     let status = IssuerStatus {
         conditions: vec![condition],
-        // An account that was made stays known while the CA is away.
+        // The account stays known while the CA is away.
         account_url: state.and_then(|state| state.account_url.as_deref().map(Into::into)),
         last_error,
     };
     Some(wire::issuer(old, &status, controller, observed))
 }
 
-/// Since when the last error says this.
+/// Returns since when the last error has had this message.
 fn since(old: &Value, message: &str) -> Option<i64> {
     let last = old.get("lastError")?;
     let time: jiff::Timestamp = last.get("time")?.as_str()?.parse().ok()?;
     (last.get("message")?.as_str()? == message).then(|| time.as_second())
 }
 
-/// Leaves to listeners what they say of their certificates.
+/// Keeps the conditions of listeners about their certificates.
 pub(super) fn keep(old: &Value, due: &mut Value) {
     let issued = ConditionType::CertificateIssued.as_str();
     let before = old.get("listeners").and_then(Value::as_array);
@@ -80,7 +81,7 @@ pub(super) fn keep(old: &Value, due: &mut Value) {
         };
         let at = conditions.iter().position(|c| is(c, "type", issued));
         match (at.and_then(|at| conditions.get_mut(at)), kept) {
-            // The same in everything but the generation that it is about.
+            // Only the observed generation changes.
             (Some(entry), Some(mut kept)) => {
                 if let (Some(generation), Some(kept)) =
                     (entry.get("observedGeneration"), kept.as_object_mut())

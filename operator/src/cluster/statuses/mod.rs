@@ -1,4 +1,4 @@
-//! Statuses: what is to be written when ([`plan`]), and the writing.
+//! Computes, plans and writes statuses. [`plan`] decides when each is written.
 
 mod issued;
 pub mod plan;
@@ -28,29 +28,29 @@ use crate::status::{ack_progress, programmed, render};
 use crate::translate::{Status, Translator};
 use plan::{Due, LiveStatus};
 
-/// What statuses are computed from.
+/// The inputs from which statuses are computed.
 #[derive(Debug, Clone, Copy)]
 pub struct StatusInputs<'a> {
-    /// What is known, and what follows from it.
+    /// The objects and their translation.
     pub translator: &'a Translator,
-    /// What the proxies acknowledged.
+    /// Knows what the proxies acknowledged.
     pub publisher: &'a Publisher,
-    /// The name that the entries of route statuses carry.
+    /// The controller name in the entries of route statuses.
     pub controller: &'a str,
-    /// What the Services have come to.
+    /// The states of the Services in front of Gateways.
     pub service_states: &'a ServiceStates,
     /// ListenerSets that had a status of ours and have lost their Gateway.
     pub orphans: &'a BTreeSet<ObjectKey>,
-    /// State of issuers, as the built-in engine says.
+    /// The states of issuers from the built-in engine.
     pub issuers: &'a BTreeMap<ObjectKey, IssuerState>,
-    /// Labels of issuers that this release has to do with; none: the built-in engine is off.
+    /// Selects the issuers that this release serves; `None` if the built-in engine is off.
     pub issuer_selector: Option<&'a LabelSelector>,
-    /// Whether it is known how far every certificate is; before that nothing is taken back.
+    /// Whether the state of every certificate is known. Before that, conditions about certificates are kept.
     pub issuance_known: bool,
 }
 
-/// What the status of an object should be, `old` being what it is; `None`: what it is. `now` is in
-/// seconds since 1970.
+/// Returns the status that an object should have, given its present status `old`; `None` if that should stay. `now` is
+/// in seconds since 1970.
 #[must_use]
 pub fn judge(
     inputs: &StatusInputs<'_>,
@@ -82,25 +82,25 @@ pub fn judge(
     let withdrawn;
     let status = match translator.statuses().get(key) {
         Some(status) => status,
-        // A route that leads to no Gateway of ours any more keeps no entry of ours.
+        // A route that no longer refers to a Gateway of ours loses our entries.
         None if key.kind.is_route() && is_in(old, "parents", controller) => {
             withdrawn = Status::Route(RouteStatus {
                 parents: Vec::new(),
             });
             &withdrawn
         }
-        // Nor does a policy.
+        // The same applies to a policy.
         None if key.kind == Kind::BackendTlsPolicy && is_in(old, "ancestors", controller) => {
             withdrawn = Status::Policy(PolicyStatus {
                 ancestors: Vec::new(),
             });
             &withdrawn
         }
-        // A set whose Gateway is gone is as one that nobody has looked at.
+        // A ListenerSet whose Gateway is gone gets the initial status.
         None if orphans.contains(key) && !has_parent(translator, key) => {
             return Some(unknown(old, observed).into());
         }
-        // Of other kinds nothing is ours: whoever they belong to now writes what they say.
+        // In other cases no part of the status is ours. The controller that the object now belongs to writes it.
         None => return None,
     };
     if let Status::Route(status) = status {
@@ -134,7 +134,7 @@ pub fn judge(
     Some(Due { status: due, waits })
 }
 
-/// A port of listeners that the proxies have, and that the front of their Gateway does not lead to yet.
+/// Returns a port of listeners that the proxies serve, but that the Service of their Gateway does not forward yet.
 fn unreached(
     translator: &Translator,
     service_states: &ServiceStates,
@@ -156,8 +156,8 @@ fn unreached(
     missing.next().map(|(desired, _)| desired.port)
 }
 
-/// Whether a status says something of routes or backends, which is true once the proxies have them. How far
-/// listeners are is in Programmed.
+/// Whether a status contains statements about routes or backends. These are true only once the proxies have them. For
+/// listeners, Programmed tells this.
 fn counts_or_judges_routes(status: &Status) -> bool {
     matches!(status, Status::Listeners(_) | Status::Policy(_))
 }
@@ -173,7 +173,7 @@ fn has_parent(translator: &Translator, set: &ObjectKey) -> bool {
     gateway.is_some_and(|gateway| translator.object(&gateway).is_some())
 }
 
-/// The status that the schema gives to a new set, with the conditions that others wrote.
+/// Returns the status that the schema gives to a new ListenerSet, with the conditions of other controllers.
 fn unknown(old: &Value, observed: Observed) -> Value {
     let waiting = |kind| Condition {
         kind,
@@ -193,7 +193,7 @@ fn unknown(old: &Value, observed: Observed) -> Value {
     })
 }
 
-/// Adds to the message of Accepted=True that the Gateway has no name inside the cluster.
+/// Adds to the message of Accepted=True why the Gateway has no name inside the cluster.
 fn note(status: &mut Value, problem: &str) {
     let conditions = status.get_mut("conditions").and_then(Value::as_array_mut);
     let is = |condition: &Value, field: &str, text: &str| {

@@ -1,9 +1,12 @@
-//! Which status is written when: a planner with time as an input. Pure.
+//! Plans the writes of statuses. Time is an input.
 //!
-//! It knows every object's status as the server has it, and asks what it should be when something that
-//! it depends on has moved. A status that only waits (for acknowledgements, a port, an address) is held
-//! back for a short time, so that an edit is one write; what is programmed is not said to be pending
-//! before the proxies had time to say again that they have it, so that a new leader writes nothing.
+//! The planner knows the status of every object on the server. When something that a status depends on changes, it asks
+//! what the status should be. Two rules save writes:
+//!
+//! - A status that only waits (for acknowledgements, a port or an address) is held back for a short time, so that an
+//!   edit causes one write instead of two.
+//! - `Programmed` stays `True` until the proxies have had time to acknowledge again. So a new leader, to which no proxy
+//!   has acknowledged anything yet, writes nothing.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -15,16 +18,16 @@ use vestibule_model::key::ObjectKey;
 
 use super::steady::{Traits, is_progress, steady};
 
-/// How long what is held back.
+/// How long statuses are held back.
 #[derive(Debug, Clone, Copy)]
 pub struct Timing {
-    /// A status that only waits is written after so long.
+    /// How long a status that only waits is held back.
     pub patience: Duration,
-    /// Something programmed that waits again is said to after so long; and what a status that waits
-    /// says (who acked) is renewed no more often.
+    /// How long `Programmed` stays `True` while an acknowledgement is outstanding. This is also the shortest time
+    /// between two updates of the message in a status that waits (which proxies acknowledged).
     pub regress: Duration,
-    /// The same after a change of leadership: time for proxies to find the new leader, and to notice
-    /// that the old one fell silent.
+    /// The same after a change of leadership. Proxies need this time to notice that the old leader is silent, and to
+    /// find the new one.
     pub reconnect: Duration,
     /// Waits after writes failed.
     pub backoff: Backoff,
@@ -44,19 +47,19 @@ impl Default for Timing {
     }
 }
 
-/// An object's status as the server has it.
+/// An object's status on the server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LiveStatus {
     /// `metadata.resourceVersion` of the object.
     pub version: Arc<str>,
     /// `metadata.generation` of the object.
     pub generation: i64,
-    /// `status` as JSON: text, since there are many and few are looked at.
+    /// `status` as JSON text. This takes less memory than a value, and only few of them are read.
     status: Box<str>,
 }
 
 impl LiveStatus {
-    /// Of an object with this status; null if it has none.
+    /// Returns the status of an object. `status` is null if it has none.
     #[must_use]
     pub fn new(version: Arc<str>, generation: i64, status: &Value) -> Self {
         Self {
@@ -66,19 +69,20 @@ impl LiveStatus {
         }
     }
 
-    /// `status`.
+    /// Returns `status`.
     #[must_use]
     pub fn status(&self) -> Value {
         serde_json::from_str(&self.status).unwrap_or_default()
     }
 }
 
-/// What the status of an object should be.
+/// The status that an object should have.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Due {
     /// Its status.
     pub status: Value,
-    /// Not every proxy has what it says yet; it is held back for a short time, as what waits is.
+    /// Not every proxy has acknowledged what the status says. So it is held back for a short time, like a status that
+    /// waits.
     pub waits: bool,
 }
 
@@ -91,36 +95,36 @@ impl From<Value> for Due {
     }
 }
 
-/// A write that is to be made, provided that the object still has this version.
+/// A write to make, provided that the object still has this version.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Job {
     /// The object.
     pub key: ObjectKey,
     /// Its `resourceVersion`.
     pub version: Arc<str>,
-    /// Its status from now on.
+    /// Its new status.
     pub status: Value,
 }
 
 /// Why a write failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WriteFailure {
-    /// The object is another one by now.
+    /// The object has another version by now.
     Conflict,
     /// The object is gone.
     Gone,
-    /// Something else; worth another attempt.
+    /// The write failed for another reason, and is tried again.
     Other,
 }
 
-/// What there is to do.
+/// The next step of the planner's caller.
 #[derive(Debug, PartialEq)]
 pub enum Next {
-    /// This.
+    /// There is a write to make.
     Write(Job),
-    /// Nothing yet, but not everything was looked at.
+    /// No write was found yet, but there are more objects to look at.
     More,
-    /// Nothing before something happens.
+    /// There is nothing to do until something happens.
     Idle,
 }
 
@@ -129,13 +133,13 @@ struct Entry {
     live: LiveStatus,
     writing: Writing,
     failures: u32,
-    /// Until when what waits is held back.
+    /// Until when a status that waits is held back.
     hold: Option<Instant>,
-    /// Until when what is programmed stays so though it waits.
+    /// Deadline until which `Programmed` stays `True` while an acknowledgement is outstanding.
     presume: Option<Instant>,
-    /// In the queue.
+    /// Whether the object is in the queue.
     queued: bool,
-    /// When it is looked at again without anything having happened.
+    /// When the object is looked at again even if nothing happens.
     timer: Option<Instant>,
 }
 
@@ -144,31 +148,31 @@ enum Writing {
     No,
     /// A write of the object in this version is under way.
     Yes(Arc<str>),
-    /// A write failed because the object is not this version any more; the watch will show it.
+    /// A write failed because the object no longer has this version. The watch will show the new one.
     Stale(Arc<str>),
-    /// Not before its timer.
+    /// The object is not looked at before its timer.
     Later,
 }
 
-/// The planner of one leadership after another.
+/// The planner. It stays the same when this replica gains or loses leadership.
 #[derive(Debug)]
 pub struct Planner {
     timing: Timing,
     entries: BTreeMap<ObjectKey, Entry>,
-    /// Keys to look at, by namespace, which take turns: a tenant with a thousand objects does not make
-    /// the others wait for all of them.
+    /// Keys to look at, by namespace. The namespaces take turns, so a tenant with a thousand objects does not hold up
+    /// the others.
     queue: BTreeMap<Arc<str>, VecDeque<ObjectKey>>,
-    /// The namespace that had its turn last.
+    /// The namespace that had the last turn.
     turn: Option<Arc<str>>,
     timers: BTreeSet<(Instant, ObjectKey)>,
-    /// Objects that wait for acknowledgements, said or not.
+    /// Objects that wait for acknowledgements, whether or not their status says so.
     waiting: BTreeSet<ObjectKey>,
-    /// Since when this replica leads.
+    /// When this replica began to lead; `None` if it does not lead.
     since: Option<Instant>,
 }
 
 impl Planner {
-    /// A planner that knows no object and does not lead.
+    /// Returns a planner that knows no object and does not lead.
     #[must_use]
     pub fn new(timing: Timing) -> Self {
         Self {
@@ -182,7 +186,7 @@ impl Planner {
         }
     }
 
-    /// Leads from `now` on: everything is looked at.
+    /// Begins to lead. Every object is looked at.
     pub fn lead(&mut self, now: Instant) {
         self.since = Some(now);
         for entry in self.entries.values_mut() {
@@ -196,7 +200,7 @@ impl Planner {
         self.touch_all();
     }
 
-    /// Leads no more: nothing is written.
+    /// Stops leading. Nothing is written from now on.
     pub fn follow(&mut self) {
         self.since = None;
         self.timers.clear();
@@ -208,7 +212,7 @@ impl Planner {
         }
     }
 
-    /// The watch shows an object.
+    /// Takes an object from the watch.
     pub fn observe(&mut self, key: &ObjectKey, live: LiveStatus) {
         let Some(entry) = self.entries.get_mut(key) else {
             let entry = Entry {
@@ -223,7 +227,7 @@ impl Planner {
             self.entries.insert(key.clone(), entry);
             return self.touch(key);
         };
-        // What was written is known before the watch shows it.
+        // The result of a write is known before the watch shows it.
         if entry.live == live || is_older(&live.version, &entry.live.version) {
             return;
         }
@@ -234,7 +238,7 @@ impl Planner {
         self.touch(key);
     }
 
-    /// The watch shows that an object is gone.
+    /// Forgets an object that the watch shows as gone.
     pub fn forget(&mut self, key: &ObjectKey) {
         if let Some(entry) = self.entries.remove(key)
             && let Some(timer) = entry.timer
@@ -244,7 +248,7 @@ impl Planner {
         self.waiting.remove(key);
     }
 
-    /// Something that the status of `key` depends on has moved.
+    /// Notes that something changed that the status of `key` depends on.
     pub fn touch(&mut self, key: &ObjectKey) {
         if self.since.is_none() {
             return;
@@ -258,41 +262,41 @@ impl Planner {
         }
     }
 
-    /// What proxies acknowledged has moved.
+    /// Notes that acknowledgements of proxies changed.
     pub fn touch_waiting(&mut self) {
         for key in self.waiting.clone() {
             self.touch(&key);
         }
     }
 
-    /// Everything may have moved.
+    /// Notes that anything may have changed.
     pub fn touch_all(&mut self) {
         for key in self.entries.keys().cloned().collect::<Vec<_>>() {
             self.touch(&key);
         }
     }
 
-    /// The object as the server has it, as far as is known.
+    /// Returns the last known status of an object on the server.
     #[must_use]
     pub fn live(&self, key: &ObjectKey) -> Option<&LiveStatus> {
         self.entries.get(key).map(|entry| &entry.live)
     }
 
-    /// Objects that wait for acknowledgements.
+    /// Returns the number of objects that wait for acknowledgements.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.waiting.len()
     }
 
-    /// When there is something to do even if nothing happens.
+    /// Returns the time at which there is something to do even if nothing happens.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
         self.since?;
         self.timers.first().map(|(at, _)| *at)
     }
 
-    /// The next write, after a look at no more than `budget` objects. `judge` says what the status of
-    /// an object should be, from the one that is there; `None`: what it is.
+    /// Returns the next write, after a look at no more than `budget` objects. `judge` returns the status that an object
+    /// should have, given its present one; `None` if that should stay.
     pub fn next(
         &mut self,
         now: Instant,
@@ -318,7 +322,7 @@ impl Planner {
         }
     }
 
-    /// A write has come to an end; with the object as it is now, if it succeeded.
+    /// Takes the result of a write: the object as it is now, or the failure.
     pub fn done(
         &mut self,
         key: &ObjectKey,
@@ -340,7 +344,7 @@ impl Planner {
             }
             Err(WriteFailure::Conflict | WriteFailure::Gone) => {
                 if written != Writing::Yes(entry.live.version.clone()) {
-                    // The watch has shown already what it ran into.
+                    // The watch has already shown the version that the write conflicted with.
                     return self.touch(key);
                 }
                 entry.writing = Writing::Stale(entry.live.version.clone());
@@ -356,7 +360,7 @@ impl Planner {
         self.set_timer(key, Some(again));
     }
 
-    /// Queues what is due.
+    /// Queues the objects whose timers are over.
     fn wake(&mut self, now: Instant) {
         while let Some((at, key)) = self.timers.first().cloned()
             && at <= now
@@ -400,7 +404,7 @@ impl Planner {
     ) -> Option<Job> {
         let entry = self.entries.get_mut(key)?;
         if entry.writing != Writing::No {
-            // It is looked at when that is over.
+            // The object is looked at when the write is over.
             return None;
         }
         let old = entry.live.status();
@@ -420,7 +424,7 @@ impl Planner {
             if now < until {
                 self.set_timer(key, Some(until));
             } else {
-                // No time at all is given.
+                // The deadline has passed already.
                 new = due;
                 traits = steady(&old, &mut new, false);
             }
@@ -442,7 +446,7 @@ impl Planner {
         if !traits.regresses {
             entry.presume = None;
         }
-        // What an engine is at with a certificate is worth no write each time.
+        // The progress of a certificate alone is not worth a write each time.
         let progress = is_progress(old, &new);
         if traits.waits {
             self.waiting.insert(key.clone());
@@ -484,7 +488,7 @@ impl Planner {
         })
     }
 
-    /// Nothing is to be said about an object.
+    /// Notes that the status of an object is as it should be.
     fn rest(&mut self, key: &ObjectKey) {
         self.waiting.remove(key);
         if let Some(entry) = self.entries.get_mut(key) {
@@ -507,7 +511,7 @@ impl Planner {
     }
 }
 
-/// Whether a resource version is older than another; versions that are no numbers are never.
+/// Whether a resource version is older than another. If one of them is not a number, this is `false`.
 fn is_older(version: &str, than: &str) -> bool {
     match (version.parse::<u128>(), than.parse::<u128>()) {
         (Ok(version), Ok(than)) => version < than,

@@ -1,10 +1,12 @@
-//! Statuses of routes: Accepted and Programmed, from what the proxies have of a route, its backends and its listeners.
+//! Computes the conditions Accepted and Programmed of routes. They depend on whether the proxies have the route, its
+//! backends and its listeners.
 //!
-//! Whoever applies a route takes Accepted as "it works now", and Gateway API has no Programmed for routes. So a status
-//! that changes is held back until every ready proxy has the route (by the planner, for a short time). If a proxy still
-//! lacks it then, a parent that has not accepted the route before says that it is pending. One that has keeps
-//! Accepted=True, since others (DNS, for example) act upon it. Beside it, `vestibule.dev/Programmed` says for each
-//! parent whether the route's last change is in force everywhere.
+//! Users take Accepted=True of a route to mean "it works now", and Gateway API has no Programmed for routes. So the
+//! planner holds a changed status back for a short time, until every ready proxy has the route. If a proxy still lacks
+//! it then, the status of each parent depends on its former one. A parent that has not accepted the route before is
+//! pending. A parent that has accepted it keeps Accepted=True, since other controllers (for DNS, for example) act upon
+//! it. In addition, `vestibule.dev/Programmed` tells for each parent whether the route's last change is in force
+//! everywhere.
 
 use serde_json::Value;
 use vestibule_crds::status::{self as wire, Observed};
@@ -16,13 +18,13 @@ use super::plan::Due;
 use crate::status::lacking;
 use crate::translate::RouteNeeds;
 
-/// How far a route is on one parent.
+/// Whether a route is in force on one parent.
 enum InForce {
-    /// Everywhere.
+    /// It is in force at every proxy.
     Yes,
-    /// Not yet, since:
+    /// It is not in force yet, for this reason.
     Waits(String),
-    /// Not everywhere, and not without another change, since:
+    /// A proxy rejected it, for this reason. Only another change can bring it into force.
     Rejected(String),
 }
 
@@ -47,7 +49,7 @@ pub(super) fn judge(
     let whole = with_programmed(status, |_| InForce::Yes);
     let whole = wire::route(old, &whole, inputs.controller, observed);
     if whole == *old {
-        // What moves behind a status that is there is no news of the route.
+        // The status exists already, and only other resources changed. That is no change of the route.
         return whole.into();
     }
     let mut waits = false;
@@ -67,7 +69,7 @@ pub(super) fn judge(
     }
 }
 
-/// The status with Programmed for each parent that accepts the route; of the others nothing is to be in force.
+/// Adds Programmed for each parent that accepts the route. For the others, nothing has to be in force.
 fn with_programmed(
     status: &RouteStatus,
     mut in_force: impl FnMut(usize) -> InForce,
@@ -86,7 +88,7 @@ fn is_accepting(condition: &Condition) -> bool {
     condition.kind == ConditionType::Accepted && condition.truth == Truth::True
 }
 
-/// As long as Programmed is pending, so is Accepted.
+/// Makes Accepted pending as long as Programmed is.
 fn accept_later(conditions: &mut [Condition]) {
     let programmed = conditions.last();
     let pending = programmed.filter(|condition| condition.reason == Reason::Pending);
@@ -113,7 +115,7 @@ fn in_force(inputs: &StatusInputs<'_>, needs: &RouteNeeds) -> InForce {
     if programmed.ready == 0 || !complete {
         return InForce::Waits(lacking(&programmed));
     }
-    // A listener's own rejects are in the status of its object.
+    // If a proxy rejects a listener, the status of the listener's object reports it.
     match inputs.publisher.programmed(&needs.own).rejects.first() {
         Some((proxy, reject)) => InForce::Rejected(format!(
             "{proxy} rejected it: {}: {}",

@@ -1,20 +1,22 @@
-//! What of a status may wait or stay as it is: the parts that come from acknowledgements. Pure.
+//! Compares a new status with the present one, to find out whether the write may wait. This concerns the parts that
+//! depend on acknowledgements.
 
 use serde_json::Value;
 
-/// How a status that is due compares with the one that is there.
+/// The result of comparing a new status with the present one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Traits {
-    /// Something in it only waits: for acknowledgements, a port, an address.
+    /// A part of the new status only waits, for acknowledgements, a port or an address.
     pub(super) waits: bool,
-    /// Something that is programmed, at this generation of the object, only waits in the new one.
+    /// A part that is programmed at this generation of the object only waits in the new status.
     pub(super) regresses: bool,
-    /// The one that is there waits already, at this generation of the object.
+    /// The present status waits already, at this generation of the object.
     pub(super) waited: bool,
 }
 
-/// Compares `new` with `old` and takes back what is no news: counts in the message of what was and is
-/// programmed, and, with `presume`, that something programmed waits for acknowledgements again.
+/// Compares `new` with `old`, and undoes changes in `new` that are not worth a write. These are the counts in the
+/// message of a part that was and is programmed. With `presume`, they also include a part that was programmed and now
+/// waits for acknowledgements again.
 pub(super) fn steady(old: &Value, new: &mut Value, presume: bool) -> Traits {
     let mut traits = Traits::default();
     conditions(old, new, presume, &mut traits);
@@ -52,7 +54,7 @@ fn conditions(old: &Value, new: &mut Value, presume: bool, traits: &mut Traits) 
     traits.waited |= before.is_some_and(waits);
 }
 
-/// Whether nothing but what engines are at with certificates is different.
+/// Whether the only difference is the progress of certificates.
 pub(super) fn is_progress(old: &Value, new: &Value) -> bool {
     let mut without = new.clone();
     let before = old.get("listeners").and_then(Value::as_array);
@@ -74,7 +76,7 @@ pub(super) fn is_progress(old: &Value, new: &Value) -> bool {
     new != old && without == *old
 }
 
-/// Type of the condition that says how far a certificate is.
+/// Type of the condition about the state of a certificate.
 const ISSUED: &str = "vestibule.dev/CertificateIssued";
 
 fn is_under_way(condition: &Value) -> bool {
@@ -82,7 +84,7 @@ fn is_under_way(condition: &Value) -> bool {
     is(condition, "status", "False") && reasons.iter().any(|r| is(condition, "reason", r))
 }
 
-/// Reasons of what comes about without anybody doing anything.
+/// Reasons of conditions that become true without any action of a user.
 const WAITING: [&str; 3] = ["Pending", "AddressNotAssigned", "ParentNotProgrammed"];
 
 fn waits(condition: &Value) -> bool {

@@ -1,12 +1,12 @@
-//! Why names wait that are not recorded yet, where the API server is in the way.
+//! Explains in a status why names are not recorded yet, if the API server is the cause.
 
 use serde_json::Value;
 
 use crate::claims::WriteProblem;
 use crate::translate::WAITING_FOR_CLAIM;
 
-/// Adds to what is said of names that wait to be recorded what keeps them. What exactly the API server said
-/// is the platform team's to read: it may name what tenants have no part in.
+/// Adds the cause to the messages about names that wait to be recorded. The exact message of the API server is left to
+/// the platform team, since it may name things that do not concern tenants.
 pub(in super::super) fn explain(status: &mut Value, trouble: WriteProblem) {
     conditions(status, trouble);
     for list in ["listeners", "parents"] {

@@ -1,4 +1,5 @@
-//! Writing a status: PUT of the status subresource with the version that it was decided upon.
+//! Writes a status with a PUT of the status subresource. The request contains the version of the object for which the
+//! status was computed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,18 +19,18 @@ use super::plan::{Job, LiveStatus, WriteFailure};
 /// Longest wait for an answer of the API server.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// What writes statuses; to be cloned.
+/// Writes statuses. Clones share what they know.
 #[derive(Clone)]
 pub struct Writer {
     client: Client,
     manager: Arc<str>,
     metrics: Metrics,
-    /// The version that each kind is served in, as far as it was needed.
+    /// The API version of each kind that was needed so far.
     served: Arc<Mutex<BTreeMap<Kind, ApiResource>>>,
 }
 
 impl Writer {
-    /// Writes as `manager`.
+    /// Returns a writer with the field manager `manager`.
     #[must_use]
     pub fn new(client: Client, manager: &str, metrics: Metrics) -> Self {
         Self {
@@ -40,7 +41,7 @@ impl Writer {
         }
     }
 
-    /// Writes, and says what came of it.
+    /// Makes a write, and returns its result.
     pub async fn write(self, job: Job) -> (ObjectKey, Result<LiveStatus, WriteFailure>) {
         let Job {
             key,
@@ -57,7 +58,7 @@ impl Writer {
                 Err(WriteFailure::Conflict)
             }
             Ok(Err(kube::Error::Api(answer))) if answer.is_not_found() => {
-                // The object, or the version of its kind.
+                // Either the object is gone, or the API version of its kind is no longer served.
                 self.served.lock().remove(&key.kind);
                 Err(WriteFailure::Gone)
             }
@@ -87,7 +88,7 @@ impl Writer {
         } else {
             Api::all_with(self.client.clone(), &resource)
         };
-        // Of a status write the server takes the status and nothing else.
+        // When the status is written, the server ignores everything else in the object.
         let object = DynamicObject {
             types: Some(TypeMeta {
                 api_version: resource.api_version.clone(),
@@ -118,7 +119,7 @@ impl Writer {
         ))
     }
 
-    /// The version of `kind` to write: the first one that is served.
+    /// Returns the API version in which to write `kind`: the first one that is served.
     async fn resource(&self, kind: Kind) -> kube::Result<ApiResource> {
         if let Some(known) = self.served.lock().get(&kind) {
             return Ok(known.clone());
@@ -149,7 +150,7 @@ impl Writer {
             }
         }
         let resource = first.unwrap_or_else(|| {
-            // It is gone; the write will say so.
+            // The kind is gone, and the write will fail for this reason.
             ApiResource::from_gvk(&GroupVersionKind::gvk(kind.group(), "v1", kind.as_str()))
         });
         self.served.lock().insert(kind, resource.clone());

@@ -1,4 +1,5 @@
-//! How often one source may have the API server asked.
+//! Limits how often one source address can cause a request to the API server. Each source has an allowance that fills
+//! up over time (a token bucket).
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -6,14 +7,14 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Questions that a source has saved up at most.
+/// Most requests that a source can have saved up.
 const BURST: u32 = 10;
-/// Time in which a source earns one more.
+/// Time after which a source gets one more request.
 const EARNS: Duration = Duration::from_secs(2);
-/// Most sources that are told apart. Those beyond share one allowance.
+/// Most sources that have an allowance of their own. All others share one.
 const MAX_SOURCES: usize = 4096;
 
-/// An allowance per source address. A proxy asks once per connection; only somebody with many wrong
+/// The allowance of each source address. A proxy needs one request per connection, so only a source with many invalid
 /// tokens runs out.
 #[derive(Debug, Default)]
 pub(super) struct Buckets {
@@ -23,7 +24,8 @@ pub(super) struct Buckets {
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Bucket {
-    /// When it is full again: each question moves that on by what one costs.
+    /// When the allowance is full again. Each request moves this on by [`EARNS`]. So one time suffices, and no timer or
+    /// counter has to be updated.
     full_at: Option<Instant>,
 }
 
@@ -44,7 +46,7 @@ impl Bucket {
 }
 
 impl Buckets {
-    /// Takes one question of `source`'s, if it has one left.
+    /// Takes one request from the allowance of `source`. Returns `false` if none is left.
     pub(super) fn take(&mut self, source: IpAddr, now: Instant) -> bool {
         if !self.sources.contains_key(&source) && self.sources.len() >= MAX_SOURCES {
             self.sources.retain(|_, bucket| !bucket.is_full(now));

@@ -1,4 +1,4 @@
-//! Asking the API server about a token.
+//! Asks the API server to review a token.
 
 use std::fmt;
 
@@ -8,39 +8,39 @@ use kube::Client;
 use kube::api::{Api, PostParams};
 use zeroize::Zeroize;
 
-/// In what the API server says about a user: the pod that its token is bound to.
+/// The extra field of a user that contains the name of the pod that the token is bound to.
 const POD_NAME: &str = "authentication.kubernetes.io/pod-name";
 
-/// What the API server says about a token.
+/// The result of a review.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Review {
-    /// Whether it takes it.
+    /// Whether the API server accepts the token.
     pub authenticated: bool,
-    /// Whose it is.
+    /// The user that the token belongs to.
     pub user: String,
-    /// The pod that it is bound to.
+    /// The pod that the token is bound to.
     pub pod: Option<String>,
-    /// Which of the audiences asked for it is for.
+    /// The requested audiences that the token is for.
     pub audiences: Vec<String>,
-    /// Why it is not taken.
+    /// Why the token is not accepted.
     pub error: Option<String>,
 }
 
 /// Why the API server could not be asked. Never contains the token.
 #[derive(Debug, thiserror::Error)]
 pub enum ReviewError {
-    /// It refuses to say.
+    /// The API server refuses the review.
     #[error(
         "the API server refuses to review tokens (HTTP {0}); the operator needs `create` for tokenreviews"
     )]
     Refused(u16),
-    /// It cannot be reached, or does not answer as it should.
+    /// The API server cannot be reached, or its response is not as expected.
     #[error("the API server cannot be reached: {0}")]
     Unreachable(String),
 }
 
 impl ReviewError {
-    /// For whoever holds the token.
+    /// Returns a short reason for the caller that holds the token.
     #[must_use]
     pub fn reason(&self) -> &'static str {
         match self {
@@ -50,9 +50,9 @@ impl ReviewError {
     }
 }
 
-/// Whoever knows about tokens.
+/// Reviews tokens.
 pub trait TokenReviewer: Send + Sync + 'static {
-    /// Whether `token` is good for `audience`.
+    /// Reviews `token` for `audience`.
     fn review<'a>(
         &'a self,
         token: &'a str,
@@ -60,7 +60,7 @@ pub trait TokenReviewer: Send + Sync + 'static {
     ) -> BoxFuture<'a, Result<Review, ReviewError>>;
 }
 
-/// TokenReviews of the API server.
+/// Reviews tokens with the `TokenReview` API.
 #[derive(Clone)]
 pub struct KubeReviewer(Api<TokenReview>);
 
@@ -71,7 +71,7 @@ impl fmt::Debug for KubeReviewer {
 }
 
 impl KubeReviewer {
-    /// Asks through `client`, which needs `create` for `tokenreviews`.
+    /// Returns a reviewer that uses `client`, which needs the right to `create` `tokenreviews`.
     #[must_use]
     pub fn new(client: Client) -> Self {
         Self(Api::all(client))
@@ -100,7 +100,7 @@ impl TokenReviewer for KubeReviewer {
                 }
                 error => ReviewError::Unreachable(error.to_string()),
             })?;
-            // The API server sends it back.
+            // The API server sends the token back, so it is erased here as well.
             answer.spec.token.zeroize();
             let status = answer.status.unwrap_or_default();
             let user = status.user.unwrap_or_default();

@@ -1,8 +1,8 @@
-//! What a token says of itself, unchecked.
+//! Reads the claims of a token without verifying them.
 
 use serde::Deserialize;
 
-/// The claims of a ServiceAccount's token (a JWT) that are looked at.
+/// The claims of a ServiceAccount's token (a JWT) that are used here.
 #[derive(Debug, Deserialize)]
 pub(super) struct Claims {
     /// The user.
@@ -20,7 +20,7 @@ enum Audiences {
 }
 
 impl Claims {
-    /// Reads the claims; none if it is not a JWT that has them. The signature is not looked at.
+    /// Reads the claims. Returns `None` if `token` is not a JWT with these claims. The signature is not checked.
     pub(super) fn read(token: &str) -> Option<Self> {
         let mut parts = token.split('.');
         let (_, claims, _) = (parts.next()?, parts.next()?, parts.next()?);
@@ -38,7 +38,7 @@ impl Claims {
     }
 }
 
-/// Base64 with the alphabet of URLs, without padding (RFC 4648, section 5).
+/// Decodes base64 with the URL-safe alphabet, without padding (RFC 4648, section 5).
 fn decode(text: &str) -> Option<Vec<u8>> {
     let mut bytes = Vec::with_capacity(text.len() / 4 * 3 + 2);
     let (mut bits, mut count) = (0_u32, 0_u32);

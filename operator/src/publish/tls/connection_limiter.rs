@@ -1,4 +1,5 @@
-//! Limits on connections: few that are not authenticated, in all and per source, and more with an admitted stream.
+//! Limits the number of connections. Only few may be unauthenticated, in all and per source. More may have an admitted
+//! stream.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -17,18 +18,18 @@ use super::ConnectionLimits;
 pub(super) struct ConnectionLimiter {
     connections: Arc<Semaphore>,
     strangers: Arc<Semaphore>,
-    /// Connections without an admitted stream, by source; a source without any is not in it.
+    /// The number of connections without an admitted stream, by source. A source without any is not in the map.
     sources: Arc<Mutex<HashMap<IpAddr, usize>>>,
     per_source: usize,
 }
 
-/// The permit of one connection, and how many admitted streams it has.
+/// The permit of one connection, with the number of its admitted streams.
 #[derive(Debug)]
 pub(in crate::publish) struct ConnectionPermit {
     source: IpAddr,
-    /// Admitted streams.
+    /// The number of admitted streams.
     streams: AtomicUsize,
-    /// Held until the first one.
+    /// The permit that is held until the first stream is admitted.
     unauthenticated: Mutex<Option<UnauthenticatedPermit>>,
     open: Gauge,
     _connection: OwnedSemaphorePermit,
@@ -42,7 +43,7 @@ struct UnauthenticatedPermit {
     _permit: OwnedSemaphorePermit,
 }
 
-/// An admitted stream; the connection may stay as long as there is one.
+/// An admitted stream. The connection may stay open as long as it has one.
 #[derive(Debug)]
 pub(in crate::publish) struct StreamGuard(Arc<ConnectionPermit>);
 
@@ -56,7 +57,7 @@ impl ConnectionLimiter {
         }
     }
 
-    /// A connection from `source`, or why there is no place for it.
+    /// Returns a permit for a connection from `source`, or the reason why there is no place for it.
     pub(super) fn enter(
         &self,
         source: IpAddr,
@@ -97,7 +98,7 @@ impl ConnectionPermit {
         self.streams.load(Ordering::Acquire) > 0
     }
 
-    /// A stream was admitted.
+    /// Notes that a stream was admitted.
     pub(in crate::publish) fn admit(self: &Arc<Self>) -> StreamGuard {
         self.streams.fetch_add(1, Ordering::AcqRel);
         drop(self.unauthenticated.lock().take());

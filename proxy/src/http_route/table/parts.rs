@@ -1,10 +1,12 @@
-//! Owns the parts of hostnames that grants share by path, and the routes that have them.
+//! Owns the paths of hostnames that grants share, and the routes that have them. Such a path, with everything below it,
+//! is called a part here.
 //!
-//! The longest part that a request's path is in comes first, then those around it, then every other route. What is
-//! asked after a part reaches into it only by a path prefix that is at the part or above it: an exact path, a regular
-//! expression or a longer prefix would take single requests out of it.
+//! The routes of the longest part that contains the path of a request are tried first, then those of the parts around
+//! it, and then all other routes. The routes that are tried after a part may take a request inside it only by a path
+//! prefix that is at the part or above it. With an exact path, a regular expression or a longer prefix, they would take
+//! single requests out of a part that is shared as a whole.
 //!
-//! A route is found here only below its parts, so it serves nothing outside of them whatever its matches are.
+//! A route is found here only within its parts, so it serves nothing outside of them, whatever its matches are.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -17,18 +19,18 @@ use super::super::route::{HttpRoute, PathMatch, Value};
 use super::super::view::View;
 use super::{Entry, Host, elements};
 
-/// Which matches of a route may take a request: all of them, or only prefixes of at most so many bytes.
+/// Which matches may take a request: all of them, or only prefixes of at most this many bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reach(Option<usize>);
 
 impl Reach {
     pub(super) const ALL: Self = Self(None);
 
-    /// Whether a match may take the request if it fits.
+    /// Whether a match with this path may take the request.
     pub(super) fn admits(self, path: &PathMatch) -> bool {
         self.0.is_none_or(|most| match path {
             PathMatch::Prefix(prefix) => prefix.len() <= most,
-            // As if it were a prefix: all of a service, or every call.
+            // A match without a method acts like a prefix: it takes a whole service, or every call.
             PathMatch::Method {
                 service: None,
                 method: None,
@@ -51,7 +53,7 @@ impl Parts {
         self.0.is_empty()
     }
 
-    /// Adds a route for parts of a hostname.
+    /// Adds a route for some parts of a hostname.
     pub(super) fn insert(
         &mut self,
         host: &Hostname,
@@ -66,7 +68,7 @@ impl Parts {
         self.0.insert_mut(host.clone(), root);
     }
 
-    /// Takes out what [`Self::insert`] added.
+    /// Removes what [`Self::insert`] added.
     pub(super) fn remove(
         &mut self,
         host: &Hostname,
@@ -87,19 +89,22 @@ impl Parts {
         }
     }
 
-    /// The match that takes a request inside a part; otherwise, what others may take the request by.
+    /// The match that takes a request inside a part.
+    ///
+    /// # Errors
+    /// If there is none, the matches by which other routes may take the request.
     pub(super) fn find(&self, host: &Hostname, view: &View<'_>) -> Result<&Entry, Reach> {
         let root = self.0.get(host).ok_or(Reach::ALL)?;
         root.find(&mut elements(view.path), view)
     }
 }
 
-/// Parts by their elements.
+/// A tree of parts, with one level for each element of a path.
 #[derive(Clone)]
 struct Part {
-    /// Bytes of the part that ends here.
+    /// Length of the part that ends here, in bytes.
     length: usize,
-    /// Who has it, by the hostname that ranks; empty if no part ends here.
+    /// The routes that have it, by the rank of their hostname as written. It is empty if no part ends here.
     ranks: RedBlackTreeMapSync<Reverse<Specificity>, Host>,
     children: HashTrieMapSync<Box<str>, Arc<Part>>,
 }
@@ -168,7 +173,7 @@ impl Part {
         }
     }
 
-    /// Goes as deep as there are parts, and asks the deepest first.
+    /// Descends as deep as there are parts, and tries the deepest ones first.
     fn find<'a, I: Iterator<Item = &'a str>>(
         &self,
         path: &mut I,
