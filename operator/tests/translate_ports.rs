@@ -703,7 +703,7 @@ fn a_port_is_taken_from_whoever_may_not_have_it() {
             NamespaceScope::Selector(LabelSelector {
                 requirements: vec![Requirement::In(
                     "kubernetes.io/metadata.name".into(),
-                    BTreeSet::from([namespace.to_owned()]),
+                    vec![namespace.to_owned()],
                 )],
             })
         };
