@@ -1,7 +1,7 @@
 //! The backend process: one thread that answers commands on loopback ports, and another one for datagrams, until its
 //! standard input closes.
 
-mod datagrams;
+pub(crate) mod datagrams;
 mod failing;
 
 use std::fs::{self, File};

@@ -503,11 +503,6 @@ impl Load {
         }
     }
 
-    /// Whether it begins at given times.
-    pub(crate) fn is_paced(self) -> bool {
-        Self::PACES.iter().any(|(load, _)| *load == self)
-    }
-
     /// The rate of a paced load, as a share of what the slowest peer carries.
     pub(crate) const PACES: [(Self, f64); 4] = [
         (Self::Pace10, 0.1),

@@ -6,7 +6,8 @@ use std::thread;
 
 use socket2::SockRef;
 
-use crate::client::datagrams::LARGEST;
+/// Longest datagram that a client sends, in bytes.
+pub(crate) const LARGEST: usize = 2048;
 
 /// Bytes of unread datagrams that the kernel is asked to hold. It holds less where `rmem_max` is lower.
 const QUEUE: usize = 4 << 20;

@@ -13,10 +13,8 @@ use clap::Args;
 
 use super::paced::{WARM_UP, microseconds, percentile};
 use super::{ClientArgs, Outcome};
+use crate::backend::datagrams::LARGEST;
 use crate::sys;
-
-/// Longest datagram that is sent.
-pub(crate) const LARGEST: usize = 2048;
 
 /// A datagram that has not come back after this time counts as lost.
 const LOST_AFTER: Duration = Duration::from_millis(200);
