@@ -29,6 +29,10 @@ use crate::wire::{self, Command, MESSAGE};
 
 /// Options of the client process.
 #[derive(Args, Clone, Debug)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "they are options of a command line, which are independent of one another"
+)]
 pub(crate) struct ClientArgs {
     /// Whom to connect to.
     #[arg(long)]

@@ -17,7 +17,7 @@ impl Merge {
         &mut self,
         route: &ObjectKey,
         created: i64,
-        ports: BTreeSet<PortKey>,
+        ports: &BTreeSet<PortKey>,
     ) -> Affected {
         let mut affected = Affected::default();
         let former = if ports.is_empty() {
@@ -35,7 +35,7 @@ impl Merge {
         for at in former.iter().flatten().filter(|at| !ports.contains(at)) {
             put(self, at, None);
         }
-        for at in &ports {
+        for at in ports {
             put(self, at, Some(Rank::of(created, &route.name)));
         }
         affected

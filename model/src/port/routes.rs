@@ -11,7 +11,7 @@ use std::sync::Arc;
 use super::{Changed, PortClaims, count_down};
 use crate::condition::Reason;
 use crate::finding::Finding;
-use crate::key::{ObjectKey, ObjectName, PortKey};
+use crate::key::{ObjectKey, PortKey};
 use crate::names::Rank;
 use crate::protocol::Group;
 

@@ -161,7 +161,7 @@ impl Translator {
             let created = self.route(&key).map_or(0, |route| route.meta().created);
             let affected = if key.kind.routes_ports() {
                 let ports = self.asked_ports(&key);
-                self.merge.put_port_route(&key, created, ports)
+                self.merge.put_port_route(&key, created, &ports)
             } else {
                 let (asks, inner) = self.names_of(&key);
                 self.inner_names.put(&key, &inner);

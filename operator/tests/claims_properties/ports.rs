@@ -113,17 +113,17 @@ impl PortHistory {
             });
         if let Some(held) = &mut self.held {
             let asks = views.iter().all(|view| view.asks_for_bytes(&held.holder));
-            let taken = takes(&held.holder);
+            let is_taken = takes(&held.holder);
             if !asks {
                 held.gone.get_or_insert(now);
             }
-            held.taken |= taken;
+            held.taken |= is_taken;
             // What a leader that lags has yet to see may cost the holder the port.
             let is_settled =
                 current.as_ref() == Some(&held.holder) && world.leading().bytes_holder() == current;
             if is_up_to_date && is_settled {
                 held.gone = held.gone.filter(|_| !asks);
-                held.taken &= taken;
+                held.taken &= is_taken;
             }
             assert!(
                 current.as_ref() == Some(&held.holder) || held.is_over(now),

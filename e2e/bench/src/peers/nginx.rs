@@ -94,11 +94,10 @@ fn http(text: &mut String, scenario: &Scenario<'_>, listen: SocketAddr) -> Resul
     } else {
         "off".to_owned()
     };
-    let endpoints: String = scenario
-        .endpoints()
-        .iter()
-        .map(|endpoint| format!("server {endpoint}; "))
-        .collect();
+    let mut endpoints = String::new();
+    for endpoint in scenario.endpoints() {
+        write!(endpoints, "server {endpoint}; ")?;
+    }
     write!(
         text,
         "http {{\n  access_log {log};\n  upstream web {{ {endpoints}keepalive 256; keepalive_requests 1000000000; }}\n  \
