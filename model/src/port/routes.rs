@@ -42,12 +42,6 @@ pub enum PortDecision {
 }
 
 impl PortDecision {
-    /// Whether the namespace may neither have the port nor wait for it.
-    #[must_use]
-    pub fn is_refusal(self) -> bool {
-        !matches!(self, Self::Has | Self::Free)
-    }
-
     /// What to tell the author of the route; nothing if it is no refusal.
     #[must_use]
     pub fn finding(self, at: &PortKey) -> Option<Finding> {

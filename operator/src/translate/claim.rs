@@ -252,10 +252,12 @@ impl Translator {
                 let Some((_, gateway)) = self.merge.listeners(&listener.parent) else {
                     return true;
                 };
+                let asker = self.merge.asker(&key, &listener);
+                let source = asker.as_ref().map(|(_, source)| source);
                 let mut hostnames = Vec::new();
                 attached.hostnames.retain(|hostname| {
                     let hostname_decision = if route.has_names() {
-                        self.hostname_decision(gateway, route, &listener, hostname)
+                        self.hostname_decision(gateway, source, route, &listener, hostname)
                     } else {
                         self.port_decision(&key, &listener)
                     };
@@ -335,6 +337,7 @@ impl Translator {
     fn hostname_decision(
         &self,
         gateway: &ObjectName,
+        source: Option<&NameSource>,
         route: Route<'_>,
         listener: &ListenerKey,
         hostname: &RouteHostname,
@@ -344,7 +347,7 @@ impl Translator {
             let field = route.hostname_field(&hostname.rank);
             HostnameDecision::Lost(decision.finding(field, names, gateway))
         };
-        let Some((_, source)) = self.merge.asker(&route.key(), listener) else {
+        let Some(source) = source else {
             // It uses the listener's names.
             let lost = self.merge.lost_on(listener, names);
             return lost.map_or(HostnameDecision::Serves, refused);
@@ -352,7 +355,7 @@ impl Translator {
         if source.is_own_of(gateway) {
             return HostnameDecision::Serves;
         }
-        match self.merge.name_decision(gateway, &source, names) {
+        match self.merge.name_decision(gateway, source, names) {
             Some(NameDecision::Has) => {
                 match self.merge.outside_shared_paths(route, listener, names) {
                     Some(outside) => HostnameDecision::Lost(Some(outside)),
