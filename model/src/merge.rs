@@ -193,6 +193,9 @@ impl Merge {
         for gateway in gateways {
             self.recheck_names(&gateway, Some(&namespaces), &mut affected);
         }
+        for gateway in self.gateways.keys() {
+            self.mark_held_ports(gateway, Some(name), &mut affected);
+        }
         let sets = self.sets_by_namespace.get(name).cloned();
         self.settle_sets(sets.unwrap_or_default(), &mut affected);
         affected
@@ -365,6 +368,7 @@ impl Merge {
         if self.presence(name) != before {
             self.mark_claims(name, affected);
         }
+        self.mark_held_ports(name, None, affected);
         self.settle_own_names(name, affected);
         let claims = self
             .gateway(name)

@@ -737,6 +737,58 @@ fn a_port_is_taken_from_whoever_may_not_have_it() {
     }
 }
 
+/// A slip in an edit of the Gateway, mended a moment later, hands no port to an older route of somebody else.
+#[test]
+fn a_port_whose_listener_is_away_for_a_moment_stays_with_its_holder() {
+    for by in Transport::ALL {
+        let mut translator = with_own_listener(by);
+        translator.apply([on_own(by, "red", 5)]);
+        record(&mut translator, by);
+        translator.apply([on_own(by, "blue", 1)]);
+        let mut slip = listener("own", 5433, protocol(by), "", None);
+        slip.allowed_namespaces = NamespaceScope::All;
+        let slip = gateway("one", vec![slip], NamespaceScope::Same);
+        translator.apply([Change::Put(slip)]);
+        let states = translator.claim_states();
+        assert_eq!(states.get(&claim_of(by)), Some(&ClaimState::Unused));
+        translator.apply([Change::Put(own_listener(by, NamespaceScope::All))]);
+        assert_eq!(served(&translator, by), ["red"]);
+    }
+}
+
+/// Nobody waits for a grace of somebody who cannot come back: whose grant is withdrawn after the route, or whose routes
+/// the Gateway's listener takes no more, though its ListenerSets are let in.
+#[test]
+fn a_port_that_its_holder_cannot_have_again_is_free_at_once() {
+    for by in Transport::ALL {
+        let granted_to = |name: &str, namespaces: &[&'static str]| {
+            let mut grant = hostname_grant(name, namespaces, &["*"]);
+            grant.ports.insert(port(5432));
+            grant.protocols.insert(protocol(by));
+            Change::Put(Object::HostnameGrant(grant))
+        };
+        let state = |translator: &Translator| translator.claim_states().get(&claim_of(by)).cloned();
+        let gone = |namespace: &str| Change::Remove(key(Kind::of_port_route(by), namespace, "db"));
+        let mut translator = with_own_listener(by);
+        translator.apply([granted_to("red", &["red"]), granted_to("blue", &["blue"])]);
+        translator.apply([on_own(by, "red", 5)]);
+        record(&mut translator, by);
+        translator.apply([gone("red")]);
+        assert_eq!(state(&translator), Some(ClaimState::Unused));
+        translator.apply([Change::Remove(key(Kind::HostnameGrant, "platform", "red"))]);
+        assert_eq!(state(&translator), Some(ClaimState::Revoked));
+
+        let mut translator = with_own_listener(by);
+        translator.apply([on_own(by, "red", 5)]);
+        record(&mut translator, by);
+        let mut own = listener("own", 5432, protocol(by), "", None);
+        own.allowed_namespaces = NamespaceScope::Same;
+        let narrowed = gateway("one", vec![own], NamespaceScope::All);
+        translator.apply([Change::Put(narrowed)]);
+        assert_eq!(state(&translator), Some(ClaimState::Revoked));
+    }
+}
+
 /// TCP and UDP of one number are two ports, with a holder each.
 #[test]
 fn a_port_of_the_other_transport_is_another_port() {

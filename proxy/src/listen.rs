@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rustix::io::Errno;
@@ -25,8 +25,8 @@ pub(crate) const BACKLOG: u16 = 4096;
 /// trip around the world.
 pub(crate) const SETTLE: Duration = Duration::from_millis(500);
 
-/// How long a bind that is opened again waits for the workers to close the sockets that it had. They do it at once,
-/// unless their thread has no turn.
+/// How long the binds that one change opens again wait, together, for the workers to close the sockets that they had.
+/// Workers do it at once, unless their thread has no turn.
 const CLOSING: Duration = Duration::from_secs(1);
 
 /// The listening sockets of one bind, one per worker, until each has taken its own.
@@ -69,6 +69,8 @@ pub struct Sockets {
     opened: Arc<Mutex<Binds>>,
     /// Binds that this process had, with their last sockets: one of its own may still be closing.
     ours: Arc<Mutex<BTreeMap<BindKey, Arc<udp::OpenSockets>>>>,
+    /// When the change that is being made has waited for long enough.
+    patience: Option<Instant>,
     workers: usize,
 }
 
@@ -79,6 +81,7 @@ impl Sockets {
             binds,
             opened: Arc::default(),
             ours: Arc::default(),
+            patience: None,
             workers,
         }
     }
@@ -118,12 +121,15 @@ impl Binder for Sockets {
             return Ok(());
         }
         let mut ours = self.ours.lock();
+        let now = Instant::now();
+        let patience = *self.patience.get_or_insert(now + CLOSING);
+        let patience = patience.saturating_duration_since(now);
         match ours.get(bind) {
             // Another process may share a port if both say SO_REUSEPORT. Not saying it finds a
             // second proxy, which would take half of the connections.
             None => probe(bind)?,
             // The kernel would give them a part of the clients, and that of nobody when they close.
-            Some(before) if !before.wait_until_closed(CLOSING) => {
+            Some(before) if !before.wait_until_closed(patience) => {
                 tracing::warn!(%bind, "a port is opened again while workers have sockets of it");
             }
             Some(_) => {}
@@ -136,6 +142,7 @@ impl Binder for Sockets {
     }
 
     fn settle(&mut self, snapshot: &Snapshot) {
+        self.patience = None;
         let wanted: BTreeSet<&BindKey> = snapshot.binds().collect();
         let opened = std::mem::take(&mut *self.opened.lock());
         self.binds.send_if_modified(|binds| {

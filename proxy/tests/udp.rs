@@ -488,6 +488,29 @@ async fn a_port_that_passes_to_another_namespace_leads_nowhere_of_the_one_before
     assert_eq!(ask(&client, b"2").await.0, "b");
 }
 
+/// The listener is the Gateway's own before and after, and the former holder's backend is still in use elsewhere.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_port_of_the_gateway_that_passes_to_another_namespace_leads_nowhere_of_the_one_before() {
+    const OTHER: &str = "team-b/dns:53/udp";
+    let (a, b) = (echo("a").await, echo("b").await);
+    let mut rig = rig(&quiet(), &[a]);
+    let port = rig.address.port();
+    // The listener that the rig begins with stands for the Gateway's own.
+    rig.apply(vec![of_tenant("platform", udp(port, "dns"))]);
+    let client = client(&rig).await;
+    assert_eq!(ask(&client, b"1").await.0, "a");
+    let rejects = rig.change(
+        vec![
+            of_tenant("team-b", udp_route("theirs", 0, "dns", &[(OTHER, 1)])),
+            backend(OTHER, &[b]),
+            backend(BACKEND, &[a]),
+        ],
+        vec![ResourceKey::new(ResourceKind::UdpRoute, "team-a/dns")],
+    );
+    assert_eq!(rejects, Vec::<String>::new());
+    assert_eq!(ask(&client, b"2").await.0, "b");
+}
+
 /// A client that says nothing, and a backend that never stops: an edit ends that too.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_endpoint_that_is_gone_is_heard_no_longer() {

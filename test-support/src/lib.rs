@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout_at};
 
 /// Longest wait of [`eventually`]. Nothing waits so long unless it has failed: it is no statement of how soon anything
 /// has to happen.
 pub const BOUND: Duration = Duration::from_secs(90);
 /// How often a condition is looked at.
-const POLL: Duration = Duration::from_millis(10);
+const POLL: Duration = Duration::from_millis(25);
 
 /// What a look gives: `bool` for a condition, `Option` for something that is to be found.
 pub trait Look {
@@ -54,7 +54,12 @@ pub async fn within<L: Look>(
 ) -> L::Found {
     let end = Instant::now() + bound;
     loop {
-        if let Some(found) = look().await.found() {
+        // A look at something that never answers has an end as well.
+        let look = timeout_at(end, look()).await;
+        let Ok(look) = look else {
+            panic!("not within {bound:?}: {what}");
+        };
+        if let Some(found) = look.found() {
             return found;
         }
         assert!(Instant::now() < end, "not within {bound:?}: {what}");

@@ -62,6 +62,7 @@ impl Merge {
                     .collect()
             });
             self.recheck_names(&gateway, namespaces.as_ref(), &mut affected);
+            self.mark_held_ports(&gateway, None, &mut affected);
             let touched = self
                 .sets_of(&gateway)
                 .filter(|set| self.is_touched(&owners, &set.namespace));

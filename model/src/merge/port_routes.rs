@@ -1,11 +1,13 @@
 //! TCPRoutes and UDPRoutes on the Gateways' own listeners: which of them ask for a port, and which may have it.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use super::{Affected, Merge};
 use crate::claim::{ClaimKey, Holder};
+use crate::gateway::Listener;
 use crate::hostname::HostPattern;
-use crate::key::{ListenerKey, ObjectKey, ParentKey, PortKey};
+use crate::key::{ListenerKey, ObjectKey, ObjectName, ParentKey, PortKey};
 use crate::names::Rank;
 use crate::port::{Changed, PortClaims, PortDecision};
 use crate::protocol::{Group, Protocol, Transport};
@@ -68,8 +70,9 @@ impl Merge {
         }
     }
 
-    /// Whether who holds a port, and uses it for nothing, may come back to it: their namespace may still have listeners
-    /// there, or routes on the Gateway's own one.
+    /// Whether who holds a port, and uses it for nothing, may come back to it. Where the Gateway has listeners of its own
+    /// on the port, one of them has to take the holder's routes. Where it has none, as after a slip in an edit that is
+    /// mended a moment later, it is enough that it lets the namespace in anywhere.
     #[must_use]
     pub fn may_return_to(&self, at: &PortKey, holder: &Holder) -> bool {
         let namespace = &holder.namespace;
@@ -81,18 +84,39 @@ impl Merge {
             Transport::Tcp => Protocol::Tcp,
             Transport::Udp => Protocol::Udp,
         };
-        let lets_routes_in = || {
-            let listeners = self.gateway(&at.gateway).map(|gateway| &gateway.listeners);
-            let mut own = listeners
-                .into_iter()
-                .flatten()
-                .filter(|listener| listener.port == Some(at.port) && listener.protocol == protocol);
-            let (gateway, labels) = (&at.gateway.namespace, self.labels(namespace));
-            own.any(|own| own.allowed_namespaces.admits(gateway, namespace, labels))
+        let (gateway, labels) = (&at.gateway.namespace, self.labels(namespace));
+        let takes_routes =
+            |own: &&Listener| own.allowed_namespaces.admits(gateway, namespace, labels);
+        let is_here = |own: &&Listener| own.port == Some(at.port) && own.protocol == protocol;
+        let own = self.gateway(&at.gateway).map(|gateway| &gateway.listeners);
+        let own = || own.into_iter().flatten();
+        let is_let_in = if own().any(|own| is_here(&own)) {
+            own().filter(is_here).any(|own| takes_routes(&own))
+        } else {
+            lets_sets_in || own().any(|own| takes_routes(&own))
         };
         let any = HostPattern::Any;
         let granted = self.owns(&at.gateway, namespace, at.port, &protocol, &any);
-        granted.is_ok() && (lets_sets_in || lets_routes_in())
+        granted.is_ok() && is_let_in
+    }
+
+    /// Marks the ports of a Gateway that somebody, or just this namespace, holds: what [`Self::may_return_to`] says of
+    /// them may have changed.
+    pub(super) fn mark_held_ports(
+        &self,
+        gateway: &ObjectName,
+        only: Option<&Arc<str>>,
+        affected: &mut Affected,
+    ) {
+        let ports = self.ports.range(PortKey::first_of(gateway)..);
+        let ports = ports.take_while(|(at, _)| at.gateway == *gateway);
+        let held = ports.filter(|(_, port)| {
+            let holder = port.holder();
+            holder.is_some_and(|holder| only.is_none_or(|only| holder.namespace == *only))
+        });
+        affected
+            .claims
+            .extend(held.map(|(at, _)| ClaimKey::port(at)));
     }
 
     /// Changes the claims to a port, and drops them where none are left.

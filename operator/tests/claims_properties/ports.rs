@@ -88,8 +88,9 @@ impl PortHistory {
         let (now, views) = (world.clock.0, world.views());
         let is_up_to_date = world.leading().is_up_to_date();
         let takes = |tenant: &str| {
-            let takes =
-                |view: &crate::view::View<'_>| view.takes(tenant, "") || view.asks_for_bytes(OWN);
+            let takes = |view: &crate::view::View<'_>| {
+                !view.admits_routes(tenant) || view.takes(tenant, "") || view.asks_for_bytes(OWN)
+            };
             views.iter().any(takes)
         };
         for tenant in TENANTS {

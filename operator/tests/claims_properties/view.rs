@@ -50,7 +50,7 @@ impl<'a> View<'a> {
     }
 
     /// Whether the Gateway's shared listeners take a namespace's routes.
-    fn admits_routes(&self, namespace: &str) -> bool {
+    pub(crate) fn admits_routes(&self, namespace: &str) -> bool {
         let plain = self.own("plain").expect("it is always there");
         admits(&plain.allowed_namespaces, namespace)
     }

@@ -283,7 +283,7 @@ impl<'a> Judge<'a> {
     /// own listeners.
     fn is_lost(&self, route: Route<'_>, at: &Judged<'_>, written: &HostPattern) -> bool {
         if is_raw(at.listener) {
-            return false;
+            return at.is_own() && !self.has_own_port(route, at);
         }
         let names = common(at.listener, written);
         let namespace = &route.name().namespace;
@@ -436,6 +436,41 @@ impl<'a> Judge<'a> {
         let first = first.min_by_key(|route| (route.meta().created, route.name().to_string()));
         let route = first.map(|route| route.name().to_string());
         Answer::Listener(at.name(), true, route)
+    }
+
+    /// Whether what comes to the Gateway's own listener for bytes or datagrams is a route's namespace's: the Gateway's own,
+    /// or, if it has no route there, that of the oldest one. Listeners of one port that contradict each other are nobody's,
+    /// so whatever is attached to them stays attached.
+    fn has_own_port(&self, route: Route<'_>, at: &Judged<'_>) -> bool {
+        let own = &self.gateway.name.namespace;
+        let namespace = &route.name().namespace;
+        let here = |l: &&Judged<'_>| {
+            l.is_own()
+                && l.listener.port == at.listener.port
+                && l.listener.protocol.transport() == at.listener.protocol.transport()
+        };
+        if namespace == own
+            || self
+                .listeners
+                .iter()
+                .filter(here)
+                .any(|l| !is_raw(l.listener))
+        {
+            return true;
+        }
+        let on_port = |route: &Route<'_>| {
+            let mut parents = self.attached(*route);
+            parents.any(|parent| {
+                let mut here = self.listeners.iter().filter(here);
+                here.any(|at| !parent.offers(at).is_empty())
+            })
+        };
+        let asking: Vec<Route<'_>> = self.routes().filter(on_port).collect();
+        let first = asking
+            .iter()
+            .min_by_key(|of| (of.meta().created, of.name().to_string()));
+        asking.iter().all(|of| of.name().namespace != *own)
+            && first.is_some_and(|first| first.name().namespace == *namespace)
     }
 
     /// The namespace that has the most specific pattern which matches: by asking for it, or because it is the

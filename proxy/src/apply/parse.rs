@@ -121,6 +121,9 @@ pub(super) fn listener(name: &str, wire: &proto::Listener) -> Result<ListenerSpe
     if matches!(protocol, Protocol::Tcp | Protocol::Udp) && !wire.hostname.is_empty() {
         return Err(RejectReason::NamedBytes(wire.hostname.clone()));
     }
+    if matches!(protocol, Protocol::Udp) && wire.client_address.is_some() {
+        return unknown("an address of the client behind that of a datagram");
+    }
     let bind = bind(wire.bind.as_ref(), protocol.transport())?;
     let invalid = || RejectReason::InvalidBind(format!("{} is not a port", wire.port));
     Ok(ListenerSpec {

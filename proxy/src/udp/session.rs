@@ -120,13 +120,17 @@ impl Session {
         }
     }
 
-    /// Whether the port is still the same namespace's, and the endpoint one of the backend's, by a configuration.
+    /// Whether the port is still the same namespace's, and the endpoint one of the backend's, by a configuration. A
+    /// listener of the Gateway itself stays the Gateway's while its port passes from one tenant's route to another's.
     pub(super) fn stands(&self, snapshot: &Snapshot) -> bool {
         let listener = &self.chosen.listener;
         // Where nobody has it, the end of the listener ends its sessions.
         let is_others = snapshot.select_by_port(&self.bind).is_ok_and(|present| {
-            let present = present.listener;
-            present.tenant != listener.tenant || present.gateway != listener.gateway
+            let route = &self.chosen.route;
+            let is_others = |present: Arc<Route>| present.tenant != route.tenant;
+            present.listener.tenant != listener.tenant
+                || present.listener.gateway != listener.gateway
+                || present.route.is_some_and(is_others)
         });
         if is_others {
             return false;

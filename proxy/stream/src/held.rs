@@ -16,7 +16,7 @@ use crate::{
 
 /// Where a batch takes effect: implemented by the proxy's tables.
 ///
-/// It is synchronous, so that a batch is applied at one point in time; binding a socket does not wait.
+/// It is synchronous, so that a batch is applied at one point in time; opening a port waits for at most a second.
 /// The driver calls it off the asynchronous threads where the runtime allows that.
 pub trait Apply {
     /// Applies `change` atomically and returns what could not be put in force. A rejected upsert

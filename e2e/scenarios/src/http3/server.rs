@@ -116,6 +116,8 @@ async fn respond(
     answer: &Answer,
 ) -> Result<()> {
     let (_, mut stream) = request.resolve_request().await?;
+    // A stream that is dropped before its end was read is refused to the client, who may still be sending the end.
+    while stream.recv_data().await?.is_some() {}
     let head = http::Response::builder().header(http::header::CONTENT_TYPE, "application/json");
     stream.send_response(head.body(())?).await?;
     stream.send_data(serde_json::to_vec(answer)?.into()).await?;
