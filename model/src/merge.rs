@@ -213,6 +213,20 @@ impl Merge {
         })
     }
 
+    /// Whether a Gateway lets anything of this namespace in: ListenerSets, or routes on one of its own listeners. A
+    /// Gateway that does not exist (any more) may come back, so its tenants keep their claims until then.
+    pub(crate) fn lets_in(&self, gateway: &ObjectName, namespace: &str) -> bool {
+        let Some(known) = self.gateway(gateway) else {
+            return true;
+        };
+        let labels = self.labels(namespace);
+        let takes_routes = |own: &Listener| {
+            own.allowed_namespaces
+                .admits(&gateway.namespace, namespace, labels)
+        };
+        self.admits(gateway, namespace) || known.listeners.iter().any(takes_routes)
+    }
+
     /// The labels of a namespace, if known.
     #[must_use]
     pub fn labels(&self, namespace: &str) -> Option<&Labels> {

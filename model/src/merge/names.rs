@@ -49,16 +49,7 @@ impl Permissions for Rights<'_> {
     }
 
     fn lets_in(&self, namespace: &str) -> bool {
-        // If the Gateway does not exist (any more), it may come back. Its tenants keep their claims until then.
-        let Some(gateway) = self.merge.gateway(self.gateway) else {
-            return true;
-        };
-        let labels = self.merge.labels(namespace);
-        let own = &*self.gateway.namespace;
-        let takes_routes = |listener: &crate::gateway::Listener| {
-            listener.allowed_namespaces.admits(own, namespace, labels)
-        };
-        self.merge.admits(self.gateway, namespace) || gateway.listeners.iter().any(takes_routes)
+        self.merge.lets_in(self.gateway, namespace)
     }
 
     fn admits(&self, listener: &ListenerKey, namespace: &str) -> bool {
@@ -598,10 +589,8 @@ impl Merge {
             affected.claims.insert(ClaimKey::names(gateway, names));
             affected.owned.insert((gateway.clone(), names.clone()));
         }
-        let first = PortKey::first_of(gateway);
-        let ports = self.ports.range(first..).map(|(at, _)| at);
-        let ports = ports.take_while(|at| at.gateway == *gateway);
-        affected.claims.extend(ports.map(ClaimKey::port));
+        let ports = self.ports_of(gateway).map(|(at, _)| ClaimKey::port(at));
+        affected.claims.extend(ports);
     }
 }
 

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use super::{Affected, Merge};
 use crate::claim::{ClaimKey, Holder};
-use crate::gateway::Listener;
 use crate::hostname::HostPattern;
 use crate::key::{ListenerKey, ObjectKey, ObjectName, ParentKey, PortKey};
 use crate::names::Rank;
@@ -76,28 +75,28 @@ impl Merge {
     #[must_use]
     pub fn may_return_to(&self, at: &PortKey, holder: &Holder) -> bool {
         let namespace = &holder.namespace;
-        let lets_sets_in = self.admits(&at.gateway, namespace);
         if holder.speaks != Some(Group::Raw) {
-            return lets_sets_in;
+            return self.admits(&at.gateway, namespace);
         }
         let protocol = match at.transport {
             Transport::Tcp => Protocol::Tcp,
             Transport::Udp => Protocol::Udp,
         };
-        let (gateway, labels) = (&at.gateway.namespace, self.labels(namespace));
-        let takes_routes =
-            |own: &&Listener| own.allowed_namespaces.admits(gateway, namespace, labels);
-        let is_here = |own: &&Listener| own.port == Some(at.port) && own.protocol == protocol;
-        let own = self.gateway(&at.gateway).map(|gateway| &gateway.listeners);
-        let own = || own.into_iter().flatten();
-        let is_let_in = if own().any(|own| is_here(&own)) {
-            own().filter(is_here).any(|own| takes_routes(&own))
-        } else {
-            lets_sets_in || own().any(|own| takes_routes(&own))
-        };
         let any = HostPattern::Any;
         let granted = self.owns(&at.gateway, namespace, at.port, &protocol, &any);
-        granted.is_ok() && is_let_in
+        if granted.is_err() {
+            return false;
+        }
+        let own = self.gateway(&at.gateway).into_iter();
+        let own = own.flat_map(|gateway| &gateway.listeners);
+        let mut here = own
+            .filter(|own| own.port == Some(at.port) && own.protocol == protocol)
+            .peekable();
+        if here.peek().is_none() {
+            return self.lets_in(&at.gateway, namespace);
+        }
+        let (gateway, labels) = (&at.gateway.namespace, self.labels(namespace));
+        here.any(|own| own.allowed_namespaces.admits(gateway, namespace, labels))
     }
 
     /// Marks the ports of a Gateway that somebody, or just this namespace, holds: what [`Self::may_return_to`] says of
@@ -108,15 +107,22 @@ impl Merge {
         only: Option<&Arc<str>>,
         affected: &mut Affected,
     ) {
-        let ports = self.ports.range(PortKey::first_of(gateway)..);
-        let ports = ports.take_while(|(at, _)| at.gateway == *gateway);
-        let held = ports.filter(|(_, port)| {
+        let held = self.ports_of(gateway).filter(|(_, port)| {
             let holder = port.holder();
             holder.is_some_and(|holder| only.is_none_or(|only| holder.namespace == *only))
         });
         affected
             .claims
             .extend(held.map(|(at, _)| ClaimKey::port(at)));
+    }
+
+    /// The claims to each port of a Gateway.
+    pub(super) fn ports_of<'a>(
+        &'a self,
+        gateway: &'a ObjectName,
+    ) -> impl Iterator<Item = (&'a PortKey, &'a PortClaims)> {
+        let ports = self.ports.range(PortKey::first_of(gateway)..);
+        ports.take_while(move |(at, _)| at.gateway == *gateway)
     }
 
     /// Changes the claims to a port, and drops them where none are left.
