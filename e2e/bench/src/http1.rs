@@ -1,4 +1,7 @@
-//! As much of an HTTP/1.1 client as the benches need: one answer with a `content-length`, or a head that ends.
+//! As much of HTTP/1.1 as the benches need: for clients one answer with a `content-length`, or a head that ends; for
+//! backends the head of a request.
+
+use std::io;
 
 use anyhow::{Context, Result, bail, ensure};
 use tokio::io::{AsyncRead, AsyncReadExt};
@@ -22,6 +25,23 @@ impl Answer {
     pub(crate) fn field(&self, name: &str) -> Option<&str> {
         let mut fields = self.head.lines().filter_map(|line| line.split_once(':'));
         fields.find_map(|(field, value)| (field == name).then(|| value.trim()))
+    }
+}
+
+/// Reads until the buffer begins with a whole head, and gives the head's length in bytes. Gives `None` if the stream ends
+/// before, or the buffer is longer than `longest` bytes by then.
+pub(crate) async fn read_head(
+    stream: &mut (impl AsyncRead + Unpin),
+    buffer: &mut Vec<u8>,
+    longest: usize,
+) -> io::Result<Option<usize>> {
+    loop {
+        if let Some(at) = buffer.windows(4).position(|four| four == b"\r\n\r\n") {
+            return Ok(Some(at + 4));
+        }
+        if buffer.len() > longest || stream.read_buf(buffer).await? == 0 {
+            return Ok(None);
+        }
     }
 }
 

@@ -14,7 +14,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::TcpStream;
 
 use crate::backend::{accept, listen};
-use crate::sys;
+use crate::{http1, sys};
 
 /// Length of the large file and of large request bodies.
 pub(crate) const FILE: usize = 10_000_000;
@@ -143,15 +143,7 @@ async fn serve(mut stream: TcpStream, file: Arc<File>) -> io::Result<()> {
     let answers = [TINY, SMALL, MIDDLE].map(|length| (length, answer_of(length)));
     let mut buffer = Vec::with_capacity(4096);
     let mut sink = Vec::new();
-    loop {
-        let end = loop {
-            if let Some(at) = buffer.windows(4).position(|four| four == b"\r\n\r\n") {
-                break at + 4;
-            }
-            if buffer.len() > HEAD || stream.read_buf(&mut buffer).await? == 0 {
-                return Ok(());
-            }
-        };
+    while let Some(end) = http1::read_head(&mut stream, &mut buffer, HEAD).await? {
         let request = Request::read(&buffer[..end])?;
         buffer.drain(..end);
         let here = request.body.min(buffer.len());
@@ -184,6 +176,7 @@ async fn serve(mut stream: TcpStream, file: Arc<File>) -> io::Result<()> {
             stream.write_all(answer).await?;
         }
     }
+    Ok(())
 }
 
 /// The file without a copy, as from a server of static files.

@@ -4,8 +4,10 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
+
+use crate::http1;
 
 /// Longest head of a request.
 const HEAD: usize = 16 << 10;
@@ -16,15 +18,7 @@ pub(crate) const SEEN: &str = "/seen";
 /// Answers the requests of one connection in turn. They have no bodies.
 pub(super) async fn serve(mut stream: TcpStream, seen: Arc<AtomicU64>) -> io::Result<()> {
     let mut buffer = Vec::with_capacity(2048);
-    loop {
-        let end = loop {
-            if let Some(at) = buffer.windows(4).position(|four| four == b"\r\n\r\n") {
-                break at + 4;
-            }
-            if buffer.len() > HEAD || stream.read_buf(&mut buffer).await? == 0 {
-                return Ok(());
-            }
-        };
+    while let Some(end) = http1::read_head(&mut stream, &mut buffer, HEAD).await? {
         let asks = buffer.split(|byte| *byte == b' ').nth(1) == Some(SEEN.as_bytes());
         buffer.drain(..end);
         let answer = if asks {
@@ -37,6 +31,7 @@ pub(super) async fn serve(mut stream: TcpStream, seen: Arc<AtomicU64>) -> io::Re
         };
         stream.write_all(answer.as_bytes()).await?;
     }
+    Ok(())
 }
 
 #[cfg(test)]

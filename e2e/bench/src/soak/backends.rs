@@ -13,6 +13,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio_rustls::TlsAcceptor;
 
+use crate::http1;
+
 /// What a backend speaks.
 #[derive(Clone)]
 pub(super) enum Speaks {
@@ -121,15 +123,7 @@ async fn echo(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> std::io::Resul
 
 async fn http(mut stream: TcpStream) -> std::io::Result<()> {
     let mut buffer = Vec::with_capacity(2048);
-    loop {
-        let end = loop {
-            if let Some(at) = buffer.windows(4).position(|four| four == b"\r\n\r\n") {
-                break at + 4;
-            }
-            if buffer.len() > 64 << 10 || stream.read_buf(&mut buffer).await? == 0 {
-                return Ok(());
-            }
-        };
+    while let Some(end) = http1::read_head(&mut stream, &mut buffer, 64 << 10).await? {
         let head = String::from_utf8_lossy(&buffer[..end]).into_owned();
         buffer.drain(..end);
         if head.starts_with("GET /ws ") {
@@ -150,4 +144,5 @@ async fn http(mut stream: TcpStream) -> std::io::Result<()> {
         tokio::time::sleep(Duration::from_millis(2)).await;
         stream.write_all(answer.as_bytes()).await?;
     }
+    Ok(())
 }
