@@ -112,9 +112,7 @@ impl CaStore {
             annotations.remove(PUBLISHED);
         }
         fill(&mut secret, authority);
-        let data = secret.data.get_or_insert_default();
-        let bundle = write_bundle(bundle.iter().copied()).into_bytes();
-        data.insert(BUNDLE_KEY.into(), ByteString(bundle));
+        fill_bundle(&mut secret, bundle);
         self.put_secret(name, secret).await
     }
 
@@ -126,9 +124,7 @@ impl CaStore {
     ) -> Result<(), InternalCaError> {
         let name = &self.config.authority_secret;
         let mut secret = self.secret(read.authority.as_ref(), name);
-        let data = secret.data.get_or_insert_default();
-        let bundle = write_bundle(bundle.iter().copied()).into_bytes();
-        data.insert(BUNDLE_KEY.into(), ByteString(bundle));
+        fill_bundle(&mut secret, bundle);
         self.put_secret(name, secret).await
     }
 
@@ -343,6 +339,12 @@ fn fill(secret: &mut Secret, pair: &Pair) {
     ];
     let entries = entries.map(|(key, bytes)| (key.to_owned(), ByteString(bytes)));
     secret.data = Some(entries.into());
+}
+
+fn fill_bundle(secret: &mut Secret, bundle: &[&Trusted]) {
+    let bundle = write_bundle(bundle.iter().copied()).into_bytes();
+    let data = secret.data.get_or_insert_default();
+    data.insert(BUNDLE_KEY.into(), ByteString(bundle));
 }
 
 async fn get<K>(api: &Api<K>, name: &str) -> Result<Option<K>, InternalCaError>
