@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use hyper::body::{Body as _, Incoming};
 use hyper::client::conn::{http1, http2};
-use hyper::header::{CONNECTION, HOST, HeaderValue, UPGRADE};
+use hyper::header::{CONNECTION, CONTENT_LENGTH, HOST, HeaderValue, TRANSFER_ENCODING, UPGRADE};
 use hyper::http::uri::{Authority, PathAndQuery, Scheme, Uri};
 use hyper::{Request, Response, StatusCode, Version};
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -462,12 +462,20 @@ impl Exchange<'_> {
                 let host = self.authority.clone();
                 let host = host.unwrap_or_else(|| HeaderValue::from_static(""));
                 request.headers_mut().insert(HOST, host);
+                // Without this, hyper would leave out the body of a GET or a HEAD whose length is not known.
+                if !request.body().is_end_stream()
+                    && request.body().size_hint().exact().is_none()
+                    && !request.headers().contains_key(CONTENT_LENGTH)
+                {
+                    let chunked = HeaderValue::from_static("chunked");
+                    request.headers_mut().insert(TRANSFER_ENCODING, chunked);
+                }
                 *request.uri_mut() = Uri::from(self.path.clone());
                 *request.version_mut() = Version::HTTP_11;
             }
             Sender::Two(..) => {
                 let headers = request.headers_mut();
-                for name in [HOST, CONNECTION, UPGRADE] {
+                for name in [HOST, CONNECTION, UPGRADE, TRANSFER_ENCODING] {
                     headers.remove(name);
                 }
                 // h2 keeps fields as long as the connection is open, so that it can send them as an index the next
