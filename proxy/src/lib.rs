@@ -67,5 +67,6 @@ mod upstream;
 mod validation;
 mod weight;
 pub mod worker;
+mod worker_choice;
 
 pub use proxy::{ConfigSource, Proxy, ProxyConfig};

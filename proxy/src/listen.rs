@@ -96,6 +96,12 @@ impl Sockets {
             .collect()
     }
 
+    /// What a change has opened, before the workers get it.
+    #[cfg(test)]
+    pub(crate) fn opened(&self) -> Binds {
+        self.opened.lock().clone()
+    }
+
     /// The list of the proxy's own sockets to which a bind belongs.
     fn own(&self, bind: &BindKey) -> &OwnSockets {
         match bind.transport {

@@ -96,6 +96,8 @@ pub struct Metrics {
     overload_used: Family<ResourceLabel, Gauge>,
     /// Connections accepted from clients.
     pub connections_accepted: Counter,
+    /// Connections that a worker passed to another one.
+    pub connections_passed: Counter,
     /// Client connections open now.
     pub connections_active: Gauge,
     connections_closed: Family<ReasonLabel, Counter>,
@@ -248,6 +250,11 @@ impl Metrics {
             bytes_upstream: direction("upstream"),
             bytes_downstream: direction("downstream"),
             connections_accepted: add(r, "connections_accepted", "Connections accepted"),
+            connections_passed: add(
+                r,
+                "connections_passed",
+                "Connections that a worker passed to one that had less to do",
+            ),
             connections_active: add(r, "connections_active", "Client connections open now"),
             connections_closed: add(
                 r,

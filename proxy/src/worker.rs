@@ -1,6 +1,7 @@
 //! Owns the worker threads and their listening sockets. Each worker has a single-threaded runtime, and its own
-//! `SO_REUSEPORT` socket for each bind. So a connection stays on one thread from accept to end, and workers share
-//! nothing but the snapshot and the counters.
+//! `SO_REUSEPORT` socket for each bind. A worker that accepts a connection serves it to its end, unless it has far more
+//! to do than another worker, which then gets the connection at once. Workers share nothing but the snapshot and the
+//! counters.
 //!
 //! The sockets of a bind stay open as long as there is any listener on it. A connection keeps the configuration with
 //! which it began, whatever happens to its bind.
@@ -15,12 +16,13 @@ use std::time::{Duration, Instant};
 
 use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::bind::{BindKey, Transport};
 use crate::listen::{self, BACKLOG, Binds, Listening, Sockets, WorkerSocket};
 use crate::plane::DataPlane;
+use crate::worker_choice::{Passed, WorkerChoice};
 use crate::{connection, cut, deadline, gate, http, lifetime, udp};
 
 /// How long connections have to end in order after they are cut.
@@ -60,24 +62,27 @@ impl Workers {
         let accepts = Arc::new(accepts);
         let binds = watch::Sender::new(Binds::new());
         let mut threads = Vec::with_capacity(count);
-        for index in 0..count {
-            let runtime = tokio::runtime::Builder::new_current_thread()
-                .enable_io()
-                .enable_time()
-                .build()?;
+        let mut runtimes = Vec::with_capacity(count);
+        for _ in 0..count {
+            let mut runtime = tokio::runtime::Builder::new_current_thread();
+            runtimes.push(runtime.enable_io().enable_time().build()?);
+        }
+        let choices = WorkerChoice::of_all(runtimes.iter().map(|runtime| runtime.metrics()));
+        for (index, (runtime, (choice, passed))) in runtimes.into_iter().zip(choices).enumerate() {
             let worker = Worker {
                 index,
                 plane: Arc::clone(&plane),
                 closing: closing.clone(),
                 cutting: cutting.clone(),
                 accepting: Arc::clone(&accepts),
+                choice: Arc::new(choice),
             };
             let (binds, ending) = (binds.subscribe(), ending.clone());
             let running = Accepting::new(&accepts);
             let run = move || {
                 runtime.block_on(async {
                     tokio::select! {
-                        () = worker.run(binds, running) => {}
+                        () = worker.run(binds, passed, running) => {}
                         () = ending.cancelled() => {}
                     }
                 });
@@ -156,16 +161,23 @@ struct Worker {
     closing: CancellationToken,
     cutting: CancellationToken,
     accepting: Arc<watch::Sender<usize>>,
+    choice: Arc<WorkerChoice<Accepting>>,
 }
 
 impl Worker {
     /// Follows the binds and accepts on them until it is told to close. Then waits for the end.
-    async fn run(self, mut binds: watch::Receiver<Binds>, running: Accepting) {
+    async fn run(
+        self,
+        mut binds: watch::Receiver<Binds>,
+        passed: mpsc::Receiver<Passed<Accepting>>,
+        running: Accepting,
+    ) {
         tokio::spawn(deadline::tick());
         tokio::spawn(gate::keep());
         tokio::spawn(cut::rouse_at_each(self.plane.changes()));
         tokio::spawn(lifetime::tick());
         tokio::spawn(http::pool::sweep(Arc::clone(&self.plane)));
+        tokio::spawn(take_passed(Arc::clone(&self.plane), passed));
         let mut loops: BTreeMap<BindKey, (Arc<Listening>, CancellationToken)> = BTreeMap::new();
         loop {
             let wanted = binds.borrow_and_update().clone();
@@ -218,8 +230,17 @@ impl Worker {
                 let plane = Arc::clone(&self.plane);
                 let stop = stop.clone();
                 let running = Accepting::new(&self.accepting);
+                let (choice, accepting) = (Arc::clone(&self.choice), Arc::clone(&self.accepting));
                 tokio::spawn(async move {
-                    accept(&listener, bind, &plane, &stop, BACKLOG).await;
+                    let guard = || Accepting::new(&accepting);
+                    let keep = |client, peer| {
+                        let kept = choice.keep(client, peer, bind, guard);
+                        if kept.is_none() {
+                            plane.metrics.connections_passed.inc();
+                        }
+                        kept
+                    };
+                    accept(&listener, bind, &plane, &stop, BACKLOG, keep).await;
                     drop(listener);
                     drop(running);
                 });
@@ -245,14 +266,27 @@ impl Drop for Accepting {
     }
 }
 
-/// Accepts until `stop`. After that, it accepts clients that have already begun to connect, because closing the socket
-/// would reset them. There are at most as many of these as a `queue` holds.
+/// Takes the connections that other workers pass on.
+async fn take_passed(plane: Arc<DataPlane>, mut passed: mpsc::Receiver<Passed<Accepting>>) {
+    while let Some(connection) = passed.recv().await {
+        let taken = connection.take(|client, peer, bind| take(&plane, client, peer, bind));
+        if let Err(error) = taken
+            && plane.may_warn(Instant::now())
+        {
+            tracing::warn!(%error, "cannot take a connection of another worker");
+        }
+    }
+}
+
+/// Accepts until `stop`, and serves what `keep` returns. After that, it accepts clients that have already begun to
+/// connect, because closing the socket would reset them. There are at most as many of these as a `queue` holds.
 async fn accept(
     listener: &TcpListener,
     bind: BindKey,
     plane: &Arc<DataPlane>,
     stop: &CancellationToken,
     queue: u16,
+    keep: impl Fn(TcpStream, SocketAddr) -> Option<TcpStream>,
 ) {
     let mut left = ACCEPTS;
     loop {
@@ -262,7 +296,11 @@ async fn accept(
             () = stop.cancelled() => break,
         };
         match accepted {
-            Ok((client, peer)) => take(plane, client, peer, bind),
+            Ok((client, peer)) => {
+                if let Some(client) = keep(client, peer) {
+                    take(plane, client, peer, bind);
+                }
+            }
             Err(error) => {
                 if plane.may_warn(Instant::now()) {
                     tracing::warn!(%bind, %error, "cannot accept");
@@ -322,8 +360,19 @@ mod tests {
     use std::net::Ipv4Addr;
     use std::task::Poll;
 
+    use vestibule_stream::proto::tls_listener::Mode;
+    use vestibule_stream::proto::{self, resource::Resource as Wire};
+    use vestibule_stream::{Change, Generation, Resource};
+
     use super::*;
+    use crate::apply::{Binder, State};
     use crate::limits::ProxyLimits;
+    use crate::table::Snapshot;
+
+    /// For a worker that is alone.
+    fn kept(client: TcpStream, _: SocketAddr) -> Option<TcpStream> {
+        Some(client)
+    }
 
     #[tokio::test]
     async fn those_that_stand_do_not_wait_for_all_that_come() {
@@ -339,7 +388,7 @@ mod tests {
             .map(|_| std::net::TcpStream::connect(address).unwrap())
             .collect();
         let stop = CancellationToken::new();
-        let mut accepting = pin!(accept(&listener, bind, &plane, &stop, BACKLOG));
+        let mut accepting = pin!(accept(&listener, bind, &plane, &stop, BACKLOG, kept));
         let (mut accepted, mut most) = (0, 0);
         // They come to nothing at once, since there is no configuration.
         while accepted < clients.len() as u64 {
@@ -350,6 +399,76 @@ mod tests {
             tokio::task::yield_now().await;
         }
         assert_eq!(most, u64::from(ACCEPTS));
+    }
+
+    /// Leaves all clients to the first worker.
+    struct OneWorker(Sockets);
+
+    impl Binder for OneWorker {
+        fn open(&mut self, bind: &BindKey) -> io::Result<()> {
+            self.0.open(bind)?;
+            drop(self.0.opened().get(bind).and_then(|bind| bind.take(1)));
+            Ok(())
+        }
+
+        fn settle(&mut self, snapshot: &Snapshot) {
+            self.0.settle(snapshot);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_worker_with_all_the_clients_passes_some_of_them_on() {
+        let limits = ProxyLimits::default();
+        let plane = Arc::new(DataPlane::new(Arc::default(), Arc::default(), limits));
+        let workers = Workers::start(Arc::clone(&plane), 2).unwrap();
+        let mut state = State::new(Arc::clone(&plane.snapshot)).unwrap();
+        let listener = |port: u16| Resource {
+            name: "Gateway/team-a/edge/tls".into(),
+            resource: Some(Wire::Listener(proto::Listener {
+                gateway: "team-a/edge".into(),
+                tenant: "team-a".into(),
+                bind: Some(proto::Bind {
+                    address: "127.0.0.1".into(),
+                    port: port.into(),
+                    transport: proto::Transport::Tcp.into(),
+                }),
+                protocol: Some(proto::listener::Protocol::Tls(proto::TlsListener {
+                    mode: Some(Mode::Passthrough(proto::TlsPassthrough {})),
+                })),
+                ..Default::default()
+            })),
+        };
+        // Somebody else may take the port that was free: then there is another one.
+        for counter in 1..20 {
+            let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+            let port = free.local_addr().unwrap().port();
+            drop(free);
+            let listener = listener(port);
+            let change = Change {
+                generation: Generation::new(1, counter),
+                full: false,
+                upserts: [(listener.key().unwrap(), listener)].into(),
+                removals: Vec::new(),
+            };
+            let mut binder = OneWorker(workers.sockets());
+            if state.apply(&change, &mut binder).is_empty() {
+                break;
+            }
+        }
+        let address = *workers.sockets().bound().values().next().unwrap();
+        // Each of them is waited for, because workers compare what they have.
+        let mut clients = Vec::new();
+        for number in 1..=80 {
+            clients.push(TcpStream::connect(address).await.unwrap());
+            while plane.active() < number {
+                tokio::task::yield_now().await;
+            }
+        }
+        let passed = plane.metrics.connections_passed.get();
+        assert!((8..40).contains(&passed), "{passed}");
+        // All of them end with their clients, whichever worker has them.
+        drop(clients);
+        assert_eq!(workers.drain(Duration::from_hours(1)).await, 0);
     }
 
     #[tokio::test(start_paused = true)]
@@ -384,10 +503,10 @@ mod tests {
         tokio::task::yield_now().await;
         let stop = CancellationToken::new();
         stop.cancel();
-        accept(&listener, bind, &plane, &stop, 3).await;
+        accept(&listener, bind, &plane, &stop, 3, kept).await;
         // The one that came before the stop was looked at, and those.
         assert!((3..=4).contains(&plane.active()), "{}", plane.active());
-        accept(&listener, bind, &plane, &stop, BACKLOG).await;
+        accept(&listener, bind, &plane, &stop, BACKLOG, kept).await;
         assert_eq!(plane.active(), 9);
     }
 }
