@@ -1,7 +1,7 @@
 //! Authenticates the proxies that subscribe. Each shows a bearer token of a ServiceAccount for proxies. The API server
 //! checks the token and tells which pod it is bound to. The account determines the fleet of the proxy.
 //!
-//! A stream ends when its token expires, so that the proxy has to show its next one. So a stolen token is of no use
+//! A stream ends when its token expires, so that the proxy has to show its next one. So a stolen token cannot be used
 //! after it expires, although the API server is asked only once per stream. While the API server is away, no proxy can
 //! subscribe. The proxies then serve what they have, and there is no news for them anyway.
 
