@@ -85,7 +85,7 @@ impl Bucket {
     }
 
     fn take(&mut self, rate: Rate, now: Duration) {
-        // A bucket never owes more than a second period, so it is full again after two at the latest.
+        // At most two periods' worth counts as taken, so the bucket is full again after two periods at the latest.
         let most = rate.number() * rate.cost() * 2;
         self.taken = (self.taken(rate, now) + rate.cost()).min(most);
         self.at = now;

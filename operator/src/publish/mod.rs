@@ -94,7 +94,7 @@ pub struct ProxyStatus {
     pub acked: Option<Generation>,
     /// Resources whose last version it rejected, so that it is not in force there.
     pub rejects: Vec<Reject>,
-    /// The kinds of resources that it supports.
+    /// The features that it supports.
     pub capabilities: Vec<String>,
     /// What was sent to it.
     pub sent: Sent,

@@ -21,7 +21,7 @@ use crate::plane::DataPlane;
 use crate::table::{Generation, Pick, Selection, Snapshot};
 use crate::udp_places::{DropReason, Permit};
 
-/// Number of endpoints to which a socket is tried for one session.
+/// Largest number of endpoints that are tried for one session.
 const ATTEMPTS: usize = 3;
 
 /// Serves a bind on the present worker until `stop`, which also ends its sessions.

@@ -13,7 +13,7 @@
 //! - `session` is the life of one session: what its backend sends, how long it may be silent, and its log line.
 //! - `listener` is the loop that receives datagrams from clients, finds or begins their sessions, and forwards them.
 //!
-//! Attackers can write any source address into a datagram. Three rules keep them from using this proxy:
+//! Attackers can write any source address into a datagram. Three rules keep them from misusing this proxy:
 //!
 //! 1. A client receives what its backend sent, and nothing else. The proxy itself never answers.
 //! 2. Everything that is kept for a client is bounded: the sessions in all, of each tenant and of each source, and the

@@ -84,7 +84,7 @@ pub struct ClientState {
     pub last_refusal: Option<LastRefusal>,
     /// Number of refusals and failures so far, by reason (see [`LastRefusal::reason`]).
     pub refusals: BTreeMap<&'static str, u64>,
-    /// Number of resources that the last batch with any entry had rejected.
+    /// Number of resources that were rejected from the last batch that had any entry.
     pub rejects: usize,
 }
 
@@ -170,7 +170,8 @@ impl From<Status> for End {
     }
 }
 
-/// With more entries than this, a batch is applied off the asynchronous threads.
+/// With more entries than this, a batch is applied off the asynchronous threads. A full batch
+/// always is.
 const LARGE_BATCH: usize = 64;
 
 /// The client. Run it as a task of its own.

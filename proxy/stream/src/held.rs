@@ -111,7 +111,7 @@ pub struct ProxyIdentity {
     pub proxy: String,
     /// The release, for logs.
     pub release: String,
-    /// The resource kinds that the proxy knows: [`crate::CAPABILITIES`].
+    /// The features that the proxy knows: [`crate::CAPABILITIES`].
     pub capabilities: Vec<String>,
 }
 

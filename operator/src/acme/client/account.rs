@@ -408,7 +408,7 @@ impl<E: Effects> Opening<'_, E> {
         Box::new(self.http.clone())
     }
 
-    /// Adds what to do if the CA no longer accepts a key that Vestibule made.
+    /// Adds what to do if the CA has deactivated an account whose key Vestibule made.
     fn explain(&self, mut failure: AcmeFailure) -> AcmeFailure {
         if failure.kind == FailureKind::Account
             && failure.message.contains("deactivated")

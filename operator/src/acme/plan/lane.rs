@@ -32,8 +32,8 @@ impl Lane {
         }
     }
 
-    /// How many of `of` may be in use together with a new one. New certificates leave a quarter
-    /// free, so that a renewal finds one.
+    /// One more may go while fewer than this many of `of` are in use. New certificates leave a
+    /// quarter free, so that a renewal finds one.
     pub(super) fn most(self, of: usize) -> usize {
         match self {
             Self::Resume | Self::Renew => of,

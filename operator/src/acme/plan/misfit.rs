@@ -63,7 +63,8 @@ impl Planner {
             entry.state.order = None;
             let next = entry.issuer.clone();
             let before = match &maker {
-                // The next order is of the same account, so it closes this one first.
+                // The next order is of the same account and closes this one first. If another order waited
+                // for that already, it is closed now.
                 Some(maker) if Some(maker) == next.as_ref() => {
                     entry.given_up.replace(running.url.clone())
                 }

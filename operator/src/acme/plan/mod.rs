@@ -332,7 +332,8 @@ pub struct Settings {
     /// How long to wait for a Gateway's address to take connections before a CA is told to connect to it. With zero,
     /// the address is not checked.
     pub reach: Duration,
-    /// After a start, the first requests for renewal windows are spread over this time.
+    /// The first request for a renewal window comes after a random time below this, so that not all come at once after
+    /// a start.
     pub spread: Duration,
     /// Seed of the random numbers.
     pub seed: u64,

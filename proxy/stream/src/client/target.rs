@@ -46,7 +46,7 @@ impl Target {
         true
     }
 
-    /// Resets the backoff, because the stream had been up.
+    /// Resets the backoff and moves on to the next address, because the stream had been up.
     pub(super) fn served(&mut self) {
         self.failures = 0;
         self.rotate();

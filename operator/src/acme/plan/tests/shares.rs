@@ -125,7 +125,7 @@ fn an_order_has_one_lifetime_through_every_step_and_leader() {
             world.issuer("a", "a.test", behaviour);
             let secret = world.wants("a", 1).remove(0);
             world.open_all();
-            // Just before its end, a new leader takes over.
+            // Leaders follow each other until just before the deadline of the order.
             for _ in 0..restarts {
                 world.run(Duration::from_mins(14));
                 let (wall, steady) = (world.now.wall, world.now.steady);

@@ -348,7 +348,7 @@ impl Sim {
         }
     }
 
-    /// Deactivates the authorizations that are still pending.
+    /// Makes an order invalid, unless the CA has checked its names already.
     pub(super) fn close(&mut self, url: &str) {
         let order = self.order(url);
         order.invalid = !order.checked;
