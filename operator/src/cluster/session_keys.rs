@@ -198,7 +198,7 @@ impl Store {
         }
     }
 
-    /// Returns the keys to store; `None` if nothing has to change.
+    /// Returns the keys to store, or `None` if there is no randomness for a new key.
     fn next(&self, now: i64) -> Option<KeyRing> {
         let none = KeyRing::default();
         let before = self.present.as_ref().map_or(&none, |_| &self.ring);
