@@ -13,7 +13,7 @@ use aws_lc_rs::aead::{
 };
 use rustls::{ConnectionTrafficSecrets, ProtocolVersion};
 
-/// Bytes of a record header: content type, version, length.
+/// Length of a record header in bytes: content type, version, length.
 pub(crate) const HEADER: usize = 5;
 /// Longest plaintext of a record in bytes.
 pub(crate) const MAX_PLAINTEXT: usize = 1 << 14;
@@ -23,7 +23,7 @@ pub(crate) const MAX_PROTECTED: usize = MAX_PLAINTEXT + 2048;
 const TAG: usize = 16;
 /// The part of the nonce that a TLS 1.2 record with AES-GCM carries.
 const EXPLICIT_NONCE: usize = 8;
-/// Most records that are protected with one AES-GCM key (RFC 8446 section 5.5 allows 2^24.5).
+/// Largest number of records that are protected with one AES-GCM key. RFC 8446 section 5.5 allows 2^24.5.
 const GCM_RECORDS: u64 = 1 << 24;
 
 /// Content types of records.
@@ -70,7 +70,7 @@ pub(crate) struct Keys {
 }
 
 impl Keys {
-    /// Takes the keys that rustls hands over; `None` for a version or cipher that this module does not know.
+    /// Takes the keys that rustls hands over. Returns `None` for a version or cipher that this module does not know.
     pub(crate) fn new(
         version: ProtocolVersion,
         (sequence, secrets): (u64, ConnectionTrafficSecrets),
@@ -113,12 +113,12 @@ impl Keys {
         self.limit = self.sequence;
     }
 
-    /// Bytes of a record before its payload.
+    /// Number of bytes of a record before its payload.
     pub(crate) fn head(&self) -> usize {
         HEADER + self.explicit()
     }
 
-    /// Bytes of a record after its payload.
+    /// Number of bytes of a record after its payload.
     pub(crate) fn tail(&self) -> usize {
         TAG + usize::from(self.form == Form::Tls13)
     }

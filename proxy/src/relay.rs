@@ -209,7 +209,7 @@ enum State {
 struct Flow {
     rest: Option<Rest>,
     pipe: Option<Pipe>,
-    /// Bytes that are left before it asks for a pipe; [`NO_PIPE`] if it never asks again.
+    /// Number of bytes that are left before it asks for a pipe, or [`NO_PIPE`] if it never asks again.
     until_pipe: u32,
     /// Number of bytes since the source was last empty. It saturates.
     burst: u16,
@@ -429,7 +429,7 @@ mod tests {
         while relay.up.pipe.is_none() {
             let mut once = Context::from_waker(Waker::noop());
             assert!(Pin::new(&mut relay).poll(&mut once).is_pending());
-            // From here on there are pipes again.
+            // From now on there are pipes again.
             if refused_at.is_none() && relay.up.until_pipe > BULK_AFTER {
                 refused_at = Some(relay.moved.up);
                 taken = None;
@@ -455,7 +455,7 @@ mod tests {
                 assert!(Pin::new(&mut relay).poll(&mut once).is_pending());
                 let turn = relay.moved.up - before;
                 assert!(turn <= most as u64, "{turn}");
-                // It moves much, and stops although there is more.
+                // It moves many bytes, and stops although there are more.
                 whole += u32::from(turn >= TURN as u64);
                 tokio::task::yield_now().await;
             }
@@ -475,7 +475,7 @@ mod tests {
             let woken = count.0.load(Ordering::SeqCst);
             assert!(poll.is_pending());
             let up = &relay.up;
-            // It could have gone on, and stopped for the others.
+            // It could have continued, and stopped for the other connections.
             if up.burst > 0 && up.rest.is_none() {
                 assert_eq!(woken, 0, "before the driver was looked at");
                 tokio::task::yield_now().await;

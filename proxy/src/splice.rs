@@ -32,11 +32,11 @@ mod linux {
     const CAPACITY: usize = super::PIPE_TURN;
     /// Default capacity of a pipe. It is used if the kernel refuses the larger one.
     const DEFAULT_CAPACITY: usize = 1 << 16;
-    /// Most pipes that one thread has in use. Each takes 2 file descriptors. A receiver that stops reading keeps its
-    /// pipe full, so this also bounds the memory that such receivers hold.
+    /// Largest number of pipes that one thread has in use. Each takes 2 file descriptors. A receiver that stops reading
+    /// keeps its pipe full, so this also bounds the memory that such receivers hold.
     const MAX_PER_THREAD: usize = 128;
     const _: () = assert!(MAX_PER_THREAD * CAPACITY <= 128 << 20);
-    /// Most empty pipes that one thread keeps for the next bulk transfers.
+    /// Largest number of empty pipes that one thread keeps for the next bulk transfers.
     const MAX_KEPT: usize = 16;
 
     #[derive(Default)]

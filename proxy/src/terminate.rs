@@ -30,28 +30,28 @@ use crate::gate::{Moves, yield_now};
 use crate::record::{Fatal, HEADER, Keys, MAX_PLAINTEXT, alert, content};
 use crate::relay::{Moved, Rest, Side, TURN, reset};
 
-/// Most bytes of ciphertext that are read at once.
+/// Largest number of bytes of ciphertext that are read at once.
 const INBOUND: usize = 128 * 1024;
-/// Most records that are read of the backend, sealed and written at once. This also bounds how much a connection holds
-/// for a slow client.
+/// Largest number of records that are read from the backend, sealed and written at once. This also bounds how much a
+/// connection holds for a slow client.
 const MAX_BATCH: usize = 4;
-/// Most bytes that a record adds to its plaintext.
+/// Largest number of bytes that a record adds to its plaintext.
 const MAX_OVERHEAD: usize = 32;
 /// A piece of plaintext that is shorter than this is moved next to the piece before it. A longer one becomes a slice of
 /// its own in the write.
 const MOVED_BELOW: usize = 2048;
-/// Most slices of one write.
+/// Largest number of slices of one write.
 const SLICES: usize = 16;
-/// Most reads of the client before other connections of the thread get their turn.
+/// Largest number of reads from the client before other connections of the thread get their turn.
 const ROUNDS_UP: usize = TURN / INBOUND;
-/// The same for reads of the backend.
+/// The same for reads from the backend.
 const ROUNDS_DOWN: usize = TURN / (MAX_BATCH * MAX_PLAINTEXT);
-/// Most key updates, warnings and similar records that a client may send for each [`CONTROL_PER`].
+/// Largest number of key updates, warnings and similar records that a client may send for each [`CONTROL_PER`].
 const MAX_CONTROL: u8 = 32;
 /// Bytes of data after which a client may send another [`MAX_CONTROL`] such records. A single byte is not enough,
 /// because each of these records costs more than a record with one byte.
 const CONTROL_PER: usize = 64 * 1024;
-/// Most reads of bytes that a client has already sent, before its connection is closed.
+/// Largest number of reads that drop bytes which a client has already sent, before its connection is closed.
 const MAX_DISCARDS: usize = 8;
 /// `key_update` with `update_not_requested` (RFC 8446 section 4.6.3).
 const KEY_UPDATE: [u8; 5] = [24, 0, 0, 1, 0];
@@ -72,7 +72,7 @@ pub fn prepare(config: &mut ServerConfig) {
 /// What the handshake agreed on, for the log line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NegotiatedTls {
-    /// `1.2` or `1.3`.
+    /// The version, `1.2` or `1.3`.
     pub version: &'static str,
     /// Whether a session was resumed.
     pub resumed: bool,
@@ -272,8 +272,8 @@ impl<B: BackendIo> Future for Tunnel<'_, B> {
 }
 
 impl<B: BackendIo> Drop for Tunnel<'_, B> {
-    /// Resets the backend's connection, whatever has cut the tunnel, the end of draining and a panic included. Plain
-    /// TCP has no other way to tell the backend that it did not get everything.
+    /// Resets the backend's connection if the tunnel did not end in order. This includes the end of draining and a
+    /// panic. Plain TCP has no other way to tell the backend that it did not get everything.
     fn drop(&mut self) {
         if self.up.state != State::Ended {
             reset(self.backend.socket());
@@ -281,7 +281,7 @@ impl<B: BackendIo> Drop for Tunnel<'_, B> {
     }
 }
 
-/// Client to backend.
+/// The direction from client to backend.
 #[derive(Default)]
 struct Up {
     /// The start of a record whose rest has not arrived.
@@ -295,7 +295,7 @@ struct Up {
     truncated: bool,
 }
 
-/// Backend to client.
+/// The direction from backend to client.
 #[derive(Default)]
 struct Down {
     /// Records that the client has not taken.
@@ -424,7 +424,7 @@ impl<B: BackendIo> Tunnel<'_, B> {
             ready!(ready).map_err(|_| Broken::Client)?;
             read = buffer.filled().len();
             if read == 0 {
-                // The end comes within a record, so something is certainly missing.
+                // The stream ends within a record, so something is certainly missing.
                 if held > 0 {
                     return Poll::Ready(Err(Broken::Client));
                 }

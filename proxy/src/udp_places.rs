@@ -1,24 +1,25 @@
-//! Owns the places of UDP sessions: what each counts against, whose gives way, and why a datagram gets none.
+//! Owns the places of UDP sessions: what each counts against, which session gives way, and why a datagram gets no
+//! session.
 
 use vestibule_serve::places::{Place, Source};
 
 use crate::bind::BindKey;
 use crate::quota::QuotaGuard;
 
-/// Whose sessions have a bound together: those of a source on one listener. Anybody can make up a source, so what is sent
-/// to one listener must not keep that source from another one.
+/// The source of a session on one listener. Its sessions have a bound together. Anybody can make up a source, so
+/// datagrams to one listener must not keep that source from another listener.
 pub(crate) type SessionSource = (Source, BindKey);
 
-/// Whose session gives way to a new one.
+/// Which sessions may give way to a new one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Displaced {
-    /// One of the same source.
+    /// Only sessions of the same source.
     Own,
-    /// Whosever is the oldest.
+    /// Sessions of any source.
     Anybodys,
 }
 
-/// What a session may count against.
+/// A session's share of each bound. Dropping it gives them back.
 #[derive(Debug)]
 pub(crate) struct Permit {
     _place: Place<SessionSource>,
@@ -34,16 +35,16 @@ impl Permit {
     }
 }
 
-/// Why a datagram was dropped. Closed, so that it can be a metric label.
+/// Why a datagram was dropped. The set is closed, so that it can be a metric label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DropReason {
     /// The source cannot be a client's: its port is 0, or it is a listener of this proxy.
     InvalidSource,
-    /// The port has no listener any more.
+    /// The port no longer has a listener.
     NoListener,
     /// The listener has no route.
     NoRoute,
-    /// A reference of the route is invalid, and this is of its share.
+    /// A reference of the route is invalid, and this datagram falls into its share.
     InvalidBackend,
     /// The backend has no endpoints.
     NoEndpoints,
@@ -51,23 +52,23 @@ pub(crate) enum DropReason {
     BackendLoop,
     /// No socket could be opened to any endpoint that was tried.
     BackendConnectFailed,
-    /// The endpoint refused the datagrams before this one, and so did another one.
+    /// The endpoint refused earlier datagrams, and so did another one.
     BackendRefused,
-    /// There are as many sessions as there may be, or the source has its part of them.
+    /// All places for sessions are taken, or the source has its share of them.
     Limit,
-    /// The tenant has all sessions that it may have.
+    /// The tenant has as many sessions as it may have.
     TenantLimit,
-    /// The source began more sessions in a second than one may.
+    /// The source began more sessions in this second than it may.
     SourceRate,
-    /// This proxy is about to end, and begins no sessions.
+    /// This proxy is shutting down and begins no sessions.
     Draining,
-    /// The socket to the backend did not take it at once.
+    /// The socket to the backend had no room.
     BackendBusy,
-    /// The socket to the client did not take it at once.
+    /// The socket to the client had no room.
     ClientBusy,
-    /// It is longer than the next hop takes.
+    /// The datagram is longer than the next hop accepts.
     TooLarge,
-    /// The kernel did not send it: there is no way to there, or a policy forbids it.
+    /// The kernel did not send it: there is no route, or a policy forbids it.
     SendFailed,
 }
 

@@ -1,8 +1,8 @@
-//! How long to wait after a failure.
+//! Owns how long to wait after a failure.
 //!
-//! What cannot be reached is tried again by the schedule that doubles, as everywhere ([`vestibule_backoff`]). A failed
-//! order is not: how often it failed is stored in its Secret and outlives the leader, and the steps follow the limits
-//! of public CAs, which count failures by the hour and by the week.
+//! What cannot be reached is tried again with the usual doubling backoff ([`vestibule_backoff`]). A failed order has
+//! steps of its own. The number of its failures is stored in its Secret and outlives the leader, and the steps follow
+//! the limits of public CAs, which count failures by the hour and by the week.
 
 use std::time::Duration;
 
@@ -11,21 +11,21 @@ use vestibule_backoff::{Backoff, between};
 
 use super::problem::{AcmeFailure, FailureKind};
 
-/// After the first, second, third failure of an order in a row, and after every later one.
+/// Waits after the first, second and third failure of an order in a row, and after every later one.
 const STEPS: [Duration; 4] = [
     Duration::from_mins(1),
     Duration::from_mins(10),
     Duration::from_mins(100),
     Duration::from_hours(24),
 ];
-/// Longest that a CA may keep one waiting.
+/// Longest wait that a CA may ask for.
 const LONGEST: Duration = Duration::from_hours(7 * 24);
-/// After something could not be reached.
+/// Waits after something could not be reached.
 const REACH: Backoff = Backoff::new(Duration::from_secs(2), Duration::from_mins(10));
-/// After an issuer's account could not be used.
+/// Waits after an issuer's account could not be used.
 const ISSUER: Backoff = Backoff::new(Duration::from_mins(1), Duration::from_hours(1));
 
-/// Numbers that look random, from a seed: an input of planning, so that tests can repeat a history.
+/// Pseudo-random numbers from a seed. The seed is an input of planning, so that tests can repeat a history.
 #[derive(Debug, Clone)]
 pub(super) struct Random(Rng);
 
@@ -34,30 +34,30 @@ impl Random {
         Self(Rng::with_seed(seed))
     }
 
-    /// A duration below `bound`.
+    /// A random duration below `bound`.
     pub(super) fn below(&mut self, bound: Duration) -> Duration {
         between(Duration::ZERO, bound, self.0.u64(..))
     }
 
-    /// A duration, give or take a fifth.
+    /// `duration`, give or take up to a fifth.
     pub(super) fn around(&mut self, duration: Duration) -> Duration {
         let fifth = duration / 5;
         let longest = duration.saturating_add(fifth);
         between(duration.saturating_sub(fifth), longest, self.0.u64(..))
     }
 
-    /// A duration, or up to a tenth more.
+    /// `duration`, or up to a tenth more.
     fn after(&mut self, duration: Duration) -> Duration {
         let longest = duration.saturating_add(duration / 10);
         between(duration, longest, self.0.u64(..))
     }
 }
 
-/// After the `count`th failure of an order in a row.
+/// The wait after the `count`th failure of an order in a row.
 pub(super) fn of_order(count: u32, failure: &AcmeFailure, random: &mut Random) -> Duration {
     let last = STEPS.len() - 1;
     let place = match failure.kind {
-        // Somebody has to change something; a day finds out that it happened.
+        // Somebody has to change something first, and one try a day finds out that they did.
         FailureKind::Rejected => last,
         _ => usize::try_from(count.saturating_sub(1)).map_or(last, |n| n.min(last)),
     };
@@ -69,7 +69,7 @@ pub(super) fn of_order(count: u32, failure: &AcmeFailure, random: &mut Random) -
     }
 }
 
-/// After the `count`th time in a row that something could not be reached: 2 s, doubled up to 10 min.
+/// The wait after the `count`th time in a row that something could not be reached: 2 s, doubled up to 10 min.
 pub(super) fn of_reach(count: u32, said: Option<Duration>, random: &mut Random) -> Duration {
     let wait = random.around(REACH.delay(count.saturating_sub(1)));
     match said {
@@ -78,7 +78,7 @@ pub(super) fn of_reach(count: u32, said: Option<Duration>, random: &mut Random) 
     }
 }
 
-/// After the `count`th time in a row that an issuer's account could not be used: 1 min up to 1 h.
+/// The wait after the `count`th time in a row that an issuer's account could not be used: 1 min, doubled up to 1 h.
 pub(super) fn of_issuer(count: u32, failure: &AcmeFailure, random: &mut Random) -> Duration {
     if failure.kind == FailureKind::Unreachable {
         return of_reach(count, failure.retry_after, random);

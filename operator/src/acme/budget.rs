@@ -1,10 +1,10 @@
-//! How many orders may be made, and accounts registered: token buckets for everybody, each issuer and each
-//! namespace; and for each host of a CA.
+//! Owns how many orders may be made and how many accounts registered. Orders have token buckets for everybody together,
+//! for each issuer and for each namespace. Registrations have buckets for each host of a CA.
 //!
-//! New certificates and renewals have buckets of their own, so that a tenant with many new hostnames
-//! delays nobody's renewal. A bucket holds an hour's worth and fills evenly, on a clock that does not
-//! jump. After a restart the Secrets tell which orders were made within the last hour
-//! ([`Budget::remember`]), so that restarting gives no fresh hour.
+//! New certificates and renewals have separate buckets, so that a tenant with many new hostnames does not delay
+//! renewals. A bucket holds an hour's worth and refills evenly, on a clock that does not jump. After a restart the
+//! Secrets tell which orders were made within the last hour ([`Budget::remember`]), so a restart does not refill the
+//! buckets.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use vestibule_model::key::ObjectKey;
 
-/// Orders per hour.
+/// Largest numbers of orders per hour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Budgets {
     /// For everybody together.
@@ -25,10 +25,10 @@ pub struct Budgets {
 }
 
 const HOUR: Duration = Duration::from_hours(1);
-/// The time in which registrations are counted, as Let's Encrypt does.
+/// The period in which registrations are counted. Let's Encrypt uses the same.
 pub(super) const REGISTRATION_PERIOD: Duration = Duration::from_hours(3);
 
-/// So many within a time.
+/// A number of events within a period.
 #[derive(Debug, Clone, Copy)]
 struct Rate {
     number: NonZeroU32,
@@ -43,7 +43,7 @@ impl Rate {
         }
     }
 
-    /// What one costs, in the unit in which a bucket fills by its rate each millisecond.
+    /// The cost of one event. In this unit, a bucket refills by `number` each millisecond.
     fn cost(self) -> u64 {
         u64::try_from(self.period.as_millis()).unwrap_or(u64::MAX / 8)
     }
@@ -55,7 +55,7 @@ impl Rate {
 
 #[derive(Debug, Clone, Copy)]
 struct Bucket {
-    /// What has been taken and not yet refilled.
+    /// What has been taken and has not refilled yet.
     taken: u64,
     at: Duration,
 }
@@ -66,7 +66,7 @@ impl Bucket {
         at: Duration::ZERO,
     };
 
-    /// What is taken at this time.
+    /// What is taken at the time `now`.
     fn taken(self, rate: Rate, now: Duration) -> u64 {
         let passed = now.saturating_sub(self.at).min(rate.period * 2).as_millis();
         let refilled = u64::try_from(passed).unwrap_or_default() * rate.number();
@@ -77,7 +77,7 @@ impl Bucket {
         self.taken(rate, now) + rate.cost() <= rate.number() * rate.cost()
     }
 
-    /// How long until it allows one.
+    /// How long until the bucket allows one event.
     fn wait(self, rate: Rate, now: Duration) -> Duration {
         let most = rate.number() * rate.cost();
         let over = (self.taken(rate, now) + rate.cost()).saturating_sub(most);
@@ -85,7 +85,7 @@ impl Bucket {
     }
 
     fn take(&mut self, rate: Rate, now: Duration) {
-        // Never owes more than a period: it is full again after two at the latest.
+        // At most two periods' worth counts as taken, so the bucket is full again after two periods at the latest.
         let most = rate.number() * rate.cost() * 2;
         self.taken = (self.taken(rate, now) + rate.cost()).min(most);
         self.at = now;
@@ -121,7 +121,7 @@ impl Budget {
         self.all.allows(Rate::hourly(self.budgets.per_hour), now)
     }
 
-    /// Whether the namespace's does.
+    /// Whether the bucket of this namespace allows an order.
     pub(super) fn allows_namespace(&self, namespace: &str, now: Duration) -> bool {
         let rate = Rate::hourly(self.budgets.per_namespace);
         self.namespaces
@@ -129,7 +129,7 @@ impl Budget {
             .is_none_or(|bucket| bucket.allows(rate, now))
     }
 
-    /// Whether the issuer's does.
+    /// Whether the bucket of this issuer allows an order.
     pub(super) fn allows_issuer(&self, issuer: &ObjectKey, now: Duration) -> bool {
         let rate = Rate::hourly(self.budgets.per_issuer);
         self.issuers
@@ -137,7 +137,7 @@ impl Budget {
             .is_none_or(|bucket| bucket.allows(rate, now))
     }
 
-    /// How long until all three allow an order.
+    /// How long until all three buckets allow an order.
     pub(super) fn wait(&self, issuer: &ObjectKey, namespace: &str, now: Duration) -> Duration {
         let of = |bucket: Option<&Bucket>, rate| {
             let rate = Rate::hourly(rate);
@@ -151,7 +151,7 @@ impl Budget {
             ))
     }
 
-    /// Takes an order from all three.
+    /// Takes an order from all three buckets.
     pub(super) fn take(&mut self, issuer: &ObjectKey, namespace: &Arc<str>, now: Duration) {
         let Budgets {
             per_hour,
@@ -160,7 +160,7 @@ impl Budget {
         } = self.budgets;
         let [per_hour, per_issuer, per_namespace] =
             [per_hour, per_issuer, per_namespace].map(Rate::hourly);
-        // What is full again need not be remembered.
+        // A bucket that is full again need not be kept.
         self.issuers
             .retain(|_, bucket| bucket.taken(per_issuer, now) > 0);
         self.namespaces
@@ -175,7 +175,7 @@ impl Budget {
         namespace.take(per_namespace, now);
     }
 
-    /// Takes an order that another process made so long ago.
+    /// Counts an order that another process made `age` ago.
     pub(super) fn remember(
         &mut self,
         issuer: &ObjectKey,
@@ -189,8 +189,8 @@ impl Budget {
     }
 }
 
-/// How many accounts tenants' issuers may register at each host of a CA: at most a quarter, or one, for one
-/// namespace, so that nobody's use up what all share.
+/// How many accounts tenants' issuers may register at each host of a CA. One namespace may register at most a quarter
+/// of them, but at least one, so that no namespace uses up what all share.
 #[derive(Debug)]
 pub(super) struct Registrations {
     host: Rate,
@@ -213,7 +213,7 @@ impl Registrations {
         }
     }
 
-    /// How many a host allows.
+    /// How many registrations a host allows.
     pub(super) fn per_host(&self) -> u32 {
         self.host.number.get()
     }
@@ -227,7 +227,7 @@ impl Registrations {
         of(self.hosts.get(host), self.host).max(of(self.namespaces.get(&key), self.namespace))
     }
 
-    /// What a namespace has taken at a host, to compare namespaces by.
+    /// What a namespace has taken at a host, for comparing namespaces.
     pub(super) fn taken(&self, host: &Arc<str>, namespace: &Arc<str>, now: Duration) -> u64 {
         let bucket = self.namespaces.get(&(host.clone(), namespace.clone()));
         bucket.map_or(0, |bucket| bucket.taken(self.namespace, now))
@@ -236,7 +236,7 @@ impl Registrations {
     /// Counts a registration that begins.
     pub(super) fn take(&mut self, host: &Arc<str>, namespace: &Arc<str>, now: Duration) {
         let (of_host, of_namespace) = (self.host, self.namespace);
-        // What is full again need not be remembered.
+        // A bucket that is full again need not be kept.
         self.hosts
             .retain(|_, bucket| bucket.taken(of_host, now) > 0);
         self.namespaces
@@ -248,7 +248,7 @@ impl Registrations {
         bucket.take(of_namespace, now);
     }
 
-    /// It came to no account.
+    /// Gives a registration back that led to no account.
     pub(super) fn give_back(&mut self, host: &Arc<str>, namespace: &Arc<str>, now: Duration) {
         if let Some(bucket) = self.hosts.get_mut(host) {
             bucket.give_back(self.host, now);
@@ -259,8 +259,8 @@ impl Registrations {
         }
     }
 
-    /// Counts one that another process made so long ago. What its Secret says is its tenant's to write, so it
-    /// counts for no more than the tenant could have registered.
+    /// Counts a registration that another process made `age` ago. The tenant may have written the Secret that says so,
+    /// so it counts for no more than the tenant could have registered.
     pub(super) fn remember(
         &mut self,
         host: &Arc<str>,
@@ -288,7 +288,7 @@ mod tests {
     }
 
     proptest! {
-        /// Over any stretch of time no more orders are made than an hour's worth and what fills meanwhile.
+        /// Over any stretch of time, the budget allows no more orders than an hour's worth and what refills meanwhile.
         #[test]
         fn a_bucket_gives_its_rate_and_no_more(
             per_hour in 1_u32..20,
@@ -356,18 +356,18 @@ mod tests {
             assert_eq!(registrations.wait(&ca, &a, now), Duration::ZERO);
             registrations.take(&ca, &a, now);
         }
-        // A quarter in three hours: the next one after half of them.
+        // A namespace gets a quarter, here two, in three hours, so the next one is allowed after half of them.
         let wait = registrations.wait(&ca, &a, now);
         assert_eq!(wait, REGISTRATION_PERIOD / 2);
         assert_eq!(registrations.wait(&ca, &a, now + wait), Duration::ZERO);
         assert_eq!(registrations.wait(&other, &a, now), Duration::ZERO);
         assert_eq!(registrations.wait(&ca, &b, now), Duration::ZERO);
         assert!(registrations.taken(&ca, &a, now) > registrations.taken(&ca, &b, now));
-        // What came to nothing is not counted.
+        // A registration that led to no account is not counted.
         registrations.give_back(&ca, &a, now);
         assert_eq!(registrations.wait(&ca, &a, now), Duration::ZERO);
         registrations.take(&ca, &a, now);
-        // A tenant's Secrets may say what they like: they take no more than its share.
+        // A tenant's Secrets may claim anything, but they take no more than the tenant's share.
         for _ in 0..20 {
             registrations.remember(&ca, &b, Duration::from_mins(1), now);
         }
@@ -382,7 +382,7 @@ mod tests {
         let wait = registrations.wait(&ca, &e, now);
         assert_eq!(wait, REGISTRATION_PERIOD / 8);
         assert_eq!(registrations.wait(&ca, &e, now + wait), Duration::ZERO);
-        // Nothing is remembered for ever.
+        // No bucket is kept for ever.
         registrations.take(&ca, &e, now + REGISTRATION_PERIOD * 2);
         assert_eq!(
             (registrations.hosts.len(), registrations.namespaces.len()),

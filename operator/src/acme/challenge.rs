@@ -1,4 +1,4 @@
-//! What the proxies answer a challenge with.
+//! Owns the answers that the proxies give to challenges.
 
 use aws_lc_rs::digest;
 use rcgen::{
@@ -10,7 +10,7 @@ use zeroize::{Zeroize, Zeroizing};
 
 use super::keys::KeyError;
 
-/// The answer of this type for a name.
+/// The answer to a challenge of this type for a name.
 pub(super) fn answer(
     kind: ChallengeType,
     hostname: &Hostname,
@@ -24,8 +24,8 @@ pub(super) fn answer(
     })
 }
 
-/// A self-signed certificate for exactly the name, with the critical extension id-pe-acmeIdentifier
-/// (RFC 8737, 3).
+/// Makes a self-signed certificate for exactly this name, with the critical extension
+/// id-pe-acmeIdentifier (RFC 8737, 3).
 fn tls_alpn(hostname: &Hostname, key_authorization: &str) -> Result<ChallengeProof, KeyError> {
     let mut params = CertificateParams::new(vec![hostname.as_str().to_owned()])
         .map_err(|_| KeyError::Request)?;

@@ -6,9 +6,9 @@ use std::time::Duration;
 /// Now, on two clocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Now {
-    /// Seconds since 1970. May jump.
+    /// Seconds since 1970. This clock may jump.
     pub(super) wall: i64,
-    /// Since some beginning of this process. Never jumps.
+    /// Time since an arbitrary start in this process. This clock never jumps.
     pub(super) steady: Duration,
 }
 
@@ -18,7 +18,7 @@ pub fn wall() -> i64 {
     crate::clock::seconds()
 }
 
-/// A time for people.
+/// Formats a time for people.
 pub(super) fn time(seconds: i64) -> Arc<str> {
     jiff::Timestamp::from_second(seconds)
         .map_or_else(|_| "an unknown time".into(), |time| time.to_string())

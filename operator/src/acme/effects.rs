@@ -1,4 +1,4 @@
-//! Where the engine meets the world: what it is told, and what whoever runs it does for it.
+//! Owns the interface between the engine and its surroundings: the engine's inputs, and what the caller does for it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,21 +16,21 @@ use crate::translate::CertificateRequest;
 /// What the engine is told.
 #[derive(Debug)]
 pub enum Input {
-    /// Certificates that are wanted, or no longer. The first message has all of them: until they have been
-    /// looked at, no order is made, since the Secrets say what was ordered within the last hour.
+    /// Certificates that are wanted, or `None` for those that no longer are. The first message has all of them. No
+    /// order is made until their Secrets have been read, since the Secrets say what was ordered within the last hour.
     Requests(BTreeMap<ObjectName, Option<CertificateRequest>>),
-    /// Issuers, or that they are gone.
+    /// Issuers, or `None` for those that are gone.
     Issuers(BTreeMap<ObjectKey, Option<Arc<AcmeIssuer>>>),
-    /// How far challenges are that were published.
+    /// The state of published challenges.
     Challenges(BTreeMap<ChallengeKey, ChallengeAck>),
-    /// Somebody wrote or deleted a Secret that a request names: it is read again.
+    /// Somebody wrote or deleted a Secret that a request names. The engine reads it again.
     SecretChanged(ObjectName),
 }
 
-/// How far a published challenge is.
+/// The state of a published challenge.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ChallengeAck {
-    /// Not every ready proxy has it.
+    /// Not every ready proxy has it yet.
     Waiting {
         /// Proxies that have it.
         acked: usize,
@@ -39,17 +39,17 @@ pub enum ChallengeAck {
     },
     /// Every ready proxy answers it.
     Everywhere,
-    /// It cannot be answered: why.
+    /// It cannot be answered, for this reason.
     Refused(Arc<str>),
 }
 
-/// What is done for the engine.
+/// What the engine needs done.
 ///
 /// Secrets are of type `kubernetes.io/tls` with the labels of the release and
 /// [`STATE_ANNOTATION`](super::STATE_ANNOTATION). Those of accounts have no `tls.crt` and the account's key
 /// as `tls.key`.
 pub trait Effects: Send + Sync + 'static {
-    /// What a Secret holds.
+    /// Reads what a Secret holds.
     fn read(
         &self,
         secret: &ObjectName,
@@ -62,7 +62,7 @@ pub trait Effects: Send + Sync + 'static {
         write: Write,
     ) -> impl Future<Output = Result<Written, StoreError>> + Send;
 
-    /// One entry of any Secret: the MAC key of an external account binding.
+    /// Reads one entry of any Secret. The engine uses it for the MAC key of an external account binding.
     fn entry(
         &self,
         secret: &ObjectName,
@@ -72,8 +72,8 @@ pub trait Effects: Send + Sync + 'static {
     /// Publishes challenges, or withdraws them.
     fn challenges(&self, changes: BTreeMap<ChallengeKey, Option<ChallengeAnswer>>);
 
-    /// Until a CA that connects to the Gateway of a certificate by these challenges has somebody to connect
-    /// to, as far as that can be told, or long enough. The proxies have them by then.
+    /// Waits until a CA that connects to the Gateway of a certificate for these challenges can reach a proxy, as far as
+    /// that can be told, or until it has waited long enough. The proxies have the challenges by then.
     fn reachable(
         &self,
         secret: &ObjectName,
@@ -84,22 +84,22 @@ pub trait Effects: Send + Sync + 'static {
         std::future::ready(())
     }
 
-    /// Says how far certificates are.
+    /// Reports the state of certificates.
     fn issuance(&self, changes: BTreeMap<ObjectName, Option<Issuance>>);
 
-    /// Says how issuers are.
+    /// Reports the state of issuers.
     fn issuers(&self, changes: BTreeMap<ObjectKey, IssuerState>);
 
-    /// Counts, and tells people.
+    /// Counts an observation in metrics, and reports it as an event where people should see it.
     fn observe(&self, observation: Observation);
 }
 
 /// What a Secret holds.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StoredSecret {
-    /// What a later [`Write`] expects.
+    /// The version that a later [`Write`] expects.
     pub version: Arc<str>,
-    /// Whether it has our type and labels. Others are never written.
+    /// Whether it has Vestibule's type and labels. Other Secrets are never written.
     pub ours: bool,
     /// The annotation.
     pub state: Option<Arc<str>>,
@@ -111,39 +111,39 @@ pub struct StoredSecret {
     pub next_key: PrivateKey,
 }
 
-/// What to write.
+/// A write of a Secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Write {
-    /// The version to replace; `None`: there must be no such Secret yet.
+    /// The version to replace. `None` means that the Secret must not exist yet.
     pub expected: Option<Arc<str>>,
     /// The annotation.
     pub state: Arc<str>,
-    /// New `tls.crt` and `tls.key`; `None` leaves them (both empty in a new Secret).
+    /// New `tls.crt` and `tls.key`. `None` leaves them as they are, and empty in a new Secret.
     pub pair: Option<(Vec<u8>, PrivateKey)>,
-    /// `next.key`; `None` removes it.
+    /// New `next.key`. `None` removes it.
     pub next_key: Option<PrivateKey>,
 }
 
-/// How a write went.
+/// The result of a write.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Written {
-    /// Well; the new version.
+    /// It succeeded. This is the new version.
     Done(Arc<str>),
-    /// The Secret is there already, is another version, or is gone.
+    /// The Secret exists already, has another version, or is gone.
     Conflict,
-    /// It is not allowed, or not valid: why. Trying again soon does not help.
+    /// It is forbidden or invalid, for this reason. Trying again soon does not help.
     Refused(String),
 }
 
-/// Secrets cannot be read or written now.
+/// Secrets cannot be read or written at the moment.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct StoreError(pub String);
 
-/// How an issuer is.
+/// The state of an issuer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IssuerState {
-    /// Whether the account is registered; unknown until it has been tried.
+    /// Whether the account is registered. It is unknown until that has been tried.
     pub ready: Truth,
     /// Reason of the condition Ready.
     pub reason: &'static str,
@@ -151,7 +151,7 @@ pub struct IssuerState {
     pub message: String,
     /// URL of the account, once it is known.
     pub account_url: Option<String>,
-    /// Type of the problem document by which the CA said no, if it sent one.
+    /// Type of the problem document of the CA's refusal, if it sent one.
     pub problem: Option<String>,
 }
 
@@ -160,43 +160,43 @@ pub struct IssuerState {
 pub enum Observation {
     /// An order ended.
     OrderEnded {
-        /// For which Secret.
+        /// The Secret of the order.
         secret: ObjectName,
-        /// Of which issuer.
+        /// The issuer of the order.
         issuer: ObjectKey,
-        /// How.
+        /// The result.
         outcome: OrderOutcome,
-        /// For people.
+        /// The explanation for people.
         message: Arc<str>,
     },
-    /// A request to a CA.
+    /// A CA was asked for something.
     Asked {
-        /// Of which issuer.
+        /// The issuer for which it was asked.
         issuer: ObjectKey,
-        /// What it said.
+        /// The kind of answer.
         answered: Answered,
     },
-    /// When a certificate is to be renewed, in seconds since 1970; `None`: it is not.
+    /// When a certificate will be renewed, in seconds since 1970, or `None` if it will not be.
     RenewAt(ObjectName, Option<i64>),
-    /// How many certificates wait, and for what.
+    /// How many certificates wait, and what they wait for.
     Waiting(Waiting),
-    /// A task panicked. It is tried again.
+    /// A task panicked. The engine tries it again.
     Panicked,
 }
 
 /// How an order ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum OrderOutcome {
-    /// With a certificate.
+    /// It yielded a certificate.
     Issued,
-    /// With a problem.
+    /// It ended with a problem.
     Failed,
-    /// It is wanted no longer, or in another form.
+    /// The certificate is no longer wanted, or wanted in another form.
     Abandoned,
 }
 
 impl OrderOutcome {
-    /// As a metric label.
+    /// The value of the metric label.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -207,21 +207,21 @@ impl OrderOutcome {
     }
 }
 
-/// What became of a request to a CA.
+/// The kind of answer to a request to a CA.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Answered {
-    /// It was answered.
+    /// The CA answered with success.
     Ok,
-    /// With a problem.
+    /// The CA answered with a problem.
     Problem,
-    /// Not at all.
+    /// The CA did not answer.
     Unreachable,
-    /// It was not sent: it would have gone to where a tenant's issuer may not lead.
+    /// The request was not sent, because a tenant's issuer must not lead to its address.
     NotAllowed,
 }
 
 impl Answered {
-    /// As a metric label.
+    /// The value of the metric label.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -233,17 +233,17 @@ impl Answered {
     }
 }
 
-/// How many certificates wait, and for what.
+/// How many certificates wait, and what they wait for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Waiting {
-    /// For their budget, or for orders that run.
+    /// They wait for their budget, or for a slot.
     pub budget: usize,
-    /// For the time after a failure.
+    /// They wait out a failure.
     pub backoff: usize,
-    /// For their issuer.
+    /// They wait for their issuer.
     pub issuer: usize,
-    /// For a challenge to be answered by all proxies.
+    /// They wait until all proxies answer a challenge.
     pub challenge: usize,
-    /// For their CA to check names, or to make the certificate.
+    /// They wait for their CA to check names or to make the certificate.
     pub authority: usize,
 }

@@ -1,4 +1,4 @@
-//! The engine: runs the tasks that planning asks for, and tells it what came of them.
+//! Owns the engine, which runs the tasks that planning asks for and reports their results to it.
 
 use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
@@ -26,31 +26,31 @@ use super::leaf::Leaf;
 use super::plan::{Done, Event, PlanStep, Planner, Publish, Settings, Task, Ticket};
 use super::problem::{AcmeFailure, FailureKind};
 
-/// For one task as a whole, whose requests are bounded by themselves.
+/// Deadline for one task as a whole. The requests in it have deadlines of their own.
 const DEADLINE: Duration = Duration::from_mins(5);
-/// For closing an order that is given up.
+/// Deadline for closing an order that is given up.
 const CLOSING: Duration = Duration::from_secs(20);
 
-/// Runs orders.
+/// The engine that runs orders.
 pub struct Engine<E> {
     planner: Planner,
     effects: Arc<E>,
-    /// Seconds since 1970.
+    /// The wall clock, in seconds since 1970.
     wall: Box<dyn Fn() -> i64 + Send + Sync>,
     began: Instant,
     accounts: OpenAccounts,
-    /// What came of each; `None`: nobody waits for it.
+    /// Running tasks with their results. The result is `None` if nothing waits for it.
     tasks: JoinSet<Option<Event>>,
     namespace: Arc<str>,
-    /// Where issuers of tenants may lead.
+    /// The addresses that issuers of tenants may lead to.
     tenants: Arc<AuthorityRules>,
 }
 
-/// Accounts that are open.
+/// The open accounts, by issuer.
 type OpenAccounts = Arc<Mutex<BTreeMap<ObjectKey, Arc<Ca>>>>;
 
 impl<E: Effects> Engine<E> {
-    /// An engine that knows nothing yet. `wall`: seconds since 1970.
+    /// An engine that knows nothing yet. `wall` returns seconds since 1970.
     pub fn new(
         settings: Settings,
         effects: Arc<E>,
@@ -68,8 +68,8 @@ impl<E: Effects> Engine<E> {
         }
     }
 
-    /// Runs until nobody can tell it anything any more. Dropping the future stops everything at once: what
-    /// was going on is in the Secrets, but for an order whose URL had not been written yet.
+    /// Runs until all senders of inputs are gone. Dropping the future stops everything at once. The
+    /// Secrets then have all orders, except one whose URL had not been written yet.
     pub async fn run(mut self, mut inputs: mpsc::Receiver<Input>) {
         loop {
             let now = self.now();
@@ -77,7 +77,7 @@ impl<E: Effects> Engine<E> {
             self.perform(steps);
             let now = self.now();
             let next = self.planner.next(now);
-            // Nothing is learnt from a second look within the same millisecond.
+            // A second look within the same millisecond would find nothing new.
             let at = self.began + next.max(now.steady + Duration::from_millis(1));
             let event = tokio::select! {
                 input = inputs.recv() => match input {
@@ -86,7 +86,7 @@ impl<E: Effects> Engine<E> {
                 },
                 Some(done) = self.tasks.join_next() => match done {
                     Ok(Some(event)) => event,
-                    // A panic comes out as a failure of what was asked for, which is tried again.
+                    // `caught` turns a panic of a task into a failure that is tried again.
                     Ok(None) | Err(_) => continue,
                 },
                 () = tokio::time::sleep_until(at) => continue,
@@ -240,13 +240,14 @@ fn answer(key: &ChallengeKey, publish: &Publish) -> Result<ChallengeAnswer, KeyE
     })
 }
 
-/// What comes of a task; `None`: it panicked, which is for the log, and for the metrics.
+/// Runs a task. Returns `None` if it panicked, which this logs and counts.
 async fn caught<E: Effects, T>(
     effects: &E,
     task: &'static str,
     running: impl Future<Output = T>,
 ) -> Option<T> {
-    // What a task leaves half done is its own: the rest is behind locks that do not poison.
+    // Unwinding is safe here: a task owns what it leaves half done, and everything else is behind
+    // locks that do not poison.
     let outcome = AssertUnwindSafe(running).catch_unwind().await.ok();
     if outcome.is_none() {
         error!(
@@ -262,7 +263,8 @@ fn own_fault() -> AcmeFailure {
     AcmeFailure::unreachable("Vestibule failed by a fault of its own, which the operator's log has")
 }
 
-/// What a task comes to that panics: the same as if what it needs could not be reached.
+/// The result for a task that panicked. It is the same as if what the task needs could not be
+/// reached.
 fn fault(task: &Task) -> Done {
     match task {
         Task::Read => Done::Read(Err(own_fault())),
@@ -275,7 +277,7 @@ fn fault(task: &Task) -> Done {
     }
 }
 
-/// Closes an order, if that can be done soon: a courtesy to the CA.
+/// Closes an order as a courtesy to the CA, and gives up after a short time.
 async fn close(accounts: &OpenAccounts, issuer: &ObjectKey, url: &str) {
     let closing = async { ca(accounts, issuer)?.close(url).await };
     let outcome = match tokio::time::timeout(CLOSING, closing).await {
@@ -286,7 +288,7 @@ async fn close(accounts: &OpenAccounts, issuer: &ObjectKey, url: &str) {
     debug!(%issuer, outcome, "an order that is given up");
 }
 
-/// Runs a task. Whatever happens, something of the kind that is waited for comes out.
+/// Runs a task. In every case it returns a result of the kind that planning waits for.
 async fn run<E: Effects>(
     effects: &E,
     accounts: &OpenAccounts,
@@ -314,7 +316,7 @@ async fn run<E: Effects>(
                 if let Some(url) = given_up {
                     close(accounts, &issuer, &url).await;
                 }
-                // The key first: an order that is made is not lost for want of one.
+                // Generate the key first, so that a failure to do so does not lose an order.
                 let key = PrivateKey::generate().map_err(of_key)?;
                 let ca = ca(accounts, &issuer)?;
                 let url = ca
@@ -425,7 +427,7 @@ mod tests {
     use super::*;
     use crate::translate::CertificateRequest;
 
-    /// Panics at the first reads.
+    /// Effects whose first two reads panic.
     #[derive(Debug, Default)]
     struct Faulty {
         reads: AtomicUsize,

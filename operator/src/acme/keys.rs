@@ -1,4 +1,4 @@
-//! Private keys of certificates and accounts: wiped when dropped, never shown.
+//! Owns private keys of certificates and accounts. They are wiped when dropped, and never shown.
 
 use std::fmt;
 
@@ -39,13 +39,13 @@ impl PrivateKey {
         Ok(Self(pem))
     }
 
-    /// Whether there is none.
+    /// Whether there is no key.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The PEM text, for whoever stores it.
+    /// The PEM text, for storing it.
     #[must_use]
     pub fn expose(&self) -> &[u8] {
         &self.0
@@ -64,9 +64,9 @@ impl PrivateKey {
         Ok(der)
     }
 
-    /// A key in DER (PKCS#8) as PEM.
+    /// Converts a key from DER (PKCS#8) to PEM.
     pub(super) fn from_der(der: &[u8]) -> Self {
-        // With room for all of it, so that no copy is left behind by growing.
+        // The buffer has room for all of it, so that growing leaves no copy behind.
         let encoded = Zeroizing::new(BASE64_STANDARD.encode(der).into_bytes());
         let mut pem = Zeroizing::new(Vec::with_capacity(encoded.len() + encoded.len() / 64 + 64));
         pem.extend_from_slice(b"-----BEGIN PRIVATE KEY-----\n");
@@ -78,8 +78,8 @@ impl PrivateKey {
         Self(pem)
     }
 
-    /// A request for a certificate with these names. It has no subject: profiles without a common name
-    /// refuse one, and nothing reads it.
+    /// Makes a request for a certificate with these names. It has no subject, because profiles
+    /// without a common name refuse one, and nothing reads it.
     pub(super) fn request<'a>(
         &self,
         hostnames: impl Iterator<Item = &'a Hostname>,
@@ -94,13 +94,13 @@ impl PrivateKey {
     }
 }
 
-/// Why a key is of no use. Says nothing about the key.
+/// Why a key cannot be used. It says nothing about the key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {
     /// No key could be made.
     #[error("no private key could be generated")]
     Generate,
-    /// What is stored is no private key in PEM that can be used.
+    /// The stored text is not a private key in PEM that can be used here.
     #[error("what is stored is not a private key in PEM that can be used here")]
     Unusable,
     /// The request for the certificate could not be made.

@@ -1,4 +1,4 @@
-//! What a chain in PEM says: validity, names, and how the CA knows the certificate.
+//! Owns reading a chain in PEM: its validity, its names, and how the CA identifies the certificate.
 
 use std::collections::BTreeSet;
 
@@ -10,26 +10,26 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::keys::PrivateKey;
 
-/// Most certificates of a chain, as translation takes them.
+/// Largest number of certificates in a chain. Translation has the same limit.
 const MAX_CHAIN: usize = 16;
 
-/// The first certificate of a chain.
+/// What the first certificate of a chain says.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Leaf {
-    /// Valid from, in seconds since 1970.
+    /// Start of its validity, in seconds since 1970.
     pub not_before: i64,
-    /// Valid until.
+    /// End of its validity, in seconds since 1970.
     pub not_after: i64,
-    /// Names that are not wildcards.
+    /// Its names except wildcards.
     pub hostnames: BTreeSet<Hostname>,
-    /// Serial number, as in the certificate (DER).
+    /// Its serial number in DER, as the certificate has it.
     pub serial: Vec<u8>,
-    /// Identifier of the key that signed it, if it says so.
+    /// Identifier of the key that signed it, if the certificate has one.
     pub authority_key: Option<Vec<u8>>,
 }
 
 impl Leaf {
-    /// Reads a chain; none if it is not one, or if the key does not fit it.
+    /// Reads a chain. Returns `None` if it is not a chain, or if the key does not belong to it.
     #[must_use]
     pub fn read(chain: &[u8], key: &PrivateKey) -> Option<Self> {
         let chain: Vec<CertificateDer<'static>> = CertificateDer::pem_slice_iter(chain)
@@ -42,7 +42,7 @@ impl Leaf {
         let leaf = Self::parse(chain.first()?)?;
         let key = rustls_pki_types::PrivateKeyDer::from_pem_slice(key.expose()).ok()?;
         let provider = rustls::crypto::aws_lc_rs::default_provider();
-        // Fails where key and certificate do not belong together.
+        // This fails if key and certificate do not belong together.
         rustls::sign::CertifiedKey::from_der(chain, key, &provider)
             .is_ok()
             .then_some(leaf)

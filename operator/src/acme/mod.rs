@@ -1,7 +1,7 @@
-//! The built-in ACME engine: certificates for requests, from the CAs that issuers name.
+//! The built-in ACME engine gets certificates for requests from the CAs that issuers name.
 //!
-//! `plan` decides, purely; `client` asks CAs; `engine` runs what was decided. The cluster, or a
-//! directory, is behind [`Effects`].
+//! `plan` decides what to do and is pure. `client` talks to CAs, and `engine` runs what `plan`
+//! decided. [`Effects`] hides whether the cluster or a directory is behind it.
 
 mod backoff;
 mod budget;

@@ -1,68 +1,68 @@
-//! What goes wrong with a CA, in words that a person can act on.
+//! Owns what goes wrong with a CA, in words that a person can act on.
 //!
-//! Texts of a CA are shown to tenants and go into objects: they are cut and have no control characters.
-//! Nothing of an answer that is not a problem document is shown, since a tenant chooses the URL that is
-//! asked.
+//! Texts of a CA are shown to tenants and go into objects, so they are cut and freed of control characters. Nothing of
+//! an answer that is not a problem document is shown, because a tenant chooses the URL that is asked.
 
 use std::fmt::Write as _;
 use std::time::Duration;
 
 use serde::Deserialize;
 
-/// Longest text of one detail, and of a whole message.
+/// Longest text of one detail, and of a whole message, in bytes.
 const MAX_DETAIL: usize = 300;
 const MAX_MESSAGE: usize = 900;
-/// Longest type.
+/// Longest type of a problem, in bytes.
 const MAX_TYPE: usize = 200;
-/// Most subproblems that are shown.
+/// Largest number of subproblems that are shown.
 const MAX_SUBPROBLEMS: usize = 5;
-/// Prefix of RFC 8555's types.
+/// Prefix of the types in RFC 8555.
 const ACME: &str = "urn:ietf:params:acme:error:";
 
-/// What kind of trouble it is: what decides when it is tried again.
+/// The kind of failure, which decides when it is tried again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum FailureKind {
-    /// The CA, or what stores Secrets, cannot be asked now. Nothing is lost; the same is tried again soon.
+    /// The CA, or the store of Secrets, cannot be asked at the moment. Nothing is lost, and the same is tried again
+    /// soon.
     Unreachable,
     /// The CA says that there were too many requests.
     RateLimited,
-    /// An `ACMEIssuer` leads to an address that is not connected to for tenants.
+    /// An `ACMEIssuer` leads to an address that Vestibule does not connect to for tenants.
     NotAllowed,
-    /// The CA does not take the account.
+    /// The CA refuses the account.
     Account,
     /// The certificate being replaced has a successor already.
     AlreadyReplaced,
-    /// The order is not there (any more), or not in a state for what was asked.
+    /// The order does not exist any more, or is not in a state for the request.
     OrderGone,
     /// The CA could not check a name.
     Validation,
-    /// The CA does not issue this; trying again soon does not help.
+    /// The CA does not issue this. Trying again soon does not help.
     Rejected,
     /// Anything else.
     Other,
 }
 
-/// What went wrong.
+/// A failure of an order or an account.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct AcmeFailure {
-    /// What kind of trouble.
+    /// Its kind.
     pub(super) kind: FailureKind,
-    /// For people.
+    /// The explanation for people.
     pub(super) message: String,
     /// Type of the CA's problem document, if it sent one.
     pub(super) problem: Option<String>,
-    /// When the CA says that one may come again.
+    /// How long the CA asks to wait.
     pub(super) retry_after: Option<Duration>,
 }
 
 impl AcmeFailure {
-    /// A failure of ours to reach something.
+    /// A failure to reach something.
     #[must_use]
     pub(super) fn unreachable(message: impl AsRef<str>) -> Self {
         Self::new(FailureKind::Unreachable, message)
     }
 
-    /// A failure of this kind; the message is made fit to be shown.
+    /// A failure of this kind. It makes the message fit to be shown.
     #[must_use]
     pub(super) fn new(kind: FailureKind, message: impl AsRef<str>) -> Self {
         Self {
@@ -83,7 +83,7 @@ pub(super) struct Problem {
     pub(super) kind: Option<String>,
     /// What is wrong.
     pub(super) detail: Option<String>,
-    /// One for each name.
+    /// One subproblem for each name.
     pub(super) subproblems: Vec<Subproblem>,
 }
 
@@ -96,7 +96,7 @@ pub(super) struct Subproblem {
     pub(super) kind: Option<String>,
     /// What is wrong.
     pub(super) detail: Option<String>,
-    /// With which name.
+    /// The name that it concerns.
     pub(super) identifier: Option<Identifier>,
 }
 
@@ -109,7 +109,7 @@ pub(super) struct Identifier {
 }
 
 impl Problem {
-    /// Reads a problem document: it must at least say its type or a detail.
+    /// Reads a problem document. It must have at least a type or a detail.
     #[must_use]
     pub(super) fn read(body: &[u8]) -> Option<Self> {
         serde_json::from_slice::<Self>(body)
@@ -117,13 +117,13 @@ impl Problem {
             .filter(|problem| problem.kind.is_some() || problem.detail.is_some())
     }
 
-    /// The type without RFC 8555's prefix; empty if it is none of those.
+    /// The type without the prefix of RFC 8555, or an empty text if it has another prefix.
     #[must_use]
     pub(super) fn short(&self) -> &str {
         short(self.kind.as_deref())
     }
 
-    /// As a failure. `asked` is what was asked of the CA.
+    /// Converts it to a failure. `asked` is what was asked of the CA.
     #[must_use]
     pub(super) fn failure(
         &self,
@@ -131,7 +131,7 @@ impl Problem {
         status: u16,
         retry_after: Option<Duration>,
     ) -> AcmeFailure {
-        // The CA's reason for one name says more than that some names have a problem.
+        // The reason for one name says more than the fact that several names have problems.
         let kind = match self.short() {
             "compound" => self
                 .subproblems
@@ -176,7 +176,7 @@ impl Problem {
         }
         let hint = hint(kind);
         if !hint.is_empty() {
-            // What to do must not be what is cut.
+            // The hint must not be cut off, so the rest is cut first.
             text = clean(&text, MAX_MESSAGE - hint.len() - 2);
             let _ = write!(text, ": {hint}");
         }
@@ -184,14 +184,14 @@ impl Problem {
     }
 }
 
-/// What was asked of the CA when it said no.
+/// What was asked of the CA when it refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum AcmeOperation {
-    /// For an account.
+    /// Something about an account.
     Account,
-    /// For a new order.
+    /// A new order.
     Order,
-    /// About an order that exists.
+    /// Something about an existing order.
     Progress,
 }
 
@@ -212,7 +212,7 @@ fn classify(kind: &str, asked: AcmeOperation, status: u16) -> FailureKind {
         | "badSignatureAlgorithm"
         | "badPublicKey" => FailureKind::Account,
         "unauthorized" => match asked {
-            // The account's key does not speak for the account, or the account is deactivated.
+            // The account's key does not belong to the account, or the account is deactivated.
             AcmeOperation::Account | AcmeOperation::Order => FailureKind::Account,
             AcmeOperation::Progress => FailureKind::Validation,
         },
@@ -232,7 +232,7 @@ fn classify(kind: &str, asked: AcmeOperation, status: u16) -> FailureKind {
     }
 }
 
-/// What to do about it.
+/// Advice for a problem of this type, or an empty text.
 fn hint(kind: &str) -> &'static str {
     match kind {
         "dns" => "see to it that the hostname resolves to the Gateway's address",
@@ -256,14 +256,14 @@ fn hint(kind: &str) -> &'static str {
     }
 }
 
-/// A text as it may be shown: at most so many bytes, on one line, nothing that is invisible.
+/// Makes a text fit to be shown: it has at most `most` bytes, one line, and no invisible characters.
 #[must_use]
 pub(super) fn clean(text: &str, most: usize) -> String {
     let mut cleaned = String::new();
     for c in text.chars() {
         let c = match c {
             '\n' | '\r' | '\t' => ' ',
-            // Text that runs the other way, or is not seen, could make a message say something else.
+            // Text that runs backwards or is invisible could change what a message seems to say.
             c if c.is_control()
                 || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}') =>
             {

@@ -1,8 +1,8 @@
-//! When a certificate is renewed: within the window that the CA suggests (RFC 9773), else after two thirds
-//! of its lifetime.
+//! Owns when a certificate is renewed. That is within the window that the CA suggests (RFC 9773), and otherwise after
+//! two thirds of its lifetime.
 //!
-//! Nothing of this is stored. The instant within a window is drawn from a digest of the certificate and the
-//! window, so that whoever leads next draws the same.
+//! Nothing of this is stored. The instant within a window is drawn from a digest of the certificate and the window, so
+//! that the next leader draws the same.
 
 use std::time::Duration;
 
@@ -10,26 +10,26 @@ use sha2::{Digest, Sha256};
 
 use super::leaf::Leaf;
 
-/// A clock that is off by less is taken as right: CAs date certificates back by an hour.
+/// A clock that differs by less, in seconds, is taken as right, because CAs date certificates back by an hour.
 const TOLERANCE: i64 = 86_400;
-/// Bounds of when the window is asked for again.
+/// Bounds of the wait before the window is asked for again.
 const ASK_AGAIN: (Duration, Duration) = (Duration::from_mins(1), Duration::from_hours(24));
-/// After how long it is asked again where the CA does not say, or could not tell.
+/// The wait before the window is asked for again if the CA does not say, or could not answer.
 const ASK_AGAIN_DEFAULT: Duration = Duration::from_hours(6);
 
 /// A window that a CA suggests, in seconds since 1970.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Window {
-    /// From.
+    /// Its start.
     pub(super) start: i64,
-    /// Until.
+    /// Its end.
     pub(super) end: i64,
 }
 
-/// When to renew, on our clock. `issued_at`: when it was stored, on our clock.
+/// When to renew, in seconds by our clock. `issued_at` is when its order was made, by the same clock.
 ///
-/// If our clock was far from the CA's when the certificate was stored, every instant that the CA names is
-/// moved by the difference: a clock that is wrong then renews as often as one that is right.
+/// If our clock was far from the CA's at that time, every instant that the CA names is moved by the difference. So a
+/// clock that is wrong and stays wrong renews as often as a right one.
 #[must_use]
 pub(super) fn renew_at(
     leaf: &Leaf,
@@ -39,7 +39,7 @@ pub(super) fn renew_at(
 ) -> i64 {
     let lifetime = leaf.lifetime();
     let offset = issued_at
-        // What lies in the future was written by a clock that has been put back since.
+        // A time in the future was written by a clock that has been set back since.
         .filter(|at| *at <= now.saturating_add(TOLERANCE))
         .map_or(0, |at| at.saturating_sub(leaf.not_before));
     let offset = if offset.abs() > TOLERANCE { offset } else { 0 };
@@ -57,7 +57,8 @@ pub(super) fn renew_at(
             ));
             chosen.min(latest)
         }
-        // Up to a twentieth of the lifetime earlier, so that what was issued together is not renewed together.
+        // Renew up to a twentieth of the lifetime earlier, so that certificates issued together are not all renewed
+        // together.
         None => leaf
             .not_before
             .saturating_add(lifetime / 3 * 2)
@@ -66,7 +67,7 @@ pub(super) fn renew_at(
     at.saturating_add(offset)
 }
 
-/// After how long the window is asked for again.
+/// The wait before the window is asked for again.
 #[must_use]
 pub(super) fn ask_again(retry_after: Option<Duration>) -> Duration {
     retry_after
@@ -74,7 +75,7 @@ pub(super) fn ask_again(retry_after: Option<Duration>) -> Duration {
         .clamp(ASK_AGAIN.0, ASK_AGAIN.1)
 }
 
-/// A number of 0..width that depends on these bytes alone.
+/// A number of 0..width that depends only on these bytes.
 fn part(width: i64, seed: &[&[u8]]) -> i64 {
     let mut digest = Sha256::new();
     for bytes in seed {
@@ -115,7 +116,7 @@ mod tests {
             prop_assert_eq!(at, renew_at(&leaf, Some(0), Some(window), 5 * DAY));
         }
 
-        /// Whatever the clock said when it was stored: on that clock it is not due before half its life.
+        /// Whatever the clock said at the issuance, on that clock it is not due before half its life.
         #[test]
         fn a_wrong_clock_renews_no_more_often(serial: u8, days in 6..398_i64, skew in -4000 * DAY..4000 * DAY) {
             let leaf = leaf(20_000 * DAY, days, serial);

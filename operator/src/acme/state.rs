@@ -1,7 +1,7 @@
-//! What the Secret of a certificate remembers about its orders: one annotation, JSON.
+//! Owns what the Secret of a certificate remembers about its orders, as JSON in one annotation.
 //!
-//! Everything that must survive the process is here, so that a new leader goes on where the old one was:
-//! the order that runs, the failures that it backs off from, and who issued what is there.
+//! Everything that must survive the process is here, so that a new leader goes on where the old one
+//! was: the running order, the failures that are waited out, and who issued the stored certificate.
 
 use std::collections::BTreeSet;
 
@@ -10,35 +10,35 @@ use sha2::{Digest, Sha256};
 use vestibule_model::hostname::Hostname;
 use vestibule_model::object::AcmeIssuer;
 
-/// The annotation.
+/// The name of the annotation.
 pub const STATE_ANNOTATION: &str = "vestibule.dev/acme-state";
-/// Longest annotation that is read.
+/// Longest annotation that is read, in bytes.
 const MAX_STATE: usize = 16 * 1024;
-/// Longest URL of an order or account that is kept.
+/// Longest URL of an order or account that is kept, in bytes.
 pub(super) const MAX_URL: usize = 2048;
 
-/// What a Secret remembers.
+/// What the annotation says.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RememberedState {
-    /// About the certificate that is there.
+    /// The origin of the stored certificate.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub issued: Option<Issued>,
-    /// The order that runs.
+    /// The running order.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub order: Option<Order>,
-    /// The last failure, if it has not succeeded since.
+    /// The last failure, if no order has succeeded since.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failure: Option<Failed>,
     /// When the last order was made, in seconds since 1970.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ordered_at: Option<i64>,
-    /// Whether that was to renew.
+    /// Whether the last order was a renewal.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub renewal: bool,
 }
 
-/// About the certificate that is there.
+/// The origin of the stored certificate.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Issued {
@@ -48,9 +48,10 @@ pub struct Issued {
     pub by: String,
     /// URL of the account.
     pub account: String,
-    /// Serial number: somebody may have written another certificate since.
+    /// Its serial number in hexadecimal. It shows whether somebody has written another certificate
+    /// since.
     pub serial: String,
-    /// When, on our clock.
+    /// When its order was made, in seconds by our clock.
     pub at: i64,
 }
 
@@ -62,25 +63,25 @@ pub struct Order {
     pub url: String,
     /// URL of the account that made it.
     pub account: String,
-    /// Digest of what it is for.
+    /// Digest of what the order is for.
     pub wanted: String,
-    /// When it was made, on our clock.
+    /// When it was made, in seconds by our clock.
     pub since: i64,
 }
 
-/// A failure.
+/// A failure that is waited out.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Failed {
-    /// Digest of what failed: another request starts afresh.
+    /// Digest of what failed. Another request starts without a wait.
     pub wanted: String,
-    /// How often in a row.
+    /// How many times in a row it failed.
     pub count: u32,
-    /// When, on our clock.
+    /// When it failed, in seconds by our clock.
     pub at: i64,
-    /// When it is tried again.
+    /// When it is tried again, in seconds by our clock.
     pub retry_at: i64,
-    /// What was wrong, for people.
+    /// The explanation for people.
     pub problem: String,
     /// Whether the CA said that there were too many requests.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -88,7 +89,8 @@ pub struct Failed {
 }
 
 impl RememberedState {
-    /// Reads the annotation. One that cannot be read is none: at worst an order is made anew.
+    /// Reads the annotation. One that cannot be read counts as empty, which costs at most a new
+    /// order.
     #[must_use]
     pub fn read(text: Option<&str>) -> Self {
         text.filter(|text| text.len() <= MAX_STATE)
@@ -96,19 +98,19 @@ impl RememberedState {
             .unwrap_or_default()
     }
 
-    /// The annotation.
+    /// The value of the annotation.
     #[must_use]
     pub fn write(&self) -> String {
         serde_json::to_string(self).unwrap_or_default()
     }
 }
 
-/// What a certificate is wanted from, and for which names, as digests.
+/// What a certificate is wanted from and for, as digests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Wanted {
-    /// Issuer, directory and profile.
+    /// Digest of issuer, directory and profile.
     pub(super) by: String,
-    /// These and the hostnames.
+    /// Digest of these and the hostnames.
     pub(super) all: String,
 }
 

@@ -85,7 +85,7 @@ pub struct Settings {
 pub struct Outside {
     /// Liveness and readiness.
     pub health: Health,
-    /// Counters.
+    /// The counters.
     pub metrics: Metrics,
     /// Whether this replica leads.
     pub leading: watch::Sender<bool>,

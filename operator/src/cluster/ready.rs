@@ -138,7 +138,7 @@ mod tests {
         );
         let none = slice("v4", &[("p-1", Some(false))]);
         assert_eq!(slices.take(Event::Apply(none)), Some(set(&["p-2"])));
-        // A list made anew replaces everything, at its end.
+        // A new list replaces everything when it is complete.
         assert_eq!(slices.take(Event::Init), None);
         assert_eq!(
             slices.take(Event::InitApply(slice("v4", &[("p-3", Some(true))]))),

@@ -40,15 +40,15 @@ pub(super) struct Config {
     pub(super) namespace: String,
     /// Name of the Secret.
     pub(super) name: String,
-    /// Value of the label that says who made it.
+    /// Value of the label `app.kubernetes.io/managed-by`.
     pub(super) manager: String,
-    /// The object that owns it.
+    /// The owner of the Secret, if it has one.
     pub(super) owner: Option<OwnerReference>,
 }
 
-/// Channels of the task.
+/// The inputs and outputs of the task.
 pub(super) struct Channels {
-    /// Whether this replica leads.
+    /// The role of this replica. Only the leader writes.
     pub(super) role: watch::Receiver<Role>,
     /// The stored keys; `None` until they are known.
     pub(super) keys: watch::Sender<Option<SessionKeys>>,
@@ -198,7 +198,7 @@ impl Store {
         }
     }
 
-    /// Returns the keys to store; `None` if nothing has to change.
+    /// Returns the keys to store, or `None` if there is no randomness for a new key.
     fn next(&self, now: i64) -> Option<KeyRing> {
         let none = KeyRing::default();
         let before = self.present.as_ref().map_or(&none, |_| &self.ring);

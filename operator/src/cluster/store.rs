@@ -37,12 +37,12 @@ use crate::translate::{
 
 /// Longest time that publication waits for Secrets and ConfigMaps that are being read.
 const FETCH_PATIENCE: Duration = Duration::from_secs(2);
-/// Most listeners that are judged again in each [`PACE`] after another listener has begun to overlap with them. A
-/// tenant could create and delete a listener for a wide hostname again and again, and this bounds how many statuses
-/// that causes.
+/// Largest number of listeners that are judged again in each [`PACE`] after another listener has begun to overlap with
+/// them. A tenant could create and delete a listener for a wide hostname again and again, and this bounds how many
+/// statuses that causes.
 const OVERLAPS: usize = 64;
 const PACE: Duration = Duration::from_millis(100);
-/// Most resources of one publication that are remembered, to see when proxies acknowledge it.
+/// Largest number of resources of one publication that are remembered, to see when proxies acknowledge it.
 const SAMPLE: usize = 16;
 
 /// Channels to the tasks that write. They are empty until everything is known.
@@ -546,7 +546,7 @@ impl Store {
             None => GatewayState::Gone,
         });
         if request.is_some() {
-            // A name that is being taken from its holder is served for nobody.
+            // A name that is being taken from its holder is served for no namespace.
             self.run(now);
         }
         request

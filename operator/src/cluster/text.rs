@@ -3,7 +3,7 @@
 /// Longest text of a problem that is passed on, in bytes.
 const MAX_PROBLEM: usize = 512;
 
-/// Returns `text` without control characters, cut to at most `limit` bytes.
+/// Returns `text` without control characters. A longer text is cut to at most `limit` bytes and gets an ellipsis.
 pub(super) fn bounded(text: &str, limit: usize) -> String {
     let mut line = String::with_capacity(text.len().min(limit));
     for c in text.chars() {

@@ -1,7 +1,7 @@
 //! Authenticates the proxies that subscribe. Each shows a bearer token of a ServiceAccount for proxies. The API server
 //! checks the token and tells which pod it is bound to. The account determines the fleet of the proxy.
 //!
-//! A stream ends when its token expires, so that the proxy has to show its next one. So a stolen token is of no use
+//! A stream ends when its token expires, so that the proxy has to show its next one. So a stolen token cannot be used
 //! after it expires, although the API server is asked only once per stream. While the API server is away, no proxy can
 //! subscribe. The proxies then serve what they have, and there is no news for them anyway.
 
@@ -31,16 +31,16 @@ use limits::Buckets;
 pub use review::{KubeReviewer, Review, ReviewError, TokenReviewer};
 use token::Claims;
 
-/// How long the acceptance of a token by the API server is remembered.
+/// How long an acceptance of a token by the API server is remembered.
 const BELIEVED: Duration = Duration::from_secs(30);
 /// How long the rejection of a token is remembered. This is shorter, since a token may be valid a moment later, when
 /// the API server knows its pod.
 const DISBELIEVED: Duration = Duration::from_secs(5);
-/// Most acceptances to remember, and most rejections.
+/// Largest number of acceptances to remember, and of rejections.
 const MAX_REMEMBERED: usize = 1024;
 /// Longest wait for the response of the API server.
 const PATIENCE: Duration = Duration::from_secs(8);
-/// Most reviews under way at the same time.
+/// Largest number of reviews under way at the same time.
 const MAX_REVIEWS: usize = 16;
 /// Longest token of a ServiceAccount, in bytes. Longer ones are refused without a review.
 const MAX_TOKEN: usize = 8 << 10;

@@ -357,8 +357,8 @@ mod tests {
     }
 
     proptest! {
-        /// Any history of updates, merged deltas, resyncs and restarts: what is held is what is
-        /// published, by digest, hash and content.
+        /// After any history of updates, merged deltas, resyncs and restarts, the proxy holds what is published, by
+        /// digest, hash and content.
         #[test]
         fn held_equals_published(steps in steps()) {
             let mut content = Content::default();
@@ -376,7 +376,7 @@ mod tests {
                             batch.base = Some(base);
                             let ack = proxy.offer(&batch, &mut sink);
                             prop_assert_eq!(ack.refusal, None);
-                            // The same again is a replay.
+                            // The same batch again is a replay.
                             let refusal = proxy.offer(&batch, &mut sink).refusal.unwrap();
                             prop_assert_eq!(refusal.reason, "StaleGeneration");
                         }
@@ -402,7 +402,7 @@ mod tests {
             }
         }
 
-        /// One merged batch leads to the same as the single ones in turn.
+        /// One merged batch has the same result as the single batches in turn.
         #[test]
         fn merging_equals_one_by_one(
             updates in proptest::collection::vec(

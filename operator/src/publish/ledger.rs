@@ -12,8 +12,8 @@ use super::content::Content;
 /// The name of a proxy, which is the name of its pod.
 pub type ProxyId = String;
 
-/// Proof that every ready proxy acknowledged a generation with the last change of what was asked for.
-/// Only [`AckProgress::acknowledged`] makes one, so `AckProgress=True` cannot be written without an ack.
+/// Proof that every ready proxy acknowledged a generation with the last change of what was asked for. Only
+/// [`AckProgress::acknowledged`] makes one, so `Programmed=True` cannot be written without an acknowledgement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Acknowledged(Generation);
 
@@ -71,11 +71,11 @@ pub(super) struct Proxy {
 /// What was sent to a proxy since this leader has known it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Sent {
-    /// Batches.
+    /// Number of batches.
     pub batches: u64,
-    /// Bytes of encoded batches.
+    /// Number of bytes of encoded batches.
     pub bytes: u64,
-    /// Bytes of the resources in them.
+    /// Number of bytes of the resources in them.
     pub resource_bytes: u64,
 }
 

@@ -16,7 +16,7 @@ pub(super) struct Reason {
     pub(super) reason: &'static str,
 }
 
-/// Handles to the counters; register them once.
+/// Handles to the counters. Register them once.
 #[derive(Debug, Clone, Default)]
 pub struct Metrics {
     pub(super) proxies: Gauge,

@@ -59,7 +59,7 @@ pub struct Config {
     pub silence: Duration,
     /// Time for a proxy to read a message, and to acknowledge a batch. If it takes longer, its stream ends.
     pub patience: Duration,
-    /// Most proxies at the same time.
+    /// Largest number of proxies at the same time.
     pub max_proxies: usize,
 }
 
@@ -94,7 +94,7 @@ pub struct ProxyStatus {
     pub acked: Option<Generation>,
     /// Resources whose last version it rejected, so that it is not in force there.
     pub rejects: Vec<Reject>,
-    /// The kinds of resources that it supports.
+    /// The features that it supports.
     pub capabilities: Vec<String>,
     /// What was sent to it.
     pub sent: Sent,
@@ -127,7 +127,7 @@ pub struct Publisher {
     published: watch::Sender<Generation>,
     /// Signals that the role changed. All streams end then.
     epoch: watch::Sender<u64>,
-    /// Moves when an answer of [`Publisher::programmed`] may have changed.
+    /// Signals that an answer of [`Publisher::programmed`] may have changed.
     acks: watch::Sender<u64>,
     /// Signals that a stream replaced an older one of the same proxy.
     replaced: watch::Sender<u64>,
@@ -140,7 +140,7 @@ impl Publisher {
     /// Returns a follower that does not know the leader and has no content.
     #[must_use]
     pub fn new(config: Config) -> Arc<Self> {
-        // Streams that wait for their Hello count as well, and streams that a newer one replaces.
+        // Streams that wait for their Hello count as well, and so do streams that a newer one replaces.
         let streams = Arc::new(Semaphore::new(config.max_proxies.saturating_mul(2)));
         Arc::new(Self {
             config,
@@ -265,7 +265,7 @@ impl Publisher {
         state.withheld.is_empty() && state.ledger.has_acked(state.content.last_change())
     }
 
-    /// Moves whenever an answer of [`Publisher::programmed`] may have changed.
+    /// Returns a channel that signals when an answer of [`Publisher::programmed`] may have changed.
     #[must_use]
     pub fn acks(&self) -> watch::Receiver<u64> {
         self.acks.subscribe()
@@ -277,7 +277,7 @@ impl Publisher {
         self.state.lock().content.generation()
     }
 
-    /// Returns a resource as it is published; `None` if it is not.
+    /// Returns a resource as it is published, or `None` if it is not.
     #[must_use]
     pub fn resource(&self, key: &ResourceKey) -> Option<Encoded> {
         self.state.lock().content.resource(key).cloned()
@@ -366,7 +366,7 @@ fn limited(service: Service) -> ConfigStreamServer<Service> {
 #[derive(Debug, Clone)]
 pub struct Service {
     publisher: Arc<Publisher>,
-    /// `None` within one process, where nobody else can connect.
+    /// It is `None` within one process, where nobody else can connect.
     authenticator: Option<Arc<Authenticator>>,
 }
 
@@ -414,7 +414,7 @@ impl ConfigStream for Service {
             }
             None => None,
         };
-        // There is room for one message beside the one in the transport. More room would only make a queue.
+        // There is room for one message besides the one in the transport. More room would only make a queue.
         let (outbound, messages) = mpsc::channel(1);
         let id = self.publisher.sessions.fetch_add(1, Ordering::Relaxed);
         let publisher = Arc::clone(&self.publisher);

@@ -26,11 +26,11 @@ use vestibule_stream::{
 
 use super::{Publisher, Role, State, auth::SubscriberIdentity, content::Difference, metrics};
 
-/// Refusals in a row after which the stream ends. The proxy then connects again with a new Hello.
+/// Number of refusals in a row after which the stream ends. The proxy then connects again with a new Hello.
 const MAX_REFUSALS: u32 = 3;
 
-/// Most generations that a proxy can be ahead of a publisher that restarted within its term. If a proxy reports more,
-/// the number is not credible.
+/// Largest number of generations that a proxy can be ahead of a publisher that restarted within its term. A larger
+/// number is not credible.
 const MAX_LEAP: u64 = 1 << 40;
 
 /// Why a stream ended.
@@ -96,7 +96,7 @@ enum Waiting {
 #[derive(Debug)]
 struct InFlight {
     generation: Generation,
-    /// The keys in the batch; `None` if it covers everything.
+    /// The keys in the batch, or `None` if it covers everything.
     keys: Option<BTreeSet<ResourceKey>>,
 }
 
@@ -108,7 +108,7 @@ struct Session {
     next: Next,
     waiting: Waiting,
     refusals: u32,
-    /// When the token expires, so that the proxy has to send its next one.
+    /// When the token expires, and the proxy has to send its next one.
     expires: Option<Instant>,
 }
 
@@ -193,7 +193,7 @@ impl Session {
         hello: &Hello,
         mut inbound: impl Stream<Item = Result<ProxyMessage, Status>> + Unpin,
     ) -> End {
-        // This comes before the role is read, so that no change of the role is missed.
+        // Subscribe before the role is read, so that no change of the role is missed.
         let mut epoch = self.publisher.epoch.subscribe();
         let mut published = self.publisher.published.subscribe();
         let mut replaced = self.publisher.replaced.subscribe();
@@ -404,7 +404,8 @@ impl Session {
         batch.generation = Some(generation);
         batch.full = batch.base.is_none();
         batch.keep_held = batch.full && kind != "full";
-        // A resource that the proxy rejected and that this batch does not contain is not held as it is published.
+        // The digest covers everything as it is published. It is left out if the proxy rejected a resource that this
+        // batch does not contain, because the proxy does not hold that resource as it is published.
         if batch.full
             || entry
                 .rejects
@@ -457,7 +458,7 @@ impl Session {
             (Some(Message::Ack(ack)), Waiting::Ack(in_flight, _)) => {
                 self.acknowledged(ack, &in_flight)
             }
-            // `None` is a message that a later release adds.
+            // `None` is a message that a later release added.
             (Some(Message::Heartbeat(_)) | None, waiting) => {
                 self.waiting = waiting;
                 Ok(())
@@ -555,7 +556,7 @@ impl State {
     fn not_leader(&self) -> operator_message::Message {
         let leader = match &self.role {
             Role::Follower { leader } => leader.clone(),
-            // This replica leads again, so the proxy can connect to it again.
+            // This replica leads again, so the proxy can come back to it.
             Role::Leader { .. } => String::new(),
         };
         operator_message::Message::NotLeader(NotLeader { leader })

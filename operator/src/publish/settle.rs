@@ -21,10 +21,10 @@ use vestibule_stream::{Encoded, ResourceKey, ResourceKind};
 /// How long a change that makes requests fail waits.
 pub const GRACE: Duration = Duration::from_secs(1);
 
-/// Changes to publish; `None` is a removal.
+/// Changes to publish. `None` is a removal.
 pub type Pending = BTreeMap<ResourceKey, Option<Encoded>>;
 
-/// What changes are compared with.
+/// The present state, with which changes are compared.
 pub struct Present<'a> {
     /// Returns the resource that was published last.
     pub published: &'a dyn Fn(&ResourceKey) -> Option<Encoded>,
@@ -39,11 +39,11 @@ impl Present<'_> {
     }
 }
 
-/// The changes that are not published yet.
+/// Changes that are not published yet.
 #[derive(Debug, Default)]
 pub struct Settle {
     pending: BTreeMap<ResourceKey, Change>,
-    /// When the first of them has waited for the whole grace.
+    /// When the first change has waited for its whole grace.
     deadline: Option<Instant>,
 }
 
@@ -141,7 +141,7 @@ impl Settle {
             key.kind(),
             ResourceKind::Certificate | ResourceKind::TrustBundle
         ) {
-            // Without it, a listener closes, or no connection to a backend is made.
+            // Without this resource, a listener closes, or no connection to a backend is made.
             return new.is_none() && (present.published)(key).is_some();
         }
         let after = |key: &ResourceKey| self.after(key, held, present);

@@ -3,7 +3,7 @@ use vestibule_stream::proto::{Attachment, Backend, Endpoint, RouteHostname, TlsR
 
 use super::*;
 
-/// What is published, and what waits.
+/// The published resources, and the changes that wait.
 struct World {
     now: Instant,
     published: BTreeMap<ResourceKey, Encoded>,
@@ -21,7 +21,7 @@ impl World {
         }
     }
 
-    /// Publishes what is due after these changes; says what that was.
+    /// Publishes what is due after these changes, and returns its names.
     fn put(&mut self, changes: Vec<(ResourceKey, Option<Encoded>)>) -> Vec<String> {
         self.settle.add(changes);
         let (published, waits) = (self.published.clone(), self.waits);
@@ -42,7 +42,7 @@ impl World {
         names
     }
 
-    /// The grace passes, or most of it.
+    /// Lets time pass, and returns the names of what is then published.
     fn pass(&mut self, time: Duration) -> Vec<String> {
         self.now += time;
         self.put(Vec::new())
@@ -115,7 +115,8 @@ fn what_takes_nothing_is_published_at_once() {
         world.put(vec![backend("a", 1), route(&["x"], &["a"])]),
         ["route", "a"]
     );
-    // One of two endpoints goes, another backend, the whole route: all as somebody wants it.
+    // One of two endpoints goes, a route moves to another backend, and everything goes. Somebody
+    // wants each of these.
     assert_eq!(world.put(vec![backend("a", 2)]), ["a"]);
     assert_eq!(world.put(vec![backend("a", 1)]), ["a"]);
     assert_eq!(
@@ -134,7 +135,7 @@ fn what_takes_nothing_is_published_at_once() {
 #[test]
 fn a_new_route_waits_for_what_it_leads_to() {
     let mut world = World::new();
-    // Its Service is not known yet, then its endpoints are not.
+    // At first its Service is not known, and then its endpoints are not.
     assert_eq!(world.put(vec![route(&["x"], &[""])]), NOTHING);
     let until = world.settle.deadline();
     assert_eq!(world.pass(GRACE / 4), NOTHING);
@@ -156,7 +157,7 @@ fn a_new_route_whose_backend_never_comes_is_published_all_the_same() {
     assert_eq!(world.put(vec![route(&["x"], &[""])]), NOTHING);
     assert_eq!(world.pass(GRACE / 2), NOTHING);
     assert_eq!(world.pass(GRACE / 2), ["route"]);
-    // Further edits of it find nothing to keep.
+    // When the route is edited again, there is nothing to keep.
     assert_eq!(world.put(vec![route(&["x", "y"], &[""])]), ["route"]);
 }
 
@@ -164,7 +165,8 @@ fn a_new_route_whose_backend_never_comes_is_published_all_the_same() {
 fn a_route_is_kept_with_what_it_leads_to() {
     let mut world = World::new();
     world.put(vec![backend("a", 1), route(&["x"], &["a"])]);
-    // It goes over to a backend whose endpoints are not known yet; nobody else uses the former one.
+    // It moves to a backend whose endpoints are not known yet. No other route uses the former
+    // backend.
     let edit = vec![
         gone(backend("a", 1)),
         backend("b", 0),
@@ -182,7 +184,7 @@ fn a_service_that_goes_takes_the_route_after_the_grace() {
     world.put(vec![backend("a", 1), route(&["x"], &["a"])]);
     let edit = vec![gone(backend("a", 1)), route(&["x"], &[""])];
     assert_eq!(world.put(edit), NOTHING);
-    // It is back (another grant, or the Service made anew): nothing is different.
+    // It is back, because of another grant or a new Service, so nothing changes.
     assert_eq!(
         world.put(vec![backend("a", 1), route(&["x"], &["a"])]),
         ["route", "a"]
@@ -198,7 +200,7 @@ fn the_last_endpoint_is_kept_for_the_grace() {
     let mut world = World::new();
     world.put(vec![backend("a", 2)]);
     assert_eq!(world.put(vec![backend("a", 0)]), NOTHING);
-    // A slice in the place of the one that went.
+    // Another slice replaces the one that went.
     assert_eq!(world.put(vec![backend("a", 1)]), ["a"]);
     assert_eq!(world.put(vec![backend("a", 0)]), NOTHING);
     assert_eq!(world.pass(GRACE), ["a"]);
@@ -228,7 +230,7 @@ fn tls_to_a_backend_is_neither_dropped_nor_broken_for_a_moment() {
     assert_eq!(world.put(vec![tls("a", None)]), NOTHING);
     assert_eq!(world.pass(GRACE), ["a"]);
     assert_eq!(world.put(vec![tls("a", good())]), ["a"]);
-    // An authority that is not read yet.
+    // This authority has not been read yet.
     assert_eq!(world.put(vec![tls("a", Some(elsewhere))]), NOTHING);
     let bundle = encoded(
         "ca",
@@ -272,12 +274,12 @@ fn a_listener_and_its_certificate_are_kept_for_the_grace() {
     };
     let mut world = World::new();
     world.put(vec![listener(&["c"]), certificate()]);
-    // The Secret, or the grant for it, is made anew.
+    // The Secret or the grant for it is replaced.
     assert_eq!(world.put(vec![gone(certificate())]), NOTHING);
     assert_eq!(world.put(vec![certificate()]), ["c"]);
     assert_eq!(world.put(vec![listener(&[])]), NOTHING);
     assert_eq!(world.put(vec![listener(&["c"])]), ["l"]);
-    // It goes over to another one, which is not read yet; the former one is kept as long as that.
+    // It moves to a certificate that has not been read yet. The former one is kept until then.
     assert_eq!(world.put(vec![gone(certificate())]), NOTHING);
     world.pass(GRACE / 2);
     assert_eq!(world.put(vec![listener(&["d"])]), NOTHING);
@@ -288,7 +290,7 @@ fn a_listener_and_its_certificate_are_kept_for_the_grace() {
     );
     assert_eq!(world.put(vec![other]), ["l", "c", "d"]);
     world.put(vec![listener(&["c"]), certificate()]);
-    // A listener that goes is gone; one that waits to be recorded under a wider name is kept.
+    // A removed listener goes at once. One that waits to be recorded under a wider name is kept.
     world.waits = true;
     assert_eq!(world.put(vec![gone(listener(&["c"]))]), NOTHING);
     assert_eq!(world.pass(GRACE), ["l"]);

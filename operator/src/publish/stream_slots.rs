@@ -10,7 +10,8 @@ use parking_lot::Mutex;
 
 use super::ledger::ProxyId;
 
-/// Most streams of one proxy. This includes streams that its network has lost, until the publisher notices.
+/// Largest number of streams of one proxy. This includes streams that its network has lost, until the publisher
+/// notices.
 const MAX_STREAMS: usize = 8;
 
 /// The number of streams by proxy. A proxy without a stream is not in the map.

@@ -38,9 +38,9 @@ pub(super) use connection_limiter::{ConnectionPermit, StreamGuard};
 
 /// The HTTP/2 windows of a stream and of a connection, in bytes. Proxies only send small messages.
 const WINDOWS: (u32, u32) = (64 << 10, 128 << 10);
-/// Most streams of a connection. A proxy needs one, and two for a moment.
+/// Largest number of streams of a connection. A proxy needs one, and two for a moment.
 const MAX_STREAMS: u32 = 4;
-/// Most bytes in the headers of a call. A token has about 1 KiB.
+/// Largest number of bytes in the headers of a call. A token has about 1 KiB.
 const MAX_HEADERS: u32 = 16 << 10;
 /// Wait after accepting failed, so that a lack of file descriptors does not cause a busy loop.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -52,11 +52,11 @@ pub struct ConnectionLimits {
     pub handshake: Duration,
     /// Longest time for which a connection may have no admitted stream.
     pub strangers_stay: Duration,
-    /// Most connections without an admitted stream.
+    /// Largest number of connections without an admitted stream.
     pub strangers: usize,
-    /// Most of these from one address.
+    /// Largest number of these from one address.
     pub strangers_per_source: usize,
-    /// Most connections in all.
+    /// Largest number of connections in all.
     pub connections: usize,
 }
 

@@ -11,11 +11,11 @@ use tokio::net::TcpStream;
 use super::{NegotiatedTls, TlsSession, discard_unread, payload_length};
 use crate::record::{HEADER, Keys, MAX_PROTECTED};
 
-/// Most handshake bytes of a client that are held unread. This is more than the longest record. With the limit on
-/// hellos at one time, it bounds the memory of handshakes: 10,000 of them hold 320 MiB.
+/// Largest number of handshake bytes of a client that are held unread. This is more than the longest record. With the
+/// limit on hellos at one time, it bounds the memory of handshakes: 10,000 of them hold 320 MiB.
 const MAX_HANDSHAKE: usize = 32 * 1024;
 const _: () = assert!(MAX_HANDSHAKE > HEADER + MAX_PROTECTED);
-/// Bytes by which the buffer of a handshake grows.
+/// Number of bytes by which the buffer of a handshake grows.
 const HANDSHAKE_STEP: usize = 4 * 1024;
 
 /// Why a handshake failed.

@@ -9,7 +9,7 @@ use rustls::{ClientConnection, SupportedProtocolVersion};
 
 use super::*;
 
-/// The ends of a tunnel that the proxy holds, and the blocking ones at their other ends.
+/// The ends of a tunnel that the proxy holds, and the blocking sockets at their other ends.
 struct Rig {
     client: TcpStream,
     backend: TcpStream,
@@ -116,7 +116,7 @@ async fn who_is_never_empty_waits_behind_the_driver() {
         assert!(poll.is_pending());
         assert_eq!(woken, 0, "before the driver was looked at");
         tokio::task::yield_now().await;
-        // Only all rounds together move so much.
+        // Only all rounds together move this much.
         let moved = usize::try_from(tunnel.moved.down - before).unwrap();
         assert!(moved <= TURN, "{moved}");
         if moved > (ROUNDS_DOWN - 1) * READ {
@@ -164,7 +164,7 @@ async fn a_handshake_holds_no_more_than_its_limit() {
     let mut hello = Vec::new();
     tls.write_tls(&mut hello).unwrap();
     let shaking = std::thread::spawn(move || {
-        // A message that says it is longer, and stays a start.
+        // This message announces more bytes than ever follow.
         let mut sent = vec![16, 0, 0xff, 0xf0];
         sent.resize(32 * 1024, 0);
         far.write_all(&hello).unwrap();

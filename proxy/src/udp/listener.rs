@@ -1,5 +1,5 @@
-//! Owns the loop of a UDP listener on one worker: it takes what clients send, finds or begins their sessions, and sends
-//! it on.
+//! Owns the loop of a UDP listener on one worker. It receives what clients send, finds or begins their sessions, and
+//! forwards it.
 
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -21,10 +21,10 @@ use crate::plane::DataPlane;
 use crate::table::{Generation, Pick, Selection, Snapshot};
 use crate::udp_places::{DropReason, Permit};
 
-/// Endpoints to which a socket is opened for one session, until one can be.
+/// Largest number of endpoints that are tried for one session.
 const ATTEMPTS: usize = 3;
 
-/// Serves a bind on the present worker until `stop`, which ends its sessions.
+/// Serves a bind on the present worker until `stop`, which also ends its sessions.
 pub(crate) async fn serve(
     socket: BoundSocket,
     bind: BindKey,
@@ -41,7 +41,7 @@ pub(crate) async fn serve(
 struct Handle {
     session: Arc<Session>,
     task: AbortHandle,
-    /// The last configuration that its endpoint was looked for in.
+    /// The last configuration in which its endpoint was looked up.
     looked: Generation,
 }
 
@@ -52,7 +52,8 @@ impl Handle {
     }
 }
 
-/// The place of a session in the table, which it has for as long as its task lives, however that ends.
+/// The entry of a session in the table. The session's task owns it, so that the entry goes when the task ends, even if
+/// the task panics.
 struct TableEntry<S> {
     sessions: Arc<Mutex<Sessions<S>>>,
     key: SessionKey,
@@ -62,7 +63,7 @@ struct TableEntry<S> {
 impl<S> Drop for TableEntry<S> {
     fn drop(&mut self) {
         let session = self.sessions.lock().remove(&self.key, self.number);
-        // The table is not locked any more.
+        // The lock on the table is released here. Dropping the session may take other locks and write a log line.
         drop(session);
     }
 }
@@ -71,7 +72,7 @@ struct UdpListener {
     plane: Arc<DataPlane>,
     bind: BindKey,
     socket: Arc<ListenSocket>,
-    /// Sessions take themselves out when they end, on the same thread.
+    /// Sessions remove themselves when they end, on the same thread.
     sessions: Arc<Mutex<Sessions<Handle>>>,
 }
 
@@ -92,7 +93,8 @@ impl UdpListener {
                 () = stop.cancelled() => break,
                 readable = self.socket.readable() => readable,
             };
-            // Only when a datagram is here, so that one that was sent after an edit never meets what was before.
+            // The snapshot is loaded only once a datagram is here. So a datagram that was sent after an edit never
+            // meets the configuration before it.
             let mut snapshot = None;
             let received = readable.and_then(|()| {
                 self.socket.receive(|run| {
@@ -108,11 +110,11 @@ impl UdpListener {
                     if self.plane.may_warn(Instant::now()) {
                         tracing::warn!(bind = %self.bind, %error, "cannot receive datagrams");
                     }
-                    // Only not to spin: what is wrong here is not the clients'.
+                    // The pause only prevents a busy loop: the fault is not the clients'.
                     tokio::time::sleep(Duration::from_millis(10)).await;
                 }
             }
-            // One batch at a time, whoever sends how much.
+            // Handle one batch at a time, no matter how much anybody sends.
             tokio::task::yield_now().await;
         }
         let all: Vec<Handle> = self.sessions.lock().clear().collect();
@@ -121,13 +123,13 @@ impl UdpListener {
         }
     }
 
-    /// Sends what a client sent to its backend, or drops it.
+    /// Forwards what a client sent to its backend, or drops it.
     fn take(&self, snapshot: &Snapshot, run: &Run<'_>) {
         let key = SessionKey {
             client: run.sender,
             local: run.local,
         };
-        // Twice: an endpoint that refused what came before has no use for this one, but another one may.
+        // Try twice: if the endpoint refused earlier datagrams, it will not take this one either, but another one may.
         for _ in 0..2 {
             let session = match self.known(snapshot, &key) {
                 Some(session) => Ok(session),
@@ -150,7 +152,7 @@ impl UdpListener {
             .udp_dropped(reason.reason(), run.datagrams());
     }
 
-    /// The session of a client, unless its endpoint is gone.
+    /// The session of a client, unless its endpoint has gone from the configuration.
     fn known(&self, snapshot: &Snapshot, key: &SessionKey) -> Option<Arc<Session>> {
         let mut sessions = self.sessions.lock();
         let handle = sessions.get_mut(key)?;
@@ -185,11 +187,12 @@ impl UdpListener {
             return Err(DropReason::NoRoute);
         }
         plane.may_begin_session((key.source(), self.bind))?;
-        // Nobody sends from port 0, and a listener of ours sends to those alone that sent to it.
+        // Both sources are forged: no client sends from port 0, and a listener of this proxy sends only to addresses
+        // that sent to it before. A session for the second could make two listeners answer each other for ever.
         if key.client.port() == 0 || plane.own_datagram_sockets.contain(key.client) {
             return Err(DropReason::InvalidSource);
         }
-        // Before a place is asked for: what is dropped anyway must displace nobody.
+        // Choose before asking for a place: a datagram that is dropped anyway must displace no session.
         let chosen = self.choose(snapshot, &selection)?;
         let permit = self.permit(&key, &selection)?;
         let (chosen, socket) = self.connect(snapshot, &selection, chosen)?;
@@ -206,10 +209,10 @@ impl UdpListener {
         Ok(session)
     }
 
-    /// Runs a session's task, and puts it into the table.
+    /// Spawns the task of a session, and puts the session into the table.
     fn keep(&self, key: SessionKey, session: Arc<Session>, looked: Generation) {
         let number = self.sessions.lock().next_number();
-        // Without the lock, which dropping the task takes.
+        // The lock is not held here, because dropping the task takes it.
         let task = tokio::spawn({
             let session = Arc::clone(&session);
             let entry = TableEntry {
@@ -229,7 +232,7 @@ impl UdpListener {
             looked,
         };
         let before = self.sessions.lock().insert(key, handle);
-        // There is none: the client had no session.
+        // `before` is `None`, because the client had no session.
         drop(before);
     }
 
@@ -253,7 +256,7 @@ impl UdpListener {
         })
     }
 
-    /// Takes a place for a session, and one that another session has to give up if there is none.
+    /// Takes a place for a session. If none is free, another session may have to give its place up.
     fn permit(&self, key: &SessionKey, selection: &Selection) -> Result<Permit, DropReason> {
         let source = (key.source(), self.bind);
         let take = || self.plane.session_permit(source, &selection.account);
@@ -269,7 +272,7 @@ impl UdpListener {
         })
     }
 
-    /// Opens a socket to the endpoint that was chosen, or to another one if there is no way to it.
+    /// Opens a socket to the chosen endpoint, or to another one if that one is unreachable.
     fn connect(
         &self,
         snapshot: &Snapshot,
@@ -285,7 +288,7 @@ impl UdpListener {
             tracing::debug!(%endpoint, %error, "cannot open a socket to a backend");
             self.plane.metrics.connect_failed(reason);
             if !is_unreachable(&error) {
-                // Descriptors or ports are used up: the same for every endpoint.
+                // Descriptors or ports are used up, which would be so for every endpoint.
                 if self.plane.may_warn(Instant::now()) {
                     tracing::warn!(bind = %self.bind, %error, "cannot open sockets for sessions");
                 }
@@ -302,7 +305,7 @@ impl UdpListener {
     }
 }
 
-/// Whether there is no way to an endpoint.
+/// Whether the host has no route to an endpoint.
 fn is_unreachable(error: &std::io::Error) -> bool {
     matches!(
         error.kind(),
@@ -343,7 +346,7 @@ mod tests {
         Arc::new(DataPlane::new(Arc::default(), Arc::default(), limits))
     }
 
-    /// Has a `UDPRoute` with one endpoint in force.
+    /// Puts a `UDPRoute` with one endpoint in force.
     fn configure(plane: &DataPlane, endpoint: SocketAddr) {
         let resource = |name: &str, resource| Resource {
             name: name.into(),
@@ -419,7 +422,7 @@ mod tests {
         });
         assert!(task.await.unwrap_err().is_panic());
         assert!(sessions.lock().get_mut(&key).is_none());
-        // One that ended leaves a later one of the client alone.
+        // An entry whose session ended leaves a later session of the same client in place.
         let entry = TableEntry {
             sessions: Arc::clone(&sessions),
             key,
@@ -442,7 +445,7 @@ mod tests {
         let stop = CancellationToken::new();
         let mut running = pin!(listener.run(&stop));
         let (mut handled, mut most) = (0, 0);
-        // They come to nothing at once, since there is no configuration.
+        // The listener drops them at once, because there is no configuration.
         let end = Instant::now() + Duration::from_mins(1);
         while handled < DATAGRAMS {
             assert!(Instant::now() < end, "{handled} of {DATAGRAMS} came");
@@ -455,7 +458,7 @@ mod tests {
         assert_eq!(most, BATCH as u64);
     }
 
-    /// Protocols such as that of syslog have no answers by which an endpoint could show that it is back.
+    /// Some protocols, such as syslog, have no answers by which an endpoint could show that it is back.
     #[tokio::test]
     async fn an_endpoint_that_does_not_refuse_is_avoided_no_longer() {
         let plane = plane();
@@ -496,7 +499,7 @@ mod tests {
         let idle = crate::lifetime::in_ticks(plane.limits.udp.idle);
         let turn = async || {
             crate::lifetime::advance();
-            // Whoever was woken has its turn, and whoever that wakes.
+            // Every woken task gets its turn, and so does every task that it wakes in turn.
             for _ in 0..10 {
                 tokio::task::yield_now().await;
             }
@@ -507,7 +510,7 @@ mod tests {
         turn().await;
         listener.take(&snapshot, &Run::one(early, b"1"));
         turn().await;
-        // The one that came first is heard again, and so it is the last to go.
+        // The session that began first is heard again, so it ends last.
         listener.take(&snapshot, &Run::one(late, b"2"));
         for _ in 1..idle {
             assert_eq!(plane.active(), 2);
@@ -525,7 +528,7 @@ mod tests {
         let backend = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         configure(&plane, backend.local_addr().unwrap());
         let (listener, _) = listener(&plane);
-        // As if another listener of this proxy had sent it.
+        // This source looks as if another listener of this proxy had sent the datagram.
         let own: SocketAddr = "127.0.0.1:5353".parse().unwrap();
         plane.own_datagram_sockets.insert(own);
         let snapshot = plane.snapshot.load_full();

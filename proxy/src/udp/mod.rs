@@ -1,4 +1,4 @@
-//! Owns datagrams: UDP listeners, their sessions, and what is sent on for whom.
+//! Owns datagrams: UDP listeners, their sessions, and the forwarding between clients and backends.
 //!
 //! UDP has no connections, so a *session* stands for one: all datagrams of one client's address and port to one address
 //! of a listener. The first datagram of a session chooses a backend and one of its endpoints, as a TCP connection does,
@@ -7,20 +7,20 @@
 //! the client sent to.
 //!
 //! - `run` is a datagram, or several of one sender that the kernel handed over in one piece.
-//! - `sender` sends runs on in one piece, and remembers which of them the kernel refuses.
-//! - `socket` has the system calls: many datagrams with one of them where the kernel can do that.
-//! - `sessions` is the table of a listener's sessions, without sockets and clocks.
-//! - `session` is the life of one session: what its backend sends, how long it may be silent, its log line.
-//! - `listener` is the loop that takes datagrams from clients, finds or begins their sessions, and sends them on.
+//! - `sender` sends runs in one piece, and remembers which of them the kernel refuses.
+//! - `socket` has the system calls. One call moves many datagrams where the kernel can do that.
+//! - `sessions` is the table of a listener's sessions. It has neither sockets nor clocks.
+//! - `session` is the life of one session: what its backend sends, how long it may be silent, and its log line.
+//! - `listener` is the loop that receives datagrams from clients, finds or begins their sessions, and forwards them.
 //!
-//! Three rules keep this from being of use to attackers, who can write any source address into a datagram:
+//! Attackers can write any source address into a datagram. Three rules keep them from misusing this proxy:
 //!
-//! 1. A client is sent what its backend sent, and nothing else. There is no answer that says "no".
-//! 2. Everything that is kept for a client is bounded: sessions in all, of each tenant, and of each source, and new ones
-//!    of a source in a second. Where a bound is reached, sessions of clients that have sent a single datagram give way,
-//!    oldest first. A client that was heard twice keeps its session.
-//! 3. Nothing waits. What a socket does not take at once is dropped and counted. A listener and a session handle one
-//!    batch at a time and then let others of their worker have their turn.
+//! 1. A client receives what its backend sent, and nothing else. The proxy itself never answers.
+//! 2. Everything that is kept for a client is bounded: the sessions in all, of each tenant and of each source, and the
+//!    new sessions of a source in a second. Where a bound is reached, sessions of clients that have sent a single
+//!    datagram give way, the oldest first. A client that was heard twice keeps its session.
+//! 3. Nothing waits. If a socket does not take a datagram at once, the datagram is dropped and counted. A listener and
+//!    a session handle one batch at a time and then let other tasks of their worker run.
 
 mod listener;
 mod run;
@@ -33,24 +33,24 @@ pub(crate) use listener::serve;
 
 pub(crate) use socket::{BoundSocket, OpenSockets, bind, let_in};
 
-/// Why a session ended. Closed, so that it can be a metric label.
+/// Why a session ended. The set is closed, so that it can be a metric label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SessionEnd {
-    /// Nothing came from either side for too long.
+    /// No datagram came from either side for too long.
     IdleTimeout,
-    /// The endpoint's host says that nobody listens there.
+    /// The endpoint's host reports that nobody listens there.
     BackendRefused,
-    /// The endpoint is no longer one of the backend's.
+    /// The endpoint no longer belongs to the backend.
     EndpointGone,
-    /// The listener is gone, and its port closed.
+    /// The listener is gone, and its port is closed.
     NoListener,
-    /// Another client needed the place, and this one had sent a single datagram.
+    /// Another client needed the place, and this client had sent a single datagram.
     Displaced,
     /// The session was too old.
     MaxConnectionAge,
-    /// This proxy ended, and its time to drain was over.
+    /// This proxy ended, and its drain timeout was over.
     Drained,
-    /// A defect of this proxy: the session's task panicked, or its socket failed.
+    /// A defect of this proxy: the session's task panicked.
     Internal,
 }
 

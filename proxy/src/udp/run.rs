@@ -1,20 +1,20 @@
-//! Owns what a run of datagrams is, and what became of it when it was sent.
+//! Owns the run of datagrams, and the result of sending one.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
 use quinn_udp::EcnCodepoint;
 
-/// A datagram, or a run of them.
+/// A datagram, or several of one sender that the kernel handed over in one piece.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Run<'a> {
     pub(crate) sender: SocketAddr,
-    /// The address that it was sent to, where the socket tells.
+    /// The address that it was sent to, if the socket reports it.
     pub(crate) local: Option<IpAddr>,
     pub(super) bytes: &'a [u8],
-    /// The length of each datagram but the last, which may be shorter.
+    /// The length of each datagram. Only the last one may be shorter.
     pub(super) stride: usize,
-    /// Marks of congestion on the way, which endpoints have to see.
+    /// Congestion marks set on the way, which endpoints must see.
     pub(super) ecn: Option<EcnCodepoint>,
 }
 
@@ -31,7 +31,7 @@ impl Run<'_> {
         }
     }
 
-    /// How many datagrams these are. One without bytes is one.
+    /// The number of datagrams. A single empty datagram counts as one.
     pub(crate) fn datagrams(&self) -> u64 {
         if self.is_one() {
             return 1;
@@ -44,7 +44,7 @@ impl Run<'_> {
     }
 }
 
-/// What became of a run.
+/// The result of sending a run.
 #[derive(Debug, Default)]
 pub(crate) struct Sent {
     pub(crate) datagrams: u64,

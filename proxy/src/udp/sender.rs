@@ -1,13 +1,14 @@
-//! Owns how a listener sends: a run in one piece where the kernel takes that, and which runs it does not take.
+//! Owns how a listener sends: it sends a run in one piece where the kernel accepts that, and remembers which runs it
+//! does not accept.
 //!
 //! A device or a path may refuse runs in one piece (`UDP_SEGMENT`) with `EINVAL` or `EIO`, and there is no way to ask
-//! before. The datagrams of such a run are sent one by one, so nothing is lost. If the kernel takes them, the run was what
-//! it refused, and later ones with datagrams as long go one by one from the start. Shorter ones are still tried: older
-//! kernels also refuse a run whose datagrams are longer than the path's MTU with `EINVAL`, and a client that sends long
-//! datagrams must not cost all others their runs.
+//! before. The datagrams of such a run are then sent one by one, so nothing is lost. If the kernel accepts them, it
+//! must have refused the run as such, and later runs with datagrams as long go one by one from the start. Shorter ones
+//! are still tried. The reason is that older kernels also refuse with `EINVAL` a run whose datagrams are longer than
+//! the path's MTU, and a client that sends long datagrams must not keep all others from sending runs.
 //!
-//! `quinn-udp` has a memory of its own, which is too coarse: after one `EINVAL`, whatever it was about, it sends no more
-//! runs, and IPv4 datagrams without marks of congestion. So its memory is renewed each time.
+//! `quinn-udp` also remembers refusals, but too coarsely: after one `EINVAL` of any cause, it sends no more runs, and
+//! IPv4 datagrams without congestion marks. Therefore its state is replaced after each refusal.
 
 use std::io::{self, ErrorKind, IoSliceMut};
 use std::net::{Ipv4Addr, UdpSocket as StdUdpSocket};
@@ -20,17 +21,17 @@ use tokio::net::UdpSocket;
 
 use super::run::{Run, Sent};
 
-/// Whether the other end's host says that nobody listens there.
+/// Whether the other end's host reports that nobody listens there.
 pub(crate) fn is_refused(error: &io::Error) -> bool {
     error.kind() == ErrorKind::ConnectionRefused
 }
 
-/// Whether a socket has no room just now.
+/// Whether a socket has no room at the moment.
 pub(crate) fn is_busy(error: &io::Error) -> bool {
     error.kind() == ErrorKind::WouldBlock || is(error, Errno::NOBUFS)
 }
 
-/// Whether a datagram is longer than the next hop takes.
+/// Whether a datagram is longer than the next hop accepts.
 pub(crate) fn is_too_large(error: &io::Error) -> bool {
     is(error, Errno::MSGSIZE)
 }
@@ -39,18 +40,18 @@ fn is(error: &io::Error, errno: Errno) -> bool {
     error.raw_os_error() == Some(errno.raw_os_error())
 }
 
-/// Sends for a listener on one worker and for the sessions of it.
+/// Sends for a listener on one worker and for the listener's sessions.
 #[derive(Debug)]
 pub(super) struct Sender {
     state: ArcSwap<UdpSocketState>,
-    /// Datagrams in one piece at most.
+    /// Largest number of datagrams in one piece.
     longest_run: u64,
-    /// Runs with datagrams of that length, in bytes, or longer ones are not tried in one piece.
+    /// Runs whose datagrams have this length in bytes, or a greater one, are not tried in one piece.
     refused_from: AtomicUsize,
 }
 
 impl Sender {
-    /// Sends with the state of the listener's socket.
+    /// A sender with the state of the listener's socket.
     pub(super) fn new(state: UdpSocketState) -> Self {
         Self {
             longest_run: state.max_gso_segments() as u64,
@@ -86,8 +87,8 @@ impl Sender {
         self.longest_run > 1
     }
 
-    /// Sends a run in one piece, or each datagram by itself where that cannot be. `part` sends a datagram, or datagrams
-    /// of a length in one piece.
+    /// Sends a run in one piece, or each datagram by itself if the kernel does not accept the run. `part` sends either
+    /// one datagram, or several of the given length in one piece.
     pub(super) fn send(
         &self,
         run: &Run<'_>,
@@ -114,7 +115,7 @@ impl Sender {
                     sent.error = Some(error);
                     return sent;
                 }
-                // The datagrams themselves may be short enough.
+                // Each datagram by itself may still be short enough.
                 Err(error) => refused = is_about_runs(&error),
             }
         }
@@ -138,12 +139,13 @@ impl Sender {
     }
 }
 
-/// Whether a kernel may mean that it takes no runs in one piece. `quinn-udp` is sure that it does.
+/// Whether the error may mean that the kernel accepts no runs in one piece. `quinn-udp` assumes that it does.
 fn is_about_runs(error: &io::Error) -> bool {
     is(error, Errno::INVAL) || is(error, Errno::IO)
 }
 
-/// A state without a memory. It is of no socket: what it sets on one is set on the listener's already.
+/// A state without remembered refusals. It needs no socket of its own, because the options that it sets are set on the
+/// listener's socket already.
 fn fresh_state() -> io::Result<UdpSocketState> {
     let socket = StdUdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
     UdpSocketState::new((&socket).into())
@@ -173,8 +175,8 @@ mod tests {
         }
     }
 
-    /// A kernel that takes no runs with datagrams of `from` bytes or longer. Keeps what it took, and counts what it
-    /// refused.
+    /// A kernel that accepts no runs with datagrams of `from` bytes or longer. It keeps what it accepted, and counts
+    /// what it refused.
     struct Kernel {
         from: usize,
         error: Errno,
@@ -263,7 +265,7 @@ mod tests {
             assert!(sent.error.is_some());
         }
         assert_eq!(tries, 2);
-        // Of a hop, and not of the kernel: the next run may take another way.
+        // `EMSGSIZE` comes from a hop and not from the kernel, so the next run may take another path.
         let mut kernel = Kernel::refusing(0, Errno::MSGSIZE);
         for _ in 0..2 {
             let sent = sender.send(&run(&bytes, 1200), |bytes, stride| {

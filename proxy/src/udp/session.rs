@@ -26,13 +26,13 @@ use crate::plane::DataPlane;
 use crate::table::{Generation, Route, Snapshot};
 use crate::udp_places::{DropReason, Permit};
 
-/// Datagrams of an endpoint from which on the kernel is asked for runs.
+/// After this many datagrams of an endpoint, the kernel is asked to hand over runs.
 const RUNS_FROM: u64 = 32;
 
-/// Ticks within which the host of an endpoint says that nobody listens there.
+/// Number of ticks within which the host of an endpoint reports that nobody listens there.
 const QUIET: u32 = 1;
 
-/// What was chosen for a session.
+/// The result of choosing a backend for a session.
 pub(super) struct Chosen {
     pub(super) listener: Arc<Listener>,
     pub(super) route: Arc<Route>,
@@ -40,7 +40,7 @@ pub(super) struct Chosen {
     pub(super) endpoint: SocketAddr,
 }
 
-/// A session. Dropping the last reference counts it and writes its line, so that no way out goes without.
+/// A session. Dropping the last reference counts its end and writes its log line, so no way of ending can miss that.
 pub(super) struct Session {
     plane: Arc<DataPlane>,
     listen_socket: Arc<ListenSocket>,
@@ -52,9 +52,9 @@ pub(super) struct Session {
     started: Instant,
     /// The tick of the first datagram.
     begun: u32,
-    /// When a datagram came last, from either side.
+    /// The tick of the last datagram from either side.
     last: AtomicU32,
-    /// The tick at which it ends in any case.
+    /// The tick at which the session ends in any case, if there is one.
     over: Option<u32>,
     from_client: Direction,
     from_backend: Direction,
@@ -62,7 +62,7 @@ pub(super) struct Session {
     end: Mutex<SessionEnd>,
 }
 
-/// What one side sent. One thread writes it; others may read.
+/// What one side sent. One thread writes it, and others may read it.
 #[derive(Debug, Default)]
 struct Direction {
     datagrams: AtomicU64,
@@ -120,11 +120,12 @@ impl Session {
         }
     }
 
-    /// Whether the port is still the same namespace's, and the endpoint one of the backend's, by a configuration. A
-    /// listener of the Gateway itself stays the Gateway's while its port passes from one tenant's route to another's.
+    /// Whether `snapshot` lets the session go on: its port still belongs to the same namespace, and its endpoint to the
+    /// backend. The route's tenant is compared too, because a listener of the Gateway itself stays the Gateway's while
+    /// its port passes from one tenant's route to another's.
     pub(super) fn stands(&self, snapshot: &Snapshot) -> bool {
         let listener = &self.chosen.listener;
-        // Where nobody has it, the end of the listener ends its sessions.
+        // If the port belongs to nobody, the end of the listener ends its sessions.
         let is_others = snapshot.select_by_port(&self.bind).is_ok_and(|present| {
             let route = &self.chosen.route;
             let is_others = |present: Arc<Route>| present.tenant != route.tenant;
@@ -142,7 +143,7 @@ impl Session {
         })
     }
 
-    /// Sends what the client sent. Fails if the endpoint refused what came before.
+    /// Forwards what the client sent. Fails if the endpoint refused earlier datagrams.
     pub(super) fn forward(&self, run: &Run<'_>) -> Result<(), SessionEnd> {
         let now = ticks();
         self.last.store(now, Ordering::Relaxed);
@@ -155,13 +156,13 @@ impl Session {
         self.plane.metrics.udp_upstream.inc_by(sent.datagrams);
         self.from_client.add(&sent, dropped);
         if now > self.begun.saturating_add(QUIET) {
-            // Many protocols have no answers. One that refuses would have said so by now.
+            // Many protocols have no answers. An endpoint that refuses would have done so by now.
             self.lives();
         }
         Ok(())
     }
 
-    /// Sends what the endpoint sent.
+    /// Sends what the endpoint sent to the client.
     fn answer(&self, run: &Run<'_>) {
         let sent = self
             .listen_socket
@@ -171,7 +172,7 @@ impl Session {
         self.from_backend.add(&sent, dropped);
     }
 
-    /// Counts what was not sent of a run.
+    /// Counts the datagrams of a run that were not sent, and returns their number.
     fn dropped(&self, run: &Run<'_>, sent: &Sent, busy: DropReason) -> u64 {
         let Some(error) = &sent.error else { return 0 };
         let reason = if is_busy(error) {
@@ -187,7 +188,7 @@ impl Session {
         dropped
     }
 
-    /// The endpoint's host says that nobody listens there.
+    /// Reports the endpoint as failed, because its host says that nobody listens there.
     fn refused(&self) {
         let Chosen {
             backend, endpoint, ..
@@ -198,7 +199,7 @@ impl Session {
             .endpoint_failed(backend, *endpoint, EndpointFailure::Connect, reason);
     }
 
-    /// Says why it ends, and lets another session have its place.
+    /// Records why the session ends, and frees its place for another session.
     pub(super) fn end(&self, end: SessionEnd) {
         *self.end.lock() = end;
         drop(self.permit.lock().take());
@@ -218,17 +219,17 @@ impl Session {
                 self.refused();
                 return Poll::Ready(SessionEnd::BackendRefused);
             }
-            // Of one datagram, such as that it is too long for some hop.
+            // The error concerns one datagram. For example, it is too long for some hop.
             Poll::Ready(Err(error)) => {
                 tracing::debug!(bind = %self.bind, %error, "a session's socket failed");
             }
         }
-        // There may be more; others have their turn first.
+        // There may be more datagrams, but other tasks run first.
         gate::yield_now(cx);
         Poll::Pending
     }
 
-    /// The endpoint takes datagrams: nobody is to avoid it.
+    /// Reports that the endpoint takes datagrams, so that new sessions no longer avoid it.
     fn lives(&self) {
         let Chosen {
             backend, endpoint, ..
@@ -303,19 +304,19 @@ impl Drop for Session {
         if self.plane.limits.access_log {
             self.write();
         }
-        // Whoever waits for the end of sessions finds their places free.
+        // The place is freed before `leave`, so that whoever waits for the end of sessions finds their places free.
         drop(self.permit.lock().take());
         self.plane.leave();
     }
 }
 
-/// Sends what the endpoint sends until the session is over. To be woken by nothing but the endpoint and the clock.
+/// Sends what the endpoint sends until the session is over. Only the endpoint and the clock wake it.
 pub(super) struct Carrying {
     session: Arc<Session>,
     alarm: Alarm,
-    /// Ticks without a datagram.
+    /// Number of ticks without a datagram after which the session ends.
     idle: u32,
-    /// The last configuration that the endpoint was looked for in.
+    /// The last configuration in which the endpoint was looked up.
     looked: Generation,
 }
 
@@ -330,8 +331,8 @@ impl Carrying {
         }
     }
 
-    /// Whether the session may go on, by the configuration in force. An endpoint that goes on sending to a client that
-    /// says nothing would otherwise be heard for ever.
+    /// Whether the configuration in force lets the session go on. The listener checks this only when the client sends,
+    /// so without this check an endpoint could go on sending to a silent client for ever.
     fn stands(&mut self) -> bool {
         let snapshot = self.session.plane.snapshot.load();
         let generation = snapshot.generation();

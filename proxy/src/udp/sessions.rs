@@ -1,12 +1,12 @@
-//! Owns which session a datagram belongs to, and which session gives way when there may be no more of them.
+//! Owns which session a datagram belongs to, and which session gives way when a bound on sessions is reached.
 //!
-//! Anybody can make up a source address and send one datagram. So a session is *unconfirmed* until its client has sent a
-//! second one. Where a bound is reached, an unconfirmed session gives way to a new one, the oldest first: a flood of
-//! made-up sources displaces itself, and so do the many clients of a DNS server that ask one question each. Confirmed
+//! Anybody can make up a source address and send one datagram. So a session is *unconfirmed* until its client has sent
+//! a second one. Where a bound is reached, the oldest unconfirmed session gives way to a new one. So a flood of made-up
+//! sources displaces its own sessions, and so do the many clients of a DNS server that ask one question each. Confirmed
 //! sessions never give way.
 //!
-//! A source that has sessions of the listener already displaces its own only. Others' give way to a source that has none.
-//! Nobody's gives way for nothing: the new session gets the place.
+//! A source that already has sessions of the listener displaces only its own. A source that has none may displace the
+//! session of another source. A session gives way only if the new session then gets its place.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
@@ -15,17 +15,18 @@ use vestibule_serve::places::Source;
 
 use crate::udp_places::Displaced;
 
-/// What tells the sessions of a listener apart.
+/// What identifies a session among those of a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct SessionKey {
-    /// As the socket has it: on one of both families an IPv4 client has an address in IPv6.
+    /// The client's address as the socket reports it. A socket of both families reports an IPv4 client with a mapped
+    /// IPv6 address.
     pub(crate) client: SocketAddr,
-    /// The address that the client sends to, where the listener has many.
+    /// The address that the client sends to, if the listener has many.
     pub(crate) local: Option<IpAddr>,
 }
 
 impl SessionKey {
-    /// Whose sessions count together with this one.
+    /// The source whose sessions count together with this one.
     pub(crate) fn source(&self) -> Source {
         Source::of_client(self.client.ip())
     }
@@ -35,7 +36,7 @@ impl SessionKey {
 #[derive(Debug)]
 pub(crate) struct Sessions<S> {
     by_key: HashMap<SessionKey, Entry<S>>,
-    /// Unconfirmed ones, by their numbers, which rise.
+    /// Unconfirmed sessions by number. Numbers rise, so the first is the oldest.
     unconfirmed: BTreeMap<u64, SessionKey>,
     by_source: HashMap<Source, OfSource>,
     next: u64,
@@ -71,12 +72,12 @@ impl<S> Sessions<S> {
         self.by_key.get_mut(key).map(|entry| &mut entry.session)
     }
 
-    /// The number that the next session will have: it tells the session from later ones of the same client.
+    /// The number that the next session will have. It distinguishes the session from later ones of the same client.
     pub(crate) fn next_number(&self) -> u64 {
         self.next
     }
 
-    /// Adds a session, unconfirmed. Returns the one that the client had, if it had one.
+    /// Adds a session as unconfirmed. Returns the session that the client had before, if any.
     pub(crate) fn insert(&mut self, key: SessionKey, session: S) -> Option<S> {
         let before = self.take(&key);
         let number = self.next;
@@ -89,12 +90,12 @@ impl<S> Sessions<S> {
         before
     }
 
-    /// The client has sent another datagram.
+    /// Confirms the session, because the client has sent another datagram.
     pub(crate) fn confirm(&mut self, key: &SessionKey) {
         let Some(number) = self.by_key.get(key).map(|entry| entry.number) else {
             return;
         };
-        // Nearly always nothing: it is confirmed already.
+        // Nearly always this removes nothing, because the session is confirmed already.
         if self.unconfirmed.remove(&number).is_some()
             && let Some(of_source) = self.by_source.get_mut(&key.source())
         {
@@ -102,7 +103,7 @@ impl<S> Sessions<S> {
         }
     }
 
-    /// Takes a session out, unless the client has a later one.
+    /// Removes and returns a session, unless the client has a later one.
     pub(crate) fn remove(&mut self, key: &SessionKey, number: u64) -> Option<S> {
         let is_it = |entry: &Entry<S>| entry.number == number;
         if self.by_key.get(key).is_some_and(is_it) {
@@ -111,7 +112,7 @@ impl<S> Sessions<S> {
         None
     }
 
-    /// Takes the session of a client out.
+    /// Removes and returns the session of a client.
     pub(crate) fn take(&mut self, key: &SessionKey) -> Option<S> {
         let Entry { number, session } = self.by_key.remove(key)?;
         self.unconfirmed.remove(&number);
@@ -126,7 +127,7 @@ impl<S> Sessions<S> {
         Some(session)
     }
 
-    /// Takes out the session that gives way to a new one of `source`, if any does.
+    /// Removes and returns the session that gives way to a new one of `source`, if any does.
     pub(crate) fn displace(&mut self, source: Source, whose: Displaced) -> Option<S> {
         let number = match whose {
             Displaced::Own => self.by_source.get(&source)?.unconfirmed.first(),
@@ -136,10 +137,10 @@ impl<S> Sessions<S> {
         self.take(&key)
     }
 
-    /// Takes all of them out.
+    /// Removes and returns all sessions.
     pub(crate) fn clear(&mut self) -> impl Iterator<Item = S> + use<S> {
         let all = std::mem::take(self);
-        // Numbers go on, so that none of these is mistaken for a later one.
+        // Numbers go on rising, so that no removed session is mistaken for a later one.
         self.next = all.next;
         all.by_key.into_values().map(|entry| entry.session)
     }
@@ -213,7 +214,7 @@ mod tests {
     enum Step {
         /// A datagram of a client.
         Datagram(u8, u16),
-        /// Its session is over.
+        /// The client's session is over.
         Ends(u8, u16),
     }
 
@@ -227,7 +228,7 @@ mod tests {
     type Held = (u64, Place, QuotaGuard);
 
     proptest! {
-        /// As the listener does it, with the bounds that it has.
+        /// Does what the listener does, with the bounds that it has.
         #[test]
         fn there_are_never_more_sessions_than_may_be(all in 1_usize..12, of_tenant in 1_usize..12, steps in steps()) {
             let places = Places::new(all);
@@ -235,7 +236,7 @@ mod tests {
             let account = accounts.of(&Arc::from("team-a"));
             let limits = QuotaLimits { all: of_tenant, guaranteed_percent: 50, scarce: false };
             let mut sessions: Sessions<Held> = Sessions::default();
-            // Number of the session, and whether it is confirmed.
+            // The number of each session, and whether it is confirmed.
             let mut model: BTreeMap<(u8, u16), (u64, bool)> = BTreeMap::new();
             for step in steps {
                 let (Step::Datagram(host, port) | Step::Ends(host, port)) = step;
@@ -262,7 +263,7 @@ mod tests {
                 let (held, free) = places.held_and_free(source);
                 let whose = if held == 0 { Displaced::Anybodys } else { Displaced::Own };
                 let may = held <= free + 1;
-                // Its place is free again at once, as it is where a session ends.
+                // Dropping the session frees its place at once, as it does where a session ends.
                 let mut displace = || sessions.displace(source, whose).map(|(number, ..)| number);
                 if taken.is_none()
                     && may
@@ -274,7 +275,8 @@ mod tests {
                         .map(|(client, of)| (*client, *of))
                         .unwrap();
                     prop_assert!(!confirmed);
-                    // The oldest of those that could: the source's own if it has any.
+                    // The displaced session must be the oldest of the source's own if it has any, and else the oldest
+                    // of all.
                     let has_own = model.keys().any(|(of, _)| *of == host);
                     let oldest = model
                         .iter()

@@ -1,8 +1,8 @@
 //! Owns the sockets of datagrams: how they are opened, and how many datagrams move with one system call.
 //!
-//! `recvmmsg` takes datagrams of many clients at a time, GRO has the kernel hand over a run of datagrams of one client as
-//! one piece, and GSO sends such a run on in one piece. All three come through `quinn-udp`. A run keeps its boundaries:
-//! what was several datagrams leaves as several.
+//! `recvmmsg` receives datagrams of many clients at a time. With GRO the kernel hands over a run of datagrams of one
+//! client as one piece, and with GSO such a run is sent in one piece. All three come through `quinn-udp`. A run keeps
+//! its boundaries: several datagrams leave as several.
 
 use std::cell::RefCell;
 use std::io::{self, ErrorKind, IoSliceMut};
@@ -25,22 +25,24 @@ use tokio::net::UdpSocket;
 use super::run::{Run, Sent};
 use super::sender::Sender;
 
-/// Pieces that are taken with one system call. Each is a datagram, or a run of up to 64 of one sender.
+/// Number of pieces that one system call receives. Each is a datagram, or a run of up to 64 of one sender.
 pub(super) const BATCH: usize = 16;
-/// No datagram and no run is longer.
+/// Length in bytes that no datagram and no run exceeds.
 const LONGEST: usize = 65_536;
-/// What the kernel may queue for a listener until the worker takes it, if the system allows as much.
+/// Number of bytes that the kernel may queue for a listener until the worker takes them, if the system allows as much.
 const RECEIVE_BUFFER: usize = 1024 * 1024;
 
 thread_local! {
-    /// Where datagrams are while they pass: a worker has one, whatever the number of its sessions.
+    /// The buffer that datagrams pass through. A worker has one, whatever the number of its sessions.
     static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A socket for datagrams that is bound to `address`, for workers to share if `reuse_port`. `::` takes IPv4 too.
+/// Opens a socket for datagrams and binds it to `address`. With `reuse_port`, workers can share the address. `::`
+/// accepts IPv4 too.
 ///
-/// One that is shared takes nothing before [`let_in`]: the kernel chooses the socket of a client by the number of those
-/// that there are. With every further one the client would be another worker's, which knows nothing of its session.
+/// A shared socket receives nothing before [`let_in`]. The kernel chooses the socket for a client by the number of
+/// sockets on the address. While sockets are still being added, a client would move to another worker, which has no
+/// session for it.
 pub(crate) fn bind(address: SocketAddr, reuse_port: bool) -> io::Result<Socket> {
     let socket = Socket::new(
         Domain::for_address(address),
@@ -50,22 +52,22 @@ pub(crate) fn bind(address: SocketAddr, reuse_port: bool) -> io::Result<Socket> 
     if address.is_ipv6() {
         socket.set_only_v6(address.ip() != Ipv6Addr::UNSPECIFIED)?;
     }
-    // Not SO_REUSEADDR: for UDP it lets anybody share the port who sets it too.
+    // `SO_REUSEADDR` is wrong here: for UDP, anybody who sets it too could share the port.
     socket.set_reuse_port(reuse_port)?;
     socket.set_nonblocking(true)?;
     let _ = socket.set_recv_buffer_size(RECEIVE_BUFFER);
     if reuse_port {
-        // Where there are no filters, the first datagrams of a client may begin a session too many.
+        // If the system has no filters, the first datagrams of a client may begin an extra session. That is harmless.
         let _ = socket.attach_filter(&[SockFilter::new(0x06, 0, 0, 0)]); // return 0
     }
     socket.bind(&address.into())?;
     Ok(socket)
 }
 
-/// Has a shared socket take what comes: all that share its address are bound.
+/// Lets a shared socket receive datagrams. Call it when all sockets that share the address are bound.
 pub(crate) fn let_in(socket: &Socket) -> io::Result<()> {
     match socket.detach_filter() {
-        // None was attached.
+        // No filter was attached.
         Err(error) if error.raw_os_error() == Some(Errno::NOENT.raw_os_error()) => Ok(()),
         detached => detached,
     }
@@ -87,7 +89,7 @@ impl BoundSocket {
     }
 }
 
-/// Counts the sockets of a bind that are open, wherever they are.
+/// Counts the open sockets of a bind, whichever worker has them.
 #[derive(Debug, Default)]
 pub(crate) struct OpenSockets {
     count: Mutex<usize>,
@@ -95,7 +97,7 @@ pub(crate) struct OpenSockets {
 }
 
 impl OpenSockets {
-    /// Waits until all of them are closed. Says whether they are.
+    /// Waits until all of them are closed. Returns false if that takes longer than `patience`.
     pub(crate) fn wait_until_closed(&self, patience: Duration) -> bool {
         let mut count = self.count.lock();
         let waited = self
@@ -105,7 +107,7 @@ impl OpenSockets {
     }
 }
 
-/// Held beside a socket, and dropped after it.
+/// A count of one in [`OpenSockets`]. It is held beside a socket, and dropped after it.
 #[derive(Debug)]
 pub(super) struct OpenSocket(Arc<OpenSockets>);
 
@@ -129,14 +131,14 @@ impl Drop for OpenSocket {
 pub(crate) struct ListenSocket {
     socket: UdpSocket,
     sender: Sender,
-    /// Answers have to say which of the host's addresses they are from.
+    /// Whether it is bound to every address of the host, so that answers have to name the one they come from.
     is_wildcard: bool,
-    /// After the socket, which is closed before this says so.
+    /// This field comes after the socket, so that the socket is closed before this counts it as closed.
     _open: OpenSocket,
 }
 
 impl ListenSocket {
-    /// Only on a runtime.
+    /// Must be called on a runtime.
     pub(crate) fn new(bound: BoundSocket) -> io::Result<Self> {
         let BoundSocket { socket, open } = bound;
         let sender = Sender::new(UdpSocketState::new((&socket).into())?);
@@ -149,12 +151,12 @@ impl ListenSocket {
         })
     }
 
-    /// Returns when there may be something to receive.
+    /// Waits until there may be something to receive.
     pub(crate) async fn readable(&self) -> io::Result<()> {
         self.socket.readable().await
     }
 
-    /// Takes a batch of what clients sent. Returns how many pieces that were.
+    /// Receives a batch of what clients sent. Returns the number of pieces in it.
     pub(crate) fn receive(&self, each: impl FnMut(Run<'_>)) -> io::Result<usize> {
         let is_wildcard = self.is_wildcard;
         receive(&self.sender, &self.socket, each, |meta| {
@@ -177,10 +179,11 @@ impl ListenSocket {
     }
 }
 
-/// Undoes what `quinn-udp` sets because QUIC looks for the largest datagram that passes: others rely on fragments.
+/// Undoes an option of `quinn-udp`. It forbids fragments because QUIC probes for the largest datagram that passes, but
+/// other protocols rely on fragments.
 fn fragment(socket: &std::net::UdpSocket) -> io::Result<()> {
     let is_v6 = socket.local_addr()?.is_ipv6();
-    // Of a socket of both families as well.
+    // A socket of both families needs this for IPv4 as well.
     set_ip_mtu_discover(socket, Ipv4PathMtuDiscovery::WANT)?;
     if is_v6 {
         set_ipv6_mtu_discover(socket, Ipv6PathMtuDiscovery::WANT)?;
@@ -189,7 +192,7 @@ fn fragment(socket: &std::net::UdpSocket) -> io::Result<()> {
     Ok(())
 }
 
-/// The socket of a session, which sends to and hears one endpoint alone, from a port that no other session has.
+/// The socket of a session. It sends to one endpoint and hears only that one, from a port that no other session has.
 #[derive(Debug)]
 pub(crate) struct SessionSocket {
     socket: UdpSocket,
@@ -197,12 +200,12 @@ pub(crate) struct SessionSocket {
 }
 
 impl SessionSocket {
-    /// Only on a runtime. Nothing is sent.
+    /// Must be called on a runtime. It sends nothing.
     pub(crate) fn connect(endpoint: SocketAddr) -> io::Result<Self> {
         let domain = Domain::for_address(endpoint);
         let socket = Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))?;
         socket.set_nonblocking(true)?;
-        // Without it marks of congestion get lost, and nothing else.
+        // If this fails, only congestion marks get lost.
         let _ = if endpoint.is_ipv4() {
             socket.set_recv_tos_v4(true)
         } else {
@@ -215,12 +218,12 @@ impl SessionSocket {
         })
     }
 
-    /// Has the kernel hand over runs. It costs a system call, which most sessions are too short for.
+    /// Asks the kernel to hand over runs. This costs a system call, which most sessions are too short for.
     pub(crate) fn expect_runs(&self) {
         let _ = setsockopt(&self.socket, sockopt::UdpGroSegment, &true);
     }
 
-    /// Takes a batch of what the endpoint sent, by the state of the listener's socket.
+    /// Receives a batch of what the endpoint sent, with the state of the listener's socket.
     pub(crate) fn poll_receive(
         &self,
         listener: &ListenSocket,
@@ -240,7 +243,7 @@ impl SessionSocket {
     pub(crate) fn send(&self, listener: &ListenSocket, run: &Run<'_>) -> Sent {
         listener.sender.send(run, |bytes, segment_size| {
             if run.ecn.is_none() && segment_size.is_none() {
-                // With an address the kernel would look for the way anew.
+                // With a destination address, the kernel would look up the route for each datagram.
                 return SockRef::from(&self.socket).send(bytes).map(|_| ());
             }
             let transmit = Transmit {
@@ -368,7 +371,7 @@ mod tests {
             bytes: &bytes[..1000],
             ..run
         };
-        // Multicast.
+        // A multicast address cannot be a source.
         let nobody = Some(IpAddr::V4(Ipv4Addr::new(224, 0, 0, 1)));
         for run in [&one, &run] {
             let sent = from.send(client, nobody, run);
@@ -399,10 +402,10 @@ mod tests {
 
     #[tokio::test]
     async fn what_no_hop_takes_in_one_piece_is_fragmented_rather_than_refused() {
-        // As loopback takes 64 KiB, the option is all that can be looked at.
+        // Loopback takes 64 KiB in one piece, so the test can only read the option.
         for address in ["127.0.0.1:0", "[::]:0"] {
             let Ok(socket) = bind(address.parse().unwrap(), false) else {
-                // A host without IPv6.
+                // The host has no IPv6.
                 continue;
             };
             let socket = ListenSocket::new(BoundSocket::new(socket, &Arc::default())).unwrap();
@@ -438,7 +441,7 @@ mod tests {
                 client.send_to(b"x", address).unwrap();
             }
         };
-        // Each time there is another number of sockets.
+        // The number of sockets differs at each call.
         send();
         let mut sockets = vec![first];
         for _ in 0..3 {
@@ -466,7 +469,7 @@ mod tests {
                 .map(|all| all.iter().filter(|sender| **sender == client).count())
                 .collect();
             of_sockets.sort_unstable();
-            // Nothing of before, and all of after in one place.
+            // Nothing arrived from before `let_in`, and everything after it arrived at one socket.
             assert_eq!(of_sockets, [0, 0, 0, 2]);
         }
     }
@@ -483,7 +486,7 @@ mod tests {
         let address = served.socket.local_addr().unwrap();
         let waiting = std::thread::spawn(move || {
             assert!(all.wait_until_closed(Duration::from_mins(1)));
-            // Somebody else can have it, which no two sockets can that do not share.
+            // The port is free now for a socket that does not share it.
             bind(address, false).map(|_| ())
         });
         drop(served);

@@ -1,7 +1,8 @@
 //! The proxy's end of the stream over gRPC: connects, reconnects, feeds batches to [`Held`].
 //!
-//! The client owns what is held for the life of the process. Whatever happens on the network or
-//! comes over it, what is in force stays in force until a batch that is accepted replaces it.
+//! The client owns the record of what the proxy holds for the life of the process. Whatever happens on the network, and
+//! whatever an operator sends, the configuration in force stays in force until the client accepts a batch that replaces
+//! it.
 
 mod connect;
 mod target;
@@ -33,21 +34,22 @@ pub use connect::{Connect, ConnectError, Tcp, Token, endpoint};
 use target::{Target, generator};
 pub use tls::{Tls, TlsError};
 
-/// What the client needs to know.
+/// Settings of the client.
 #[derive(Debug, Clone)]
 pub struct Config {
     /// Who the proxy is.
     pub identity: ProxyIdentity,
     /// Operator replicas to ask, `host:port`, in turn.
     pub addresses: Vec<String>,
-    /// A connection attempt that takes longer has failed.
+    /// A connection attempt that takes longer fails.
     pub connect_timeout: Duration,
-    /// An operator that is silent for longer is gone. It sends a heartbeat every 15 s.
+    /// If the operator sends nothing for longer than this, the client gives the stream up. The operator sends a
+    /// heartbeat every 15 s.
     pub silence: Duration,
     /// Waits between attempts. Each is shortened by up to a half at random.
     pub backoff: Backoff,
-    /// Longest wait after a replica answered that it does not lead and that it knows nobody who does:
-    /// somebody soon will.
+    /// Longest wait after a replica answered that it does not lead and knows no leader. It is short because a replica
+    /// soon will lead.
     pub backoff_follower: Duration,
     /// Wait after the operator refused this proxy.
     pub backoff_refused: Duration,
@@ -69,46 +71,47 @@ impl Config {
     }
 }
 
-/// What the client is doing; for readiness, metrics and the admin endpoint.
+/// What the client is doing, for readiness, metrics and the admin endpoint.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ClientState {
     /// The replica that welcomed this proxy, while the stream is up.
     pub connected: Option<String>,
-    /// The generation in force; the proxy is ready once there is one.
+    /// The generation in force. The proxy is ready once there is one.
     pub held: Option<Generation>,
-    /// Streams that were welcomed so far.
+    /// Number of streams so far that an operator welcomed.
     pub welcomed: u64,
     /// The last refusal or failure.
     pub last_refusal: Option<LastRefusal>,
-    /// How many of each reason so far (see [`LastRefusal::reason`]).
+    /// Number of refusals and failures so far, by reason (see [`LastRefusal::reason`]).
     pub refusals: BTreeMap<&'static str, u64>,
-    /// Resources rejected by the last batch that carried any resource.
+    /// Number of resources that were rejected from the last batch that had any entry.
     pub rejects: usize,
 }
 
 /// Something that this proxy refused, or that was refused to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LastRefusal {
-    /// CamelCase, of a bounded set: the reasons of [`crate::Refusal`] for a batch; `Unreachable`,
-    /// `Unauthorized` (the token), `Silent`, `Broken` (the stream ended), `NotLeader`, `Refused`, `Protocol` for a stream.
+    /// A CamelCase word from a bounded set. For a batch it is a reason of [`crate::Refusal`]. For a stream it is
+    /// `Unreachable`, `Unauthorized` (the token), `Silent`, `Broken` (the stream ended), `NotLeader`, `Refused` or
+    /// `Protocol`.
     pub reason: &'static str,
-    /// For people.
+    /// The explanation for people.
     pub message: String,
 }
 
 /// How a stream ended.
 enum End {
-    /// Nobody answered, or not in time.
+    /// No replica answered, or none answered in time.
     Unreachable(String),
-    /// There is no token to show, or the operator does not take it.
+    /// The proxy has no token to show, or the operator does not accept it.
     Unauthorized(String),
-    /// No message for [`Config::silence`].
+    /// The operator sent no message for [`Config::silence`].
     Silent,
     /// The transport broke, or the operator ended the call.
     Broken(String),
-    /// A message that does not decode: the transport cannot go on after it.
+    /// A message does not decode. The transport cannot go on after it.
     Malformed(String),
-    /// The operator did something that the protocol does not have.
+    /// The operator sent a message that the protocol does not allow here.
     Protocol(&'static str),
     NotLeader(String),
     Refused(Refused),
@@ -141,8 +144,8 @@ impl End {
 
 impl From<Status> for End {
     fn from(status: Status) -> Self {
-        // What prost cannot decode, and what is longer than the limit: tonic reports the first in the
-        // same code as broken transports, so the text tells them apart.
+        // tonic reports a message that prost cannot decode with the same code as a broken transport, so only the text
+        // tells them apart. A message longer than the limit has a code of its own.
         let undecodable = status.code() == Code::Internal && status.message().contains("decode");
         if matches!(
             status.code(),
@@ -167,10 +170,11 @@ impl From<Status> for End {
     }
 }
 
-/// Entries of a batch from which applying it is kept off the asynchronous threads.
+/// With more entries than this, a batch is applied off the asynchronous threads. A full batch
+/// always is.
 const LARGE_BATCH: usize = 64;
 
-/// The client: run it as a task of its own.
+/// The client. Run it as a task of its own.
 #[derive(Debug)]
 pub struct Client<C, A> {
     config: Config,
@@ -186,7 +190,7 @@ impl<C: Connect, A: Apply + Send> Client<C, A> {
         Self::resume(config, connector, sink, Held::new())
     }
 
-    /// As [`Client::new`], with `held` in force in `sink` already (from a recording).
+    /// Like [`Client::new`], but `held` is in force in `sink` already, from a recording.
     pub fn resume(
         config: Config,
         connector: C,
@@ -207,8 +211,8 @@ impl<C: Connect, A: Apply + Send> Client<C, A> {
         (client, watch)
     }
 
-    /// Keeps a stream to the leader, for ever: drop the future to stop. That is safe at any time,
-    /// since a batch is applied without a point at which to drop it.
+    /// Keeps a stream to the leader for ever; drop the future to stop. Dropping it is safe at any time, because
+    /// applying a batch has no await point at which it could be cut short.
     pub async fn run(mut self) {
         let mut random = generator(&self.config.identity.proxy);
         let mut target = Target::default();
@@ -271,7 +275,7 @@ impl<C: Connect, A: Apply + Send> Client<C, A> {
         }
     }
 
-    /// One stream, from connecting to its end.
+    /// Runs one stream, from connecting to its end.
     async fn stream(&mut self, address: &str) -> End {
         if address.is_empty() {
             return End::Unreachable("no address of an operator is configured".to_owned());
@@ -365,7 +369,7 @@ impl<C: Connect, A: Apply + Send> Client<C, A> {
             }
             Some(Message::Welcome(_)) => Err(End::Protocol("a second welcome")),
             Some(_) => Err(End::Protocol("a message before the welcome")),
-            // A message that a later release adds: whoever needs an answer to it will miss it.
+            // A later release added this message. An operator that needs an answer to it sees that none comes.
             None => Ok(()),
         }
     }
@@ -436,7 +440,7 @@ impl<C: Connect, A: Apply + Send> Client<C, A> {
     }
 }
 
-/// An error with its causes: tonic's own text is only "transport error".
+/// The text of an error with its causes: tonic's own text is only "transport error".
 fn chain(error: &(dyn std::error::Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

@@ -1,4 +1,4 @@
-//! A resource encoded once, checked against the limits, with its key and hash.
+//! A resource that is encoded once and checked against the limits, with its key and hash.
 
 use bytes::Bytes;
 use prost::Message;
@@ -10,7 +10,7 @@ use crate::{
     proto::{Batch, Generation, Resource, ResourceKey, ResourceKind, Upsert, resource},
 };
 
-/// Why a resource or a key cannot be sent, or a received one cannot be taken.
+/// Why a resource or a key cannot be sent, or why a received one cannot be accepted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Invalid {
     /// The name is empty.
@@ -28,14 +28,14 @@ pub enum Invalid {
     /// The bytes are not a resource.
     #[error("a resource that does not decode: {0}")]
     Undecodable(String),
-    /// The kind beside the resource is another one than the resource's.
+    /// The kind beside the resource is not the kind of the resource.
     #[error("{0} carries another kind of resource")]
     WrongKind(ResourceKey),
 }
 
-/// An encoded resource: what is sent, kept by the publisher, and hashed. Cheap to clone.
+/// An encoded resource. The publisher sends it, keeps it and hashes it. It is cheap to clone.
 ///
-/// There is no `Debug` of the bytes, which may be a private key.
+/// `Debug` does not print the bytes, because they may hold a private key.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Encoded {
     key: ResourceKey,
@@ -50,15 +50,16 @@ impl Encoded {
             .key()
             .ok_or_else(|| Invalid::Empty(resource.name.clone()))?;
         check_name(&key.name)?;
-        // Fields are encoded in the order of their numbers and no message has a map: equal resources
-        // have equal bytes.
+        // prost encodes fields in the order of their numbers, and no message has a map. Therefore
+        // equal resources have equal bytes.
         let bytes = resource.encode_to_vec();
         let has_key = matches!(
             key.kind(),
             ResourceKind::Certificate | ResourceKind::Challenge
         );
         let bytes = if has_key {
-            // Has the private key: wiped when the last batch and the publisher let go of it.
+            // The bytes hold a private key. They are wiped when the publisher and the last batch
+            // have dropped them.
             Bytes::from_owner(Zeroizing::new(bytes))
         } else {
             Bytes::from(bytes)
@@ -95,14 +96,15 @@ impl Encoded {
         self.bytes.len()
     }
 
-    /// What was encoded. Of a resource with a private key this makes a copy that nobody wipes.
+    /// Decodes the resource again. This copies a private key, and dropping the result wipes the
+    /// copy.
     #[must_use]
     pub fn decode(&self) -> Option<resource::Resource> {
-        // It was made from a resource, so it decodes.
+        // The bytes were made from a resource, so they decode.
         Resource::decode(self.bytes.clone()).ok()?.resource
     }
 
-    /// As an entry of a batch; shares the bytes.
+    /// The resource as an entry of a batch, which shares the bytes.
     #[must_use]
     pub fn upsert(&self) -> Upsert {
         Upsert {
@@ -151,7 +153,7 @@ impl Batch {
     }
 }
 
-/// An upsert after decoding: `resource` is none when the kind is not one this release knows.
+/// An upsert after decoding. `resource` is `None` when this release does not know the kind.
 pub(crate) struct Decoded {
     pub(crate) key: ResourceKey,
     pub(crate) hash: ContentHash,

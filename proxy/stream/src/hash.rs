@@ -25,7 +25,7 @@ impl ContentHash {
     }
 }
 
-/// From the bytes of an inventory entry: exactly 16.
+/// Converts the bytes of an inventory entry, of which there must be exactly 16.
 impl TryFrom<&[u8]> for ContentHash {
     type Error = std::array::TryFromSliceError;
 
@@ -41,22 +41,23 @@ impl fmt::Debug for ContentHash {
 }
 
 /// Digest over a set of (key, content hash): the sum of the SHA-256 of each entry, as two wrapping
-/// 128-bit lanes. It does not depend on the order, and one entry more or less is one addition.
+/// 128-bit lanes. Addition makes it independent of the order, and lets one entry be added or
+/// removed without the others.
 ///
-/// It tells two honest ends whether they hold the same; it is no defence against an operator that
-/// wants to deceive its own proxies.
+/// It tells two honest ends whether they hold the same set. It does not protect against an operator
+/// that wants to deceive its own proxies.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Digest(u128, u128);
 
 impl Digest {
-    /// Adds an entry. Every entry is in the set at most once: the caller keeps the map.
+    /// Adds an entry. The caller keeps a map, so every entry is in the set at most once.
     pub fn add(&mut self, key: &ResourceKey, hash: ContentHash) {
         let (high, low) = entry(key, hash);
         self.0 = self.0.wrapping_add(high);
         self.1 = self.1.wrapping_add(low);
     }
 
-    /// Takes an entry out that was added before.
+    /// Removes an entry that was added before.
     pub fn remove(&mut self, key: &ResourceKey, hash: ContentHash) {
         let (high, low) = entry(key, hash);
         self.0 = self.0.wrapping_sub(high);
@@ -77,7 +78,8 @@ impl fmt::Debug for Digest {
 }
 
 fn entry(key: &ResourceKey, hash: ContentHash) -> (u128, u128) {
-    // Kind and hash have a fixed length, so no two entries run together.
+    // Kind and hash have a fixed length and the name comes last, so different entries hash
+    // different bytes.
     let mut sha = Sha256::new();
     sha.update(key.kind.to_be_bytes());
     sha.update(hash.0);

@@ -1,4 +1,4 @@
-//! The proxy's end of the stream as a pure state machine: what is held, and which batches it takes.
+//! The proxy's end of the stream as a pure state machine: what the proxy holds, and which batches it accepts.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,20 +14,20 @@ use crate::{
     },
 };
 
-/// Where a batch takes effect: implemented by the proxy's tables.
+/// Where a batch takes effect. The proxy's tables implement it.
 ///
-/// It is synchronous, so that a batch is applied at one point in time; opening a port waits for at most a second.
-/// The driver calls it off the asynchronous threads where the runtime allows that.
+/// It is synchronous, so that a batch is applied at one point in time. Opening a port waits for at most a second. The
+/// driver calls it off the asynchronous threads where the runtime allows that.
 pub trait Apply {
-    /// Applies `change` atomically and returns what could not be put in force. A rejected upsert
-    /// leaves the resource as it was (its last good version, or absent); all others are in force on
-    /// return. A resource of a known kind whose inner `oneof` is unset comes from a newer release: it
-    /// is rejected (`UnknownResource`), never ignored.
+    /// Applies `change` atomically and returns what could not be put in force. A rejected upsert leaves the resource as
+    /// it was: its last good version stays, or it stays absent. Everything else is in force on return. A resource of a
+    /// known kind whose inner `oneof` is unset comes from a newer release. The implementation rejects it
+    /// (`UnknownResource`) and never ignores it.
     fn apply(&mut self, change: &Change) -> Vec<Reject>;
 
-    /// As [`Self::apply`], with upserts beside `change`, which has none, that are decoded as they are
-    /// asked for. A batch that describes everything is several times its size when all of it is decoded
-    /// at once, and an allocator keeps what lies between things that stay.
+    /// Like [`Self::apply`], but the upserts come from an iterator that decodes each one on demand, and `change` has
+    /// none. A full batch takes several times its encoded size when all of it is decoded at once, and the allocator
+    /// cannot return that memory while long-lived values lie between the freed ones.
     fn apply_each(
         &mut self,
         mut change: Change,
@@ -38,35 +38,35 @@ pub trait Apply {
     }
 }
 
-/// A batch resolved against what is held: each key occurs at most once, upserts differ from what is
-/// held, removals are held. All of it may be empty: then only the generation moves.
+/// A batch resolved against what is held. Each key occurs at most once, each upsert differs from what is held, and each
+/// removal is held. If both lists are empty, only the generation moves.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Change {
     /// The generation that is in force afterwards.
     pub generation: Generation,
-    /// Came from a full batch. What is to go away is listed in `removals` all the same.
+    /// Whether it came from a full batch. `removals` lists what goes away in that case too.
     pub full: bool,
-    /// New and changed resources, ordered by key; the kind in the key fits the resource.
+    /// New and changed resources, ordered by key. The kind in the key is the kind of the resource.
     pub upserts: Vec<(ResourceKey, Resource)>,
     /// Resources to remove, ordered by key.
     pub removals: Vec<ResourceKey>,
 }
 
-/// Why a batch was refused as a whole: nothing of it is in force.
+/// Why a batch was refused as a whole. Nothing of a refused batch is in force.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// The generation is not above the one held: an older message or a replay.
+    /// The generation is not above the one held: the message is old or replayed.
     #[error("generation {offered} is not above {held}, which is held")]
     StaleGeneration {
-        /// The batch's.
+        /// The generation of the batch.
         offered: Generation,
-        /// The last one applied.
+        /// The generation that was applied last.
         held: Generation,
     },
-    /// The batch builds on something else than what is held.
+    /// The base of the batch is not what is held.
     #[error("the batch builds on {0}")]
     BaseMismatch(String),
-    /// The batch builds on something, and nothing is held yet.
+    /// The batch has a base, and nothing is held yet.
     #[error("nothing is held yet, and the batch is not a full one")]
     NotFull,
     /// The batch breaks a rule of the protocol or a limit, or does not decode.
@@ -75,7 +75,7 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// CamelCase, of a bounded set: metric label and what the ack carries.
+    /// A CamelCase word from a bounded set. It is the metric label, and the ack carries it.
     #[must_use]
     pub fn reason(&self) -> &'static str {
         match self {
@@ -87,7 +87,7 @@ impl Refusal {
     }
 }
 
-/// A reason from an ack made by [`Held`], as a label.
+/// The reason of an ack that [`Held`] made, as a label.
 pub(crate) fn static_reason(reason: &str) -> &'static str {
     ["StaleGeneration", "BaseMismatch", "NotFull"]
         .into_iter()
@@ -101,7 +101,7 @@ impl From<Invalid> for Refusal {
     }
 }
 
-/// Reason of a reject for a resource of a kind this release does not know.
+/// Reason of a reject for a resource whose kind this release does not know.
 pub const UNKNOWN_RESOURCE: &str = "UnknownResource";
 
 /// Who the proxy says it is.
@@ -109,9 +109,9 @@ pub const UNKNOWN_RESOURCE: &str = "UnknownResource";
 pub struct ProxyIdentity {
     /// Stable for the life of the process: the pod's name.
     pub proxy: String,
-    /// Release, for logs.
+    /// The release, for logs.
     pub release: String,
-    /// Resource kinds it knows: [`crate::CAPABILITIES`].
+    /// The features that the proxy knows: [`crate::CAPABILITIES`].
     pub capabilities: Vec<String>,
 }
 
@@ -130,8 +130,8 @@ impl ProxyIdentity {
     }
 }
 
-/// What a proxy holds: the generation and the content hash of each resource in force. The resources
-/// themselves are with whoever implements [`Apply`].
+/// What a proxy holds: the generation and the content hash of each resource in force. The resources themselves are with
+/// the implementation of [`Apply`].
 #[derive(Debug, Clone, Default)]
 pub struct Held {
     generation: Option<Generation>,
@@ -140,25 +140,25 @@ pub struct Held {
 }
 
 impl Held {
-    /// Nothing yet.
+    /// A proxy that holds nothing yet.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The last generation applied; none before the first full batch.
+    /// The last generation applied, or `None` before the first full batch.
     #[must_use]
     pub fn generation(&self) -> Option<Generation> {
         self.generation
     }
 
-    /// Digest over everything held.
+    /// The digest over everything held.
     #[must_use]
     pub fn digest(&self) -> Digest {
         self.digest
     }
 
-    /// Key and content hash of everything held, in order.
+    /// The key and content hash of everything held, ordered by key.
     pub fn entries(&self) -> impl Iterator<Item = (&ResourceKey, ContentHash)> {
         self.entries.iter().map(|(key, hash)| (key, *hash))
     }
@@ -176,7 +176,7 @@ impl Held {
         }
     }
 
-    /// The answer to an `InventoryRequest`: at least one message, the last one marked.
+    /// The answer to an `InventoryRequest`. It has at least one message, and the last one is marked.
     #[must_use]
     pub fn inventory(&self) -> Vec<Inventory> {
         let mut chunks = Vec::with_capacity(self.entries.len() / INVENTORY_CHUNK + 1);
@@ -195,8 +195,8 @@ impl Held {
         chunks
     }
 
-    /// Takes `batch` through `sink`, or refuses it and changes nothing. The ack says which, and names
-    /// the resources that were rejected.
+    /// Applies `batch` through `sink`, or refuses it and changes nothing. The ack says which, and names the resources
+    /// that were rejected.
     pub fn offer(&mut self, batch: &Batch, sink: &mut (impl Apply + ?Sized)) -> Ack {
         match self.try_offer(batch, sink) {
             Ok(rejects) => Ack {
@@ -220,7 +220,8 @@ impl Held {
             mut rejects,
             digest,
         } = self.resolve(batch, generation)?;
-        // A digest says what the sender expects when nothing is rejected, so it is compared before.
+        // The sender computed the digest for the case that nothing is rejected, so it is compared before `sink` rejects
+        // any.
         if !batch.digest.is_empty() && batch.digest != digest.to_vec() {
             return Err(Refusal::BaseMismatch(
                 "other content than what is held".to_owned(),
@@ -230,7 +231,7 @@ impl Held {
         let removals = change.removals.clone();
         let mut decoded = upserts.iter().filter_map(|(key, entry)| {
             let upsert = batch.upserts.get(entry.index)?;
-            // It was decoded before.
+            // `resolve` decoded this upsert, so it decodes again.
             let resource = Decoded::new(upsert).ok()?.resource?;
             Some((key.clone(), resource))
         });
@@ -248,7 +249,7 @@ impl Held {
             self.forget(key);
         }
         for (key, entry) in upserts {
-            // What was rejected is not held, or it would never be sent again.
+            // A rejected resource must not count as held, or the operator would never send it again.
             if !rejected.contains(&key) {
                 self.hold(key, entry.hash);
             }
@@ -257,7 +258,7 @@ impl Held {
         Ok(rejects)
     }
 
-    /// What can be said without looking at the resources.
+    /// Checks everything that does not depend on the resources.
     fn check_header(&self, batch: &Batch) -> Result<Generation, Refusal> {
         let malformed = |text: &str| Err(Refusal::Malformed(text.to_owned()));
         let Some(generation) = batch.generation else {
@@ -291,7 +292,7 @@ impl Held {
         Ok(generation)
     }
 
-    /// The difference to what is held, without the resources of unknown kinds.
+    /// Computes the difference to what is held. Resources of unknown kinds become rejects.
     fn resolve(&self, batch: &Batch, generation: Generation) -> Result<Resolved, Refusal> {
         let mut upserts = BTreeMap::new();
         for (index, upsert) in batch.upserts.iter().enumerate() {
@@ -375,16 +376,16 @@ impl Held {
     }
 }
 
-/// An upsert of a batch that was looked at, and not kept.
+/// An upsert that was decoded for its key and hash, and then dropped.
 struct Entry {
     hash: ContentHash,
-    /// Its place in the batch.
+    /// Its index in the batch's upserts.
     index: usize,
     is_known: bool,
 }
 
 struct Resolved {
-    /// Without upserts.
+    /// The change without its upserts, which are in `upserts`.
     change: Change,
     /// New and changed resources, ordered by key.
     upserts: Vec<(ResourceKey, Entry)>,
@@ -392,8 +393,8 @@ struct Resolved {
     digest: Digest,
 }
 
-/// Decodes a batch and offers it to `held`: bytes that are no batch are refused like any other that
-/// breaks the protocol. Never panics; memory stays within a small factor of `bytes` and of what is held.
+/// Decodes a batch and offers it to `held`. Bytes that are no batch are refused like any batch that breaks the
+/// protocol. It never panics, and its memory stays within a small factor of `bytes` and of what is held.
 pub fn decode_and_hold(bytes: &[u8], held: &mut Held, sink: &mut (impl Apply + ?Sized)) -> Ack {
     if bytes.len() > MAX_MESSAGE_BYTES {
         let text = format!("{} bytes (at most {MAX_MESSAGE_BYTES})", bytes.len());

@@ -5,7 +5,7 @@ use std::fmt;
 use crate::proto::{Generation, Reject, Resource, ResourceKey, ResourceKind, resource};
 
 impl ResourceKind {
-    /// Lower-case name of the kind, as in `kind/name`.
+    /// The lower-case name of the kind, as in `kind/name`.
     #[must_use]
     pub fn label(self) -> &'static str {
         match self {
@@ -36,7 +36,7 @@ impl ResourceKey {
     }
 }
 
-/// `kind/name`; a kind of a newer release is printed by its number.
+/// Prints `kind/name`. A kind of a newer release is printed as its number.
 impl fmt::Display for ResourceKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match ResourceKind::try_from(self.kind) {
@@ -76,7 +76,7 @@ impl Resource {
         }
     }
 
-    /// The key of this resource; none if it carries nothing that this release knows.
+    /// The key of this resource, or `None` if it carries nothing that this release knows.
     #[must_use]
     pub fn key(&self) -> Option<ResourceKey> {
         self.resource
@@ -93,7 +93,7 @@ impl Generation {
     }
 }
 
-/// `term.counter`.
+/// Prints `term.counter`.
 impl fmt::Display for Generation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{}", self.term, self.counter)
@@ -101,7 +101,8 @@ impl fmt::Display for Generation {
 }
 
 impl Reject {
-    /// A reject of `key`. `reason` is CamelCase and of a bounded set; `message` is for people.
+    /// A reject of `key`. `reason` is a CamelCase word from a bounded set, and `message` is for
+    /// people.
     #[must_use]
     pub fn new(key: ResourceKey, reason: impl Into<String>, message: impl Into<String>) -> Self {
         Self {

@@ -1,8 +1,9 @@
-//! The configuration stream between operator and proxy: its messages, content hashes, and the pure
-//! state machines of either end. Knows neither Kubernetes nor sockets.
+//! The configuration stream between operator and proxy: its messages, its content hashes, and the
+//! proxy's end of it. This crate knows neither Kubernetes nor listening sockets.
 //!
-//! The proxy's end is [`Held`] (pure; applies batches through [`Apply`]), driven by [`client::Client`]
-//! over gRPC or by [`recording::Reader`] from a file. The operator's end is in its `publish` module.
+//! The proxy's end is [`Held`], a pure state machine that applies batches through [`Apply`].
+//! [`client::Client`] drives it over gRPC, and [`recording::Reader`] drives it from a file. The
+//! operator's end is in its `publish` module.
 #![cfg_attr(
     not(test),
     deny(
@@ -30,7 +31,7 @@ pub use proto::{Batch, Generation, Reject, Resource, ResourceKey, ResourceKind};
 #[allow(
     missing_docs,
     clippy::pedantic,
-    // A resource is decoded and taken apart at once: none are kept in this form.
+    // The proxy decodes a resource and takes it apart at once, so no values stay in this form.
     clippy::large_enum_variant,
     unreachable_pub,
     unused_qualifications,
@@ -39,7 +40,8 @@ pub use proto::{Batch, Generation, Reject, Resource, ResourceKey, ResourceKind};
 pub mod proto {
     tonic::include_proto!("vestibule.stream.v1");
 
-    // The generated code has no Debug for these: a derived one would print the private key.
+    // The generated code has no `Debug` for these, because a derived one would print the private
+    // key.
     impl std::fmt::Debug for Certificate {
         fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
             f.debug_struct("Certificate")
@@ -50,7 +52,7 @@ pub mod proto {
     }
 
     impl Drop for Certificate {
-        /// The key does not outlive its message in memory.
+        /// Wipes the key, so that it does not outlive its message in memory.
         fn drop(&mut self) {
             zeroize::Zeroize::zeroize(&mut self.private_key);
         }
@@ -66,7 +68,7 @@ pub mod proto {
     }
 
     impl Drop for TlsAlpn01 {
-        /// The key does not outlive its message in memory.
+        /// Wipes the key, so that it does not outlive its message in memory.
         fn drop(&mut self) {
             zeroize::Zeroize::zeroize(&mut self.private_key);
         }
@@ -88,7 +90,7 @@ pub mod proto {
     }
 
     impl Drop for SessionKey {
-        /// The key does not outlive its message in memory.
+        /// Wipes the key, so that it does not outlive its message in memory.
         fn drop(&mut self) {
             zeroize::Zeroize::zeroize(&mut self.key);
         }
@@ -110,7 +112,7 @@ pub const PROTOCOL_VERSION: u32 = 1;
 /// Lowest version of the protocol that this release speaks.
 pub const MIN_PROTOCOL_VERSION: u32 = 1;
 
-/// Names of the resource kinds this release knows: what a proxy says in its Hello.
+/// The features that this release knows. A proxy lists them in its Hello.
 pub const CAPABILITIES: &[&str] = &[
     "listener/tls",
     "listener/http",
@@ -136,8 +138,9 @@ pub const CAPABILITIES: &[&str] = &[
     "rule/session",
 ];
 
-/// The version to speak with a peer whose highest is `theirs`: the lower of both, or none if that is
-/// one this release no longer speaks. A release talks to the one before it and the one after it.
+/// The version to speak with a peer whose highest is `theirs`. It is the lower of both, or `None`
+/// if this release no longer speaks that one. A release talks to the one before it and the one
+/// after it.
 #[must_use]
 pub fn negotiate(theirs: u32) -> Option<u32> {
     let common = theirs.min(PROTOCOL_VERSION);

@@ -1,4 +1,4 @@
-//! Batches in a file: each message is preceded by its length as a varint.
+//! Batches in a file. Each message is preceded by its length as a varint.
 
 use std::io::{self, Read, Write};
 
@@ -6,7 +6,7 @@ use prost::Message;
 
 use crate::{limits::MAX_MESSAGE_BYTES, proto::Batch};
 
-/// Why a recording cannot be read. What was read before it stands.
+/// Why a recording cannot be read. The batches before the error remain valid.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordingError {
     /// The file could not be read.
@@ -28,7 +28,7 @@ pub fn write(to: &mut impl Write, batch: &Batch) -> io::Result<()> {
     to.write_all(&batch.encode_length_delimited_to_vec())
 }
 
-/// Reads the batches of a recording in order. Ends after the first error.
+/// Reads the batches of a recording in order, and ends after the first error.
 #[derive(Debug)]
 pub struct Reader<R> {
     from: R,
@@ -45,7 +45,7 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    /// The length of the next message; none at the end of the file.
+    /// The length of the next message, or `None` at the end of the file.
     fn length(&mut self) -> Result<Option<u64>, RecordingError> {
         let mut length = 0_u64;
         for shift in (0..35).step_by(7) {
@@ -73,7 +73,7 @@ impl<R: Read> Reader<R> {
         if length > MAX_MESSAGE_BYTES as u64 {
             return Err(RecordingError::TooLong);
         }
-        // Grows with what is really there, not with what the length claims.
+        // The buffer grows with the bytes that are there, not with the length that the file claims.
         let mut bytes = Vec::new();
         self.from.by_ref().take(length).read_to_end(&mut bytes)?;
         if (bytes.len() as u64) < length {

@@ -1,8 +1,8 @@
-//! Our account at a CA: found by its key, or registered, if it may be. Where it may not, nothing is connected
-//! to unless there is an account.
+//! Owns Vestibule's account at a CA. It is found by its key, or registered if that is allowed. If it is not allowed and
+//! there is no account, this connects to nothing.
 //!
-//! A key is stored before it is registered, so that a crash leaves no account without one. With an external
-//! account binding it is stored right after, since the library makes that key itself.
+//! A key is stored before it is registered, so that a crash leaves no account without its key. With an external account
+//! binding the key is stored right after the registration, because the library makes that key itself.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -30,7 +30,7 @@ use super::{Ca, Directory, failure, refused};
 pub(in crate::acme) struct AccountInfo {
     /// Its URL.
     pub(in crate::acme) url: String,
-    /// Of its key (RFC 7638): the second half of key authorizations.
+    /// Thumbprint of its key (RFC 7638), the second half of key authorizations.
     pub(in crate::acme) thumbprint: String,
     /// Whether the CA says when to renew.
     pub(in crate::acme) renewal_info: bool,
@@ -39,38 +39,39 @@ pub(in crate::acme) struct AccountInfo {
 /// Whether an account may be registered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::acme) enum Registering {
-    /// Not now: one that there is, is opened.
+    /// Not now. An existing account is still opened.
     No,
-    /// At this host, where one is counted.
+    /// Only at this host, where one registration is counted.
     At(Arc<str>),
-    /// Wherever the directory says.
+    /// Wherever the directory says. It is not counted.
     Anywhere,
 }
 
-/// What became of an account.
+/// The result of opening an account.
 #[derive(Debug)]
 pub(in crate::acme) enum Opened<A> {
-    /// It is open.
+    /// The account is open.
     Open {
         account: A,
-        /// The host at which an earlier process registered it and counted it, and how long ago, on our clock.
+        /// If an earlier process registered and counted it: the host, and how long ago by our clock.
         registered: Option<(Arc<str>, Duration)>,
     },
-    /// It is not registered, nor may it be. `host`: where it would be, if that is known by now.
+    /// There is no account, and none may be registered. `host` is where it would be registered, if that is known by
+    /// now.
     Unregistered { host: Option<Arc<str>> },
 }
 
-/// What the Secret of an account remembers.
+/// What the annotation on an account's Secret says.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Remembered {
     directory: String,
     url: String,
     contact: Vec<String>,
-    /// Where it was registered, if it was counted there.
+    /// The host at which it was registered, if it was counted there.
     #[serde(skip_serializing_if = "Option::is_none")]
     host: Option<Arc<str>>,
-    /// And when, on our clock.
+    /// When it was registered there, in seconds by our clock.
     #[serde(skip_serializing_if = "Option::is_none")]
     registered_at: Option<i64>,
 }
@@ -86,8 +87,9 @@ impl Remembered {
     }
 }
 
-/// Opens the account of an issuer, registering it if need be and it may. `created` becomes whether the CA
-/// made a new one where [`Registering::At`] counts it. `again`: the CA did not know it.
+/// Opens the account of an issuer. If there is none, it registers one where `registering` allows that. `created` says
+/// afterwards whether the CA made a new one where [`Registering::At`] counts it. `again` says that the CA did not know
+/// the account in the Secret.
 pub(in crate::acme) async fn open<E: Effects>(
     effects: &Arc<E>,
     issuer: &AcmeIssuer,
@@ -169,7 +171,7 @@ pub(in crate::acme) async fn open<E: Effects>(
 async fn directory(http: &Http, issuer: &AcmeIssuer) -> Result<Directory, AcmeFailure> {
     let (body, _) = http.get(&issuer.directory).await.map_err(|error| {
         match refused(&error, AcmeOperation::Account) {
-            // The CA's words are for accounts; this may be anything.
+            // The advice for refused accounts does not fit here, because the answer may come from any kind of server.
             failure if failure.kind == FailureKind::Account => not_acme(),
             failure => failure,
         }
@@ -203,7 +205,7 @@ fn account_failure(message: impl AsRef<str>) -> AcmeFailure {
     AcmeFailure::new(FailureKind::Account, message)
 }
 
-/// A Secret beside the issuer: in its namespace, or in the release's for one of the cluster.
+/// A Secret in the namespace of the issuer, or in the release's if the issuer is of the cluster.
 fn beside(issuer: &AcmeIssuer, name: &Arc<str>, namespace: &Arc<str>) -> ObjectName {
     let own = &issuer.key.name.namespace;
     let namespace = if own.is_empty() { namespace } else { own };
@@ -221,7 +223,7 @@ struct Opening<'a, E> {
 }
 
 impl<E: Effects> Opening<'_, E> {
-    /// An account with the key that there is, or a new one.
+    /// Registers an account with the stored key, or with a new one.
     async fn register(&self, record: Option<StoredSecret>) -> Result<Account, AcmeFailure> {
         let record = match record {
             Some(record) if !record.private_key.is_empty() => record,
@@ -246,7 +248,7 @@ impl<E: Effects> Opening<'_, E> {
         Ok(account)
     }
 
-    /// An account whose URL is known: nothing is asked of the CA unless the contact changed.
+    /// Opens an account whose URL is known. This asks the CA for nothing unless the contact changed.
     async fn known(
         &self,
         record: &StoredSecret,
@@ -258,7 +260,7 @@ impl<E: Effects> Opening<'_, E> {
             .iter()
             .map(String::as_str)
             .eq(self.contact());
-        // What another release has registered is used as it is.
+        // An account in a Secret that is not Vestibule's is used as it is.
         if record.ours && !same {
             self.update_contact(&account).await?;
             let remembered = Remembered {
@@ -278,7 +280,7 @@ impl<E: Effects> Opening<'_, E> {
             .map_err(|error| failure(error, AcmeOperation::Account))
     }
 
-    /// An account bound to one that the CA knows otherwise.
+    /// Registers an account that is bound to one that the CA knows from elsewhere.
     async fn bound(
         &self,
         record: Option<&StoredSecret>,
@@ -319,7 +321,7 @@ impl<E: Effects> Opening<'_, E> {
         Ok(account)
     }
 
-    /// A new key, stored.
+    /// Makes a new key and stores it.
     async fn make(&self, record: Option<&StoredSecret>) -> Result<StoredSecret, AcmeFailure> {
         if self.directory.meta.external_account_required {
             return Err(account_failure(
@@ -339,7 +341,7 @@ impl<E: Effects> Opening<'_, E> {
         })
     }
 
-    /// The account is there: what follows may be asked for anywhere.
+    /// Opens the gate: there is an account now, so later requests may go to any host.
     fn pass(&self) {
         if let Some(gate) = self.gate {
             gate.open();
@@ -406,7 +408,7 @@ impl<E: Effects> Opening<'_, E> {
         Box::new(self.http.clone())
     }
 
-    /// Says what to do where a key of ours is what the CA does not take.
+    /// Adds what to do if the CA has deactivated an account whose key Vestibule made.
     fn explain(&self, mut failure: AcmeFailure) -> AcmeFailure {
         if failure.kind == FailureKind::Account
             && failure.message.contains("deactivated")
@@ -435,7 +437,7 @@ fn key(pem: &PrivateKey) -> Result<(Key, PrivatePkcs8KeyDer<'static>), AcmeFailu
     Ok((key, pkcs8))
 }
 
-/// MAC keys are handed out as base64url, with padding or without.
+/// Decodes a MAC key. CAs hand them out as base64url, with padding or without.
 fn mac_key(entry: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
     let text = std::str::from_utf8(entry).ok()?.trim();
     BASE64_URL_SAFE_NO_PAD

@@ -1,7 +1,9 @@
-//! Requests to a CA over HTTPS: trusted by the issuer's bundle or the usual roots, bounded in time and
-//! size, and never redirected. Whoever writes an issuer chooses what is connected to, so nothing of an
-//! answer gets out that is not a problem document, and for a tenant's issuer every address is judged where
-//! it is connected to: in between nobody can give a name another one.
+//! Owns requests to a CA over HTTPS. It trusts the issuer's bundle or the usual roots, bounds time and size, and
+//! follows no redirects.
+//!
+//! Whoever writes an issuer chooses what Vestibule connects to. So nothing of an answer gets out except problem
+//! documents. For a tenant's issuer, every address is checked when it is connected to, so that nobody can point a name
+//! elsewhere between the check and the connection.
 
 use std::cell::Cell;
 use std::net::{IpAddr, SocketAddr};
@@ -31,21 +33,21 @@ use vestibule_model::endpoint::{AuthorityRules, Denied};
 use super::super::effects::Answered;
 use super::super::problem::Problem;
 
-/// Longest answer; a chain is at most some tens of KiB.
+/// Longest answer, in bytes. A chain has at most some tens of KiB.
 const MAX_BODY: usize = 256 * 1024;
-/// For one request with its answer.
+/// Deadline for one request with its answer.
 const DEADLINE: Duration = Duration::from_secs(30);
-/// For a connection.
+/// Deadline for a connection.
 const CONNECT: Duration = Duration::from_secs(10);
-/// Longest that Retry-After may say.
+/// Longest duration that is taken from Retry-After.
 const MAX_RETRY_AFTER: Duration = Duration::from_hours(7 * 24);
 
 tokio::task_local! {
-    /// What the last answer within the scope said in Retry-After.
+    /// The Retry-After of the last answer within the scope.
     static SAID: Cell<Option<Duration>>;
 }
 
-/// Runs a future and says what the last answer in it had as Retry-After.
+/// Runs a future, and also returns the Retry-After of the last answer in it.
 pub(super) async fn with_retry_after<T>(future: impl Future<Output = T>) -> (T, Option<Duration>) {
     SAID.scope(Cell::new(None), async {
         let result = future.await;
@@ -57,16 +59,16 @@ pub(super) async fn with_retry_after<T>(future: impl Future<Output = T>) -> (T, 
 /// Why there is no good answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum HttpError {
-    /// There is none at all.
+    /// There is no answer.
     #[error("{0}")]
     Unreachable(&'static str),
-    /// Nor was it asked: a tenant's issuer leads to where only the admin's may.
+    /// Nothing was asked, because a tenant's issuer leads to where only the admin's may.
     #[error("{0} has no address that may be connected to")]
     NotAllowed(String),
-    /// Nor was it asked: the URL is none of the CA's.
+    /// Nothing was asked, because the URL is not at the CA.
     #[error("it is not a URL of the CA")]
     OtherOrigin,
-    /// The CA says no.
+    /// The CA answered with an error status.
     #[error("status {status}")]
     Refused {
         status: u16,
@@ -75,7 +77,7 @@ pub(super) enum HttpError {
     },
 }
 
-/// Counts what became of a request.
+/// Counts the result of a request.
 pub(super) type Count = Arc<dyn Fn(Answered) + Send + Sync>;
 
 type Body = BodyWrapper<Bytes>;
@@ -88,19 +90,19 @@ pub(super) struct Http {
     gate: Option<Arc<Gate>>,
 }
 
-/// Keeps a registration at the host that it was counted for, whatever the directory says when the library
-/// reads it.
+/// Keeps a registration at the host for which it was counted, even if the directory changes between our reading it and
+/// the library's.
 #[derive(Debug)]
 pub(super) struct Gate {
     host: Arc<str>,
-    /// There is an account by now: everything may be asked for.
+    /// There is an account now, so requests may go anywhere.
     open: AtomicBool,
-    /// The CA made a new account, or has not answered yet.
+    /// Whether the CA made a new account. It is also true while a request has no answer yet.
     created: Arc<AtomicBool>,
 }
 
 impl Gate {
-    /// Lets everything through.
+    /// Lets all later requests through.
     pub(super) fn open(&self) {
         self.open.store(true, Ordering::Relaxed);
     }
@@ -118,7 +120,7 @@ impl Gate {
     }
 }
 
-/// The host of a URL, without its port, as budgets know it.
+/// The host of a URL without its port, in the form in which budgets know it.
 pub(in crate::acme) fn host_of(url: &str) -> Option<Arc<str>> {
     let uri: Uri = url.parse().ok()?;
     Some(plain(uri.host()?).into())
@@ -129,7 +131,7 @@ fn plain(host: &str) -> String {
 }
 
 impl Http {
-    /// `bundle`: PEM of the authorities to trust instead of the usual ones.
+    /// Makes a client. `bundle` has the authorities to trust instead of the usual ones, in PEM.
     pub(super) fn new(
         bundle: Option<&str>,
         rules: Arc<AuthorityRules>,
@@ -180,7 +182,8 @@ impl Http {
         })
     }
 
-    /// The same, for the registration of an account at this host. `created` becomes whether the CA made one.
+    /// The same client for the registration of an account at this host. `created` says afterwards whether the CA made
+    /// one.
     pub(super) fn gated(&self, host: Arc<str>, created: Arc<AtomicBool>) -> (Self, Arc<Gate>) {
         let gate = Arc::new(Gate {
             host,
@@ -271,7 +274,7 @@ impl Http {
         let bad_nonce = status == StatusCode::BAD_REQUEST
             && problem.as_ref().is_some_and(|p| p.short() == "badNonce");
         if bad_nonce {
-            // The library tries again with the nonce of this answer.
+            // The library tries again with the nonce of this answer, so it must see the answer.
             return Ok(response);
         }
         Err(HttpError::Refused {
@@ -302,14 +305,14 @@ impl HttpClient for Http {
     }
 }
 
-/// Connects to where the rules allow it.
+/// Connects only to addresses that the rules allow.
 #[derive(Debug, Clone)]
 struct Connector {
     tcp: HttpConnector<Resolver>,
     rules: Arc<AuthorityRules>,
 }
 
-/// Finds the addresses of names to which the rules allow to connect.
+/// Resolves names to the addresses that the rules allow.
 #[derive(Debug, Clone)]
 struct Resolver {
     rules: Arc<AuthorityRules>,
@@ -318,7 +321,7 @@ struct Resolver {
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 type Boxed<T> = Pin<Box<dyn Future<Output = Result<T, BoxError>> + Send>>;
 
-/// What is not connected to.
+/// An address that the rules forbid.
 #[derive(Debug, thiserror::Error)]
 #[error("it {0}")]
 struct NotAllowed(Denied);
@@ -339,7 +342,7 @@ impl Service<Uri> for Connector {
     }
 
     fn call(&mut self, uri: Uri) -> Self::Future {
-        // An address is resolved by nobody.
+        // The resolver does not see a literal address, so check it here.
         let host = uri.host().unwrap_or_default();
         let literal = host.trim_start_matches('[').trim_end_matches(']');
         if let Ok(address) = literal.parse()
@@ -350,7 +353,7 @@ impl Service<Uri> for Connector {
         let (connecting, rules) = (self.tcp.call(uri), self.rules.clone());
         Box::pin(async move {
             let stream = connecting.await?;
-            // Nothing is said before it is certain who listens, whatever the connector did.
+            // Nothing is sent before the peer is checked, whatever the connector did.
             judge(&rules, stream.inner().peer_addr()?.ip())?;
             Ok(stream)
         })
@@ -386,7 +389,7 @@ impl Service<Name> for Resolver {
     }
 }
 
-/// Why there is no answer of this host.
+/// Why there is no answer from this host.
 fn unanswered(error: &(dyn std::error::Error + 'static), host: String) -> HttpError {
     let mut next = Some(error);
     while let Some(error) = next {
@@ -401,7 +404,7 @@ fn unanswered(error: &(dyn std::error::Error + 'static), host: String) -> HttpEr
     HttpError::Unreachable(words(error))
 }
 
-/// What went wrong with a connection, without what the other side said.
+/// What went wrong with a connection, without any words of the other side.
 fn words(error: &(dyn std::error::Error + 'static)) -> &'static str {
     let mut next = Some(error);
     while let Some(error) = next {
@@ -426,7 +429,7 @@ fn words(error: &(dyn std::error::Error + 'static)) -> &'static str {
     "no connection to it, or its name does not resolve"
 }
 
-/// Retry-After in seconds or as a date, bounded.
+/// Reads Retry-After in seconds or as a date, and bounds it.
 fn retry_after<B>(response: &Response<B>) -> Option<Duration> {
     let text = response.headers().get(RETRY_AFTER)?.to_str().ok()?.trim();
     let seconds = if let Ok(seconds) = text.parse::<u64>() {
@@ -496,7 +499,7 @@ mod tests {
         assert!(http.get("http://127.0.0.1:1/").await.is_err());
     }
 
-    /// A server that counts who comes.
+    /// A server that counts connections.
     async fn listener() -> (u16, Arc<AtomicUsize>) {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await;
         let listener = listener.expect("a port");
@@ -529,7 +532,7 @@ mod tests {
                 "{host}"
             );
         }
-        // What some systems take for addresses, and others for names.
+        // Some systems take these for addresses, and others for names.
         for host in ["0x7f.1", "2130706433", "0", "localhost."] {
             let answer = http.get(&format!("https://{host}:{port}/directory")).await;
             assert!(answer.is_err(), "{host}");
@@ -552,7 +555,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_address_behind_an_allowed_name_is_judged_where_it_is_connected_to() {
-        // Whatever a resolver said before, and whoever it was: the connector looks at the other end.
+        // The connector checks the peer, whatever a resolver said before.
         let (port, came) = listener().await;
         let tcp = HttpConnector::new_with_resolver(Resolver {
             rules: Arc::new(AuthorityRules::Any),

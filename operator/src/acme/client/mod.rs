@@ -1,4 +1,4 @@
-//! What is asked of a CA, by way of `instant-acme`.
+//! Owns the requests to a CA, which go through `instant-acme`.
 
 mod account;
 mod http;
@@ -25,38 +25,38 @@ use super::state::MAX_URL;
 pub(super) use self::account::{AccountInfo, Opened, Registering, open};
 pub(super) use self::http::host_of;
 
-/// Longest chain in PEM that is taken.
+/// Longest chain that is accepted, in bytes of PEM.
 const MAX_CHAIN: usize = 128 * 1024;
-/// Most orders that are kept between two requests.
+/// Largest number of orders that are kept between two requests.
 const MAX_KEPT: usize = 1024;
-/// Longest token (Let's Encrypt's has 43 characters).
+/// Longest token, in bytes. Let's Encrypt's have 43.
 const MAX_TOKEN: usize = 256;
 
-/// How far an order is.
+/// The state of an order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Status {
-    /// Names are to be checked.
+    /// Names are still to be checked.
     Pending,
     /// It can be finalized.
     Ready,
-    /// The CA makes the certificate.
+    /// The CA is making the certificate.
     Processing,
-    /// The certificate is there.
+    /// The certificate is ready.
     Valid,
-    /// It has failed.
+    /// The order has failed.
     Invalid,
 }
 
 /// An order as the CA shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct View {
-    /// How far it is.
+    /// Its state.
     pub(super) status: Status,
-    /// Its names. Only of a pending order.
+    /// Its names. They are filled in only for a pending or failed order.
     pub(super) names: Vec<Name>,
-    /// Why it failed.
+    /// Why it failed, if it did.
     pub(super) problem: Option<AcmeFailure>,
-    /// When the CA wants to be asked again.
+    /// When the CA wants to be asked again, if it said so.
     pub(super) retry_after: Option<Duration>,
 }
 
@@ -65,26 +65,26 @@ pub(super) struct View {
 pub(super) struct Name {
     /// The name.
     pub(super) hostname: Hostname,
-    /// Whether it has been checked.
+    /// Whether the CA has checked it.
     pub(super) valid: bool,
-    /// Ways in which the CA would check it, with their tokens.
+    /// Challenge types that the CA offers, with their tokens.
     pub(super) offers: Vec<(ChallengeType, String)>,
 }
 
-/// A CA, and us as one of its accounts.
+/// A CA, with one of the accounts at it.
 pub(super) struct Ca {
     http: Http,
     account: Account,
     directory: Directory,
-    /// Orders between two requests, with their authorizations and the next nonce.
+    /// Orders kept between two requests, with their authorizations and the next nonce.
     kept: Mutex<BTreeMap<String, Kept>>,
-    /// Where its orders are: schemes, hosts and ports.
+    /// Scheme, host and port of every place where this CA has orders.
     origins: BTreeSet<String>,
 }
 
 struct Kept {
     order: Order,
-    /// Nobody has asked about it since it was made.
+    /// The order was just made, so its state needs no request.
     fresh: bool,
 }
 
@@ -100,7 +100,7 @@ struct Directory {
 }
 
 impl Directory {
-    /// URLs that it names.
+    /// The URLs that the directory names.
     fn urls(&self) -> impl Iterator<Item = &str> {
         [
             &self.new_nonce,
@@ -152,7 +152,7 @@ impl Ca {
         }
     }
 
-    /// Makes an order; its URL.
+    /// Makes an order and returns its URL.
     pub(super) async fn order(
         &self,
         hostnames: &BTreeSet<Hostname>,
@@ -170,7 +170,7 @@ impl Ca {
                         FailureKind::Unreachable | FailureKind::RateLimited
                     ) =>
             {
-                // Replaced already, or the CA does not know it (any more): once without.
+                // The certificate is replaced already, or the CA does not know it. Try once without naming it.
                 self.new_order(hostnames, profile, None).await
             }
             result => result,
@@ -210,7 +210,7 @@ impl Ca {
         Ok(url)
     }
 
-    /// Looks how far an order is.
+    /// Asks for the state of an order.
     pub(super) async fn look(&self, url: &str) -> Result<View, AcmeFailure> {
         let kept = self.kept.lock().remove(url);
         let (result, retry_after) = with_retry_after(async {
@@ -233,7 +233,7 @@ impl Ca {
         Ok(view)
     }
 
-    /// Says that the challenges of these names are answered.
+    /// Tells the CA that the challenges of these names are answered.
     pub(super) async fn declare(
         &self,
         url: &str,
@@ -244,7 +244,7 @@ impl Ca {
             if failure.kind == FailureKind::Unreachable {
                 return Err(failure);
             }
-            // What was known of it may be old: if the CA is at all of them, all is well.
+            // The kept order may be out of date. If the CA waits for none of the challenges any more, all is well.
             order = self.order_at(url).await?;
             if awaits(&mut order, names).await.map_err(progress)? {
                 return Err(failure);
@@ -276,7 +276,7 @@ impl Ca {
         Ok(view)
     }
 
-    /// Gets the certificate of an order that is valid.
+    /// Gets the certificate of a valid order.
     pub(super) async fn download(&self, url: &str) -> Result<Vec<u8>, AcmeFailure> {
         let mut order = self.take(url).await?;
         let chain = order.certificate().await.map_err(progress)?;
@@ -318,8 +318,8 @@ impl Ca {
         Ok((window, retry_after))
     }
 
-    /// Says that nothing will come of an order: names that the CA still waits to check are taken back, which
-    /// would count for the account until they expire. Names that were checked stay so.
+    /// Gives an order up. It deactivates authorizations that are still pending, because they would count for the
+    /// account until they expire. Authorizations that are valid stay so.
     pub(super) async fn close(&self, url: &str) -> Result<(), AcmeFailure> {
         self.forget(url);
         let mut order = self.order_at(url).await?;
@@ -355,8 +355,8 @@ impl Ca {
         self.account.order(url).await.map_err(progress)
     }
 
-    /// The URL of an order, if it is where this CA has orders. A tenant could have written another one into
-    /// its Secret, and the account may be the admin's, for which every address is connected to.
+    /// The URL of an order, if it is where this CA has orders. A tenant could have written another URL into the Secret,
+    /// and the account may be the admin's, which may connect to every address.
     fn of_ours(&self, url: &str) -> Result<String, Error> {
         if origin(url).is_some_and(|origin| self.origins.contains(&origin)) {
             return Ok(url.to_owned());
@@ -373,8 +373,8 @@ impl Ca {
     }
 }
 
-/// Says that these challenges are answered, but for those of which a leader before us has said so: a CA may
-/// refuse to hear it twice.
+/// Tells the CA that these challenges are answered. It skips those that an earlier leader already reported, because a
+/// CA may refuse to be told twice.
 async fn say_ready(
     order: &mut Order,
     names: &[(Hostname, ChallengeType)],
@@ -391,7 +391,7 @@ async fn say_ready(
     Ok(())
 }
 
-/// Whether the CA still waits to hear that one of these challenges is answered.
+/// Whether the CA still waits to be told that one of these challenges is answered.
 async fn awaits(order: &mut Order, names: &[(Hostname, ChallengeType)]) -> Result<bool, Error> {
     let mut authorizations = order.authorizations();
     while let Some(authorization) = authorizations.next().await {
@@ -402,7 +402,7 @@ async fn awaits(order: &mut Order, names: &[(Hostname, ChallengeType)]) -> Resul
     Ok(false)
 }
 
-/// The challenge of these that the CA waits to hear about.
+/// Which of these challenges the CA still waits for in this authorization.
 fn pending(
     authorization: &AuthorizationState,
     names: &[(Hostname, ChallengeType)],
@@ -419,7 +419,7 @@ fn pending(
         .then_some(kind)
 }
 
-/// What an order shows. Authorizations are asked for once while it is pending, and again when it failed.
+/// Reads the state of an order. Authorizations are fetched once while it is pending, and again when it failed.
 async fn view(order: &mut Order) -> Result<View, Error> {
     let status = match order.state().status {
         OrderStatus::Pending => Status::Pending,
@@ -485,7 +485,7 @@ async fn view(order: &mut Order) -> Result<View, Error> {
     }
     if let Some(mut failed) = failed {
         if let [only] = &failed.subproblems[..] {
-            // One name: its reason is the reason.
+            // If one name failed, its reason is the reason of the order.
             failed.detail.clone_from(&only.detail);
             failed.subproblems.clear();
         }
@@ -494,7 +494,7 @@ async fn view(order: &mut Order) -> Result<View, Error> {
     Ok(view)
 }
 
-/// Tokens are base64url (RFC 8555, 8.1); they become part of a path and of names of resources.
+/// Whether a token is base64url (RFC 8555, 8.1). Tokens become part of a path and of names of resources.
 fn sound(token: &str) -> bool {
     (1..=MAX_TOKEN).contains(&token.len())
         && token
@@ -509,7 +509,7 @@ fn kind_of(kind: ChallengeType) -> instant_acme::ChallengeType {
     }
 }
 
-/// How RFC 9773 names a certificate.
+/// The identifier of a certificate by RFC 9773.
 fn identifier(leaf: &Leaf) -> Option<CertificateIdentifier<'static>> {
     let authority = leaf.authority_key.as_ref()?;
     let identifier =
@@ -599,7 +599,7 @@ fn failure(error: Error, asked: AcmeOperation) -> AcmeFailure {
             FailureKind::Account,
             "the account's key cannot be used: it must be an ECDSA key on P-256 in PKCS#8",
         ),
-        // What is wrong with a document is not said: it might be any document.
+        // The text does not say what is wrong with the answer, because the answer might be any document.
         _ => AcmeFailure::unreachable("the CA's answer is not one of an ACME server"),
     }
 }

@@ -1,9 +1,9 @@
-//! Accounts of issuers: when each is opened and registered.
+//! Owns when the account of each issuer is opened and registered.
 //!
 //! A `ClusterACMEIssuer` is registered when it appears, so that its admin sees at once whether it works. An
-//! `ACMEIssuer`, which tenants write, is registered when a certificate first needs it, within a budget of the
-//! host that accounts are made at: CAs count registrations by the address that they come from, which is the
-//! operator's, whoever they are for.
+//! `ACMEIssuer`, which tenants write, is registered when a certificate first needs it, within the budget of the host
+//! that makes the accounts. The budget is by host because CAs count registrations by source address, and all of them
+//! come from the operator's address.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -71,21 +71,21 @@ impl Planner {
         self.issuer_news(key, now);
     }
 
-    /// Everybody who uses it thinks again.
+    /// Reconsiders every certificate that uses this issuer.
     fn issuer_news(&mut self, key: &ObjectKey, now: Now) {
         for secret in self.by_issuer.get(key).cloned().unwrap_or_default() {
             self.reconsider(&secret, now);
         }
     }
 
-    /// A certificate lacks nothing but the account.
+    /// Records that a certificate lacks nothing but the account.
     pub(super) fn issuer_needed(&mut self, key: &ObjectKey, now: Now) {
         if let Some(issuer) = self.issuers.all.get_mut(key) {
             issuer.needed.get_or_insert(now.steady);
         }
     }
 
-    /// Whether one still does.
+    /// Whether some certificate still lacks nothing but the account.
     fn is_needed(&self, key: &ObjectKey, now: Now) -> bool {
         let users = self.by_issuer.get(key).into_iter().flatten();
         users
@@ -96,8 +96,8 @@ impl Planner {
             })
     }
 
-    /// Opens accounts, and registers them: the platform's at once. Those of tenants have as many at a time as
-    /// there are slots for orders, in the same shares.
+    /// Opens and registers accounts. It begins with those of cluster issuers at once. Of tenants' issuers, it opens as
+    /// many at a time as there are slots for orders, in the same shares.
     pub(super) fn open_accounts(&mut self, now: Now) {
         let mut next: Option<Duration> = None;
         let mut later = |at: Duration| next = Some(next.map_or(at, |next| next.min(at)));
@@ -124,7 +124,7 @@ impl Planner {
             };
             let key = tenants.swap_remove(place);
             if let Registering::At(host) = &how {
-                // Who needed it may be gone by now.
+                // The certificate that needed it may be gone by now.
                 if !self.is_needed(&key, now) {
                     if let Some(issuer) = self.issuers.all.get_mut(&key) {
                         issuer.needed = None;
@@ -145,7 +145,7 @@ impl Planner {
         self.issuers.next = next;
     }
 
-    /// How long a tenant's issuer waits for the budget of registrations; `None`: it does not.
+    /// How long a tenant's issuer waits for the budget of registrations, or `None` if it does not.
     fn registration_wait(&self, key: &ObjectKey, now: Now) -> Option<Duration> {
         let issuer = self.issuers.get(key).filter(|issuer| issuer.unregistered)?;
         let namespace = &key.name.namespace;
@@ -155,8 +155,8 @@ impl Planner {
         (wait > Duration::ZERO).then_some(wait)
     }
 
-    /// Whose account is opened next: of the namespace with the fewest that are being opened, and for
-    /// registrations of the one that has registered least at the host.
+    /// Chooses the account to open next: one of the namespace that has the fewest being opened and, for registrations,
+    /// that has registered the least at the host.
     fn next_to_open(&self, tenants: &[ObjectKey], now: Now) -> Option<(usize, Registering)> {
         let share = self.settings.share();
         let candidates = tenants.iter().enumerate().filter_map(|(place, key)| {
@@ -206,7 +206,7 @@ impl Planner {
         });
     }
 
-    /// Says that a registration waits for the budget, and until when.
+    /// Reports that a registration waits for the budget, and until when.
     fn say_waits(&mut self, key: &ObjectKey, wait: Duration, now: Now) {
         let most = self.registrations.per_host();
         let Some(issuer) = self.issuers.all.get_mut(key) else {
@@ -216,7 +216,7 @@ impl Planner {
             .wall
             .saturating_add(i64::try_from(wait.as_secs()).unwrap_or_default());
         let known = issuer.waits.as_ref();
-        // The clocks need not agree to the second.
+        // Report it again only if it moved by a minute, because the two clocks need not agree to the second.
         if known.is_some_and(|waits| waits.until.abs_diff(until) < 60) {
             return;
         }
@@ -248,7 +248,7 @@ impl Planner {
         now: Now,
     ) {
         let namespace = &key.name.namespace;
-        // It counts whoever waits for it, but only if there is a new one.
+        // A registration counts even if nothing waits for it any more, but only if it made a new account.
         if let Some(opening) = self.issuers.opening.remove(&ticket)
             && let Some(host) = opening.host
             && !created
@@ -289,8 +289,8 @@ impl Planner {
                 issuer.account = Some(account);
             }
             Ok(Opened::Unregistered { host: Some(host) }) => {
-                // Its directory has accounts made elsewhere, where they are counted. One that says something
-                // else each time is not followed all the time.
+                // Its directory has accounts made at another host, so the registration is counted there. A directory
+                // that names a new host each time is followed only once a minute.
                 if issuer.host.replace(host).is_some() {
                     issuer.not_before = now.steady + self.random.around(Duration::from_mins(1));
                 }
@@ -314,17 +314,17 @@ impl Planner {
         self.issuer_news(key, now);
     }
 
-    /// The CA does not take the account, or it cannot be opened.
+    /// Records that the CA refuses the account, or that it cannot be opened.
     pub(super) fn issuer_failed(&mut self, key: &ObjectKey, failure: AcmeFailure, now: Now) {
         let Some(issuer) = self.issuers.all.get_mut(key) else {
             return;
         };
-        // Of many orders that fail together the first says it.
+        // If many orders fail together, only the first one reports it.
         if issuer.account.is_none() && issuer.trouble.is_some() && now.steady < issuer.not_before {
             return;
         }
         issuer.again = issuer.again || issuer.account.take().is_some();
-        // Another one is counted as the first was.
+        // A new account counts against the budget like the first one.
         issuer.unregistered = issuer.unregistered || (issuer.again && issuer.is_tenants());
         issuer.count = issuer.count.saturating_add(1);
         issuer.not_before =
@@ -345,7 +345,7 @@ impl Planner {
         self.issuer_news(key, now);
     }
 
-    /// The CA took an order: the account is good.
+    /// Records that the account is good, because the CA took an order.
     pub(super) fn issuer_works(&mut self, key: &ObjectKey) {
         if let Some(issuer) = self.issuers.all.get_mut(key) {
             issuer.count = 0;

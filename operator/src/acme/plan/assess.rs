@@ -1,4 +1,5 @@
-//! Looks at a certificate, and has it get what it needs: a time to pass, a question, or its turn.
+//! Owns how a certificate is looked at, and how it gets what it needs: time, a renewal window, or
+//! its turn.
 
 use std::time::Duration;
 
@@ -8,11 +9,11 @@ use super::super::clock::Now;
 use super::need::{Assessment, Blocker, Need};
 use super::{LONGEST_REST, Phase, Planner, Task};
 
-/// Most questions for renewal windows at a time.
+/// Largest number of requests for renewal windows at a time.
 const MAX_ASKING: usize = 4;
 
 impl Planner {
-    /// Looks at a certificate.
+    /// Looks at a certificate that changed or is due.
     pub(super) fn tend(&mut self, secret: &ObjectName, now: Now) {
         let Some(entry) = self.entries.get(secret) else {
             return;
@@ -20,11 +21,11 @@ impl Planner {
         match entry.phase {
             Phase::Active(_) => {
                 if entry.ticket.is_none() {
-                    // Their tasks run; one that does not was ended by what changed.
+                    // Its tasks run on. If none runs, the change ended its turn.
                     self.leave(secret);
                 }
             }
-            // Who waits for the same as before keeps his place.
+            // A certificate that waits for the same as before keeps its place in the queue.
             Phase::Queued(lane)
                 if !entry.stale
                     && entry.running.is_none()
@@ -60,7 +61,7 @@ impl Planner {
         };
         let assessment = self.assessment(entry, now);
         if assessment.blocker.is_some() && !entry.published.is_empty() {
-            // What hinders it may last: nobody else waits for the names meanwhile.
+            // The blocker may last, so other certificates must not wait for these names meanwhile.
             self.give_way(secret);
             return;
         }
@@ -80,13 +81,14 @@ impl Planner {
                 if entry.running.is_none() && self.ask_window(secret, &assessment, now) {
                     return;
                 }
-                // Clocks have no less than milliseconds.
+                // The timer has a resolution of one millisecond.
                 self.wake_at(secret, until.max(now.steady + Duration::from_millis(1)));
             }
         }
     }
 
-    /// Asks the CA when to renew, if it is time.
+    /// Asks the CA when to renew, if that is due. Returns whether it has taken care of the next
+    /// wake-up.
     fn ask_window(&mut self, secret: &ObjectName, assessment: &Assessment, now: Now) -> bool {
         let Some(entry) = self.entries.get(secret) else {
             return false;

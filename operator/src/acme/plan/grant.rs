@@ -1,8 +1,8 @@
-//! Turns: who may go on, who may order, within budgets and slots.
+//! Owns turns: which certificate may go on, and which may order, within budgets and slots.
 //!
-//! A slot is held while something is asked or written, never while an order only waits: for its CA to decide,
-//! for proxies, for a CA that cannot be reached. So a CA that answers nobody holds the slots of its requests,
-//! and these are at most a quarter.
+//! A certificate holds a slot while something is asked or written. It holds none while its order only waits for the CA
+//! to decide, for proxies, or for a CA that cannot be reached. So a CA that does not answer holds only the slots of its
+//! open requests, which are at most a quarter of all.
 
 use std::time::Duration;
 
@@ -12,15 +12,15 @@ use super::super::clock::Now;
 use super::Planner;
 use super::lane::Lane;
 
-/// A namespace has at most so many times its slots under way: orders that are made and not over, most of which
-/// wait.
+/// A namespace may have this many times its slots under way. An order is under way from its creation to its end, and
+/// most of that time it waits.
 const UNDER_WAY: usize = 4;
-/// And an issuer, which may be of many namespaces, so many times those of a namespace.
+/// An issuer may serve many namespaces, so it may have this many times the orders under way of one namespace.
 const UNDER_WAY_AT_ISSUER: usize = 4;
 
 impl Planner {
-    /// Whether there is a slot for a lane. A quarter, at least one, is kept from new certificates; renewals
-    /// leave one, so that they do not keep everybody else waiting.
+    /// Whether there is a slot for a lane. New certificates leave a quarter of the slots free, and at least one.
+    /// Renewals leave one free, so that they do not block everything else.
     fn free(&self, lane: Lane) -> bool {
         let slots = self.settings.in_flight;
         let (active, renewing) = (self.active.len(), self.renewing.len());
@@ -34,7 +34,7 @@ impl Planner {
         }
     }
 
-    /// Whether a namespace may have one more.
+    /// Whether a namespace may have one more turn.
     fn free_in(&self, lane: Lane, namespace: &str) -> bool {
         let share = self.settings.share();
         self.active.of_namespace(namespace) < lane.most(share)
@@ -42,7 +42,7 @@ impl Planner {
                 || self.under_way.of_namespace(namespace) < lane.most(share * UNDER_WAY))
     }
 
-    /// Whether an issuer may.
+    /// Whether an issuer may have one more turn.
     fn free_at(&self, lane: Lane, issuer: &ObjectKey) -> bool {
         let share = self.settings.share();
         self.active.of_issuer(issuer) < lane.most(share)
@@ -51,7 +51,7 @@ impl Planner {
                     < lane.most(share * UNDER_WAY * UNDER_WAY_AT_ISSUER))
     }
 
-    /// Notes whether an order of it is under way.
+    /// Updates whether an order of this certificate is under way.
     pub(super) fn recount(&mut self, secret: &ObjectName) {
         let entry = self.entries.get(secret);
         match entry.filter(|entry| entry.running.is_some() || entry.ordering.is_some()) {
@@ -61,7 +61,7 @@ impl Planner {
         }
     }
 
-    /// Gives turns.
+    /// Gives turns as long as any can be given.
     pub(super) fn grant(&mut self, now: Now) {
         while let Some((lane, secret)) = self.next_turn(now) {
             self.begin(&secret, lane, now);
@@ -75,7 +75,7 @@ impl Planner {
         let this = &*self;
         let budget = |lane: Lane| lane.budget().and_then(|place| this.budgets.get(place));
         let open = Lane::ALL.map(|lane| {
-            // The Secrets say what was ordered within the last hour: they come first.
+            // The Secrets say what was ordered within the last hour, so all of them are read before the first order.
             this.free(lane)
                 && (lane == Lane::Resume || this.unseen.is_empty())
                 && budget(lane).is_none_or(|budget| budget.allows_any(now.steady))
@@ -104,7 +104,7 @@ impl Planner {
         next
     }
 
-    /// Takes the slot, the locks and the tokens.
+    /// Takes the slot, the locks and the budget's tokens for a certificate, and begins its turn.
     fn begin(&mut self, secret: &ObjectName, lane: Lane, now: Now) {
         let Some(entry) = self.entries.get(secret) else {
             return;
@@ -128,7 +128,7 @@ impl Planner {
         }
     }
 
-    /// When a budget lets somebody go who waits for it.
+    /// When a budget next allows an order that is waiting for it.
     pub(super) fn next_grant(&self, now: Now) -> Option<Duration> {
         if !self.unseen.is_empty() {
             return None;

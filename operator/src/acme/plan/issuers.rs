@@ -1,4 +1,4 @@
-//! What is known of issuers and their accounts.
+//! Owns what planning knows of issuers and their accounts.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,9 +16,9 @@ use crate::translate::CertificateRequest;
 #[derive(Debug, Default)]
 pub(super) struct Issuers {
     pub(super) all: BTreeMap<ObjectKey, Issuer>,
-    /// Of tenants, what is being opened or registered.
+    /// Accounts of tenants' issuers that are being opened or registered.
     pub(super) opening: BTreeMap<Ticket, Opening>,
-    /// When the next account may be opened, as far as only time is waited for.
+    /// When the next account may be opened, if only time is missing.
     pub(super) next: Option<Duration>,
 }
 
@@ -26,39 +26,39 @@ pub(super) struct Issuers {
 #[derive(Debug)]
 pub(super) struct Opening {
     pub(super) namespace: Arc<str>,
-    /// Where a registration is counted for it.
+    /// The host at which a registration is counted for it.
     pub(super) host: Option<Arc<str>>,
 }
 
 #[derive(Debug)]
 pub(super) struct Issuer {
     pub(super) spec: Arc<AcmeIssuer>,
-    /// It is for another release: nothing is asked of its CA.
+    /// Whether it belongs to another release. Its CA is then never asked.
     pub(super) foreign: bool,
     pub(super) account: Option<AccountInfo>,
     pub(super) ticket: Option<Ticket>,
-    /// How often in a row its account was of no use.
+    /// How many times in a row its account could not be used.
     pub(super) count: u32,
     pub(super) not_before: Duration,
-    /// The CA did not know the account.
+    /// Whether the CA did not know the account.
     pub(super) again: bool,
-    /// There is no account, and none may be made before a certificate needs it.
+    /// Whether there is no account, and none may be made before a certificate needs it.
     pub(super) unregistered: bool,
-    /// Since when a certificate needs it.
+    /// Since when a certificate has needed it.
     pub(super) needed: Option<Duration>,
-    /// Where the directory has accounts made, if it was read.
+    /// The host at which the directory has accounts made, if the directory was read.
     pub(super) host: Option<Arc<str>>,
-    /// It waits for the budget of registrations.
+    /// The wait for the budget of registrations, if it waits for that.
     pub(super) waits: Option<Waits>,
     pub(super) trouble: Option<AcmeFailure>,
 }
 
-/// What a registration waits for.
+/// A wait for the budget of registrations.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Waits {
-    /// Until then, on our clock.
+    /// When it ends, in seconds by our clock.
     pub(super) until: i64,
-    /// For people.
+    /// The explanation for people.
     pub(super) words: String,
 }
 
@@ -67,7 +67,7 @@ impl Issuers {
         self.all.get(key)
     }
 
-    /// Whose account this is.
+    /// The issuer with this account.
     pub(super) fn of_account(&self, url: &str) -> Option<&ObjectKey> {
         let mut open = self
             .all
@@ -77,7 +77,7 @@ impl Issuers {
             .map(|(key, _)| key)
     }
 
-    /// When an account is to be opened.
+    /// When the next account is to be opened.
     pub(super) fn next(&self) -> Option<Duration> {
         self.next
     }
@@ -92,12 +92,13 @@ impl Issuer {
             && (!self.unregistered || self.needed.is_some())
     }
 
-    /// Whether tenants write it.
+    /// Whether it is of the kind that tenants write.
     pub(super) fn is_tenants(&self) -> bool {
         self.spec.key.kind == Kind::AcmeIssuer
     }
 
-    /// Where an account would be made, as far as is known: a directory may name another host.
+    /// The host at which an account would be made, as far as it is known: the directory may name
+    /// another one.
     pub(super) fn host(&self) -> Arc<str> {
         let known = self.host.clone();
         known
@@ -123,7 +124,7 @@ pub(super) fn key_of(request: &CertificateRequest) -> Option<ObjectKey> {
     })
 }
 
-/// Whether an account that was opened for one will do for the other.
+/// Whether an account that was opened for `a` can be used for `b`.
 pub(super) fn same_account(a: &AcmeIssuer, b: &AcmeIssuer) -> bool {
     a.directory == b.directory
         && a.contact == b.contact

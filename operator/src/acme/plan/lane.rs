@@ -1,18 +1,18 @@
-//! What a certificate waits for, and what it takes from the budgets and slots when its turn comes.
+//! Owns what a certificate waits for, and what its turn takes from the budgets and slots.
 
-/// What somebody waits for.
+/// What a certificate waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Lane {
-    /// To go on with an order that exists: takes no budget.
+    /// It goes on with an existing order, for which it needs no budget.
     Resume,
-    /// To renew.
+    /// It is renewed.
     Renew,
-    /// To order a certificate for the first time, or another one.
+    /// It is ordered for the first time, or in another form.
     New,
 }
 
 impl Lane {
-    /// In the order in which a namespace's go.
+    /// All lanes, in the order in which those of one namespace get their turns.
     pub(super) const ALL: [Self; 3] = [Self::Resume, Self::Renew, Self::New];
 
     pub(super) fn place(self) -> usize {
@@ -23,7 +23,7 @@ impl Lane {
         }
     }
 
-    /// The budget it takes from.
+    /// The index of the budget that it takes from.
     pub(super) fn budget(self) -> Option<usize> {
         match self {
             Self::Resume => None,
@@ -32,8 +32,8 @@ impl Lane {
         }
     }
 
-    /// How many of so many may be taken when one more goes. A quarter is kept from new certificates, so that a
-    /// renewal finds one.
+    /// One more may go while fewer than this many of `of` are in use. New certificates leave a
+    /// quarter free, so that a renewal finds one.
     pub(super) fn most(self, of: usize) -> usize {
         match self {
             Self::Resume | Self::Renew => of,

@@ -1,4 +1,4 @@
-//! What is said about certificates: how far each is, and what to do where it does not get on.
+//! Owns the messages about certificates: the state of each, and what to do if it makes no progress.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -13,17 +13,17 @@ use super::super::problem::FailureKind;
 use super::need::{Assessment, Blocker};
 use super::{Entry, Phase, PlanStep, Planner, Stage};
 
-/// Counts are said at most this often.
+/// Counts are reported at most this often.
 const COUNT: Duration = Duration::from_secs(1);
 
 impl Planner {
-    /// Says what is new.
+    /// Reports what is new.
     pub(super) fn speak(&mut self, now: Now) {
         for secret in std::mem::take(&mut self.touched) {
             let Some(entry) = self.entries.get(&secret) else {
                 continue;
             };
-            // Nothing is known yet, so nothing is taken back.
+            // Nothing is known yet, so what an earlier leader reported must stay.
             if !entry.seen && entry.trouble.is_none() {
                 continue;
             }
@@ -102,7 +102,7 @@ impl Planner {
                 message: message.into(),
             };
         };
-        // There is one that serves: what is said first is how good it is.
+        // A certificate is being served, so the message begins with its state.
         let until = time(leaf.not_after);
         let due = !assessment.current || assessment.renew_at.is_none_or(|at| at <= now.wall);
         let expired = leaf.not_after <= now.wall;
@@ -146,7 +146,7 @@ impl Planner {
         }
     }
 
-    /// How far the next certificate is.
+    /// The state of the certificate that is being obtained.
     fn progress_words(
         &self,
         secret: &ObjectName,
@@ -161,7 +161,7 @@ impl Planner {
             (None, Phase::Active(stage)) => {
                 (Pending, Reason::Pending, stage_words(entry, stage, issuer))
             }
-            // It waits for its turn each time that the CA is asked again, which is nothing to say.
+            // It queues each time that the CA has to be asked again, which is not worth reporting.
             (None, Phase::Queued(_) | Phase::Rest)
                 if entry.running.is_some() && entry.trouble.is_none() =>
             {
@@ -308,7 +308,7 @@ fn stage_words(entry: &Entry, stage: Stage, issuer: &str) -> String {
     }
 }
 
-/// What an order is at that waits.
+/// Describes what a running order waits for.
 fn waiting_words(entry: &Entry, issuer: &str) -> String {
     let running = entry.running.as_ref();
     let waits = entry.published.values().find_map(|ack| match ack {

@@ -1,4 +1,4 @@
-//! Orders and challenges that a change of the request or its issuer left without a use: they are given up.
+//! Owns giving up orders and challenges that a change of the request or its issuer made useless.
 
 use vestibule_model::challenge::Reach;
 use vestibule_model::key::ObjectName;
@@ -7,7 +7,7 @@ use super::super::clock::Now;
 use super::{PlanStep, Planner};
 
 impl Planner {
-    /// The request or its issuer changed.
+    /// Looks at a certificate again after its request or its issuer changed.
     pub(super) fn reconsider(&mut self, secret: &ObjectName, now: Now) {
         let Some(entry) = self.entries.get(secret) else {
             return;
@@ -20,7 +20,7 @@ impl Planner {
             .as_ref()
             .is_some_and(|(digest, _)| !fits(digest))
         {
-            // An order that is being made for something else: it is not waited for.
+            // The order in the making is for something else, so nothing waits for it.
             self.leave(secret);
             if let Some(entry) = self.entries.get_mut(secret) {
                 entry.ordering = None;
@@ -32,14 +32,15 @@ impl Planner {
                 || entry.reach(&key.hostname, key.kind) != Reach::Ours
         });
         if off {
-            // Where it may not be answered any more, it is not, whatever the CA is about to do.
+            // Withdraw a challenge at once where it may no longer be answered, whatever the CA is
+            // doing.
             self.give_way(secret);
         }
         self.give_up_misfit(secret);
         let _ = now;
     }
 
-    /// An order that is for something else by now is given up.
+    /// Gives up an order that no longer matches what is wanted.
     pub(super) fn give_up_misfit(&mut self, secret: &ObjectName) {
         let Some(entry) = self.entries.get(secret) else {
             return;
@@ -62,7 +63,8 @@ impl Planner {
             entry.state.order = None;
             let next = entry.issuer.clone();
             let before = match &maker {
-                // The next order is of the same account.
+                // The next order is of the same account and closes this one first. If another order waited
+                // for that already, it is closed now.
                 Some(maker) if Some(maker) == next.as_ref() => {
                     entry.given_up.replace(running.url.clone())
                 }

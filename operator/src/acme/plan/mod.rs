@@ -1,5 +1,5 @@
-//! Planning: which certificate's next step is what. Pure: time, chance and everything that is learnt are
-//! inputs; what is to be done comes out as [`PlanStep`]s.
+//! Owns planning: it decides the next step of each certificate. It is pure. Time, random numbers and everything that is
+//! learnt are inputs, and what is to be done comes out as [`PlanStep`]s.
 //!
 //! ```text
 //!            ┌────────────────────────────── rest ◄────────────────────────────┐
@@ -10,22 +10,22 @@
 //!            └── the Secret or the request changed ────┘       goes on here         finalize ──► download ──► store
 //! ```
 //!
-//! Between steps that only time, the CA or proxies bring on, it rests without a slot, and queues for the next
-//! one. From its creation an order has [`LIFETIME`]; neither steps nor leaders begin it anew.
+//! A certificate rests without a slot while only time, the CA or proxies can bring its next step on, and queues for
+//! that step. An order has [`LIFETIME`] from its creation, which neither steps nor new leaders extend.
 //!
-//! One task of a certificate runs at a time. What comes back from a task that is no longer awaited is
-//! ignored. Everything that must survive is in the Secret before it matters: an order before its first
-//! challenge is published, the new key with it, a failure before it is waited out.
+//! One task of a certificate runs at a time. The result of a task that is no longer awaited is ignored. Everything that
+//! must survive is in the Secret before it matters: an order before its first challenge is published, the new key with
+//! the order, and a failure before it is waited out.
 //!
-//! The rooms from the bottom up; each adds steps to [`Planner`] and calls only those below it:
+//! These are the modules from the bottom up. Each adds steps to [`Planner`] and calls only those below it:
 //!
 //! - `lane`, `queue`, `tally` and `issuers` are types without steps.
-//! - `turn` holds and gives up turns, slots and names; `need` says what a certificate needs.
-//! - `misfit` gives up what a change left without a use; `accounts` opens the accounts of issuers.
-//! - `store` writes to the Secret and ends orders; `run` has the steps of an order.
-//! - `secret` and `results` take what tasks bring, and go on with the next step.
+//! - `turn` holds and gives up turns, slots and names. `need` says what a certificate needs.
+//! - `misfit` gives up what a change made useless. `accounts` opens the accounts of issuers.
+//! - `store` writes to the Secret and ends orders. `run` has the steps of an order.
+//! - `secret` and `results` take the results of tasks and go on with the next step.
 //! - `assess` looks at a certificate when something changed or is due, and `grant` gives turns.
-//! - `messages` says how far each certificate is.
+//! - `messages` reports the state of each certificate.
 
 mod accounts;
 mod assess;
@@ -72,12 +72,12 @@ use super::renewal::Window;
 use super::state::RememberedState;
 use crate::translate::CertificateRequest;
 
-/// What is to be done.
+/// A step that the engine has to perform.
 #[derive(Debug)]
 pub(super) enum PlanStep {
-    /// A task of a certificate; its result comes back as [`Event::Done`] with the ticket.
+    /// Run a task of a certificate. Its result comes back as [`Event::Done`] with the ticket.
     Task(ObjectName, Ticket, Task),
-    /// Open the account of an issuer. `again`: the CA did not know it.
+    /// Open the account of an issuer. `again` says that the CA did not know it.
     Account {
         issuer: Arc<AcmeIssuer>,
         ticket: Ticket,
@@ -88,19 +88,19 @@ pub(super) enum PlanStep {
     Publish(ChallengeKey, Publish),
     /// Withdraw a challenge.
     Withdraw(ChallengeKey),
-    /// Say how far a certificate is; `None`: nothing any more.
+    /// Report the state of a certificate. `None` means that there is none any more.
     Issuance(ObjectName, Option<Issuance>),
-    /// Say how an issuer is.
+    /// Report the state of an issuer.
     Issuer(ObjectKey, IssuerState),
-    /// Count, or tell people.
+    /// Count or report an observation.
     Observe(Observation),
-    /// Nobody will ask about this order again.
+    /// Forget what is kept of this order, because nothing will ask about it again.
     Forget(ObjectKey, String),
-    /// Nor will anything come of it: the CA need not wait for the rest of its names.
+    /// Close an order that is given up, so that the CA need not wait for the rest of its names.
     Close(ObjectKey, String),
 }
 
-/// What is published.
+/// A challenge to publish.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Publish {
     pub(super) tenant: Arc<str>,
@@ -128,13 +128,13 @@ pub(super) enum Task {
         hostnames: BTreeSet<Hostname>,
         profile: Option<Arc<str>>,
         replaces: Option<Leaf>,
-        /// An order for the same Secret that is given up. It is closed first: what the CA would check for
-        /// one it may check for the other.
+        /// An order for the same Secret that is given up. It is closed first, because the CA may share the checks of a
+        /// name between both orders.
         given_up: Option<String>,
     },
-    /// Ask how far an order is.
+    /// Ask for the state of an order.
     Look { issuer: ObjectKey, url: String },
-    /// Say that these challenges are answered.
+    /// Tell the CA that these challenges are answered.
     Declare {
         issuer: ObjectKey,
         url: String,
@@ -154,72 +154,72 @@ pub(super) enum Task {
         url: String,
         key: PrivateKey,
     },
-    /// Ask when to renew.
+    /// Ask the CA when to renew.
     Window { issuer: ObjectKey, leaf: Leaf },
 }
 
 /// Identifies a task.
 pub(super) type Ticket = u64;
 
-/// What came of a task.
+/// The result of a task.
 #[derive(Debug)]
 pub(super) enum Done {
-    /// Of [`Task::Read`], with what the chain and key in it say.
+    /// Result of [`Task::Read`], with what the chain and key in the Secret say.
     Read(Result<Option<(StoredSecret, Option<Leaf>)>, AcmeFailure>),
-    /// Of [`Task::Write`].
+    /// Result of [`Task::Write`].
     Wrote(Result<Written, AcmeFailure>),
-    /// Of [`Task::Order`]: its URL, and a new key.
+    /// Result of [`Task::Order`]: the URL of the order, and a new key.
     Ordered(Result<(String, PrivateKey), AcmeFailure>),
-    /// Of [`Task::Look`] and [`Task::Finalize`].
+    /// Result of [`Task::Look`] and [`Task::Finalize`].
     Looked(Result<View, AcmeFailure>),
-    /// Of [`Task::Declare`].
+    /// Result of [`Task::Declare`].
     Declared(Result<(), AcmeFailure>),
-    /// Of [`Task::Download`], with what the chain says if it fits the key.
+    /// Result of [`Task::Download`], with what the chain says if it fits the key.
     Downloaded(Result<(Vec<u8>, Option<Leaf>), AcmeFailure>),
-    /// Of [`Task::Window`].
+    /// Result of [`Task::Window`].
     Window(Result<(Window, Option<Duration>), AcmeFailure>),
 }
 
-/// What is learnt.
+/// Something that planning learns.
 #[derive(Debug)]
 pub(super) enum Event {
-    /// From outside.
+    /// An input from outside.
     Input(Input),
     /// A task is done.
     Done(ObjectName, Ticket, Done),
-    /// What became of an account.
+    /// An account was opened, or could not be.
     Account {
         issuer: ObjectKey,
         ticket: Ticket,
-        /// The CA may have made a new one, whatever came of it.
+        /// Whether the CA may have made a new account, whatever the result is.
         created: bool,
         result: Result<Opened<AccountInfo>, AcmeFailure>,
     },
 }
 
-/// Where a certificate is.
+/// Whether a certificate has its turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     /// Nothing runs. It is looked at again when something changes, or at its time.
     Rest,
-    /// Waits for its turn.
+    /// It waits for its turn.
     Queued(Lane),
-    /// Has its turn.
+    /// It has its turn.
     Active(Stage),
 }
 
-/// What a certificate that has its turn is at.
+/// The stage of a certificate that has its turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
     /// An order is being made.
     Order,
-    /// Something is written; what follows.
+    /// The Secret is being written, with what follows the write.
     Write(After),
-    /// The Secret is read again, since it was not as expected; what was to be written.
+    /// The Secret is read again because it was not as expected, with what follows the write that failed.
     Reread(After),
-    /// The CA is asked how far it is.
+    /// The CA is asked for the state of the order.
     Look,
-    /// The CA is told.
+    /// The CA is told that challenges are answered.
     Declare,
     Finalize,
     Download,
@@ -230,9 +230,9 @@ enum Stage {
 enum After {
     /// The order goes on.
     Ordered,
-    /// The certificate is there.
+    /// The certificate has been issued.
     Issued,
-    /// A failure is waited out.
+    /// The failure is waited out.
     Failed,
 }
 
@@ -242,38 +242,38 @@ struct Entry {
     request: CertificateRequest,
     issuer: Option<ObjectKey>,
     phase: Phase,
-    /// The task that runs.
+    /// The ticket of the running task.
     ticket: Option<Ticket>,
-    /// The Secret is to be read: it may have changed.
+    /// The Secret may have changed, so it has to be read.
     stale: bool,
-    /// It has been read at least once, or could not be.
+    /// The Secret has been read at least once, or could not be.
     seen: bool,
-    /// What the Secret holds; `None`: there is none.
+    /// What the Secret holds, or `None` if it does not exist.
     record: Option<Seen>,
     state: RememberedState,
-    /// An order that is in memory, and whether it is in the Secret.
+    /// The order in memory, if there is one.
     running: Option<Running>,
-    /// Challenges that are out.
+    /// Challenges that are published.
     published: BTreeMap<ChallengeKey, ChallengeAck>,
     /// When to look again.
     wake: Option<Duration>,
-    /// Not before then: something could not be reached, or an order was made just now.
+    /// Nothing is tried before then, because something could not be reached or an order was made just now.
     not_before: Duration,
-    /// When the failure that is backed off from was first known here.
+    /// When this process first knew of the failure that is being waited out.
     failed_since: Duration,
-    /// How often in a row something could not be reached.
+    /// How many times in a row something could not be reached.
     unreached: u32,
-    /// What an order is being made for, and whether to renew; until it is there.
+    /// While an order is being made: the digest of what it is for, and whether it renews.
     ordering: Option<(String, bool)>,
-    /// An order of the same account that is given up, until the next one.
+    /// An order of the same account that is given up, until the next order closes it.
     given_up: Option<String>,
-    /// Why it waits, where nothing else says so.
+    /// Why it waits, if nothing else says so.
     trouble: Option<AcmeFailure>,
-    /// When the CA wants it renewed.
+    /// The window in which the CA wants it renewed.
     window: Option<Window>,
-    /// When to ask for it again.
+    /// When to ask for that window again.
     ask_window: Duration,
-    /// What was last said.
+    /// What was last reported.
     said: Option<Issuance>,
     said_renewal: Option<i64>,
 }
@@ -286,55 +286,56 @@ struct Seen {
     leaf: Option<Leaf>,
 }
 
-/// An order that is in memory.
+/// An order in memory.
 #[derive(Debug)]
 struct Running {
     url: String,
     account: String,
-    /// Digest of what it is for.
+    /// Digest of what the order is for.
     wanted: String,
     key: PrivateKey,
     since: i64,
-    /// It is in the Secret. Before that no challenge of it is published.
+    /// Whether the order is in the Secret. Before that, none of its challenges is published.
     persisted: bool,
-    /// Challenges have been declared ready.
+    /// Whether challenges have been declared ready.
     declared: bool,
-    /// The CA waits for nothing any more: there is nothing to be closed.
+    /// Whether the CA waits for nothing any more, so that the order need not be closed.
     over: bool,
-    /// How often it was asked about since.
+    /// How many times the CA was asked for its state since the last step.
     looks: u32,
-    /// How often the certificate was asked for.
+    /// How many times the order was finalized.
     finalized: u32,
-    /// It is given up then, whatever it is at.
+    /// When the order is given up, whatever its state.
     deadline: Duration,
-    /// How often its write met somebody else's.
+    /// How many times its write conflicted with another one.
     conflicts: u32,
-    /// A chain that is to be stored.
+    /// A chain that still has to be stored.
     chain: Option<(Vec<u8>, Leaf)>,
 }
 
-/// How planning is done.
+/// Settings of planning.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Namespace of the release: where cluster issuers have their Secrets.
+    /// Namespace of the release, in which cluster issuers have their Secrets.
     pub namespace: Arc<str>,
-    /// Labels of the issuers that are used; the others are some other release's.
+    /// Labels of the issuers to use. Other issuers belong to another release.
     pub issuers: LabelSelector,
-    /// Orders per hour, for new certificates and for renewals each.
+    /// Orders per hour. They apply to new certificates and to renewals separately.
     pub budgets: Budgets,
-    /// Orders at a time of which something is asked or written; at least 2. A quarter of them is the most for
-    /// one namespace, and for one issuer.
+    /// Number of slots, which is the number of orders for which something is asked or written at a time. It is at least
+    /// 2. One namespace gets at most a quarter of them, and so does one issuer.
     pub in_flight: usize,
-    /// Accounts that issuers of tenants may register at one host of a CA in three hours.
+    /// Number of accounts that issuers of tenants may register at one host of a CA in three hours.
     pub registrations: NonZeroU32,
-    /// Where issuers of tenants may lead.
+    /// The addresses that issuers of tenants may lead to.
     pub authorities: AuthorityRules,
-    /// Before a CA is told to connect, a Gateway's address is waited for so long that takes no connections;
-    /// zero: it is not looked at.
+    /// How long to wait for a Gateway's address to take connections before a CA is told to connect to it. With zero,
+    /// the address is not checked.
     pub reach: Duration,
-    /// Renewal windows are first asked for within this time after a start, not all at once.
+    /// The first request for a renewal window comes after a random time below this, so that not all come at once after
+    /// a start.
     pub spread: Duration,
-    /// Of chance.
+    /// Seed of the random numbers.
     pub seed: u64,
 }
 
@@ -345,33 +346,33 @@ impl Settings {
     }
 }
 
-/// Plans.
+/// The planner.
 #[derive(Debug)]
 pub(super) struct Planner {
     settings: Settings,
     random: Random,
     entries: BTreeMap<ObjectName, Entry>,
     issuers: Issuers,
-    /// Of new certificates and of renewals.
+    /// The budgets of new certificates and of renewals, in this order.
     budgets: [Budget; 2],
     registrations: Registrations,
     queue: Queue,
-    /// Who holds the challenges of a name of a Gateway.
+    /// Which certificate holds the challenges of a name at a Gateway.
     locks: BTreeMap<(ObjectName, Hostname), ObjectName>,
     /// Certificates by their issuer.
     by_issuer: BTreeMap<ObjectKey, BTreeSet<ObjectName>>,
-    /// To be looked at.
+    /// Certificates to look at.
     dirty: BTreeSet<ObjectName>,
     timers: BTreeSet<(Duration, ObjectName)>,
     /// Certificates that have their turn, and with it a slot.
     active: Tally,
-    /// Those with an order that is being made, or is not over.
+    /// Certificates whose order is being made or is not over.
     under_way: Tally,
     /// Renewals that have their turn.
     renewing: BTreeSet<ObjectName>,
-    /// Not yet read once.
+    /// Certificates whose Secret has not been read yet.
     unseen: BTreeSet<ObjectName>,
-    /// Questions for renewal windows that run.
+    /// Number of running requests for renewal windows.
     asking: usize,
     tickets: Ticket,
     steps: Vec<PlanStep>,
@@ -383,7 +384,7 @@ pub(super) struct Planner {
 
 /// An order that is not done this long after it was made is given up.
 const LIFETIME: Duration = Duration::from_hours(1);
-/// Something is looked at at least this often, so that a clock that jumped is noticed.
+/// A certificate is looked at at least this often, so that a jump of the clock is noticed.
 const LONGEST_REST: Duration = Duration::from_mins(10);
 
 impl Planner {
@@ -417,7 +418,7 @@ impl Planner {
         }
     }
 
-    /// Takes in what is learnt.
+    /// Takes in an event.
     pub(super) fn learn(&mut self, event: Event, now: Now) {
         match event {
             Event::Input(Input::Requests(changes)) => {
@@ -451,7 +452,7 @@ impl Planner {
         }
     }
 
-    /// What is to be done now.
+    /// Returns the steps to perform now.
     pub(super) fn advance(&mut self, now: Now) -> Vec<PlanStep> {
         while let Some((at, _)) = self.timers.first()
             && *at <= now.steady
@@ -462,8 +463,8 @@ impl Planner {
                 self.dirty.insert(secret);
             }
         }
-        // Whoever gives up what another waits for makes it dirty again: twice is enough for all, and the
-        // rest comes at the next step.
+        // A certificate that gives up a name or a slot makes those that wait for it dirty again. A few rounds nearly
+        // always reach all of them, and the next step takes the rest.
         for _ in 0..4 {
             while let Some(secret) = self.dirty.pop_first() {
                 self.tend(&secret, now);
@@ -480,7 +481,7 @@ impl Planner {
         std::mem::take(&mut self.steps)
     }
 
-    /// When [`Self::advance`] is due although nothing is learnt.
+    /// When [`Self::advance`] is due even if nothing is learnt.
     pub(super) fn next(&self, now: Now) -> Duration {
         let longest = now.steady + LONGEST_REST;
         if !self.dirty.is_empty() {
@@ -492,7 +493,7 @@ impl Planner {
         timer.min(tokens).min(issuer).min(longest)
     }
 
-    /// A request, or that there is none any more.
+    /// Takes in a request, or its removal.
     fn request(&mut self, secret: ObjectName, request: Option<CertificateRequest>, now: Now) {
         let Some(request) = request else {
             self.drop_entry(&secret);
@@ -556,8 +557,8 @@ impl Planner {
         }
     }
 
-    /// A request is gone: so are its challenges. Its order stays in the Secret, and open at the CA, for when
-    /// it comes back.
+    /// Drops a request and withdraws its challenges. Its order stays in the Secret and open at the CA, in case the
+    /// request comes back.
     fn drop_entry(&mut self, secret: &ObjectName) {
         self.leave(secret);
         let Some(entry) = self.entries.remove(secret) else {

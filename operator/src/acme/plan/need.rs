@@ -1,4 +1,5 @@
-//! What a certificate needs, as far as is known: nothing, a time to pass, or its turn. Nothing is changed here.
+//! Owns what a certificate needs, as far as is known: time, or its turn. Nothing here changes any
+//! state.
 
 use std::time::Duration;
 
@@ -16,44 +17,44 @@ use super::{AccountInfo, Entry, Planner};
 /// What a certificate needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Need {
-    /// Nothing before this time, unless something changes.
+    /// It needs nothing before this time, unless something changes.
     Wait(Option<Duration>),
-    /// Its turn.
+    /// It needs its turn.
     Turn(Lane),
 }
 
-/// What keeps a certificate from being ordered now.
+/// What keeps a certificate from being ordered at the moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Blocker {
-    /// The Secret is somebody's.
+    /// The Secret is not Vestibule's.
     NotOurs,
-    /// No such issuer.
+    /// The issuer does not exist.
     NoIssuer,
-    /// The issuer is another release's.
+    /// The issuer belongs to another release.
     ForeignIssuer,
-    /// The issuer is of no use (yet).
+    /// The issuer cannot be used, or not yet.
     IssuerNotReady,
-    /// No way to check this name: none of the ways has a listener.
+    /// The CA cannot check this name, because no challenge type has a listener.
     NoListener(Hostname),
-    /// Or somebody else is there.
+    /// The CA cannot check this name, because another namespace serves it there.
     Others(Hostname),
-    /// A failure is waited out.
+    /// A failure is being waited out.
     Backoff,
 }
 
 /// What is known of a certificate, and what it needs.
 #[derive(Debug)]
 pub(super) struct Assessment {
-    /// The certificate that is there is from the issuer and for the names.
+    /// Whether the stored certificate is from the issuer and for the names.
     pub(super) current: bool,
-    /// When that one is renewed, on our clock.
+    /// When the stored certificate is renewed, in seconds by our clock.
     pub(super) renew_at: Option<i64>,
     pub(super) blocker: Option<Blocker>,
     pub(super) need: Need,
 }
 
 impl Planner {
-    /// What it is wanted from, if its issuer is there.
+    /// What the certificate is wanted from and for, if its issuer exists.
     pub(super) fn wanted(&self, entry: &Entry) -> Option<Wanted> {
         let issuer = self.issuers.get(entry.issuer.as_ref()?)?;
         Some(Wanted::new(&issuer.spec, &entry.request.hostnames))
@@ -64,7 +65,7 @@ impl Planner {
         issuer.account.as_ref()
     }
 
-    /// What is known of a certificate, and what it needs.
+    /// Assesses what is known of a certificate, and what it needs.
     pub(super) fn assessment(&self, entry: &Entry, now: Now) -> Assessment {
         let mut assessment = Assessment {
             current: false,
@@ -116,11 +117,12 @@ impl Planner {
         if let Some(until) = entry.backs_off(&wanted, now) {
             return blocked(assessment, Blocker::Backoff, Some(until));
         }
-        // The last one: only who lacks nothing else needs the account.
+        // This check comes last, because an account is registered only for a certificate that lacks
+        // nothing else.
         if issuer.account.is_none() {
             return blocked(assessment, Blocker::IssuerNotReady, None);
         }
-        // Told when they have them.
+        // An acknowledgement wakes it when all proxies have the challenges.
         if entry.held_up()
             && entry
                 .running
@@ -151,13 +153,13 @@ impl Entry {
             .unwrap_or(Reach::NoListener)
     }
 
-    /// Whether not every proxy has its challenges.
+    /// Whether some proxy does not have its challenges yet.
     pub(super) fn held_up(&self) -> bool {
         let mut acks = self.published.values();
         acks.any(|ack| matches!(ack, ChallengeAck::Waiting { .. }))
     }
 
-    /// The way in which a name is checked: the first of the issuer's that leads to us.
+    /// How a name is checked: the issuer's first challenge type that reaches us.
     pub(super) fn kind(&self, issuer: &AcmeIssuer, hostname: &Hostname) -> Option<ChallengeType> {
         let mut kinds = issuer.challenges.iter().copied();
         kinds.find(|kind| self.reach(hostname, *kind) == Reach::Ours)
@@ -180,7 +182,8 @@ impl Entry {
         })
     }
 
-    /// Until when a failure is waited out. Two clocks: one that is put back must not make it longer.
+    /// Until when a failure is waited out. It uses the earlier of two clocks, so that setting the
+    /// wall clock back does not prolong the wait.
     fn backs_off(&self, wanted: &Wanted, now: Now) -> Option<Duration> {
         let failure = self.state.failure.as_ref()?;
         if failure.wanted != wanted.all || self.running.is_some() {

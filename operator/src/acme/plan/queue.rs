@@ -1,5 +1,5 @@
-//! Who is next: the namespace with the fewest slots, in turn between those with as many, and inside of one
-//! by lane, first come first served.
+//! Owns the order of turns. The namespace with the fewest slots is next, and namespaces with equally many take turns.
+//! Inside a namespace the lane decides, and then who came first.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -10,9 +10,9 @@ use super::lane::Lane;
 
 #[derive(Debug, Default)]
 pub(super) struct Queue {
-    /// Namespaces that wait, the next one first.
+    /// Namespaces with waiting certificates, the next one first.
     turn: VecDeque<Arc<str>>,
-    /// Who waits in each lane.
+    /// Waiting certificates of each lane, by namespace.
     waiting: BTreeMap<Arc<str>, [VecDeque<ObjectName>; Lane::ALL.len()]>,
     length: usize,
 }
@@ -50,13 +50,14 @@ impl Queue {
         self.length
     }
 
-    /// Everybody that waits in a lane.
+    /// All certificates that wait in a lane.
     pub(super) fn each(&self, lane: Lane) -> impl Iterator<Item = &ObjectName> {
         let lanes = self.waiting.values();
         lanes.flat_map(move |lanes| lanes.get(lane.place()).into_iter().flatten())
     }
 
-    /// The first that may go. Its namespace then has its next turn after all others that hold as much.
+    /// Removes and returns the first certificate that may go. Its namespace then queues behind all others that hold as
+    /// much.
     pub(super) fn next(
         &mut self,
         held: impl Fn(&str) -> usize,
@@ -64,7 +65,7 @@ impl Queue {
         may: impl Fn(Lane, &ObjectName) -> bool,
     ) -> Option<(Lane, ObjectName)> {
         let mut turn: Vec<&Arc<str>> = self.turn.iter().collect();
-        // Stable: who waits longer is first.
+        // The sort is stable, so among equals the one that has waited longest is first.
         turn.sort_by_key(|namespace| held(namespace));
         let (lane, secret) = turn.into_iter().find_map(|namespace| {
             let lanes = self.waiting.get(namespace)?;

@@ -1,4 +1,4 @@
-//! What a task brought, and which step follows.
+//! Owns what follows from the result of a task.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use super::super::renewal;
 use super::{After, Done, LIFETIME, Phase, Planner, PrivateKey, Running, Stage, Task, Ticket};
 
 impl Planner {
-    /// What a task brought.
+    /// Takes in the result of a task.
     pub(super) fn done(&mut self, secret: &ObjectName, ticket: Ticket, done: Done, now: Now) {
         if matches!(done, Done::Window(_)) {
             self.asking = self.asking.saturating_sub(1);
@@ -145,7 +145,8 @@ impl Planner {
             return;
         }
         match view.status {
-            // Its Gateway changed since it has its turn: it takes one there.
+            // Its Gateway changed during its turn, so it needs a turn with the names of the new
+            // Gateway.
             Status::Pending if !declared && !self.holds_names(secret) => self.leave(secret),
             Status::Pending if !declared => self.publish(secret, &view, now),
             Status::Pending | Status::Processing => self.poll(secret, view.retry_after, now),
@@ -167,7 +168,7 @@ impl Planner {
                 if let Some(entry) = self.entries.get_mut(secret)
                     && let Some(running) = &mut entry.running
                 {
-                    // Of several names one failed, and the others are still waited for.
+                    // If one of several names failed, the CA still waits for the others.
                     running.over = entry.request.hostnames.len() == 1;
                 }
                 let unknown =
@@ -177,7 +178,7 @@ impl Planner {
         }
     }
 
-    /// Something about an order went wrong.
+    /// Handles a failed request about an order.
     pub(super) fn hitch(&mut self, secret: &ObjectName, failure: AcmeFailure, now: Now) {
         let finalizing = self.entries.get(secret).map(|entry| entry.phase)
             == Some(Phase::Active(Stage::Finalize));
@@ -200,7 +201,7 @@ impl Planner {
                 }
                 self.pause(secret, failure, now);
             }
-            // It was finalized before, by a leader that is gone, say.
+            // The order was finalized before, for example by an earlier leader.
             FailureKind::OrderGone if finalizing => self.poll(secret, failure.retry_after, now),
             _ => self.fail(secret, failure, now),
         }

@@ -1,4 +1,4 @@
-//! The steps of an order: each starts a task, or rests until there is something to do.
+//! Owns the steps of an order. Each starts a task, or rests until there is something to do.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,9 +13,10 @@ use super::super::effects::ChallengeAck;
 use super::super::problem::{AcmeFailure, FailureKind};
 use super::{After, PlanStep, Planner, Publish, Stage, Task};
 
-/// Most times that the certificate of an order is asked for.
+/// Largest number of times that an order is finalized.
 const FINALIZED: u32 = 5;
-/// So many times an order is asked about by `LOOKS`, and then each `SELDOM`.
+/// This many times, the wait before the next look at an order follows `LOOKS`. After that it is
+/// `SELDOM`.
 const OFTEN: u32 = 30;
 const LOOKS: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(10));
 const SELDOM: Duration = Duration::from_mins(1);
@@ -34,7 +35,7 @@ impl Planner {
         };
         let account = self.account_of(entry).map(|account| account.url.clone());
         let issued = entry.state.issued.as_ref();
-        // What another account had issued is not ours to replace.
+        // A CA lets an account replace only certificates of its own.
         let ours = issued.is_some_and(|issued| Some(&issued.account) == account.as_ref());
         let replaces = entry.record.as_ref().and_then(|record| record.leaf.clone());
         let task = Task::Order {
@@ -56,7 +57,7 @@ impl Planner {
         self.start(secret, task);
     }
 
-    /// Goes on with an order, from where it is.
+    /// Goes on with an order from where it is.
     pub(super) fn resume(&mut self, secret: &ObjectName, now: Now) {
         let Some(entry) = self.entries.get(secret) else {
             return;
@@ -91,7 +92,7 @@ impl Planner {
         Some((entry.issuer.clone()?, entry.running.as_ref()?.url.clone()))
     }
 
-    /// Tells the CA, if every proxy has the challenges.
+    /// Tells the CA that the challenges are answered, if every proxy has them.
     fn declare(&mut self, secret: &ObjectName, now: Now) {
         let Some(entry) = self.entries.get(secret) else {
             return;
@@ -151,7 +152,8 @@ impl Planner {
                 .clone()
                 .find_map(|kind| name.offers.iter().find(|(offered, _)| offered == kind));
             let Some((kind, token)) = offer else {
-                // Reach is lost, which is for assessment to say, or the CA wants another way.
+                // Either no challenge reaches us any more, which the assessment reports, or the CA
+                // offers only other types.
                 if ways.count() == 0 {
                     self.leave(secret);
                     self.dirty.insert(secret.clone());
@@ -180,11 +182,12 @@ impl Planner {
             keys.push((key, format!("{token}.{}", account.thumbprint)));
         }
         if keys.is_empty() {
-            // Nothing left to check: the CA is about to notice.
+            // The CA has checked all names and will change the state of the order soon.
             self.poll(secret, view.retry_after, now);
             return;
         }
-        // What was out for another way of checking a name is not declared with the rest.
+        // A challenge of another type for the same name must not be declared with the rest, so
+        // withdraw it.
         let needed = |key: &ChallengeKey| keys.iter().any(|(needed, _)| needed == key);
         let (kept, gone): (BTreeMap<_, _>, BTreeMap<_, _>) = std::mem::take(&mut entry.published)
             .into_iter()
@@ -192,7 +195,7 @@ impl Planner {
         entry.published = kept;
         self.steps.extend(gone.into_keys().map(PlanStep::Withdraw));
         for (key, key_authorization) in keys {
-            // What is out already stays as far as it is.
+            // A challenge that is published already keeps its acknowledgements.
             if !entry.published.contains_key(&key) {
                 let waiting = ChallengeAck::Waiting { acked: 0, of: 0 };
                 entry.published.insert(key.clone(), waiting);
@@ -203,11 +206,11 @@ impl Planner {
                 self.steps.push(PlanStep::Publish(key, publish));
             }
         }
-        // It goes on when the proxies have them, and takes up no slot until then.
+        // It goes on when the proxies have the challenges, and needs no slot until then.
         self.rest(secret);
     }
 
-    /// Asks again, a little later each time, and takes up no slot until then.
+    /// Asks again later, with a growing wait, and gives up its slot until then.
     pub(super) fn poll(&mut self, secret: &ObjectName, said: Option<Duration>, now: Now) {
         let Some(entry) = self.entries.get_mut(secret) else {
             return;

@@ -1,4 +1,4 @@
-//! What the Secret says: what was read from it, and what came of a write.
+//! Owns the state of the Secret: what was read from it, and the results of writes.
 
 use std::time::Duration;
 
@@ -11,9 +11,10 @@ use super::super::problem::{AcmeFailure, FailureKind};
 use super::super::state::RememberedState;
 use super::{After, LIFETIME, Planner, PrivateKey, Running, Seen, Stage, Task};
 
-/// After this long an order is not gone on with: CAs let them expire after seven days.
+/// An order older than this, in seconds, is not resumed, because CAs let orders expire after seven
+/// days.
 const ORDER_AGE: i64 = 6 * 86_400;
-/// How often in a row a Secret may have changed under a write.
+/// How many times in a row a Secret may change under a write.
 const MAX_CONFLICTS: u32 = 5;
 
 impl Planner {
@@ -45,7 +46,8 @@ impl Planner {
             }
             None => (None, PrivateKey::default(), RememberedState::default()),
         };
-        // A Secret that was deleted is no way to make the CA be asked again.
+        // Deleting a Secret must not make Vestibule ask the CA again, so the failure in memory
+        // stays.
         if state.failure.is_none() {
             state.failure = entry.state.failure.take();
         } else if entry.state.failure != state.failure {
@@ -62,8 +64,9 @@ impl Planner {
         match (&entry.state.order, &mut entry.running) {
             (Some(stored), Some(running)) if stored.url == running.url => running.persisted = true,
             (Some(stored), running) if !next_key.is_empty() && fresh(stored.since, now.wall) => {
-                // Another leader's, or our own from before: it goes on, for what is left of its time. The
-                // clock may have been put, and the tenant may have written what it likes.
+                // The order is an earlier leader's, or ours from before. It goes on for the rest of
+                // its time. The age is bounded, because the clock may have been set, and the tenant
+                // may have written any time.
                 let age = u64::try_from(now.wall.saturating_sub(stored.since)).unwrap_or_default();
                 *running = Some(Running {
                     url: stored.url.clone(),
@@ -94,7 +97,7 @@ impl Planner {
         }
     }
 
-    /// The Secret could not be read.
+    /// Handles a Secret that could not be read.
     pub(super) fn unread(&mut self, secret: &ObjectName, failure: AcmeFailure, now: Now) {
         self.unseen.remove(secret);
         self.pause(secret, failure, now);
@@ -167,13 +170,13 @@ impl Planner {
                 self.note_failure(secret, failure, now);
                 self.leave(secret);
             }
-            // It is remembered here; the next write has it.
+            // The failure stays in memory, and the next write stores it.
             (Err(_), After::Failed) => self.leave(secret),
             (Err(failure), _) => self.pause(secret, failure, now),
         }
     }
 
-    /// The Secret was not as expected, and has been read again.
+    /// Goes on after the Secret was not as expected and has been read again.
     pub(super) fn write_again(&mut self, secret: &ObjectName, after: After, now: Now) {
         let Some(entry) = self.entries.get(secret) else {
             return;
@@ -185,7 +188,7 @@ impl Planner {
             .as_ref()
             .is_some_and(|running| wanted.is_some_and(|wanted| wanted.all == running.wanted));
         match after {
-            // Somebody else's: what is left of the order is said when it is looked at.
+            // The Secret is somebody else's now, so the order ends.
             _ if !ours => {
                 self.end(
                     secret,

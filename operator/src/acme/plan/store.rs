@@ -1,4 +1,4 @@
-//! How an order ends: what is to be written to the Secret, and what a failure means.
+//! Owns how an order ends: what is written to the Secret, and what a failure means.
 
 use vestibule_model::key::ObjectName;
 
@@ -40,8 +40,8 @@ impl Planner {
                     by: by.unwrap_or_default(),
                     account: running.account.clone(),
                     serial: hex(&leaf.serial),
-                    // Not when it is stored: that may be days later, and must not look like a clock
-                    // that is off.
+                    // This is not the time of storing. That may be days later, and then our clock
+                    // would seem to be wrong.
                     at: running.since,
                 });
             }
@@ -59,7 +59,7 @@ impl Planner {
         self.start(secret, Task::Write(write));
     }
 
-    /// An order failed: it is given up, and the failure waited out, also by the next leader.
+    /// Gives a failed order up. The failure is stored, so that the next leader waits it out too.
     pub(super) fn fail(&mut self, secret: &ObjectName, failure: AcmeFailure, now: Now) {
         self.withdraw(secret);
         self.note_failure(secret, failure, now);
@@ -94,7 +94,7 @@ impl Planner {
         }
     }
 
-    /// An order is over.
+    /// Ends an order.
     pub(super) fn end(&mut self, secret: &ObjectName, outcome: OrderOutcome, message: &str) {
         let Some(entry) = self.entries.get_mut(secret) else {
             return;
@@ -120,15 +120,16 @@ impl Planner {
         }));
     }
 
-    /// Whether its order has had its time.
+    /// Whether its order has passed its deadline.
     pub(super) fn expired(&self, secret: &ObjectName, now: Now) -> bool {
         let entry = self.entries.get(secret);
         let running = entry.and_then(|entry| entry.running.as_ref());
-        // What is there already is only to be stored.
+        // A chain that has arrived only has to be stored, so its order does not expire.
         running.is_some_and(|running| running.chain.is_none() && now.steady >= running.deadline)
     }
 
-    /// Gives up an order that has had its time; why it waited last, if that is known.
+    /// Gives up an order that has passed its deadline. `why` is the last reason for which it
+    /// waited, if that is known.
     pub(super) fn expire(&mut self, secret: &ObjectName, why: Option<&AcmeFailure>, now: Now) {
         let (declared, held_up) = self.entries.get(secret).map_or((false, false), |entry| {
             let declared = entry
@@ -143,7 +144,7 @@ impl Planner {
             None => "the CA had not decided by then",
         };
         let message = format!("the order was not done within an hour: {reason}");
-        // What kept it from the CA, or the CA from us, is no reason to wait longer each time.
+        // A trouble between us and the CA or the proxies is no reason to wait longer each time.
         let kind = if declared && why.is_none() {
             FailureKind::Validation
         } else {

@@ -1,4 +1,4 @@
-//! Certificates, counted by namespace and by issuer.
+//! Counts certificates by namespace and by issuer.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ impl Tally {
         }
     }
 
-    /// Whether it is in it, for this issuer.
+    /// Whether a certificate is counted for this issuer.
     pub(super) fn has(&self, secret: &ObjectName, issuer: Option<&ObjectKey>) -> bool {
         self.members
             .get(secret)
@@ -51,7 +51,7 @@ impl Tally {
     }
 }
 
-/// One less; what is none is forgotten.
+/// Subtracts one, and removes a count of zero.
 fn less<K: Ord>(counts: &mut BTreeMap<K, usize>, key: &K) {
     if let Some(count) = counts.get_mut(key) {
         *count = count.saturating_sub(1);

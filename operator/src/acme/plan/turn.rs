@@ -1,4 +1,5 @@
-//! The turn of a certificate: how it is waited for, held with a slot and the names of its challenges, and given up.
+//! Owns the turn of a certificate: how it queues, how it holds a slot and the names of its challenges, and how it gives
+//! them up.
 
 use std::time::Duration;
 
@@ -34,7 +35,7 @@ impl Planner {
         self.tickets
     }
 
-    /// Starts a task; what ran before is no longer awaited.
+    /// Starts a task. The result of an earlier task is then ignored.
     pub(super) fn start(&mut self, secret: &ObjectName, task: Task) {
         let ticket = self.ticket();
         if let Some(entry) = self.entries.get_mut(secret) {
@@ -44,7 +45,7 @@ impl Planner {
         }
     }
 
-    /// Looks at a certificate again at this time.
+    /// Has a certificate looked at again at this time.
     pub(super) fn wake_at(&mut self, secret: &ObjectName, at: Duration) {
         if let Some(entry) = self.entries.get_mut(secret) {
             if let Some(before) = entry.wake.replace(at) {
@@ -64,7 +65,7 @@ impl Planner {
         }
     }
 
-    /// Something could be reached.
+    /// Records that something could be reached.
     pub(super) fn reached(&mut self, secret: &ObjectName) {
         if let Some(entry) = self.entries.get_mut(secret) {
             entry.unreached = 0;
@@ -72,8 +73,8 @@ impl Planner {
         }
     }
 
-    /// Gives up the turn, but neither the order nor its challenges. Only challenges keep others from the
-    /// names: how long it rests nobody knows.
+    /// Gives up the turn, but keeps the order and its challenges. It may rest for any time, so it keeps the names only
+    /// if challenges are published for them.
     pub(super) fn rest(&mut self, secret: &ObjectName) {
         self.active.remove(secret);
         self.renewing.remove(secret);
@@ -88,16 +89,16 @@ impl Planner {
         }
     }
 
-    /// Gives up the turn, the challenges and the names; the order goes on from there when it may.
+    /// Gives up the turn, the challenges and the names. The order goes on from there when it may.
     pub(super) fn give_way(&mut self, secret: &ObjectName) {
         self.leave(secret);
         if let Some(running) = self.running(secret) {
-            // What is withdrawn is published and declared again.
+            // Withdrawn challenges have to be published and declared again.
             running.declared = false;
         }
     }
 
-    /// Something cannot be reached: the same is tried again soon.
+    /// Pauses, because something cannot be reached. The same is tried again soon.
     pub(super) fn pause(&mut self, secret: &ObjectName, failure: AcmeFailure, now: Now) {
         self.rest(secret);
         let Some(entry) = self.entries.get_mut(secret) else {
@@ -147,7 +148,7 @@ impl Planner {
         }
     }
 
-    /// Whether it holds all that it must hold alone.
+    /// Whether it holds all locks that its order needs.
     pub(super) fn holds_names(&self, secret: &ObjectName) -> bool {
         self.entries.get(secret).is_some_and(|entry| {
             entry
@@ -169,8 +170,8 @@ impl Planner {
 }
 
 impl Entry {
-    /// What an order of it must hold alone: two certificates for one name would get in each other's way,
-    /// since a proxy has one TLS-ALPN-01 answer for a name.
+    /// The names that an order of it must hold alone. Two certificates for one name would disturb each other, because a
+    /// proxy has one TLS-ALPN-01 answer for a name.
     pub(super) fn locks(&self) -> impl Iterator<Item = (ObjectName, Hostname)> + '_ {
         let gateway = &self.request.gateway;
         self.request

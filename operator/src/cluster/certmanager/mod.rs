@@ -26,7 +26,7 @@ use crate::certmanager::{CertificateAction, PresentCertificate, Settings};
 use crate::translate::CertificateRequest;
 use reconciler::Reconciler;
 
-/// Most events that wait.
+/// Largest number of events that wait.
 const EVENTS: usize = 256;
 
 /// The requested certificates of all engines, by Secret.
@@ -37,9 +37,9 @@ pub type Issuances = BTreeMap<ObjectName, Issuance>;
 /// The settings of the engine.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Which Certificates this release makes.
+    /// Which Certificates this release makes, and how.
     pub settings: Settings,
-    /// Field manager.
+    /// The field manager of its writes.
     pub manager: String,
 }
 
@@ -122,7 +122,7 @@ impl ApiClient {
             Api::namespaced_with(self.client.clone(), &name.namespace, &resource);
         let made = match action {
             CertificateAction::Create(manifest) => {
-                // Somebody else created it in the meantime. The watch will show it.
+                // If it exists, somebody else created it in the meantime. The watch will show it.
                 if api.get_opt(&name.name).await.map_err(problem)?.is_some() {
                     return Err(format!(
                         "a Certificate {} that is not Vestibule's is there",

@@ -26,7 +26,7 @@ use crate::certmanager::{
 };
 use crate::translate::CertificateRequest;
 
-/// Most requests under way at the same time.
+/// Largest number of requests under way at the same time.
 const CONCURRENT: usize = 8;
 /// Longest wait for a response of the API server.
 const PATIENCE: Duration = Duration::from_secs(15);

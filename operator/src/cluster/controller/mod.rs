@@ -34,17 +34,17 @@ use crate::issuance::{EngineLink, Issuances};
 use crate::publish::Publisher;
 use crate::translate::{SessionKeys, Translator};
 
-/// Most events that wait for translation, and that are translated at once.
+/// Largest number of events that wait for translation, and that are translated at once.
 const BATCH: usize = 1024;
-/// Most Secrets and ConfigMaps that wait. This is smaller, since each may be large.
+/// Largest number of Secrets and ConfigMaps that wait. It is smaller, because each may be large.
 const SOURCE_BATCH: usize = 16;
-/// Most statuses that are being written at the same time.
+/// Largest number of statuses that are being written at the same time.
 const WRITES: usize = 8;
-/// Most `HostnameClaim`s that are being written at the same time.
+/// Largest number of `HostnameClaim`s that are being written at the same time.
 const CLAIM_WRITES: usize = 64;
-/// Most statuses to look at before events get their turn again.
+/// Largest number of statuses to look at before events get their turn again.
 const LOOKS: usize = 64;
-/// Most Secrets and ConfigMaps that are being read at the same time.
+/// Largest number of Secrets and ConfigMaps that are being read at the same time.
 const READS: usize = 8;
 /// Wait before a Secret or ConfigMap that could not be read is read again.
 const READ_AGAIN: Duration = Duration::from_secs(5);

@@ -15,11 +15,11 @@ use super::lease::elector::Role;
 use super::text;
 use rate::Rate;
 
-/// Most events that wait. Further ones are dropped.
+/// Largest number of events that wait. Further ones are dropped.
 const WAITING: usize = 256;
 /// Longest wait for a response of the API server.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Longest note, in characters. The API allows 1 kB.
+/// Longest note, in bytes. The API allows 1 kB.
 const MAX_NOTE: usize = 900;
 
 /// Something that happened to an object.

@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 
 use super::ObjectEvent;
 
-/// Most events that may be written at once.
+/// Largest number of events that may be written at once.
 const BURST: u32 = 50;
 /// Time after which one more event may be written.
 const REFILL: Duration = Duration::from_secs(1);
 /// The same event is not written again within this time.
 const SAME: Duration = Duration::from_mins(10);
-/// Most events that are remembered.
+/// Largest number of events that are remembered.
 const REMEMBERED: usize = 1024;
 
 /// Decides which events may be written now.
@@ -95,7 +95,7 @@ mod tests {
         assert!(rate.takes(&object_event("one more"), later));
         assert!(!rate.takes(&object_event("and another"), later));
         assert!(rate.takes(&object_event("0"), start + SAME), "long ago");
-        // Rest is worth no more than a burst.
+        // After any pause, at most a burst is allowed.
         let taken = (0..2 * BURST)
             .filter(|index| rate.takes(&object_event(&format!("b{index}")), start + 10 * SAME))
             .count();

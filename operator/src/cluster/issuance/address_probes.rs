@@ -2,8 +2,8 @@
 //! proxies before nodes and load balancers forward it. If the CA connects too early, it counts this as a failure.
 //!
 //! The probes run inside the cluster, on one node. Some addresses cannot be reached from there, because there is no
-//! hairpin routing or because of a `NetworkPolicy`. The first order for such an address waits in vain, and this is
-//! logged. Then the address is not probed for a while, and the CA connects without a probe.
+//! hairpin routing or because of a `NetworkPolicy`. The first order for such an address waits without success, and this
+//! is logged. Then the address is not probed for a while, and the CA connects without a probe.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -26,9 +26,9 @@ use super::super::services::ServiceStates;
 const CONNECT: Duration = Duration::from_secs(2);
 /// Waits between two attempts.
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(2));
-/// One that was waited for in vain is not waited for again within this time.
+/// An address that did not open in time is not probed again within this time.
 const LEFT_ALONE: Duration = Duration::from_mins(10);
-/// Most addresses and ports that are probed for one order.
+/// Largest number of addresses and ports that are probed for one order.
 const MOST: usize = 8;
 const MOST_LEFT_ALONE: usize = 1024;
 
@@ -50,7 +50,7 @@ impl fmt::Display for ProbeTarget {
 pub(in super::super) struct AddressProbes {
     service_states: watch::Receiver<Option<Arc<ServiceStates>>>,
     patience: Duration,
-    /// The addresses with a wait in vain, and until when they are not probed.
+    /// The addresses that did not open in time, and until when they are not probed.
     left_alone: Arc<Mutex<BTreeMap<ProbeTarget, Instant>>>,
 }
 
@@ -176,7 +176,7 @@ mod tests {
         (address_probes, sender, ObjectName::new("platform", "edge"))
     }
 
-    /// An address of this test's alone, with a port that nobody listens on.
+    /// A port that nobody listens on. The address belongs to one test alone.
     async fn closed(address: &str) -> u16 {
         let listener = TcpListener::bind((address, 0)).await.expect("a port");
         listener.local_addr().expect("an address").port()
@@ -190,7 +190,7 @@ mod tests {
         let ports = BTreeSet::from([port]);
         let open = address_probes.open(&gateway, GATEWAY, &ports);
         tokio::pin!(open);
-        // It has been refused at least once.
+        // The address refuses connections at least once.
         tokio::select! {
             () = &mut open => panic!("nobody listens"),
             () = tokio::time::sleep(Duration::from_millis(150)) => {}
@@ -209,7 +209,7 @@ mod tests {
         let ports = BTreeSet::from([port]);
         address_probes.open(&gateway, GATEWAY, &ports).await;
         assert_eq!(address_probes.left_alone.lock().len(), 1);
-        // The next order does not even knock: it would meet this one.
+        // The next order does not probe the address, which would accept connections now.
         let listener = TcpListener::bind((address, port)).await.expect("the port");
         address_probes.open(&gateway, GATEWAY, &ports).await;
         tokio::select! {
@@ -217,7 +217,7 @@ mod tests {
             _ = listener.accept() => panic!("it knocked"),
             () = std::future::ready(()) => {}
         }
-        // Others are others.
+        // Another Gateway is not affected.
         address_probes.open(&gateway, "another", &ports).await;
     }
 

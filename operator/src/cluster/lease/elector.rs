@@ -5,11 +5,12 @@
 //!
 //! - A candidate takes the Lease over after it has seen the same version for the whole duration of the Lease, by its
 //!   own monotonic clock.
-//! - The holder stops to lead a shorter time after it *sent* its last successful renewal, by its own monotonic clock.
+//! - The holder stops leading a shorter time after it *sent* its last successful renewal, by its own monotonic clock.
 //!
 //! A candidate can see a renewal only after the holder sent it. So the candidate's time begins later than the holder's,
-//! and is longer, and the holder stops first, however slow the network is. (This assumes that all clocks run at nearly
-//! the same speed.)
+//! and is longer, and the holder stops first, however slow the network is. This assumes that all clocks run at nearly
+//! the same speed. It also assumes that nobody deletes the Lease: a process that starts after a deletion has seen no
+//! holder, so it does not wait.
 
 use std::time::{Duration, Instant};
 
@@ -45,7 +46,7 @@ pub struct LeaseRecord {
     pub term: u64,
     /// The address at which the holder serves proxies.
     pub address: String,
-    /// How often the holder changed.
+    /// How many times the holder changed.
     pub transitions: i32,
     /// `resourceVersion`.
     pub version: String,
@@ -62,7 +63,7 @@ pub struct DesiredLease {
     pub term: u64,
     /// Where the holder serves proxies.
     pub address: String,
-    /// How often it changed hands.
+    /// How many times the holder changed.
     pub transitions: i32,
     /// Whether the holder is new. Then the time of acquisition is now.
     pub acquired: bool,
@@ -206,7 +207,7 @@ impl Elector {
         Some(ElectionStep::Replace(record.version.clone(), wanted))
     }
 
-    /// Stops to lead, whatever the Lease says.
+    /// Stops leading, whatever the Lease says.
     pub fn resign(&mut self) {
         self.leading = None;
     }

@@ -45,7 +45,7 @@ fn elector(name: &str) -> Elector {
     Elector::new(name.into(), format!("{name}:9443"), Timing::default())
 }
 
-/// One attempt whose request and answer take no time.
+/// Makes one attempt whose request and response take no time.
 fn attempt(elector: &mut Elector, server: &mut Server, now: Instant, clock: u64) {
     elector.observe(server.lease.clone(), now);
     let step = elector.plan(now, clock, 0);
@@ -112,16 +112,16 @@ fn terms_rise_where_the_lease_was_deleted_and_where_the_clock_fell() {
     let start = Instant::now();
     attempt(&mut a, &mut server, start, 5_000);
     server.lease = None;
-    // A fresh process that saw nothing has only the clock.
+    // A new process that saw no Lease has only the clock.
     let mut b = elector("b");
     attempt(&mut b, &mut server, start, 5_001);
-    // A clock that went back does not matter as long as the Lease is there.
+    // A clock that went back does not matter as long as the Lease exists.
     let later = start + 20 * SECOND;
     let mut c = elector("c");
     attempt(&mut c, &mut server, start, 3);
     attempt(&mut c, &mut server, later, 3);
     assert_eq!(server.terms, [5_000, 5_001, 5_002]);
-    // And what this replica's proxies know counts as well.
+    // A term that this replica's proxies know counts as well.
     let d = elector("d");
     match d.plan(later, 3, 9_000) {
         ElectionStep::Create(wanted) => assert_eq!(wanted.term, 9_001),
@@ -138,7 +138,7 @@ fn who_saw_a_holder_waits_for_it_even_if_the_lease_was_deleted() {
     server.lease = None;
     attempt(&mut b, &mut server, start + SECOND, 1);
     assert_eq!(server.lease, None);
-    // The holder puts it back, with its term.
+    // The holder creates it again, with its term.
     attempt(&mut a, &mut server, start + 2 * SECOND, 1);
     assert_eq!(server.lease.as_ref().map(|lease| lease.term), Some(1));
     assert_eq!(server.terms, [1]);
@@ -155,17 +155,17 @@ fn the_same_identity_that_lost_its_time_begins_a_new_term() {
     assert_eq!(a.role(later).term(later), Some(2));
 }
 
-/// One thing that happens in a simulated world of three candidates.
+/// An event in a simulation with three candidates.
 #[derive(Debug, Clone)]
 enum Happening {
     Pass(u64),
-    /// A candidate reads, and sends what it decides.
+    /// A candidate reads the Lease, and sends the step that it decides on.
     Send(usize, Read),
-    /// What it sent reaches the server.
+    /// The request reaches the server.
     Arrive(usize),
-    /// The answer reaches it.
+    /// The response reaches the candidate.
     Answer(usize),
-    /// What is under way is lost, applied or not.
+    /// The request or the response is lost.
     Lose(usize),
     Release(usize),
     Delete,
@@ -174,7 +174,7 @@ enum Happening {
 #[derive(Debug, Clone, Copy)]
 enum Read {
     Fresh,
-    /// It renews with what it knows.
+    /// The candidate renews with what it knows.
     None,
 }
 
@@ -260,7 +260,7 @@ impl World {
                 let candidate = &mut self.candidates[*who];
                 if candidate.sent.is_none() && candidate.answer.is_none() {
                     let release = candidate.elector.release();
-                    // It stops before it says so.
+                    // It stops leading before it releases the Lease.
                     candidate.elector.resign();
                     candidate.sent = release.map(|release| (release, now));
                 }
@@ -278,8 +278,8 @@ impl World {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
-    /// However requests are delayed, lost or answered late: at most one leads, and every term is new
-    /// and above those before.
+    /// However requests are delayed, lost or answered late, at most one candidate leads, and every
+    /// term is new and above the earlier ones.
     #[test]
     fn never_two_leaders(happenings in prop::collection::vec(happening(), 1..400)) {
         let mut world = World::new();
@@ -294,7 +294,7 @@ proptest! {
         prop_assert_eq!(distinct.len(), terms.len());
     }
 
-    /// Whatever happened, once the network works somebody leads after a duration and a retry.
+    /// Whatever happened, once the network works, a candidate leads after a duration and a retry.
     #[test]
     fn somebody_leads_in_the_end(
         mut happenings in prop::collection::vec(happening(), 1..200),

@@ -24,7 +24,7 @@ const TERM: &str = "vestibule.dev/term";
 const ADDRESS: &str = "vestibule.dev/address";
 /// Longest wait for a response of the API server.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Most milliseconds that a term reported by a proxy may be ahead of the clock. A higher one is ignored.
+/// Largest number of milliseconds that a term reported by a proxy may be ahead of the clock. A higher term is ignored.
 const MAX_AHEAD: u64 = 366 * 24 * 3600 * 1000;
 /// Time before a report of a proxy may raise the term again.
 const RAISE_AGAIN: Duration = Duration::from_mins(1);
@@ -36,13 +36,13 @@ pub struct Config {
     pub namespace: String,
     /// Its name.
     pub name: String,
-    /// Unique to this process.
+    /// The identity of the candidate, unique to this process.
     pub identity: String,
     /// The address at which this process serves proxies, as `host:port`.
     pub address: String,
     /// The owner of the Lease object, if it has one.
     pub owner: Option<OwnerReference>,
-    /// Durations.
+    /// Durations of the election.
     pub timing: Timing,
 }
 
@@ -214,7 +214,7 @@ impl Candidate {
         }
     }
 
-    /// Waits until this process has to stop to lead.
+    /// Waits until this process has to stop leading.
     async fn deadline(&self) {
         match self.elector.role(Instant::now()) {
             Role::Leading { until, .. } => tokio::time::sleep_until(until.into()).await,

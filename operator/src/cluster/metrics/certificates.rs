@@ -17,9 +17,9 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 use vestibule_model::key::ObjectName;
 
-/// Most certificates with labels of their own.
+/// Largest number of certificates with labels of their own.
 const NAMED: usize = 1000;
-/// Most issuers with labels of their own.
+/// Largest number of issuers with labels of their own.
 const ISSUERS: usize = 100;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]

@@ -17,10 +17,10 @@ pub const RANGE: RangeInclusive<u16> = 10_000..=32_767;
 /// Ports in that range that the proxies use themselves, for administration and health.
 const RESERVED: RangeInclusive<u16> = 15_000..=15_099;
 
-/// Most ports that are given out. More would not fit into a ConfigMap.
+/// Largest number of ports that are given out. More would not fit into a ConfigMap.
 const MOST: usize = 16_000;
-/// Most ports of one Gateway, even if its ListenerSets ask for more. The API server would refuse a Service with many
-/// more, and that would concern every tenant of the Gateway.
+/// Largest number of ports of one Gateway, even if its ListenerSets ask for more. The API server would refuse a Service
+/// with many more, and that would concern every tenant of the Gateway.
 const MOST_OF_A_GATEWAY: usize = 1_000;
 
 /// The ports that are given out.

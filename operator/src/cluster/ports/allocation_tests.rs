@@ -22,7 +22,7 @@ fn counts_up_and_keeps_what_is_given_out() {
     let a = id("a", 443);
     let b = id("b", 443);
     assert_eq!((first.get(&a), first.get(&b)), (Some(10_000), Some(10_001)));
-    // b goes, c comes, b comes back as another one would: never with the same port at once.
+    // b goes, c comes, and b comes back. Neither gets the port that b had.
     let second = first.settle(&ids(&["a", "c"]));
     assert_eq!(second.get(&id("c", 443)), Some(10_002));
     let third = second.settle(&ids(&["a", "b", "c"]));
@@ -79,10 +79,10 @@ fn no_gateway_takes_the_ports_of_all_and_what_is_persisted_fits() {
         full.iter().filter(|(id, _)| *id.gateway == *uid).count()
     };
     assert_eq!((of(0), of(15), full.len()), (1_000, 1_000, 16_000));
-    // A ConfigMap has a MiB in all.
+    // A ConfigMap has at most 1 MiB.
     assert!(full.to_json().len() < 1_000_000);
     assert_eq!(full.settle(&all), full);
-    // Who has one keeps it, though others come before it in order.
+    // A Gateway that has a port keeps it, even if others come before it in order.
     let kept = Allocation::default().settle(&[id("g", 60_000)].into());
     let crowd: BTreeSet<DesiredPort> = (1..=2_000)
         .chain([60_000])
@@ -108,8 +108,9 @@ fn takes_up_what_is_in_use() {
 }
 
 proptest! {
-    /// Over any history: no port twice at a time, none changes as long as it is wanted, one that was
-    /// freed is not given out before all others were, and the persisted form says everything.
+    /// Over any history, no port is given out twice at a time, and none changes as long as it is
+    /// wanted. A port that was freed is not given out before all others were, and the persisted
+    /// form is complete.
     #[test]
     fn any_history(history in prop::collection::vec(prop::collection::btree_set(0..40_u8, 0..20), 1..40)) {
         let mut allocation = Allocation::default();

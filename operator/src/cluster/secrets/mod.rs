@@ -35,7 +35,7 @@ const NEXT_KEY: &str = "next.key";
 /// Longest wait for a response of the API server.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// Namespaces whose Secrets may be read and written; `None` for all.
+/// Namespaces whose Secrets may be read and written, or `None` for all.
 pub type Namespaces = Option<Arc<BTreeSet<Arc<str>>>>;
 
 /// Access to the Secrets of tenants.

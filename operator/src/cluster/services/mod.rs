@@ -30,7 +30,7 @@ use super::{clock, follow};
 use crate::translate::{Assigned, DesiredService};
 use plan::{PresentService, PresentServices, Release, ServiceAction};
 
-/// Most requests under way at the same time.
+/// Largest number of requests under way at the same time.
 const CONCURRENT: usize = 4;
 /// Longest wait for a response of the API server.
 const PATIENCE: Duration = Duration::from_secs(15);

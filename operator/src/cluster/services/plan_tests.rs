@@ -42,7 +42,7 @@ fn desired_services(all: &[&GatewayService]) -> BTreeMap<Arc<str>, DesiredServic
     all.iter().map(make).collect()
 }
 
-/// What the API server makes of it: defaults, numbers, an address.
+/// What the API server makes of a manifest: it adds defaults, numbers and an address.
 fn served(manifest: &Value) -> PresentService {
     let mut object = manifest.clone();
     let label = object
@@ -66,7 +66,7 @@ fn served(manifest: &Value) -> PresentService {
     }
 }
 
-/// Does all that is planned.
+/// Carries out all planned actions.
 fn carry_out(actions: &BTreeMap<ObjectName, ServiceAction>, present: &mut PresentServices) {
     for (name, action) in actions {
         match action {
@@ -103,7 +103,7 @@ fn what_is_made_is_not_made_again() {
     let address = Address::Ip("10.96.0.9".parse().expect("an address"));
     assert_eq!(addresses(&desired, &present), Some(vec![address]));
     assert_eq!(ports(&desired, &present), desired.ports);
-    // A port that is wished for is not there before it is written.
+    // A desired port does not exist before it is written.
     desired
         .ports
         .insert((port(80), Transport::Tcp), port(10_001));
@@ -137,7 +137,7 @@ fn edits_are_undone_and_additions_are_left() {
     front_of(&mut present, &desired)["spec"]["ports"][0]["targetPort"] = json!(1);
     let actions = plan(&desired_services(&[&desired]), &present, None);
     assert!(matches!(&actions[&desired.front], ServiceAction::Apply(uid, _) if uid == "u"));
-    // What is no longer wished shows by the digest alone.
+    // A part that is no longer desired shows only in the digest.
     let mut less = desired.clone();
     less.alias_annotations.clear();
     let actions = plan(&desired_services(&[&less]), &before, None);
@@ -192,7 +192,7 @@ fn what_is_immutable_is_made_anew_with_the_ports_it_had() {
     desired.requested = vec!["10.96.0.77".parse().expect("an address")];
     let actions = plan(&desired_services(&[&desired]), &present, None);
     assert!(matches!(&actions[&desired.front], ServiceAction::Anew(uid, _) if uid == "u"));
-    // While it goes, nothing more is done, and it has no address.
+    // While it is being deleted, nothing more is done, and it has no address.
     present
         .get_mut(&desired.front)
         .expect("it is there")
@@ -215,15 +215,16 @@ fn what_belongs_to_no_gateway_goes_and_what_is_kept_stays() {
         &plan(&desired_services(&[&one]), &present, None),
         &mut present,
     );
-    // A Gateway of the same name comes in its place: the alias changes hands, the front goes.
+    // A new Gateway of the same name replaces it: the alias changes hands, and the front is
+    // deleted.
     let actions = plan(&desired_services(&[&two]), &present, None);
     assert!(matches!(actions[&one.front], ServiceAction::Delete(_)));
     assert!(matches!(actions[&two.front], ServiceAction::Create(_)));
     assert!(matches!(actions[&two.alias], ServiceAction::Apply(..)));
-    // One that is not accepted keeps what it has.
+    // A Gateway that is not accepted keeps its Services.
     let keep = BTreeMap::from([(one.uid.clone(), DesiredService::Keep)]);
     assert_eq!(plan(&keep, &present, None), BTreeMap::new());
-    // None at all.
+    // No Gateway is left.
     let actions = plan(&BTreeMap::new(), &present, None);
     assert_eq!(actions.len(), 2);
     assert!(
@@ -274,7 +275,7 @@ fn another_release_of_the_same_name_is_left_alone() {
     };
     let (mine, theirs) = (Some("r-one-owner"), Some("r-two-owner"));
     let alias = "r-gw-0.one.svc.cluster.local";
-    // By the owner, wherever it is, and whatever somebody made of it.
+    // The owner decides, wherever the Service is and whatever somebody changed in it.
     for ours in [
         service("one", mine, ""),
         service("infra", mine, alias),
@@ -298,9 +299,9 @@ fn an_answer_that_comes_late_takes_nothing_back() {
     };
     assert!(at("9").is_after(None));
     assert!(at("10").is_after(Some(&at("9"))));
-    // The load balancer's address came with version 10 before the answer to the creation.
+    // The address of the load balancer came with version 10, before the response to the creation.
     assert!(!at("9").is_after(Some(&at("10"))));
     assert!(!at("9").is_after(Some(&at("9"))));
-    // Whatever is later comes by the watch.
+    // If versions are not numbers, the watch will show every later one.
     assert!(!at("b").is_after(Some(&at("a"))));
 }

@@ -11,7 +11,7 @@ use vestibule_model::object::AcmeIssuer;
 use super::super::text::bounded;
 use crate::acme::IssuerState;
 
-/// Longest message.
+/// Longest message, in bytes.
 const MAX_MESSAGE: usize = 1024;
 
 /// Returns the status of an issuer. `None` if nothing is known, or if it belongs to another release; then it stays as
@@ -153,13 +153,13 @@ mod tests {
         assert_eq!(said(&state, &first, 120), first, "it is the same one still");
         state.problem = None;
         assert_eq!(said(&state, &first, 120)["lastError"].get("type"), None);
-        // Another release has its own opinion, and keeps it to itself.
+        // Another release may judge otherwise, but does not write it.
         let other = |old: &Value| {
             let two = "vestibule.dev/two";
             issuer(&issuer_of, Some(&state), old, two, observed(180))
         };
         assert_eq!(other(&first), None);
-        // Not tried yet is no error.
+        // An account that has not been tried yet is no error.
         let waits = IssuerState {
             ready: Truth::Unknown,
             reason: "NotRegistered",

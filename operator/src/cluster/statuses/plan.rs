@@ -31,7 +31,7 @@ pub struct Timing {
     pub reconnect: Duration,
     /// Waits after writes failed.
     pub backoff: Backoff,
-    /// Longest wait for the watch to show what a write ran into.
+    /// Longest wait for the watch to show the version that a write conflicted with.
     pub watch: Duration,
 }
 

@@ -10,7 +10,7 @@ fn key(namespace: &str, name: &str) -> ObjectKey {
     ObjectKey::new(Kind::ListenerSet, namespace, name)
 }
 
-/// What the status of an object should be: its generation, and whether every proxy has it.
+/// The status that an object should have: its generation, and whether every proxy has it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Wish {
     generation: i64,
@@ -32,7 +32,7 @@ impl Wish {
     }
 }
 
-/// A server, and what translation says; the writes that reached it are counted.
+/// A server and the result of translation. It counts the writes that reach it.
 struct World {
     now: Instant,
     planner: Planner,
@@ -56,13 +56,13 @@ impl World {
 
     fn leading() -> Self {
         let mut world = Self::new();
-        // Long ago: nobody is expected to come back.
+        // The last leader led long ago, so no proxy is expected to come back.
         world.planner.lead(world.now);
         world.pass(Duration::from_hours(1));
         world
     }
 
-    /// Somebody writes the object (its spec, if the generation is another one).
+    /// Somebody writes the object. They wrote its spec if the generation differs.
     fn put(&mut self, key: &ObjectKey, generation: i64, status: &Value) {
         self.version += 1;
         let live = LiveStatus::new(self.version.to_string().into(), generation, status);
@@ -112,7 +112,7 @@ impl World {
         Ok(self.server[&job.key].clone())
     }
 
-    /// Writes what is due; the watch shows it.
+    /// Writes what is due, and lets the watch show it.
     fn run(&mut self) {
         while let Some(job) = self.job() {
             let outcome = self.write(&job);
@@ -121,7 +121,7 @@ impl World {
         }
     }
 
-    /// Time passes, with every deadline on the way.
+    /// Lets time pass, with every deadline on the way.
     fn pass(&mut self, time: Duration) {
         let end = self.now + time;
         self.run();
@@ -154,7 +154,7 @@ fn an_edit_is_one_write_if_the_proxies_are_quick() {
     world.pass(Duration::from_secs(100));
     assert_eq!(world.writes.len(), 1);
     assert_eq!(world.truth(&key), "True");
-    // And an edit of it is another one.
+    // An edit of it leads to another write.
     world.put(&key, 2, &world.server[&key].status());
     world.desired(&key, 2, false);
     world.show(&key);
@@ -194,7 +194,7 @@ fn a_new_leader_writes_nothing_that_is_there_or_comes_back() {
             routes: 0,
         };
         world.put(key, 1, &there.status());
-        // No proxy has said anything to the new leader.
+        // No proxy has acknowledged anything to the new leader yet.
         world.desired(key, 1, false);
         world.show(key);
     }
@@ -206,7 +206,7 @@ fn a_new_leader_writes_nothing_that_is_there_or_comes_back() {
     world.planner.touch_waiting();
     world.pass(Duration::from_secs(29));
     assert_eq!(world.writes.len(), 0);
-    // One that nobody confirms is said to be pending in the end.
+    // A status that no proxy confirms is reported as pending in the end.
     world.pass(Duration::from_secs(100));
     assert_eq!(world.writes.len(), 1);
     assert_eq!(world.truth(&keys[0]), "False");
@@ -277,7 +277,7 @@ fn failures_are_tried_again_less_and_less_often() {
         world
             .planner
             .done(&job.key, Err(WriteFailure::Other), world.now);
-        // Whatever happens to it meanwhile does not make it hurry.
+        // Other changes of the object meanwhile do not make it write earlier.
         world.planner.touch(&key);
         assert_eq!(world.job(), None);
         let at = world.planner.deadline().expect("it is tried again");
@@ -327,7 +327,7 @@ fn followers_write_nothing_and_rest() {
         .done(&job.key, Err(WriteFailure::Other), world.now);
     assert_eq!(world.job(), None);
     assert_eq!(world.planner.deadline(), None);
-    // What an old leadership left undone is done by the next.
+    // The next leader does what the last one left undone.
     world.planner.lead(world.now);
     world.pass(Duration::from_secs(1));
     assert_eq!(world.writes.len(), 1);
@@ -349,7 +349,7 @@ fn what_is_gone_is_forgotten() {
 
 #[derive(Debug, Clone)]
 enum Happening {
-    /// Somebody edits an object: its spec, or only metadata.
+    /// Somebody edits an object: its spec, or only its metadata.
     Edit(usize, bool),
     Acked(usize, bool),
     Routes(usize, u8),
@@ -357,7 +357,7 @@ enum Happening {
     Show(usize),
     /// A write begins.
     Begin,
-    /// The oldest write ends, and this is what becomes of it.
+    /// The oldest write ends in this way.
     End(Ending),
     Leadership(bool),
     Pass(u64),
@@ -366,9 +366,9 @@ enum Happening {
 #[derive(Debug, Clone, Copy)]
 enum Ending {
     Well,
-    /// It is lost on the way.
+    /// The write is lost on the way.
     Lost,
-    /// It is done, but the answer is lost.
+    /// The write succeeds, but the response is lost.
     Unknown,
 }
 
@@ -390,8 +390,8 @@ fn happening() -> impl Strategy<Value = Happening> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
-    /// Whatever happens, in the end every status is what it should be, with a bounded number of
-    /// writes, and then nothing is written any more.
+    /// Whatever happens, in the end every status is what it should be, after a bounded number of
+    /// writes, and then nothing more is written.
     #[test]
     fn it_comes_right_and_to_rest(happenings in prop::collection::vec(happening(), 1..120)) {
         let mut world = World::leading();

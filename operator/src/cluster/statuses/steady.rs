@@ -161,7 +161,7 @@ mod tests {
         let mut new = status("True", "Programmed", "in 3 of 3", 1);
         assert_eq!(steady(&old, &mut new, false), Traits::default());
         assert_eq!(new, old);
-        // Of another generation they are.
+        // In a status of another generation, they are worth a write.
         let mut new = status("True", "Programmed", "in 3 of 3", 2);
         let there = new.clone();
         steady(&old, &mut new, false);

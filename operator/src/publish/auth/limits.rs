@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Most requests that a source can have saved up.
+/// Largest number of requests that a source can save up.
 const BURST: u32 = 10;
 /// Time after which a source gets one more request.
 const EARNS: Duration = Duration::from_secs(2);
-/// Most sources that have an allowance of their own. All others share one.
+/// Largest number of sources that have an allowance of their own. All others share one.
 const MAX_SOURCES: usize = 4096;
 
 /// The allowance of each source address. A proxy needs one request per connection, so only a source with many invalid
@@ -88,7 +88,7 @@ mod tests {
         assert!(buckets.sources.len() <= MAX_SOURCES);
         assert!(others < MAX_SOURCES + 20, "{others} questions");
         assert!(!buckets.take(address(0), start));
-        // When they have all earned what they spent there is room again.
+        // When all sources have earned back what they spent, there is room again.
         assert!(buckets.take(address(30_000), start + EARNS * BURST));
         assert!(buckets.sources.len() < 10);
     }

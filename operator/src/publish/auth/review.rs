@@ -26,7 +26,7 @@ pub struct Review {
     pub error: Option<String>,
 }
 
-/// Why the API server could not be asked. Never contains the token.
+/// Why the API server could not be asked. It never contains the token.
 #[derive(Debug, thiserror::Error)]
 pub enum ReviewError {
     /// The API server refuses the review.

@@ -1,4 +1,4 @@
-//! Whom the authenticator takes, and how often it asks.
+//! Which tokens the authenticator accepts, and how often it asks the API server.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -11,7 +11,7 @@ const NOW: i64 = 1_790_000_000;
 const USER: &str = "system:serviceaccount:ns:r-proxy";
 const SOURCE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 
-/// Answers every question with what it is told to.
+/// Gives the same answer to every review.
 struct Answers {
     asked: Arc<AtomicUsize>,
     answer: Box<dyn Fn() -> Result<Review, ReviewError> + Send + Sync>,
@@ -77,7 +77,7 @@ async fn a_proxy_is_known_by_its_fleet_and_pod_until_its_token_expires() {
     assert_eq!(identity.proxy, "r-proxy-1");
     assert_eq!(identity.until, Instant::now() + Duration::from_mins(10));
 
-    // It is believed for a while, and not longer.
+    // The acceptance is remembered for a while, and not longer.
     show(&authenticator, &a_token()).await.unwrap();
     assert_eq!(asked.load(Ordering::Relaxed), 1);
     tokio::time::advance(BELIEVED + Duration::from_secs(1)).await;
@@ -132,7 +132,7 @@ async fn what_cannot_be_good_is_not_asked_about() {
     assert_eq!(asked.load(Ordering::Relaxed), 0);
 }
 
-/// What a token says of itself is nothing: only what the API server says counts.
+/// The claims of a token prove nothing. Only the response of the API server counts.
 #[tokio::test(start_paused = true)]
 async fn what_the_api_server_says_counts() {
     type Change = fn(&mut Review);
@@ -159,7 +159,7 @@ async fn what_the_api_server_says_counts() {
             Ok(review)
         });
         assert_eq!(show(&authenticator, &a_token()).await, Err(denied.clone()));
-        // The same again at once is not worth a question.
+        // The same token again does not cause another review at once.
         assert_eq!(show(&authenticator, &a_token()).await, Err(denied));
         assert_eq!(asked.load(Ordering::Relaxed), 1);
         tokio::time::advance(DISBELIEVED + Duration::from_secs(1)).await;

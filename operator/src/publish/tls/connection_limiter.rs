@@ -1,5 +1,5 @@
-//! Limits the number of connections. Only few may be unauthenticated, in all and per source. More may have an admitted
-//! stream.
+//! Limits the number of connections. Only a few may be unauthenticated, in all and per source. More may have an
+//! admitted stream.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -98,7 +98,7 @@ impl ConnectionPermit {
         self.streams.load(Ordering::Acquire) > 0
     }
 
-    /// Notes that a stream was admitted.
+    /// Records that a stream was admitted.
     pub(in crate::publish) fn admit(self: &Arc<Self>) -> StreamGuard {
         self.streams.fetch_add(1, Ordering::AcqRel);
         drop(self.unauthenticated.lock().take());

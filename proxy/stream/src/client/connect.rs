@@ -1,4 +1,5 @@
-//! Owns the seam between the client and its transport, and the settings that any transport gets.
+//! Owns the interface between the client and its transport, and the settings that every transport
+//! gets.
 
 use std::{future::Future, time::Duration};
 
@@ -15,11 +16,12 @@ pub type Token = MetadataValue<Ascii>;
 
 /// Makes the transport to an operator replica: TCP, TLS, or a pipe in memory.
 pub trait Connect: Send + Sync {
-    /// A channel to `address` (`host:port`): one of the configured ones, or the leader's as a replica
-    /// told it. Use [`endpoint`] for the settings that the stream wants.
+    /// Opens a channel to `address` (`host:port`), which is a configured address or the leader's as
+    /// a replica reported it. Use [`endpoint`] for the settings that the stream needs.
     fn connect(&self, address: &str) -> impl Future<Output = Result<Channel, ConnectError>> + Send;
 
-    /// What the proxy shows of itself, asked for once per stream: sent as `authorization`.
+    /// The token that the proxy shows, which is sent as `authorization`. The client asks for it
+    /// once per stream.
     fn token(&self) -> Result<Option<Token>, ConnectError> {
         Ok(None)
     }
@@ -36,7 +38,7 @@ impl Connect for Tcp {
 }
 
 /// HTTP/2 settings for the stream to `address` (`host:port`): windows for large batches, and
-/// keepalives so that a peer that went away without a word is noticed.
+/// keepalives that detect a peer that vanished.
 pub fn endpoint(address: &str) -> Result<Endpoint, tonic::transport::Error> {
     Ok(Endpoint::from_shared(format!("http://{address}"))?
         .initial_stream_window_size(4 << 20)

@@ -1,4 +1,5 @@
-//! Owns whom the client asks next, and how long it waits before that.
+//! Owns the choice of the address that the client asks next, and how long the client waits before
+//! that.
 
 use std::{
     hash::{DefaultHasher, Hash, Hasher},
@@ -8,10 +9,10 @@ use std::{
 use fastrand::Rng;
 use vestibule_backoff::Backoff;
 
-/// Redirects to a leader that are followed at once; after that the client backs off.
+/// Number of redirects to a leader that the client follows at once. After them it backs off.
 const MAX_REDIRECTS: u32 = 3;
 
-/// Whom to ask next.
+/// The address to ask next.
 #[derive(Debug, Default)]
 pub(super) struct Target {
     next: usize,
@@ -29,12 +30,12 @@ impl Target {
         addresses.get(index).cloned().unwrap_or_default()
     }
 
-    /// The address just tried is of no use.
+    /// Moves on to the next address, because the one just tried does not serve.
     pub(super) fn rotate(&mut self) {
         self.next = self.next.wrapping_add(1);
     }
 
-    /// Says whether to go to `leader` at once; otherwise the next address is tried after a while.
+    /// Whether to go to `leader` at once. If not, the client tries the next address after a wait.
     pub(super) fn redirect(&mut self, leader: &str) -> bool {
         self.rotate();
         if leader.is_empty() || self.redirects >= MAX_REDIRECTS {
@@ -45,13 +46,13 @@ impl Target {
         true
     }
 
-    /// The stream had been up: begin again with a short wait.
+    /// Resets the backoff and moves on to the next address, because the stream had been up.
     pub(super) fn served(&mut self) {
         self.failures = 0;
         self.rotate();
     }
 
-    /// The wait before the next address is tried.
+    /// The wait before the client tries the next address.
     pub(super) fn backoff(&mut self, backoff: Backoff) -> Duration {
         self.redirects = 0;
         let wait = backoff.delay(self.failures);
@@ -60,8 +61,8 @@ impl Target {
     }
 }
 
-/// Random numbers that spread the proxies of a fleet over time. Seeded by the proxy's name: they need to differ between
-/// proxies, not to be secret, and tests stay repeatable.
+/// Random numbers that spread the proxies of a fleet over time. The proxy's name is the seed: the
+/// numbers must differ between proxies but need not be secret, and tests stay repeatable.
 pub(super) fn generator(proxy: &str) -> Rng {
     let mut hasher = DefaultHasher::new();
     proxy.hash(&mut hasher);

@@ -1,5 +1,5 @@
-//! Owns the way to an operator over TLS. What it trusts and the token it shows are read from their
-//! files for each connection, so that a rotation needs no restart.
+//! Owns the connection to an operator over TLS. It reads the roots it trusts and the token it shows
+//! from their files for each connection, so that a rotation needs no restart.
 
 use std::{
     hash::{BuildHasher, RandomState},
@@ -30,48 +30,48 @@ use zeroize::Zeroizing;
 
 use super::{Connect, ConnectError, Token, endpoint};
 
-/// Time for one address to take the connection and finish the handshake, so that a replica that
-/// vanished does not use up the time of the attempt.
+/// Time for one address to accept the connection and finish the handshake. A replica that vanished
+/// must not use up the time of the whole attempt.
 const PER_ADDRESS: Duration = Duration::from_secs(3);
-/// Addresses tried in one attempt.
+/// Number of addresses that one attempt tries.
 const MAX_ADDRESSES: usize = 16;
-/// Longest file of roots or of a token that is read, in bytes.
+/// Longest prefix of a file of roots or of a token that is read, in bytes.
 const MAX_FILE: u64 = 1 << 20;
 
-/// TLS 1.3 to an operator replica, with trust in one bundle and a token to show.
+/// Connects to an operator replica with TLS 1.3, trusts one bundle, and shows a token.
 ///
-/// A name may have several addresses (a headless Service has one per replica). It is resolved for
-/// each attempt, every address is tried, and attempts begin at different ones.
+/// A name may have several addresses: a headless Service has one per replica. Each attempt resolves
+/// the name and tries every address, and successive attempts begin at different ones.
 #[derive(Debug)]
 pub struct Tls {
     roots: PathBuf,
     server_name: ServerName<'static>,
     token: Option<PathBuf>,
     provider: Arc<CryptoProvider>,
-    /// Where the next attempt begins.
+    /// Counts attempts. The address at which an attempt begins depends on it.
     turn: AtomicUsize,
 }
 
-/// Why there is no connection. Says what to do where that is known.
+/// Why there is no connection. The text says what to do where that is known.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// The name cannot be one.
+    /// No certificate can be for this name.
     #[error("{0:?} is not a name that a certificate can be for")]
     ServerName(String),
     /// A file cannot be read.
     #[error("cannot read {what} in {path}: {source}; check that it is mounted there", path = path.display())]
     File {
-        /// What it should hold.
+        /// What the file should hold.
         what: &'static str,
-        /// Which one.
+        /// The path of the file.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
     /// No certificate is in the bundle.
     #[error("no certificate in {}: it must be a PEM bundle of the authorities that sign the operator's certificate", .0.display())]
     NoRoots(PathBuf),
-    /// The file is empty, or has what cannot be in a header.
+    /// The file is empty, or has characters that no header can have.
     #[error("no token in {}: check the projected volume of the proxy's pod", .0.display())]
     NoToken(PathBuf),
     /// The name does not resolve.
@@ -81,10 +81,10 @@ pub enum TlsError {
     Resolve {
         /// `host:port`.
         address: String,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
-    /// No address could be connected to; each with its reason.
+    /// No address could be connected to. The text has the reason for each.
     #[error("{0}")]
     Connect(String),
     /// The TLS library refuses its settings.
@@ -117,7 +117,7 @@ impl Tls {
         let pem = read("trusted certificates", &self.roots)?;
         let mut roots = RootCertStore::empty();
         let parsed = CertificateDer::pem_slice_iter(&pem).filter_map(Result::ok);
-        // One that this release cannot parse must not lock it out of the others.
+        // A certificate that this release cannot parse must not keep it from using the others.
         roots.add_parsable_certificates(parsed);
         if roots.is_empty() {
             return Err(TlsError::NoRoots(self.roots.clone()));
@@ -149,10 +149,11 @@ impl Tls {
         Ok(found)
     }
 
-    /// Each attempt begins at another address, so that a replica that answers and does not lead is
-    /// not asked for ever.
+    /// Begins each attempt at another address, so that the client does not ask the same replica for
+    /// ever if that one answers and does not lead.
     fn order(&self, found: &mut Vec<SocketAddr>) {
-        // Resolvers shuffle by themselves; a fixed order makes turns reach everybody.
+        // Resolvers shuffle the addresses. With a fixed order, counting attempts reaches every
+        // address.
         found.sort_unstable();
         found.dedup();
         if found.len() > 1 {
@@ -162,7 +163,7 @@ impl Tls {
         found.truncate(MAX_ADDRESSES);
     }
 
-    /// A connection to the first of `addresses` that takes one.
+    /// Connects to the first of `addresses` that accepts a connection.
     async fn reach(
         &self,
         config: ClientConfig,
@@ -196,7 +197,7 @@ impl Tls {
         }
     }
 
-    /// What an error of the handshake means to whoever runs this.
+    /// Explains an error of the handshake to the person who runs the proxy.
     fn explain(&self, error: &io::Error) -> String {
         let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
         let Some(rustls::Error::InvalidCertificate(invalid)) = inner else {
@@ -253,7 +254,7 @@ impl Connect for Tls {
 }
 
 impl Tls {
-    /// HTTP/2 over `stream`, and over no other one: a new connection is a new attempt.
+    /// Speaks HTTP/2 over `stream` and never over another: a new connection is a new attempt.
     async fn channel(
         &self,
         address: &str,
@@ -273,7 +274,7 @@ impl Tls {
     }
 }
 
-/// A file in one read. They are mounted from memory, and as small as their limit.
+/// Reads a file in one go. Blocking is fine, since the files are small and mounted from memory.
 fn read(what: &'static str, path: &Path) -> Result<Zeroizing<Vec<u8>>, TlsError> {
     use io::Read;
     let failed = |source| TlsError::File {

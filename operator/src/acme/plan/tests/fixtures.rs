@@ -7,7 +7,7 @@ use vestibule_model::meta::Meta;
 
 use crate::acme::plan::*;
 
-/// Settings with so many orders per hour for everybody, each issuer and each namespace, and so many at a time.
+/// Settings with these orders per hour for everybody, each issuer and each namespace, and this many slots.
 pub(super) fn limits(rates: [u32; 3], in_flight: usize) -> Settings {
     let [per_hour, per_issuer, per_namespace] = rates.map(|n| n.try_into().expect("not zero"));
     Settings {
@@ -44,7 +44,7 @@ pub(super) fn issuer_at(key: ObjectKey, directory: &str) -> AcmeIssuer {
     }
 }
 
-/// A request for a certificate of this issuer. The ways to check a name are the same for all of them.
+/// A request for a certificate of this issuer. All of its names are checked in the same way.
 pub(super) fn request_of(
     secret: ObjectName,
     issuer: &ObjectKey,

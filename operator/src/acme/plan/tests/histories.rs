@@ -1,4 +1,4 @@
-//! Histories: crashes at any point, lost answers, clocks that jump, requests that come, change and go.
+//! Random histories: crashes at any point, lost answers, clocks that jump, and requests that come, change and go.
 
 use proptest::prelude::*;
 use vestibule_model::challenge::Reach;
@@ -97,8 +97,8 @@ fn apply(sim: &mut Sim, happens: Happens) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
 
-    /// Whatever happens: what is asserted at each step holds, afterwards everybody gets a certificate, no
-    /// challenge is left, and there are no more orders than what happened accounts for.
+    /// Whatever happens, the assertions of each step hold. Afterwards everybody gets a certificate, no challenge is
+    /// left, and there are no more orders than the history explains.
     #[test]
     fn whatever_happens(history in prop::collection::vec(happens(), 1..220)) {
         let mut sim = Sim::new(RATES, 3);

@@ -1,4 +1,4 @@
-//! What becomes of an order when its request, its issuer or its Gateway changes.
+//! What happens to an order when its request, its issuer or its Gateway changes.
 
 use vestibule_model::challenge::Reach;
 use vestibule_model::selector::Requirement;
@@ -48,7 +48,7 @@ fn an_order_for_other_names_is_closed_before_the_next_one_is_made() {
     let wrote = Done::Wrote(Ok(Written::Done("1".into())));
     let (_, task) = learn(&mut planner, done(ticket, wrote)).expect("look");
     assert!(matches!(task, Task::Look { .. }));
-    // One more name: what is ordered is of no use any more.
+    // With one more name, the running order cannot be used any more.
     let two = CertificateRequest {
         secret: secret.clone(),
         ..request(0, &[0, 1], [Reach::Ours; 2])
@@ -118,7 +118,7 @@ fn an_issuer_of_another_release_is_asked_for_nothing() {
     let said = said.expect("something is said");
     assert_eq!(said.reason.as_str(), "IssuerNotFound");
     assert!(said.message.contains("acme.issuerSelector"), "{said:?}");
-    // Given to us, it is registered.
+    // Once its labels match, the issuer is registered.
     planner.learn(labelled("ours"), now);
     assert_eq!(accounts(&planner.advance(now)), 1);
 }

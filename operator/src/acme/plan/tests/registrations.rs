@@ -16,7 +16,7 @@ fn a_tenants_issuer_is_registered_when_a_certificate_needs_it() {
     let platform = ObjectKey::new(Kind::ClusterAcmeIssuer, "", "ca");
     world.issuer_called(platform.clone(), "ca.test", Behaviour::Prompt);
     world.settle();
-    // The platform's at once; of the tenant's only what there is.
+    // The cluster issuer is registered at once, and the tenant's is only opened if it exists.
     let mut asked: Vec<_> = std::mem::take(&mut world.accounts);
     asked.sort_by(|(a, ..), (b, ..)| a.cmp(b));
     let how: BTreeMap<_, _> = asked.iter().map(|(key, _, how)| (key, how)).collect();
@@ -32,7 +32,7 @@ fn a_tenants_issuer_is_registered_when_a_certificate_needs_it() {
     world.run(Duration::from_hours(1));
     assert!(world.accounts.is_empty());
 
-    // A certificate that cannot be had needs none either.
+    // A certificate that cannot be issued needs no account either.
     let mut nowhere = world.wants("a", 1);
     let mut request = world.requests[&nowhere.remove(0)].clone();
     request
@@ -70,7 +70,7 @@ fn registrations_at_one_host_are_bounded_and_shared() {
     });
     let name = |n: usize| format!("ca{n}");
     let of = |namespace: &str, n| ObjectKey::new(Kind::AcmeIssuer, namespace.to_owned(), name(n));
-    // One tenant comes with many issuers, and then others with one each.
+    // One tenant comes with many issuers, and then others come with one each.
     for n in 0..30 {
         world.issuer_called(of("hog", n), "ca.test", Behaviour::Prompt);
         world.wants_of("hog", &name(n), 1);
@@ -111,7 +111,7 @@ fn registrations_at_one_host_are_bounded_and_shared() {
             .sum::<usize>()
     };
     assert_eq!(others(&world), 6, "a quarter is the hog's, and no more");
-    // As time passes, those who have none come first, and in any three hours there are as many as fill.
+    // As time passes, those who have none come first, and in any three hours there are as many as the budget refills.
     for _ in 0..3 {
         world.run(REGISTRATION_PERIOD / 8);
         world.open_all();
@@ -120,7 +120,7 @@ fn registrations_at_one_host_are_bounded_and_shared() {
     world.run(REGISTRATION_PERIOD);
     world.open_all();
     assert!(registered(&world, "hog") <= 5);
-    // Elsewhere nobody waits.
+    // Nobody waits at another host.
     world.issuer_called(of("hog", 99), "other.test", Behaviour::Prompt);
     world.wants_of("hog", &name(99), 1);
     world.open_all();
@@ -160,7 +160,7 @@ fn what_comes_to_no_account_is_not_counted_and_another_host_is() {
         );
         world.run(Duration::from_hours(2));
     }
-    // Its directory has accounts made at somebody else's: there it counts.
+    // Its directory has accounts made at another host, so the registration counts there.
     let (issuer, ticket, _) = world.accounts.remove(0);
     let elsewhere = |issuer, ticket, host: &str| Event::Account {
         issuer,
@@ -175,14 +175,14 @@ fn what_comes_to_no_account_is_not_counted_and_another_host_is() {
     world.settle();
     let (issuer, ticket, how) = world.accounts.remove(0);
     assert_eq!(how, Registering::At("ca.test".into()));
-    // One that says something else each time is not followed at once.
+    // A directory that names another host each time is not followed at once.
     let event = elsewhere(issuer, ticket, "evil.test");
     world.planner.learn(event, world.now);
     world.settle();
     assert!(world.accounts.is_empty());
     world.run(Duration::from_mins(2));
     let (issuer, ticket, _) = world.accounts.remove(0);
-    // The issuer goes meanwhile, and what it registered counts all the same.
+    // The issuer is removed meanwhile, but what it registered still counts.
     world.tell(Input::Issuers([(key("a"), None)].into()));
     world.opened(issuer, ticket, Some(true));
     world.issuer("a", "evil.test", Behaviour::Prompt);

@@ -1,4 +1,4 @@
-//! Shares: CAs of tenants that answer nobody, or never decide, hold up nobody else.
+//! Shares: CAs of tenants that never answer or never decide delay no other tenant.
 
 use proptest::prelude::*;
 
@@ -9,8 +9,8 @@ use crate::acme::plan::*;
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
-    /// One tenant's CA that answers nothing holds its share of the slots, and the others' certificates come as
-    /// if it were not there.
+    /// A tenant's CA that never answers holds only its share of the slots, and the certificates of others come as
+    /// usual.
     #[test]
     fn a_ca_that_answers_nothing_holds_a_quarter_and_nobody_up(
         in_flight in 4_usize..60,
@@ -36,8 +36,8 @@ proptest! {
         prop_assert!(world.stuck.len() <= share);
     }
 
-    /// However many namespaces have such a CA: when one of their requests is given up, it is the turn of a
-    /// namespace that has none going on, before any of them has one more.
+    /// This holds for any number of namespaces with such a CA. When one of their requests is given up, a namespace that
+    /// has nothing running gets its turn before any of them has one more.
     #[test]
     fn many_of_them_make_others_wait_for_one_request(
         in_flight in 4_usize..40,
@@ -95,7 +95,7 @@ fn orders_that_wait_for_their_ca_hold_no_slot_and_are_bounded() {
     assert_eq!(world.planner.active.len(), 0);
     let said = &world.words[&certificates[0]];
     assert!(said.message.contains("checks h0.ca.hog.test"), "{said:?}");
-    // The others are not held up, whatever is polled.
+    // The others are not delayed by the polling.
     world.issuer("other", "prompt.test", Behaviour::Prompt);
     let wanted = world.wants("other", 20);
     world.open_all();
@@ -125,12 +125,12 @@ fn an_order_has_one_lifetime_through_every_step_and_leader() {
             world.issuer("a", "a.test", behaviour);
             let secret = world.wants("a", 1).remove(0);
             world.open_all();
-            // Just before its end, whoever leads.
+            // Leaders follow each other until just before the deadline of the order.
             for _ in 0..restarts {
                 world.run(Duration::from_mins(14));
                 let (wall, steady) = (world.now.wall, world.now.steady);
                 world.restart();
-                // The clocks of the new one go on from there.
+                // The clocks of the new leader go on from there.
                 world.now = Now { wall, steady };
                 world.open_all();
             }
@@ -164,7 +164,7 @@ fn an_order_that_waited_for_proxies_or_a_network_does_not_wait_longer_each_time(
     world.issuer("a", "a.test", Behaviour::Silent);
     let secret = world.wants("a", 1).remove(0);
     world.open_all();
-    // Its order is made, and then the CA is away for hours.
+    // Its order is made, and then the CA is unreachable for hours.
     world.behaviour.insert("a".into(), Behaviour::Undecided);
     world.give_up(0);
     world.run(Duration::from_secs(10));

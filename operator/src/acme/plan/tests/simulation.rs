@@ -1,5 +1,5 @@
-//! A planner with a CA, Secrets and proxies around it that lose requests and answers, and clocks that jump. Each step is
-//! held against what may be wanted.
+//! A planner with a CA, Secrets and proxies around it. They lose requests and answers, and clocks
+//! jump. Each step is checked against what it may do.
 
 use vestibule_model::challenge::Reach;
 use vestibule_model::key::Kind;
@@ -11,7 +11,7 @@ use crate::acme::plan::*;
 use crate::acme::problem::FailureKind;
 
 pub(super) const DAY: i64 = 86_400;
-/// Orders per hour: for everybody, each issuer, each namespace.
+/// Orders per hour for everybody, each issuer and each namespace.
 pub(super) const RATES: [u32; 3] = [6, 5, 4];
 
 pub(super) fn host(n: u8) -> Hostname {
@@ -58,13 +58,13 @@ pub(super) struct Ordered {
     pub(super) leaf: Option<Leaf>,
 }
 
-/// What becomes of a request to the CA, or of a write.
+/// What happens to a request to the CA, or to a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fate {
     Well,
-    /// It never arrived.
+    /// The request never arrived.
     Lost,
-    /// Its answer never arrived.
+    /// The answer never arrived.
     Unheard,
 }
 
@@ -79,17 +79,17 @@ pub(super) struct Sim {
     pub(super) tasks: Vec<(ObjectName, Ticket, Task)>,
     pub(super) accounts: Vec<Ticket>,
     pub(super) published: BTreeMap<ChallengeKey, Arc<str>>,
-    /// The CA fails to check names.
+    /// Whether the CA fails to check names.
     pub(super) failing: bool,
     pub(super) steady: Duration,
     pub(super) jumped: i64,
-    /// When orders were asked for, by the present process.
+    /// When the present process asked for orders.
     pub(super) asked: Vec<(Duration, ObjectName)>,
-    /// How many of them have been held against the budgets.
+    /// How many of them have been checked against the budgets.
     pub(super) held_against: usize,
-    /// Secrets that somebody deleted, which planning may not know yet.
+    /// Deleted Secrets whose deletion planning may not know yet.
     pub(super) deleted: BTreeSet<ObjectName>,
-    /// What may cost an order: crashes, lost answers, failures, changes.
+    /// Number of events that may cost an extra order: crashes, lost answers, failures, changes.
     pub(super) excuses: usize,
 }
 
@@ -140,7 +140,7 @@ impl Sim {
 
     pub(super) fn crash(&mut self) {
         self.planner = Planner::new(limits(self.rates, self.in_flight));
-        // What was on its way may arrive all the same.
+        // Tasks that were on their way may arrive all the same.
         let tasks = std::mem::take(&mut self.tasks);
         for (n, (secret, _, task)) in tasks.into_iter().enumerate() {
             if n % 2 == 0 {
@@ -160,7 +160,7 @@ impl Sim {
         self.planner.learn(Event::Input(input), now);
     }
 
-    /// Takes a step of planning, and holds everything that it wants against what it may want.
+    /// Takes a step of planning, and checks everything in it against what it may contain.
     pub(super) fn advance(&mut self) {
         let now = self.now();
         for step in self.planner.advance(now) {
@@ -227,12 +227,12 @@ impl Sim {
             })
     }
 
-    /// In no stretch of time are there more orders than two lanes give.
+    /// In no stretch of time are there more orders than two lanes allow.
     pub(super) fn check_budget(&self) {
         let Some((last, _)) = self.asked.last() else {
             return;
         };
-        // Of many, some: this is done at every step.
+        // This runs at every step, so it checks only some of them.
         for (first, _) in self.asked.iter().step_by(1 + self.asked.len() / 50) {
             let orders = |of: &dyn Fn(&ObjectName) -> bool| {
                 let within = self
@@ -348,7 +348,7 @@ impl Sim {
         }
     }
 
-    /// Names that are not checked yet will not be.
+    /// Makes an order invalid, unless the CA has checked its names already.
     pub(super) fn close(&mut self, url: &str) {
         let order = self.order(url);
         order.invalid = !order.checked;
@@ -434,7 +434,7 @@ impl Sim {
         }
     }
 
-    /// Everything goes well from now on, for so long, or until nothing is missing.
+    /// Lets everything succeed from now on, until this time is over or nothing is missing.
     pub(super) fn calm(&mut self, most: Duration) {
         self.failing = false;
         let end = self.steady + most;
@@ -499,7 +499,7 @@ pub(super) fn lost(task: &Task) -> Done {
     }
 }
 
-/// Until a task of this kind is to be done.
+/// Runs until a task of this kind is to be done.
 pub(super) fn until(sim: &mut Sim, is: fn(&Task) -> bool) {
     for _ in 0..100 {
         sim.advance();

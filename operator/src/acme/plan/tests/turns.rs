@@ -1,4 +1,4 @@
-//! Who orders, and who waits: budgets, slots, and names that somebody else holds.
+//! Which certificates may order, and which wait: budgets, slots, and names that another one holds.
 
 use vestibule_model::challenge::Reach;
 
@@ -109,7 +109,7 @@ fn an_order_that_cannot_go_on_keeps_nobody_from_its_names() {
     sim.set(request(2, &[3], http));
     until(&mut sim, |task| matches!(task, Task::Look { .. }));
     sim.complete(0, Fate::Lost);
-    // The name is served by others by now: the order waits until it is not.
+    // Another namespace serves the name now, so the order waits until that changes.
     sim.set(request(2, &[3], [Reach::Others, Reach::NoListener]));
     sim.advance();
     sim.set(request(0, &[0, 3], http));
@@ -126,7 +126,7 @@ fn nor_does_one_whose_challenges_are_out() {
     until(&mut sim, |task| matches!(task, Task::Look { .. }));
     sim.complete(0, Fate::Well);
     sim.advance();
-    // The proxies are held up, and it gave up its turn.
+    // The proxies are late, and the order gave up its turn.
     sim.steady += Duration::from_mins(5);
     sim.advance();
     assert!(!sim.published.is_empty());

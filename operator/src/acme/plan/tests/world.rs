@@ -1,5 +1,5 @@
-//! A planner with CAs of tenants around it, each of which behaves as a test says. Secrets and proxies do at once what they
-//! are asked for.
+//! A planner with CAs of tenants around it, each of which behaves as a test says. Secrets and
+//! proxies do at once what they are asked for.
 
 use vestibule_model::challenge::Reach;
 use vestibule_model::key::Kind;
@@ -13,37 +13,37 @@ use crate::acme::problem::FailureKind;
 
 pub(super) const WALL: i64 = 1_800_000_000;
 
-/// What a CA is like.
+/// How a CA behaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Behaviour {
-    /// It issues.
+    /// It issues at once.
     Prompt,
-    /// It answers nothing, until a request is given up.
+    /// It never answers, until a request is given up.
     Silent,
     /// It checks names for ever.
     Undecided,
     /// It makes the certificate for ever.
     Processing,
-    /// It wants the request for the certificate again and again.
+    /// It asks for the certificate signing request again and again.
     Forgetful,
 }
 
-/// CAs, Secrets and proxies around a planner. What is not asked of a CA is done at once.
+/// CAs, Secrets and proxies around a planner. Everything that needs no CA is done at once.
 pub(super) struct World {
     pub(super) planner: Planner,
     pub(super) settings: Settings,
     pub(super) now: Now,
     pub(super) requests: BTreeMap<ObjectName, CertificateRequest>,
     pub(super) issuers: BTreeMap<ObjectKey, Arc<AcmeIssuer>>,
-    /// By namespace of the issuer.
+    /// How the CA of each issuer behaves, by namespace of the issuer.
     pub(super) behaviour: BTreeMap<String, Behaviour>,
     pub(super) secrets: BTreeMap<ObjectName, StoredSecret>,
-    /// What orders have come to, by URL.
+    /// Orders whose challenges were declared, by URL.
     pub(super) declared: BTreeSet<String>,
     pub(super) finalized: BTreeMap<String, usize>,
     /// Requests that silent CAs have yet to answer.
     pub(super) stuck: Vec<(ObjectName, Ticket, Task)>,
-    /// Accounts that are asked for.
+    /// Accounts to be opened.
     pub(super) accounts: Vec<(ObjectKey, Ticket, Registering)>,
     /// Requests to CAs, by namespace of the certificate, in order.
     pub(super) asked: Vec<(ObjectName, &'static str)>,
@@ -146,7 +146,7 @@ impl World {
         requests.into_iter().map(|(secret, _)| secret).collect()
     }
 
-    /// A new leader, which knows the Secrets.
+    /// Starts a new leader, which knows only the Secrets.
     pub(super) fn restart(&mut self) {
         self.planner = Planner::new(self.settings.clone());
         self.now.steady = Duration::from_secs(1);
@@ -170,7 +170,7 @@ impl World {
         self.now.wall += i64::try_from(time.as_secs()).expect("fits");
     }
 
-    /// Plans, and does what is to be done, until nothing is left to do now.
+    /// Plans and performs steps until nothing is left to do now.
     pub(super) fn settle(&mut self) {
         for _ in 0..20_000 {
             let steps = self.planner.advance(self.now);
@@ -185,14 +185,14 @@ impl World {
         panic!("it comes to no rest: {:?}", self.planner);
     }
 
-    /// The same, step by step for so long.
+    /// Does the same for this time, step by step.
     pub(super) fn run(&mut self, time: Duration) {
         let end = self.now.steady + time;
         self.settle();
         while self.now.steady < end {
             let next = self.planner.next(self.now).min(end);
             let step = next.saturating_sub(self.now.steady);
-            // The clock of the wall has seconds.
+            // The wall clock has a resolution of seconds.
             self.pass(step.max(Duration::from_millis(1)));
             self.now.wall = WALL + i64::try_from(self.now.steady.as_secs()).expect("fits");
             self.settle();
@@ -352,7 +352,7 @@ impl World {
         }
     }
 
-    /// What came of an account: none, or one, and whether it is a new one.
+    /// Reports the result of an opening: no account, or one, and whether it is new.
     pub(super) fn opened(&mut self, issuer: ObjectKey, ticket: Ticket, account: Option<bool>) {
         let result = Ok(match account {
             None => Opened::Unregistered { host: None },
@@ -374,7 +374,7 @@ impl World {
         self.planner.learn(event, self.now);
     }
 
-    /// One of the requests that silent CAs sit on is given up.
+    /// Gives up one of the requests that silent CAs do not answer.
     pub(super) fn give_up(&mut self, place: usize) -> ObjectName {
         let (secret, ticket, task) = self.stuck.swap_remove(place % self.stuck.len());
         let failure = AcmeFailure::unreachable("it does not answer in time");
