@@ -7,7 +7,7 @@ use zeroize::Zeroizing;
 use crate::{
     ContentHash,
     limits::{MAX_NAME_BYTES, MAX_RESOURCE_BYTES},
-    proto::{Batch, Generation, Resource, ResourceKey, ResourceKind, Upsert, resource},
+    proto::{Batch, Generation, Resource, ResourceKey, Upsert, resource},
 };
 
 /// Why a resource or a key cannot be sent, or why a received one cannot be accepted.
@@ -33,6 +33,18 @@ pub enum Invalid {
     WrongKind(ResourceKey),
 }
 
+/// Whether the resource holds a private key or keys of sessions.
+fn has_key(resource: &Resource) -> bool {
+    use resource::Resource as Wire;
+    match &resource.resource {
+        Some(Wire::Certificate(_) | Wire::Challenge(_)) => true,
+        Some(Wire::HttpRoute(route) | Wire::GrpcRoute(route)) => {
+            route.rules.iter().any(|rule| rule.session.is_some())
+        }
+        _ => false,
+    }
+}
+
 /// An encoded resource. The publisher sends it, keeps it and hashes it. It is cheap to clone.
 ///
 /// `Debug` does not print the bytes, because they may hold a private key.
@@ -53,13 +65,8 @@ impl Encoded {
         // prost encodes fields in the order of their numbers, and no message has a map. Therefore
         // equal resources have equal bytes.
         let bytes = resource.encode_to_vec();
-        let has_key = matches!(
-            key.kind(),
-            ResourceKind::Certificate | ResourceKind::Challenge
-        );
-        let bytes = if has_key {
-            // The bytes hold a private key. They are wiped when the publisher and the last batch
-            // have dropped them.
+        let bytes = if has_key(resource) {
+            // The bytes are wiped when the publisher and the last batch have dropped them.
             Bytes::from_owner(Zeroizing::new(bytes))
         } else {
             Bytes::from(bytes)

@@ -48,8 +48,8 @@ struct Open {
 }
 
 /// Many connections by quinn and h3 through one listener. All of a client come to one pod. They stay there while the
-/// route is edited, and new clients come to the backend that it names. When a pod goes, the connections to other pods
-/// stay, and its clients get another pod from the ports that they have.
+/// weights of the route are edited, and new clients come to the backend that has the weight. When a pod goes, the
+/// connections to other pods stay, and its clients get another pod from the ports that they have.
 pub(super) async fn connections_of_http3_stay_with_their_backend(stage: &Stage) -> Result<Verdict> {
     let gateway = stage.gateway().await?;
     let team = stage.team("a", &gateway).await?;
@@ -161,7 +161,8 @@ async fn ask(open: &mut Open, is_done: &Cell<bool>) -> Result<usize> {
     Ok(answers)
 }
 
-/// Edits the route again and again. As soon as it says that it is served, a new client comes to the backend in it.
+/// Moves the weight again and again. As soon as the route says that it is served, a new client comes to the backend
+/// that has the weight.
 async fn edit(stage: &Stage, team: &Team, new_client: &impl Fn() -> Result<Client>) -> Result<()> {
     let space = &team.namespace;
     for edit in 1..=EDITS {
@@ -284,6 +285,9 @@ fn objects(team: &Team) -> [Value; 2] {
     ]
 }
 
-fn rule(backend: &str) -> Value {
-    json!({"backendRefs": [{"name": backend, "port": PORT}]})
+/// New sessions come to `chosen`. The other backend stays in the rule, or the sessions that it has would end.
+fn rule(chosen: &str) -> Value {
+    let references = BACKENDS
+        .map(|(name, _)| json!({"name": name, "port": PORT, "weight": u8::from(name == chosen)}));
+    json!({"backendRefs": references})
 }

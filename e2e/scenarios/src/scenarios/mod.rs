@@ -249,6 +249,11 @@ pub(crate) fn all() -> Vec<Scenario> {
             "edits-few",
             edits::nothing_fails_while_anything_changes
         ),
+        scenario!(
+            Alone,
+            "http3",
+            http3::connections_of_http3_stay_with_their_backend
+        ),
         scenario!(Alone, "acme-kill", acme::the_next_leader_resumes_the_order),
         scenario!(Alone, "takeover", faults::a_follower_takes_over),
         scenario!(
@@ -270,11 +275,6 @@ pub(crate) fn all() -> Vec<Scenario> {
         // Its thousand objects are deleted for a minute.
         scenario!(Alone, "many", bad_input::a_thousand_listener_sets_at_once),
         scenario!(Asked, "scale", scale::thousands_of_routes),
-        scenario!(
-            Asked,
-            "http3",
-            http3::connections_of_http3_stay_with_their_backend
-        ),
         scenario!(Asked, "dying-pod", failing::a_pod_dies_without_a_word),
         scenario!(Asked, "edits-many", edits::each_edit_two_hundred_times),
         scenario!(

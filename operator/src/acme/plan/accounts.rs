@@ -68,13 +68,13 @@ impl Planner {
                 }
             },
         }
-        self.issuer_news(key, now);
+        self.issuer_news(key);
     }
 
     /// Reconsiders every certificate that uses this issuer.
-    fn issuer_news(&mut self, key: &ObjectKey, now: Now) {
+    fn issuer_news(&mut self, key: &ObjectKey) {
         for secret in self.by_issuer.get(key).cloned().unwrap_or_default() {
-            self.reconsider(&secret, now);
+            self.reconsider(&secret);
         }
     }
 
@@ -311,7 +311,7 @@ impl Planner {
             }
             Err(failure) => self.issuer_failed(key, failure, now),
         }
-        self.issuer_news(key, now);
+        self.issuer_news(key);
     }
 
     /// Records that the CA refuses the account, or that it cannot be opened.
@@ -342,7 +342,7 @@ impl Planner {
         };
         issuer.trouble = Some(failure);
         self.steps.push(PlanStep::Issuer(key.clone(), issuer_state));
-        self.issuer_news(key, now);
+        self.issuer_news(key);
     }
 
     /// Records that the account is good, because the CA took an order.

@@ -3,12 +3,11 @@
 use vestibule_model::challenge::Reach;
 use vestibule_model::key::ObjectName;
 
-use super::super::clock::Now;
 use super::{PlanStep, Planner};
 
 impl Planner {
     /// Looks at a certificate again after its request or its issuer changed.
-    pub(super) fn reconsider(&mut self, secret: &ObjectName, now: Now) {
+    pub(super) fn reconsider(&mut self, secret: &ObjectName) {
         let Some(entry) = self.entries.get(secret) else {
             return;
         };
@@ -37,7 +36,6 @@ impl Planner {
             self.give_way(secret);
         }
         self.give_up_misfit(secret);
-        let _ = now;
     }
 
     /// Gives up an order that no longer matches what is wanted.

@@ -507,7 +507,7 @@ impl Planner {
                 self.unlink(before.as_ref(), &secret);
                 self.link(issuer, &secret);
             }
-            self.reconsider(&secret, now);
+            self.reconsider(&secret);
             return;
         }
         let entry = Entry {

@@ -120,7 +120,10 @@ struct Store {
 impl Store {
     fn take(&mut self, event: Event<ConfigMap>) {
         match event {
-            Event::Init => self.listing = true,
+            Event::Init => {
+                self.listing = true;
+                self.listed = None;
+            }
             Event::InitApply(object) => self.listed = Some(object),
             Event::InitDone => {
                 self.synced = true;
