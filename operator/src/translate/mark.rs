@@ -8,7 +8,7 @@ use vestibule_model::merge::{Affected, Owners};
 use vestibule_model::object::Object;
 use vestibule_model::route::Route;
 
-use super::backend::BackendKey;
+use super::backend_key::BackendKey;
 use super::{Change, Dirty, Translator};
 
 impl Translator {

@@ -10,6 +10,7 @@
 //! certificates and trust bundles in use → statuses.
 
 mod backend;
+mod backend_key;
 mod backend_tls;
 mod binds;
 mod certificate;
@@ -73,7 +74,7 @@ pub use service::{
 pub use session::{SessionKey, SessionKeys};
 pub(crate) use status::WAITING_FOR_CLAIM;
 
-use backend::BackendKey;
+use backend_key::BackendKey;
 use backend_tls::{PolicyState, ServiceUses};
 use binds::BindUse;
 use certificate::SecretState;

@@ -14,7 +14,8 @@ use vestibule_model::route::Route;
 use vestibule_stream::proto;
 use vestibule_stream::{Encoded, Resource, ResourceKey, ResourceKind};
 
-use super::backend::{BackendKey, Speaks, speaks};
+use super::backend::{Speaks, speaks};
+use super::backend_key::BackendKey;
 use super::claim::Sharing;
 use super::reach::SharedListenerRoutes;
 use super::route_state::{Judged, Parents, References, RouteState};

@@ -8,7 +8,7 @@ use vestibule_model::finding::{Finding, Origin};
 use vestibule_model::key::ObjectKey;
 use vestibule_stream::ResourceKey;
 
-use super::backend::backend_resource;
+use super::backend_key::backend_resource;
 use super::output::Status;
 use super::route::{parent_outcomes, route_resource};
 use super::route_state::RouteState;
