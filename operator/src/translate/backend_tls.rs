@@ -16,7 +16,8 @@ use vestibule_model::tls_policy::{Authorities, BackendTlsPolicy, PolicyTarget, S
 use vestibule_stream::proto::{self, subject_alt_name};
 
 use super::backend_key::BackendKey;
-use super::trust::{Trust, User, bundle_name};
+use super::source::User;
+use super::trust::{Trust, bundle_name};
 use super::{Dirty, Output, Translator, set_user};
 
 const ACCEPTED: ConditionType = ConditionType::Accepted;

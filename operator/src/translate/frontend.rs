@@ -16,7 +16,8 @@ use vestibule_stream::proto;
 
 use super::backend_key::BackendKey;
 use super::certificate::SecretState;
-use super::trust::{Trust, User, bundle_name};
+use super::source::User;
+use super::trust::{Trust, bundle_name};
 use super::{Dirty, Output, Translator};
 
 /// What became of `spec.tls` of a Gateway.

@@ -32,11 +32,13 @@ mod overlap;
 mod own;
 mod port_route;
 mod reach;
+mod reference_grant;
 mod route;
 mod route_state;
 mod route_status;
 mod service;
 mod session;
+mod source;
 mod status;
 mod tls_route;
 mod trust;
@@ -88,7 +90,8 @@ use own::OwnAddresses;
 use port_route::Queues;
 use reach::{ChallengeIndex, SharedListenerRoutes};
 use route_state::RouteState;
-use trust::{BundleState, User};
+use source::User;
+use trust::BundleState;
 
 /// What translation depends on besides the objects.
 #[derive(Debug, Clone)]
