@@ -10,9 +10,9 @@ use vestibule_stream::ResourceKey;
 
 use super::backend_key::backend_resource;
 use super::output::Status;
+use super::report::{WAITING_FOR_CLAIM, WAITING_FOR_PORT, fails};
 use super::route::{parent_outcomes, route_resource};
 use super::route_state::RouteState;
-use super::status::{WAITING_FOR_CLAIM, WAITING_FOR_PORT, fails};
 use super::{Output, Translator};
 
 const ACCEPTED: ConditionType = ConditionType::Accepted;
