@@ -36,6 +36,8 @@ mod reach;
 mod reference_grant;
 mod report;
 mod route;
+mod route_backend;
+mod route_parents;
 mod route_state;
 mod route_status;
 mod service;

@@ -11,7 +11,8 @@ use vestibule_stream::ResourceKey;
 use super::backend_key::backend_resource;
 use super::output::Status;
 use super::report::{WAITING_FOR_CLAIM, WAITING_FOR_PORT, fails};
-use super::route::{parent_outcomes, route_resource};
+use super::route::route_resource;
+use super::route_parents::parent_outcomes;
 use super::route_state::RouteState;
 use super::{Output, Translator};
 
