@@ -17,6 +17,7 @@ use crate::conflict::{Claim, Conflict, Precedence};
 use crate::finding::Finding;
 use crate::gateway::{Gateway, GatewayClass, Listener, ListenerSet};
 use crate::hostname::HostPattern;
+use crate::hostname_grant::HostnameGrant;
 use crate::key::{ListenerKey, ObjectKey, ObjectName, ParentKey, PortKey};
 use crate::names::{GatewayNames, NameDecision, NameSource};
 use crate::ownership::{GrantChecks, Grants};
@@ -198,6 +199,52 @@ impl Merge {
         }
         let sets = self.sets_by_namespace.get(name).cloned();
         self.settle_sets(sets.unwrap_or_default(), &mut affected);
+        affected
+    }
+
+    /// Takes a new version of a HostnameGrant, or its removal. Pass [`HostnameGrant::unreadable`] for one that cannot
+    /// be read.
+    pub fn put_grant(&mut self, name: &ObjectName, grant: Option<Arc<HostnameGrant>>) -> Affected {
+        let guarded: BTreeSet<ObjectName> = self.guarded_in(&name.namespace);
+        let old = self.grants.put(name, grant.clone());
+        let after = self.guarded_in(&name.namespace);
+        let mut affected = Affected::default();
+        if old == grant {
+            return affected;
+        }
+        let versions: Vec<Arc<HostnameGrant>> = old.into_iter().chain(grant).collect();
+        let mut sets = BTreeSet::new();
+        let gateways: Vec<ObjectName> = self.gateways_in(&name.namespace).cloned().collect();
+        for gateway in gateways {
+            let flipped = guarded.contains(&gateway) != after.contains(&gateway);
+            let versions: Vec<_> = versions
+                .iter()
+                .filter(|version| version.is_for(&gateway.name))
+                .cloned()
+                .collect();
+            if versions.is_empty() && !flipped {
+                continue;
+            }
+            let owners = Owners {
+                gateway: gateway.clone(),
+                grants: (!flipped).then_some(versions),
+            };
+            let namespaces = (!flipped).then(|| {
+                let all = self.names(&gateway).into_iter();
+                let all = all.flat_map(GatewayNames::namespaces);
+                all.filter(|namespace| self.is_touched(&owners, namespace))
+                    .cloned()
+                    .collect()
+            });
+            self.recheck_names(&gateway, namespaces.as_ref(), &mut affected);
+            self.mark_held_ports(&gateway, None, &mut affected);
+            let touched = self
+                .sets_of(&gateway)
+                .filter(|set| self.is_touched(&owners, &set.namespace));
+            sets.extend(touched.cloned());
+            affected.owners.push(owners);
+        }
+        self.settle_sets(sets, &mut affected);
         affected
     }
 
@@ -391,6 +438,13 @@ impl Merge {
         self.settle_claims(&ParentKey::Gateway(name.clone()), claims, affected);
         let sets = self.sets_by_gateway.get(name).cloned();
         self.settle_sets(sets.unwrap_or_default(), affected);
+    }
+
+    fn guarded_in(&self, namespace: &Arc<str>) -> BTreeSet<ObjectName> {
+        self.gateways_in(namespace)
+            .filter(|gateway| self.grants.guards(gateway))
+            .cloned()
+            .collect()
     }
 
     /// Computes again what these sets have. Sets of the same namespaces whose listeners come over or under a limit by

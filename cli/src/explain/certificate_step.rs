@@ -1,9 +1,7 @@
 //! The step of the chain for the certificate of a listener.
 
-use vestibule_model::gateway::TlsMode;
 use vestibule_model::key::{Kind, ObjectKey};
 use vestibule_model::object::Object;
-use vestibule_model::protocol::Protocol;
 
 use super::certificate::{CertificateProblem, Leaf};
 use super::chain::Chain;
@@ -12,13 +10,6 @@ use super::report::{ChainStep, Check, StepOutcome, listener_text};
 use super::steps::{ok, step};
 
 impl Chain<'_> {
-    pub(super) fn terminates(&self) -> bool {
-        let listener = &self.candidate.listener;
-        let tls = listener.tls.as_ref();
-        listener.protocol == Protocol::Https
-            || tls.is_some_and(|tls| tls.mode == TlsMode::Terminate)
-    }
-
     pub(super) fn certificate(&self) -> Option<ChainStep> {
         if !self.terminates() {
             return None;

@@ -1,12 +1,13 @@
-//! The chain of checks from the class down to the proxies. It stops at the first step that is wrong. Every verdict
-//! is a condition of translation or of a status.
+//! What the steps of a chain need, and those about the class, the Gateway, the ListenerSet, the listener and the proxies.
+//! Every verdict is a condition of translation or of a status.
 
 use jiff::Timestamp;
+use vestibule_model::gateway::TlsMode;
 use vestibule_model::hostname::HostPattern;
 use vestibule_model::key::{Kind, ObjectKey, ParentKey};
 use vestibule_model::object::Object;
+use vestibule_model::protocol::Protocol;
 
-use super::backends::backends;
 use super::candidates::Candidate;
 use super::cluster_state::ClusterState;
 use super::conditions::{Cond, PROGRAMMED, ReportedStatus, StatusSource};
@@ -26,37 +27,11 @@ pub(super) struct Chain<'a> {
 }
 
 impl Chain<'_> {
-    /// The steps, up to the first that is wrong.
-    pub(super) fn steps(&self) -> Vec<ChainStep> {
-        let mut steps = Vec::new();
-        let all: [fn(&Self) -> Option<ChainStep>; 10] = [
-            Self::class,
-            Self::gateway,
-            Self::set,
-            Self::grant,
-            Self::claim,
-            Self::listener,
-            Self::certificate,
-            Self::route,
-            |chain| backends(chain.routes),
-            Self::programmed,
-        ];
-        for step in all {
-            let Some(step) = step(self) else { continue };
-            let wrong = step.outcome == StepOutcome::Wrong;
-            steps.push(step);
-            if wrong {
-                break;
-            }
-        }
-        steps
-    }
-
     fn gateway_key(&self) -> ObjectKey {
         ParentKey::Gateway(self.candidate.gateway.clone()).object()
     }
 
-    fn class(&self) -> Option<ChainStep> {
+    pub(super) fn class(&self) -> Option<ChainStep> {
         let key = self.gateway_key();
         if self.cluster_state.is_assumed(&key) {
             return None;
@@ -114,7 +89,7 @@ impl Chain<'_> {
         ))
     }
 
-    fn gateway(&self) -> Option<ChainStep> {
+    pub(super) fn gateway(&self) -> Option<ChainStep> {
         let key = self.gateway_key();
         let subject = key.to_string();
         let step = |outcome, reason: &str, message: String, action: &str| {
@@ -197,6 +172,14 @@ impl Chain<'_> {
         Some(ok)
     }
 
+    /// Whether the listener shows a certificate.
+    pub(super) fn terminates(&self) -> bool {
+        let listener = &self.candidate.listener;
+        let tls = listener.tls.as_ref();
+        listener.protocol == Protocol::Https
+            || tls.is_some_and(|tls| tls.mode == TlsMode::Terminate)
+    }
+
     /// The addresses in the status of the Gateway.
     pub(super) fn addresses(&self) -> Vec<String> {
         let status = self.cluster_state.written(&self.gateway_key());
@@ -207,7 +190,7 @@ impl Chain<'_> {
             .collect()
     }
 
-    fn set(&self) -> Option<ChainStep> {
+    pub(super) fn set(&self) -> Option<ChainStep> {
         let parent = &self.candidate.key.parent;
         let ParentKey::ListenerSet(name) = parent else {
             return None;
@@ -247,7 +230,7 @@ impl Chain<'_> {
         Some(ok(Check::ListenerSet, &key, &message, reported.by))
     }
 
-    fn listener(&self) -> Option<ChainStep> {
+    pub(super) fn listener(&self) -> Option<ChainStep> {
         let key = &self.candidate.key;
         let object = key.parent.object();
         let reported = self
@@ -285,7 +268,7 @@ impl Chain<'_> {
         ))
     }
 
-    fn programmed(&self) -> Option<ChainStep> {
+    pub(super) fn programmed(&self) -> Option<ChainStep> {
         self.cluster_state.live.as_ref()?;
         let key = &self.candidate.key;
         let object = key.parent.object();

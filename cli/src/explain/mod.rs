@@ -5,6 +5,7 @@ mod candidates;
 mod certificate;
 mod certificate_step;
 mod chain;
+mod checks;
 pub(crate) mod cluster;
 pub(crate) mod cluster_state;
 pub(crate) mod conditions;

@@ -8,8 +8,11 @@
 //! that is one room, and no ring.
 //!
 //! Re-exports are looked through: a path counts for the module that defines what it names, so moving a name to
-//! another door does not hide a ring. Methods are not seen: a room that calls a method which another one defines for a type
-//! leads there without a path.
+//! another door does not hide a ring.
+//!
+//! The functions of a type may be spread over modules. Where an `impl` block calls one by `self.name` or `Self::name`,
+//! its room leads to the module that defines the function. A call on any other value is not seen, because its type is
+//! not written beside it.
 
 mod modules;
 mod tokens;
@@ -141,6 +144,49 @@ fn what_only_re_exports_is_looked_through() {
     // A sibling that a parent's import names.
     let parent = "mod a { mod x { use super::Y; pub struct X; } mod y { use super::x::X; pub struct Y; } use y::Y; }";
     assert_eq!(rings(parent), ["a: x y"]);
+}
+
+#[test]
+fn a_method_ties_whoever_calls_it_to_the_module_that_defines_it() {
+    let source = "
+        pub struct T { b: B }
+        mod a { use super::T; impl T { pub(crate) fn a(&self) -> impl Fn() { self.b(); || () } } }
+        mod b { impl crate::T { pub(crate) fn b(&self) { Self::c::<u8>(); } } }
+        mod c {
+            use crate::T;
+            impl<F: Fn() -> u8> Default for T { fn default() -> Self { T.d() } }
+            impl T { pub(crate) fn c<U>() {} }
+        }
+        mod d { use crate::T; impl T { pub(crate) fn d(&self) { self.a(); } } }
+    ";
+    assert!(rings(source).is_empty());
+    let closed = source.replace("T.d()", "self.a()");
+    assert_eq!(rings(&closed), [": a b c"]);
+    let by_type = source.replace("c<U>() {}", "c<U>() { Self::a(&T) }");
+    assert_eq!(rings(&by_type), [": a b c"]);
+}
+
+#[test]
+fn only_a_method_of_the_own_type_ties() {
+    // `b` calls functions that have the name of what `a` defines: of a field, of another type, and of a trait.
+    let source = "
+        pub struct T; pub struct U;
+        mod a { use crate::T; impl T { pub(crate) fn a(&self) { self.b(); } } }
+        mod b {
+            use crate::{T, U};
+            impl T {
+                pub(crate) fn b(&self) {
+                    self.field.a();
+                    self.a;
+                    impl U { fn c(&self) { self.a(); } }
+                }
+            }
+            impl U { fn a(&self) { self.a(); } }
+        }
+        mod c { use crate::{T, d::Trait}; impl Trait for T { fn d(&self) { self.a(); } } }
+        mod d { use crate::T; pub(crate) trait Trait { fn d(&self); } impl T { fn e(&self) { self.d(); } } }
+    ";
+    assert!(rings(source).is_empty());
 }
 
 #[test]

@@ -23,6 +23,25 @@ struct Module {
     /// What each name that a `use` brings in stands for.
     imports: BTreeMap<String, Vec<String>>,
     mentions: Vec<Mention>,
+    impls: Vec<Impl>,
+}
+
+/// An `impl` block for a type that a path names.
+#[derive(Debug)]
+struct Impl {
+    /// The path of the type.
+    of: Vec<String>,
+    /// The functions that the block gives the type. A block for a trait gives it none.
+    functions: Vec<String>,
+    /// The functions that the block calls by `self.name` or `Self::name`.
+    calls: Vec<Call>,
+}
+
+/// A call of a function of the type that an `impl` block is for.
+#[derive(Debug)]
+struct Call {
+    line: usize,
+    name: String,
 }
 
 /// A path that a module names.
@@ -32,7 +51,7 @@ struct Mention {
     path: Vec<String>,
 }
 
-/// One path in one module that names something of a module beside it.
+/// One path in one module that names something of a module beside it, or one call of a method that is defined there.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Edge {
     pub(crate) file: PathBuf,
@@ -117,6 +136,10 @@ impl Tree {
                         .unwrap_or(tokens.len());
                     self.import(&tokens[1..end], &[], index);
                     end
+                }
+                "impl" if begins_item(before) => {
+                    self.modules[index].impls.extend(implementation(tokens));
+                    1
                 }
                 _ if before != "::" && is_name(token.text) => self.mention(tokens, index),
                 _ => 1,
@@ -256,33 +279,78 @@ impl Tree {
         self.follow(from, path, depth + 1)
     }
 
+    /// The module that defines the type which an `impl` block in a module is for, and the name of the type.
+    fn type_of<'a>(&self, from: usize, of: &'a [String]) -> Option<(usize, &'a str)> {
+        let name = of.last()?;
+        Some((self.resolve(from, of).unwrap_or(from), name))
+    }
+
+    /// The module that defines each function of each type, if that is just one.
+    fn functions(&self) -> BTreeMap<(usize, &str, &str), Option<usize>> {
+        let mut functions: BTreeMap<_, Option<usize>> = BTreeMap::new();
+        for (index, module) in self.modules.iter().enumerate() {
+            for block in &module.impls {
+                let Some((home, of)) = self.type_of(index, &block.of) else {
+                    continue;
+                };
+                for function in &block.functions {
+                    functions
+                        .entry((home, of, function.as_str()))
+                        .and_modify(|defines| *defines = defines.filter(|other| *other == index))
+                        .or_insert(Some(index));
+                }
+            }
+        }
+        functions
+    }
+
+    /// What leads from each module to others: the module that leads, the one that it leads to, and by what.
+    fn edges(&self) -> Vec<(usize, usize, Edge)> {
+        let mut edges = Vec::new();
+        let functions = self.functions();
+        for (index, module) in self.modules.iter().enumerate() {
+            let mut add = |target, line, path| {
+                let file = module.file.clone();
+                edges.push((index, target, Edge { file, line, path }));
+            };
+            for mention in &module.mentions {
+                // What a `use` brings in is counted where it is brought in.
+                if let Some(target) = self.resolve(index, &mention.path) {
+                    add(target, mention.line, mention.path.join("::"));
+                }
+            }
+            for block in &module.impls {
+                let Some((home, of)) = self.type_of(index, &block.of) else {
+                    continue;
+                };
+                for call in &block.calls {
+                    let defines = functions.get(&(home, of, call.name.as_str()));
+                    if let Some(target) = defines.copied().flatten() {
+                        add(target, call.line, format!("{of}::{}", call.name));
+                    }
+                }
+            }
+        }
+        edges
+    }
+
     /// The rings among the modules of each parent.
     pub(crate) fn rings(&self) -> Vec<Ring> {
         // Of each parent: which child leads to which.
         let mut levels: BTreeMap<Vec<String>, Edges> = BTreeMap::new();
-        for (index, module) in self.modules.iter().enumerate() {
-            for mention in &module.mentions {
-                let Some(target) = self.resolve(index, &mention.path) else {
-                    continue;
-                };
-                let (from, to) = (&module.path, &self.modules[target].path);
-                let shared = from.iter().zip(to).take_while(|(a, b)| a == b).count();
-                let (Some(child), Some(other)) = (from.get(shared), to.get(shared)) else {
-                    // One of them is in the other: the same room.
-                    continue;
-                };
-                // What a `use` brings in is counted where it is brought in.
-                levels
-                    .entry(from[..shared].to_vec())
-                    .or_default()
-                    .entry((child.clone(), other.clone()))
-                    .or_default()
-                    .insert(Edge {
-                        file: module.file.clone(),
-                        line: mention.line,
-                        path: mention.path.join("::"),
-                    });
-            }
+        for (index, target, edge) in self.edges() {
+            let (from, to) = (&self.modules[index].path, &self.modules[target].path);
+            let shared = from.iter().zip(to).take_while(|(a, b)| a == b).count();
+            let (Some(child), Some(other)) = (from.get(shared), to.get(shared)) else {
+                // One of them is in the other: the same room.
+                continue;
+            };
+            levels
+                .entry(from[..shared].to_vec())
+                .or_default()
+                .entry((child.clone(), other.clone()))
+                .or_default()
+                .insert(edge);
         }
         let mut rings = Vec::new();
         for (parent, edges) in levels {
@@ -301,6 +369,86 @@ impl Tree {
         }
         rings
     }
+}
+
+/// Whether `impl` after this token begins a block. In a type it follows another mark, as in `-> impl Trait`.
+fn begins_item(before: &str) -> bool {
+    matches!(before, "" | ";" | "{" | "}" | "]" | "unsafe")
+}
+
+/// Reads the `impl` block that the tokens begin with, if it is for a type that a path names.
+fn implementation(tokens: &[Token<'_>]) -> Option<Impl> {
+    let body = tokens.iter().position(|token| token.text == "{")?;
+    let mut header = &tokens[1..body];
+    header = &header[generics(header)..];
+    let bounds = header.iter().position(|token| token.text == "where");
+    header = &header[..bounds.unwrap_or(header.len())];
+    let of_trait = header.iter().position(|token| token.text == "for");
+    header = &header[of_trait.map_or(0, |at| at + 1)..];
+    let of: Vec<String> = header
+        .iter()
+        .take_while(|token| token.text == "::" || is_name(token.text))
+        .filter(|token| token.text != "::")
+        .map(|token| token.text.to_owned())
+        .collect();
+    if of.is_empty() {
+        return None;
+    }
+    let tokens = &tokens[body + 1..body + crate::tokens::group(&tokens[body..]) - 1];
+    let (mut functions, mut calls) = (Vec::new(), Vec::new());
+    let (mut at, mut depth, mut before) = (0, 0_usize, "{");
+    while let Some(token) = tokens.get(at) {
+        match (token.text, &tokens[at + 1..]) {
+            // A block in a function has a `self` of its own.
+            ("impl", rest) if begins_item(before) => {
+                let inner = rest.iter().position(|token| token.text == "{");
+                let inner = inner.unwrap_or(rest.len());
+                at += 1 + inner + crate::tokens::group(&rest[inner..]) - 1;
+            }
+            ("fn", [name, ..]) if depth == 0 && of_trait.is_none() => {
+                functions.push(name.text.to_owned());
+            }
+            ("self", [dot, name, next, ..])
+                if before != "." && dot.text == "." && matches!(next.text, "(" | "::") =>
+            {
+                let (line, name) = (name.line, name.text.to_owned());
+                calls.push(Call { line, name });
+            }
+            ("Self", [colons, name, ..]) if colons.text == "::" => {
+                let (line, name) = (name.line, name.text.to_owned());
+                calls.push(Call { line, name });
+            }
+            ("{", _) => depth += 1,
+            ("}", _) => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        before = tokens[at].text;
+        at += 1;
+    }
+    Some(Impl {
+        of,
+        functions,
+        calls,
+    })
+}
+
+/// The number of tokens in the list of generic parameters that the tokens begin with, if they do.
+fn generics(tokens: &[Token<'_>]) -> usize {
+    let mut depth = 0_usize;
+    let mut before = "";
+    for (at, token) in tokens.iter().enumerate() {
+        match token.text {
+            "<" => depth += 1,
+            // `Fn() -> T` in a bound.
+            ">" if before != "-" => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        if depth == 0 {
+            return if token.text == ">" { at + 1 } else { 0 };
+        }
+        before = token.text;
+    }
+    0
 }
 
 /// The branches of a `use` tree between two braces.

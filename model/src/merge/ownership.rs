@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::{Affected, Merge, SetVerdict, first_of_name};
+use super::{Merge, SetVerdict, first_of_name};
 use crate::attach::Attached;
 use crate::finding::Finding;
 use crate::gateway::{Listener, ListenerSet, TlsMode};
@@ -11,7 +11,6 @@ use crate::hostname::{HostPattern, Hostname};
 use crate::hostname_grant::{GrantLimits, HostnameGrant};
 use crate::issuer::{self, IssuerRef};
 use crate::key::{Kind, ListenerKey, ObjectName, ParentKey};
-use crate::names::GatewayNames;
 use crate::ownership::{GatewayTenant, GrantCheck, too_many_certificates, too_many_listeners};
 use crate::protocol::{Port, Protocol};
 use crate::route::{Route, field_of_hostname};
@@ -23,56 +22,10 @@ pub struct Owners {
     pub gateway: ObjectName,
     /// The grant before and after the change. `None` stands for every namespace, because the Gateway got its first
     /// grant or lost its last one.
-    grants: Option<Vec<Arc<HostnameGrant>>>,
+    pub(super) grants: Option<Vec<Arc<HostnameGrant>>>,
 }
 
 impl Merge {
-    /// Takes a new version of a HostnameGrant, or its removal. Pass [`HostnameGrant::unreadable`] for one that cannot
-    /// be read.
-    pub fn put_grant(&mut self, name: &ObjectName, grant: Option<Arc<HostnameGrant>>) -> Affected {
-        let guarded: BTreeSet<ObjectName> = self.guarded_in(&name.namespace);
-        let old = self.grants.put(name, grant.clone());
-        let after = self.guarded_in(&name.namespace);
-        let mut affected = Affected::default();
-        if old == grant {
-            return affected;
-        }
-        let versions: Vec<Arc<HostnameGrant>> = old.into_iter().chain(grant).collect();
-        let mut sets = BTreeSet::new();
-        let gateways: Vec<ObjectName> = self.gateways_in(&name.namespace).cloned().collect();
-        for gateway in gateways {
-            let flipped = guarded.contains(&gateway) != after.contains(&gateway);
-            let versions: Vec<_> = versions
-                .iter()
-                .filter(|version| version.is_for(&gateway.name))
-                .cloned()
-                .collect();
-            if versions.is_empty() && !flipped {
-                continue;
-            }
-            let owners = Owners {
-                gateway: gateway.clone(),
-                grants: (!flipped).then_some(versions),
-            };
-            let namespaces = (!flipped).then(|| {
-                let all = self.names(&gateway).into_iter();
-                let all = all.flat_map(GatewayNames::namespaces);
-                all.filter(|namespace| self.is_touched(&owners, namespace))
-                    .cloned()
-                    .collect()
-            });
-            self.recheck_names(&gateway, namespaces.as_ref(), &mut affected);
-            self.mark_held_ports(&gateway, None, &mut affected);
-            let touched = self
-                .sets_of(&gateway)
-                .filter(|set| self.is_touched(&owners, &set.namespace));
-            sets.extend(touched.cloned());
-            affected.owners.push(owners);
-        }
-        self.settle_sets(sets, &mut affected);
-        affected
-    }
-
     /// A HostnameGrant.
     #[must_use]
     pub fn grant(&self, name: &ObjectName) -> Option<&Arc<HostnameGrant>> {
@@ -392,13 +345,6 @@ impl Merge {
         self.grants
             .tenant_grants(gateway, namespace, self.labels(namespace))
             .limits()
-    }
-
-    fn guarded_in(&self, namespace: &Arc<str>) -> BTreeSet<ObjectName> {
-        self.gateways_in(namespace)
-            .filter(|gateway| self.grants.guards(gateway))
-            .cloned()
-            .collect()
     }
 }
 

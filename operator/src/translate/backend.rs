@@ -1,18 +1,16 @@
 //! Backends: the endpoints of a Service's port. Only those that a route in force uses.
 
 use std::collections::BTreeSet;
-use std::fmt;
 use std::net::IpAddr;
-use std::ops::{RangeFrom, RangeInclusive};
-use std::sync::Arc;
 
 use vestibule_model::endpoint::Denied;
 use vestibule_model::key::{Kind, ObjectName};
 use vestibule_model::object::{EndpointSlice, Object, ServicePort};
-use vestibule_model::protocol::{Port, Transport, TransportPort};
+use vestibule_model::protocol::Transport;
 use vestibule_stream::proto::{self, resource};
-use vestibule_stream::{Encoded, Resource, ResourceKey, ResourceKind};
+use vestibule_stream::{Encoded, Resource};
 
+use super::backend_key::{BackendKey, backend_resource};
 use super::{Dirty, Output, Translator};
 
 /// What is spoken to a port of a Service.
@@ -41,53 +39,6 @@ pub(super) fn speaks(port: &ServicePort) -> Speaks {
         _ => return Speaks::Other,
     };
     Speaks::Http { protocol, tls }
-}
-
-/// A port of a Service. Prints as its name on the stream: `<namespace>/<service>:<port>`, or
-/// `<namespace>/<service>:<port>/udp`.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct BackendKey {
-    service: ObjectName,
-    port: TransportPort,
-}
-
-impl BackendKey {
-    pub(super) fn new(service: ObjectName, port: TransportPort) -> Self {
-        Self { service, port }
-    }
-
-    /// Every port of a Service.
-    pub(super) fn range_of(service: &ObjectName) -> RangeInclusive<Self> {
-        let at = |port| Self::new(service.clone(), port);
-        at((Port::MIN, Transport::Tcp))..=at((Port::MAX, Transport::Udp))
-    }
-}
-
-impl BackendKey {
-    /// Every port of every Service of a namespace, and of those after it.
-    pub(super) fn range_in(namespace: &Arc<str>) -> RangeFrom<Self> {
-        let first = (Port::MIN, Transport::Tcp);
-        Self::new(ObjectName::new(namespace.clone(), ""), first)..
-    }
-
-    pub(super) fn namespace(&self) -> &Arc<str> {
-        &self.service.namespace
-    }
-
-    pub(super) fn is_in(&self, namespace: &Arc<str>) -> bool {
-        self.service.namespace == *namespace
-    }
-}
-
-impl fmt::Display for BackendKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (port, transport) = self.port;
-        write!(f, "{}:{port}", self.service)?;
-        match transport {
-            Transport::Tcp => Ok(()),
-            Transport::Udp => f.write_str("/udp"),
-        }
-    }
 }
 
 impl Translator {
@@ -189,10 +140,6 @@ impl Translator {
             tls,
         })
     }
-}
-
-pub(super) fn backend_resource(key: &BackendKey) -> ResourceKey {
-    ResourceKey::new(ResourceKind::Backend, key.to_string())
 }
 
 fn encode(key: &BackendKey, backend: proto::Backend) -> Option<Encoded> {

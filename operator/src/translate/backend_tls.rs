@@ -15,8 +15,9 @@ use vestibule_model::protocol::Transport;
 use vestibule_model::tls_policy::{Authorities, BackendTlsPolicy, PolicyTarget, SubjectAltName};
 use vestibule_stream::proto::{self, subject_alt_name};
 
-use super::backend::BackendKey;
-use super::trust::{Trust, User, bundle_name};
+use super::backend_key::BackendKey;
+use super::source::User;
+use super::trust::{Trust, bundle_name};
 use super::{Dirty, Output, Translator, set_user};
 
 const ACCEPTED: ConditionType = ConditionType::Accepted;

@@ -15,7 +15,7 @@ use x509_parser::prelude::FromDer;
 use x509_parser::public_key::PublicKey;
 use x509_parser::x509::SubjectPublicKeyInfo;
 
-use super::trust::User;
+use super::source::User;
 use super::{Dirty, Output, Translator, set_user};
 
 /// What a referenced Secret holds.
@@ -214,25 +214,6 @@ fn encode(name: &ObjectName, chain: &[CertificateDer<'_>], key: &[u8]) -> Option
 }
 
 impl Translator {
-    /// What to say of a Secret or `ConfigMap` that is used and of which nothing is known, and what to do.
-    pub(super) fn absent(
-        &self,
-        kind: Kind,
-        name: &ObjectName,
-        create: &'static str,
-    ) -> (String, &'static str) {
-        let readable = self.secret_namespaces.as_ref();
-        if kind == Kind::Secret && readable.is_some_and(|all| !all.contains(&name.namespace)) {
-            let message = format!(
-                "Secret {name} is out of reach: Vestibule may not read Secrets in namespace {}",
-                name.namespace
-            );
-            let action = "ask the platform admin to add the namespace to secrets.namespaces of Vestibule's chart";
-            return (message, action);
-        }
-        (format!("{kind} {name} does not exist"), create)
-    }
-
     /// What a Secret that a listener may use holds, computed once per version.
     pub(super) fn secret_state(&mut self, name: &ObjectName, output: &mut Output) -> &SecretState {
         let key = ObjectKey {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use vestibule_model::attach::{Attached, RouteHostname};
 use vestibule_model::claim::{ClaimKey, Claimed, Holder};
 use vestibule_model::finding::{Finding, Severity};
-use vestibule_model::hostname::{HostPattern, Hostname};
+use vestibule_model::hostname::HostPattern;
 use vestibule_model::key::{ListenerKey, ObjectKey, ObjectName, PortKey};
 use vestibule_model::merge::{Merge, RouteAsks};
 use vestibule_model::names::{NameClaimState, NameDecision, NameSource};
@@ -378,15 +378,6 @@ impl Translator {
             PortDecision::Free => HostnameDecision::Waits,
             refusal => HostnameDecision::Lost(refusal.finding(at)),
         }
-    }
-
-    /// Whom a hostname belongs to on a Gateway, if that is a tenant.
-    pub(super) fn tenant_of(&self, gateway: &ObjectName, hostname: &Hostname) -> Option<Arc<str>> {
-        let of = self.merge.names(gateway)?;
-        let names = HostPattern::Exact(hostname.clone());
-        let next = of.next(&names).filter(|_| self.merge.assumes()).cloned();
-        let owner = next.or_else(|| of.owner(hostname));
-        owner.filter(|owner| *owner != gateway.namespace)
     }
 
     /// Tells the proxies whom names belong to that may have another owner.

@@ -14,9 +14,10 @@ use vestibule_model::selector::NamespaceScope;
 use vestibule_model::tls_policy::{ClientValidation, ValidationMode};
 use vestibule_stream::proto;
 
-use super::backend::BackendKey;
+use super::backend_key::BackendKey;
 use super::certificate::SecretState;
-use super::trust::{Trust, User, bundle_name};
+use super::source::User;
+use super::trust::{Trust, bundle_name};
 use super::{Dirty, Output, Translator};
 
 /// What became of `spec.tls` of a Gateway.

@@ -6,7 +6,7 @@ use vestibule_model::hostname_grant::HostnameGrant;
 use vestibule_model::key::{ObjectKey, ObjectName};
 
 use super::output::Status;
-use super::status::fails;
+use super::report::fails;
 use super::{Output, Translator};
 
 const ACCEPTED: ConditionType = ConditionType::Accepted;

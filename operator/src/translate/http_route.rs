@@ -16,6 +16,7 @@ use vestibule_stream::proto::{
 };
 
 use super::Translator;
+use super::route_parents::http_refusal;
 use super::route_state::{Body, Judged, References};
 
 /// What requests are answered with that a rule takes and nothing can be made of.
@@ -33,7 +34,7 @@ impl Translator {
             .collect();
         let over = self.patterns.refusal(&key);
         findings.extend(over.clone());
-        let refused = refusal(route).cloned().or(over);
+        let refused = http_refusal(route).cloned().or(over);
         if refused.is_some() {
             dropped.clear();
         }
@@ -165,17 +166,6 @@ impl Translator {
             ..Default::default()
         })
     }
-}
-
-/// Why a route is accepted nowhere, if it is not.
-pub(super) fn refusal(route: &HttpRoute) -> Option<&Finding> {
-    let own = route.findings.iter().find(|finding| finding.refuses());
-    own.or_else(|| {
-        // Nothing is left of a route without a valid rule.
-        let mut refusals = route.rules.iter().map(HttpRule::refusal);
-        let first = refusals.next()??;
-        refusals.all(|refusal| refusal.is_some()).then_some(first)
-    })
 }
 
 fn fail() -> proto::HttpFilter {

@@ -6,11 +6,9 @@ use vestibule_model::condition::Reason;
 use vestibule_model::conflict::{Conflict, Precedence};
 use vestibule_model::finding::Finding;
 use vestibule_model::gateway::{Listener, ListenerTls, TlsMode};
-use vestibule_model::grant::permit;
 use vestibule_model::hostname::HostPattern;
 use vestibule_model::key::{Kind, ListenerKey, ObjectKey, ObjectName, ParentKey};
 use vestibule_model::merge::SetVerdict;
-use vestibule_model::object::Object;
 use vestibule_model::protocol::{Port, Protocol, Transport};
 use vestibule_model::{annotations, issuer};
 use vestibule_stream::proto::{self, resource, tls_listener};
@@ -21,7 +19,7 @@ use super::certificate::SecretState;
 use super::frontend::Asked;
 use super::issuance::{Asking, Want, Wants};
 use super::reach::ChallengeListener;
-use super::trust::User;
+use super::source::User;
 use super::{Dirty, Output, Translator, listener_resource, set_user};
 
 /// What became of a listener whose object takes part.
@@ -583,22 +581,6 @@ impl Translator {
             broken: findings,
             expired,
         }
-    }
-
-    /// Judges a reference of `referrer` by the grants of the target's namespace.
-    pub(super) fn permit(
-        &self,
-        referrer: &ObjectKey,
-        reference: &vestibule_model::reference::Reference,
-    ) -> Result<ObjectName, Finding> {
-        let grants = self
-            .index
-            .grants_in(&reference.target.namespace)
-            .filter_map(|name| match self.get(Kind::ReferenceGrant, name)? {
-                Object::ReferenceGrant(grant) => Some(grant),
-                _ => None,
-            });
-        permit(referrer, reference, grants).map(|permitted| permitted.target().clone())
     }
 }
 

@@ -10,10 +10,12 @@
 //! certificates and trust bundles in use → statuses.
 
 mod backend;
+mod backend_key;
 mod backend_tls;
 mod binds;
 mod certificate;
 mod challenge;
+mod change;
 mod claim;
 mod client_address;
 mod features;
@@ -31,11 +33,16 @@ mod overlap;
 mod own;
 mod port_route;
 mod reach;
+mod reference_grant;
+mod report;
 mod route;
+mod route_backend;
+mod route_parents;
 mod route_state;
 mod route_status;
 mod service;
 mod session;
+mod source;
 mod status;
 mod tls_route;
 mod trust;
@@ -44,7 +51,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use vestibule_model::challenge::{ChallengeAnswer, ChallengeKey};
-use vestibule_model::claim::{ClaimKey, Holder, Holders};
+use vestibule_model::claim::{ClaimKey, Holders};
 use vestibule_model::client_address::ClientAddress;
 use vestibule_model::finding::Finding;
 use vestibule_model::hostname::HostPattern;
@@ -62,18 +69,19 @@ use vestibule_stream::{Encoded, ResourceKey, ResourceKind};
 
 pub use binds::{Bind, Binds, DesiredPort, InvalidDesiredPort};
 pub use challenge::challenge_resource;
+pub use change::Change;
 pub use claim::ClaimMode;
 use claim::InnerNames;
 pub use output::{CertificateRequest, ClaimState, Output, Status, Work};
+pub(crate) use report::WAITING_FOR_CLAIM;
 pub use route_status::RouteNeeds;
 pub use service::{
     Assigned, DesiredService, GATEWAY_ANNOTATION, GatewayService, MANAGED_BY_LABEL,
     ServiceSettings, UID_LABEL,
 };
 pub use session::{SessionKey, SessionKeys};
-pub(crate) use status::WAITING_FOR_CLAIM;
 
-use backend::BackendKey;
+use backend_key::BackendKey;
 use backend_tls::{PolicyState, ServiceUses};
 use binds::BindUse;
 use certificate::SecretState;
@@ -87,7 +95,8 @@ use own::OwnAddresses;
 use port_route::Queues;
 use reach::{ChallengeIndex, SharedListenerRoutes};
 use route_state::RouteState;
-use trust::{BundleState, User};
+use source::User;
+use trust::BundleState;
 
 /// What translation depends on besides the objects.
 #[derive(Debug, Clone)]
@@ -107,39 +116,6 @@ pub struct Settings {
 
 /// Name of the controller in GatewayClasses, unless configured otherwise.
 pub const CONTROLLER: &str = "vestibule.dev/gateway-controller";
-
-/// A change of one object.
-#[derive(Debug, Clone)]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "nearly every change is the large one"
-)]
-pub enum Change {
-    /// It is new or has changed.
-    Put(Object),
-    /// It is gone.
-    Remove(ObjectKey),
-    /// Internal ports that were allocated, and (`None`) those that are given up. Only what is
-    /// persisted may be told. Counts with [`Binds::Allocated`].
-    Ports(BTreeMap<DesiredPort, Option<Port>>),
-    /// Who holds what, and (`None`) what nobody holds any more. Only what is persisted may be told. Beside
-    /// these, `HostnameClaim` objects that are put count, for whoever keeps no claims itself.
-    Claims(BTreeMap<ClaimKey, Option<Holder>>),
-    /// From whom an admin takes what, and (`None`) what is taken from nobody any more. As with claims.
-    Taken(BTreeMap<ClaimKey, Option<Arc<str>>>),
-    /// What the front of the Gateway with this UID has come to; `None`: there is no such Service.
-    /// Counts with [`Binds::Allocated`].
-    Addresses(Arc<str>, Option<Assigned>),
-    /// Answers to challenges of CAs, and (`None`) those that are over.
-    Challenges(BTreeMap<ChallengeKey, Option<ChallengeAnswer>>),
-    /// How far the certificates of these Secrets are; `None`: nobody issues it.
-    Issuance(BTreeMap<ObjectName, Option<Issuance>>),
-    /// The keys of sessions. Until there are any, no rule keeps sessions.
-    SessionKeys(SessionKeys),
-    /// The time, in seconds since the epoch: of certificates, what is not valid yet is not served, and what
-    /// has expired is said to have. Until it is told, neither is judged.
-    Time(i64),
-}
 
 /// Units to be computed again.
 #[derive(Debug, Default)]

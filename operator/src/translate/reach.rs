@@ -415,6 +415,15 @@ impl Translator {
         concerned.flat_map(|(_, who)| who).cloned().collect()
     }
 
+    /// Whom a hostname belongs to on a Gateway, if that is a tenant.
+    pub(super) fn tenant_of(&self, gateway: &ObjectName, hostname: &Hostname) -> Option<Arc<str>> {
+        let of = self.merge.names(gateway)?;
+        let names = HostPattern::Exact(hostname.clone());
+        let next = of.next(&names).filter(|_| self.merge.assumes()).cloned();
+        let owner = next.or_else(|| of.owner(hostname));
+        owner.filter(|owner| *owner != gateway.namespace)
+    }
+
     /// Whether the challenges for `hostname` may be answered on `gateway` for `tenant`. A name that belongs to one
     /// tenant is never certified for another, on whatever port that one listens.
     pub(super) fn reaches(

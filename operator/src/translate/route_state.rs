@@ -9,7 +9,7 @@ use vestibule_model::key::{Kind, ListenerKey, ObjectName};
 use vestibule_model::protocol::Transport;
 use vestibule_stream::proto::{self, resource};
 
-use super::backend::BackendKey;
+use super::backend_key::BackendKey;
 
 /// Per parent reference that leads to a Gateway of ours: its index, and where it attached.
 pub(super) type Parents = BTreeMap<usize, Result<Vec<Attached>, Finding>>;

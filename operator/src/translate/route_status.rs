@@ -8,11 +8,12 @@ use vestibule_model::finding::{Finding, Origin};
 use vestibule_model::key::ObjectKey;
 use vestibule_stream::ResourceKey;
 
-use super::backend::backend_resource;
+use super::backend_key::backend_resource;
 use super::output::Status;
-use super::route::{parent_outcomes, route_resource};
+use super::report::{WAITING_FOR_CLAIM, WAITING_FOR_PORT, fails};
+use super::route::route_resource;
+use super::route_parents::parent_outcomes;
 use super::route_state::RouteState;
-use super::status::{WAITING_FOR_CLAIM, WAITING_FOR_PORT, fails};
 use super::{Output, Translator};
 
 const ACCEPTED: ConditionType = ConditionType::Accepted;

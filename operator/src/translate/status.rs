@@ -18,14 +18,10 @@ use vestibule_model::object::Object;
 
 use super::listener::ListenerState;
 use super::output::Status;
+use super::report::{WAITING_FOR_CLAIM, WAITING_FOR_PORT, fails};
 use super::{Dirty, Output, Translator, features, set_user};
 
 const ACCEPTED: ConditionType = ConditionType::Accepted;
-pub(super) const WAITING_FOR_PORT: &str = "Waiting for an internal port";
-/// What is said of a name until it stands in a `HostnameClaim`.
-pub(crate) const WAITING_FOR_CLAIM: &str =
-    "Waiting for its hostname or port to be recorded as held by its namespace";
-
 impl Translator {
     pub(super) fn assemble(&mut self, dirty: Dirty, output: &mut Output) {
         for class in &dirty.classes {
@@ -62,7 +58,8 @@ impl Translator {
                 Kind::HostnameGrant => self.assemble_grant(&key, output),
                 Kind::Gateway | Kind::ListenerSet | Kind::GatewayClass => {}
                 _ => {
-                    let findings = self.own_findings(&key);
+                    let mut findings = self.own_findings(&key);
+                    findings.extend(self.denied_endpoint(&key));
                     self.settle_findings(&key, findings, output);
                 }
             }
@@ -232,27 +229,18 @@ impl Translator {
         status
     }
 
-    /// What an object says against itself outside listeners and routes.
-    pub(super) fn own_findings(&self, key: &ObjectKey) -> Vec<Finding> {
-        match self.objects.get(key).map(Arc::as_ref) {
-            Some(Object::Unreadable(_, _, finding)) => vec![finding.clone()],
-            Some(Object::GatewayClass(class)) => class.findings.clone(),
-            Some(Object::GatewayParameters(parameters)) => parameters.findings.clone(),
-            Some(Object::EndpointSlice(slice)) => {
-                let denied = self.denied_in(slice).map(|(address, denied)| {
-                    Finding::warning(
-                        Reason::EndpointNotAllowed,
-                        "endpoints",
-                        format!("{address} {denied}, so it is left out"),
-                        "name endpoints that are pods",
-                    )
-                });
-                slice.findings.iter().cloned().chain(denied).collect()
-            }
-            Some(Object::BackendTlsPolicy(policy)) => policy.findings.clone(),
-            Some(Object::AcmeIssuer(issuer)) => issuer.findings.clone(),
-            _ => Vec::new(),
-        }
+    /// A warning if an EndpointSlice has an address that no backend may have.
+    fn denied_endpoint(&self, key: &ObjectKey) -> Option<Finding> {
+        let Some(Object::EndpointSlice(slice)) = self.objects.get(key).map(Arc::as_ref) else {
+            return None;
+        };
+        let (address, denied) = self.denied_in(slice)?;
+        Some(Finding::warning(
+            Reason::EndpointNotAllowed,
+            "endpoints",
+            format!("{address} {denied}, so it is left out"),
+            "name endpoints that are pods",
+        ))
     }
 
     fn state(&self, parent: &ParentKey, listener: &Arc<str>) -> Option<&ListenerState> {
@@ -331,48 +319,6 @@ impl Translator {
             addresses: None,
         }
     }
-
-    pub(super) fn settle_status(
-        &mut self,
-        key: ObjectKey,
-        status: Option<Status>,
-        output: &mut Output,
-    ) {
-        output.work.statuses += 1;
-        if self.statuses.get(&key) == status.as_ref() {
-            return;
-        }
-        match &status {
-            Some(status) => self.statuses.insert(key.clone(), status.clone()),
-            None => self.statuses.remove(&key),
-        };
-        output.statuses.insert(key, status);
-    }
-
-    pub(super) fn settle_findings(
-        &mut self,
-        key: &ObjectKey,
-        mut findings: Vec<Finding>,
-        output: &mut Output,
-    ) {
-        // In spec order where there is one, without repetition.
-        let mut seen = BTreeSet::new();
-        findings.retain(|finding| seen.insert(finding.clone()));
-        let old = self.findings.get(key);
-        if old.map_or(findings.is_empty(), |old| *old == findings) {
-            return;
-        }
-        if findings.is_empty() {
-            self.findings.remove(key);
-        } else {
-            self.findings.insert(key.clone(), findings.clone());
-        }
-        output.findings.insert(key.clone(), findings);
-    }
-}
-
-pub(super) fn fails(kind: ConditionType, finding: &Finding) -> Condition {
-    Condition::fails(kind, finding.reason.in_condition(), finding.to_string())
 }
 
 fn accepted(status: &ListenersStatus) -> bool {

@@ -1,7 +1,5 @@
-//! Certificates of authorities: from ConfigMaps and Secrets to the bundles that proxies trust. And who
-//! uses which ConfigMap and Secret, since only those are read.
+//! Certificates of authorities: from ConfigMaps and Secrets to the bundles that proxies trust.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use rustls::RootCertStore;
@@ -9,29 +7,18 @@ use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 use vestibule_model::condition::Reason;
 use vestibule_model::finding::Finding;
-use vestibule_model::key::{Kind, ListenerKey, ObjectKey, ObjectName};
+use vestibule_model::key::{Kind, ObjectKey};
 use vestibule_model::object::Object;
 use vestibule_model::reference::Reference;
 use vestibule_stream::proto::{self, resource};
 use vestibule_stream::{Encoded, Resource, ResourceKey, ResourceKind};
 
-use super::{Dirty, Output, Translator, set_user};
+use super::{Dirty, Output, Translator};
 
 /// Most certificates in a bundle: the public authorities are less than 200.
 const MAX_CERTIFICATES: usize = 512;
 /// The entry that holds them.
 const ENTRY: &str = "ca.crt";
-
-/// Who uses a Secret or a ConfigMap.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum User {
-    /// A listener, for its own certificates.
-    Listener(ListenerKey),
-    /// A Gateway, for what `spec.tls` says.
-    Gateway(ObjectName),
-    /// A BackendTLSPolicy in use.
-    Policy(ObjectName),
-}
 
 /// What a ConfigMap or Secret holds of authorities.
 #[derive(Debug, Clone)]
@@ -181,75 +168,6 @@ impl Translator {
         })
     }
 
-    /// Says whether `user` uses a Secret or ConfigMap. Those that have become used, or are no longer,
-    /// are news.
-    pub(super) fn set_source_user(
-        &mut self,
-        source: &ObjectKey,
-        user: &User,
-        there: bool,
-        output: &mut Output,
-    ) {
-        let was = self.source_users.contains_key(source);
-        set_user(&mut self.source_users, source, user, there);
-        if self.source_users.contains_key(source) != was {
-            // Given up and taken again within one pass is no news.
-            let news = output.sources.remove(source).is_none();
-            if news {
-                output.sources.insert(source.clone(), !was);
-            }
-        }
-    }
-
-    /// Takes for what else `user` uses Secrets and ConfigMaps than before. Each list is of all that it uses, whatever
-    /// for: what it uses in one way, it may go on using in another.
-    pub(super) fn settle_sources(
-        &mut self,
-        user: &User,
-        before: &[ObjectKey],
-        after: &[ObjectKey],
-        output: &mut Output,
-    ) {
-        for (source, there) in changed(before, after) {
-            self.set_source_user(source, user, there, output);
-        }
-    }
-
-    /// Takes what `user` uses as bundles that proxies get, from `before` on to `after`.
-    pub(super) fn settle_bundles(
-        &mut self,
-        user: &User,
-        before: &[ObjectKey],
-        after: &[ObjectKey],
-        dirty: &mut Dirty,
-    ) {
-        for (source, there) in changed(before, after) {
-            set_user(&mut self.bundle_users, source, user, there);
-            dirty.bundles.insert(source.clone());
-        }
-    }
-
-    /// A Secret or ConfigMap is another one: whoever uses it is judged again.
-    pub(super) fn mark_source(&mut self, source: &ObjectKey, dirty: &mut Dirty) {
-        self.bundles.remove(source);
-        for user in self.source_users.get(source).into_iter().flatten() {
-            match user {
-                User::Listener(listener) => {
-                    dirty.listeners.insert(listener.clone());
-                }
-                User::Gateway(gateway) => {
-                    dirty.tls.insert(gateway.clone());
-                }
-                User::Policy(policy) => {
-                    dirty.policies.insert(policy.clone());
-                }
-            }
-        }
-        if self.bundle_users.contains_key(source) {
-            dirty.bundles.insert(source.clone());
-        }
-    }
-
     /// Bundles in use. One that is of no use is none: whoever relies on it alone is closed.
     pub(super) fn translate_bundles(&mut self, dirty: &Dirty, output: &mut Output) {
         for source in &dirty.bundles {
@@ -265,12 +183,4 @@ impl Translator {
             self.settle_resource(bundle_resource(source), resource, output);
         }
     }
-}
-
-/// What is in one list alone, and whether that is the later one.
-fn changed<'a>(before: &'a [ObjectKey], after: &'a [ObjectKey]) -> BTreeMap<&'a ObjectKey, bool> {
-    let gone = before.iter().filter(|source| !after.contains(source));
-    let new = after.iter().filter(|source| !before.contains(source));
-    let gone = gone.map(|source| (source, false));
-    gone.chain(new.map(|source| (source, true))).collect()
 }

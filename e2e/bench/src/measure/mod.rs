@@ -8,6 +8,7 @@ mod idle;
 mod paced;
 mod streams;
 mod syscalls;
+mod udp;
 
 use std::fmt;
 use std::fs;

@@ -1,0 +1,59 @@
+//! The key of a backend: a port of a Service, and its name on the stream.
+
+use std::fmt;
+use std::ops::{RangeFrom, RangeInclusive};
+use std::sync::Arc;
+
+use vestibule_model::key::ObjectName;
+use vestibule_model::protocol::{Port, Transport, TransportPort};
+use vestibule_stream::{ResourceKey, ResourceKind};
+
+/// A port of a Service. Prints as its name on the stream: `<namespace>/<service>:<port>`, or
+/// `<namespace>/<service>:<port>/udp`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct BackendKey {
+    pub(super) service: ObjectName,
+    pub(super) port: TransportPort,
+}
+
+impl BackendKey {
+    pub(super) fn new(service: ObjectName, port: TransportPort) -> Self {
+        Self { service, port }
+    }
+
+    /// Every port of a Service.
+    pub(super) fn range_of(service: &ObjectName) -> RangeInclusive<Self> {
+        let at = |port| Self::new(service.clone(), port);
+        at((Port::MIN, Transport::Tcp))..=at((Port::MAX, Transport::Udp))
+    }
+
+    /// Every port of every Service of a namespace, and of those after it.
+    pub(super) fn range_in(namespace: &Arc<str>) -> RangeFrom<Self> {
+        let first = (Port::MIN, Transport::Tcp);
+        Self::new(ObjectName::new(namespace.clone(), ""), first)..
+    }
+
+    pub(super) fn namespace(&self) -> &Arc<str> {
+        &self.service.namespace
+    }
+
+    pub(super) fn is_in(&self, namespace: &Arc<str>) -> bool {
+        self.service.namespace == *namespace
+    }
+}
+
+impl fmt::Display for BackendKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (port, transport) = self.port;
+        write!(f, "{}:{port}", self.service)?;
+        match transport {
+            Transport::Tcp => Ok(()),
+            Transport::Udp => f.write_str("/udp"),
+        }
+    }
+}
+
+/// The resource of a backend.
+pub(super) fn backend_resource(key: &BackendKey) -> ResourceKey {
+    ResourceKey::new(ResourceKind::Backend, key.to_string())
+}

@@ -1,0 +1,216 @@
+//! Changes, and how each is taken in: the objects and what is derived from them are brought up to date, and the units
+//! that depend on them are marked.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use vestibule_model::challenge::{ChallengeAnswer, ChallengeKey};
+use vestibule_model::claim::{ClaimKey, Holder};
+use vestibule_model::hostname_grant::HostnameGrant;
+use vestibule_model::issuance::Issuance;
+use vestibule_model::key::{Kind, ObjectKey, ObjectName, ParentKey};
+use vestibule_model::object::Object;
+use vestibule_model::protocol::Port;
+
+use super::{Assigned, DesiredPort, Dirty, SessionKeys, Translator};
+
+/// A change of one object.
+#[derive(Debug, Clone)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "nearly every change is the large one"
+)]
+pub enum Change {
+    /// It is new or has changed.
+    Put(Object),
+    /// It is gone.
+    Remove(ObjectKey),
+    /// Internal ports that were allocated, and (`None`) those that are given up. Only what is
+    /// persisted may be told. Counts with [`Binds::Allocated`](super::Binds::Allocated).
+    Ports(BTreeMap<DesiredPort, Option<Port>>),
+    /// Who holds what, and (`None`) what nobody holds any more. Only what is persisted may be told. Beside
+    /// these, `HostnameClaim` objects that are put count, for whoever keeps no claims itself.
+    Claims(BTreeMap<ClaimKey, Option<Holder>>),
+    /// From whom an admin takes what, and (`None`) what is taken from nobody any more. As with claims.
+    Taken(BTreeMap<ClaimKey, Option<Arc<str>>>),
+    /// What the front of the Gateway with this UID has come to; `None`: there is no such Service.
+    /// Counts with [`Binds::Allocated`](super::Binds::Allocated).
+    Addresses(Arc<str>, Option<Assigned>),
+    /// Answers to challenges of CAs, and (`None`) those that are over.
+    Challenges(BTreeMap<ChallengeKey, Option<ChallengeAnswer>>),
+    /// How far the certificates of these Secrets are; `None`: nobody issues it.
+    Issuance(BTreeMap<ObjectName, Option<Issuance>>),
+    /// The keys of sessions. Until there are any, no rule keeps sessions.
+    SessionKeys(SessionKeys),
+    /// The time, in seconds since the epoch: of certificates, what is not valid yet is not served, and what
+    /// has expired is said to have. Until it is told, neither is judged.
+    Time(i64),
+}
+
+impl Translator {
+    pub(super) fn take(&mut self, change: Change, dirty: &mut Dirty) {
+        let (key, new) = match change {
+            Change::Put(object) => (object.key(), Some(Arc::new(object))),
+            Change::Remove(key) => (key, None),
+            Change::Ports(ports) => return self.take_ports(ports, dirty),
+            Change::Claims(changes) => return self.take_claims(changes, dirty),
+            Change::Taken(changes) => return self.take_taken(changes, dirty),
+            Change::Challenges(changes) => return self.take_challenges(changes, dirty),
+            Change::Time(now) => return self.take_time(now, dirty),
+            Change::SessionKeys(keys) => return self.take_session_keys(keys, dirty),
+            Change::Issuance(changes) => return self.take_issuance(changes, dirty),
+            Change::Addresses(uid, assigned) => return self.take_addresses(uid, assigned, dirty),
+        };
+        let old = match &new {
+            Some(object) => self.objects.insert(key.clone(), object.clone()),
+            None => self.objects.remove(&key),
+        };
+        if old == new {
+            return;
+        }
+        if let Some(old) = &old {
+            self.index.remove(&key, old);
+        }
+        if let Some(new) = &new {
+            self.index.insert(&key, new);
+        }
+        self.mark(&key, old.as_deref(), new.as_deref(), dirty);
+    }
+
+    fn mark(
+        &mut self,
+        key: &ObjectKey,
+        old: Option<&Object>,
+        new: Option<&Object>,
+        dirty: &mut Dirty,
+    ) {
+        let name = &key.name;
+        match key.kind {
+            Kind::GatewayClass => {
+                let class = match new {
+                    Some(Object::GatewayClass(class)) => Some(class.clone()),
+                    _ => None,
+                };
+                let affected = self.merge.put_class(&name.name, class);
+                dirty.classes.insert(name.name.clone());
+                self.spread(affected, dirty);
+            }
+            Kind::Gateway => {
+                let gateway = match new {
+                    Some(Object::Gateway(gateway)) => Some(Arc::new(gateway.clone())),
+                    _ => None,
+                };
+                if let (Some(Object::Gateway(old)), Some(new)) = (old, &gateway)
+                    && (old.issuers != new.issuers
+                        || old.tls != new.tls
+                        || old.meta.uid != new.meta.uid)
+                {
+                    // Sets without a choice of issuer follow their Gateway's; `spec.tls` and internal
+                    // ports are the Gateway's.
+                    for set in self.merge.sets_of(name) {
+                        let parent = ParentKey::ListenerSet(set.clone());
+                        self.index.dirty_listeners(&parent, dirty);
+                        dirty.parents.insert(parent);
+                    }
+                }
+                let affected = self.merge.put_gateway(name, gateway);
+                dirty.tls.insert(name.clone());
+                self.mark_parent(ParentKey::Gateway(name.clone()), old, dirty);
+                self.spread(affected, dirty);
+            }
+            Kind::ListenerSet => {
+                let set = match new {
+                    Some(Object::ListenerSet(set)) => Some(Arc::new(set.clone())),
+                    _ => None,
+                };
+                let affected = self.merge.put_set(name, set);
+                self.mark_parent(ParentKey::ListenerSet(name.clone()), old, dirty);
+                self.spread(affected, dirty);
+            }
+            Kind::TlsRoute | Kind::TcpRoute | Kind::UdpRoute => {
+                dirty.routes.insert(key.clone());
+            }
+            Kind::HttpRoute | Kind::GrpcRoute => {
+                let route = match new {
+                    Some(Object::HttpRoute(route)) => Some(route),
+                    _ => None,
+                };
+                dirty.routes.extend(self.patterns.put(key, route));
+                dirty.routes.insert(key.clone());
+            }
+            Kind::GatewayParameters => self.mark_parameters(name, dirty),
+            Kind::Namespace => {
+                let labels = match new {
+                    Some(Object::Namespace(namespace)) => Some(namespace.labels.clone()),
+                    _ => None,
+                };
+                let affected = self.merge.put_namespace(&name.name, labels);
+                dirty.routes.extend(self.index.routes_in(&name.name));
+                self.mark_shown_to(&name.name, dirty);
+                self.spread(affected, dirty);
+            }
+            Kind::ReferenceGrant => self.mark_referrers(&name.namespace, dirty),
+            Kind::HostnameGrant => self.mark_grant(name, new, dirty),
+            Kind::Secret => {
+                self.secrets.remove(name);
+                if self.source_users.contains_key(key) {
+                    dirty.certificates.insert(name.clone());
+                }
+                self.mark_source(key, dirty);
+            }
+            Kind::ConfigMap => self.mark_source(key, dirty),
+            Kind::AcmeIssuer | Kind::ClusterAcmeIssuer => {
+                dirty.issuers.insert(key.clone());
+            }
+            Kind::HostnameClaim => self.take_claim_object(name, new, dirty),
+            Kind::BackendTlsPolicy => self.mark_policy(key, [old, new], dirty),
+            Kind::Service => {
+                dirty.routes.extend(self.index.routes_of_service(name));
+                self.dirty_backends(name, dirty);
+                self.mark_policies(name, dirty);
+            }
+            Kind::EndpointSlice => self.mark_slice(name, [old, new], dirty),
+        }
+        dirty.others.insert(key.clone());
+    }
+
+    /// Marks what an EndpointSlice is about: pods of the release, backends, and routes that are told of endpoints.
+    fn mark_slice(
+        &mut self,
+        name: &ObjectName,
+        [old, new]: [Option<&Object>; 2],
+        dirty: &mut Dirty,
+    ) {
+        let slice = |object: Option<&Object>| match object {
+            Some(Object::EndpointSlice(slice)) => Some(slice.clone()),
+            _ => None,
+        };
+        let (before, after) = (slice(old), slice(new));
+        self.take_own_pods(before.as_ref(), after.as_ref(), dirty);
+        for object in [old, new].into_iter().flatten() {
+            if let Object::EndpointSlice(slice) = object
+                && let Some(service) = &slice.service
+            {
+                let service = ObjectName::new(name.namespace.clone(), service.clone());
+                if self.judges_endpoints(&service, slice) {
+                    dirty.routes.extend(self.index.routes_of_service(&service));
+                }
+                self.dirty_backends(&service, dirty);
+            }
+        }
+    }
+
+    fn mark_grant(&mut self, name: &ObjectName, new: Option<&Object>, dirty: &mut Dirty) {
+        let grant = match new {
+            Some(Object::HostnameGrant(grant)) => Some(grant.clone()),
+            Some(Object::Unreadable(_, meta, finding)) => Some(HostnameGrant::unreadable(
+                name.clone(),
+                meta.clone(),
+                finding.clone(),
+            )),
+            _ => None,
+        };
+        let affected = self.merge.put_grant(name, grant.map(Arc::new));
+        self.spread(affected, dirty);
+    }
+}

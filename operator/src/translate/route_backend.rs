@@ -1,0 +1,179 @@
+//! What the references of a route of any kind to backends resolve to.
+
+use std::collections::BTreeSet;
+
+use vestibule_model::condition::Reason;
+use vestibule_model::finding::Finding;
+use vestibule_model::key::{Kind, ObjectKey, ObjectName};
+use vestibule_model::object::{Object, Service, ServicePort};
+use vestibule_model::reference::BackendRef;
+use vestibule_stream::proto;
+
+use super::Translator;
+use super::backend::{Speaks, speaks};
+use super::backend_key::BackendKey;
+use super::route_state::References;
+
+impl Translator {
+    /// The backends of a route that routes no requests, with their shares, and what the references come to.
+    pub(super) fn weighted(
+        &self,
+        route: &ObjectKey,
+        backends: &[BackendRef],
+    ) -> (Vec<proto::WeightedBackend>, References) {
+        let mut references = References::default();
+        let mut weighted = |backend: &BackendRef| proto::WeightedBackend {
+            backend: self.resolve_backend(route, backend, &mut references),
+            weight: backend.weight,
+        };
+        let backends = backends.iter().map(&mut weighted).collect();
+        (backends, references)
+    }
+
+    /// The name of a backend's resource; empty if the reference does not resolve.
+    pub(super) fn resolve_backend(
+        &self,
+        referrer: &ObjectKey,
+        backend: &BackendRef,
+        references: &mut References,
+    ) -> String {
+        let outcome = self.backend_of(referrer, backend, &mut references.services);
+        match outcome {
+            Ok(key) => {
+                let name = key.to_string();
+                references.backends.insert(key);
+                name
+            }
+            Err(finding) => {
+                references.broken(finding);
+                String::new()
+            }
+        }
+    }
+
+    fn backend_of(
+        &self,
+        referrer: &ObjectKey,
+        backend: &BackendRef,
+        services: &mut BTreeSet<ObjectName>,
+    ) -> Result<BackendKey, Finding> {
+        let reference = &backend.reference;
+        let refuse = |reason, message: String, action: &str| {
+            Err(Finding::refused(reason, &reference.field, message, action))
+        };
+        if !reference.is(Kind::Service) {
+            return refuse(
+                Reason::InvalidKind,
+                format!(
+                    "{:?} of group {:?} is not supported",
+                    reference.kind, reference.group
+                ),
+                "refer to a Service",
+            );
+        }
+        let target = self.permit(referrer, reference)?;
+        services.insert(target.clone());
+        let service = match self.get(Kind::Service, &target) {
+            Some(Object::Service(service)) => service,
+            Some(_) => {
+                return refuse(
+                    Reason::BackendNotFound,
+                    format!("Service {target} cannot be read, as its own finding says"),
+                    "mend it, or refer to another one",
+                );
+            }
+            None => {
+                return refuse(
+                    Reason::BackendNotFound,
+                    format!("Service {target} does not exist"),
+                    "create it, or refer to another one",
+                );
+            }
+        };
+        if service.external_name {
+            return refuse(
+                Reason::InvalidKind,
+                format!("Service {target} has type ExternalName, which leads outside the cluster"),
+                "refer to a Service with endpoints",
+            );
+        }
+        let Some(number) = backend.port else {
+            return refuse(
+                Reason::BackendNotFound,
+                "names no port of the Service".into(),
+                "name one",
+            );
+        };
+        let transport = referrer.kind.transport();
+        let Some(port) = service.port(number, transport) else {
+            return if service.ports.iter().any(|port| port.port == number) {
+                refuse(
+                    Reason::UnsupportedProtocol,
+                    format!(
+                        "port {number} of Service {target} is not {}",
+                        transport.as_str()
+                    ),
+                    &format!("refer to a {} port", transport.as_str()),
+                )
+            } else {
+                refuse(
+                    Reason::BackendNotFound,
+                    format!("Service {target} has no port {number}"),
+                    "refer to one of its ports",
+                )
+            };
+        };
+        if referrer.kind.routes_requests()
+            && let Err((message, action)) = self.speaks_http(referrer.kind, service, port)
+        {
+            return refuse(Reason::UnsupportedProtocol, message, action);
+        }
+        if let Some((address, denied)) = self.only_denied(&target, transport) {
+            return refuse(
+                Reason::EndpointNotAllowed,
+                format!(
+                    "no backend may have the endpoints of Service {target}: {address} {denied}"
+                ),
+                "have the Service select pods, or ask the platform admin which endpoints there may be",
+            );
+        }
+        Ok(BackendKey::new(target, (number, transport)))
+    }
+
+    /// Whether HTTP can be spoken to a port, by its `appProtocol` (GEP-1911); if not, why, and what to
+    /// do.
+    fn speaks_http(
+        &self,
+        route: Kind,
+        service: &Service,
+        port: &ServicePort,
+    ) -> Result<(), (String, &'static str)> {
+        let says = || {
+            format!(
+                "port {} of Service {} has appProtocol {:?}",
+                port.port,
+                service.name,
+                port.app_protocol.as_deref().unwrap_or_default()
+            )
+        };
+        match speaks(port) {
+            Speaks::Http {
+                protocol: proto::BackendProtocol::Websocket,
+                ..
+            } if route == Kind::GrpcRoute => Err((
+                format!("{}, and gRPC is HTTP/2", says()),
+                "refer to a port that speaks HTTP/2, or correct its appProtocol",
+            )),
+            Speaks::Http { tls: false, .. } => Ok(()),
+            Speaks::Http { tls: true, .. } if self.has_tls_policy(service, port) => Ok(()),
+            Speaks::Http { tls: true, .. } => Err((
+                format!("{}, and no BackendTLSPolicy says how to trust it", says()),
+                "add a BackendTLSPolicy for the Service",
+            )),
+            Speaks::Other => Err((
+                format!("{}, which is not HTTP", says()),
+                "refer to a port that speaks HTTP, or correct its appProtocol",
+            )),
+        }
+    }
+}
