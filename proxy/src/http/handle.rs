@@ -21,6 +21,7 @@ use super::exchange::{Answered, Attempts, Ended, Exchange, ExchangeFailure};
 use super::forwarded::HopInfo;
 use super::headers::{self, ForwardedInfo, Passed};
 use super::local_reply::LocalReply;
+use super::received::Received;
 use super::record::{Logged, RequestRecord};
 use super::shared::Shared;
 use super::timeouts::{Allowed, Late};
@@ -163,7 +164,8 @@ async fn outcome(
     record: &mut RequestRecord,
     edits: &mut Vec<HeaderEdit>,
 ) -> Result<Outcome, LocalReply> {
-    let mut request = request.map(|body| Upload::new(body, &record.upload));
+    let version = request.version();
+    let mut request = request.map(|body| Upload::new(Received::new(body, version), &record.upload));
     // Only HTTP/1.1 can be upgraded.
     let upgradable = request.version() == Version::HTTP_11 && request.body().is_end_stream();
     let client = upgradable.then(|| hyper::upgrade::on(&mut request));

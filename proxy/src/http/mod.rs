@@ -29,6 +29,7 @@ mod local_reply;
 mod mirror;
 pub mod path;
 pub(crate) mod pool;
+mod received;
 mod record;
 mod request_id;
 mod retry_reason;

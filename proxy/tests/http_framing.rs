@@ -1,0 +1,174 @@
+//! Where requests and answers end, in front of backends and clients on loopback: what is cut off never looks complete,
+//! and what two readers could measure differently has one length or is refused.
+
+mod common;
+
+use std::net::SocketAddr;
+
+use common::web::*;
+use common::*;
+use http_body_util::{BodyExt, Empty, Full};
+use hyper::body::{Bytes, Incoming};
+use hyper::client::conn::http2;
+use hyper::{Method, Request};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use proto::BackendProtocol;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::mpsc;
+use vestibule_stream::proto;
+
+const HOST: &str = "a.example.com";
+const BACKEND: &str = "team-a/one:80";
+
+fn rig(address: SocketAddr, protocol: BackendProtocol) -> Rig {
+    Rig::start(&quiet(), |port| {
+        vec![
+            http(port, "web", "", None),
+            http_route("web", HOST, vec![rule("/", BACKEND)]),
+            backend_of(BACKEND, &[address], protocol),
+        ]
+    })
+}
+
+async fn client(rig: &Rig) -> http2::SendRequest<Full<Bytes>> {
+    let io = TokioIo::new(rig.connect().await);
+    let (sender, connection) = http2::handshake(TokioExecutor::new(), io).await.unwrap();
+    tokio::spawn(connection);
+    sender
+}
+
+fn request(method: Method, host: &str, body: &'static str) -> Request<Full<Bytes>> {
+    let body = Full::new(Bytes::from_static(body.as_bytes()));
+    let uri = format!("http://{host}/");
+    let request = Request::builder().method(method).uri(uri);
+    request.body(body).unwrap()
+}
+
+/// Reads the head of a request, and `more` bytes.
+async fn read_head(stream: &mut TcpStream, more: usize) -> Option<String> {
+    let mut bytes = Vec::new();
+    while !bytes.ends_with(b"\r\n\r\n") {
+        bytes.push(stream.read_u8().await.ok()?);
+    }
+    let mut body = vec![0; more];
+    stream.read_exact(&mut body).await.ok()?;
+    bytes.extend(body);
+    Some(String::from_utf8(bytes).unwrap())
+}
+
+/// Begins an upload, and resets it with `NO_ERROR` when the answer is there.
+async fn reset_upload(rig: &Rig) {
+    let (sender, connection) = h2::client::handshake(rig.connect().await).await.unwrap();
+    tokio::spawn(connection);
+    let mut sender = sender.ready().await.unwrap();
+    let request = Request::post(format!("http://{HOST}/")).body(()).unwrap();
+    let (answer, mut upload) = sender.send_request(request, false).unwrap();
+    upload
+        .send_data(Bytes::from_static(b"hello"), false)
+        .unwrap();
+    assert_eq!(within("an answer", answer).await.unwrap().status(), 200);
+    upload.send_reset(h2::Reason::NO_ERROR);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upload_that_is_reset_does_not_look_complete() {
+    // HTTP/1.1: the backend answers before the request has ended, and reports all that came.
+    let (report, mut reports) = mpsc::channel(1);
+    let address = serve(move |mut stream| {
+        let report = report.clone();
+        async move {
+            let chunk = "5\r\nhello\r\n";
+            let mut all = read_head(&mut stream, chunk.len()).await.unwrap();
+            let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
+            stream.write_all(answer).await.unwrap();
+            let _ = stream.read_to_string(&mut all).await;
+            report.send(all).await.unwrap();
+        }
+    })
+    .await;
+    let one = rig(address, BackendProtocol::Unspecified);
+    reset_upload(&one).await;
+    let got = within("the end of the upload", reports.recv())
+        .await
+        .unwrap();
+    assert!(got.ends_with("\r\n\r\n5\r\nhello\r\n"), "{got}");
+
+    // HTTP/2.
+    let (report, mut reports) = mpsc::channel(1);
+    let address = serve(move |stream| {
+        let report = report.clone();
+        serve_http(stream, true, move |request: Request<Incoming>| {
+            let report = report.clone();
+            tokio::spawn(async move {
+                let whole = request.into_body().collect().await.is_ok();
+                report.send(whole).await.unwrap();
+            });
+            std::future::ready(hyper::Response::new(Empty::<Bytes>::new()))
+        })
+    })
+    .await;
+    let two = rig(address, BackendProtocol::H2c);
+    reset_upload(&two).await;
+    let whole = within("the end of the upload", reports.recv()).await;
+    assert_eq!(whole, Some(false));
+}
+
+/// A backend of HTTP/2 whose answers end with a reset of `NO_ERROR`. `whole` says whether they are complete before.
+async fn resetting(whole: bool) -> SocketAddr {
+    serve(move |stream: TcpStream| async move {
+        let mut connection = h2::server::handshake(stream).await.unwrap();
+        while let Some(Ok((request, mut answer))) = connection.accept().await {
+            let head = hyper::Response::new(());
+            let mut body = answer.send_response(head, false).unwrap();
+            body.send_data(Bytes::from_static(b"hello"), whole).unwrap();
+            // h2 forgets what waits to be sent when it resets a stream, so the connection is driven in between. A
+            // complete answer resets by itself, since nobody reads the rest of the request.
+            if !whole {
+                let flushed = std::future::poll_fn(|cx| {
+                    let _ = connection.poll_closed(cx);
+                    std::task::Poll::Ready(())
+                });
+                flushed.await;
+                answer.send_reset(h2::Reason::NO_ERROR);
+            }
+            drop(request);
+        }
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_that_is_reset_does_not_look_complete() {
+    let rig = rig(resetting(false).await, BackendProtocol::H2c);
+    let mut stream = rig.connect().await;
+    let head = format!("GET / HTTP/1.1\r\nhost: {HOST}\r\nconnection: close\r\n\r\n");
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let mut got = Vec::new();
+    let _ = within("the end", stream.read_to_end(&mut got)).await;
+    let got = String::from_utf8(got).unwrap();
+    // Its head may not be on its way yet when the reset comes.
+    assert!(!got.ends_with("0\r\n\r\n"), "{got}");
+    let mut sender = client(&rig).await;
+    let whole = async {
+        let answer = sender.send_request(request(Method::GET, HOST, "")).await;
+        answer?.into_body().collect().await
+    };
+    assert!(within("the end", whole).await.is_err());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_before_the_end_of_the_request_is_complete() {
+    let rig = rig(resetting(true).await, BackendProtocol::H2c);
+    let mut stream = rig.connect().await;
+    // The rest of this body never comes.
+    let head = format!("POST / HTTP/1.1\r\nhost: {HOST}\r\ncontent-length: 10\r\n\r\nbegin");
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let mut got = String::new();
+    let read = async {
+        while !got.ends_with("\r\n\r\n5\r\nhello\r\n0\r\n\r\n") {
+            got.push(char::from(stream.read_u8().await.unwrap()));
+        }
+    };
+    within("the answer", read).await;
+}
