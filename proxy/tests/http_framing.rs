@@ -10,7 +10,7 @@ use common::*;
 use http_body_util::{BodyExt, Empty, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http2;
-use hyper::{Method, Request};
+use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use proto::BackendProtocol;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -36,6 +36,22 @@ async fn client(rig: &Rig) -> http2::SendRequest<Full<Bytes>> {
     let (sender, connection) = http2::handshake(TokioExecutor::new(), io).await.unwrap();
     tokio::spawn(connection);
     sender
+}
+
+/// The answer to a request of HTTP/2: its status, its lengths and its body, if that comes whole.
+async fn two(
+    rig: &Rig,
+    request: Request<Full<Bytes>>,
+) -> (StatusCode, Vec<String>, Option<String>) {
+    let mut sender = client(rig).await;
+    let answer = within("an answer", sender.send_request(request)).await;
+    let answer = answer.unwrap();
+    let lengths = answer.headers().get_all("content-length").iter();
+    let lengths = lengths.map(|length| length.to_str().unwrap().to_owned());
+    let (status, lengths) = (answer.status(), lengths.collect());
+    let body = within("the body", answer.into_body().collect()).await.ok();
+    let text = body.map(|body| String::from_utf8(body.to_bytes().to_vec()).unwrap());
+    (status, lengths, text)
 }
 
 fn request(method: Method, host: &str, body: &'static str) -> Request<Full<Bytes>> {
@@ -171,4 +187,21 @@ async fn an_answer_before_the_end_of_the_request_is_complete() {
         }
     };
     within("the answer", read).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_of_the_proxy_to_head_has_no_body() {
+    let rig = rig(nobody(), BackendProtocol::Unspecified);
+    let nowhere = |method| request(method, "nowhere.example.com", "");
+    let (status, of_get, body) = two(&rig, nowhere(Method::GET)).await;
+    assert_eq!(status, StatusCode::NOT_FOUND);
+    assert_eq!(of_get, [body.unwrap().len().to_string()]);
+    // A body would be an error of the stream.
+    let (status, of_head, body) = two(&rig, nowhere(Method::HEAD)).await;
+    assert_eq!((status, body.as_deref()), (StatusCode::NOT_FOUND, Some("")));
+    assert_eq!(of_head, of_get);
+    let head = "HEAD / HTTP/1.1\r\nhost: nowhere.example.com";
+    let answer = ask(&rig, head, "").await;
+    assert_eq!((answer.status, &*answer.body), (404, ""));
+    assert_eq!(answer.header("content-length"), Some(&*of_get[0]));
 }

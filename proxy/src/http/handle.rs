@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::body::{Body, Incoming};
-use hyper::header::{ALLOW, CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue, LOCATION};
+use hyper::header::{
+    ALLOW, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue, LOCATION,
+};
 use hyper::http::uri::PathAndQuery;
 use hyper::upgrade::OnUpgrade;
 use hyper::{Method, Request, Response, StatusCode, Version};
@@ -59,6 +61,7 @@ pub(super) fn handle(
     Box::pin(async move {
         let mut record = RequestRecord::new(Arc::clone(&shared), &request);
         let one = request.version() < Version::HTTP_2;
+        let is_head = request.method() == Method::HEAD;
         let mut edits = Vec::new();
         let outcome = outcome(&shared, request, &mut record, &mut edits).await;
         let mut close = shared.activity.is_old()
@@ -78,6 +81,7 @@ pub(super) fn handle(
             Ok(Outcome::Challenge(response)) => {
                 record.status = response.status();
                 record.reason = "Challenge";
+                let response = if is_head { head_of(response) } else { response };
                 response.map(|body| Logged::new(body, Some(record)))
             }
             Ok(Outcome::Upgrade(response, tunnel)) => {
@@ -104,6 +108,7 @@ pub(super) fn handle(
                     shared.activity.linger();
                 }
                 let response = own_response(own, &mut record);
+                let response = if is_head { head_of(response) } else { response };
                 response.map(|body| Logged::new(body, Some(record)))
             }
         };
@@ -145,6 +150,16 @@ fn own_response(own: LocalReply, record: &mut RequestRecord) -> Response<Downloa
     if !own.text.is_empty() {
         let text = HeaderValue::from_static("text/plain; charset=utf-8");
         headers.insert(CONTENT_TYPE, text);
+    }
+    response
+}
+
+/// The response to a HEAD request: the head of the response to a GET. hyper leaves out the body in HTTP/1.1 only.
+fn head_of(response: Response<Download>) -> Response<Download> {
+    let length = response.body().size_hint().exact();
+    let mut response = response.map(|_| Download::own(""));
+    if let Some(length) = length.filter(|length| *length > 0) {
+        response.headers_mut().insert(CONTENT_LENGTH, length.into());
     }
     response
 }
