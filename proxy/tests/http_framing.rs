@@ -73,6 +73,16 @@ async fn read_head(stream: &mut TcpStream, more: usize) -> Option<String> {
     Some(String::from_utf8(bytes).unwrap())
 }
 
+/// A backend of HTTP/1.1 that gives each request the same answer, and then ends the connection.
+async fn saying(answer: &'static str) -> SocketAddr {
+    serve(move |mut stream| async move {
+        if read_head(&mut stream, 0).await.is_some() {
+            let _ = stream.write_all(answer.as_bytes()).await;
+        }
+    })
+    .await
+}
+
 /// Begins an upload, and resets it with `NO_ERROR` when the answer is there.
 async fn reset_upload(rig: &Rig) {
     let (sender, connection) = h2::client::handshake(rig.connect().await).await.unwrap();
@@ -187,6 +197,57 @@ async fn an_answer_before_the_end_of_the_request_is_complete() {
         }
     };
     within("the answer", read).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_has_one_length() {
+    for (head, length, body) in [
+        // The chunks count (RFC 9112 section 6.3).
+        (
+            "200 OK\r\ncontent-length: 3\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
+            None,
+            "hello",
+        ),
+        (
+            "200 OK\r\ncontent-length: 5\r\ncontent-length: 5\r\n\r\nhello",
+            Some("5"),
+            "hello",
+        ),
+        (
+            "200 OK\r\ncontent-length: 5, 5\r\n\r\nhello",
+            Some("5"),
+            "hello",
+        ),
+        ("204 No Content\r\ncontent-length: 5\r\n\r\n", None, ""),
+    ] {
+        let answer = format!("HTTP/1.1 {head}");
+        let rig = rig(saying(answer.leak()).await, BackendProtocol::Unspecified);
+        let got = get(&rig, HOST, "/").await;
+        let lengths: Vec<_> = got.headers("content-length").collect();
+        assert_eq!(lengths, Vec::from_iter(length), "{head}");
+        assert!(got.body.contains(body), "{head}: {}", got.body);
+        let (_, lengths, got) = two(&rig, request(Method::GET, HOST, "")).await;
+        assert_eq!(lengths, Vec::from_iter(length), "{head}");
+        assert_eq!(got.as_deref(), Some(body), "{head}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_in_a_coding_that_the_proxy_does_not_know_is_refused() {
+    for coding in [
+        "gzip, chunked",
+        "gzip\r\ntransfer-encoding: chunked",
+        "chunked, chunked",
+        "gzip",
+        "",
+    ] {
+        let answer = format!(
+            "HTTP/1.1 200 OK\r\ntransfer-encoding: {coding}\r\n\r\n5\r\nhello\r\n0\r\n\r\n"
+        );
+        let rig = rig(saying(answer.leak()).await, BackendProtocol::Unspecified);
+        let got = get(&rig, HOST, "/").await;
+        assert_eq!(got.status, 502, "{coding}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -22,7 +22,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 
 use super::H2;
 use super::body::{Upload, UploadState};
-use super::headers::{detach, take_trailers};
+use super::headers::{detach, has_known_coding, take_trailers};
 use super::pool::{self, Key, Lease, One, Sender, Turn};
 use super::retry_state::RetryState;
 use super::throttle::{Throttle, Throttled};
@@ -434,6 +434,9 @@ impl Exchange<'_> {
         };
         trace.awaited = false;
         match sent {
+            Ok(response) if !has_known_coding(&response) => {
+                Err(Unanswered::Seen(state, ExchangeFailure::Broken))
+            }
             Ok(response) => {
                 let took = begun.elapsed();
                 trace.took = Some(took);

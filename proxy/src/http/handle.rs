@@ -539,7 +539,7 @@ async fn forward(
     *response.version_mut() = Version::HTTP_11;
     let switched = response.status() == StatusCode::SWITCHING_PROTOCOLS;
     let agreed = headers::is_websocket(response.headers());
-    headers::strip_response(response.headers_mut());
+    headers::strip_response(&mut response);
     if !switched {
         let response = response.map(|body| Download::backend(body, lease));
         return Ok(Forwarded::Answer(response));
