@@ -83,6 +83,23 @@ async fn saying(answer: &'static str) -> SocketAddr {
     .await
 }
 
+/// A backend of HTTP/1.1 that reports each request, with `more` bytes of its body.
+async fn reporting(more: usize) -> (SocketAddr, mpsc::Receiver<String>) {
+    let (report, reports) = mpsc::channel(8);
+    let address = serve(move |mut stream| {
+        let report = report.clone();
+        async move {
+            while let Some(request) = read_head(&mut stream, more).await {
+                report.send(request).await.unwrap();
+                let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
+                let _ = stream.write_all(answer).await;
+            }
+        }
+    })
+    .await;
+    (address, reports)
+}
+
 /// Begins an upload, and resets it with `NO_ERROR` when the answer is there.
 async fn reset_upload(rig: &Rig) {
     let (sender, connection) = h2::client::handshake(rig.connect().await).await.unwrap();
@@ -247,6 +264,31 @@ async fn an_answer_in_a_coding_that_the_proxy_does_not_know_is_refused() {
         let rig = rig(saying(answer.leak()).await, BackendProtocol::Unspecified);
         let got = get(&rig, HOST, "/").await;
         assert_eq!(got.status, 502, "{coding}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_has_one_length() {
+    let (address, mut reports) = reporting("hello".len()).await;
+    let plain = rig(address, BackendProtocol::Unspecified);
+    let mut twice = request(Method::PUT, HOST, "hello");
+    for _ in 0..2 {
+        twice
+            .headers_mut()
+            .append("content-length", "5".parse().unwrap());
+    }
+    assert_eq!(two(&plain, twice).await.0, StatusCode::OK);
+    let got = reports.recv().await.unwrap();
+    assert_eq!(got.matches("content-length: 5\r\n").count(), 1, "{got}");
+
+    // A method that may have a body says that there is none.
+    let (address, mut reports) = reporting(0).await;
+    let plain = rig(address, BackendProtocol::Unspecified);
+    for (method, is_said) in [(Method::POST, true), (Method::GET, false)] {
+        let head = format!("{method} / HTTP/1.1\r\nhost: {HOST}");
+        assert_eq!(ask(&plain, &head, "").await.status, 200);
+        let got = reports.recv().await.unwrap();
+        assert_eq!(got.contains("\r\ncontent-length: 0\r\n"), is_said, "{got}");
     }
 }
 

@@ -17,7 +17,7 @@ use hyper::body::{Body as _, Incoming};
 use hyper::client::conn::{http1, http2};
 use hyper::header::{CONNECTION, CONTENT_LENGTH, HOST, HeaderValue, TRANSFER_ENCODING, UPGRADE};
 use hyper::http::uri::{Authority, PathAndQuery, Scheme, Uri};
-use hyper::{Request, Response, StatusCode, Version};
+use hyper::{Method, Request, Response, StatusCode, Version};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 
 use super::H2;
@@ -465,13 +465,8 @@ impl Exchange<'_> {
                 let host = self.authority.clone();
                 let host = host.unwrap_or_else(|| HeaderValue::from_static(""));
                 request.headers_mut().insert(HOST, host);
-                // Without this, hyper would leave out the body of a GET or a HEAD whose length is not known.
-                if !request.body().is_end_stream()
-                    && request.body().size_hint().exact().is_none()
-                    && !request.headers().contains_key(CONTENT_LENGTH)
-                {
-                    let chunked = HeaderValue::from_static("chunked");
-                    request.headers_mut().insert(TRANSFER_ENCODING, chunked);
+                if !request.headers().contains_key(CONTENT_LENGTH) {
+                    frame(request);
                 }
                 *request.uri_mut() = Uri::from(self.path.clone());
                 *request.version_mut() = Version::HTTP_11;
@@ -501,6 +496,22 @@ impl Exchange<'_> {
                 *request.version_mut() = Version::HTTP_2;
             }
         }
+    }
+}
+
+/// Says in HTTP/1.1 where the body of a request ends whose head does not say it.
+fn frame(request: &mut Request<Upload>) {
+    let body = request.body();
+    if body.is_end_stream() {
+        // Some servers answer 411 without it. HTTP/2 clients leave it out.
+        if [Method::POST, Method::PUT, Method::PATCH].contains(request.method()) {
+            let none = HeaderValue::from_static("0");
+            request.headers_mut().insert(CONTENT_LENGTH, none);
+        }
+    } else if body.size_hint().exact().is_none() {
+        // Without this, hyper would leave out the body of a GET or a HEAD whose length is not known.
+        let chunked = HeaderValue::from_static("chunked");
+        request.headers_mut().insert(TRANSFER_ENCODING, chunked);
     }
 }
 

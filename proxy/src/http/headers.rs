@@ -43,6 +43,7 @@ pub(super) fn strip_request(headers: &mut HeaderMap) -> bool {
             .is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(WEBSOCKET.as_bytes()));
     let trailers = has_token(headers, &TE, "trailers");
     strip(headers);
+    merge_lengths(headers);
     // hyper asks the client for the body by itself, as soon as the backend reads it.
     remove_if(headers, |name| *name == EXPECT || *name == HTTP2_SETTINGS);
     if trailers {
