@@ -308,3 +308,19 @@ async fn an_answer_of_the_proxy_to_head_has_no_body() {
     assert_eq!((answer.status, &*answer.body), (404, ""));
     assert_eq!(answer.header("content-length"), Some(&*of_get[0]));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_target_has_a_path() {
+    let echo = Echo::start("one").await;
+    let rig = rig(echo.address, BackendProtocol::Unspecified);
+    for (line, status) in [
+        (format!("GET {HOST} HTTP/1.1"), 400),
+        ("GET * HTTP/1.1".into(), 400),
+        ("OPTIONS * HTTP/1.1".into(), 200),
+        (format!("GET http://{HOST} HTTP/1.1"), 200),
+        (format!("GET http://{HOST}?x HTTP/1.1"), 200),
+    ] {
+        let answer = ask(&rig, &format!("{line}\r\nhost: {HOST}"), "").await;
+        assert_eq!(answer.status, status, "{line}");
+    }
+}

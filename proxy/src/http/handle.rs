@@ -279,6 +279,12 @@ fn whom<B>(
         LocalReply::unclear("UnclearHost", text)
     })?;
     record.authority.clone_from(&target.text);
+    // A host alone is only for CONNECT, and `*` for OPTIONS (RFC 9112 section 3.2).
+    let whole = request.uri().path();
+    if !(whole.starts_with('/') || whole == "*" && request.method() == Method::OPTIONS) {
+        let text = "the target of the request has no path\n";
+        return Err(LocalReply::unclear("UnclearPath", text));
+    }
     let slashes = shared.plane.limits.http.escaped_slashes;
     path::check(request.uri().path(), slashes)
         .map_err(|unclear| LocalReply::unclear("UnclearPath", unclear.text()))?;
