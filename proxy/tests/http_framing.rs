@@ -217,6 +217,33 @@ async fn an_answer_before_the_end_of_the_request_is_complete() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_answer_before_the_end_of_the_request_is_read_from_a_connection_that_was_reset() {
+    // It closes with a part of the request unread, so TCP resets the connection.
+    let address = saying("HTTP/1.1 413 Too Large\r\ncontent-length: 5\r\n\r\nlarge").await;
+    let rig = rig(address, BackendProtocol::Unspecified);
+    let body = "x".repeat(1_000_000);
+    let chunked = format!("{:x}\r\n{body}\r\n", body.len());
+    // Whether a write fails before the answer is read is chance.
+    for _ in 0..20 {
+        for (framing, body) in [
+            ("content-length: 9000000", &body),
+            ("transfer-encoding: chunked", &chunked),
+        ] {
+            let (mut read, mut write) = rig.connect().await.into_split();
+            let head = format!("POST / HTTP/1.1\r\nhost: {HOST}\r\n{framing}\r\n\r\n");
+            let send = async {
+                write.write_all(head.as_bytes()).await?;
+                write.write_all(body.as_bytes()).await
+            };
+            // The proxy may end the connection before all of it is sent.
+            let (answer, _) = tokio::join!(one_answer(&mut read), send);
+            let answer = answer.unwrap();
+            assert_eq!((answer.status, &*answer.body), (413, "large"));
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_answer_has_one_length() {
     for (head, length, body) in [
         // The chunks count (RFC 9112 section 6.3).

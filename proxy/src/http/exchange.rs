@@ -23,6 +23,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use super::H2;
 use super::body::{Upload, UploadState};
 use super::headers::{detach, has_known_coding, take_trailers};
+use super::patient::Patient;
 use super::pool::{self, Key, Lease, One, Sender, Turn};
 use super::retry_state::RetryState;
 use super::throttle::{Throttle, Throttled};
@@ -392,7 +393,7 @@ impl Exchange<'_> {
             let mut builder = http1::Builder::new();
             builder.max_buf_size(ANSWER_BUFFER);
             let throttle = Arc::new(Throttle::default());
-            let io = TokioIo::new(Throttled::new(stream, &throttle));
+            let io = TokioIo::new(Throttled::new(Patient::new(stream), &throttle));
             let (sender, connection) = builder.handshake(io).await.map_err(failed)?;
             tokio::spawn(run(connection.with_upgrades(), key.endpoint));
             Sender::One(One::new(sender, throttle))

@@ -28,6 +28,7 @@ mod kept;
 mod local_reply;
 mod mirror;
 pub mod path;
+mod patient;
 pub(crate) mod pool;
 mod received;
 mod record;
