@@ -218,9 +218,26 @@ async fn an_answer_before_the_end_of_the_request_is_complete() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_before_the_end_of_the_request_is_read_from_a_connection_that_was_reset() {
-    // It closes with a part of the request unread, so TCP resets the connection.
-    let address = saying("HTTP/1.1 413 Too Large\r\ncontent-length: 5\r\n\r\nlarge").await;
-    let rig = rig(address, BackendProtocol::Unspecified);
+    // They close with a part of the request unread, so TCP resets the connection.
+    let one = saying("HTTP/1.1 413 Too Large\r\ncontent-length: 5\r\n\r\nlarge").await;
+    let two = serve(|mut stream: TcpStream| async move {
+        // A part of the body is among them.
+        let mut begin = [0; 2000];
+        stream.read_exact(&mut begin).await.unwrap();
+        stream.write_all(LARGE).await.unwrap();
+    })
+    .await;
+    uploads_are_answered(&rig(one, BackendProtocol::Unspecified)).await;
+    uploads_are_answered(&rig(two, BackendProtocol::H2c)).await;
+}
+
+/// The frames of HTTP/2 for the status 413, a length of 5, and as many bytes.
+const LARGE: &[u8] = b"\0\0\0\x04\0\0\0\0\0\0\0\0\x04\x01\0\0\0\0\
+    \0\0\x09\x01\x04\0\0\0\x01\x08\x03413\x0f\x0d\x015\
+    \0\0\x05\0\x01\0\0\0\x01large";
+
+/// Sends uploads that are refused before they are complete.
+async fn uploads_are_answered(rig: &Rig) {
     let body = "x".repeat(1_000_000);
     let chunked = format!("{:x}\r\n{body}\r\n", body.len());
     // Whether a write fails before the answer is read is chance.
@@ -238,7 +255,8 @@ async fn an_answer_before_the_end_of_the_request_is_read_from_a_connection_that_
             // The proxy may end the connection before all of it is sent.
             let (answer, _) = tokio::join!(one_answer(&mut read), send);
             let answer = answer.unwrap();
-            assert_eq!((answer.status, &*answer.body), (413, "large"));
+            let got = (answer.status, &*answer.body);
+            assert_eq!(got, (413, "large"), "{framing}");
         }
     }
 }

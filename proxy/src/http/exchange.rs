@@ -376,7 +376,7 @@ impl Exchange<'_> {
             CloseReason::BackendReset
         };
         let sender = if two {
-            let io = TokioIo::new(stream);
+            let io = TokioIo::new(Patient::new(stream));
             let mut builder = http2::Builder::new(TokioExecutor::new());
             builder
                 .initial_stream_window_size(STREAM_WINDOW)
@@ -528,11 +528,11 @@ fn is_refused(error: &hyper::Error) -> bool {
 
 /// Drives a connection, and keeps the number up to date of how many requests the other side takes at one time.
 fn watched<E>(
-    mut connection: http2::Connection<TokioIo<upstream::Stream>, Upload, E>,
+    mut connection: http2::Connection<TokioIo<Patient<upstream::Stream>>, Upload, E>,
     most: Arc<AtomicUsize>,
 ) -> impl Future<Output = hyper::Result<()>>
 where
-    E: hyper::rt::bounds::Http2ClientConnExec<Upload, TokioIo<upstream::Stream>> + Unpin,
+    E: hyper::rt::bounds::Http2ClientConnExec<Upload, TokioIo<Patient<upstream::Stream>>> + Unpin,
 {
     std::future::poll_fn(move |cx| {
         let polled = Pin::new(&mut connection).poll(cx);
