@@ -8,12 +8,13 @@ use std::task::{Context, Poll};
 use bytes::{Buf, Bytes};
 use futures::task::AtomicWaker;
 use hyper::HeaderMap;
-use hyper::body::{Body, Frame, Incoming, SizeHint};
+use hyper::body::{Body, Frame, SizeHint};
 use hyper::header::HeaderName;
 
 use super::activity::Activity;
 use super::headers;
 use super::kept::{Kept, Read, Reader};
+use super::received::{Polled, ReceiveError, Received};
 use super::timeouts::Progress;
 use crate::limits::Underscores;
 
@@ -30,7 +31,7 @@ pub(super) struct Upload {
 enum Source {
     /// There is no body. The request is sent again.
     None,
-    Client(Incoming),
+    Client(Received),
     /// The body is read from the client and kept, or read from what was kept.
     Kept(Reader),
 }
@@ -39,7 +40,7 @@ enum Source {
 #[derive(Debug, thiserror::Error)]
 pub(super) enum UploadError {
     #[error("the client's body broke")]
-    Broken(#[source] hyper::Error),
+    Broken(#[source] ReceiveError),
     #[error("the client's body is larger than is allowed")]
     TooLarge,
     #[error("the request is over")]
@@ -139,7 +140,7 @@ impl UploadState {
 }
 
 impl Upload {
-    pub(super) fn new(body: Incoming, state: &Arc<UploadState>) -> Self {
+    pub(super) fn new(body: Received, state: &Arc<UploadState>) -> Self {
         Self::of(Source::Client(body), state)
     }
 
@@ -275,8 +276,6 @@ fn screened(polled: Polled, filter_trailers: &TrailerFilter) -> Polled {
         );
     })
 }
-
-pub(super) type Polled = Poll<Option<Result<Frame<Bytes>, hyper::Error>>>;
 
 /// Changes the trailers, if the frame has trailers. If none are left, the body ends.
 pub(super) fn edit_trailers(polled: Polled, edit: impl FnOnce(&mut HeaderMap)) -> Polled {

@@ -7,9 +7,10 @@ use bytes::{Buf, Bytes};
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Body, Incoming, SizeHint};
 
-use super::body::{Polled, edit_trailers};
+use super::body::edit_trailers;
 use super::headers;
 use super::pool::Lease;
+use super::received::{Polled, ReceiveError, Received};
 use super::throttle::Throttle;
 
 /// Most bytes that are read of a response that nobody gets.
@@ -19,7 +20,7 @@ const READ_AWAY: usize = 64 * 1024;
 pub(super) enum Download {
     Own(Full<Bytes>),
     Backend {
-        body: Incoming,
+        body: Received,
         /// The connection to the backend. It is given back when the body has ended.
         lease: Option<Lease>,
     },
@@ -32,7 +33,7 @@ impl Download {
 
     pub(super) fn backend(body: Incoming, lease: Lease) -> Self {
         let mut download = Self::Backend {
-            body,
+            body: Received::new(body, lease.version()),
             lease: Some(lease),
         };
         // hyper does not poll a body that has already ended, so the connection is given back here.
@@ -74,7 +75,7 @@ impl Download {
 
 impl Body for Download {
     type Data = Bytes;
-    type Error = hyper::Error;
+    type Error = ReceiveError;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Polled {
         let polled = match &mut *self {

@@ -17,12 +17,13 @@ use hyper::body::{Body as _, Incoming};
 use hyper::client::conn::{http1, http2};
 use hyper::header::{CONNECTION, CONTENT_LENGTH, HOST, HeaderValue, TRANSFER_ENCODING, UPGRADE};
 use hyper::http::uri::{Authority, PathAndQuery, Scheme, Uri};
-use hyper::{Request, Response, StatusCode, Version};
+use hyper::{Method, Request, Response, StatusCode, Version};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 
 use super::H2;
 use super::body::{Upload, UploadState};
-use super::headers::{detach, take_trailers};
+use super::headers::{detach, has_known_coding, take_trailers};
+use super::patient::Patient;
 use super::pool::{self, Key, Lease, One, Sender, Turn};
 use super::retry_state::RetryState;
 use super::throttle::{Throttle, Throttled};
@@ -375,7 +376,7 @@ impl Exchange<'_> {
             CloseReason::BackendReset
         };
         let sender = if two {
-            let io = TokioIo::new(stream);
+            let io = TokioIo::new(Patient::new(stream));
             let mut builder = http2::Builder::new(TokioExecutor::new());
             builder
                 .initial_stream_window_size(STREAM_WINDOW)
@@ -392,7 +393,7 @@ impl Exchange<'_> {
             let mut builder = http1::Builder::new();
             builder.max_buf_size(ANSWER_BUFFER);
             let throttle = Arc::new(Throttle::default());
-            let io = TokioIo::new(Throttled::new(stream, &throttle));
+            let io = TokioIo::new(Throttled::new(Patient::new(stream), &throttle));
             let (sender, connection) = builder.handshake(io).await.map_err(failed)?;
             tokio::spawn(run(connection.with_upgrades(), key.endpoint));
             Sender::One(One::new(sender, throttle))
@@ -434,6 +435,9 @@ impl Exchange<'_> {
         };
         trace.awaited = false;
         match sent {
+            Ok(response) if !has_known_coding(&response) => {
+                Err(Unanswered::Seen(state, ExchangeFailure::Broken))
+            }
             Ok(response) => {
                 let took = begun.elapsed();
                 trace.took = Some(took);
@@ -462,13 +466,8 @@ impl Exchange<'_> {
                 let host = self.authority.clone();
                 let host = host.unwrap_or_else(|| HeaderValue::from_static(""));
                 request.headers_mut().insert(HOST, host);
-                // Without this, hyper would leave out the body of a GET or a HEAD whose length is not known.
-                if !request.body().is_end_stream()
-                    && request.body().size_hint().exact().is_none()
-                    && !request.headers().contains_key(CONTENT_LENGTH)
-                {
-                    let chunked = HeaderValue::from_static("chunked");
-                    request.headers_mut().insert(TRANSFER_ENCODING, chunked);
+                if !request.headers().contains_key(CONTENT_LENGTH) {
+                    frame(request);
                 }
                 *request.uri_mut() = Uri::from(self.path.clone());
                 *request.version_mut() = Version::HTTP_11;
@@ -501,6 +500,22 @@ impl Exchange<'_> {
     }
 }
 
+/// Says in HTTP/1.1 where the body of a request ends whose head does not say it.
+fn frame(request: &mut Request<Upload>) {
+    let body = request.body();
+    if body.is_end_stream() {
+        // Some servers answer 411 without it. HTTP/2 clients leave it out.
+        if [Method::POST, Method::PUT, Method::PATCH].contains(request.method()) {
+            let none = HeaderValue::from_static("0");
+            request.headers_mut().insert(CONTENT_LENGTH, none);
+        }
+    } else if body.size_hint().exact().is_none() {
+        // Without this, hyper would leave out the body of a GET or a HEAD whose length is not known.
+        let chunked = HeaderValue::from_static("chunked");
+        request.headers_mut().insert(TRANSFER_ENCODING, chunked);
+    }
+}
+
 /// Whether an HTTP/2 server reports that it did not look at the request (RFC 9113 sections 6.8 and 8.7).
 fn is_refused(error: &hyper::Error) -> bool {
     let source = std::error::Error::source(error);
@@ -513,11 +528,11 @@ fn is_refused(error: &hyper::Error) -> bool {
 
 /// Drives a connection, and keeps the number up to date of how many requests the other side takes at one time.
 fn watched<E>(
-    mut connection: http2::Connection<TokioIo<upstream::Stream>, Upload, E>,
+    mut connection: http2::Connection<TokioIo<Patient<upstream::Stream>>, Upload, E>,
     most: Arc<AtomicUsize>,
 ) -> impl Future<Output = hyper::Result<()>>
 where
-    E: hyper::rt::bounds::Http2ClientConnExec<Upload, TokioIo<upstream::Stream>> + Unpin,
+    E: hyper::rt::bounds::Http2ClientConnExec<Upload, TokioIo<Patient<upstream::Stream>>> + Unpin,
 {
     std::future::poll_fn(move |cx| {
         let polled = Pin::new(&mut connection).poll(cx);

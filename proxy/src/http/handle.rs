@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::body::{Body, Incoming};
-use hyper::header::{ALLOW, CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue, LOCATION};
+use hyper::header::{
+    ALLOW, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue, LOCATION,
+};
 use hyper::http::uri::PathAndQuery;
 use hyper::upgrade::OnUpgrade;
 use hyper::{Method, Request, Response, StatusCode, Version};
@@ -21,6 +23,7 @@ use super::exchange::{Answered, Attempts, Ended, Exchange, ExchangeFailure};
 use super::forwarded::HopInfo;
 use super::headers::{self, ForwardedInfo, Passed};
 use super::local_reply::LocalReply;
+use super::received::Received;
 use super::record::{Logged, RequestRecord};
 use super::shared::Shared;
 use super::timeouts::{Allowed, Late};
@@ -58,6 +61,7 @@ pub(super) fn handle(
     Box::pin(async move {
         let mut record = RequestRecord::new(Arc::clone(&shared), &request);
         let one = request.version() < Version::HTTP_2;
+        let is_head = request.method() == Method::HEAD;
         let mut edits = Vec::new();
         let outcome = outcome(&shared, request, &mut record, &mut edits).await;
         let mut close = shared.activity.is_old()
@@ -77,6 +81,7 @@ pub(super) fn handle(
             Ok(Outcome::Challenge(response)) => {
                 record.status = response.status();
                 record.reason = "Challenge";
+                let response = if is_head { head_of(response) } else { response };
                 response.map(|body| Logged::new(body, Some(record)))
             }
             Ok(Outcome::Upgrade(response, tunnel)) => {
@@ -103,6 +108,7 @@ pub(super) fn handle(
                     shared.activity.linger();
                 }
                 let response = own_response(own, &mut record);
+                let response = if is_head { head_of(response) } else { response };
                 response.map(|body| Logged::new(body, Some(record)))
             }
         };
@@ -148,6 +154,16 @@ fn own_response(own: LocalReply, record: &mut RequestRecord) -> Response<Downloa
     response
 }
 
+/// The response to a HEAD request: the head of the response to a GET. hyper leaves out the body in HTTP/1.1 only.
+fn head_of(response: Response<Download>) -> Response<Download> {
+    let length = response.body().size_hint().exact();
+    let mut response = response.map(|_| Download::own(""));
+    if let Some(length) = length.filter(|length| *length > 0) {
+        response.headers_mut().insert(CONTENT_LENGTH, length.into());
+    }
+    response
+}
+
 enum Outcome {
     Answer(Response<Download>),
     /// The response to a CA that checks a hostname.
@@ -163,7 +179,8 @@ async fn outcome(
     record: &mut RequestRecord,
     edits: &mut Vec<HeaderEdit>,
 ) -> Result<Outcome, LocalReply> {
-    let mut request = request.map(|body| Upload::new(body, &record.upload));
+    let version = request.version();
+    let mut request = request.map(|body| Upload::new(Received::new(body, version), &record.upload));
     // Only HTTP/1.1 can be upgraded.
     let upgradable = request.version() == Version::HTTP_11 && request.body().is_end_stream();
     let client = upgradable.then(|| hyper::upgrade::on(&mut request));
@@ -262,6 +279,12 @@ fn whom<B>(
         LocalReply::unclear("UnclearHost", text)
     })?;
     record.authority.clone_from(&target.text);
+    // A host alone is only for CONNECT, and `*` for OPTIONS (RFC 9112 section 3.2).
+    let whole = request.uri().path();
+    if !(whole.starts_with('/') || whole == "*" && request.method() == Method::OPTIONS) {
+        let text = "the target of the request has no path\n";
+        return Err(LocalReply::unclear("UnclearPath", text));
+    }
     let slashes = shared.plane.limits.http.escaped_slashes;
     path::check(request.uri().path(), slashes)
         .map_err(|unclear| LocalReply::unclear("UnclearPath", unclear.text()))?;
@@ -522,7 +545,7 @@ async fn forward(
     *response.version_mut() = Version::HTTP_11;
     let switched = response.status() == StatusCode::SWITCHING_PROTOCOLS;
     let agreed = headers::is_websocket(response.headers());
-    headers::strip_response(response.headers_mut());
+    headers::strip_response(&mut response);
     if !switched {
         let response = response.map(|body| Download::backend(body, lease));
         return Ok(Forwarded::Answer(response));

@@ -2,11 +2,13 @@
 
 use std::net::IpAddr;
 
+use hyper::body::Body;
 use hyper::header::{
     AUTHORIZATION, CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, FORWARDED, HOST, HeaderMap,
     HeaderName, HeaderValue, InvalidHeaderValue, PROXY_AUTHORIZATION, TE, TRAILER,
     TRANSFER_ENCODING, UPGRADE,
 };
+use hyper::{Response, StatusCode};
 
 use vestibule_model::client_address::ForwardedHeader;
 
@@ -41,6 +43,7 @@ pub(super) fn strip_request(headers: &mut HeaderMap) -> bool {
             .is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(WEBSOCKET.as_bytes()));
     let trailers = has_token(headers, &TE, "trailers");
     strip(headers);
+    merge_lengths(headers);
     // hyper asks the client for the body by itself, as soon as the backend reads it.
     remove_if(headers, |name| *name == EXPECT || *name == HTTP2_SETTINGS);
     if trailers {
@@ -70,9 +73,46 @@ pub(super) fn join_cookies(headers: &mut HeaderMap) {
     }
 }
 
-/// Removes from a response the fields that are between the backend and this proxy.
-pub(super) fn strip_response(headers: &mut HeaderMap) {
+/// Removes from a response the fields that are between the backend and this proxy, and a length that it may not have
+/// (RFC 9110 section 8.6, RFC 9112 section 6.3).
+pub(super) fn strip_response<B>(response: &mut Response<B>) {
+    let status = response.status();
+    let headers = response.headers_mut();
+    let without_length = status.is_informational()
+        || status == StatusCode::NO_CONTENT
+        || headers.contains_key(TRANSFER_ENCODING);
+    if without_length {
+        headers.remove(CONTENT_LENGTH);
+    } else {
+        merge_lengths(headers);
+    }
     strip(headers);
+}
+
+/// Leaves one length of several equal ones, because some readers refuse a message that has two. hyper refuses lengths
+/// that differ, unless the message has no body. Then they say nothing.
+fn merge_lengths(headers: &mut HeaderMap) {
+    if tokens(headers, &CONTENT_LENGTH).nth(1).is_none() {
+        return;
+    }
+    let lengths: Vec<&str> = tokens(headers, &CONTENT_LENGTH).collect();
+    let agree = lengths.iter().all(|other| Some(other) == lengths.first());
+    let one = lengths.first().filter(|_| agree);
+    let one = one.and_then(|one| HeaderValue::from_str(one).ok());
+    headers.remove(CONTENT_LENGTH);
+    if let Some(one) = one {
+        headers.insert(CONTENT_LENGTH, one);
+    }
+}
+
+/// Whether the body of a response has the transfer coding `chunked` or none. The field does not pass this proxy, which
+/// cannot take another coding off the body either, so the client would get bytes that it does not expect.
+pub(super) fn has_known_coding<B: Body>(response: &Response<B>) -> bool {
+    let mut codings = tokens(response.headers(), &TRANSFER_ENCODING);
+    let is_chunked = |coding: &str| coding.eq_ignore_ascii_case("chunked");
+    response.body().is_end_stream()
+        || !response.headers().contains_key(TRANSFER_ENCODING)
+        || codings.next().is_some_and(is_chunked) && codings.next().is_none()
 }
 
 /// Hop-by-hop fields, in addition to those that `Connection` names.

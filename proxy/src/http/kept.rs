@@ -11,9 +11,10 @@ use std::task::{Context, Poll};
 
 use bytes::{Buf, Bytes};
 use hyper::HeaderMap;
-use hyper::body::{Body, Frame, Incoming, SizeHint};
+use hyper::body::{Body, Frame, SizeHint};
 use parking_lot::Mutex;
 
+use super::received::{Polled, ReceiveError, Received};
 use super::shares::Shares;
 
 /// Why a body is not kept to its end.
@@ -89,7 +90,7 @@ enum State {
 
 struct Inner {
     /// The body as it arrives from the client; `None` if a whole body is sent to mirrors only.
-    client: Option<Incoming>,
+    client: Option<Received>,
     state: State,
     /// Number of the attempt that may read. Earlier attempts get nothing more.
     turn: u32,
@@ -102,7 +103,7 @@ pub(super) struct Kept(Mutex<Inner>);
 
 impl Kept {
     /// Keeps the body of a request for a route in `namespace`.
-    pub(super) fn new(client: Incoming, namespace: &Arc<str>) -> Arc<Self> {
+    pub(super) fn new(client: Received, namespace: &Arc<str>) -> Arc<Self> {
         let room = Room {
             namespace: Arc::clone(namespace),
             bytes: 0,
@@ -153,7 +154,7 @@ impl Kept {
 /// The result of a read.
 pub(super) enum Read {
     /// A frame that came from the client.
-    Client(Poll<Option<Result<Frame<Bytes>, hyper::Error>>>),
+    Client(Polled),
     /// A frame of what was kept.
     Kept(Option<Frame<Bytes>>),
     /// Nothing, because another attempt reads the body now.
@@ -269,7 +270,7 @@ impl Drop for Inner {
 
 impl Inner {
     /// Keeps a frame that came from the client. `ends` says that it is the last one. Returns its number of bytes.
-    fn keep(&mut self, frame: Option<&Result<Frame<Bytes>, hyper::Error>>, ends: bool) -> usize {
+    fn keep(&mut self, frame: Option<&Result<Frame<Bytes>, ReceiveError>>, ends: bool) -> usize {
         let State::Coming { data, room } = &mut self.state else {
             return 0;
         };

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use hyper::Version;
 use hyper::client::conn::{http1, http2};
 use tokio::sync::Notify;
 
@@ -191,6 +192,14 @@ impl Lease {
             key,
             sender,
             active,
+        }
+    }
+
+    /// The version of HTTP that is spoken on the connection.
+    pub(super) fn version(&self) -> Version {
+        match &self.sender {
+            Sender::One(_) => Version::HTTP_11,
+            Sender::Two(..) => Version::HTTP_2,
         }
     }
 

@@ -1,0 +1,157 @@
+//! Owns writing to a backend that has closed its connection, so that an answer which it sent before is still read.
+//!
+//! A backend may answer before it has read the whole request, and close (413, for example). TCP then resets the
+//! connection, and hyper would end with the error of its next write, without a look at the answer that has arrived.
+//! So a write succeeds as long as reading goes on. Reading ends by itself: with the end of the stream, or the reset.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// A connection to a backend whose failed writes are not reported before everything has been read.
+pub(super) struct Patient<S> {
+    stream: S,
+    /// Whether a write has failed since the backend has closed the connection. What follows is dropped.
+    is_deaf: bool,
+    /// Whether everything was read that comes.
+    has_ended: bool,
+}
+
+impl<S> Patient<S> {
+    pub(super) fn new(stream: S) -> Self {
+        Self {
+            stream,
+            is_deaf: false,
+            has_ended: false,
+        }
+    }
+
+    /// Passes on the result of a write, or `instead` of its error.
+    fn heard<T>(&mut self, written: io::Result<T>, instead: T) -> io::Result<T> {
+        let closed = [
+            io::ErrorKind::BrokenPipe,
+            io::ErrorKind::ConnectionReset,
+            io::ErrorKind::ConnectionAborted,
+        ];
+        match written {
+            Err(error) if !self.has_ended && closed.contains(&error.kind()) => {
+                self.is_deaf = true;
+                Ok(instead)
+            }
+            written => written,
+        }
+    }
+
+    /// Whether bytes are dropped instead of written.
+    fn drops(&self) -> bool {
+        self.is_deaf && !self.has_ended
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let (before, room) = (buffer.filled().len(), buffer.remaining());
+        let read = ready!(Pin::new(&mut self.stream).poll_read(cx, buffer));
+        self.has_ended |= read.is_err() || (room > 0 && buffer.filled().len() == before);
+        Poll::Ready(read)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        if self.drops() {
+            return Poll::Ready(Ok(bytes.len()));
+        }
+        let written = ready!(Pin::new(&mut self.stream).poll_write(cx, bytes));
+        Poll::Ready(self.heard(written, bytes.len()))
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        pieces: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let length = pieces.iter().map(|piece| piece.len()).sum();
+        if self.drops() {
+            return Poll::Ready(Ok(length));
+        }
+        let written = ready!(Pin::new(&mut self.stream).poll_write_vectored(cx, pieces));
+        Poll::Ready(self.heard(written, length))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.drops() {
+            return Poll::Ready(Ok(()));
+        }
+        let flushed = ready!(Pin::new(&mut self.stream).poll_flush(cx));
+        Poll::Ready(self.heard(flushed, ()))
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+
+    /// A connection whose other side has closed it after its answer.
+    struct Closed(&'static [u8]);
+
+    impl AsyncRead for Closed {
+        fn poll_read(
+            mut self: Pin<&mut Self>,
+            cx: &mut Context<'_>,
+            buffer: &mut ReadBuf<'_>,
+        ) -> Poll<io::Result<()>> {
+            Pin::new(&mut self.0).poll_read(cx, buffer)
+        }
+    }
+
+    impl AsyncWrite for Closed {
+        fn poll_write(
+            self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            _: &[u8],
+        ) -> Poll<io::Result<usize>> {
+            Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()))
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()))
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    #[tokio::test]
+    async fn writes_fail_when_everything_was_read() {
+        let mut stream = Patient::new(Closed(b"answer"));
+        stream.flush().await.unwrap();
+        stream.write_all(b"request").await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        assert_eq!(answer, "answer");
+        assert!(stream.write_all(b"more").await.is_err());
+        assert!(stream.flush().await.is_err());
+    }
+}

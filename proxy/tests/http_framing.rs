@@ -1,0 +1,371 @@
+//! Where requests and answers end, in front of backends and clients on loopback: what is cut off never looks complete,
+//! and what two readers could measure differently has one length or is refused.
+
+mod common;
+
+use std::net::SocketAddr;
+
+use common::web::*;
+use common::*;
+use http_body_util::{BodyExt, Empty, Full};
+use hyper::body::{Bytes, Incoming};
+use hyper::client::conn::http2;
+use hyper::{Method, Request, StatusCode};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use proto::BackendProtocol;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::mpsc;
+use vestibule_stream::proto;
+
+const HOST: &str = "a.example.com";
+const BACKEND: &str = "team-a/one:80";
+
+fn rig(address: SocketAddr, protocol: BackendProtocol) -> Rig {
+    Rig::start(&quiet(), |port| {
+        vec![
+            http(port, "web", "", None),
+            http_route("web", HOST, vec![rule("/", BACKEND)]),
+            backend_of(BACKEND, &[address], protocol),
+        ]
+    })
+}
+
+async fn client(rig: &Rig) -> http2::SendRequest<Full<Bytes>> {
+    let io = TokioIo::new(rig.connect().await);
+    let (sender, connection) = http2::handshake(TokioExecutor::new(), io).await.unwrap();
+    tokio::spawn(connection);
+    sender
+}
+
+/// The answer to a request of HTTP/2: its status, its lengths and its body, if that comes whole.
+async fn two(
+    rig: &Rig,
+    request: Request<Full<Bytes>>,
+) -> (StatusCode, Vec<String>, Option<String>) {
+    let mut sender = client(rig).await;
+    let answer = within("an answer", sender.send_request(request)).await;
+    let answer = answer.unwrap();
+    let lengths = answer.headers().get_all("content-length").iter();
+    let lengths = lengths.map(|length| length.to_str().unwrap().to_owned());
+    let (status, lengths) = (answer.status(), lengths.collect());
+    let body = within("the body", answer.into_body().collect()).await.ok();
+    let text = body.map(|body| String::from_utf8(body.to_bytes().to_vec()).unwrap());
+    (status, lengths, text)
+}
+
+fn request(method: Method, host: &str, body: &'static str) -> Request<Full<Bytes>> {
+    let body = Full::new(Bytes::from_static(body.as_bytes()));
+    let uri = format!("http://{host}/");
+    let request = Request::builder().method(method).uri(uri);
+    request.body(body).unwrap()
+}
+
+/// Reads the head of a request, and `more` bytes.
+async fn read_head(stream: &mut TcpStream, more: usize) -> Option<String> {
+    let mut bytes = Vec::new();
+    while !bytes.ends_with(b"\r\n\r\n") {
+        bytes.push(stream.read_u8().await.ok()?);
+    }
+    let mut body = vec![0; more];
+    stream.read_exact(&mut body).await.ok()?;
+    bytes.extend(body);
+    Some(String::from_utf8(bytes).unwrap())
+}
+
+/// A backend of HTTP/1.1 that gives each request the same answer, and then ends the connection.
+async fn saying(answer: &'static str) -> SocketAddr {
+    serve(move |mut stream| async move {
+        if read_head(&mut stream, 0).await.is_some() {
+            let _ = stream.write_all(answer.as_bytes()).await;
+        }
+    })
+    .await
+}
+
+/// A backend of HTTP/1.1 that reports each request, with `more` bytes of its body.
+async fn reporting(more: usize) -> (SocketAddr, mpsc::Receiver<String>) {
+    let (report, reports) = mpsc::channel(8);
+    let address = serve(move |mut stream| {
+        let report = report.clone();
+        async move {
+            while let Some(request) = read_head(&mut stream, more).await {
+                report.send(request).await.unwrap();
+                let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
+                let _ = stream.write_all(answer).await;
+            }
+        }
+    })
+    .await;
+    (address, reports)
+}
+
+/// Begins an upload, and resets it with `NO_ERROR` when the answer is there.
+async fn reset_upload(rig: &Rig) {
+    let (sender, connection) = h2::client::handshake(rig.connect().await).await.unwrap();
+    tokio::spawn(connection);
+    let mut sender = sender.ready().await.unwrap();
+    let request = Request::post(format!("http://{HOST}/")).body(()).unwrap();
+    let (answer, mut upload) = sender.send_request(request, false).unwrap();
+    upload
+        .send_data(Bytes::from_static(b"hello"), false)
+        .unwrap();
+    assert_eq!(within("an answer", answer).await.unwrap().status(), 200);
+    upload.send_reset(h2::Reason::NO_ERROR);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upload_that_is_reset_does_not_look_complete() {
+    // HTTP/1.1: the backend answers before the request has ended, and reports all that came.
+    let (report, mut reports) = mpsc::channel(1);
+    let address = serve(move |mut stream| {
+        let report = report.clone();
+        async move {
+            let chunk = "5\r\nhello\r\n";
+            let mut all = read_head(&mut stream, chunk.len()).await.unwrap();
+            let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
+            stream.write_all(answer).await.unwrap();
+            let _ = stream.read_to_string(&mut all).await;
+            report.send(all).await.unwrap();
+        }
+    })
+    .await;
+    let one = rig(address, BackendProtocol::Unspecified);
+    reset_upload(&one).await;
+    let got = within("the end of the upload", reports.recv())
+        .await
+        .unwrap();
+    assert!(got.ends_with("\r\n\r\n5\r\nhello\r\n"), "{got}");
+
+    // HTTP/2.
+    let (report, mut reports) = mpsc::channel(1);
+    let address = serve(move |stream| {
+        let report = report.clone();
+        serve_http(stream, true, move |request: Request<Incoming>| {
+            let report = report.clone();
+            tokio::spawn(async move {
+                let whole = request.into_body().collect().await.is_ok();
+                report.send(whole).await.unwrap();
+            });
+            std::future::ready(hyper::Response::new(Empty::<Bytes>::new()))
+        })
+    })
+    .await;
+    let two = rig(address, BackendProtocol::H2c);
+    reset_upload(&two).await;
+    let whole = within("the end of the upload", reports.recv()).await;
+    assert_eq!(whole, Some(false));
+}
+
+/// A backend of HTTP/2 whose answers end with a reset of `NO_ERROR`. `whole` says whether they are complete before.
+async fn resetting(whole: bool) -> SocketAddr {
+    serve(move |stream: TcpStream| async move {
+        let mut connection = h2::server::handshake(stream).await.unwrap();
+        while let Some(Ok((request, mut answer))) = connection.accept().await {
+            let head = hyper::Response::new(());
+            let mut body = answer.send_response(head, false).unwrap();
+            body.send_data(Bytes::from_static(b"hello"), whole).unwrap();
+            // h2 forgets what waits to be sent when it resets a stream, so the connection is driven in between. A
+            // complete answer resets by itself, since nobody reads the rest of the request.
+            if !whole {
+                let flushed = std::future::poll_fn(|cx| {
+                    let _ = connection.poll_closed(cx);
+                    std::task::Poll::Ready(())
+                });
+                flushed.await;
+                answer.send_reset(h2::Reason::NO_ERROR);
+            }
+            drop(request);
+        }
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_that_is_reset_does_not_look_complete() {
+    let rig = rig(resetting(false).await, BackendProtocol::H2c);
+    let mut stream = rig.connect().await;
+    let head = format!("GET / HTTP/1.1\r\nhost: {HOST}\r\nconnection: close\r\n\r\n");
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let mut got = Vec::new();
+    let _ = within("the end", stream.read_to_end(&mut got)).await;
+    let got = String::from_utf8(got).unwrap();
+    // Its head may not be on its way yet when the reset comes.
+    assert!(!got.ends_with("0\r\n\r\n"), "{got}");
+    let mut sender = client(&rig).await;
+    let whole = async {
+        let answer = sender.send_request(request(Method::GET, HOST, "")).await;
+        answer?.into_body().collect().await
+    };
+    assert!(within("the end", whole).await.is_err());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_before_the_end_of_the_request_is_complete() {
+    let rig = rig(resetting(true).await, BackendProtocol::H2c);
+    let mut stream = rig.connect().await;
+    // The rest of this body never comes.
+    let head = format!("POST / HTTP/1.1\r\nhost: {HOST}\r\ncontent-length: 10\r\n\r\nbegin");
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let mut got = String::new();
+    let read = async {
+        while !got.ends_with("\r\n\r\n5\r\nhello\r\n0\r\n\r\n") {
+            got.push(char::from(stream.read_u8().await.unwrap()));
+        }
+    };
+    within("the answer", read).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_before_the_end_of_the_request_is_read_from_a_connection_that_was_reset() {
+    // They close with a part of the request unread, so TCP resets the connection.
+    let one = saying("HTTP/1.1 413 Too Large\r\ncontent-length: 5\r\n\r\nlarge").await;
+    let two = serve(|mut stream: TcpStream| async move {
+        // A part of the body is among them.
+        let mut begin = [0; 2000];
+        stream.read_exact(&mut begin).await.unwrap();
+        stream.write_all(LARGE).await.unwrap();
+    })
+    .await;
+    uploads_are_answered(&rig(one, BackendProtocol::Unspecified)).await;
+    uploads_are_answered(&rig(two, BackendProtocol::H2c)).await;
+}
+
+/// The frames of HTTP/2 for the status 413, a length of 5, and as many bytes.
+const LARGE: &[u8] = b"\0\0\0\x04\0\0\0\0\0\0\0\0\x04\x01\0\0\0\0\
+    \0\0\x09\x01\x04\0\0\0\x01\x08\x03413\x0f\x0d\x015\
+    \0\0\x05\0\x01\0\0\0\x01large";
+
+/// Sends uploads that are refused before they are complete.
+async fn uploads_are_answered(rig: &Rig) {
+    let body = "x".repeat(1_000_000);
+    let chunked = format!("{:x}\r\n{body}\r\n", body.len());
+    // Whether a write fails before the answer is read is chance.
+    for _ in 0..20 {
+        for (framing, body) in [
+            ("content-length: 9000000", &body),
+            ("transfer-encoding: chunked", &chunked),
+        ] {
+            let (mut read, mut write) = rig.connect().await.into_split();
+            let head = format!("POST / HTTP/1.1\r\nhost: {HOST}\r\n{framing}\r\n\r\n");
+            let send = async {
+                write.write_all(head.as_bytes()).await?;
+                write.write_all(body.as_bytes()).await
+            };
+            // The proxy may end the connection before all of it is sent.
+            let (answer, _) = tokio::join!(one_answer(&mut read), send);
+            let answer = answer.unwrap();
+            let got = (answer.status, &*answer.body);
+            assert_eq!(got, (413, "large"), "{framing}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_has_one_length() {
+    for (head, length, body) in [
+        // The chunks count (RFC 9112 section 6.3).
+        (
+            "200 OK\r\ncontent-length: 3\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
+            None,
+            "hello",
+        ),
+        (
+            "200 OK\r\ncontent-length: 5\r\ncontent-length: 5\r\n\r\nhello",
+            Some("5"),
+            "hello",
+        ),
+        (
+            "200 OK\r\ncontent-length: 5, 5\r\n\r\nhello",
+            Some("5"),
+            "hello",
+        ),
+        ("204 No Content\r\ncontent-length: 5\r\n\r\n", None, ""),
+    ] {
+        let answer = format!("HTTP/1.1 {head}");
+        let rig = rig(saying(answer.leak()).await, BackendProtocol::Unspecified);
+        let got = get(&rig, HOST, "/").await;
+        let lengths: Vec<_> = got.headers("content-length").collect();
+        assert_eq!(lengths, Vec::from_iter(length), "{head}");
+        assert!(got.body.contains(body), "{head}: {}", got.body);
+        let (_, lengths, got) = two(&rig, request(Method::GET, HOST, "")).await;
+        assert_eq!(lengths, Vec::from_iter(length), "{head}");
+        assert_eq!(got.as_deref(), Some(body), "{head}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_in_a_coding_that_the_proxy_does_not_know_is_refused() {
+    for coding in [
+        "gzip, chunked",
+        "gzip\r\ntransfer-encoding: chunked",
+        "chunked, chunked",
+        "gzip",
+        "",
+    ] {
+        let answer = format!(
+            "HTTP/1.1 200 OK\r\ntransfer-encoding: {coding}\r\n\r\n5\r\nhello\r\n0\r\n\r\n"
+        );
+        let rig = rig(saying(answer.leak()).await, BackendProtocol::Unspecified);
+        let got = get(&rig, HOST, "/").await;
+        assert_eq!(got.status, 502, "{coding}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_has_one_length() {
+    let (address, mut reports) = reporting("hello".len()).await;
+    let plain = rig(address, BackendProtocol::Unspecified);
+    let mut twice = request(Method::PUT, HOST, "hello");
+    for _ in 0..2 {
+        twice
+            .headers_mut()
+            .append("content-length", "5".parse().unwrap());
+    }
+    assert_eq!(two(&plain, twice).await.0, StatusCode::OK);
+    let got = reports.recv().await.unwrap();
+    assert_eq!(got.matches("content-length: 5\r\n").count(), 1, "{got}");
+
+    // A method that may have a body says that there is none.
+    let (address, mut reports) = reporting(0).await;
+    let plain = rig(address, BackendProtocol::Unspecified);
+    for (method, is_said) in [(Method::POST, true), (Method::GET, false)] {
+        let head = format!("{method} / HTTP/1.1\r\nhost: {HOST}");
+        assert_eq!(ask(&plain, &head, "").await.status, 200);
+        let got = reports.recv().await.unwrap();
+        assert_eq!(got.contains("\r\ncontent-length: 0\r\n"), is_said, "{got}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_of_the_proxy_to_head_has_no_body() {
+    let rig = rig(nobody(), BackendProtocol::Unspecified);
+    let nowhere = |method| request(method, "nowhere.example.com", "");
+    let (status, of_get, body) = two(&rig, nowhere(Method::GET)).await;
+    assert_eq!(status, StatusCode::NOT_FOUND);
+    assert_eq!(of_get, [body.unwrap().len().to_string()]);
+    // A body would be an error of the stream.
+    let (status, of_head, body) = two(&rig, nowhere(Method::HEAD)).await;
+    assert_eq!((status, body.as_deref()), (StatusCode::NOT_FOUND, Some("")));
+    assert_eq!(of_head, of_get);
+    let head = "HEAD / HTTP/1.1\r\nhost: nowhere.example.com";
+    let answer = ask(&rig, head, "").await;
+    assert_eq!((answer.status, &*answer.body), (404, ""));
+    assert_eq!(answer.header("content-length"), Some(&*of_get[0]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_target_has_a_path() {
+    let echo = Echo::start("one").await;
+    let rig = rig(echo.address, BackendProtocol::Unspecified);
+    for (line, status) in [
+        (format!("GET {HOST} HTTP/1.1"), 400),
+        ("GET * HTTP/1.1".into(), 400),
+        ("OPTIONS * HTTP/1.1".into(), 200),
+        (format!("GET http://{HOST} HTTP/1.1"), 200),
+        (format!("GET http://{HOST}?x HTTP/1.1"), 200),
+    ] {
+        let answer = ask(&rig, &format!("{line}\r\nhost: {HOST}"), "").await;
+        assert_eq!(answer.status, status, "{line}");
+    }
+}
