@@ -190,6 +190,26 @@ fn a_secret_that_is_used_in_another_way_than_before_stays_in_use() {
 }
 
 #[test]
+fn a_certificate_that_the_proxies_would_refuse_is_told() {
+    let mut objects = world(gateway_tls(None, PerPort::default(), None));
+    let (held, resource_name) = (secret("a", "cert", Holds::BrokenChain), "a/cert");
+    *objects.last_mut().expect("a/cert") = held;
+    let translator = translated(objects);
+    assert_eq!(
+        conditions(&translator, &key(Kind::ListenerSet, "a", "web"), "s"),
+        [
+            "Accepted=True/Accepted",
+            "ResolvedRefs=False/InvalidCertificateRef"
+        ]
+    );
+    let sent = resource(&translator, ResourceKind::Certificate, resource_name);
+    let Some(resource::Resource::Certificate(sent)) = sent else {
+        panic!("{sent:?}")
+    };
+    assert!(sent.chain.is_empty(), "an older one stays in use");
+}
+
+#[test]
 fn one_reference_of_several_suffices_and_none_closes_the_port() {
     let tls = |names: &[&str]| {
         let references = names.iter().map(|name| ca(name)).collect();
