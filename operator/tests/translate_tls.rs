@@ -210,6 +210,48 @@ fn a_certificate_that_the_proxies_would_refuse_is_told() {
 }
 
 #[test]
+fn a_set_whose_listener_may_use_one_of_its_certificates_is_accepted() {
+    let of_set = |secret: &str| {
+        let tls = Some(Tls::Terminate("a".into(), secret.into()));
+        let mut listener = listener("s", 8443, Protocol::Https, "s.example.com", tls);
+        let forbidden = core("Secret", "platform", "cert", "forbidden");
+        let tls = listener.tls.as_mut().expect("TLS");
+        tls.certificates.insert(0, forbidden);
+        set("a", "web", 1, "one", vec![listener])
+    };
+    let mut objects = world(gateway_tls(None, PerPort::default(), None));
+    objects.push(of_set("cert"));
+    let mut translator = translated(objects);
+    let said = |translator: &Translator| {
+        let set = key(Kind::ListenerSet, "a", "web");
+        let Some(Status::Listeners(status)) = translator.statuses().get(&set) else {
+            panic!("{set} has no status");
+        };
+        let accepted = &status.conditions[0];
+        let gateway = translator.statuses().get(&one());
+        let Some(Status::Listeners(gateway)) = gateway else {
+            panic!("no status of the Gateway");
+        };
+        let listener = conditions(translator, &set, "s");
+        let accepted = format!("{}={}", accepted.kind, accepted.truth.as_str());
+        (accepted, listener, gateway.attached_listener_sets)
+    };
+    let expected = (
+        "Accepted=True".to_owned(),
+        vec![
+            "Accepted=True/Accepted".to_owned(),
+            "ResolvedRefs=False/RefNotPermitted".to_owned(),
+        ],
+        1,
+    );
+    assert_eq!(said(&translator), expected, "it is served");
+    assert!(held_listener(&translator, S).is_some());
+    // Whatever issues the certificate looks at accepted sets only.
+    translator.apply([Change::Put(of_set("not-yet"))]);
+    assert_eq!(said(&translator), expected, "it waits for its own Secret");
+}
+
+#[test]
 fn one_reference_of_several_suffices_and_none_closes_the_port() {
     let tls = |names: &[&str]| {
         let references = names.iter().map(|name| ca(name)).collect();
