@@ -130,19 +130,16 @@ pub fn attach_route(
         .filter(|l| reference.port.is_none_or(|p| l.port == Some(p)))
         .collect();
     if selected.is_empty() {
-        let wanted = match (&reference.section, reference.port) {
-            (Some(section), Some(port)) => format!("a listener {section:?} on port {port}"),
-            (Some(section), None) => format!("a listener {section:?}"),
-            (None, Some(port)) => format!("a listener on port {port}"),
-            (None, None) => "any listener".to_owned(),
-        };
+        let any = reference.section.is_none() && reference.port.is_none();
+        let article = if any { "any" } else { "a" };
         return Err(Finding::refused(
             Reason::NoMatchingParent,
             field,
             format!(
-                "{} {} does not declare {wanted}",
+                "{} {} does not declare {article} {}",
                 parent.kind(),
-                parent.name()
+                parent.name(),
+                wanted(reference)
             ),
             match parent {
                 ParentKey::Gateway(_) => {
@@ -169,7 +166,8 @@ pub fn attach_route(
             Reason::NotAllowedByListeners,
             field,
             format!(
-                "no listener of {} {} takes {}s from namespace {namespace}",
+                "no {} of {} {} takes {}s from namespace {namespace}",
+                wanted(reference),
                 parent.kind(),
                 parent.name(),
                 route.kind(),
@@ -208,11 +206,17 @@ pub fn attach_route(
         })
         .collect();
     if attached.is_empty() {
+        let article = if reference.section.is_some() {
+            ""
+        } else {
+            "a "
+        };
         return Err(Finding::refused(
             Reason::NoMatchingListenerHostname,
             "spec.hostnames",
             format!(
-                "none of the hostnames is one of a listener of {} {}",
+                "none of the hostnames is one of {article}{} of {} {}",
+                wanted(reference),
                 parent.kind(),
                 parent.name()
             ),
@@ -220,4 +224,14 @@ pub fn attach_route(
         ));
     }
     Ok(attached)
+}
+
+/// The listeners that a reference selects, for a message about them. Others of the parent may be different.
+fn wanted(reference: &ParentRef) -> String {
+    match (&reference.section, reference.port) {
+        (Some(section), Some(port)) => format!("listener {section:?} on port {port}"),
+        (Some(section), None) => format!("listener {section:?}"),
+        (None, Some(port)) => format!("listener on port {port}"),
+        (None, None) => "listener".to_owned(),
+    }
 }

@@ -91,7 +91,7 @@ pub struct Merge {
     /// Who holds, and who asks for, the names of each Gateway.
     names: BTreeMap<ObjectName, GatewayNames>,
     /// The listeners of each object that are in `names`, and the Gateway under which they are.
-    named: BTreeMap<ParentKey, (ObjectName, BTreeSet<ListenerKey>)>,
+    named: BTreeMap<ParentKey, (ObjectName, BTreeSet<NameSource>)>,
     /// The Gateways on which each route asks for names, and as what.
     asking: BTreeMap<ObjectKey, BTreeSet<(ObjectName, NameSource)>>,
     /// The ports of Gateways where each TCPRoute or UDPRoute is attached to a listener of the Gateway itself.

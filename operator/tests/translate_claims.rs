@@ -9,6 +9,7 @@ use common::http::{Rule, http_route};
 use common::*;
 use vestibule_model::claim::{ClaimKey, Holder};
 use vestibule_model::condition::{ConditionType, Reason, Truth};
+use vestibule_model::finding::Finding;
 use vestibule_model::gateway::{GatewayClass, Listener};
 use vestibule_model::hostname::Hostname;
 use vestibule_model::hostname_grant::HostnameGrant;
@@ -92,6 +93,18 @@ fn http_on_gateway(tenant: &str, created: i64, hosts: &[&str]) -> Object {
         vec![to],
         hosts,
         &[Rule::Plain],
+        &[],
+    )
+}
+
+/// The same with a mistake for which it is refused.
+fn mistaken_on_gateway(tenant: &str, created: i64, hosts: &[&str]) -> Object {
+    let to = parent("Gateway", Some("platform"), "one", None);
+    http_route(
+        (tenant, "web", created),
+        vec![to],
+        hosts,
+        &[Rule::Refused],
         &[],
     )
 }
@@ -719,6 +732,44 @@ fn a_listener_that_is_never_served_asks_for_nothing() {
     run.free("x.example.com");
     assert_eq!(run.published("b"), ["x.example.com"]);
     assert_eq!(run.conflicted("b"), FINE);
+}
+
+#[test]
+fn a_mistake_in_an_edit_gives_no_name_to_who_waits_for_it() {
+    let mut run = with_own(vec![plain()]);
+    // What is mistaken from the beginning asks for nothing.
+    run.put(mistaken_on_gateway("a", 1, &["x.example.com"]));
+    assert_eq!(run.state(&names("x.example.com")), None);
+
+    run.put(http_on_gateway("a", 5, &["x.example.com"]));
+    run.put(http_on_gateway("b", 1, &["x.example.com"]));
+    assert_eq!(run.http_accepted("b"), LOST);
+    run.put(mistaken_on_gateway("a", 5, &["x.example.com"]));
+    assert_eq!(run.published("a"), [""; 0]);
+    assert_eq!(run.state(&names("x.example.com")), Some(&ClaimState::Used));
+    assert_eq!(run.http_accepted("b"), LOST);
+    run.put(http_on_gateway("a", 5, &["x.example.com"]));
+    assert_eq!(run.published("a"), ["x.example.com"]);
+
+    // The same for a listener.
+    let mut mistaken = passthrough("l", "y.example.com");
+    run.put(one("a", 5, mistaken.clone()));
+    assert_eq!(run.holder("y.example.com").as_deref(), Some("a"));
+    let mistake = Finding::refused(Reason::UnsupportedValue, "", "", "");
+    mistaken.findings.push(mistake);
+    run.put(one("a", 5, mistaken));
+    assert_eq!(run.state(&names("y.example.com")), Some(&ClaimState::Used));
+    run.put(http_on_gateway("b", 1, &["y.example.com"]));
+    assert_eq!(run.http_accepted("b"), LOST);
+
+    // With the last object the grace begins.
+    run.remove(Kind::ListenerSet, "a", "set");
+    assert_eq!(
+        run.state(&names("y.example.com")),
+        Some(&ClaimState::Unused)
+    );
+    run.free("y.example.com");
+    assert_eq!(run.published("b"), ["y.example.com"]);
 }
 
 #[test]

@@ -453,7 +453,8 @@ fn a_rule_that_cannot_be_kept_answers_with_500_where_it_would_match() {
     };
     let partially = &status.parents[0].conditions[2];
     assert_eq!(partially.kind, ConditionType::PartiallyInvalid);
-    let beginning = "Dropped Rule spec.rules[1], spec.rules[2],";
+    let beginning = "Dropped Rule spec.rules[1], spec.rules[2], whose requests are answered with 500 as far as its \
+                     matches can be read: ";
     assert!(
         partially.message.starts_with(beginning),
         "{}",

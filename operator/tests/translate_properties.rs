@@ -162,6 +162,7 @@ fn an_object() -> impl Strategy<Value = Object> {
             Holds::Mismatch,
             Holds::NoKey,
             Holds::NotPem,
+            Holds::BrokenChain,
             Holds::WrongType,
         ][..],
     );

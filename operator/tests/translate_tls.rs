@@ -190,6 +190,68 @@ fn a_secret_that_is_used_in_another_way_than_before_stays_in_use() {
 }
 
 #[test]
+fn a_certificate_that_the_proxies_would_refuse_is_told() {
+    let mut objects = world(gateway_tls(None, PerPort::default(), None));
+    let (held, resource_name) = (secret("a", "cert", Holds::BrokenChain), "a/cert");
+    *objects.last_mut().expect("a/cert") = held;
+    let translator = translated(objects);
+    assert_eq!(
+        conditions(&translator, &key(Kind::ListenerSet, "a", "web"), "s"),
+        [
+            "Accepted=True/Accepted",
+            "ResolvedRefs=False/InvalidCertificateRef"
+        ]
+    );
+    let sent = resource(&translator, ResourceKind::Certificate, resource_name);
+    let Some(resource::Resource::Certificate(sent)) = sent else {
+        panic!("{sent:?}")
+    };
+    assert!(sent.chain.is_empty(), "an older one stays in use");
+}
+
+#[test]
+fn a_set_whose_listener_may_use_one_of_its_certificates_is_accepted() {
+    let of_set = |secret: &str| {
+        let tls = Some(Tls::Terminate("a".into(), secret.into()));
+        let mut listener = listener("s", 8443, Protocol::Https, "s.example.com", tls);
+        let forbidden = core("Secret", "platform", "cert", "forbidden");
+        let tls = listener.tls.as_mut().expect("TLS");
+        tls.certificates.insert(0, forbidden);
+        set("a", "web", 1, "one", vec![listener])
+    };
+    let mut objects = world(gateway_tls(None, PerPort::default(), None));
+    objects.push(of_set("cert"));
+    let mut translator = translated(objects);
+    let said = |translator: &Translator| {
+        let set = key(Kind::ListenerSet, "a", "web");
+        let Some(Status::Listeners(status)) = translator.statuses().get(&set) else {
+            panic!("{set} has no status");
+        };
+        let accepted = &status.conditions[0];
+        let gateway = translator.statuses().get(&one());
+        let Some(Status::Listeners(gateway)) = gateway else {
+            panic!("no status of the Gateway");
+        };
+        let listener = conditions(translator, &set, "s");
+        let accepted = format!("{}={}", accepted.kind, accepted.truth.as_str());
+        (accepted, listener, gateway.attached_listener_sets)
+    };
+    let expected = (
+        "Accepted=True".to_owned(),
+        vec![
+            "Accepted=True/Accepted".to_owned(),
+            "ResolvedRefs=False/RefNotPermitted".to_owned(),
+        ],
+        1,
+    );
+    assert_eq!(said(&translator), expected, "it is served");
+    assert!(held_listener(&translator, S).is_some());
+    // Whatever issues the certificate looks at accepted sets only.
+    translator.apply([Change::Put(of_set("not-yet"))]);
+    assert_eq!(said(&translator), expected, "it waits for its own Secret");
+}
+
+#[test]
 fn one_reference_of_several_suffices_and_none_closes_the_port() {
     let tls = |names: &[&str]| {
         let references = names.iter().map(|name| ca(name)).collect();

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::{Affected, Merge, PortKey, SetVerdict, gateway_claims, set_claims};
+use super::{Affected, Merge, PortKey, SetVerdict, first_of_name, gateway_claims, set_claims};
 use crate::claim::{ClaimKey, Claimed, Holder};
 use crate::conflict::{Claim, Conflict};
 use crate::finding::Finding;
@@ -426,6 +426,8 @@ impl Merge {
         let mut sets = BTreeSet::new();
         for (_, source) in changed.asks {
             match source {
+                // It is refused, whoever has its names.
+                NameSource::Refused(_) => {}
                 NameSource::Listener(listener) => {
                     if let ParentKey::ListenerSet(set) = &listener.parent {
                         sets.insert(set.clone());
@@ -453,8 +455,8 @@ impl Merge {
     pub(super) fn settle_own_names(&mut self, gateway: &ObjectName, affected: &mut Affected) {
         let own = self.gateway(gateway).map(|own| gateway_claims(own));
         let named = own.into_iter().flatten().filter(|(_, c)| has_names(c));
-        let named: BTreeMap<ListenerKey, HostPattern> = named
-            .map(|(_, claim)| (claim.listener, claim.hostname))
+        let named: BTreeMap<NameSource, HostPattern> = named
+            .map(|(_, claim)| (NameSource::Listener(claim.listener), claim.hostname))
             .collect();
         let parent = ParentKey::Gateway(gateway.clone());
         let places = named.keys().cloned().collect();
@@ -465,14 +467,14 @@ impl Merge {
         let rank = Rank::of(0, gateway);
         self.change_names(gateway, affected, |of, rights| {
             let mut changed = names::Affected::default();
-            for listener in former.into_iter().flat_map(|(_, listeners)| listeners) {
-                if !named.contains_key(&listener) {
-                    changed.extend(of.remove(rights, &NameSource::Listener(listener)));
+            for source in former.into_iter().flat_map(|(_, sources)| sources) {
+                if !named.contains_key(&source) {
+                    changed.extend(of.remove(rights, &source));
                 }
             }
-            for (listener, names) in named {
+            for (source, names) in named {
                 let one = BTreeSet::from([names]);
-                changed.extend(of.put(rights, &NameSource::Listener(listener), &rank, &one));
+                changed.extend(of.put(rights, &source, &rank, &one));
             }
             changed.extend(of.recheck_all(rights));
             changed
@@ -485,23 +487,24 @@ impl Merge {
         let set = self.sets.get(name).cloned();
         let asking = self.claims_of(name);
         let asking = asking.filter(|(_, claim)| has_names(claim) && claim.takes_routes);
-        let named: BTreeMap<ListenerKey, HostPattern> = asking
-            .map(|(_, claim)| (claim.listener, claim.hostname))
-            .collect();
+        let asking =
+            asking.map(|(_, claim)| (NameSource::Listener(claim.listener), claim.hostname));
+        let named: BTreeMap<NameSource, HostPattern> =
+            asking.chain(self.refused_names_of(name)).collect();
         let gateway = set.as_ref().and_then(|set| set.gateway.clone());
         let parent = ParentKey::ListenerSet(name.clone());
         let former = self.named.remove(&parent);
-        if let Some((before, listeners)) = former {
+        if let Some((before, sources)) = former {
             let moved = Some(&before) != gateway.as_ref();
-            let gone = listeners
+            let gone = sources
                 .into_iter()
-                .filter(|l| moved || !named.contains_key(l));
-            let gone: Vec<ListenerKey> = gone.collect();
+                .filter(|source| moved || !named.contains_key(source));
+            let gone: Vec<NameSource> = gone.collect();
             if !gone.is_empty() {
                 self.change_names(&before, affected, |of, rights| {
                     let mut changed = names::Affected::default();
-                    for listener in gone {
-                        changed.extend(of.remove(rights, &NameSource::Listener(listener)));
+                    for source in gone {
+                        changed.extend(of.remove(rights, &source));
                     }
                     changed
                 });
@@ -518,12 +521,36 @@ impl Merge {
         let rank = Rank::of(set.meta.created, name);
         self.change_names(&gateway, affected, |of, rights| {
             let mut changed = names::Affected::default();
-            for (listener, names) in named {
+            for (source, names) in named {
                 let one = BTreeSet::from([names]);
-                changed.extend(of.put(rights, &NameSource::Listener(listener), &rank, &one));
+                changed.extend(of.put(rights, &source, &rank, &one));
             }
             changed
         });
+    }
+
+    /// The names of those listeners of a ListenerSet that are refused for a mistake of their own.
+    fn refused_names_of<'a>(
+        &'a self,
+        name: &ObjectName,
+    ) -> impl Iterator<Item = (NameSource, HostPattern)> + use<'a> {
+        let set = self.sets.get(name);
+        let set = set.filter(|set| !set.meta.deleting && self.verdict(set) == SetVerdict::Allowed);
+        set.into_iter().flat_map(|set| {
+            let parent = set.parent_key();
+            let listeners = first_of_name(&set.listeners).map(|(_, listener)| listener);
+            let refused = listeners.filter(|listener| {
+                listener.findings.iter().any(Finding::refuses)
+                    && listener.protocol.group() != Group::Raw
+            });
+            refused.map(move |listener| {
+                let source = NameSource::Listener(listener.key(&parent));
+                (
+                    NameSource::Refused(Box::new(source)),
+                    listener.hostname.clone(),
+                )
+            })
+        })
     }
 
     /// The claims of those listeners of a ListenerSet that grants allow, whoever has their names.
@@ -606,7 +633,12 @@ impl NameDecision {
     pub fn conflict(self) -> Option<Conflict> {
         match self {
             Self::Taken | Self::Inside | Self::Reserved => Some(Conflict::Hostname),
-            Self::Has | Self::Free | Self::NotGranted | Self::TooWide | Self::TooMany => None,
+            Self::Has
+            | Self::Free
+            | Self::NotGranted
+            | Self::TooWide
+            | Self::TooMany
+            | Self::NotAsked => None,
         }
     }
 

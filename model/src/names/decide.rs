@@ -28,6 +28,16 @@ impl GatewayNames {
         names: &HostPattern,
         by: AskedBy,
     ) -> NameDecision {
+        if by == AskedBy::Refused {
+            let holds = self
+                .holder(names)
+                .is_some_and(|holder| **holder == *namespace);
+            return if holds {
+                NameDecision::Has
+            } else {
+                NameDecision::NotAsked
+            };
+        }
         if *namespace != *self.gateway.namespace {
             if by == AskedBy::HttpRoute && is_shared(permissions, namespace, names) {
                 return NameDecision::Has;
@@ -280,7 +290,7 @@ fn is_open(permissions: &dyn Permissions, namespace: &str, own: &BTreeSet<NameSo
     for source in own {
         match source {
             NameSource::Listener(listener) => admitted |= permissions.admits(listener, namespace),
-            NameSource::Route(_) | NameSource::Guest(..) => return false,
+            NameSource::Route(_) | NameSource::Guest(..) | NameSource::Refused(_) => return false,
         }
     }
     admitted

@@ -27,6 +27,8 @@ pub enum NameDecision {
     TooWide,
     /// The namespace holds as many names as it may.
     TooMany,
+    /// The listener or route is refused, and the namespace does not hold the name.
+    NotAsked,
 }
 
 impl NameDecision {
@@ -50,7 +52,8 @@ impl NameDecision {
             pattern => format!("hostname \"{pattern}\""),
         };
         let (reason, message, action) = match self {
-            Self::Has | Self::Free => return None,
+            // What refuses the listener or route is told already.
+            Self::Has | Self::Free | Self::NotAsked => return None,
             Self::Taken => (
                 Reason::HostnameConflict,
                 format!("{name} belongs to another namespace on every port of Gateway {gateway}"),

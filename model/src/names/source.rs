@@ -19,6 +19,10 @@ pub enum NameSource {
     /// asks for the namespace of the set, even if it is in another namespace itself. On a set's listener *with* a
     /// hostname, a route asks for nothing, because it uses the names of the set.
     Guest(ListenerKey, ObjectKey),
+    /// One of the above that is refused for a mistake of its own, such as a value that cannot be read. It asks for
+    /// nothing, so it gets no name. But its namespace keeps those of its names that it holds, so a mistake in an edit
+    /// gives no name to somebody who waits for it.
+    Refused(Box<NameSource>),
 }
 
 impl NameSource {
@@ -30,6 +34,7 @@ impl NameSource {
                 &listener.parent.name().namespace
             }
             Self::Route(route) => &route.name.namespace,
+            Self::Refused(source) => source.namespace(),
         }
     }
 
@@ -40,6 +45,7 @@ impl NameSource {
             Self::Listener(_) | Self::Guest(..) => AskedBy::Listener,
             Self::Route(route) if route.kind.routes_requests() => AskedBy::HttpRoute,
             Self::Route(_) => AskedBy::TlsRoute,
+            Self::Refused(_) => AskedBy::Refused,
         }
     }
 
@@ -49,13 +55,14 @@ impl NameSource {
         match self {
             Self::Listener(listener) => matches!(listener.parent, ParentKey::Gateway(_)),
             Self::Route(route) => route.name.namespace == gateway.namespace,
-            Self::Guest(..) => false,
+            Self::Guest(..) | Self::Refused(_) => false,
         }
     }
 }
 
-/// The way in which a name is asked for. It matters in two cases only: a name that the Gateway reserves is open to
-/// routes that the Gateway admits, and a name that a grant shares can be used only by HTTPRoutes and GRPCRoutes.
+/// The way in which a name is asked for. It matters in three cases only: a name that the Gateway reserves is open to
+/// routes that the Gateway admits, a name that a grant shares can be used only by HTTPRoutes and GRPCRoutes, and what is
+/// refused gets no name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum AskedBy {
     /// By a ListenerSet's listener, or by a route on such a listener without a hostname.
@@ -64,13 +71,15 @@ pub enum AskedBy {
     TlsRoute,
     /// By an HTTPRoute or GRPCRoute on a listener of the Gateway itself.
     HttpRoute,
+    /// By a listener or route that is refused, so it only keeps what its namespace holds.
+    Refused,
 }
 
 impl AskedBy {
     /// Whether a route on a listener of the Gateway itself asks.
     #[must_use]
     pub fn is_route(self) -> bool {
-        self != Self::Listener
+        matches!(self, Self::TlsRoute | Self::HttpRoute)
     }
 }
 

@@ -393,6 +393,29 @@ fn refusals_say_what_to_do() {
         "spec.hostnames: none of the hostnames is one of a listener of ListenerSet team/s; use \
          hostnames that lie within a listener's hostname"
     );
+    // Another listener of the parent may take the route, so the message is about the selected one alone.
+    let elsewhere = [
+        listener(0, "l", 443, "TLS", "y.example"),
+        listener(1, "web", 80, "HTTP", ""),
+        listener(2, "m", 443, "TLS", "x.example"),
+    ];
+    let text = |section, port| {
+        let reference = parent_ref("s", section, port);
+        let refusal = attach(&route, &reference, &of_set, &elsewhere).unwrap_err();
+        refusal.message
+    };
+    assert_eq!(
+        text(Some("web"), None),
+        "no listener \"web\" of ListenerSet team/s takes TLSRoutes from namespace team"
+    );
+    assert_eq!(
+        text(None, Some(80)),
+        "no listener on port 80 of ListenerSet team/s takes TLSRoutes from namespace team"
+    );
+    assert_eq!(
+        text(Some("l"), Some(443)),
+        "none of the hostnames is one of listener \"l\" on port 443 of ListenerSet team/s"
+    );
 }
 
 #[test]

@@ -56,6 +56,21 @@ fn tls(at: &str) -> NameSource {
     route(Kind::TlsRoute, at)
 }
 
+/// The same, refused for a mistake of its own.
+fn refused(source: &NameSource) -> NameSource {
+    NameSource::Refused(Box::new(source.clone()))
+}
+
+fn rank(source: &NameSource, created: i64) -> Rank {
+    match source {
+        NameSource::Listener(listener) | NameSource::Guest(listener, _) => {
+            Rank::of(created, listener.parent.name())
+        }
+        NameSource::Route(route) => Rank::of(created, &route.name),
+        NameSource::Refused(source) => rank(source, created),
+    }
+}
+
 fn host(text: &str) -> Hostname {
     Hostname::parse(text).unwrap()
 }
@@ -94,12 +109,7 @@ impl Edge {
     }
 
     fn put(&mut self, source: &NameSource, created: i64, names: &[&str]) -> Affected {
-        let rank = match source {
-            NameSource::Listener(listener) | NameSource::Guest(listener, _) => {
-                Rank::of(created, listener.parent.name())
-            }
-            NameSource::Route(route) => Rank::of(created, &route.name),
-        };
+        let rank = rank(source, created);
         let names: BTreeSet<HostPattern> = names.iter().map(|text| pattern(text)).collect();
         self.names.put(&self.grants, source, &rank, &names)
     }
@@ -171,6 +181,36 @@ fn a_hostname_belongs_to_one_namespace_on_every_port_and_for_every_kind_of_route
     }
     assert_eq!(edge.next("web.example.com"), None);
     assert_eq!(edge.owner("web.example.com").as_deref(), Some("t1"));
+}
+
+#[test]
+fn what_is_refused_gets_no_name_and_keeps_those_that_its_namespace_holds() {
+    for source in [http("t1/r"), tls("t1/r"), listener("t1/web", "https")] {
+        let mut edge = Edge::free();
+        let mistaken = refused(&source);
+        edge.put(&mistaken, 1, &["web.example.com", "new.example.com"]);
+        assert_eq!(edge.next("web.example.com"), None, "it asks for nothing");
+        edge.put(&http("t2/r"), 5, &["new.example.com"]);
+        assert_eq!(edge.next("new.example.com"), Some("t2"));
+        edge.hold("new.example.com", "t2");
+
+        // Its namespace held one of the names before the mistake, and another namespace waits for it.
+        edge.hold("web.example.com", "t1");
+        edge.put(&http("t2/waits"), 0, &["web.example.com"]);
+        assert_eq!(
+            edge.claim_state("web.example.com"),
+            Some(NameClaimState::Used)
+        );
+        assert_eq!(edge.next("web.example.com"), None);
+        assert_eq!(edge.owner("new.example.com").as_deref(), Some("t2"));
+
+        // Without the object nothing keeps the name.
+        edge.put(&mistaken, 1, &[]);
+        assert_eq!(
+            edge.claim_state("web.example.com"),
+            Some(NameClaimState::Idle)
+        );
+    }
 }
 
 #[test]

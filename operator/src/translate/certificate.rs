@@ -152,6 +152,16 @@ fn read(secret: &Secret, max_rsa_bits: u16) -> Result<(Encoded, Option<Validity>
             secret.name
         ));
     }
+    // The proxies refuse a chain of which any certificate cannot be read, so the status has to say so.
+    for (index, der) in chain.iter().enumerate() {
+        if !is_certificate(der) {
+            return Err(format!(
+                "certificate {} in \"tls.crt\" of Secret {} cannot be read",
+                index + 1,
+                secret.name
+            ));
+        }
+    }
     let key = PrivateKeyDer::from_pem_slice(key).map_err(|_| {
         format!(
             "\"tls.key\" of Secret {} holds no private key in PEM",
@@ -186,6 +196,11 @@ fn read(secret: &Secret, max_rsa_bits: u16) -> Result<(Encoded, Option<Validity>
     encode(&secret.name, &chain, key.secret_der())
         .map(|encoded| (encoded, validity))
         .ok_or_else(|| format!("Secret {} is too large", secret.name))
+}
+
+/// Whether this is one whole certificate, with nothing behind it.
+fn is_certificate(der: &[u8]) -> bool {
+    x509_parser::parse_x509_certificate(der).is_ok_and(|(rest, _)| rest.is_empty())
 }
 
 /// The length of an RSA key; `None` if it is another one.

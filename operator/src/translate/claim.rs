@@ -177,7 +177,9 @@ impl Translator {
                 .routes
                 .extend(asking.filter_map(|source| match source {
                     NameSource::Route(route) => Some(route.clone()),
-                    NameSource::Listener(_) | NameSource::Guest(..) => None,
+                    NameSource::Listener(_) | NameSource::Guest(..) | NameSource::Refused(_) => {
+                        None
+                    }
                 }));
             dirty.routes.extend(
                 self.inner_names
@@ -189,20 +191,26 @@ impl Translator {
     }
 
     /// The names that a route asks for, on listeners of Gateways themselves and on listeners of ListenerSets that
-    /// have no hostname of their own; and those that it has inside the wildcards of other listeners.
+    /// have no hostname of their own; and those that it has inside the wildcards of other listeners. A route that is
+    /// refused asks for nothing, and keeps those of its names that its namespace holds.
     fn names_of(&self, key: &ObjectKey) -> (RouteAsks, BTreeSet<InnerName>) {
         let (mut asks, mut inner) = (RouteAsks::new(), BTreeSet::new());
         let Some(route) = self.route(key) else {
             return (asks, inner);
         };
-        if self.is_refused(route) {
-            return (asks, inner);
-        }
+        let is_refused = self.is_refused(route);
         let (parents, _) = self.judge_parents(route, None);
         for attached in parents.values().flatten().flatten() {
             let names = attached.hostnames.iter().map(|name| name.matches.clone());
-            if let Some(asker) = self.merge.asker(key, &attached.listener) {
-                asks.entry(asker).or_default().extend(names);
+            if let Some((gateway, source)) = self.merge.asker(key, &attached.listener) {
+                let source = if is_refused {
+                    NameSource::Refused(Box::new(source))
+                } else {
+                    source
+                };
+                asks.entry((gateway, source)).or_default().extend(names);
+            } else if is_refused {
+                // It serves nothing, and the listener itself asks for the names.
             } else if let Some((listeners, gateway)) =
                 self.merge.listeners(&attached.listener.parent)
             {

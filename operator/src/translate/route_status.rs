@@ -123,7 +123,7 @@ fn route_conditions(
             .collect();
         // The API wants this beginning.
         let message = format!(
-            "Dropped Rule {}, whose requests are answered with 500: {first}",
+            "Dropped Rule {}, whose requests are answered with 500 as far as its matches can be read: {first}",
             rules.join(", ")
         );
         conditions.push(Condition::holds(

@@ -250,16 +250,16 @@ impl Translator {
         })
     }
 
-    /// Whether a listener counts as valid for its object: accepted, and not without the right to its
-    /// certificate (`listenerset-reference-grant`). One that waits for its Secret is valid, or
-    /// certificate integrations would wait for it forever.
+    /// Whether a listener counts as valid for its object: it is accepted, and it may use at least one of the
+    /// certificates that it refers to, if it refers to any (`listenerset-reference-grant`). A listener that waits for
+    /// its Secret is valid, or certificate integrations would wait for it forever.
     fn is_valid(&self, parent: &ParentKey, listener: &Arc<str>) -> bool {
         self.state(parent, listener).is_some_and(|state| {
-            state.refused.is_none()
-                && state
-                    .unresolved
-                    .as_ref()
-                    .is_none_or(|f| f.reason != Reason::RefNotPermitted)
+            let not_permitted = state
+                .unresolved
+                .as_ref()
+                .is_some_and(|f| f.reason == Reason::RefNotPermitted);
+            state.refused.is_none() && !(not_permitted && state.certificates.is_empty())
         })
     }
 

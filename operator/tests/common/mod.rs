@@ -384,6 +384,8 @@ pub(crate) enum Holds {
     Mismatch,
     NoKey,
     NotPem,
+    /// Pair 0, and behind its certificate a second one that cannot be read.
+    BrokenChain,
     WrongType,
 }
 
@@ -393,6 +395,10 @@ pub(crate) fn secret(namespace: &str, name: &str, holds: Holds) -> Object {
         Holds::Mismatch => (PAIRS[0].0.clone(), Some(PAIRS[1].1.clone())),
         Holds::NoKey => (PAIRS[0].0.clone(), None),
         Holds::NotPem => ("no PEM".into(), Some(PAIRS[0].1.clone())),
+        Holds::BrokenChain => {
+            let broken = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n";
+            (format!("{}{broken}", PAIRS[0].0), Some(PAIRS[0].1.clone()))
+        }
         Holds::WrongType => (PAIRS[0].0.clone(), Some(PAIRS[0].1.clone())),
     };
     Object::Secret(Secret {

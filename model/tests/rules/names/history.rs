@@ -8,13 +8,11 @@ use std::sync::{Arc, LazyLock};
 use proptest::prelude::*;
 use vestibule_model::hostname::{HostPattern, Hostname};
 use vestibule_model::key::{Kind, ListenerKey, ObjectKey};
-use vestibule_model::names::{
-    Affected, GatewayNames, NameClaimState, NameDecision, NameSource, Rank,
-};
+use vestibule_model::names::{Affected, GatewayNames, NameClaimState, NameDecision, NameSource};
 
 use super::grants::Entry;
 use super::reference::{Facts, OWN};
-use super::{WAYS, host, http, listener, own, own_key, tls};
+use super::{WAYS, host, http, listener, own, own_key, rank, refused, tls};
 use crate::support::{name, pattern};
 
 const NAMESPACES: [&str; 4] = ["a", "b", "c", OWN];
@@ -72,6 +70,8 @@ static SOURCES: LazyLock<Vec<NameSource>> = LazyLock::new(|| {
         own("one"),
         own("two"),
     ];
+    sources.push(refused(&http("a/r")));
+    sources.push(refused(&listener("b/s", "l")));
     sources.extend(guest(listener_key(listener("a/s", "any"))));
     sources
 });
@@ -301,15 +301,6 @@ impl World {
             names.take_from(&self.facts.grants, pattern, Some(namespace));
         }
         names
-    }
-}
-
-fn rank(source: &NameSource, created: i64) -> Rank {
-    match source {
-        NameSource::Listener(listener) | NameSource::Guest(listener, _) => {
-            Rank::of(created, listener.parent.name())
-        }
-        NameSource::Route(route) => Rank::of(created, &route.name),
     }
 }
 

@@ -92,6 +92,12 @@ impl Facts {
     }
 
     pub(crate) fn decide(&self, namespace: &str, names: &HostPattern, by: AskedBy) -> NameDecision {
+        if by == AskedBy::Refused {
+            return match self.holder(names) {
+                Some(holder) if **holder == *namespace => NameDecision::Has,
+                _ => NameDecision::NotAsked,
+            };
+        }
         let shared = self.grants.entries.iter().any(|entry| {
             entry.shared
                 && entry.is_for(namespace)
@@ -207,6 +213,6 @@ fn is_own(source: &NameSource) -> bool {
     match source {
         NameSource::Listener(listener) => matches!(listener.parent, ParentKey::Gateway(_)),
         NameSource::Route(route) => *route.name.namespace == *OWN,
-        NameSource::Guest(..) => false,
+        NameSource::Guest(..) | NameSource::Refused(_) => false,
     }
 }
