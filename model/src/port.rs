@@ -20,8 +20,8 @@ use crate::protocol::Group;
 use crate::reversed::Patterns;
 
 pub use judge::PortClaimState;
-pub use routes::PortDecision;
 use routes::PortRoutes;
+pub use routes::{PortAskedBy, PortDecision};
 
 /// Whose verdict a change of a port may have changed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

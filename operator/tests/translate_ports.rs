@@ -9,6 +9,7 @@ use common::grants::hostname_grant;
 use common::*;
 use vestibule_model::claim::ClaimKey;
 use vestibule_model::condition::{ConditionType, Reason, Truth};
+use vestibule_model::finding::Finding;
 use vestibule_model::gateway::Listener;
 use vestibule_model::key::{Kind, ObjectKey, ObjectName, PortKey};
 use vestibule_model::object::Object;
@@ -666,6 +667,45 @@ fn a_port_of_the_gateway_stays_with_the_namespace_that_serves_it() {
         assert_eq!(record(&mut translator, by), "blue");
         translator.apply([on_own(by, "red", 0)]);
         assert_eq!(served(&translator, by), ["blue"]);
+    }
+}
+
+/// Whoever waits for a mistake in an edit of the only route gets nothing by it.
+#[test]
+fn a_mistake_in_an_edit_gives_no_port_to_who_waits_for_it() {
+    for by in Transport::ALL {
+        let mistaken = |created| {
+            let Change::Put(Object::PortRoute(mut route)) = on_own(by, "red", created) else {
+                panic!("another change");
+            };
+            let mistake = Finding::refused(Reason::UnsupportedValue, "", "", "");
+            route.findings.push(mistake);
+            Change::Put(Object::PortRoute(route))
+        };
+        let mut translator = with_own_listener(by);
+        // What is mistaken from the beginning asks for nothing.
+        translator.apply([mistaken(5)]);
+        assert_eq!(translator.claim_states().get(&claim_of(by)), None);
+
+        translator.apply([on_own(by, "red", 5), on_own(by, "blue", 1)]);
+        assert_eq!(record(&mut translator, by), "blue");
+        translator.apply([Change::Remove(key(Kind::of_port_route(by), "blue", "db"))]);
+        let_go(&mut translator, by);
+        assert_eq!(record(&mut translator, by), "red");
+        translator.apply([on_own(by, "blue", 1), mistaken(5)]);
+        assert_eq!(served(&translator, by), [""; 0]);
+        let states = translator.claim_states();
+        assert_eq!(states.get(&claim_of(by)), Some(&ClaimState::Used));
+        let (truth, reason, _) = on_own_accepted(&translator, by, "blue");
+        assert_eq!((truth, reason), (Truth::False, Reason::PortConflict));
+        translator.apply([on_own(by, "red", 5)]);
+        assert_eq!(served(&translator, by), ["red"]);
+
+        // With the route the port goes, mistaken or not.
+        translator.apply([mistaken(5)]);
+        translator.apply([Change::Remove(key(Kind::of_port_route(by), "red", "db"))]);
+        let states = translator.claim_states();
+        assert_eq!(states.get(&claim_of(by)), Some(&ClaimState::Unused));
     }
 }
 

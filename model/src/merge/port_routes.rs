@@ -8,17 +8,19 @@ use crate::claim::{ClaimKey, Holder};
 use crate::hostname::HostPattern;
 use crate::key::{ListenerKey, ObjectKey, ObjectName, ParentKey, PortKey};
 use crate::names::Rank;
-use crate::port::{Changed, PortClaims, PortDecision};
+use crate::port::{Changed, PortAskedBy, PortClaims, PortDecision};
 use crate::protocol::{Group, Protocol, Transport};
 
 impl Merge {
     /// Takes the ports for which a route asks, in place of those for which it asked before; none of them removes it.
     /// It asks by a listener of the Gateway itself ([`Self::own_port`]), if its namespace may have the port there.
+    /// `is_refused`: the route has a mistake of its own ([`PortAskedBy::Refused`]).
     pub fn put_port_route(
         &mut self,
         route: &ObjectKey,
         created: i64,
         ports: &BTreeSet<PortKey>,
+        is_refused: bool,
     ) -> Affected {
         let mut affected = Affected::default();
         let former = if ports.is_empty() {
@@ -26,11 +28,14 @@ impl Merge {
         } else {
             self.on_ports.insert(route.clone(), ports.clone())
         };
-        let mut put = |this: &mut Self, at: &PortKey, rank| {
-            let is_own = is_own(at, route);
-            this.change_port(at, &mut affected, |port| {
-                port.put_route(route, rank, is_own)
-            });
+        let mut put = |this: &mut Self, at: &PortKey, rank: Option<Rank>| {
+            let by = match (is_refused, is_own(at, route)) {
+                (true, _) => PortAskedBy::Refused,
+                (false, true) => PortAskedBy::Own,
+                (false, false) => PortAskedBy::Tenant,
+            };
+            let asks = rank.map(|rank| (rank, by));
+            this.change_port(at, &mut affected, |port| port.put_route(route, asks));
             affected.claims.insert(ClaimKey::port(at));
         };
         for at in former.iter().flatten().filter(|at| !ports.contains(at)) {

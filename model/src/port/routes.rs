@@ -22,9 +22,23 @@ pub(super) struct PortRoutes {
     tenants: BTreeSet<(Rank, ObjectKey)>,
     /// Those of the Gateway's own namespace.
     own: BTreeSet<ObjectKey>,
+    /// Those that are refused.
+    refused: BTreeSet<ObjectKey>,
     ranks: BTreeMap<ObjectKey, Rank>,
-    /// How many routes each tenant has there.
+    /// How many routes each tenant has there, those that are refused included.
     counts: BTreeMap<Arc<str>, usize>,
+}
+
+/// The way in which a TCPRoute or UDPRoute asks for a port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PortAskedBy {
+    /// By a route of the Gateway's own namespace, which stands above claims.
+    Own,
+    /// By a tenant's route.
+    Tenant,
+    /// By a route that is refused for a mistake of its own. It asks for nothing, but its namespace keeps the port if it
+    /// holds it, so a mistake in an edit gives no port to somebody who waits for it.
+    Refused,
 }
 
 /// Whether a namespace may have what comes to the Gateway's own listener of a port of bytes or datagrams. It says
@@ -76,13 +90,13 @@ pub(super) struct RoutesState {
 }
 
 impl PortClaims {
-    /// Puts a route on the Gateway's own listener, in place of its former rank, or takes it away (`None`). `is_own`:
-    /// the route is of the Gateway's namespace. Returns the routes for which something else may hold, this one included.
-    pub fn put_route(&mut self, route: &ObjectKey, rank: Option<Rank>, is_own: bool) -> Changed {
+    /// Puts a route on the Gateway's own listener, in place of its former rank, or takes it away (`None`). Returns the
+    /// routes for which something else may hold, this one included.
+    pub fn put_route(&mut self, route: &ObjectKey, asks: Option<(Rank, PortAskedBy)>) -> Changed {
         let before = self.routes_state();
         self.routes.remove(route);
-        if let Some(rank) = rank {
-            self.routes.insert(route, rank, is_own);
+        if let Some((rank, by)) = asks {
+            self.routes.insert(route, rank, by);
         }
         let mut routes = self.routes_unless(&before);
         routes.insert(route.clone());
@@ -130,7 +144,7 @@ impl PortClaims {
         !self.routes.own.is_empty()
     }
 
-    /// Whether a tenant has a route there.
+    /// Whether a tenant has a route there, even if it is refused.
     pub(super) fn has_route_of(&self, namespace: &Arc<str>) -> bool {
         self.routes.counts.contains_key(namespace)
     }
@@ -170,15 +184,18 @@ impl PortRoutes {
         self.ranks.is_empty()
     }
 
-    fn insert(&mut self, route: &ObjectKey, rank: Rank, is_own: bool) {
+    fn insert(&mut self, route: &ObjectKey, rank: Rank, by: PortAskedBy) {
         self.ranks.insert(route.clone(), rank.clone());
-        if is_own {
-            self.own.insert(route.clone());
-        } else {
-            self.tenants.insert((rank, route.clone()));
-            let namespace = route.name.namespace.clone();
-            *self.counts.entry(namespace).or_default() += 1;
-        }
+        match by {
+            PortAskedBy::Own => {
+                self.own.insert(route.clone());
+                return;
+            }
+            PortAskedBy::Tenant => self.tenants.insert((rank, route.clone())),
+            PortAskedBy::Refused => self.refused.insert(route.clone()),
+        };
+        let namespace = route.name.namespace.clone();
+        *self.counts.entry(namespace).or_default() += 1;
     }
 
     fn remove(&mut self, route: &ObjectKey) {
@@ -186,7 +203,7 @@ impl PortRoutes {
             return;
         };
         self.own.remove(route);
-        if self.tenants.remove(&(rank, route.clone())) {
+        if self.tenants.remove(&(rank, route.clone())) || self.refused.remove(route) {
             count_down(&mut self.counts, &route.name.namespace);
         }
     }

@@ -161,7 +161,8 @@ impl Translator {
             let created = self.route(&key).map_or(0, |route| route.meta().created);
             let affected = if key.kind.routes_ports() {
                 let ports = self.asked_ports(&key);
-                self.merge.put_port_route(&key, created, &ports)
+                let is_refused = self.route(&key).is_some_and(|route| self.is_refused(route));
+                self.merge.put_port_route(&key, created, &ports, is_refused)
             } else {
                 let (asks, inner) = self.names_of(&key);
                 self.inner_names.put(&key, &inner);
@@ -226,10 +227,12 @@ impl Translator {
         (asks, inner)
     }
 
-    /// The ports for which a TCPRoute or UDPRoute asks, on listeners of Gateways themselves.
+    /// The ports for which a TCPRoute or UDPRoute asks, on listeners of Gateways themselves. A route that is refused
+    /// asks for nothing, and keeps those of them that its namespace holds.
     fn asked_ports(&self, key: &ObjectKey) -> BTreeSet<PortKey> {
-        let route = self.route(key).filter(|route| !self.is_refused(*route));
-        let parents = route.map(|route| self.judge_parents(route, None).0);
+        let parents = self
+            .route(key)
+            .map(|route| self.judge_parents(route, None).0);
         let attached = parents
             .iter()
             .flat_map(BTreeMap::values)
