@@ -674,14 +674,15 @@ fn a_port_of_the_gateway_stays_with_the_namespace_that_serves_it() {
 #[test]
 fn a_mistake_in_an_edit_gives_no_port_to_who_waits_for_it() {
     for by in Transport::ALL {
-        let mistaken = |created| {
-            let Change::Put(Object::PortRoute(mut route)) = on_own(by, "red", created) else {
+        let mistaken_of = |namespace, created| {
+            let Change::Put(Object::PortRoute(mut route)) = on_own(by, namespace, created) else {
                 panic!("another change");
             };
             let mistake = Finding::refused(Reason::UnsupportedValue, "", "", "");
             route.findings.push(mistake);
             Change::Put(Object::PortRoute(route))
         };
+        let mistaken = |created| mistaken_of("red", created);
         let mut translator = with_own_listener(by);
         // What is mistaken from the beginning asks for nothing.
         translator.apply([mistaken(5)]);
@@ -699,6 +700,18 @@ fn a_mistake_in_an_edit_gives_no_port_to_who_waits_for_it() {
         let (truth, reason, _) = on_own_accepted(&translator, by, "blue");
         assert_eq!((truth, reason), (Truth::False, Reason::PortConflict));
         translator.apply([on_own(by, "red", 5)]);
+        assert_eq!(served(&translator, by), ["red"]);
+
+        // The Gateway's own namespace keeps its port as well.
+        translator.apply([on_own(by, "platform", 9)]);
+        assert_eq!(served(&translator, by), ["platform"]);
+        translator.apply([mistaken_of("platform", 9)]);
+        assert_eq!(served(&translator, by), [""; 0]);
+        translator.apply([Change::Remove(key(
+            Kind::of_port_route(by),
+            "platform",
+            "db",
+        ))]);
         assert_eq!(served(&translator, by), ["red"]);
 
         // With the route the port goes, mistaken or not.

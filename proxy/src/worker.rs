@@ -235,7 +235,7 @@ impl Worker {
                     let guard = || Accepting::new(&accepting);
                     let keep = |client, peer| {
                         let kept = choice.keep(client, peer, bind, guard);
-                        if kept.is_none() {
+                        if matches!(kept, Ok(None)) {
                             plane.metrics.connections_passed.inc();
                         }
                         kept
@@ -286,7 +286,7 @@ async fn accept(
     plane: &Arc<DataPlane>,
     stop: &CancellationToken,
     queue: u16,
-    keep: impl Fn(TcpStream, SocketAddr) -> Option<TcpStream>,
+    keep: impl Fn(TcpStream, SocketAddr) -> io::Result<Option<TcpStream>>,
 ) {
     let mut left = ACCEPTS;
     loop {
@@ -295,12 +295,10 @@ async fn accept(
             accepted = listener.accept() => accepted,
             () = stop.cancelled() => break,
         };
-        match accepted {
-            Ok((client, peer)) => {
-                if let Some(client) = keep(client, peer) {
-                    take(plane, client, peer, bind);
-                }
-            }
+        let kept = accepted.and_then(|(client, peer)| Ok((keep(client, peer)?, peer)));
+        match kept {
+            Ok((Some(client), peer)) => take(plane, client, peer, bind),
+            Ok((None, _)) => {}
             Err(error) => {
                 if plane.may_warn(Instant::now()) {
                     tracing::warn!(%bind, %error, "cannot accept");
@@ -370,8 +368,8 @@ mod tests {
     use crate::table::Snapshot;
 
     /// For a worker that is alone.
-    fn kept(client: TcpStream, _: SocketAddr) -> Option<TcpStream> {
-        Some(client)
+    fn kept(client: TcpStream, _: SocketAddr) -> io::Result<Option<TcpStream>> {
+        Ok(Some(client))
     }
 
     #[tokio::test]

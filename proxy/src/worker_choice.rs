@@ -48,10 +48,21 @@ struct Colleague<G> {
 }
 
 impl<G> Colleague<G> {
-    fn load(&self) -> usize {
-        let waiting = self.inbox.max_capacity() - self.inbox.capacity();
-        self.tasks.num_alive_tasks().saturating_add(waiting)
+    fn load(&self) -> Load {
+        let free = self.inbox.capacity();
+        let waiting = self.inbox.max_capacity() - free;
+        Load {
+            tasks: self.tasks.num_alive_tasks().saturating_add(waiting),
+            takes: free > 0,
+        }
     }
+}
+
+#[derive(Clone, Copy)]
+struct Load {
+    tasks: usize,
+    /// Whether there is room for a connection to wait.
+    takes: bool,
 }
 
 /// All workers, as one of them sees them.
@@ -81,16 +92,17 @@ impl<G> WorkerChoice<G> {
             .collect()
     }
 
-    /// Passes the connection to another worker if this one has far too much. Otherwise returns it.
+    /// Passes the connection to another worker if this one has far too much. Otherwise returns it. Fails if the kernel
+    /// does not let the socket go, which is closed then.
     pub(crate) fn keep(
         &self,
         client: TcpStream,
         peer: SocketAddr,
         bind: BindKey,
         guard: impl FnOnce() -> G,
-    ) -> Option<TcpStream> {
+    ) -> io::Result<Option<TcpStream>> {
         if self.all.len() < 2 {
-            return Some(client);
+            return Ok(Some(client));
         }
         let loads = self.all.iter().map(Colleague::load);
         let place = chosen(loads, self.own).and_then(|worker| {
@@ -98,39 +110,35 @@ impl<G> WorkerChoice<G> {
             inbox.try_reserve().ok()
         });
         let Some(place) = place else {
-            return Some(client);
+            return Ok(Some(client));
         };
-        // If the kernel refuses, the socket is closed already.
-        if let Ok(client) = client.into_std() {
-            place.send(Passed {
-                client,
-                peer,
-                bind,
-                guard: guard(),
-            });
-        }
-        None
+        place.send(Passed {
+            client: client.into_std()?,
+            peer,
+            bind,
+            guard: guard(),
+        });
+        Ok(None)
     }
 }
 
 /// The worker that gets the next connection of the worker `own`, if that is another one.
-fn chosen(loads: impl Iterator<Item = usize>, own: usize) -> Option<usize> {
+fn chosen(loads: impl Iterator<Item = Load>, own: usize) -> Option<usize> {
     let (mut workers, mut sum, mut ours) = (0_usize, 0_usize, 0);
     let mut least: Option<(usize, usize)> = None;
     for (worker, load) in loads.enumerate() {
         workers += 1;
-        sum = sum.saturating_add(load);
+        sum = sum.saturating_add(load.tasks);
         if worker == own {
-            ours = load;
-        }
-        if least.is_none_or(|(_, other)| load < other) {
-            least = Some((worker, load));
+            ours = load.tasks.saturating_sub(SLACK);
+        } else if load.takes && least.is_none_or(|(_, other)| load.tasks < other) {
+            least = Some((worker, load.tasks));
         }
     }
+    let (worker, theirs) = least?;
     // Multiplied by the number of workers and by four, so that nothing is lost to rounding.
-    let has = ours.saturating_sub(SLACK).saturating_mul(4 * workers);
-    let (worker, _) = least?;
-    (has > sum.saturating_mul(5)).then_some(worker)
+    let has_too_much = ours.saturating_mul(4 * workers) > sum.saturating_mul(5);
+    (has_too_much && theirs < ours).then_some(worker)
 }
 
 #[cfg(test)]
@@ -143,9 +151,13 @@ mod tests {
 
     use super::*;
 
+    fn load(tasks: usize) -> Load {
+        Load { tasks, takes: true }
+    }
+
     #[test]
     fn only_a_worker_with_far_too_much_gives_connections_away() {
-        let chosen = |loads: &[usize], own| chosen(loads.iter().copied(), own);
+        let chosen = |loads: &[usize], own| chosen(loads.iter().map(|tasks| load(*tasks)), own);
         assert_eq!(chosen(&[], 0), None);
         assert_eq!(chosen(&[1_000], 0), None);
         assert_eq!(chosen(&[100, 100], 0), None);
@@ -155,6 +167,17 @@ mod tests {
         assert_eq!(chosen(&[60, 0], 1), None);
         assert_eq!(chosen(&[900, 100, 50, 400], 0), Some(2));
         assert_eq!(chosen(&[usize::MAX, 0], 0), None);
+    }
+
+    #[test]
+    fn a_worker_that_takes_nothing_leaves_the_connection_to_the_next_one() {
+        let mut loads = [900, 0, 50, 400].map(load);
+        assert_eq!(chosen(loads.into_iter(), 0), Some(1));
+        loads[1].takes = false;
+        assert_eq!(chosen(loads.into_iter(), 0), Some(2));
+        loads[2].takes = false;
+        loads[3].takes = false;
+        assert_eq!(chosen(loads.into_iter(), 0), None);
     }
 
     /// A connection to a socket of this process, as a worker accepts it.
@@ -185,6 +208,7 @@ mod tests {
             for number in 0..=MAX_WAITING {
                 let (client, server, peer) = accepted().await;
                 let kept = choice.keep(server, peer, bind, || Arc::clone(&guards));
+                let kept = kept.unwrap();
                 assert_eq!(kept.is_some(), number == MAX_WAITING, "{number}");
                 clients.push(client);
             }
@@ -219,7 +243,7 @@ mod tests {
         #[test]
         fn a_connection_goes_where_there_is_less(loads in prop::collection::vec(0..100_000_usize, 1..9), own: prop::sample::Index) {
             let own = own.index(loads.len());
-            if let Some(worker) = chosen(loads.iter().copied(), own) {
+            if let Some(worker) = chosen(loads.iter().map(|tasks| load(*tasks)), own) {
                 prop_assert!(loads[worker] + SLACK < loads[own]);
                 prop_assert!(loads.iter().all(|load| loads[worker] <= *load));
                 prop_assert!(loads[own] * loads.len() > loads.iter().sum());

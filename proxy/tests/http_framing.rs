@@ -309,6 +309,8 @@ async fn an_answer_in_a_coding_that_the_proxy_does_not_know_is_refused() {
         let rig = rig(saying(answer.leak()).await, BackendProtocol::Unspecified);
         let got = get(&rig, HOST, "/").await;
         assert_eq!(got.status, 502, "{coding}");
+        // The backend is well, and would say the same again.
+        assert_eq!(rig.plane.metrics.requests_repeated.get(), 0, "{coding}");
     }
 }
 

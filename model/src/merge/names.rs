@@ -8,6 +8,7 @@ use super::{Affected, Merge, PortKey, SetVerdict, first_of_name, gateway_claims,
 use crate::claim::{ClaimKey, Claimed, Holder};
 use crate::conflict::{Claim, Conflict};
 use crate::finding::Finding;
+use crate::gateway::Listener;
 use crate::hostname::{HostPattern, Hostname};
 use crate::key::{ListenerKey, ObjectKey, ObjectName, ParentKey};
 use crate::names::{self, AskedBy, GatewayNames, NameDecision, NameSource, Permissions, Rank};
@@ -451,13 +452,20 @@ impl Merge {
         }
     }
 
-    /// Puts the names of a Gateway's own listeners, and decides again about everybody else on this Gateway.
+    /// Puts the names of a Gateway's own listeners, also of those with a mistake, and decides again about everybody else on this Gateway.
     pub(super) fn settle_own_names(&mut self, gateway: &ObjectName, affected: &mut Affected) {
-        let own = self.gateway(gateway).map(|own| gateway_claims(own));
-        let named = own.into_iter().flatten().filter(|(_, c)| has_names(c));
-        let named: BTreeMap<NameSource, HostPattern> = named
-            .map(|(_, claim)| (NameSource::Listener(claim.listener), claim.hostname))
-            .collect();
+        let own = self.gateway(gateway);
+        let named = own.into_iter().flat_map(|own| {
+            let claims = gateway_claims(own).into_iter();
+            let claims = claims.filter(|(_, claim)| has_names(claim));
+            // A hostname that cannot be read would stand for every name.
+            let refused = refused(&own.listeners, own.parent_key())
+                .filter(|(listener, _)| listener.hostname != HostPattern::Any);
+            claims
+                .map(|(_, claim)| (NameSource::Listener(claim.listener), claim.hostname))
+                .chain(refused.map(|(listener, source)| (source, listener.hostname.clone())))
+        });
+        let named: BTreeMap<NameSource, HostPattern> = named.collect();
         let parent = ParentKey::Gateway(gateway.clone());
         let places = named.keys().cloned().collect();
         let former = self.named.insert(parent.clone(), (gateway.clone(), places));
@@ -529,27 +537,31 @@ impl Merge {
         });
     }
 
-    /// The names of those listeners of a ListenerSet that are refused for a mistake of their own.
+    /// The names of those listeners of a ListenerSet that are refused for a mistake of their own, as far as grants allow
+    /// its namespace to have them.
     fn refused_names_of<'a>(
         &'a self,
         name: &ObjectName,
     ) -> impl Iterator<Item = (NameSource, HostPattern)> + use<'a> {
         let set = self.sets.get(name);
         let set = set.filter(|set| !set.meta.deleting && self.verdict(set) == SetVerdict::Allowed);
-        set.into_iter().flat_map(|set| {
-            let parent = set.parent_key();
-            let listeners = first_of_name(&set.listeners).map(|(_, listener)| listener);
-            let refused = listeners.filter(|listener| {
-                listener.findings.iter().any(Finding::refuses)
-                    && listener.protocol.group() != Group::Raw
+        set.into_iter().flat_map(move |set| {
+            let refused = refused(&set.listeners, set.parent_key());
+            let granted = refused.filter(move |(listener, _)| {
+                let (Some(gateway), Some(port)) = (&set.gateway, listener.port) else {
+                    return true;
+                };
+                let namespace = &set.name.namespace;
+                let owns = self.owns(
+                    gateway,
+                    namespace,
+                    port,
+                    &listener.protocol,
+                    &listener.hostname,
+                );
+                owns.is_ok()
             });
-            refused.map(move |listener| {
-                let source = NameSource::Listener(listener.key(&parent));
-                (
-                    NameSource::Refused(Box::new(source)),
-                    listener.hostname.clone(),
-                )
-            })
+            granted.map(|(listener, source)| (source, listener.hostname.clone()))
         })
     }
 
@@ -619,6 +631,23 @@ impl Merge {
         let ports = self.ports_of(gateway).map(|(at, _)| ClaimKey::port(at));
         affected.claims.extend(ports);
     }
+}
+
+/// The listeners with names that are refused for a mistake of their own, and as what they ask.
+fn refused(
+    listeners: &[Listener],
+    parent: ParentKey,
+) -> impl Iterator<Item = (&Listener, NameSource)> {
+    first_of_name(listeners)
+        .map(|(_, listener)| listener)
+        .filter(|listener| {
+            listener.findings.iter().any(Finding::refuses)
+                && listener.protocol.group() != Group::Raw
+        })
+        .map(move |listener| {
+            let source = NameSource::Listener(listener.key(&parent));
+            (listener, NameSource::Refused(Box::new(source)))
+        })
 }
 
 /// Whether the claim is about a hostname. TCP and UDP carry no names.

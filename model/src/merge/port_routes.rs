@@ -29,9 +29,9 @@ impl Merge {
             self.on_ports.insert(route.clone(), ports.clone())
         };
         let mut put = |this: &mut Self, at: &PortKey, rank: Option<Rank>| {
-            let by = match (is_refused, is_own(at, route)) {
-                (true, _) => PortAskedBy::Refused,
-                (false, true) => PortAskedBy::Own,
+            let by = match (is_own(at, route), is_refused) {
+                (true, _) => PortAskedBy::Own,
+                (false, true) => PortAskedBy::Refused,
                 (false, false) => PortAskedBy::Tenant,
             };
             let asks = rank.map(|rank| (rank, by));

@@ -290,6 +290,8 @@ fn is_open(permissions: &dyn Permissions, namespace: &str, own: &BTreeSet<NameSo
     for source in own {
         match source {
             NameSource::Listener(listener) => admitted |= permissions.admits(listener, namespace),
+            // A refused listener admits nobody, and keeps nobody from the others.
+            NameSource::Refused(source) if matches!(**source, NameSource::Listener(_)) => {}
             NameSource::Route(_) | NameSource::Guest(..) | NameSource::Refused(_) => return false,
         }
     }

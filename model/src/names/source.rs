@@ -20,8 +20,8 @@ pub enum NameSource {
     /// hostname, a route asks for nothing, because it uses the names of the set.
     Guest(ListenerKey, ObjectKey),
     /// One of the above that is refused for a mistake of its own, such as a value that cannot be read. It asks for
-    /// nothing, so it gets no name. But its namespace keeps those of its names that it holds, so a mistake in an edit
-    /// gives no name to somebody who waits for it.
+    /// nothing, so it gets no name. But its namespace keeps those of its names that it holds, and the names of the
+    /// Gateway's own namespace stay reserved, so a mistake in an edit gives no name to somebody who waits for it.
     Refused(Box<NameSource>),
 }
 
@@ -55,7 +55,8 @@ impl NameSource {
         match self {
             Self::Listener(listener) => matches!(listener.parent, ParentKey::Gateway(_)),
             Self::Route(route) => route.name.namespace == gateway.namespace,
-            Self::Guest(..) | Self::Refused(_) => false,
+            Self::Guest(..) => false,
+            Self::Refused(source) => source.is_own_of(gateway),
         }
     }
 }

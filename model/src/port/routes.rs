@@ -32,11 +32,11 @@ pub(super) struct PortRoutes {
 /// The way in which a TCPRoute or UDPRoute asks for a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PortAskedBy {
-    /// By a route of the Gateway's own namespace, which stands above claims.
+    /// By a route of the Gateway's own namespace, which stands above claims. Even if it is refused, the port stays its.
     Own,
     /// By a tenant's route.
     Tenant,
-    /// By a route that is refused for a mistake of its own. It asks for nothing, but its namespace keeps the port if it
+    /// By a tenant's route that is refused for a mistake of its own. It asks for nothing, but its namespace keeps the port if it
     /// holds it, so a mistake in an edit gives no port to somebody who waits for it.
     Refused,
 }

@@ -214,6 +214,30 @@ fn what_is_refused_gets_no_name_and_keeps_those_that_its_namespace_holds() {
 }
 
 #[test]
+fn what_is_refused_of_the_gateways_own_stays_reserved() {
+    let mut edge = Edge::free();
+    for source in [http("infra/login"), own("login")] {
+        edge.put(&source, 0, &["login.example.com"]);
+        edge.put(&http("t1/waits"), 5, &["login.example.com"]);
+        assert_eq!(edge.next("login.example.com"), None);
+        edge.put(&refused(&source), 0, &["login.example.com"]);
+        edge.put(&source, 0, &[]);
+        assert_eq!(edge.next("login.example.com"), None);
+        assert_eq!(edge.owner("login.example.com").as_deref(), Some("infra"));
+        edge.put(&refused(&source), 0, &[]);
+        assert_eq!(edge.next("login.example.com"), Some("t1"));
+    }
+    // A mistake in one listener keeps nobody from another one of the same name, which admits them.
+    edge.grants
+        .admitted
+        .insert(own_key("shop"), BTreeSet::from(["t1".into()]));
+    edge.put(&own("shop"), 0, &["shop.example.com"]);
+    edge.put(&refused(&own("other")), 0, &["shop.example.com"]);
+    assert_eq!(edge.decide("t1", "shop.example.com", HttpRoute), Free);
+    assert_eq!(edge.decide("t2", "shop.example.com", HttpRoute), Reserved);
+}
+
+#[test]
 fn what_nobody_holds_goes_by_age_and_then_by_name() {
     let mut edge = Edge::free();
     edge.put(&http("t3/r"), 7, &["x.example.com"]);

@@ -22,7 +22,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 
 use super::H2;
 use super::body::{Upload, UploadState};
-use super::headers::{detach, has_known_coding, take_trailers};
+use super::headers::{detach, take_trailers};
 use super::patient::Patient;
 use super::pool::{self, Key, Lease, One, Sender, Turn};
 use super::retry_state::RetryState;
@@ -435,9 +435,6 @@ impl Exchange<'_> {
         };
         trace.awaited = false;
         match sent {
-            Ok(response) if !has_known_coding(&response) => {
-                Err(Unanswered::Seen(state, ExchangeFailure::Broken))
-            }
             Ok(response) => {
                 let took = begun.elapsed();
                 trace.took = Some(took);

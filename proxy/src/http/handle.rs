@@ -545,6 +545,10 @@ async fn forward(
     *response.version_mut() = Version::HTTP_11;
     let switched = response.status() == StatusCode::SWITCHING_PROTOCOLS;
     let agreed = headers::is_websocket(response.headers());
+    // The endpoint is well, and another attempt would get the same.
+    if !headers::has_known_coding(&response) {
+        return Err(LocalReply::from(ExchangeFailure::Broken));
+    }
     headers::strip_response(&mut response);
     if !switched {
         let response = response.map(|body| Download::backend(body, lease));

@@ -89,13 +89,16 @@ pub(super) fn strip_response<B>(response: &mut Response<B>) {
     strip(headers);
 }
 
-/// Leaves one length of several equal ones, because some readers refuse a message that has two. hyper refuses lengths
-/// that differ, unless the message has no body. Then they say nothing.
+/// Leaves one length of several equal ones, because some readers refuse a message that has two, and none of an empty
+/// field, which h2 takes for 0. hyper refuses lengths that differ, unless the message has no body. Then they say nothing.
 fn merge_lengths(headers: &mut HeaderMap) {
-    if tokens(headers, &CONTENT_LENGTH).nth(1).is_none() {
+    if !headers.contains_key(CONTENT_LENGTH) {
         return;
     }
     let lengths: Vec<&str> = tokens(headers, &CONTENT_LENGTH).collect();
+    if lengths.len() == 1 {
+        return;
+    }
     let agree = lengths.iter().all(|other| Some(other) == lengths.first());
     let one = lengths.first().filter(|_| agree);
     let one = one.and_then(|one| HeaderValue::from_str(one).ok());

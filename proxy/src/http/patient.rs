@@ -3,6 +3,9 @@
 //! A backend may answer before it has read the whole request, and close (413, for example). TCP then resets the
 //! connection, and hyper would end with the error of its next write, without a look at the answer that has arrived.
 //! So a write succeeds as long as reading goes on. Reading ends by itself: with the end of the stream, or the reset.
+//!
+//! The kernel reports a reset once. If a write has taken the report, the next reads return what had arrived, and then an
+//! end. That end is made the reset again, because an answer without a length would otherwise look complete.
 
 use std::io;
 use std::pin::Pin;
@@ -13,8 +16,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 /// A connection to a backend whose failed writes are not reported before everything has been read.
 pub(super) struct Patient<S> {
     stream: S,
-    /// Whether a write has failed since the backend has closed the connection. What follows is dropped.
-    is_deaf: bool,
+    /// Why a write failed, if one did. What follows is dropped.
+    deaf: Option<io::ErrorKind>,
     /// Whether everything was read that comes.
     has_ended: bool,
 }
@@ -23,7 +26,7 @@ impl<S> Patient<S> {
     pub(super) fn new(stream: S) -> Self {
         Self {
             stream,
-            is_deaf: false,
+            deaf: None,
             has_ended: false,
         }
     }
@@ -37,7 +40,7 @@ impl<S> Patient<S> {
         ];
         match written {
             Err(error) if !self.has_ended && closed.contains(&error.kind()) => {
-                self.is_deaf = true;
+                self.deaf = Some(error.kind());
                 Ok(instead)
             }
             written => written,
@@ -46,7 +49,7 @@ impl<S> Patient<S> {
 
     /// Whether bytes are dropped instead of written.
     fn drops(&self) -> bool {
-        self.is_deaf && !self.has_ended
+        self.deaf.is_some() && !self.has_ended
     }
 }
 
@@ -58,8 +61,15 @@ impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
     ) -> Poll<io::Result<()>> {
         let (before, room) = (buffer.filled().len(), buffer.remaining());
         let read = ready!(Pin::new(&mut self.stream).poll_read(cx, buffer));
-        self.has_ended |= read.is_err() || (room > 0 && buffer.filled().len() == before);
-        Poll::Ready(read)
+        let is_end = read.is_ok() && room > 0 && buffer.filled().len() == before;
+        self.has_ended |= read.is_err() || is_end;
+        match self.deaf {
+            // The first failure of a write after an end in order is a broken pipe, so that end is true.
+            Some(kind) if is_end && kind != io::ErrorKind::BrokenPipe => {
+                Poll::Ready(Err(kind.into()))
+            }
+            _ => Poll::Ready(read),
+        }
     }
 }
 
@@ -112,8 +122,8 @@ mod tests {
 
     use super::*;
 
-    /// A connection whose other side has closed it after its answer.
-    struct Closed(&'static [u8]);
+    /// A connection whose other side has closed it after its answer, and what a write fails with.
+    struct Closed(&'static [u8], io::ErrorKind);
 
     impl AsyncRead for Closed {
         fn poll_read(
@@ -131,11 +141,11 @@ mod tests {
             _: &mut Context<'_>,
             _: &[u8],
         ) -> Poll<io::Result<usize>> {
-            Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()))
+            Poll::Ready(Err(self.1.into()))
         }
 
         fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-            Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()))
+            Poll::Ready(Err(self.1.into()))
         }
 
         fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -145,7 +155,7 @@ mod tests {
 
     #[tokio::test]
     async fn writes_fail_when_everything_was_read() {
-        let mut stream = Patient::new(Closed(b"answer"));
+        let mut stream = Patient::new(Closed(b"answer", io::ErrorKind::BrokenPipe));
         stream.flush().await.unwrap();
         stream.write_all(b"request").await.unwrap();
         let mut answer = String::new();
@@ -153,5 +163,16 @@ mod tests {
         assert_eq!(answer, "answer");
         assert!(stream.write_all(b"more").await.is_err());
         assert!(stream.flush().await.is_err());
+    }
+
+    #[tokio::test]
+    async fn a_reset_that_a_write_has_met_is_no_end_of_the_answer() {
+        let mut stream = Patient::new(Closed(b"half", io::ErrorKind::ConnectionReset));
+        stream.write_all(b"request").await.unwrap();
+        let mut answer = Vec::new();
+        let error = stream.read_to_end(&mut answer).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+        assert_eq!(answer, b"half");
+        assert!(stream.write_all(b"more").await.is_err());
     }
 }

@@ -72,6 +72,8 @@ static SOURCES: LazyLock<Vec<NameSource>> = LazyLock::new(|| {
     ];
     sources.push(refused(&http("a/r")));
     sources.push(refused(&listener("b/s", "l")));
+    sources.push(refused(&http("infra/r")));
+    sources.push(refused(&own("one")));
     sources.extend(guest(listener_key(listener("a/s", "any"))));
     sources
 });

@@ -61,9 +61,10 @@ impl Facts {
             .filter(|(_, own)| *own == names)
             .map(|(source, _)| source)
             .collect();
-        let by_route = own
-            .iter()
-            .any(|source| matches!(source, NameSource::Route(_)));
+        let by_route = own.iter().any(|source| match source {
+            NameSource::Refused(source) => matches!(**source, NameSource::Route(_)),
+            source => matches!(source, NameSource::Route(_)),
+        });
         let admitted = own.iter().any(|source| match source {
             NameSource::Listener(listener) => self.admits(listener, namespace),
             _ => false,
@@ -213,6 +214,7 @@ fn is_own(source: &NameSource) -> bool {
     match source {
         NameSource::Listener(listener) => matches!(listener.parent, ParentKey::Gateway(_)),
         NameSource::Route(route) => *route.name.namespace == *OWN,
-        NameSource::Guest(..) | NameSource::Refused(_) => false,
+        NameSource::Guest(..) => false,
+        NameSource::Refused(source) => is_own(source),
     }
 }
