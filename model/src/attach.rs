@@ -130,26 +130,7 @@ pub fn attach_route(
         .filter(|l| reference.port.is_none_or(|p| l.port == Some(p)))
         .collect();
     if selected.is_empty() {
-        let any = reference.section.is_none() && reference.port.is_none();
-        let article = if any { "any" } else { "a" };
-        return Err(Finding::refused(
-            Reason::NoMatchingParent,
-            field,
-            format!(
-                "{} {} does not declare {article} {}",
-                parent.kind(),
-                parent.name(),
-                wanted(reference)
-            ),
-            match parent {
-                ParentKey::Gateway(_) => {
-                    "name a listener of the Gateway itself, or refer to the ListenerSet that declares it"
-                }
-                ParentKey::ListenerSet(_) => {
-                    "name one of its listeners, or leave sectionName and port out"
-                }
-            },
-        ));
+        return Err(not_declared(field, reference, parent));
     }
     let allowing: Vec<&Listener> = selected
         .into_iter()
@@ -224,6 +205,30 @@ pub fn attach_route(
         ));
     }
     Ok(attached)
+}
+
+/// The finding for a reference that selects no listener.
+fn not_declared(field: String, reference: &ParentRef, parent: &ParentKey) -> Finding {
+    let any = reference.section.is_none() && reference.port.is_none();
+    let article = if any { "any" } else { "a" };
+    Finding::refused(
+        Reason::NoMatchingParent,
+        field,
+        format!(
+            "{} {} does not declare {article} {}",
+            parent.kind(),
+            parent.name(),
+            wanted(reference)
+        ),
+        match parent {
+            ParentKey::Gateway(_) => {
+                "name a listener of the Gateway itself, or refer to the ListenerSet that declares it"
+            }
+            ParentKey::ListenerSet(_) => {
+                "name one of its listeners, or leave sectionName and port out"
+            }
+        },
+    )
 }
 
 /// The listeners that a reference selects, for a message about them. Others of the parent may be different.

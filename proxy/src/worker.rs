@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -67,7 +68,7 @@ impl Workers {
             let mut runtime = tokio::runtime::Builder::new_current_thread();
             runtimes.push(runtime.enable_io().enable_time().build()?);
         }
-        let choices = WorkerChoice::of_all(runtimes.iter().map(|runtime| runtime.metrics()));
+        let choices = WorkerChoice::of_all(runtimes.iter().map(Runtime::metrics));
         for (index, (runtime, (choice, passed))) in runtimes.into_iter().zip(choices).enumerate() {
             let worker = Worker {
                 index,
@@ -367,11 +368,6 @@ mod tests {
     use crate::limits::ProxyLimits;
     use crate::table::Snapshot;
 
-    /// For a worker that is alone.
-    fn kept(client: TcpStream, _: SocketAddr) -> io::Result<Option<TcpStream>> {
-        Ok(Some(client))
-    }
-
     #[tokio::test]
     async fn those_that_stand_do_not_wait_for_all_that_come() {
         let plane = Arc::new(DataPlane::new(
@@ -386,7 +382,14 @@ mod tests {
             .map(|_| std::net::TcpStream::connect(address).unwrap())
             .collect();
         let stop = CancellationToken::new();
-        let mut accepting = pin!(accept(&listener, bind, &plane, &stop, BACKLOG, kept));
+        let mut accepting = pin!(accept(
+            &listener,
+            bind,
+            &plane,
+            &stop,
+            BACKLOG,
+            |client, _| Ok(Some(client))
+        ));
         let (mut accepted, mut most) = (0, 0);
         // They come to nothing at once, since there is no configuration.
         while accepted < clients.len() as u64 {
@@ -501,10 +504,16 @@ mod tests {
         tokio::task::yield_now().await;
         let stop = CancellationToken::new();
         stop.cancel();
-        accept(&listener, bind, &plane, &stop, 3, kept).await;
+        accept(&listener, bind, &plane, &stop, 3, |client, _| {
+            Ok(Some(client))
+        })
+        .await;
         // The one that came before the stop was looked at, and those.
         assert!((3..=4).contains(&plane.active()), "{}", plane.active());
-        accept(&listener, bind, &plane, &stop, BACKLOG, kept).await;
+        accept(&listener, bind, &plane, &stop, BACKLOG, |client, _| {
+            Ok(Some(client))
+        })
+        .await;
         assert_eq!(plane.active(), 9);
     }
 }
