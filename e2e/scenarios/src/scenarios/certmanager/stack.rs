@@ -45,7 +45,11 @@ impl<'a> Stack<'a> {
             "-f",
             &crds,
         ];
-        world.kubectl.run(&established).await?.must()?;
+        // kubectl takes it for an error if the API server has not looked at a CRD yet.
+        until("cert-manager's CRDs", LATER, async || {
+            world.kubectl.run(&established).await?.must()
+        })
+        .await?;
         let authority = Authority::new("cert-manager's CA")?;
         let (chain, key) = authority.issuing();
         let stack = Self {
