@@ -155,6 +155,12 @@ impl ListenerSet {
 }
 
 impl Listener {
+    /// Whether a finding of its own refuses it, so that it makes no claim.
+    #[must_use]
+    pub fn is_refused(&self) -> bool {
+        self.findings.iter().any(Finding::refuses)
+    }
+
     /// Its key within `parent`.
     #[must_use]
     pub fn key(&self, parent: &ParentKey) -> ListenerKey {

@@ -556,7 +556,7 @@ fn claim(
     known: Option<&Gateway>,
     precedence: Precedence,
 ) -> Option<(PortKey, Claim)> {
-    if listener.findings.iter().any(Finding::refuses) {
+    if listener.is_refused() {
         return None;
     }
     let guard = known.and_then(|known| known.tls.guard(&listener.protocol, listener.port));

@@ -640,10 +640,7 @@ fn refused(
 ) -> impl Iterator<Item = (&Listener, NameSource)> {
     first_of_name(listeners)
         .map(|(_, listener)| listener)
-        .filter(|listener| {
-            listener.findings.iter().any(Finding::refuses)
-                && listener.protocol.group() != Group::Raw
-        })
+        .filter(|listener| listener.is_refused() && listener.protocol.group() != Group::Raw)
         .map(move |listener| {
             let source = NameSource::Listener(listener.key(&parent));
             (listener, NameSource::Refused(Box::new(source)))

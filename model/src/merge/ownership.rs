@@ -304,10 +304,9 @@ impl Merge {
             return Some((at, check));
         }
         for (index, listener) in first_of_name(&set.listeners) {
-            let port = listener.port.filter(|_| {
-                listener.protocol.transport().is_some()
-                    && !listener.findings.iter().any(Finding::refuses)
-            });
+            let port = listener
+                .port
+                .filter(|_| listener.protocol.transport().is_some() && !listener.is_refused());
             let Some(port) = port else { continue };
             if let Err(mut finding) =
                 tenant_grants.owns(port, &listener.protocol, &listener.hostname)
