@@ -95,13 +95,16 @@ fn merge_lengths(headers: &mut HeaderMap) {
     if !headers.contains_key(CONTENT_LENGTH) {
         return;
     }
-    let lengths: Vec<&str> = tokens(headers, &CONTENT_LENGTH).collect();
-    if lengths.len() == 1 {
-        return;
-    }
-    let agree = lengths.iter().all(|other| Some(other) == lengths.first());
-    let one = lengths.first().filter(|_| agree);
-    let one = one.and_then(|one| HeaderValue::from_str(one).ok());
+    let one = {
+        let mut lengths = tokens(headers, &CONTENT_LENGTH);
+        let one = lengths.next();
+        let mut others = lengths.peekable();
+        if one.is_some() && others.peek().is_none() {
+            return;
+        }
+        let one = one.filter(|one| others.all(|other| other == *one));
+        one.and_then(|one| HeaderValue::from_str(one).ok())
+    };
     headers.remove(CONTENT_LENGTH);
     if let Some(one) = one {
         headers.insert(CONTENT_LENGTH, one);
