@@ -87,26 +87,17 @@ fn on_gateway(tenant: &str, created: i64, hosts: &[&str]) -> Object {
 }
 
 fn http_on_gateway(tenant: &str, created: i64, hosts: &[&str]) -> Object {
-    let to = parent("Gateway", Some("platform"), "one", None);
-    http_route(
-        (tenant, "web", created),
-        vec![to],
-        hosts,
-        &[Rule::Plain],
-        &[],
-    )
+    http_by_rule(tenant, created, hosts, Rule::Plain)
 }
 
 /// The same with a mistake for which it is refused.
 fn mistaken_on_gateway(tenant: &str, created: i64, hosts: &[&str]) -> Object {
+    http_by_rule(tenant, created, hosts, Rule::Refused)
+}
+
+fn http_by_rule(tenant: &str, created: i64, hosts: &[&str], rule: Rule) -> Object {
     let to = parent("Gateway", Some("platform"), "one", None);
-    http_route(
-        (tenant, "web", created),
-        vec![to],
-        hosts,
-        &[Rule::Refused],
-        &[],
-    )
+    http_route((tenant, "web", created), vec![to], hosts, &[rule], &[])
 }
 
 fn on_set(tenant: &str, of: &str, created: i64, hosts: &[&str]) -> Object {

@@ -11,6 +11,11 @@ use parking_lot::Mutex;
 use rustix::io::Errno;
 use socket2::{Domain, Protocol, SockFilter, SockRef, Socket, Type};
 use tokio::sync::watch;
+#[cfg(test)]
+use vestibule_stream::{
+    Change, Generation, Resource,
+    proto::{self, resource::Resource as Wire},
+};
 
 use crate::apply::Binder;
 use crate::bind::{BindKey, Transport};
@@ -280,11 +285,53 @@ pub(crate) fn refuse_new(socket: &SockRef<'_>) -> io::Result<()> {
     ])
 }
 
+/// Applies a listener on a port that is free.
+#[cfg(test)]
+pub(crate) fn listen_anywhere(
+    state: &mut crate::apply::State,
+    binder: &mut impl Binder,
+    transport: proto::Transport,
+    protocol: &proto::listener::Protocol,
+) {
+    // Somebody else may take the port that was free: then there is another one.
+    for counter in 1..20 {
+        let local = "127.0.0.1:0".parse().unwrap();
+        let of = match transport {
+            proto::Transport::Udp => Transport::Udp,
+            _ => Transport::Tcp,
+        };
+        let free = bind_one(of, local, false).unwrap();
+        let port = free.local_addr().unwrap().as_socket().unwrap().port();
+        drop(free);
+        let listener = Resource {
+            name: "Gateway/team-a/edge/listener".into(),
+            resource: Some(Wire::Listener(proto::Listener {
+                gateway: "team-a/edge".into(),
+                tenant: "team-a".into(),
+                bind: Some(proto::Bind {
+                    address: "127.0.0.1".into(),
+                    port: port.into(),
+                    transport: transport.into(),
+                }),
+                protocol: Some(protocol.clone()),
+                ..Default::default()
+            })),
+        };
+        let change = Change {
+            generation: Generation::new(1, counter),
+            full: false,
+            upserts: [(listener.key().unwrap(), listener)].into(),
+            removals: Vec::new(),
+        };
+        if state.apply(&change, binder).is_empty() {
+            break;
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    use vestibule_stream::proto::{self, resource::Resource as Wire};
-    use vestibule_stream::{Change, Generation, Resource};
 
     use super::*;
     use crate::apply::State;
@@ -358,36 +405,8 @@ mod tests {
             workers,
             opened: Vec::new(),
         };
-        let listener = |port: u16| Resource {
-            name: "Gateway/team-a/edge/dns".into(),
-            resource: Some(Wire::Listener(proto::Listener {
-                gateway: "team-a/edge".into(),
-                tenant: "team-a".into(),
-                bind: Some(proto::Bind {
-                    address: "127.0.0.1".into(),
-                    port: port.into(),
-                    transport: proto::Transport::Udp.into(),
-                }),
-                protocol: Some(proto::listener::Protocol::Udp(proto::UdpListener {})),
-                ..Default::default()
-            })),
-        };
-        // Somebody else may take the port that was free: then there is another one.
-        for counter in 1..20 {
-            let free = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
-            let port = free.local_addr().unwrap().port();
-            drop(free);
-            let listener = listener(port);
-            let change = Change {
-                generation: Generation::new(1, counter),
-                full: false,
-                upserts: [(listener.key().unwrap(), listener)].into(),
-                removals: Vec::new(),
-            };
-            if state.apply(&change, &mut watched).is_empty() {
-                break;
-            }
-        }
+        let protocol = proto::listener::Protocol::Udp(proto::UdpListener {});
+        listen_anywhere(&mut state, &mut watched, proto::Transport::Udp, &protocol);
         assert!(watched.workers.has_changed().unwrap());
         let binds = watched.workers.borrow_and_update().clone();
         assert!(binds.keys().eq(&watched.opened) && binds.len() == 1);

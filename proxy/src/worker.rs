@@ -359,9 +359,7 @@ mod tests {
     use std::net::Ipv4Addr;
     use std::task::Poll;
 
-    use vestibule_stream::proto::tls_listener::Mode;
-    use vestibule_stream::proto::{self, resource::Resource as Wire};
-    use vestibule_stream::{Change, Generation, Resource};
+    use vestibule_stream::proto::{self, tls_listener::Mode};
 
     use super::*;
     use crate::apply::{Binder, State};
@@ -423,39 +421,11 @@ mod tests {
         let plane = Arc::new(DataPlane::new(Arc::default(), Arc::default(), limits));
         let workers = Workers::start(Arc::clone(&plane), 2).unwrap();
         let mut state = State::new(Arc::clone(&plane.snapshot)).unwrap();
-        let listener = |port: u16| Resource {
-            name: "Gateway/team-a/edge/tls".into(),
-            resource: Some(Wire::Listener(proto::Listener {
-                gateway: "team-a/edge".into(),
-                tenant: "team-a".into(),
-                bind: Some(proto::Bind {
-                    address: "127.0.0.1".into(),
-                    port: port.into(),
-                    transport: proto::Transport::Tcp.into(),
-                }),
-                protocol: Some(proto::listener::Protocol::Tls(proto::TlsListener {
-                    mode: Some(Mode::Passthrough(proto::TlsPassthrough {})),
-                })),
-                ..Default::default()
-            })),
-        };
-        // Somebody else may take the port that was free: then there is another one.
-        for counter in 1..20 {
-            let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-            let port = free.local_addr().unwrap().port();
-            drop(free);
-            let listener = listener(port);
-            let change = Change {
-                generation: Generation::new(1, counter),
-                full: false,
-                upserts: [(listener.key().unwrap(), listener)].into(),
-                removals: Vec::new(),
-            };
-            let mut binder = OneWorker(workers.sockets());
-            if state.apply(&change, &mut binder).is_empty() {
-                break;
-            }
-        }
+        let protocol = proto::listener::Protocol::Tls(proto::TlsListener {
+            mode: Some(Mode::Passthrough(proto::TlsPassthrough {})),
+        });
+        let mut binder = OneWorker(workers.sockets());
+        listen::listen_anywhere(&mut state, &mut binder, proto::Transport::Tcp, &protocol);
         let address = *workers.sockets().bound().values().next().unwrap();
         // Each of them is waited for, because workers compare what they have.
         let mut clients = Vec::new();
