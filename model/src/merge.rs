@@ -96,6 +96,8 @@ pub struct Merge {
     asking: BTreeMap<ObjectKey, BTreeSet<(ObjectName, NameSource)>>,
     /// The ports of Gateways where each TCPRoute or UDPRoute is attached to a listener of the Gateway itself.
     on_ports: BTreeMap<ObjectKey, BTreeSet<PortKey>>,
+    /// The ports for which each ListenerSet has listeners that are refused for a mistake of their own.
+    refused_ports: BTreeMap<ObjectName, BTreeSet<PortKey>>,
     /// Most names of a namespace on a Gateway, where no grant says otherwise.
     names_per_namespace: Option<u32>,
     /// Whether the next holder of a name already counts as its holder; see [`Self::assuming`].
@@ -474,6 +476,7 @@ impl Merge {
                 .extend(self.grant_checks.judge(&name, set));
             self.settle_names_of(&name, affected);
             self.settle_ports_of(&name, affected);
+            self.settle_refused_ports_of(&name, affected);
         }
     }
 

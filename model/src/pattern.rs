@@ -167,6 +167,9 @@ pub struct Steps {
 impl Steps {
     /// The budget of one request: one or two milliseconds.
     pub const OF_A_REQUEST: u32 = 1 << 20;
+    /// The part of it that a request may use at once, without waiting for its turn: 16 to 32 microseconds. Hardly any
+    /// request needs more.
+    pub const AT_ONCE: u32 = 1 << 14;
 
     /// A budget of `left` steps.
     #[must_use]

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use crate::claim::Holder;
 use crate::conflict::{Claim, Precedence};
 use crate::hostname::HostPattern;
-use crate::key::{ListenerKey, ObjectKey};
+use crate::key::{ListenerKey, ObjectKey, ObjectName};
 use crate::protocol::Group;
 use crate::reversed::Patterns;
 
@@ -83,6 +83,8 @@ pub struct PortClaims {
     /// How many claims of ListenerSets each namespace has, and how many of each group there are.
     tenants: BTreeMap<Arc<str>, BTreeMap<Group, usize>>,
     groups: BTreeMap<Group, usize>,
+    /// ListenerSets with a listener for the port that is refused for a mistake of its own, by namespace.
+    refused: BTreeMap<Arc<str>, BTreeSet<ObjectName>>,
     /// Who holds the port.
     holder: Option<(Arc<str>, Group)>,
     /// What is attached to the Gateway's own listener, where the port alone selects a route.
@@ -104,7 +106,10 @@ impl PortClaims {
     /// Whether nobody claims or holds anything.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.claims.is_empty() && self.holder.is_none() && self.routes.is_empty()
+        self.claims.is_empty()
+            && self.refused.is_empty()
+            && self.holder.is_none()
+            && self.routes.is_empty()
     }
 
     /// Adds a claim, in place of the listener's former one, and returns whose verdict may have changed, its own
@@ -132,6 +137,22 @@ impl PortClaims {
         self.settle(group, &names, &before, &mut affected);
         affected.routes = self.routes_unless(&routes);
         affected
+    }
+
+    /// Records whether a ListenerSet has a listener for the port that is refused for a mistake of its own. Such a
+    /// listener claims nothing, but its namespace keeps the port if it holds it, so a mistake in an edit gives no port to
+    /// somebody who waits for it. No verdict about a listener depends on this.
+    pub fn put_refused(&mut self, set: &ObjectName, has_refused: bool) {
+        let namespace = &set.namespace;
+        if has_refused {
+            let sets = self.refused.entry(namespace.clone()).or_default();
+            sets.insert(set.clone());
+        } else if let Some(sets) = self.refused.get_mut(namespace) {
+            sets.remove(set);
+            if sets.is_empty() {
+                self.refused.remove(namespace);
+            }
+        }
     }
 
     /// Records who holds the port, and returns whose verdict may have changed. A holder of which it is not known what

@@ -722,6 +722,69 @@ fn a_mistake_in_an_edit_gives_no_port_to_who_waits_for_it() {
     }
 }
 
+/// The same for a listener of a ListenerSet, and for the Gateway's own listener, where the mistake is its admin's.
+#[test]
+fn a_mistaken_listener_gives_no_port_to_who_waits_for_it() {
+    let mistaken = |mut listener: Listener| {
+        let mistake = Finding::refused(Reason::UnsupportedValue, "", "", "");
+        listener.findings.push(mistake);
+        listener
+    };
+    for by in Transport::ALL {
+        let on_set = |namespace, created, listener| {
+            Change::Put(set(namespace, "db", created, "one", vec![listener]))
+        };
+        let raw = || listener("db", 5432, protocol(by), "", None);
+        let unknown = || listener("db", 5432, Protocol::from_text("TPC"), "", None);
+        let state = |translator: &Translator| translator.claim_states().get(&claim_of(by)).cloned();
+        let mut translator = Translator::new(Settings {
+            claims: ClaimMode::Recorded,
+            ..settings()
+        });
+        let named = vec![passthrough("own", "own.example.com")];
+        let open = gateway("one", named, NamespaceScope::All);
+        translator.apply([our_class(), open].map(Change::Put));
+        // What is mistaken from the beginning asks for nothing.
+        translator.apply([on_set("red", 5, mistaken(raw()))]);
+        assert_eq!(state(&translator), None);
+
+        translator.apply([on_set("red", 5, raw())]);
+        assert_eq!(record(&mut translator, by), "red");
+        translator.apply([on_set("blue", 1, raw())]);
+        for mistake in [mistaken(raw()), mistaken(unknown())] {
+            translator.apply([on_set("red", 5, mistake)]);
+            assert_eq!(state(&translator), Some(ClaimState::Used));
+        }
+        // A mistake on another port, or of somebody else, keeps nothing.
+        let elsewhere = mistaken(listener("db", 6379, protocol(by), "", None));
+        translator.apply([on_set("red", 5, elsewhere)]);
+        assert_eq!(state(&translator), Some(ClaimState::Unused));
+        translator.apply([on_set("green", 1, mistaken(raw()))]);
+        assert_eq!(state(&translator), Some(ClaimState::Unused));
+        translator.apply([on_set("red", 5, mistaken(raw()))]);
+        assert_eq!(state(&translator), Some(ClaimState::Used));
+        translator.apply([Change::Remove(key(Kind::ListenerSet, "red", "db"))]);
+        assert_eq!(state(&translator), Some(ClaimState::Unused));
+
+        let mut translator = with_own_listener(by);
+        translator.apply([on_own(by, "red", 5), on_own(by, "blue", 1)]);
+        record(&mut translator, by);
+        translator.apply([Change::Remove(key(Kind::of_port_route(by), "blue", "db"))]);
+        let_go(&mut translator, by);
+        assert_eq!(record(&mut translator, by), "red");
+        translator.apply([on_own(by, "blue", 1)]);
+        let mut own = mistaken(listener("own", 5432, protocol(by), "", None));
+        own.allowed_namespaces = NamespaceScope::All;
+        let slip = gateway("one", vec![own], NamespaceScope::Same);
+        translator.apply([Change::Put(slip)]);
+        assert_eq!(state(&translator), Some(ClaimState::Used));
+        let (truth, reason, _) = on_own_accepted(&translator, by, "blue");
+        assert_eq!((truth, reason), (Truth::False, Reason::PortConflict));
+        translator.apply([Change::Put(own_listener(by, NamespaceScope::All))]);
+        assert_eq!(served(&translator, by), ["red"]);
+    }
+}
+
 #[test]
 fn a_route_of_the_gateways_namespace_has_its_port_at_once() {
     for by in Transport::ALL {

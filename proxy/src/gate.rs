@@ -6,7 +6,7 @@
 //! - One is for TLS handshakes. A handshake costs a worker as much as thousands of small reads, and costs the client
 //!   that begins it almost nothing.
 //! - One is for bulk transfers. A connection that moves many bytes keeps a worker busy for as long as both of its sides
-//!   keep up, and a tenant can have hundreds of such connections.
+//!   keep up, and a tenant can have hundreds of such connections. A long search for the rule of a request passes it too.
 //!
 //! After some units of work, a gate closes until the worker has looked at everything else that is ready. A task that
 //! comes to a closed gate waits in the line of its tenant. The lines are served by deficit round robin (Shreedhar and
@@ -28,6 +28,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 use std::thread::LocalKey;
 
+use vestibule_model::pattern::Steps;
+
 use crate::close_reason::CloseReason;
 use crate::quota::Account;
 use crate::slots::Slots;
@@ -44,6 +46,9 @@ const BYTES: u64 = 64 * 1024;
 /// through a pipe in one turn. (Fewer would be as fair, but the worker would look for other work more often than it is
 /// worth.)
 const BYTES_OF_A_TURN: u32 = 16;
+
+/// Units of a search that may take all the steps of a request. A step takes about as long as moving two bytes.
+const UNITS_OF_A_SEARCH: u8 = (2 * Steps::OF_A_REQUEST as u64 / BYTES) as u8;
 
 /// The account that a handshake is charged to, and its cost.
 #[derive(Clone, Debug)]
@@ -116,6 +121,13 @@ pub(crate) async fn pass<F: Future>(
         handshake.as_mut().poll(cx).map(Ok)
     })
     .await
+}
+
+/// Waits in a [`line`] until a search that may take [`Steps::OF_A_REQUEST`] may begin.
+pub(crate) async fn pass_search(line: usize) {
+    let mut entry = QueueEntry::new(GateKind::Transfers, line);
+    // This gate has no limit on waiting tasks, so it never fails.
+    let _ = poll_fn(|cx| entry.poll_pass(cx, UNITS_OF_A_SEARCH)).await;
 }
 
 /// Identifies the line of a tenant. It is the address of the account, of which a tenant has one as long as it is in
@@ -691,6 +703,34 @@ mod tests {
         );
         ends.store(true, Ordering::SeqCst);
         driver.abort();
+    }
+
+    #[tokio::test]
+    async fn long_searches_leave_those_that_stand_and_a_neighbour_their_turn() {
+        let log = Log::default();
+        let driver = tokio::spawn(keep());
+        tokio::task::yield_now().await;
+        for (line, name, count) in [(1, "flood", 100), (2, "neighbour", 1)] {
+            for _ in 0..count {
+                let log = Arc::clone(&log);
+                tokio::spawn(async move {
+                    pass_search(line).await;
+                    log.lock().push(name);
+                });
+            }
+        }
+        // Somebody that stands, and is always ready.
+        while floods(&log.lock()) < 100 {
+            log.lock().push("stands");
+            tokio::task::yield_now().await;
+        }
+        driver.abort();
+        let log = log.lock();
+        let at = log.iter().position(|of| *of == "neighbour").unwrap();
+        assert!(floods(&log[..at]) <= 4, "{log:?}");
+        for between in log.split(|of| *of == "stands") {
+            assert!(floods(between) <= 1, "{between:?}");
+        }
     }
 
     #[tokio::test]

@@ -54,6 +54,7 @@ mod record;
 pub mod relay;
 mod replayed;
 mod retry_budget;
+mod shutdown;
 mod slot_map;
 mod slots;
 mod splice;

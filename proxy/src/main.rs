@@ -66,7 +66,8 @@ struct Args {
     )]
     access_log_percent: u8,
     /// Seconds from SIGTERM for which new connections are still accepted. The proxy is unready at
-    /// once, and this is the time for everybody to hear of it.
+    /// once, and this is the time for everybody to hear of it. If connections still come then, it accepts until
+    /// none came for this time, or half of the time to drain is over.
     #[arg(long, env = "VESTIBULE_SHUTDOWN_DELAY_SECONDS", default_value_t = 10)]
     shutdown_delay_seconds: u64,
     /// Seconds that open connections then have to end.

@@ -434,6 +434,11 @@ impl Metrics {
         }
     }
 
+    /// How many TCP connections and UDP sessions have come in all.
+    pub(crate) fn arrivals(&self) -> u64 {
+        self.connections_accepted.get() + self.udp_sessions_begun.get()
+    }
+
     pub(crate) fn udp_session_begun(&self) {
         self.udp_sessions_begun.inc();
         self.udp_sessions_active.inc();

@@ -12,6 +12,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 use tonic::transport::Channel;
 use vestibule_serve::probes;
 use vestibule_stream::client::{self, Client, Connect, ConnectError};
@@ -23,7 +24,7 @@ use crate::control::Control;
 pub use crate::control::StartError;
 use crate::limits::ProxyLimits;
 use crate::metrics::Metrics;
-use crate::{admin, listen, overload_watch};
+use crate::{admin, listen, overload_watch, shutdown};
 
 /// Makes the transport to an operator replica at `host:port`.
 pub type Connector =
@@ -288,12 +289,23 @@ impl Proxy {
     }
 
     /// Becomes unready at once, but continues to accept, to serve and to follow the configuration for `delay`. In this
-    /// time, load balancers learn that they must not send connections here. After that, it does the same as
-    /// [`Self::drain`].
+    /// time, load balancers learn that they must not send connections here. Where somebody does not learn it, as
+    /// kube-proxy while the API server is away, the proxy accepts for longer: until no connection and no UDP session came
+    /// for `delay`, or half of `deadline` is over. After that, it does the same as [`Self::drain`], in what is left of
+    /// `delay` and `deadline` together.
     pub async fn shut_down(self, delay: Duration, deadline: Duration) -> usize {
+        let begun = Instant::now();
         self.control.leave();
-        tokio::time::sleep(delay).await;
-        self.drain(deadline).await
+        let metrics = self.control.metrics();
+        let is_quiet = shutdown::until_quiet(|| metrics.arrivals(), delay, deadline / 2).await;
+        let accepted_for = begun.elapsed();
+        tracing::info!(
+            seconds = accepted_for.as_secs(),
+            is_quiet,
+            "the sockets close"
+        );
+        let left = (delay + deadline).saturating_sub(accepted_for);
+        self.drain(left.min(deadline)).await
     }
 
     /// Becomes unready, stops accepting, and gives connections until `deadline` to end. Then it cuts those that are

@@ -152,7 +152,7 @@ impl Load {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn nobody_is_refused_until_the_delay_is_over_and_nobody_is_reset() {
+async fn whoever_still_comes_after_the_delay_is_served() {
     let own = identity(&[HOST]);
     let (proxy, bind) = start(tls_backend("b", "127.0.0.1:0", &own).await).await;
     let health = v4(proxy.health().unwrap());
@@ -171,19 +171,18 @@ async fn nobody_is_refused_until_the_delay_is_over_and_nobody_is_reset() {
         }
     };
     tokio::time::timeout(PATIENCE, unready).await.unwrap();
-    // It goes on taking connections, unready as it is.
+    // It goes on taking connections, unready as it is, for as long as they come: some load balancer has not heard of it.
+    eventually("the delay is over", async || begun.elapsed() > 2 * delay).await;
     let before = load.served.load(Ordering::Acquire);
     eventually("served while it leaves", async || {
         load.served.load(Ordering::Acquire) > before + 10
     })
     .await;
-    assert_eq!(ended.await.unwrap(), 0, "none was cut");
+    assert!(!ended.is_finished());
     load.stop.store(true, Ordering::Release);
-    for (at, what) in load.failures.lock().iter() {
-        assert!(what.starts_with("not connected"), "{what}");
-        let early = *at < begun + delay;
-        assert!(!early, "refused after {:?}", *at - begun);
-    }
+    assert_eq!(ended.await.unwrap(), 0, "none was cut");
+    let failures = load.failures.lock();
+    assert!(failures.is_empty(), "{failures:?}");
 }
 
 /// A backend that talks all the time, and what it got in the end.

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::{Affected, Merge};
+use super::{Affected, Merge, SetVerdict, first_of_name};
 use crate::claim::{ClaimKey, Holder};
 use crate::hostname::HostPattern;
 use crate::key::{ListenerKey, ObjectKey, ObjectName, ParentKey, PortKey};
@@ -48,12 +48,23 @@ impl Merge {
     }
 
     /// The port of a Gateway's own listener for bytes or datagrams, which has no names: there the port is what a
-    /// route asks for. On a ListenerSet's listener a route uses what the set holds.
+    /// route asks for, even while the listener is refused for a mistake. On a ListenerSet's listener a route uses what the
+    /// set holds.
     #[must_use]
-    pub fn own_port(&self, listener: &ListenerKey) -> Option<&PortKey> {
-        let (at, claim) = self.claim(listener)?;
-        let is_own = matches!(listener.parent, ParentKey::Gateway(_));
-        (is_own && claim.protocol.group() == Group::Raw).then_some(at)
+    pub fn own_port(&self, listener: &ListenerKey) -> Option<PortKey> {
+        let ParentKey::Gateway(gateway) = &listener.parent else {
+            return None;
+        };
+        let own = &self.gateway(gateway)?.listeners;
+        let (_, own) = first_of_name(own).find(|(_, own)| own.name == listener.listener)?;
+        if own.protocol.group() != Group::Raw {
+            return None;
+        }
+        Some(PortKey {
+            gateway: gateway.clone(),
+            port: own.port?,
+            transport: own.protocol.transport()?,
+        })
     }
 
     /// Whether a route may have what comes to the Gateway's own listener of a port ([`Self::own_port`]).
@@ -128,6 +139,62 @@ impl Merge {
     ) -> impl Iterator<Item = (&'a PortKey, &'a PortClaims)> {
         let ports = self.ports.range(PortKey::first_of(gateway)..);
         ports.take_while(move |(at, _)| at.gateway == *gateway)
+    }
+
+    /// Puts the ports for which a ListenerSet has listeners that are refused for a mistake of their own.
+    pub(super) fn settle_refused_ports_of(&mut self, set: &ObjectName, affected: &mut Affected) {
+        let ports = self.refused_ports_of(set);
+        let former = if ports.is_empty() {
+            self.refused_ports.remove(set)
+        } else {
+            self.refused_ports.insert(set.clone(), ports.clone())
+        };
+        let mut put = |this: &mut Self, at: &PortKey, has_refused| {
+            this.change_port(at, affected, |port| {
+                port.put_refused(set, has_refused);
+                Changed::default()
+            });
+            affected.claims.insert(ClaimKey::port(at));
+        };
+        let former = former.unwrap_or_default();
+        for at in former.difference(&ports) {
+            put(self, at, false);
+        }
+        for at in ports.difference(&former) {
+            put(self, at, true);
+        }
+    }
+
+    /// The ports of those listeners of a ListenerSet that are refused for a mistake of their own, as far as grants allow
+    /// its namespace to have them. Where the mistake is the protocol, the port may be of either transport.
+    fn refused_ports_of(&self, name: &ObjectName) -> BTreeSet<PortKey> {
+        let set = self.sets.get(name);
+        let set = set.filter(|set| !set.meta.deleting && self.verdict(set) == SetVerdict::Allowed);
+        let Some((set, gateway)) = set.and_then(|set| Some((set, set.gateway.as_ref()?))) else {
+            return BTreeSet::new();
+        };
+        let refused = first_of_name(&set.listeners).filter(|(_, listener)| listener.is_refused());
+        let ports = refused.flat_map(|(_, listener)| {
+            let transport = listener.protocol.transport();
+            let possible = Transport::ALL.into_iter();
+            let possible = possible.filter(move |of| transport.is_none_or(|known| known == *of));
+            possible.filter_map(move |transport| {
+                let protocol = match (&listener.protocol, transport) {
+                    (Protocol::Other(_), Transport::Tcp) => &Protocol::Tcp,
+                    (Protocol::Other(_), Transport::Udp) => &Protocol::Udp,
+                    (known, _) => known,
+                };
+                let (port, namespace) = (listener.port?, &set.name.namespace);
+                let names = &listener.hostname;
+                self.owns(gateway, namespace, port, protocol, names).ok()?;
+                Some(PortKey {
+                    gateway: gateway.clone(),
+                    port,
+                    transport,
+                })
+            })
+        });
+        ports.collect()
     }
 
     /// Changes the claims to a port, and drops them where none are left.

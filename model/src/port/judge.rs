@@ -12,7 +12,8 @@ use crate::protocol::Group;
 /// The state of the claim to a port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PortClaimState {
-    /// Its holder has a listener that speaks what the port does, or a route on the Gateway's own one.
+    /// Its holder has a listener that speaks what the port does, or a route on the Gateway's own one, or keeps the port
+    /// because of a mistake that it can mend.
     Used,
     /// Its holder has none any more, and this namespace has.
     Passed(Arc<str>),
@@ -189,6 +190,9 @@ impl PortClaims {
         } else {
             speaks(holder).is_some()
         };
+        // The mistake is in the holder's own listener, or in that of the Gateway to which its routes are attached.
+        let is_kept =
+            self.refused.contains_key(holder) || self.own.is_empty() && self.has_route_of(holder);
         Some(if otherwise {
             PortClaimState::Revoked
         } else if is_used {
@@ -197,6 +201,7 @@ impl PortClaims {
             let other = self.tenants.keys().find(|tenant| speaks(tenant).is_some());
             match other.filter(|_| *group != Group::Raw) {
                 Some(other) => PortClaimState::Passed(other.clone()),
+                None if is_kept => PortClaimState::Used,
                 None => PortClaimState::Idle,
             }
         })

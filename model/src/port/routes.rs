@@ -82,7 +82,8 @@ impl PortDecision {
 /// What the decision about every route depends on, apart from its namespace.
 #[derive(PartialEq)]
 pub(super) struct RoutesState {
-    is_raw: bool,
+    /// Whether the Gateway has listeners on the port, and whether all of them are for bytes or datagrams.
+    own: (bool, bool),
     is_reserved: bool,
     holder: Option<Arc<str>>,
     /// Only where nobody holds the port.
@@ -110,7 +111,7 @@ impl PortClaims {
     #[must_use]
     pub fn decide_route(&self, namespace: &str, is_own: bool) -> PortDecision {
         // Where the Gateway's own listeners contradict each other, none of them is served.
-        if is_own || !self.is_own_raw() {
+        if is_own || !self.own.is_empty() && !self.is_own_raw() {
             return PortDecision::Has;
         }
         if self.is_reserved() {
@@ -119,6 +120,8 @@ impl PortClaims {
         match self.raw_holder() {
             Some(holder) if **holder == *namespace => PortDecision::Has,
             Some(_) => PortDecision::Taken,
+            // The Gateway's listener is refused, so nothing is served and nobody can become the holder.
+            None if self.own.is_empty() => PortDecision::Has,
             None => PortDecision::Free,
         }
     }
@@ -168,7 +171,7 @@ impl PortClaims {
     pub(super) fn routes_state(&self) -> RoutesState {
         let holder = self.raw_holder().cloned();
         RoutesState {
-            is_raw: self.is_own_raw(),
+            own: (!self.own.is_empty(), self.is_own_raw()),
             is_reserved: self.is_reserved(),
             next: match holder {
                 Some(_) => None,

@@ -239,7 +239,7 @@ impl Translator {
             .flatten()
             .flatten();
         attached
-            .filter_map(|attached| self.merge.own_port(&attached.listener).cloned())
+            .filter_map(|attached| self.merge.own_port(&attached.listener))
             .collect()
     }
 
@@ -384,10 +384,10 @@ impl Translator {
         let Some(at) = self.merge.own_port(listener) else {
             return HostnameDecision::Serves;
         };
-        match self.merge.decide_port(at, route) {
+        match self.merge.decide_port(&at, route) {
             PortDecision::Has => HostnameDecision::Serves,
             PortDecision::Free => HostnameDecision::Waits,
-            refusal => HostnameDecision::Lost(refusal.finding(at)),
+            refusal => HostnameDecision::Lost(refusal.finding(&at)),
         }
     }
 

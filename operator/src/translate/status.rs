@@ -229,11 +229,13 @@ impl Translator {
         status
     }
 
-    /// A warning if an EndpointSlice has an address that no backend may have.
+    /// A warning if an EndpointSlice of a Service has an address that no backend may have. The addresses of other slices
+    /// are nobody's endpoints.
     fn denied_endpoint(&self, key: &ObjectKey) -> Option<Finding> {
         let Some(Object::EndpointSlice(slice)) = self.objects.get(key).map(Arc::as_ref) else {
             return None;
         };
+        slice.service.as_ref()?;
         let (address, denied) = self.denied_in(slice)?;
         Some(Finding::warning(
             Reason::EndpointNotAllowed,

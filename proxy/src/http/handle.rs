@@ -14,6 +14,7 @@ use hyper::http::uri::PathAndQuery;
 use hyper::upgrade::OnUpgrade;
 use hyper::{Method, Request, Response, StatusCode, Version};
 use vestibule_model::client_address::ForwardedHeaders;
+use vestibule_model::pattern::Steps;
 
 use super::authority::Target;
 use super::body::{TrailerFilter, Upload};
@@ -31,6 +32,7 @@ use super::tunnel::Tunnel;
 use super::{mirror, path};
 use crate::backend::Protocol;
 use crate::deadline::within;
+use crate::gate;
 use crate::grpc;
 use crate::http_route::cors::{Cors, Verdict};
 use crate::http_route::filter::{Asked, Filter, Scheme};
@@ -187,13 +189,27 @@ async fn outcome(
     request.extensions_mut().clear();
     let original = Original::of(&request);
     let mut attempts = Attempts::new(&shared.plane, &request);
+    let mut steps = Steps::AT_ONCE;
     loop {
-        let for_attempt = (&mut attempts, upgradable);
+        let for_attempt = (&mut attempts, upgradable, Steps::new(steps));
         let decided = decide(shared, &mut request, for_attempt, record, edits)?;
         let (exchange, found, presented) = match decided {
             Decision::Challenge(response) => return Ok(Outcome::Challenge(response)),
+            Decision::SearchInTurn(line) if steps == Steps::AT_ONCE => {
+                gate::pass_search(line).await;
+                steps = Steps::OF_A_REQUEST;
+                continue;
+            }
+            // The search has stopped early, so its result may be a wrong rule, which could let through what the right
+            // one would keep out.
+            Decision::SearchInTurn(_) => {
+                let text = "it takes too long to find out who serves this request\n";
+                let status = StatusCode::SERVICE_UNAVAILABLE;
+                return Err(LocalReply::new(status, "TooMuchToMatch", text));
+            }
             Decision::Forward(exchange, found, presented) => (exchange, found, presented),
         };
+        steps = Steps::AT_ONCE;
         match forward(&exchange, &found, request, &mut attempts, record).await? {
             Forwarded::Again(body) => {
                 request = original.with(body);
@@ -256,6 +272,9 @@ impl Original {
 /// What to do with a request that is not refused.
 enum Decision<'a> {
     Challenge(Response<Download>),
+    /// The steps were not enough to find the rule. The search may begin anew, with more of them, after its turn in this
+    /// [`gate::line`].
+    SearchInTurn(usize),
     /// Forward it to a backend. If the rule has sessions, the last value is what the client's token says.
     Forward(Exchange<'a>, Found, Option<Presented>),
 }
@@ -307,7 +326,7 @@ fn clean<B>(request: &mut Request<B>, underscores: Underscores) -> Result<(), Lo
 fn decide<'a>(
     shared: &'a Shared,
     request: &mut Request<Upload>,
-    (attempts, upgradable): (&mut Attempts, bool),
+    (attempts, upgradable, steps): (&mut Attempts, bool, Steps),
     record: &mut RequestRecord,
     edits: &mut Vec<HeaderEdit>,
 ) -> Result<Decision<'a>, LocalReply> {
@@ -323,7 +342,10 @@ fn decide<'a>(
     }
     let underscores = shared.plane.limits.http.underscores;
     clean(request, underscores)?;
-    let (listener, found) = select(&snapshot, shared, &target, request, record)?;
+    let (listener, found) = match select(&snapshot, shared, &target, (request, steps), record)? {
+        Selected::Rule(listener, found) => (listener, found),
+        Selected::TooFewSteps(line) => return Ok(Decision::SearchInTurn(line)),
+    };
     request.body_mut().bound(record.bounds.request_body);
     if request.body().is_said_too_large() {
         return Err(LocalReply::body_too_large());
@@ -635,14 +657,21 @@ fn whole_path<B>(request: &Request<B>) -> PathAndQuery {
     path.unwrap_or_else(|| PathAndQuery::from_static("/"))
 }
 
+/// What [`select`] comes to.
+enum Selected {
+    Rule(Arc<Listener>, Found),
+    /// The steps were not enough. The value is the [`gate::line`] of whoever is served.
+    TooFewSteps(usize),
+}
+
 /// Selects the listener and the rule for a request.
 fn select<B>(
     snapshot: &Snapshot,
     shared: &Shared,
     target: &Target,
-    request: &Request<B>,
+    (request, steps): (&Request<B>, Steps),
     record: &mut RequestRecord,
-) -> Result<(Arc<Listener>, Found), LocalReply> {
+) -> Result<Selected, LocalReply> {
     let not_found = |reason, text| LocalReply::new(StatusCode::NOT_FOUND, reason, text);
     let host = target.host.as_ref();
     let layer = match &shared.listener {
@@ -682,14 +711,12 @@ fn select<B>(
     }
     record.listener = Some(Arc::clone(&listener));
     record.bounds = shared.plane.bounds(&listener);
-    let view = View::new(request, target.text.as_deref(), selected.guard);
+    let view = View::new(request, target.text.as_deref(), selected.guard, steps);
     let found = selected.routes.find(host, &view);
-    // The search has stopped early, so its result may be a wrong rule, which could let through what the right one
-    // would keep out.
     if view.steps.have_run_out() {
-        let text = "it takes too long to find out who serves this request\n";
-        let status = StatusCode::SERVICE_UNAVAILABLE;
-        return Err(LocalReply::new(status, "TooMuchToMatch", text));
+        let line = shared.line();
+        let line = line.unwrap_or_else(|| gate::line(&listener.account));
+        return Ok(Selected::TooFewSteps(line));
     }
     let Some(found) = found else {
         return Err(not_found("NoRoute", "no route is for this request\n"));
@@ -702,7 +729,7 @@ fn select<B>(
             ..LocalReply::new(StatusCode::SERVICE_UNAVAILABLE, "TenantLimit", text)
         });
     }
-    Ok((listener, found))
+    Ok(Selected::Rule(listener, found))
 }
 
 /// A request's head as filters need it.

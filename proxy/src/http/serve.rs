@@ -25,7 +25,7 @@ use super::{Begun, Version};
 use crate::accesslog::ConnectionRecord;
 use crate::close_reason::CloseReason;
 use crate::cut::unless_cut;
-use crate::gate::{self, InTurn, Moves};
+use crate::gate::{InTurn, Moves};
 use crate::limits::HttpLimits;
 use crate::listener::Layer;
 use crate::overload::OverloadLevel;
@@ -162,9 +162,7 @@ impl<F> Moves for Served<F> {
     }
 
     fn line(&self) -> Option<usize> {
-        let counts = self.shared.counts.lock();
-        let tenant = counts.tenant.as_ref();
-        tenant.map(|quota_guard| gate::line(quota_guard.account()))
+        self.shared.line()
     }
 }
 

@@ -13,6 +13,7 @@ use vestibule_model::hostname::Hostname;
 use super::activity::Activity;
 use crate::bind::BindKey;
 use crate::close_reason::CloseReason;
+use crate::gate;
 use crate::listener::{Listener, Mode, NotServing};
 use crate::plane::{DataPlane, HelloPermit};
 use crate::quota::{Account, QuotaGuard};
@@ -89,6 +90,13 @@ impl Shared {
             *passed = Some(Arc::clone(validation));
         }
         admitted
+    }
+
+    /// The [`gate::line`] of the tenant that the connection counts towards, if there is one yet.
+    pub(super) fn line(&self) -> Option<usize> {
+        let counts = self.counts.lock();
+        let tenant = counts.tenant.as_ref();
+        tenant.map(|quota_guard| gate::line(quota_guard.account()))
     }
 
     /// Counts the connection towards the limit of this tenant, and no longer towards anything else. Returns false if

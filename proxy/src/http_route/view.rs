@@ -36,6 +36,7 @@ impl<'a> View<'a> {
         request: &'a Request<B>,
         authority: Option<&'a str>,
         guard: HostnameGuard<'a>,
+        steps: Steps,
     ) -> Self {
         Self {
             method: request.method(),
@@ -45,7 +46,7 @@ impl<'a> View<'a> {
             guard,
             headers: request.headers(),
             raw_query: request.uri().query(),
-            steps: Steps::default(),
+            steps,
             query: OnceCell::new(),
         }
     }
@@ -140,7 +141,8 @@ mod tests {
             .header("host", "ignored")
             .body(())
             .unwrap();
-        let view = View::new(&request, Some("a.example.com:80"), HostnameGuard::OPEN);
+        let authority = Some("a.example.com:80");
+        let view = View::new(&request, authority, HostnameGuard::OPEN, Steps::default());
         let header = |name: &'static str| {
             let value = view.header(&HeaderName::from_static(name))?;
             Some(String::from_utf8(value.into_owned()).unwrap())

@@ -99,7 +99,7 @@ pub(super) fn findings(
                 } else {
                     // On a listener of a ListenerSet, the route uses the port of the set.
                     let port = merge.own_port(listener);
-                    port.and_then(|at| merge.decide_port(at, &key).finding(at))
+                    port.and_then(|at| merge.decide_port(&at, &key).finding(&at))
                 };
                 let outside = || {
                     let finding = merge.outside_shared_paths(route, listener, names)?;

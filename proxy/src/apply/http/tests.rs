@@ -8,6 +8,7 @@ use arc_swap::ArcSwap;
 use hyper::Request;
 use proptest::prelude::*;
 use vestibule_model::hostname::Hostname;
+use vestibule_model::pattern::Steps;
 use vestibule_stream::proto::resource::Resource as Wire;
 use vestibule_stream::{Change, Generation, Resource, ResourceKey, ResourceKind, proto};
 
@@ -50,7 +51,7 @@ impl Harness {
         let snapshot = self.state.snapshot();
         let selected = snapshot.select_http(&BIND, Layer::Plain, Some(&host))?;
         let request = Request::get(path).body(()).unwrap();
-        let view = View::new(&request, None, selected.guard);
+        let view = View::new(&request, None, selected.guard, Steps::default());
         let found = selected.routes.find(Some(&host), &view)?;
         Some(format!("{}/{}", found.route.key, found.rule_index()))
     }

@@ -5,7 +5,7 @@ use hyper::header::HeaderName;
 use hyper::{Method, Request};
 use proptest::prelude::*;
 use vestibule_model::path::PathPrefix;
-use vestibule_model::pattern::Matcher;
+use vestibule_model::pattern::{Matcher, Steps};
 
 use super::super::route::{RuleParts, Value, ValueMatch};
 use super::*;
@@ -120,7 +120,7 @@ fn part(text: &str) -> PathPrefix {
 fn select(table: &HttpTable, host: &str, text: &str) -> String {
     let request = request(text);
     let host = Hostname::parse(host).ok();
-    let view = View::new(&request, None, HostnameGuard::OPEN);
+    let view = View::new(&request, None, HostnameGuard::OPEN, Steps::default());
     let found = table.find(host.as_ref(), &view);
     found.map_or_else(String::new, |found| {
         format!("{}/{}", found.route.key, found.place.0)
@@ -151,7 +151,12 @@ fn the_order_of_the_api_within_a_hostname() {
         rules.reverse();
         let first = chosen.iter().position(|rule| {
             let request = request(asked);
-            of(rule).accepts(&View::new(&request, None, HostnameGuard::OPEN))
+            of(rule).accepts(&View::new(
+                &request,
+                None,
+                HostnameGuard::OPEN,
+                Steps::default(),
+            ))
         });
         let expected = rules.len() - 1 - first.unwrap();
         assert_takes(&rules, expected, asked);
@@ -269,7 +274,7 @@ fn finding_a_match_costs_a_bounded_number_of_steps() {
         let rules: Vec<&str> = rules.iter().map(String::as_str).collect();
         let found = |rules: &[&str], asked: &str| {
             let request = request(asked);
-            let view = View::new(&request, None, HostnameGuard::OPEN);
+            let view = View::new(&request, None, HostnameGuard::OPEN, Steps::default());
             let all: Vec<Attached<'_>> = rules
                 .chunks(1000)
                 .enumerate()
@@ -579,7 +584,7 @@ proptest! {
             let text = format!("{method} {path}{query}{headers}{grpc}");
             let name = Hostname::parse(host).unwrap();
             let asked = request(&text);
-            let view = View::new(&asked, None, HostnameGuard::OPEN);
+            let view = View::new(&asked, None, HostnameGuard::OPEN, Steps::default());
             let may_serve = |names: &AttachedNames, route: &HttpRoute| {
                 let tenant = &*route.tenant;
                 names.shared
@@ -635,7 +640,7 @@ proptest! {
             });
             let account = owner.map(|owner| Accounts::default().of(&owner.into()));
             let guard = account.as_ref().map_or(HostnameGuard::OPEN, |owner| HostnameGuard::new(owner, "infra"));
-            let found = table.find(Some(&name), &View::new(&asked, None, guard));
+            let found = table.find(Some(&name), &View::new(&asked, None, guard, Steps::default()));
             let found = found.map_or_else(String::new, |found| {
                 format!("{}/{}", found.route.key, found.place.0)
             });
