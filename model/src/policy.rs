@@ -90,7 +90,7 @@ pub enum Mode {
     Enforce,
     /// Accept the object with a warning.
     Warn,
-    /// Accept the object without a word.
+    /// Accept the object without a message.
     Off,
 }
 
