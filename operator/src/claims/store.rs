@@ -1,4 +1,5 @@
-//! The store of claims: it knows for each name who holds it, who gets it next, and from whom it is being taken.
+//! The store of claims. For each name it knows the holder, the next holder, and the namespace that it is being taken
+//! from.
 
 mod account;
 mod decide;
