@@ -349,7 +349,7 @@ mod tests {
         tokio::time::advance(Duration::from_secs(4)).await;
         assert_eq!(judge(Version::One), Verdict::SlowHead);
 
-        // A request takes as long as it takes, and the time after it counts from its end.
+        // A request may take any time. The idle time counts from its end.
         activity.begin();
         tokio::time::advance(Duration::from_hours(1)).await;
         assert_eq!(judge(Version::One), seconds(10));
@@ -380,7 +380,7 @@ mod tests {
             activity.progressed(1024);
             assert_eq!(judge(), Verdict::Wait(Duration::from_secs(10)));
         }
-        // A byte now and then is no progress, and pings are none.
+        // A few bytes are no progress, nor are bytes outside of bodies, such as pings.
         tokio::time::advance(Duration::from_secs(55)).await;
         activity.progressed(10);
         activity.received(1_000_000);
@@ -390,7 +390,7 @@ mod tests {
         assert_eq!(judge(), Verdict::Stalled);
         activity.owe(true, false);
         assert_eq!(judge(), Verdict::Wait(Duration::from_secs(10)));
-        // What came whole from a backend and is not taken counts too.
+        // An answer that a backend has sent whole, and the client has not read, counts too.
         let activity = Arc::new(activity);
         let piece = Share::new(&activity).piece(Bytes::from_static(b"unread"));
         let judge = || activity.judge(&limits, Version::Two);

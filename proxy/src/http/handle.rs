@@ -48,7 +48,7 @@ use crate::metrics::Metrics;
 use crate::overload::OverloadLevel;
 use crate::table::Snapshot;
 
-/// How long the rest of a response is read that nobody gets.
+/// How long the proxy reads the rest of a response that nobody gets.
 const READ_AWAY: Duration = Duration::from_secs(1);
 
 type Reply = Response<Logged<Download>>;
@@ -545,7 +545,7 @@ async fn forward(
     *response.version_mut() = Version::HTTP_11;
     let switched = response.status() == StatusCode::SWITCHING_PROTOCOLS;
     let agreed = headers::is_websocket(response.headers());
-    // The endpoint is well, and another attempt would get the same.
+    // The endpoint is healthy, and another attempt would get the same response.
     if !headers::has_known_coding(&response) {
         return Err(LocalReply::from(ExchangeFailure::Broken));
     }

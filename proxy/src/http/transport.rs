@@ -19,7 +19,7 @@ use crate::gate::yield_now;
 use crate::lifetime::{Alarm, in_ticks, ticks};
 use crate::replayed::Replayed;
 
-/// What HTTP is spoken over.
+/// The stream below HTTP.
 pub(super) enum Transport {
     Plain(Replayed),
     Tls(Box<TlsStream<Replayed>>),

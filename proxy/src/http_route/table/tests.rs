@@ -207,7 +207,7 @@ fn the_order_of_the_api_among_methods() {
         rules.reverse();
         assert_takes(&rules, rules.len() - 1, &asked);
     }
-    // What does not fit is passed over.
+    // Rules that do not match are passed over.
     let routes = [
         ("", "", route("long", 0, &["@a.B/Other", "@a.Bc/Call"])),
         ("", "", route("short", 9, &["@*/Call"])),
@@ -254,7 +254,7 @@ fn calls_are_for_grpc_routes_first_and_other_requests_for_http_routes_alone() {
     assert!(both.is_empty());
 }
 
-/// Whatever is configured, and whatever a client sends.
+/// The bound holds for every configuration and every request.
 #[test]
 fn finding_a_match_costs_a_bounded_number_of_steps() {
     let slow: Vec<String> = (0..200).map(|n| format!("~/.*x{n}")).collect();
@@ -359,7 +359,8 @@ fn table_of_parts(whole: &[Arc<HttpRoute>], parts: &[(&[&str], Arc<HttpRoute>)])
     for (paths, route) in parts {
         let names = AttachedNames {
             paths: paths.iter().map(|text| part(text)).collect(),
-            // What was written ranks it below, and does not matter.
+            // This rank is below that of the routes with the whole name. It does not matter, because a part comes
+            // first.
             ..names("h.example", "*.example")
         };
         table.insert(&names, route);
@@ -384,7 +385,7 @@ fn what_others_have_reaches_into_a_part_by_prefixes_at_or_above_it_alone() {
         let asked = |text: &str| select(&table, "h.example", text);
         assert_eq!(asked("GET /api/x/1"), "part/0", "{rule}");
         assert_eq!(asked("GET /api/y"), "part/1", "{rule}");
-        // Nothing of the part's own takes it.
+        // No rule of the part's own route takes this path.
         assert_eq!(asked("GET /api/z"), inside, "{rule}");
         for outside in [
             "/", "/apix", "/API/x", "//api/x", "/%61pi/x", "/api;/x", "/xapi",
@@ -431,7 +432,7 @@ fn the_inner_part_comes_before_the_outer_one() {
     assert_eq!(asked(&table, "GET /api/v2/x"), "outer/0");
     assert_eq!(asked(&table, "GET /api/v1"), "outer/2");
     assert_eq!(asked(&table, "GET /docs"), "own/0");
-    // Who is gone keeps nobody out.
+    // Routes that were removed keep nobody out.
     for (paths, route) in all {
         let names = AttachedNames {
             paths: paths.iter().map(|text| part(text)).collect(),
