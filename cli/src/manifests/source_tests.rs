@@ -231,8 +231,8 @@ fn what_takes_an_object_away_is_held() {
     let bad = format!("{}---\n{}", class("c", "x/y"), class("b", "[1]"));
     let mut source = ManifestFiles::default();
     source.apply([text("f.yaml", both.as_str())], now);
-    // Neither text is a beginning of the one before. In one an object is gone, and in the other it
-    // does not decode.
+    // None of these texts is a beginning of the one in force. Each of them removes an object, or
+    // makes it unreadable.
     for (part, lost) in [
         (class("b", "x/y"), "GatewayClass a"),
         (bad, "GatewayClass a"),

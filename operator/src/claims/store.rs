@@ -365,7 +365,7 @@ impl ClaimStore {
         let state = gateway(&of);
         self.gateways.insert(of, state.clone());
         if key.is_none() && !matches!(state, GatewayState::Ours(_)) {
-            // The object does not count, and it is unknown whose it is. So it is left alone.
+            // The object does not count, and may belong to another controller, so it is left alone.
             return None;
         }
         let record = key.and_then(|key| Some((key, self.records.get(key)?)));

@@ -5,10 +5,11 @@
 //! depend on it, which the indexes know, and only those are computed again. The result depends on the objects
 //! alone, and neither on their order nor on the history (`tests/translate_properties.rs`).
 //!
-//! A pass computes each unit after those that it depends on: changes to the merge and what routes ask for,
-//! then `spec.tls` and the parameters of Gateways, listeners, Gateways as a whole, routes, claims and owners,
-//! policies, backends, certificates and trust bundles in use, certificate requests, challenges, and at last
-//! statuses. A Secret or ConfigMap is read when the first unit needs it.
+//! A pass computes each unit after those that it depends on. It begins with the changes to the merge, the
+//! names that routes ask for, and `spec.tls` and the parameters of Gateways. Then follow listeners, Gateways
+//! as a whole, routes, claims and owners, policies and backends. Then come the certificates and trust bundles
+//! in use, certificate requests and challenges, and at last statuses. A Secret or ConfigMap is read when the
+//! first unit needs it.
 
 mod backend;
 mod backend_key;
@@ -185,7 +186,7 @@ pub struct Translator {
     wants: BTreeMap<ListenerKey, BTreeSet<ObjectName>>,
     /// The finding that keeps the listener's name out of the certificate, if any.
     want_problems: BTreeMap<(ListenerKey, ObjectName), Finding>,
-    /// Who answers where CAs connect, and whom a change of that concerns.
+    /// The listeners and routes where CAs connect, and the units that depend on them.
     challenge_index: ChallengeIndex,
     /// The hostnames that routes serve on Gateways' own listeners.
     shared: BTreeMap<ObjectKey, SharedListenerRoutes>,

@@ -55,12 +55,12 @@ impl ChallengeListener {
     }
 }
 
-/// What depends on who answers for a name.
+/// A unit that depends on who answers for a name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Interest {
     /// A listener that wants a certificate for it.
     Listener(ListenerKey),
-    /// A challenge for it that is to be answered.
+    /// A challenge for it that the proxies have to answer.
     Challenge(ChallengeKey),
 }
 

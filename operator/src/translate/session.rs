@@ -157,7 +157,7 @@ mod tests {
         assert!(all.iter().all(|key| key.len() == SessionKey::BYTES));
         assert!(all[0] != all[1] && all[0] != all[2] && all[1] != all[2]);
         assert_eq!(all[0], key(1).derive("a").key);
-        // And they are not shown.
+        // Debug output does not show the keys.
         assert_eq!(format!("{:?}", key(7)), "SessionKey(..)");
         let shown = format!("{:?}", key(7).derive("a"));
         assert_eq!(shown, "SessionKey(<redacted>)");

@@ -298,7 +298,7 @@ impl Activity {
             // any request.
             Version::Two => self.progress.load(Ordering::Relaxed),
         };
-        // A response that has completely arrived from its backend may still wait for the client, hence the second test.
+        // The second test is there because a response that has completely arrived may still wait for the client.
         if self.owed.load(Ordering::Relaxed) == 0 && self.held.bytes() == 0 {
             self.stalled_since.store(0, Ordering::Relaxed);
             return now;

@@ -604,7 +604,7 @@ async fn retried(
         plane.metrics.not_retried("Budget");
         return Err(tried);
     }
-    // From here on, the attempt before reads no more of the body.
+    // From here on, the previous attempt reads no more of the body.
     let again = match &attempts.retries.body {
         Some(kept) => kept.again().map(|kept| Upload::kept(kept, &record.upload)),
         None => bodiless.then(|| Upload::none(&record.upload)),

@@ -263,7 +263,7 @@ impl Counted {
                 Some(Stop::Body(refusal)) => {
                     return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, refusal)));
                 }
-                // Nothing follows after the poison.
+                // The reader gets the rest of `POISON`, and nothing after it.
                 Some(_) => {
                     guarded.give(buffer);
                     return Poll::Ready(Ok(()));

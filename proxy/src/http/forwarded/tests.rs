@@ -113,7 +113,7 @@ fn more_is_said_beside_the_list_once_or_not_at_all() {
     assert_eq!(said.port, Some(444));
     assert_eq!(said.request_id.unwrap(), "7b5c-1/2:3=+_.");
     assert_eq!(said.list.unwrap(), b"198.51.100.1");
-    // Without a port of its own, that of the host, and then that of the scheme.
+    // Without a field for the port, the port of the host counts, and then that of the scheme.
     assert_eq!(read(&all[..3]).port, Some(8443));
     assert_eq!(read(&all[..2]).port, Some(443));
     assert_eq!(read(&all[..1]).port, None);

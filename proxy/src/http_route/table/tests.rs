@@ -129,7 +129,7 @@ fn select(table: &HttpTable, host: &str, text: &str) -> String {
 
 #[test]
 fn the_order_of_the_api_within_a_hostname() {
-    // What is later in a list is never before what is earlier, whoever is older.
+    // A rule never comes before one that is earlier in the list, whichever route is older.
     let ordered = [
         "=/a/b GET",
         "=/a/b",
@@ -146,7 +146,7 @@ fn the_order_of_the_api_within_a_hostname() {
     let asked = "POST /a/b?q=1&r=2 x:1 y:2";
     for length in 1..=ordered.len() {
         let chosen = &ordered[ordered.len() - length..];
-        // As rules of one route, the last first, and as routes.
+        // The rules are tried as rules of one route, in reverse order, and as separate routes.
         let mut rules: Vec<&str> = chosen.to_vec();
         rules.reverse();
         let first = chosen.iter().position(|rule| {
@@ -180,8 +180,8 @@ fn call(path: &str) -> String {
 
 #[test]
 fn the_order_of_the_api_among_methods() {
-    // What is later in a list is never before what is earlier, whoever is older: first the service counts, then the
-    // method, then the fields.
+    // A rule never comes before one that is earlier in the list, whichever route is older. First the service counts,
+    // then the method, then the fields.
     let ordered = [
         "@a.B/Call x:1",
         "@a.B/Call",
@@ -227,7 +227,7 @@ fn calls_are_for_grpc_routes_first_and_other_requests_for_http_routes_alone() {
     let any = || route("any", 9, &["@*/*"]);
     for filler in [Vec::new(), filler()] {
         let of = |routes: &[Attached<'static>]| table(&[routes, &filler].concat());
-        // Also where both have one name.
+        // This also holds if both have the same hostname.
         let both = of(&[("", "", web()), ("", "", calls())]);
         assert_eq!(select(&both, "h", &call("/a.B/Call")), "calls/0");
         assert_eq!(select(&both, "h", &call("/a.B/Other")), "web/0");
@@ -428,7 +428,7 @@ fn the_inner_part_comes_before_the_outer_one() {
     let mut table = table_of_parts(&[own], &all);
     let asked = |table: &HttpTable, text: &str| select(table, "h.example", text);
     assert_eq!(asked(&table, "GET /api/v2/y"), "inner/1");
-    // Neither the exact path nor the regular expression reaches in, and the prefix does.
+    // The prefix reaches into the inner part. The exact path and the regular expression do not.
     assert_eq!(asked(&table, "GET /api/v2/x"), "outer/0");
     assert_eq!(asked(&table, "GET /api/v1"), "outer/2");
     assert_eq!(asked(&table, "GET /docs"), "own/0");
@@ -491,8 +491,8 @@ fn method_text() -> impl Strategy<Value = String> {
         .prop_map(|(service, method, headers)| format!("@{service}/{method} {}", headers.join(" ")))
 }
 
-/// What a route is made of: where, when, of which tenant, whether the name is shared with it, the parts of the name
-/// that are, and the rules.
+/// The values of which a route is made: hostname, age, tenant, whether the name is shared with it, the shared parts of
+/// the name, and the rules.
 type Made = (usize, i64, usize, bool, Vec<&'static str>, Vec<String>);
 
 fn routes() -> impl Strategy<Value = Vec<Made>> {
@@ -587,7 +587,8 @@ proptest! {
                     || !names.paths.is_empty()
                     || owner.is_none_or(|owner| owner == tenant || tenant == "infra")
             };
-            // Of parts around the path, the bytes of those of a route, and of all of them.
+            // The length of the longest part of a route that contains the path. Below are the lengths of all such parts
+            // of all routes.
             let around = |names: &AttachedNames| {
                 let parts = names.paths.iter().map(|part| part.as_str().to_owned());
                 let parts = parts.filter(|part| path == *part || path.starts_with(&format!("{part}/")));
