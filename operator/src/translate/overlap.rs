@@ -39,6 +39,7 @@ impl Overlaps {
     /// Records that a TLS listener for these names came or went.
     pub(super) fn mark(&mut self, place: OverlapKey) {
         if let Some(look) = self.looks.get_mut(&place) {
+            // A check that has not begun will see this change. One that has begun may be past it.
             look.again |= look.last.is_some();
             return;
         }
