@@ -1,12 +1,13 @@
 //! How long to wait before something that failed is tried again: delays that double up to a bound, and jitter.
 //!
-//! Everything here is pure. Nothing sleeps, looks at a clock or draws a random number: whoever wants jitter passes 64
-//! random bits (`fastrand::u64(..)`, or a generator with a seed where a test has to repeat a history).
+//! Everything here is pure. Nothing sleeps, looks at a clock or draws a random number. The caller passes 64 random bits
+//! for jitter (`fastrand::u64(..)`, or a generator with a seed if a test has to repeat a history).
 //!
-//! Three schedules do not double, and stay with whoever needs them. A failed ACME order waits 1, 10 and 100 minutes and
-//! then a day (`operator::acme::backoff`): its count is stored in the Secret, and the steps follow the hourly and weekly
-//! limits of public CAs. A candidate for the Lease tries again at the Lease's own period (`operator::cluster::lease`).
-//! And what waits for one event, such as a port of another process, tries again at a fixed time.
+//! Three schedules do not double, so they are in the modules that need them. A failed ACME order waits 1, 10 and 100
+//! minutes and then a day (`operator::acme::backoff`): its count is stored in the Secret, and the steps follow the
+//! hourly and weekly limits of public CAs. A candidate for the Lease tries again at the Lease's own period
+//! (`operator::cluster::lease`). And code that waits for one event, such as a port of another process, tries again at
+//! fixed intervals.
 
 #![cfg_attr(
     not(test),
@@ -20,7 +21,7 @@
 
 use std::time::Duration;
 
-/// The schedule: a first delay that doubles with each further failure, up to a longest one.
+/// A schedule of delays: the first delay doubles with each further failure, up to the longest one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Backoff {
     first: Duration,
@@ -28,21 +29,22 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// Delays from `first` up to `longest`; all are `longest` if that is the shorter one.
+    /// Delays from `first` up to `longest`. If `longest` is shorter than `first`, every delay is `longest`.
     #[must_use]
     pub const fn new(first: Duration, longest: Duration) -> Self {
         Self { first, longest }
     }
 
-    /// The delay when this many were waited for before it: `first` for none, and never more than `longest`.
+    /// The delay after `before` earlier ones. It is `first` if there were none, and never more than `longest`.
     #[must_use]
     pub fn delay(self, before: u32) -> Duration {
-        // 2^31 times a microsecond is more than half an hour: no schedule here needs a larger factor.
+        // 2^31 times a microsecond is more than half an hour, so no schedule needs a larger factor.
         let factor = 1_u32 << before.min(31);
         self.first.saturating_mul(factor).min(self.longest)
     }
 
-    /// The delay that follows `delay`, for whoever remembers the last one instead of a count: `first` after zero.
+    /// The delay that follows `delay`, for callers that remember the last delay instead of a count. After zero, it is
+    /// `first`.
     #[must_use]
     pub fn after(self, delay: Duration) -> Duration {
         let doubled = delay.saturating_mul(2);
@@ -80,13 +82,13 @@ impl Delays {
     }
 }
 
-/// A duration of `from..to` by 64 random bits; `from` if that is not below `to`.
+/// A duration in `from..to`, chosen by 64 random bits. It is `from` if that is not below `to`.
 ///
-/// Replicas or clients that failed together do not come back together if each waits for a time of its own.
+/// If each waits for a different time, replicas or clients that failed together do not come back together.
 #[must_use]
 pub fn between(from: Duration, to: Duration, random: u64) -> Duration {
     let span = to.saturating_sub(from).as_nanos();
-    // Spans above 584 years are cut to that: the product has to fit into 128 bits.
+    // Spans above 584 years are cut to that, because the product has to fit into 128 bits.
     let span = u64::try_from(span).unwrap_or(u64::MAX);
     let part = (u128::from(span) * u128::from(random)) >> 64;
     from.saturating_add(Duration::from_nanos(
@@ -94,7 +96,8 @@ pub fn between(from: Duration, to: Duration, random: u64) -> Duration {
     ))
 }
 
-/// Between half and all of `delay`, by 64 random bits: jitter that never exceeds the bound of a [`Backoff`].
+/// A duration between half of `delay` and all of it, chosen by 64 random bits. So the jitter never exceeds the bound of
+/// a [`Backoff`].
 #[must_use]
 pub fn shortened(delay: Duration, random: u64) -> Duration {
     between(delay / 2, delay, random)

@@ -180,7 +180,7 @@ pub struct HostnameClaim {
 }
 
 /// The annotation with which an admin takes a hostname from the namespace that holds it. Its value is that namespace,
-/// so that a command which comes late takes nothing from the next holder.
+/// so that a command that comes late does not affect the next holder.
 pub const TAKE_FROM: &str = "vestibule.dev/take-from";
 
 impl HostnameClaim {
@@ -240,7 +240,8 @@ impl Holders {
         changes
     }
 
-    /// For each key that [`Self::put`] returned: the namespace from which an admin takes it, if one does.
+    /// Returns, for each key that [`Self::put`] returned, the namespace from which an admin takes it; `None` if no
+    /// admin does.
     #[must_use]
     pub fn taken(
         &self,

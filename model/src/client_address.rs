@@ -170,7 +170,7 @@ mod tests {
         assert!(both.trusts(0, ip("10.1.2.3")));
         assert!(!both.trusts(1, ip("10.1.2.3")));
         assert!(!both.trusts(0, ip("11.1.2.3")));
-        // Blocks of which none could be read are nobody's, and not everybody's.
+        // A list without a readable block trusts nobody, and not everybody.
         assert!(
             !new(Some(1), Some(&[]))
                 .expect("none")

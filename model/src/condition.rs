@@ -168,7 +168,7 @@ named! {
         QuotaExceeded,
         /// The namespace was not granted the issuer.
         IssuerNotAllowed,
-        /// Several TCPRoutes or UDPRoutes are attached to a listener, and the oldest has all of it.
+        /// Several TCPRoutes or UDPRoutes are attached to a listener, and the oldest gets all of its traffic.
         ListenerShared,
         /// The Gateway's own listener without names, to which the TCPRoute or UDPRoute is attached, belongs to another
         /// namespace.
@@ -208,7 +208,7 @@ named! {
         IssuerNotFound,
         /// The issuer cannot be used, or not yet.
         IssuerNotReady,
-        /// The engine that the annotations choose is not there.
+        /// The engine that the annotations choose is not available.
         EngineNotAvailable,
         /// A limit on orders is reached. The order is made later.
         OverBudget,
@@ -224,7 +224,7 @@ named! {
         InvalidValue,
         /// The object exists more than once.
         Duplicate,
-        /// The object is of no use to Vestibule.
+        /// The object has no effect on Vestibule.
         Ignored,
     }
 }
@@ -393,7 +393,7 @@ pub struct RouteStatus {
 pub struct RouteParentStatus {
     /// The reference as the route declares it.
     pub parent: ParentRef,
-    /// Accepted and ResolvedRefs.
+    /// Accepted, ResolvedRefs and, if only some rules are valid, PartiallyInvalid.
     pub conditions: Vec<Condition>,
 }
 

@@ -196,8 +196,8 @@ fn canonical(text: &str) -> Result<String, HostnameError> {
     }
     if !text.is_ascii() {
         return Err(HostnameError::NotAscii {
-            // Converting a very long text would cost time for nothing. And some texts are converted to something that
-            // is no hostname either: full-width digits become an IP address.
+            // Converting a very long text would only cost time. The result of a conversion may be no hostname either:
+            // full-width digits become an IP address.
             a_label: (text.len() <= 4 * MAX_HOSTNAME)
                 .then(|| idna::domain_to_ascii_strict(text).ok())
                 .flatten()

@@ -100,7 +100,7 @@ struct NameRequest {
 struct NameRequests {
     by_namespace: BTreeMap<Arc<str>, BTreeMap<NameSource, NameRequest>>,
     /// Requests with decision `Free`, in the order of Gateway API's precedence. The first of them is the answer of
-    /// [`GatewayNames::next`], which so is cheap even if many ask.
+    /// [`GatewayNames::next`], so that answer is cheap even if many ask.
     free: BTreeSet<(Rank, NameSource)>,
 }
 

@@ -245,7 +245,7 @@ mod tests {
         assert_eq!(pattern("HTTPS://A.com:443").to_string(), "https://a.com");
     }
 
-    /// As the API words it: every part by itself, on texts.
+    /// Matches as the API describes it: it compares each part of the texts by itself.
     fn naive(pattern: &str, origin: &str) -> bool {
         let parts = |text: &str| {
             let (scheme, rest) = text.split_once("://")?;
@@ -269,7 +269,7 @@ mod tests {
             if let Ok(pattern) = OriginPattern::parse(&text) {
                 let printed = pattern.to_string();
                 proptest::prop_assert_eq!(OriginPattern::parse(&printed), Ok(pattern.clone()));
-                // Also where an origin has it, nothing goes wrong.
+                // If an origin has the text of the pattern, matching does not panic.
                 let _ = pattern.matches(&text);
             }
         }

@@ -12,7 +12,7 @@ use crate::hostname::HostPattern;
 use crate::route::TlsRoute;
 
 /// Top-level names in which nobody can register a domain (RFC 6761, RFC 2606, RFC 9476, and names that ICANN keeps
-/// undelegated). Names below them are private, so a wildcard there takes nothing from others.
+/// undelegated). Names below them are private, so a wildcard there does not affect others.
 const PRIVATE_SUFFIXES: [&str; 15] = [
     "alt",
     "corp",
@@ -90,7 +90,7 @@ pub enum Mode {
     Enforce,
     /// Accept the object with a warning.
     Warn,
-    /// Accept the object without a word.
+    /// Accept the object without a message.
     Off,
 }
 
@@ -262,9 +262,9 @@ mod tests {
             // Everything directly below is a suffix.
             "*.kawasaki.jp",
             "*.ck",
-            // Of a private registry.
+            // This suffix is in the private section of the list.
             "*.github.io",
-            // In letters of its own, and as DNS has it.
+            // The list has this suffix in its own script, and DNS has it in ASCII.
             "*.xn--55qx5d.cn",
             "*.unknown-to-the-list",
         ] {

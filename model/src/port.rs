@@ -1,9 +1,10 @@
-//! Every claim to one port of one Gateway, kept up to date claim by claim: a change costs the claims whose
-//! verdict it can change, not the port.
+//! Every claim to one port of one Gateway. A change of one claim costs as much as the claims whose verdict it can
+//! change, and not as much as all claims to the port.
 //!
-//! What a port speaks is held by a namespace (ADR 16), so that nobody who is older makes it speak something else. HTTP
-//! and TLS are everybody's who has a name for it; a port of bytes is its holder's alone. The holder may change what
-//! its port speaks while nobody else is there.
+//! A namespace holds the port for the group of protocols that it speaks (ADR 16), so an older object cannot make it
+//! speak something else. If the group is HTTP or TLS, every namespace with a hostname may use the port. If it is raw
+//! ([`Group::Raw`]), only the holder may. The holder may change the group as long as no other namespace has a listener
+//! there.
 
 mod judge;
 mod routes;
@@ -23,19 +24,20 @@ pub use judge::PortClaimState;
 use routes::PortRoutes;
 pub use routes::{PortAskedBy, PortDecision};
 
-/// Whose verdict a change of a port may have changed.
+/// Everything whose verdict a change of a port may have changed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Changed {
-    /// These listeners'.
+    /// The listeners.
     pub listeners: BTreeSet<ListenerKey>,
-    /// TLS listeners for these names came to be in force, or no longer are. So [`PortClaims::overlaps`] may say
-    /// something else of listeners for *other* names, of which there may be very many; nothing else about them changed.
+    /// The names for which a TLS listener came into force, or no longer is. [`PortClaims::overlaps`] may have changed
+    /// for listeners with *other* names, and there may be very many of them. Nothing else about them has changed.
     pub overlaps: BTreeSet<HostPattern>,
-    /// These TCPRoutes or UDPRoutes on the Gateway's own listener may, or may no longer, have what comes there.
+    /// The TCPRoutes and UDPRoutes on the Gateway's own listener whose decision may have changed.
     pub routes: BTreeSet<ObjectKey>,
 }
 
-/// A TLS listener whose names overlap with some others: where a look at all of these goes on.
+/// A TLS listener whose names overlap with certain others. It is also the place from which [`PortClaims::neighbours`]
+/// can go on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Neighbour {
     names: HostPattern,
@@ -50,19 +52,19 @@ impl Neighbour {
     }
 }
 
-/// What comes before the order of upstream.
+/// The part of a rank that comes before the order of upstream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Tier {
-    /// The Gateway's own.
+    /// A listener of the Gateway itself.
     Gateway,
-    /// The namespace has the name, or needs none.
+    /// A listener whose namespace has the hostname, or needs none.
     Has,
-    /// It asks for it.
+    /// A listener whose namespace only asks for the hostname.
     Asks,
 }
 
-/// The rank of a listener on its port. The key is part of it because, while an object's listeners change ranks, two
-/// of them can have the same one for a moment.
+/// The rank of a listener on its port. The key is part of it, because two listeners of an object can have the same
+/// precedence for a moment, while their indexes change.
 type ListenerRank = (Tier, Precedence, ListenerKey);
 
 /// Listeners in order.
@@ -72,13 +74,13 @@ type Bucket = BTreeSet<ListenerRank>;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PortClaims {
     claims: BTreeMap<ListenerKey, Claim>,
-    /// Number of the Gateway's own claims by group.
+    /// The number of the Gateway's own claims in each group.
     own: BTreeMap<Group, usize>,
-    /// The ListenerSets' claims in order.
+    /// The claims of ListenerSets in order.
     sets: BTreeMap<ListenerRank, Group>,
-    /// Claims that want the same names of the same group.
+    /// The claims to the same names, for each group.
     buckets: BTreeMap<Group, Patterns<Bucket>>,
-    /// Names for which a TLS listener is in force and served, so that others overlap with it.
+    /// The names for which a TLS listener is in force and served, so that others can overlap with it.
     tls_in_force: Patterns<()>,
     /// How many claims of ListenerSets each namespace has, and how many of each group there are.
     tenants: BTreeMap<Arc<str>, BTreeMap<Group, usize>>,
@@ -87,17 +89,18 @@ pub struct PortClaims {
     refused: BTreeMap<Arc<str>, BTreeSet<ObjectName>>,
     /// Who holds the port.
     holder: Option<(Arc<str>, Group)>,
-    /// What is attached to the Gateway's own listener, where the port alone selects a route.
+    /// The TCPRoutes and UDPRoutes on the Gateway's own listener.
     routes: PortRoutes,
 }
 
-/// What holds for the port as a whole. A claim's verdict depends on it and on the claim's bucket.
+/// The facts about the port as a whole. The verdict about a claim depends on these, and on the other claims to the same
+/// names.
 #[derive(PartialEq)]
 struct PortState {
     own: Vec<Group>,
     spoken: Option<Group>,
     held: Option<Group>,
-    /// Whose the port is and who is alone there, where either decides about anybody.
+    /// The holder, and the only namespace with claims, each if any verdict depends on it.
     holder: Option<Arc<str>>,
     sole: Option<Arc<str>>,
 }
@@ -112,8 +115,8 @@ impl PortClaims {
             && self.routes.is_empty()
     }
 
-    /// Adds a claim, in place of the listener's former one, and returns whose verdict may have changed, its own
-    /// included.
+    /// Adds a claim in place of the listener's former one. Returns everything whose verdict may have changed, including
+    /// the listener itself.
     pub fn insert(&mut self, claim: Claim) -> Changed {
         let mut affected = self.remove(&claim.listener);
         affected.listeners.insert(claim.listener.clone());
@@ -125,7 +128,7 @@ impl PortClaims {
         affected
     }
 
-    /// Takes a listener's claim away and returns whose verdict may have changed.
+    /// Removes a listener's claim. Returns everything whose verdict may have changed.
     pub fn remove(&mut self, listener: &ListenerKey) -> Changed {
         let mut affected = Changed::default();
         let Some(claim) = self.claim(listener) else {
@@ -155,8 +158,8 @@ impl PortClaims {
         }
     }
 
-    /// Records who holds the port, and returns whose verdict may have changed. A holder of which it is not known what
-    /// the port speaks holds nothing.
+    /// Records who holds the port. Returns everything whose verdict may have changed. A holder without a group of
+    /// protocols does not count.
     pub fn hold(&mut self, holder: Option<&Holder>) -> Changed {
         let (before, routes) = (self.port_state(), self.routes_state());
         self.holder = holder.and_then(|holder| Some((holder.namespace.clone(), holder.speaks?)));
@@ -188,7 +191,7 @@ impl PortClaims {
         self.buckets.get(&group)?.get(names)
     }
 
-    /// The one namespace whose ListenerSets want anything.
+    /// The only namespace whose ListenerSets have claims here, if there is just one.
     fn sole(&self) -> Option<&Arc<str>> {
         let mut tenants = self.tenants.keys();
         tenants.next().filter(|_| tenants.next().is_none())
@@ -244,7 +247,7 @@ impl PortClaims {
     fn port_state(&self) -> PortState {
         let held = self.holder.as_ref().map(|(_, group)| *group);
         let otherwise = held.is_some() && self.groups.keys().any(|group| Some(*group) != held);
-        // Everybody with a name may speak HTTP or TLS on a port that is held for it, whoever holds it.
+        // On a port that is held for HTTP or TLS, everybody with a hostname may speak that, whoever the holder is.
         let decides = otherwise || held == Some(Group::Raw);
         let holder = self.holder.as_ref().map(|(namespace, _)| namespace);
         PortState {
@@ -262,7 +265,7 @@ impl PortClaims {
         victor.is_some_and(|claim| claim.served)
     }
 
-    /// Notes whether the TLS names are those of a listener in force, and says whether that is news.
+    /// Records whether a TLS listener for these names is in force and served. Returns whether that has changed.
     fn update_in_force(&mut self, names: &HostPattern) -> bool {
         match (self.tls_in_force.get(names), self.is_in_force(names)) {
             (None, true) => _ = self.tls_in_force.insert(names, ()),
@@ -272,7 +275,7 @@ impl PortClaims {
         true
     }
 
-    /// The same for all names there are. Returns those for which it is news.
+    /// The same for all names. Returns those for which it has changed.
     fn update_all_in_force(&mut self) -> BTreeSet<HostPattern> {
         let buckets = self.buckets.get(&Group::Tls).into_iter();
         let claimed = buckets.flat_map(|all| all.covered(&HostPattern::Any));
@@ -285,8 +288,8 @@ impl PortClaims {
             .collect()
     }
 
-    /// Something of these names has changed: adds those whose verdict may have, too. What is said of overlaps
-    /// depends on whether anybody has the names, the rest on who has.
+    /// Adds to `affected` whatever depends on a changed claim to these names. Other claims to the same names depend on
+    /// which of them is first. Overlaps of other names depend only on whether any of them is in force.
     fn settle(
         &mut self,
         group: Group,
@@ -296,8 +299,8 @@ impl PortClaims {
     ) {
         let port_state = self.port_state();
         if port_state != *before {
-            // Where it is settled for all what they may speak, it matters who holds the port, and whether anybody
-            // else is there, to those alone who want to speak something else.
+            // If the port speaks the same as before, and it is not raw, then the holder and the presence of other
+            // namespaces matter only to claims of another group.
             let settled = port_state.held.filter(|held| {
                 *held != Group::Raw
                     && (&port_state.own, port_state.spoken, port_state.held)
@@ -327,7 +330,8 @@ impl PortClaims {
         affected.listeners.extend(bucket.map(|at| at.2.clone()));
     }
 
-    /// TLS listeners for other names that overlap with these, from one of them on.
+    /// The TLS listeners for other names that overlap with these, in a fixed order. With `after`, the iterator begins
+    /// behind that one.
     pub fn neighbours<'a>(
         &'a self,
         names: &'a HostPattern,
@@ -337,7 +341,7 @@ impl PortClaims {
         let is_below = last.is_some_and(|last| names.covers(last));
         let above = self.buckets.get(&Group::Tls).filter(|_| !is_below);
         let above = above.into_iter().flat_map(|all| all.above(names));
-        // The most specific ones come first.
+        // The most specific patterns come first, so those before the last one are skipped.
         let above = above.skip_while(move |(names, _)| {
             last.is_some_and(|last| names.specificity() > last.specificity())
         });

@@ -66,7 +66,7 @@ impl fmt::Display for Protocol {
 pub enum Group {
     /// HTTP.
     Http,
-    /// HTTPS and TLS, whose connections are told apart by server name.
+    /// HTTPS and TLS. Their connections are distinguished by server name.
     Tls,
     /// TCP and UDP, which carry no names.
     Raw,

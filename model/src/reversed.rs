@@ -124,7 +124,7 @@ impl<V> Patterns<V> {
         self.below_from(names, None)
     }
 
-    /// The same, beginning with `first`. That pattern is included if it is in the map, and need not be.
+    /// The same, beginning with `first`. That pattern is included if it is in the map; it need not be there.
     pub fn below_from<'a>(
         &'a self,
         names: &'a HostPattern,

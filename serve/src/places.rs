@@ -1,8 +1,8 @@
 //! Owns a bounded number of places (for connections, for bytes) that sources share fairly, so that a flood from one
 //! source leaves places for the others.
 //!
-//! A source gets another place while it then holds no more places than were free. So a single source can hold at
-//! most half of them, and `n` sources together `n/(n+1)`. The next source always finds some.
+//! A source may take a place if it then holds no more places than were free before. So a single source can hold at most
+//! half of all places, and `n` sources together can hold `n/(n+1)` of them. The next source always finds some.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -98,7 +98,7 @@ impl<K: Key> Places<K> {
         self.take_of_part(source, count, 1)
     }
 
-    /// The same, but only one of `parts` equal parts of all places may be in use.
+    /// The same, but as if there were only `1/parts` of all places.
     #[must_use]
     pub fn take_of_part(&self, source: K, count: usize, parts: usize) -> Option<Place<K>> {
         let mut taken = self.0.taken.lock();
@@ -117,7 +117,7 @@ impl<K: Key> Places<K> {
         (held, self.0.limit.saturating_sub(taken.total))
     }
 
-    /// Takes a place whose source is not known yet, as long as one is free in one of `parts` equal parts. The caller
+    /// Takes a place whose source is not known yet, as long as fewer than `1/parts` of all places are taken. The caller
     /// must be trusted to name the source soon, with [`Place::name`].
     #[must_use]
     pub fn take_unnamed(&self, parts: usize) -> Option<Place<K>> {
@@ -176,9 +176,9 @@ impl<K: Key> Place<K> {
         self.source.is_some()
     }
 
-    /// Counts a place without a source for `source`, and returns whether that was possible. Only one of `parts` equal
-    /// parts of all places may be in use. If `source` may not have it, the place stays without a source. A place that
-    /// already has a source keeps it.
+    /// Counts a place without a source for `source`, as if there were only `1/parts` of all places. Returns whether
+    /// that was possible. If `source` may not have it, the place stays without a source. A place that already has a
+    /// source keeps it, and the result is true.
     #[must_use]
     pub fn name(&mut self, source: K, parts: usize) -> bool {
         if !self.is_named() {
@@ -270,7 +270,7 @@ mod tests {
     #[test]
     fn places_that_are_named_later_are_shared_as_the_others_are() {
         let places = Places::new(8);
-        // One balancer may have them all.
+        // One balancer may have all of them.
         let unnamed = std::iter::from_fn(|| places.take_unnamed(1));
         let mut unnamed: Vec<Place> = unnamed.take(20).collect();
         assert_eq!(unnamed.len(), 8);
@@ -278,15 +278,15 @@ mod tests {
         assert!(unnamed[0].name(host(1), 1));
         assert!(!unnamed[1].name(host(1), 1));
         unnamed.truncate(4);
-        // 4 are held, which may all be one source's, as if it had taken them itself.
+        // Of the 4 places that are left, one source may have all, as if it had taken them itself.
         assert!(unnamed.iter_mut().all(|place| place.name(host(1), 1)));
-        // A fifth would be more than are left to others.
+        // With a fifth place, it would hold more than were free.
         let mut fifth = places.take_unnamed(1).unwrap();
         assert!(!fifth.name(host(1), 1));
-        // Of a part of the places more are in use than there are.
+        // More places are taken than half of all places.
         assert!(places.take_unnamed(2).is_none());
         assert!(!fifth.name(host(4), 2));
-        // It is a newcomer's, and stays so.
+        // Another source may have the place, and keeps it.
         assert!(fifth.name(host(2), 1));
         assert!(fifth.name(host(1), 1));
         assert_eq!(places.0.taken.lock().by_source.len(), 2);

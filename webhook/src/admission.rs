@@ -227,7 +227,7 @@ mod tests {
         admission
     }
 
-    /// Whether it comes in; `None`: it has to wait.
+    /// Whether the object is allowed; `None`: the answer has to wait.
     fn ask(
         admission: &Admission,
         old: Option<&Object>,
@@ -253,7 +253,7 @@ mod tests {
         ask(admission, None, new, false, now)
     }
 
-    /// What a question that waited long enough comes to.
+    /// The answer to a question that has waited long enough.
     fn at_last(admission: &Admission, new: &Object, now: Instant) -> bool {
         let question = Question {
             operation: Operation::Create,
@@ -277,7 +277,7 @@ mod tests {
         };
         let recheck = admission.review_or_recheck(question, now).unwrap_err();
         assert!(admission.is_pending(&recheck, now));
-        // The first one again, as clients retry, and another name.
+        // A retry of the first set is admitted, and so is a set with another name.
         assert_eq!(create(&admission, &first, now), Some(true));
         let beside = set("charlie", "b.example");
         assert_eq!(create(&admission, &beside, now), Some(true));
@@ -327,7 +327,7 @@ mod tests {
         assert_eq!(admission.remembered(), 0);
 
         assert_eq!(ask(&admission, Some(&one), &two, false, now), Some(true));
-        // A status of the older version comes by late.
+        // An event with the older version arrives late.
         admission.put(one.clone());
         let rival = set("bravo", "b.example");
         assert_eq!(create(&admission, &rival, now), None);
@@ -358,7 +358,8 @@ mod tests {
             let rival = set("bravo", "a.example");
             assert_eq!(create(&admission, &rival, now), Some(false));
         }
-        // A name that a made-up review is about: whoever wants it waits, and gets it, however often it is sent.
+        // A made-up review for a name makes others wait for the name, but they get it, however often the review is
+        // sent.
         let wanted = set("charlie", "b.example");
         assert_eq!(create(&admission, &forged, now), Some(true));
         assert_eq!(create(&admission, &wanted, now), None);
@@ -367,7 +368,7 @@ mod tests {
         assert_eq!(ask(&admission, Some(&held), &held, false, now), Some(true));
     }
 
-    /// Nor does one that claims to be of the same namespace use up what that may have.
+    /// A made-up review that claims a namespace does not use up the limits of that namespace.
     #[test]
     fn a_review_that_was_made_up_uses_up_no_limit() {
         let (admission, now) = (admission(), Instant::now());

@@ -34,8 +34,9 @@ use super::need;
 use super::release::{self, Release};
 use crate::settings::PolicyArgs;
 
-/// Most rounds of reading. Each round reads the objects to which those of the last round refer: a route refers to a
-/// set, the set to a Gateway, the Gateway to its class and parameters, a listener to a Secret, a policy to a ConfigMap.
+/// Most rounds of reading. Each round reads the objects to which those of the last round refer. A route refers to a
+/// set, the set to a Gateway, and the Gateway to its class and parameters. A listener refers to a Secret, and a policy
+/// to a ConfigMap.
 const ROUNDS: usize = 8;
 /// Most single objects that are read.
 const MAX_SINGLE: usize = 2_000;

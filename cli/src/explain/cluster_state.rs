@@ -75,7 +75,7 @@ const GROUND: [Kind; 6] = [
 ];
 
 impl ClusterState {
-    /// Whether every class, Gateway and ListenerSet was read. Then translation here has the same verdicts about
+    /// Whether every object of the kinds in [`GROUND`] was read. Then translation here has the same verdicts about
     /// listeners as the operator.
     pub(crate) fn is_whole(&self) -> bool {
         self.live.as_ref().is_none_or(|live| {

@@ -181,7 +181,7 @@ fn is_of(written: &Value, parent: &ParentRef, namespace: &str) -> bool {
         && written["port"].as_u64() == parent.port.map(|port| port.get().into())
 }
 
-/// The generation of an object that has a status.
+/// The generation of a class, Gateway, ListenerSet, route or unreadable object; 0 for every other object.
 pub(super) fn generation(object: &Object) -> i64 {
     match object {
         Object::GatewayClass(o) => o.meta.generation,

@@ -120,7 +120,7 @@ mod tests {
         assert_eq!(of_deployments(&json!({}), CONTROLLER), Release::Absent);
     }
 
-    /// What is looked for is what the chart renders.
+    /// The labels and arguments that are looked for are those that the chart renders.
     #[test]
     fn the_chart_has_these_labels_and_arguments() {
         let chart = concat!(env!("CARGO_MANIFEST_DIR"), "/../charts/vestibule/templates");

@@ -59,8 +59,8 @@ pub(super) struct PortReport {
     /// `HostnameGrant`s that give the listener's hostname to its namespace. The list is empty if none is needed, or if
     /// they may not be read.
     pub(super) grants: Vec<ObjectView>,
-    /// The holders of the listener's hostname, and of the hostnames of its TLSRoutes for the name. The list is empty if
-    /// there are none, or if they may not be read.
+    /// The holders of the listener's hostname, of the hostnames of routes that ask for the name there, and of the name
+    /// itself. The list is empty if there are none, or if they may not be read.
     pub(super) holders: Vec<HolderView>,
     /// The certificate for clients, if TLS is terminated here.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -255,7 +255,7 @@ pub(super) struct ChainStep {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct Other {
     pub(super) listener: ListenerView,
-    /// `LessSpecific`, or the reason why it is refused.
+    /// `LessSpecific`, `NoRoute` or `NotServed`, or the reason why it is refused.
     pub(super) reason: String,
     pub(super) message: String,
 }

@@ -228,7 +228,7 @@ fn route_refusal(
     ))
 }
 
-/// Why a route that is attached to a listener does not serve the name there: routes of another namespace have it.
+/// Why a route that is attached to a listener does not serve the name there: the name belongs to another namespace.
 fn route_loss(
     cluster_state: &ClusterState,
     candidate: &Candidate,

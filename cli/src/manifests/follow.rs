@@ -258,7 +258,7 @@ mod tests {
             let expected: BTreeSet<FilePath> =
                 written.then(|| "a.yaml".into()).into_iter().collect();
             while writers.at_work(Instant::now()) != expected {
-                // Every step is told.
+                // Every step is reported.
                 told.recv_timeout(Duration::from_mins(1)).unwrap();
             }
         };
@@ -270,7 +270,7 @@ mod tests {
         until(true);
         drop(file);
         until(false);
-        // What is moved into place is whole.
+        // A file that is moved into place is complete.
         let mut file = File::create(root.join("b.new")).unwrap();
         file.write_all(b"a: b").unwrap();
         fs::rename(root.join("b.new"), root.join("b.yaml")).unwrap();

@@ -80,15 +80,15 @@ fn a_half_written_file_keeps_its_last_good_objects() {
         "{line}: {message}"
     );
     assert_eq!(source.files()["f.yaml"].documents.len(), 1);
-    // Empty, and unreadable, just the same.
+    // An empty file, and one that cannot be read, have the same effect.
     assert!(settled(&mut source, [text("f.yaml", "\n  \n")]).is_empty());
     assert_eq!(broken(&source, "f.yaml"), Some((1, "is empty")));
     let failed = FileChange::Failed(unreadable("cannot be read", "look"));
     assert!(settled(&mut source, [("f.yaml".into(), failed)]).is_empty());
-    // And it heals.
+    // A good text makes the file good again.
     settled(&mut source, [text("f.yaml", class("a", "x/y"))]);
     assert_eq!(broken(&source, "f.yaml"), None);
-    // A file that never was good has no objects.
+    // A file that was never good has no objects.
     assert!(settled(&mut source, [text("g.yaml", half)]).is_empty());
     assert!(broken(&source, "g.yaml").is_some());
 }
@@ -138,7 +138,7 @@ fn of_duplicates_the_first_counts_and_the_next_takes_over() {
         lines(&settled(&mut source, [text("b.yaml", class("a", "b/b"))])),
         ["+a b/b"]
     );
-    // Whatever the order in which the files were seen.
+    // The result does not depend on the order in which the files were seen.
     assert_eq!(
         lines(&settled(&mut source, [text("a.yaml", class("a", "a/a"))])),
         ["+a a/a"]
@@ -196,7 +196,8 @@ fn a_beginning_that_is_good_yaml_is_held_until_it_is_whole_or_meant() {
     let mut source = ManifestFiles::default();
     let start = Instant::now();
     source.apply([text("f.yaml", whole.as_str())], start);
-    // Line by line, with pauses that are shorter than what is held for.
+    // A writer writes line by line, with pauses that are shorter than the time for which a text is
+    // held.
     let mut now = start;
     for end in 1..lines_of_it.len() {
         now += HOLD / 2;
@@ -211,10 +212,10 @@ fn a_beginning_that_is_good_yaml_is_held_until_it_is_whole_or_meant() {
     assert_eq!(broken(&source, "f.yaml"), None);
     assert_eq!(source.held_until(), None);
     assert!(source.release(now + HOLD).1.is_empty());
-    // Cut where a document ends, and left so: that was meant.
+    // A text that ends after a whole document, and stays so, was meant.
     source.apply([text("f.yaml", class("a", "x/y"))], now);
     assert_eq!(source.held_until(), Some(now + HOLD));
-    // Touched meanwhile, it is the same text.
+    // The file is touched in the meantime, but has the same text.
     source.apply([text("f.yaml", class("a", "x/y"))], now + HOLD / 2);
     let (files, changes) = source.release(now + HOLD);
     assert_eq!(files, ["f.yaml".into()]);
@@ -230,7 +231,8 @@ fn what_takes_an_object_away_is_held() {
     let bad = format!("{}---\n{}", class("c", "x/y"), class("b", "[1]"));
     let mut source = ManifestFiles::default();
     source.apply([text("f.yaml", both.as_str())], now);
-    // Neither is a beginning of the text before; one object is gone, or does not decode.
+    // None of these texts is a beginning of the one in force. Each of them removes an object, or
+    // makes it unreadable.
     for (part, lost) in [
         (class("b", "x/y"), "GatewayClass a"),
         (bad, "GatewayClass a"),

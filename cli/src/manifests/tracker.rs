@@ -155,7 +155,7 @@ mod tests {
         plan.read.iter().map(|(path, _)| &**path).collect()
     }
 
-    /// A tracker that has read these.
+    /// A tracker that has read these files.
     fn settled(files: &[(&str, u64)]) -> Tracker {
         let mut tracker = Tracker::default();
         tracker.look(look(1, files));
@@ -170,12 +170,12 @@ mod tests {
         let mut tracker = Tracker::default();
         let first = tracker.look(look(1, &[("a.yaml", 1)]));
         assert!(first.read.is_empty() && first.unsettled);
-        // Still being written.
+        // The file is still being written.
         assert!(tracker.look(look(1, &[("a.yaml", 2)])).unsettled);
         let plan = tracker.look(look(1, &[("a.yaml", 2)]));
         assert_eq!(reads(&plan), ["a.yaml"]);
         assert!(!plan.unsettled);
-        // Not confirmed (it changed while it was read): again.
+        // Nobody confirmed the read, because the file changed meanwhile. So it is read again.
         assert_eq!(reads(&tracker.look(look(1, &[("a.yaml", 2)]))), ["a.yaml"]);
         tracker.was_read("a.yaml".into(), stamp(2));
         assert_eq!(tracker.look(look(1, &[("a.yaml", 2)])), Plan::default());
@@ -240,7 +240,7 @@ mod tests {
         let plan = tracker.look(hidden(2));
         assert_eq!(plan.failed.len(), 1);
         assert!(plan.removed.is_empty());
-        // The others go on.
+        // The other files are still read.
         let plan = tracker.look(hidden(2));
         assert_eq!(reads(&plan), ["b.yaml"]);
         assert!(plan.failed.is_empty() && plan.removed.is_empty());
@@ -257,9 +257,9 @@ mod tests {
             let plan = tracker.look(look(2, &[]));
             assert!(plan.replaced && plan.removed.is_empty());
         }
-        // It came back under another inode: nothing happened.
+        // It came back under another inode, so nothing has changed.
         assert!(tracker.look(look(3, &[("a.yaml", 1)])).read.is_empty());
-        // Emptied by the user, it is empty.
+        // If the user empties the same directory, its files are gone.
         tracker.look(look(3, &[]));
         assert_eq!(tracker.look(look(3, &[])).removed.len(), 1);
     }

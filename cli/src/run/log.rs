@@ -28,7 +28,7 @@ use crate::verdict::{ObjectOutcome, Verdict, printable};
 const TARGET: &str = "vestibule";
 
 /// The filter, unless `RUST_LOG` sets another one. It leaves out how the operator and the proxy of one process
-/// connect, and the resources that the proxy rejects: these are reported with their listener.
+/// connect.
 const FILTER: &str = "info,vestibule_operator::publish=warn,vestibule_stream=warn";
 
 /// How to log.
@@ -46,7 +46,8 @@ pub(super) fn init(format: Format) -> io::Result<FlushGuard> {
     let asked = EnvFilter::try_from_default_env();
     let all = asked.is_ok();
     let filter = asked.unwrap_or_else(|_| EnvFilter::new(FILTER));
-    // This event is about one resource. The same is reported by listener.
+    // The stream reports each resource that the proxy rejects. This command reports the same for each
+    // listener, so the former is left out.
     let told = filter_fn(move |event| {
         let rejected =
             event.target() == "vestibule_stream::client" && event.fields().field("key").is_some();

@@ -24,7 +24,8 @@ pub(super) struct Served {
     pub(super) programmed: Condition,
     /// The port in the listener. `address` has the port that it is mapped to.
     pub(super) port: u16,
-    /// Resources of the certificates that it serves with.
+    /// The other resources that it needs: its certificates, its trust bundles, and the certificate that its Gateway
+    /// shows to backends.
     pub(super) terminates: BTreeSet<ResourceKey>,
     /// Translation found that the listener cannot be in force. Its verdict gives the reason.
     pub(super) judged: bool,

@@ -142,7 +142,7 @@ impl View {
             }
         }
         self.waiting.retain(|key| {
-            // A listener that is on its way may come back as it was.
+            // A listener whose acknowledgement is outstanding may still be rejected again, so it goes on waiting.
             now.get(key)
                 .is_some_and(|one| !one.is_in_force() && one.rejected().is_none())
         });

@@ -83,7 +83,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Builds the overview. With `namespace` it contains only the objects of that namespace, and the classes.
+/// Builds the overview. With `namespace`, it contains only the objects of that namespace, and no classes.
 pub(super) fn overview(cluster_state: &ClusterState, namespace: Option<&str>) -> Overview {
     // Hints need every object. A directory is complete, but in a cluster this command does not read the objects that
     // others refer to.
@@ -216,7 +216,7 @@ fn is_foreign(cluster_state: &ClusterState, object: &Object) -> bool {
     match object {
         Object::GatewayClass(class) => class.controller != cluster_state.controller,
         Object::Gateway(gateway) => merge.is_foreign(&gateway.name),
-        // If no Gateway in its namespace is ours, nobody writes its status.
+        // If all Gateways that the grant is for belong to other controllers, Vestibule does not write its status.
         Object::HostnameGrant(grant) => {
             let mut gateways = merge
                 .gateways_in(&grant.name.namespace)

@@ -427,7 +427,7 @@ impl Merge {
         let mut sets = BTreeSet::new();
         for (_, source) in changed.asks {
             match source {
-                // It is refused, whoever has its names.
+                // The listener or route is refused, whoever has its names.
                 NameSource::Refused(_) => {}
                 NameSource::Listener(listener) => {
                     if let ParentKey::ListenerSet(set) = &listener.parent {
@@ -452,7 +452,8 @@ impl Merge {
         }
     }
 
-    /// Puts the names of a Gateway's own listeners, also of those with a mistake, and decides again about everybody else on this Gateway.
+    /// Puts the names of a Gateway's own listeners, including those with a mistake, and decides again about everybody
+    /// else on this Gateway.
     pub(super) fn settle_own_names(&mut self, gateway: &ObjectName, affected: &mut Affected) {
         let own = self.gateway(gateway);
         let named = own.into_iter().flat_map(|own| {
@@ -537,8 +538,8 @@ impl Merge {
         });
     }
 
-    /// The names of those listeners of a ListenerSet that are refused for a mistake of their own, as far as grants allow
-    /// its namespace to have them.
+    /// The names of those listeners of a ListenerSet that are refused for a mistake of their own, as far as grants
+    /// allow its namespace to have them.
     fn refused_names_of<'a>(
         &'a self,
         name: &ObjectName,

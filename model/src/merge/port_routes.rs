@@ -12,9 +12,9 @@ use crate::port::{Changed, PortAskedBy, PortClaims, PortDecision};
 use crate::protocol::{Group, Protocol, Transport};
 
 impl Merge {
-    /// Takes the ports for which a route asks, in place of those for which it asked before; none of them removes it.
-    /// It asks by a listener of the Gateway itself ([`Self::own_port`]), if its namespace may have the port there.
-    /// `is_refused`: the route has a mistake of its own ([`PortAskedBy::Refused`]).
+    /// Takes the ports for which a route asks, in place of those for which it asked before. Without any, the route is
+    /// removed. A route asks for the port of a listener of the Gateway itself ([`Self::own_port`]) to which it is
+    /// attached. `is_refused` says that the route has a mistake of its own ([`PortAskedBy::Refused`]).
     pub fn put_port_route(
         &mut self,
         route: &ObjectKey,
@@ -47,9 +47,9 @@ impl Merge {
         affected
     }
 
-    /// The port of a Gateway's own listener for bytes or datagrams, which has no names: there the port is what a
-    /// route asks for, even while the listener is refused for a mistake. On a ListenerSet's listener a route uses what the
-    /// set holds.
+    /// The port of a Gateway's own TCP or UDP listener, which has no names, so that a route asks for the port, even while
+    /// the listener is refused for a mistake. `None` for every other listener. On a ListenerSet's listener, a route uses
+    /// the port that the namespace of the set holds.
     #[must_use]
     pub fn own_port(&self, listener: &ListenerKey) -> Option<PortKey> {
         let ParentKey::Gateway(gateway) = &listener.parent else {
@@ -67,7 +67,7 @@ impl Merge {
         })
     }
 
-    /// Whether a route may have what comes to the Gateway's own listener of a port ([`Self::own_port`]).
+    /// Whether a route may have the traffic of the Gateway's own listener of a port ([`Self::own_port`]).
     #[must_use]
     pub fn decide_port(&self, at: &PortKey, route: &ObjectKey) -> PortDecision {
         let Some(port) = self.ports.get(at) else {
@@ -85,9 +85,11 @@ impl Merge {
         }
     }
 
-    /// Whether who holds a port, and uses it for nothing, may come back to it. Where the Gateway has listeners of its own
-    /// on the port, one of them has to take the holder's routes. Where it has none, as after a slip in an edit that is
-    /// mended a moment later, it is enough that it lets the namespace in anywhere.
+    /// Whether the holder of a port that does not use it may use it again. For HTTP or TLS, the Gateway has to allow
+    /// ListenerSets of the holder's namespace. For TCP or UDP, grants have to give the namespace the port, and a
+    /// listener of the Gateway itself on the port has to take its routes. If the Gateway has no such listener, which
+    /// may be a mistake that is corrected a moment later, it is enough that the Gateway lets the namespace in
+    /// anywhere.
     #[must_use]
     pub fn may_return_to(&self, at: &PortKey, holder: &Holder) -> bool {
         let namespace = &holder.namespace;
@@ -115,8 +117,8 @@ impl Merge {
         here.any(|own| own.allowed_namespaces.admits(gateway, namespace, labels))
     }
 
-    /// Marks the ports of a Gateway that somebody, or just this namespace, holds: what [`Self::may_return_to`] says of
-    /// them may have changed.
+    /// Marks the ports of a Gateway that any namespace holds, or just the one in `only`, because the answer of
+    /// [`Self::may_return_to`] may have changed.
     pub(super) fn mark_held_ports(
         &self,
         gateway: &ObjectName,
@@ -197,7 +199,7 @@ impl Merge {
         ports.collect()
     }
 
-    /// Changes the claims to a port, and drops them where none are left.
+    /// Changes the claims to a port, and removes the port if none are left.
     pub(super) fn change_port(
         &mut self,
         at: &PortKey,
@@ -212,7 +214,7 @@ impl Merge {
     }
 }
 
-/// Whether a route is of the Gateway's namespace, and so stands above claims.
+/// Whether a route is in the Gateway's own namespace, so that it needs no claim.
 fn is_own(at: &PortKey, route: &ObjectKey) -> bool {
     route.name.namespace == at.gateway.namespace
 }

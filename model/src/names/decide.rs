@@ -192,7 +192,7 @@ impl GatewayNames {
         namespace: &str,
         names: &HostPattern,
     ) -> bool {
-        // A name that is open only to routes of the namespace may be held as well, hence `is_route`.
+        // The last argument is `true`, because the namespace may also hold a name that is open only to its routes.
         *namespace == *self.gateway.namespace
             || self.refusal(permissions, namespace, names, true).is_none()
     }

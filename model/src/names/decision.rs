@@ -52,7 +52,7 @@ impl NameDecision {
             pattern => format!("hostname \"{pattern}\""),
         };
         let (reason, message, action) = match self {
-            // What refuses the listener or route is told already.
+            // Another finding says what refuses the listener or route.
             Self::Has | Self::Free | Self::NotAsked => return None,
             Self::Taken => (
                 Reason::HostnameConflict,

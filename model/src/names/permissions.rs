@@ -27,7 +27,7 @@ pub trait Permissions {
     /// Whether the Gateway allows anything from a namespace: its ListenerSets, or its routes on some listener.
     fn lets_in(&self, namespace: &str) -> bool;
 
-    /// Whether one of the Gateway's own listeners admits routes of a namespace.
+    /// Whether `listener`, which is one of the Gateway's own, admits routes of a namespace.
     fn admits(&self, listener: &ListenerKey, namespace: &str) -> bool;
 
     /// How many names a namespace may hold. A namespace that already holds more keeps them, and gets no further ones.

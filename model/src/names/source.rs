@@ -61,9 +61,9 @@ impl NameSource {
     }
 }
 
-/// The way in which a name is asked for. It matters in three cases only: a name that the Gateway reserves is open to
-/// routes that the Gateway admits, a name that a grant shares can be used only by HTTPRoutes and GRPCRoutes, and what is
-/// refused gets no name.
+/// The way in which a name is asked for. It matters in three cases only. A name that the Gateway reserves is open to
+/// routes that the Gateway admits. Only HTTPRoutes and GRPCRoutes can use a name that a grant shares. A listener or
+/// route that is refused gets no name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum AskedBy {
     /// By a ListenerSet's listener, or by a route on such a listener without a hostname.

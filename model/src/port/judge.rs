@@ -1,4 +1,5 @@
-//! Verdicts about claims to a port: who conflicts with whom, where connections go, and who is to hold the port.
+//! Verdicts about claims to a port: which claims conflict, which listener gets connections, and who should hold the
+//! port.
 
 use std::sync::Arc;
 
@@ -12,19 +13,20 @@ use crate::protocol::Group;
 /// The state of the claim to a port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PortClaimState {
-    /// Its holder has a listener that speaks what the port does, or a route on the Gateway's own one, or keeps the port
-    /// because of a mistake that it can mend.
+    /// Its holder has a listener that speaks what the port does, or a route on the Gateway's own listener. Or it has a
+    /// mistake to mend and keeps the port meanwhile.
     Used,
-    /// Its holder has none any more, and this namespace has.
+    /// Its holder has none any more, but this namespace has a listener. It can be so only if the port speaks HTTP or
+    /// TLS.
     Passed(Arc<str>),
-    /// Nobody has a listener that speaks it.
+    /// Its holder has none any more, and no other namespace can take over the claim.
     Idle,
-    /// The Gateway's own listeners speak something else there, a route of its namespace has what comes there, or the
-    /// holder, alone, now wants to speak something else.
+    /// The claim should be removed at once. The Gateway's own listeners speak something else there, a route of the
+    /// Gateway's namespace gets the traffic, or the holder is alone there and now wants to speak something else.
     Revoked,
 }
 
-/// A claim that admission judges as a newcomer: whatever is in force stands before it.
+/// Judges a claim as admission does: whatever is in force comes before it.
 #[derive(Clone, Copy)]
 struct AsNewcomer<'a> {
     /// The namespace from which an admin takes the claim's hostname.
@@ -32,18 +34,19 @@ struct AsNewcomer<'a> {
 }
 
 impl PortClaims {
-    /// Whether `claim` conflicts with those before it. It need not be one of the claims held, and if
-    /// it is, it is not compared with itself.
+    /// The conflict of `claim` with those before it, if any. It need not be one of the claims here. If it is one, it is
+    /// not compared with itself.
     #[must_use]
     pub fn conflict(&self, claim: &Claim) -> Option<Conflict> {
         self.judge(claim, None)
     }
 
-    /// Whether `claim` would take something from, or be refused something by, another object that
-    /// has it now, whatever the order: what admission asks, so that an older object does not evict a
-    /// younger one by an edit. The present claims of the claim's own object do not count, nor do
-    /// those of others that are not in force themselves (the Gateway's own always count). Nor do claims of the
-    /// namespace `loser` to the same hostname: an admin takes it from there.
+    /// The conflict of `claim` with what other objects have now, whatever the order, if any. Admission asks this, so
+    /// that an older object cannot evict a younger one by an edit.
+    ///
+    /// Claims of the same object do not count, nor do those of other ListenerSets that are not in force. The Gateway's
+    /// own claims always count. Claims of the namespace `loser` to the same hostname do not count, because an admin
+    /// takes the hostname from it.
     #[must_use]
     pub fn conflict_as_newcomer(&self, claim: &Claim, loser: Option<&str>) -> Option<Conflict> {
         self.judge(claim, Some(AsNewcomer { loser }))
@@ -67,13 +70,13 @@ impl PortClaims {
         if with_own.is_some() || claim.precedence.is_own() {
             return with_own;
         }
-        // Where the Gateway itself has listeners, they settle what the port speaks.
+        // If the Gateway itself has listeners on the port, they decide what it speaks.
         if self.own.is_empty() && self.is_closed_by_holder(claim) {
             return Some(Conflict::Protocol);
         }
         let rank = rank(claim);
-        // Of the sets, only what is in force counts: the first claim of all settles what the port
-        // speaks, the first one of a bucket has its names.
+        // Among sets, only what is in force counts. The first claim of all decides what the port speaks, and the first
+        // claim to the same names has these names.
         let counts = |at: &&ListenerRank| {
             others(at)
                 && if newcomer.is_some() {
@@ -103,15 +106,15 @@ impl PortClaims {
             .map(|at| clash(&at.2))
     }
 
-    /// The Gateway's own claims keep their slot even where they conflict with one another, so all of them
-    /// count, for one another and for the sets.
+    /// The conflict of a claim with the Gateway's own claims, if any. All of these count, for one another and for sets,
+    /// because they keep their names even if they conflict with one another.
     fn conflict_with_own(
         &self,
         claim: &Claim,
         clash: impl Fn(&ListenerKey) -> Conflict,
     ) -> Option<Conflict> {
         let group = claim.protocol.group();
-        // A claim that would take the place of the listener's former one does not meet that one.
+        // The claim replaces the listener's former one, so it does not conflict with that one.
         let former = self
             .claim(&claim.listener)
             .filter(|former| former.precedence.is_own())
@@ -130,8 +133,9 @@ impl PortClaims {
             .reduce(Conflict::and)
     }
 
-    /// Whether the port's holder keeps a claim out: another namespace's port of bytes, or what speaks something else
-    /// than the port does, unless its holder itself wants to change that and nobody else is there.
+    /// Whether the claim is refused because of the port's holder. That is so if it is a raw claim and another namespace
+    /// holds the port. It is also so if it wants to speak something other than the port does, unless the holder itself
+    /// wants that and no other namespace has a claim there.
     fn is_closed_by_holder(&self, claim: &Claim) -> bool {
         let Some((holder, spoken)) = &self.holder else {
             return false;
@@ -145,8 +149,8 @@ impl PortClaims {
         }
     }
 
-    /// What the sets' listeners speak: what the port is held for; where it is nobody's, or its holder is alone, what
-    /// the first of them speaks.
+    /// The group of protocols that the sets' listeners may speak. It is the one for which the port is held. If nobody
+    /// holds the port, or the holder is alone there, it is the one that the first of them speaks.
     pub(super) fn spoken(&self) -> Option<Group> {
         let first = || self.sets.values().next().copied();
         match &self.holder {
@@ -156,9 +160,9 @@ impl PortClaims {
         }
     }
 
-    /// Who is to hold the port, if nobody does, for what it speaks: whoever has the first listener there that is in
-    /// force. Where the Gateway's own listeners settle what it speaks, whoever has the first route on the one for bytes
-    /// or datagrams; and nobody, if they have names.
+    /// The namespace that should hold the port if nobody does, with the group that it speaks. It is the namespace of
+    /// the first listener in force. If the Gateway has listeners of its own there, it is the namespace of the first
+    /// route on a TCP or UDP listener; nobody needs to hold the port if these listeners have names.
     #[must_use]
     pub fn next_holder(&self) -> Option<Holder> {
         if !self.own.is_empty() {
@@ -166,7 +170,8 @@ impl PortClaims {
             return Some(Holder::of_port(first.clone(), Group::Raw));
         }
         let claims = self.sets.keys().filter_map(|at| self.claim(&at.2));
-        // One that the proxies never get would keep others from a port that nobody serves.
+        // A listener that the proxies never get does not count. Otherwise it would keep others from a port that nobody
+        // serves.
         let mut served =
             claims.filter(|claim| claim.served || claim.protocol.group() != Group::Tls);
         let first = served.find(|claim| self.conflict(claim).is_none())?;
@@ -176,7 +181,7 @@ impl PortClaims {
         ))
     }
 
-    /// What has become of the claim to the port; `None` if nobody holds it.
+    /// The state of the claim to the port; `None` if nobody holds it.
     #[must_use]
     pub fn claim_state(&self) -> Option<PortClaimState> {
         let (holder, group) = self.holder.as_ref()?;
@@ -207,8 +212,8 @@ impl PortClaims {
         })
     }
 
-    /// Whether a listener of this group may be served, as far as what the port speaks goes: the Gateway's own
-    /// listeners or the port's holder say so.
+    /// Whether the port is settled for this group, by the Gateway's own listeners or by the port's holder, so that
+    /// listeners of the group may be served.
     #[must_use]
     pub fn is_settled_for(&self, group: Group) -> bool {
         self.own.contains_key(&group)
@@ -220,15 +225,15 @@ impl PortClaims {
             .is_some_and(|claim| self.conflict(claim).is_none())
     }
 
-    /// The one that is in force of those that want the same names.
+    /// The claim in force among those to the same names, if there is one.
     pub(super) fn victor(&self, bucket: &Bucket) -> Option<&Claim> {
         let (.., listener) = bucket.first()?;
         self.claim(listener)
             .filter(|claim| self.conflict(claim).is_none())
     }
 
-    /// Whether another listener in force on this port matches some of the same TLS names
-    /// (GEP-3567: such listeners carry the condition OverlappingTLSConfig).
+    /// Whether a TLS listener in force on this port has other names that overlap with those of `claim`. GEP-3567 wants
+    /// the condition OverlappingTLSConfig on such listeners.
     #[must_use]
     pub fn overlaps(&self, claim: &Claim) -> bool {
         claim.protocol.group() == Group::Tls && {
@@ -239,8 +244,8 @@ impl PortClaims {
         }
     }
 
-    /// The listener that TLS connections for `names` come to, once what waits only for its claim has it: of
-    /// those in force that the proxies get and that cover all of the names, the most specific one.
+    /// The claim whose listener gets TLS connections for `names`, as soon as what waits for a recorded claim has it. It
+    /// is the most specific claim in force that is served and covers all of the names.
     #[must_use]
     pub fn serving(&self, names: &HostPattern) -> Option<&Claim> {
         let buckets = self.buckets.get(&Group::Tls)?;

@@ -1,9 +1,9 @@
-//! TCPRoutes and UDPRoutes on the Gateway's own listener of a port: which namespace has what comes there.
+//! TCPRoutes and UDPRoutes on the Gateway's own listener of a port: which namespace gets the traffic.
 //!
-//! Bytes and datagrams have no names by which two namespaces could share such a listener, so the port itself is held.
-//! Upstream gives everything to the oldest route; here that decides inside a namespace, and between namespaces only
-//! while nobody holds the port. Otherwise an old route that is edited, or one that is restored, would take the port
-//! from the team that serves it. Routes of the Gateway's own namespace stand above claims, as its listeners do.
+//! TCP and UDP carry no names by which two namespaces could share such a listener, so a namespace holds the port
+//! itself. Upstream gives all traffic to the oldest route. Here the age decides within a namespace, and between
+//! namespaces only while nobody holds the port. Otherwise an old route that is edited or restored would take the port
+//! from the team that serves it. Routes of the Gateway's own namespace come before all claims, as its listeners do.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,48 +15,50 @@ use crate::key::{ObjectKey, PortKey};
 use crate::names::Rank;
 use crate::protocol::Group;
 
-/// The routes on a port's own listener.
+/// The routes on the Gateway's own listener of a port.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct PortRoutes {
-    /// Those of tenants, in upstream's order.
+    /// The routes of tenants that are not refused, in upstream's order.
     tenants: BTreeSet<(Rank, ObjectKey)>,
-    /// Those of the Gateway's own namespace.
+    /// The routes of the Gateway's own namespace.
     own: BTreeSet<ObjectKey>,
-    /// Those that are refused.
+    /// The routes of tenants that are refused.
     refused: BTreeSet<ObjectKey>,
     ranks: BTreeMap<ObjectKey, Rank>,
-    /// How many routes each tenant has there, those that are refused included.
+    /// How many routes each tenant has there, including those that are refused.
     counts: BTreeMap<Arc<str>, usize>,
 }
 
 /// The way in which a TCPRoute or UDPRoute asks for a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PortAskedBy {
-    /// By a route of the Gateway's own namespace, which stands above claims. Even if it is refused, the port stays its.
+    /// By a route of the Gateway's own namespace, which comes before all claims. It keeps the port even if it is
+    /// refused.
     Own,
     /// By a tenant's route.
     Tenant,
-    /// By a tenant's route that is refused for a mistake of its own. It asks for nothing, but its namespace keeps the port if it
-    /// holds it, so a mistake in an edit gives no port to somebody who waits for it.
+    /// By a tenant's route that is refused for a mistake of its own. It asks for nothing, but its namespace keeps the
+    /// port if it holds it, so a mistake in an edit gives no port to somebody who waits for it.
     Refused,
 }
 
-/// Whether a namespace may have what comes to the Gateway's own listener of a port of bytes or datagrams. It says
-/// nothing about who else has it.
+/// Whether a namespace may have the traffic of the Gateway's own TCP or UDP listener of a port. It does not say who
+/// else has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum PortDecision {
     /// The namespace holds the port, or is the Gateway's own.
     Has,
-    /// Nobody holds the port. It is served once the claim is recorded, and only if no other namespace is first.
+    /// Nobody holds the port. The route is served as soon as the claim is recorded, if no other namespace gets it
+    /// first.
     Free,
-    /// Another namespace holds it.
+    /// Another namespace holds the port.
     Taken,
-    /// A route of the Gateway's own namespace has it.
+    /// A route of the Gateway's own namespace has the port.
     Reserved,
 }
 
 impl PortDecision {
-    /// What to tell the author of the route; nothing if it is no refusal.
+    /// The finding for the author of the route; `None` if the decision does not refuse.
     #[must_use]
     pub fn finding(self, at: &PortKey) -> Option<Finding> {
         let PortKey {
@@ -79,20 +81,20 @@ impl PortDecision {
     }
 }
 
-/// What the decision about every route depends on, apart from its namespace.
+/// Everything that the decisions about all routes depend on, apart from their namespaces.
 #[derive(PartialEq)]
 pub(super) struct RoutesState {
     /// Whether the Gateway has listeners on the port, and whether all of them are for bytes or datagrams.
     own: (bool, bool),
     is_reserved: bool,
     holder: Option<Arc<str>>,
-    /// Only where nobody holds the port.
+    /// The next holder, if nobody holds the port.
     next: Option<Arc<str>>,
 }
 
 impl PortClaims {
-    /// Puts a route on the Gateway's own listener, in place of its former rank, or takes it away (`None`). Returns the
-    /// routes for which something else may hold, this one included.
+    /// Puts a route on the Gateway's own listener with this rank, or removes it (`None`). Returns the routes whose
+    /// decision may have changed, including this one.
     pub fn put_route(&mut self, route: &ObjectKey, asks: Option<(Rank, PortAskedBy)>) -> Changed {
         let before = self.routes_state();
         self.routes.remove(route);
@@ -107,10 +109,12 @@ impl PortClaims {
         }
     }
 
-    /// Whether a namespace may have what comes to the Gateway's own listener.
+    /// Whether a route of this namespace may have the traffic of the Gateway's own listener. `is_own` says whether it
+    /// is the Gateway's namespace.
     #[must_use]
     pub fn decide_route(&self, namespace: &str, is_own: bool) -> PortDecision {
-        // Where the Gateway's own listeners contradict each other, none of them is served.
+        // If the Gateway has listeners that are not all raw, they contradict each other and none of them is served, so
+        // there is nothing to decide.
         if is_own || !self.own.is_empty() && !self.is_own_raw() {
             return PortDecision::Has;
         }
@@ -126,8 +130,8 @@ impl PortClaims {
         }
     }
 
-    /// Which tenant's routes are first on the Gateway's own listener, whoever holds the port; none where a route of the
-    /// Gateway's namespace has it, or the Gateway has no listener there that speaks bytes alone.
+    /// The tenant with the first route on the Gateway's own listener, whoever holds the port. `None` if a route of the
+    /// Gateway's namespace has the port, or if the Gateway's own listeners there are not all TCP or UDP.
     #[must_use]
     pub fn next_of_routes(&self) -> Option<&Arc<str>> {
         if !self.is_own_raw() || self.is_reserved() {
@@ -137,12 +141,12 @@ impl PortClaims {
         Some(&route.name.namespace)
     }
 
-    /// Whether the Gateway itself has listeners on the port, and all of them are for bytes or datagrams.
+    /// Whether the Gateway itself has listeners on the port, and all of them are TCP or UDP listeners.
     pub(super) fn is_own_raw(&self) -> bool {
         !self.own.is_empty() && self.own.keys().all(|group| *group == Group::Raw)
     }
 
-    /// Whether a route of the Gateway's own namespace has what comes there.
+    /// Whether a route of the Gateway's own namespace gets the traffic.
     pub(super) fn is_reserved(&self) -> bool {
         !self.routes.own.is_empty()
     }
@@ -152,7 +156,8 @@ impl PortClaims {
         self.routes.counts.contains_key(namespace)
     }
 
-    /// The routes for which something else may hold now, if `before` is what they depended on.
+    /// The routes whose decision may have changed, if `before` is what the decisions depended on. They are none if it
+    /// is the same now.
     pub(super) fn routes_unless(&self, before: &RoutesState) -> BTreeSet<ObjectKey> {
         if self.routes_state() == *before {
             return BTreeSet::new();

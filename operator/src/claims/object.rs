@@ -281,6 +281,7 @@ impl ObjectState {
             }
             WriteOutcome::Refused => {}
             WriteOutcome::Moved | WriteOutcome::Unknown if attempt == Attempt::Read => {}
+            // After `Moved`, the object is not as this replica knows it, so it is read as after an unknown outcome.
             WriteOutcome::Moved | WriteOutcome::Unknown => {
                 let read = false;
                 self.doubt = Some(Doubt { attempt, read });

@@ -1,4 +1,5 @@
-//! The store of claims: it knows for each name who holds it, who gets it next, and from whom it is being taken.
+//! The store of claims. For each name it knows the holder, the next holder, and the namespace that it is being taken
+//! from.
 
 mod account;
 mod decide;
@@ -364,7 +365,7 @@ impl ClaimStore {
         let state = gateway(&of);
         self.gateways.insert(of, state.clone());
         if key.is_none() && !matches!(state, GatewayState::Ours(_)) {
-            // The object does not count, and it is unknown whose it is. So it is left alone.
+            // The object does not count, and may belong to another controller, so it is left alone.
             return None;
         }
         let record = key.and_then(|key| Some((key, self.records.get(key)?)));

@@ -1,4 +1,4 @@
-//! Backends: the endpoints of a Service's port. Only those that a route in force uses.
+//! Backends: the endpoints of each port of a Service that a route in force uses.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -13,20 +13,20 @@ use vestibule_stream::{Encoded, Resource};
 use super::backend_key::{BackendKey, backend_resource};
 use super::{Dirty, Output, Translator};
 
-/// What is spoken to a port of a Service.
+/// The protocol that a port of a Service speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Speaks {
-    /// HTTP, in this way; inside TLS or not.
+    /// HTTP of this version, inside TLS or not.
     Http {
         protocol: proto::BackendProtocol,
         tls: bool,
     },
-    /// Something else.
+    /// Anything that is not HTTP.
     Other,
 }
 
-/// What a port says of itself in `appProtocol` (KEP-3726 and GEP-1911; the words without a domain are
-/// what meshes and charts write). Nothing at all means HTTP.
+/// The protocol that a port names in `appProtocol` (KEP-3726 and GEP-1911). The words without a domain are
+/// those that meshes and charts write. A port without `appProtocol` speaks HTTP.
 pub(super) fn speaks(port: &ServicePort) -> Speaks {
     use proto::BackendProtocol::{H2c, Unspecified, Websocket};
     let text = port.app_protocol.as_deref().unwrap_or_default();
@@ -63,14 +63,15 @@ impl Translator {
         })
     }
 
-    /// The first address of a slice that no backend may have, and why.
+    /// The first address of a slice that no backend may have, with the reason.
     pub(super) fn denied_in(&self, slice: &EndpointSlice) -> Option<(IpAddr, Denied)> {
         let namespace = &slice.name.namespace;
         let mut all = Transport::ALL.into_iter().flat_map(|by| slice.sockets(by));
         all.find_map(|(address, port)| Some((address, self.denied(namespace, address, port)?)))
     }
 
-    /// The first address of a Service that no backend may have, if it has no other one for this transport.
+    /// The first address of a Service, with the reason why no backend may have it, if no address of the
+    /// Service for this transport is allowed.
     pub(super) fn only_denied(
         &self,
         service: &ObjectName,
@@ -86,15 +87,17 @@ impl Translator {
         first
     }
 
-    /// Says whether routes to a Service may be told otherwise of its endpoints after a change of this slice.
+    /// Whether a change of this slice may change what routes to the Service say of its endpoints. It may
+    /// only if the slice or another one of the Service has a denied address.
     pub(super) fn judges_endpoints(&self, service: &ObjectName, slice: &EndpointSlice) -> bool {
         let mut all = self.slices_of(service).chain([slice]);
         all.any(|slice| self.denied_in(slice).is_some())
     }
 
-    /// The endpoints of a port, in order, what they speak, and what connections to them are to be; `None`
-    /// if the Service or the port is not there. Endpoints are those that are ready. If none is, they are
-    /// those that terminate and still serve, as in kube-proxy: the last pod serves until it ends.
+    /// The backend of a port: its endpoints in order, their protocol, and the TLS of connections to them.
+    /// `None` if the Service or the port does not exist. The endpoints are those that are ready. If none is
+    /// ready, they are those that terminate and still serve, as in kube-proxy, so the last pod serves until
+    /// it ends.
     fn target(&self, key: &BackendKey) -> Option<proto::Backend> {
         let Some(Object::Service(service)) = self.get(Kind::Service, &key.service) else {
             return None;
@@ -120,11 +123,11 @@ impl Translator {
         };
         let tls = match transport {
             Transport::Tcp => self.backend_tls(service, port),
-            // BackendTLSPolicies are about connections.
+            // BackendTLSPolicies apply to connections, and UDP has none.
             Transport::Udp => None,
         };
         Some(proto::Backend {
-            // In plaintext nobody is shown anything.
+            // The proxies show a certificate only inside TLS.
             certificate_of: match &tls {
                 Some(_) => self.certificate_of(&key.service.namespace),
                 None => Vec::new(),

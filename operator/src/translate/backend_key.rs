@@ -27,7 +27,7 @@ impl BackendKey {
         at((Port::MIN, Transport::Tcp))..=at((Port::MAX, Transport::Udp))
     }
 
-    /// Every port of every Service of a namespace, and of those after it.
+    /// The keys of every Service in a namespace, and in the namespaces after it.
     pub(super) fn range_in(namespace: &Arc<str>) -> RangeFrom<Self> {
         let first = (Port::MIN, Transport::Tcp);
         Self::new(ObjectName::new(namespace.clone(), ""), first)..
@@ -53,7 +53,7 @@ impl fmt::Display for BackendKey {
     }
 }
 
-/// The resource of a backend.
+/// The key of a backend's resource.
 pub(super) fn backend_resource(key: &BackendKey) -> ResourceKey {
     ResourceKey::new(ResourceKind::Backend, key.to_string())
 }

@@ -1,8 +1,8 @@
-//! BackendTLSPolicy: which policy holds for which port of a Service, what it comes to, and what its
-//! status says towards the Gateways whose routes use the Service.
+//! BackendTLSPolicy: which policy holds for each port of a Service, the TLS settings that it gives, and
+//! its status for each Gateway whose routes use the Service.
 //!
-//! Only policies for Services that a route in force uses are looked into: the others are other people's,
-//! or nobody's yet.
+//! Only policies for Services that a route uses on a terminating or plaintext listener are judged. The
+//! others belong to other implementations, or have no effect yet.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,33 +23,34 @@ use super::{Dirty, Output, Translator, set_user};
 const ACCEPTED: ConditionType = ConditionType::Accepted;
 const RESOLVED: ConditionType = ConditionType::ResolvedRefs;
 
-/// Which Services a route uses, and through which Gateways.
+/// The Services that a route uses, and the Gateways through which it does.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct ServiceUses {
     gateways: BTreeSet<ObjectName>,
     services: BTreeSet<ObjectName>,
 }
 
-/// What became of a policy in use.
+/// The state of a policy in use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct PolicyState {
     trust: Trust,
-    /// Why its targets are not connected to at all.
+    /// Why the proxies do not connect to its targets at all, if they do not.
     invalid: Option<(Reason, Finding)>,
 }
 
-/// What a policy comes to for one of its targets.
+/// Whether a policy holds for one of its targets.
 enum Outcome<'a> {
     Holds,
-    /// This one holds instead.
+    /// This policy holds instead, because it comes first.
     Beaten(&'a BackendTlsPolicy),
-    /// There is no such Service, or no such port of it.
+    /// The Service or its port does not exist, as the message says.
     NoTarget(String),
 }
 
 impl Translator {
-    /// Brings up to date which Services a route uses on the listeners that it is attached to. With
-    /// passthrough the connection is the client's, and no business of a policy.
+    /// Brings up to date which Services a route uses on the listeners that it is attached to.
+    /// Passthrough listeners do not count: there the client makes the TLS connection, so no policy
+    /// applies to it.
     pub(super) fn settle_service_uses(
         &mut self,
         route: &ObjectKey,
@@ -94,13 +95,14 @@ impl Translator {
         }
     }
 
-    /// Policies of a Service are to be judged again, and what they say of each other.
+    /// Marks the policies of a Service, because their verdicts depend on the routes that use it and on
+    /// one another.
     pub(super) fn mark_policies(&self, service: &ObjectName, dirty: &mut Dirty) {
         let policies = self.index.policies_of(service);
         dirty.policies.extend(policies.cloned());
     }
 
-    /// A policy, or whether it can be read, has changed.
+    /// Marks what depends on a policy that changed, or that became readable or unreadable.
     pub(super) fn mark_policy(
         &self,
         key: &ObjectKey,
@@ -110,7 +112,7 @@ impl Translator {
         dirty.policies.insert(key.name.clone());
         for object in objects.into_iter().flatten() {
             let Object::BackendTlsPolicy(policy) = object else {
-                // It may have been about any Service of its namespace.
+                // A policy that cannot be read may target any Service of its namespace.
                 let namespace = &key.name.namespace;
                 let backends = self.backend_users.range(BackendKey::range_in(namespace));
                 let backends = backends.map(|(backend, _)| backend);
@@ -123,7 +125,7 @@ impl Translator {
             for service in policy.targets.iter().filter_map(PolicyTarget::service) {
                 self.mark_policies(service, dirty);
                 self.dirty_backends(service, dirty);
-                // Some backends are of no use without a policy.
+                // A route may use a backend that speaks TLS only if a policy exists.
                 dirty.routes.extend(self.index.routes_of_service(service));
             }
         }
@@ -197,7 +199,8 @@ impl Translator {
         PolicyState { trust, invalid }
     }
 
-    /// What connections to a port of a Service are to be; `None`: plaintext.
+    /// The TLS settings for connections to a port of a Service; `None`: the proxies connect in
+    /// plaintext.
     pub(super) fn backend_tls(
         &self,
         service: &Service,
@@ -208,7 +211,7 @@ impl Translator {
             ..Default::default()
         };
         let Some(policy) = self.policy_of(service, port) else {
-            // One that cannot be read may be about this port.
+            // A policy that cannot be read may target this port.
             let unreadable = self.index.has_unreadable_policy(&service.name.namespace);
             return unreadable.then_some(closed);
         };
@@ -234,19 +237,20 @@ impl Translator {
         })
     }
 
-    /// Whether some policy is about a port, valid or not.
+    /// Whether any policy targets a port, valid or not.
     pub(super) fn has_tls_policy(&self, service: &Service, port: &ServicePort) -> bool {
         self.policy_of(service, port).is_some()
             || self.index.has_unreadable_policy(&service.name.namespace)
     }
 
-    /// The policy that holds for a port: one that names it before one for the whole Service.
+    /// The policy that holds for a port. A policy that names the port comes before one for the whole
+    /// Service.
     fn policy_of(&self, service: &Service, port: &ServicePort) -> Option<&BackendTlsPolicy> {
         let named = (!port.name.is_empty()).then(|| self.first(&service.name, Some(&port.name)));
         named.flatten().or_else(|| self.first(&service.name, None))
     }
 
-    /// The policy that comes first for a Service, or for a part of it.
+    /// The policy that comes first among those for a Service, or for one port of it.
     fn first(&self, service: &ObjectName, section: Option<&str>) -> Option<&BackendTlsPolicy> {
         self.index
             .policies_of(service)
@@ -294,7 +298,8 @@ impl Translator {
         state: &PolicyState,
         findings: &mut Vec<Finding>,
     ) -> PolicyStatus {
-        // Per Gateway: whether the policy holds for a target there, and what stands against it.
+        // For each Gateway: whether the policy holds for any target there, and the findings about those
+        // for which it does not.
         let mut ancestors: BTreeMap<&ObjectName, (bool, Vec<Finding>)> = BTreeMap::new();
         for target in &policy.targets {
             let Some(service) = target.service() else {

@@ -1,4 +1,4 @@
-//! Where a listener's port is bound on the proxies.
+//! The sockets on which the proxies bind the ports of listeners.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -28,20 +28,20 @@ pub struct Bind {
 /// How listener ports become sockets.
 #[derive(Debug, Clone)]
 pub enum Binds {
-    /// The listener's own port, or the one it is mapped to. Every Gateway shares the machine's ports
-    /// (`vestibule run`): two Gateways on one port collide, and the older one holds it.
+    /// On the listener's own port, or the port that it is mapped to. All Gateways share the ports of
+    /// the machine (`vestibule run`). If two Gateways want one port, the older one gets it.
     Direct {
         /// Address to bind.
         address: IpAddr,
-        /// Listener port → bound port, where they differ.
+        /// The bound port of each listener port for which the two differ.
         ports: BTreeMap<u16, u16>,
     },
-    /// A port allocated for the (Gateway, port, transport), behind the Service of the Gateway (a
-    /// cluster). Allocations are an input ([`Change::Ports`](super::Change::Ports)).
+    /// On a port that is allocated for each Gateway, port and transport, behind the Service of the
+    /// Gateway (in a cluster). Allocations are an input ([`Change::Ports`](super::Change::Ports)).
     Allocated {
         /// Address to bind.
         address: IpAddr,
-        /// The Services.
+        /// The settings of the Services.
         services: ServiceSettings,
     },
 }
@@ -50,7 +50,8 @@ pub enum Binds {
 /// `<gateway uid>/<port>/<TCP|UDP>`, and is read back from that.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DesiredPort {
-    /// UID of the Gateway: a new one of the same name is another one.
+    /// UID of the Gateway. A new Gateway of the same name has another UID, so it gets ports of its
+    /// own.
     pub gateway: Arc<str>,
     /// The listeners' port.
     pub port: Port,
@@ -59,7 +60,7 @@ pub struct DesiredPort {
 }
 
 impl DesiredPort {
-    /// The least one of a Gateway, in their order.
+    /// The first possible port of a Gateway, in the order of this type.
     pub(super) fn first_of(gateway: &Arc<str>) -> Self {
         Self {
             gateway: gateway.clone(),
@@ -81,7 +82,7 @@ impl fmt::Display for DesiredPort {
     }
 }
 
-/// Not the text of a [`DesiredPort`].
+/// The text is not that of a [`DesiredPort`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not <gateway uid>/<port>/<TCP|UDP>")]
 pub struct InvalidDesiredPort(String);
@@ -104,7 +105,7 @@ impl FromStr for DesiredPort {
 }
 
 impl Binds {
-    /// The socket of a port that Gateways share.
+    /// The socket of a port, where Gateways share the ports of the machine.
     fn shared(&self, key: &PortKey) -> Option<Bind> {
         match self {
             Self::Direct { address, ports } => Some(Bind {
@@ -119,7 +120,7 @@ impl Binds {
         }
     }
 
-    /// The socket at an allocated port.
+    /// The socket of a port that has this internal port.
     pub(super) fn allocated(&self, desired: &DesiredPort, internal: Port) -> Option<Bind> {
         match self {
             Self::Direct { .. } => None,
@@ -131,7 +132,7 @@ impl Binds {
         }
     }
 
-    /// How Services are made, where there are any.
+    /// The settings of Services; `None` where Gateways have no Services.
     pub(super) fn services(&self) -> Option<&ServiceSettings> {
         match self {
             Self::Direct { .. } => None,
@@ -140,13 +141,14 @@ impl Binds {
     }
 }
 
-/// A contender for a bind: creation and name of its Gateway, and which of its ports it is.
+/// The rank of a contender for a bind: creation and name of its Gateway, and the port of the Gateway
+/// that wants it. The least rank gets the bind.
 type Rank = (i64, Arc<str>, PortKey);
 
-/// Who wants a bind, oldest Gateway first, and with which listeners.
+/// The contenders for one bind, oldest Gateway first, each with its listeners.
 type Contenders = BTreeMap<Rank, BTreeSet<ListenerKey>>;
 
-/// Who uses which bind, where Gateways share them.
+/// The contenders for every bind, where Gateways share the ports of the machine.
 #[derive(Debug, Default)]
 pub(super) struct BindUse {
     contenders: BTreeMap<Bind, Contenders>,
@@ -198,7 +200,7 @@ impl BindUse {
         affected
     }
 
-    /// The bind of a listener that takes part, or why it has none.
+    /// The bind of a listener that takes part, or the finding that says why it has none.
     pub(super) fn bind(&self, listener: &ListenerKey, field: &str) -> Result<Bind, Finding> {
         let held = self
             .of_listener

@@ -1,4 +1,4 @@
-//! Certificates: from Secrets of type `kubernetes.io/tls` to what the proxies serve.
+//! Certificates: turns Secrets of type `kubernetes.io/tls` into the resources that the proxies serve.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,31 +18,31 @@ use x509_parser::x509::SubjectPublicKeyInfo;
 use super::source::User;
 use super::{Dirty, Output, Translator, set_user};
 
-/// What a referenced Secret holds.
+/// The state of a Secret that something refers to.
 #[derive(Debug, Clone)]
 pub(super) enum SecretState {
-    /// No such Secret.
+    /// It does not exist.
     Missing,
-    /// The built-in engine made it, and has no certificate for it yet.
+    /// The built-in engine made the Secret, and has no certificate for it yet.
     Issuing,
-    /// It is there, but of no use: what is wrong with it.
+    /// It cannot be used, for this reason.
     Unusable(String),
-    /// It is there, and of no use before its time: what that is.
+    /// Its certificate is not valid yet. The message says from when on it is.
     NotYetValid(String),
-    /// A chain and the key that fits it.
+    /// A certificate chain and the key that belongs to it.
     Usable(Certificate),
 }
 
-/// A chain and the key that fits it.
+/// A certificate chain and the key that belongs to it.
 #[derive(Debug, Clone)]
 pub(super) struct Certificate {
-    /// As a resource.
+    /// The resource.
     pub(super) encoded: Arc<Encoded>,
-    /// Since when it is not valid any more, if it is not.
+    /// When it expired, if it has.
     pub(super) expired: Option<String>,
 }
 
-/// When a certificate is valid, in seconds since the epoch, both ends included.
+/// The time during which a certificate is valid, in seconds since the epoch, both ends included.
 #[derive(Debug, Clone, Copy)]
 struct Validity {
     from: i64,
@@ -59,7 +59,7 @@ impl Validity {
         })
     }
 
-    /// When this is to be judged again.
+    /// When the certificate next becomes valid or expires, if it still will.
     fn deadline(self, now: i64) -> Option<i64> {
         if now < self.from {
             Some(self.from)
@@ -76,7 +76,7 @@ fn time(second: i64) -> String {
         .map_or_else(|_| "a time far away".into(), |t| t.to_string())
 }
 
-/// Most certificates in a chain, and most bytes of a PEM file: a Secret is at most 1 MiB.
+/// Most certificates in a chain.
 const MAX_CHAIN: usize = 16;
 
 pub(super) fn resource_key(secret: &ObjectName) -> ResourceKey {
@@ -84,7 +84,7 @@ pub(super) fn resource_key(secret: &ObjectName) -> ResourceKey {
 }
 
 impl SecretState {
-    /// What it is at a time, and when that may be otherwise.
+    /// The state of a Secret at `now`, and when that state ends.
     fn of(secret: Option<&Object>, now: Option<i64>, max_rsa_bits: u16) -> (Self, Option<i64>) {
         let secret = match secret {
             Some(Object::Secret(secret)) => secret,
@@ -152,7 +152,7 @@ fn read(secret: &Secret, max_rsa_bits: u16) -> Result<(Encoded, Option<Validity>
             secret.name
         ));
     }
-    // The proxies refuse a chain of which any certificate cannot be read, so the status has to say so.
+    // The proxies reject a chain if any certificate in it cannot be read, so the status has to say so.
     for (index, der) in chain.iter().enumerate() {
         if !is_certificate(der) {
             return Err(format!(
@@ -203,7 +203,7 @@ fn is_certificate(der: &[u8]) -> bool {
     x509_parser::parse_x509_certificate(der).is_ok_and(|(rest, _)| rest.is_empty())
 }
 
-/// The length of an RSA key; `None` if it is another one.
+/// The length of an RSA key; `None` for a key of another type.
 fn rsa_bits(key: &dyn SigningKey) -> Option<usize> {
     let public = key.public_key()?;
     let (_, public) = SubjectPublicKeyInfo::from_der(&public).ok()?;
@@ -229,7 +229,8 @@ fn encode(name: &ObjectName, chain: &[CertificateDer<'_>], key: &[u8]) -> Option
 }
 
 impl Translator {
-    /// What a Secret that a listener may use holds, computed once per version.
+    /// The state of a Secret that a listener or Gateway may use. It is computed once for each version
+    /// of the Secret.
     pub(super) fn secret_state(&mut self, name: &ObjectName, output: &mut Output) -> &SecretState {
         let key = ObjectKey {
             kind: Kind::Secret,
@@ -248,7 +249,8 @@ impl Translator {
         })
     }
 
-    /// The time goes on: Secrets whose certificate becomes valid or expires are judged again.
+    /// Takes the time, and marks whatever uses a Secret whose certificate became valid or expired. At
+    /// the first time, and if the clock went back, every Secret is judged again.
     pub(super) fn take_time(&mut self, now: i64, dirty: &mut Dirty) {
         let before = self.now.replace(now);
         let due: BTreeSet<ObjectName> = if before.is_some_and(|before| before <= now) {
@@ -274,7 +276,7 @@ impl Translator {
         }
     }
 
-    /// Says whether `user` has the proxies hold a certificate.
+    /// Records whether the proxies need a certificate for `user`.
     pub(super) fn set_certificate_user(
         &mut self,
         secret: &ObjectName,
@@ -286,14 +288,14 @@ impl Translator {
         dirty.certificates.insert(secret.clone());
     }
 
-    /// Certificates in use.
+    /// Brings the resources of certificates up to date.
     pub(super) fn translate_certificates(&mut self, dirty: &Dirty, output: &mut Output) {
         for name in &dirty.certificates {
             let resource = if self.certificate_users.contains_key(name) {
                 match self.secret_state(name, output) {
                     SecretState::Missing | SecretState::Issuing => None,
-                    // An empty certificate, which the proxies reject: they keep serving the last good
-                    // one, and what they serve stays no business of history here.
+                    // The proxies reject an empty certificate and keep serving the last good one. So
+                    // this code does not need to know what they served before.
                     SecretState::Unusable(_) | SecretState::NotYetValid(_) => {
                         encode(name, &[], &[])
                     }

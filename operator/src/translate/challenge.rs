@@ -1,4 +1,5 @@
-//! Challenges of CAs as resources for the proxies: only while they may be answered for whom they are.
+//! Challenges of CAs as resources for the proxies. A challenge is one only while it may be answered
+//! for the tenant that asks.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +13,7 @@ use vestibule_stream::{Encoded, Resource, ResourceKey, ResourceKind};
 use super::reach::Interest;
 use super::{Dirty, Output, Translator};
 
-/// The resource of a challenge.
+/// The key of a challenge's resource.
 #[must_use]
 pub fn challenge_resource(key: &ChallengeKey) -> ResourceKey {
     ResourceKey::new(ResourceKind::Challenge, key.to_string())
@@ -40,7 +41,7 @@ impl Translator {
         }
     }
 
-    /// Marks whoever a change of the challenge index concerns.
+    /// Marks the challenges and requests that a change of the challenge index concerns.
     pub(super) fn mark_interested(&self, interests: BTreeSet<Interest>, dirty: &mut Dirty) {
         for interest in interests {
             match interest {
@@ -103,7 +104,7 @@ impl Translator {
             }),
         };
         let challenge = resource::Resource::Challenge(challenge);
-        // Too large can only be what the CA sends, and that is bounded where it is read.
+        // Only what the CA sends could make it too large, and that is bounded where it is read.
         Encoded::new(&Resource::new(key.to_string(), challenge)).ok()
     }
 }

@@ -1,5 +1,4 @@
-//! Changes, and how each is taken in: the objects and what is derived from them are brought up to date, and the units
-//! that depend on them are marked.
+//! Changes: each one updates the objects and the indexes over them, and marks the units that depend on it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,36 +13,37 @@ use vestibule_model::protocol::Port;
 
 use super::{Assigned, DesiredPort, Dirty, SessionKeys, Translator};
 
-/// A change of one object.
+/// A change of an object, or of another input of translation.
 #[derive(Debug, Clone)]
 #[expect(
     clippy::large_enum_variant,
     reason = "nearly every change is the large one"
 )]
 pub enum Change {
-    /// It is new or has changed.
+    /// The object is new or has changed.
     Put(Object),
-    /// It is gone.
+    /// The object is gone.
     Remove(ObjectKey),
-    /// Internal ports that were allocated, and (`None`) those that are given up. Only what is
-    /// persisted may be told. Counts with [`Binds::Allocated`](super::Binds::Allocated).
+    /// Internal ports that were allocated; `None`: the port was given up. The caller has to persist an allocation
+    /// before it sends this. It has an effect only with [`Binds::Allocated`](super::Binds::Allocated).
     Ports(BTreeMap<DesiredPort, Option<Port>>),
-    /// Who holds what, and (`None`) what nobody holds any more. Only what is persisted may be told. Beside
-    /// these, `HostnameClaim` objects that are put count, for whoever keeps no claims itself.
+    /// The holder of each name or port; `None`: nobody holds it any more. The caller has to persist a claim before it
+    /// sends this. A caller that keeps no claims itself can put `HostnameClaim` objects instead.
     Claims(BTreeMap<ClaimKey, Option<Holder>>),
-    /// From whom an admin takes what, and (`None`) what is taken from nobody any more. As with claims.
+    /// The namespace from which an admin takes each name; `None`: the admin no longer takes it. The caller has to
+    /// persist this first, as with claims.
     Taken(BTreeMap<ClaimKey, Option<Arc<str>>>),
-    /// What the front of the Gateway with this UID has come to; `None`: there is no such Service.
-    /// Counts with [`Binds::Allocated`](super::Binds::Allocated).
+    /// The addresses of the front of the Gateway with this UID; `None`: the front does not exist. It has an effect
+    /// only with [`Binds::Allocated`](super::Binds::Allocated).
     Addresses(Arc<str>, Option<Assigned>),
-    /// Answers to challenges of CAs, and (`None`) those that are over.
+    /// Answers to challenges of CAs; `None`: the challenge is over.
     Challenges(BTreeMap<ChallengeKey, Option<ChallengeAnswer>>),
-    /// How far the certificates of these Secrets are; `None`: nobody issues it.
+    /// How far the certificates of these Secrets are; `None`: nobody issues a certificate into the Secret.
     Issuance(BTreeMap<ObjectName, Option<Issuance>>),
-    /// The keys of sessions. Until there are any, no rule keeps sessions.
+    /// The keys of sessions. Before the first ones arrive, no rule keeps sessions.
     SessionKeys(SessionKeys),
-    /// The time, in seconds since the epoch: of certificates, what is not valid yet is not served, and what
-    /// has expired is said to have. Until it is told, neither is judged.
+    /// The time, in seconds since the epoch. A certificate that is not valid yet is not served, and one that has
+    /// expired is reported. Before the first time arrives, neither is judged.
     Time(i64),
 }
 
@@ -105,8 +105,8 @@ impl Translator {
                         || old.tls != new.tls
                         || old.meta.uid != new.meta.uid)
                 {
-                    // Sets without a choice of issuer follow their Gateway's; `spec.tls` and internal
-                    // ports are the Gateway's.
+                    // A set that names no issuer takes its Gateway's, and its listeners follow the `spec.tls` and the
+                    // internal ports of the Gateway.
                     for set in self.merge.sets_of(name) {
                         let parent = ParentKey::ListenerSet(set.clone());
                         self.index.dirty_listeners(&parent, dirty);
@@ -174,7 +174,8 @@ impl Translator {
         dirty.others.insert(key.clone());
     }
 
-    /// Marks what an EndpointSlice is about: pods of the release, backends, and routes that are told of endpoints.
+    /// Marks what depends on an EndpointSlice: addresses of the release's pods, backends, and routes whose findings
+    /// name its endpoints.
     fn mark_slice(
         &mut self,
         name: &ObjectName,

@@ -1,5 +1,5 @@
-//! Claims: what waits to be held, what holders make use of, which hostnames a route may serve, and whose hostnames
-//! the proxies are told to guard.
+//! Claims: which names wait for a holder, which names their holders use, which hostnames a route may serve, and which
+//! owners of hostnames the proxies have to know.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -26,39 +26,39 @@ use super::{Dirty, Output, Translator};
 /// Whether a name that nobody holds is served at once, or when its claim is recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ClaimMode {
-    /// For nothing: whoever comes first, by upstream's order, counts as its holder. For verdicts on objects
-    /// alone (`vestibule check`).
+    /// At once. The namespace that comes first in upstream's order counts as the holder. This is for verdicts on
+    /// manifests alone (`vestibule check`).
     #[default]
     Assumed,
-    /// Until it is told ([`Change::Claims`](super::Change::Claims)) that it is held: whoever tells has persisted it.
+    /// When [`Change::Claims`](super::Change::Claims) says that it is held. The caller has persisted the claim by then.
     Recorded,
 }
 
 /// Whether a route may serve a hostname on a listener.
 enum HostnameDecision {
     Serves,
-    /// Serve it once it is held.
+    /// The route serves it as soon as the claim is recorded.
     Waits,
-    /// Nothing: it is another's, or only parts of it are shared with the route's namespace. None where there is nothing
-    /// to be said of that.
+    /// The route may not serve it: its namespace may not have the name, or the route reaches outside the paths that are
+    /// shared with its namespace. `None` if another finding says so already.
     Lost(Option<Finding>),
 }
 
-/// How much of a name a route has because it is shared with its namespace.
+/// How much of a name a route has because a grant shares the name with its namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Sharing {
-    /// It has the name otherwise, or not at all.
+    /// Nothing: the route has the name in another way, or not at all.
     Nothing,
     Whole,
-    /// Only what lies below one of these; never empty.
+    /// Only what lies below one of these paths. The list is never empty.
     Parts(Vec<PathPrefix>),
 }
 
 /// A name on a Gateway.
 type InnerName = (ObjectName, HostPattern);
 
-/// The names that routes have inside the wildcards of ListenerSets' listeners: they ask for nothing, and lose such a
-/// name when somebody else gets it, or a wildcard around it.
+/// The names that routes have inside the wildcards of ListenerSets' listeners. The routes do not ask for these names. A
+/// route loses one when another namespace gets it, or gets a narrower wildcard around it.
 #[derive(Debug, Default)]
 pub(super) struct InnerNames {
     of_routes: BTreeMap<ObjectKey, BTreeSet<InnerName>>,
@@ -66,7 +66,7 @@ pub(super) struct InnerNames {
 }
 
 impl InnerNames {
-    /// Takes the names of a route in place of its former ones.
+    /// Replaces the names of a route.
     fn put(&mut self, route: &ObjectKey, names: &BTreeSet<InnerName>) {
         let former = if names.is_empty() {
             self.of_routes.remove(route)
@@ -94,7 +94,8 @@ impl InnerNames {
         }
     }
 
-    /// Routes with names that whoever owns `pattern` has, or had: no narrower pattern takes them.
+    /// The routes with names inside `pattern` that belong to the owner of `pattern`. Names inside a narrower pattern
+    /// with an owner of its own are left out.
     fn below<'a>(
         &'a self,
         merge: &'a Merge,
@@ -113,7 +114,7 @@ impl InnerNames {
 }
 
 impl Translator {
-    /// The state of everything that is held or wanted.
+    /// The claim state of everything that is held or asked for.
     #[must_use]
     pub fn claim_states(&self) -> &BTreeMap<ClaimKey, ClaimState> {
         &self.claim_states
@@ -154,8 +155,8 @@ impl Translator {
         self.take_taken(taken, dirty);
     }
 
-    /// Brings up to date which names the changed routes ask for. Whoever has another answer by that is looked at in
-    /// the same pass, so this comes before listeners and routes are judged.
+    /// Brings up to date which names the changed routes ask for. This comes before listeners and routes are judged, so
+    /// whatever the names affect is judged in the same pass.
     pub(super) fn ask_for_routes(&mut self, dirty: &mut Dirty) {
         for key in dirty.routes.clone() {
             let created = self.route(&key).map_or(0, |route| route.meta().created);
@@ -171,7 +172,8 @@ impl Translator {
             self.spread(affected, dirty);
         }
         for (gateway, names) in &dirty.owned {
-            // Whether a grant keeps a route to parts of the name depends on who holds it.
+            // The holder of a name decides whether a grant restricts a route to some paths of it, so routes that ask
+            // for it are judged again.
             let asking = self.merge.names(gateway).into_iter();
             let asking = asking.flat_map(|of| of.askers(names));
             dirty
@@ -191,9 +193,9 @@ impl Translator {
         }
     }
 
-    /// The names that a route asks for, on listeners of Gateways themselves and on listeners of ListenerSets that
-    /// have no hostname of their own; and those that it has inside the wildcards of other listeners. A route that is
-    /// refused asks for nothing, and keeps those of its names that its namespace holds.
+    /// The names that a route asks for, and the names that it has inside the wildcards of ListenerSets' listeners. It
+    /// asks for names on listeners of Gateways themselves, and on those listeners of ListenerSets that have no
+    /// hostname. A route that is refused asks for nothing, but its namespace keeps those of the names that it holds.
     fn names_of(&self, key: &ObjectKey) -> (RouteAsks, BTreeSet<InnerName>) {
         let (mut asks, mut inner) = (RouteAsks::new(), BTreeSet::new());
         let Some(route) = self.route(key) else {
@@ -227,8 +229,8 @@ impl Translator {
         (asks, inner)
     }
 
-    /// The ports for which a TCPRoute or UDPRoute asks, on listeners of Gateways themselves. A route that is refused
-    /// asks for nothing, and keeps those of them that its namespace holds.
+    /// The ports for which a TCPRoute or UDPRoute asks, on listeners of Gateways themselves. They include those of a
+    /// route that is refused: it asks for nothing, but its namespace keeps those of the ports that it holds.
     fn asked_ports(&self, key: &ObjectKey) -> BTreeSet<PortKey> {
         let parents = self
             .route(key)
@@ -243,9 +245,9 @@ impl Translator {
             .collect()
     }
 
-    /// Takes out of what a route is attached to the hostnames, or ports, that are not its to serve, with a finding for
-    /// those that are another's; what only waits stays in its status. Returns what is to be served, and the
-    /// parents (by index) where something waits to be recorded.
+    /// Removes from `parents` the hostnames, or ports, that the route may not serve, and adds a finding for each. What
+    /// waits for its claim stays, because the status counts it as attached. Returns what the route serves now, and the
+    /// indexes of the parents where something waits for a claim.
     pub(super) fn claimed_by_route(
         &self,
         route: Route<'_>,
@@ -317,7 +319,7 @@ impl Translator {
         (served, waiting)
     }
 
-    /// How much of names on a listener a route may have only because a grant lets its namespace share them.
+    /// How much of a name a route may have on a listener only because a grant shares the name with its namespace.
     pub(super) fn sharing(
         &self,
         route: &ObjectKey,
@@ -334,7 +336,7 @@ impl Translator {
         let Some(of) = self.merge.names(&gateway) else {
             return Sharing::Nothing;
         };
-        // Not by the record, which is all that else would give it the name.
+        // A namespace that neither holds the name nor owns the Gateway can have it only because the name is shared.
         let shares = !source.is_own_of(&gateway)
             && of.holder(names) != Some(source.namespace())
             && of.decision(&source, names) == Some(NameDecision::Has);
@@ -359,7 +361,7 @@ impl Translator {
             HostnameDecision::Lost(decision.finding(field, names, gateway))
         };
         let Some(source) = source else {
-            // It uses the listener's names.
+            // The route uses the names of the listener.
             let lost = self.merge.lost_on(listener, names);
             return lost.map_or(HostnameDecision::Serves, refused);
         };
@@ -378,9 +380,9 @@ impl Translator {
         }
     }
 
-    /// The same for a route that a port alone selects.
+    /// The same decision for a TCPRoute or UDPRoute, which has a port instead of hostnames.
     fn port_decision(&self, route: &ObjectKey, listener: &ListenerKey) -> HostnameDecision {
-        // It uses the port that the listener's ListenerSet holds.
+        // The route uses the port that the namespace of the ListenerSet holds.
         let Some(at) = self.merge.own_port(listener) else {
             return HostnameDecision::Serves;
         };
@@ -391,7 +393,7 @@ impl Translator {
         }
     }
 
-    /// Tells the proxies whom names belong to that may have another owner.
+    /// Brings up to date what the proxies know about the owners of names.
     pub(super) fn translate_owners(&mut self, dirty: &mut Dirty, output: &mut Output) {
         for (gateway, names) in std::mem::take(&mut dirty.owned) {
             let ours = self.merge.gateway(&gateway).is_some();
@@ -404,7 +406,7 @@ impl Translator {
                     tenant: owner.to_string(),
                 };
                 let owner = resource::Resource::HostnameOwner(owner);
-                // Too large can only be a name, and those are bounded by the API.
+                // Only a name could make it too large, and the API bounds names.
                 Encoded::new(&Resource::new(key.name.clone(), owner)).ok()
             });
             if self.settle_resource(key, resource, output) {
@@ -414,7 +416,7 @@ impl Translator {
         }
     }
 
-    /// Judges how it stands with what may have another holder, or none any more.
+    /// Brings up to date the claim states of names and ports.
     pub(super) fn translate_claims(&mut self, dirty: &mut Dirty, output: &mut Output) {
         for key in std::mem::take(&mut dirty.claims) {
             output.work.claims += 1;
@@ -432,7 +434,8 @@ impl Translator {
     fn claim_state(&self, key: &ClaimKey) -> Option<ClaimState> {
         let gateway = &key.gateway;
         if self.merge.gateway(gateway).is_none() {
-            // Of a Gateway that is not ours there is nothing to say. One that is gone may come back.
+            // The Gateway of another controller has no claim states. A Gateway that is gone may come back, so its
+            // claims stay, and are unused.
             let is_gone = !self.merge.is_known_gateway(gateway);
             return (is_gone && self.merge.holder(key).is_some()).then_some(ClaimState::Unused);
         }

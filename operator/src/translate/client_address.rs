@@ -1,5 +1,5 @@
-//! How the address of a client is found on a Gateway: what its parameters and its class's say, for its own listeners and
-//! those of its ListenerSets.
+//! How the proxies find the address of a client on a Gateway. The parameters of the Gateway and of its class say
+//! it, for the Gateway's own listeners and those of its ListenerSets.
 
 use vestibule_model::certificate::AddressBlock;
 use vestibule_model::client_address::{
@@ -14,7 +14,8 @@ use vestibule_stream::proto;
 use super::{Dirty, Translator};
 
 impl Translator {
-    /// Takes note of what the parameters of Gateways say; where that is news, listeners are judged again.
+    /// Reads what the parameters of changed Gateways say. If that differs from before, the listeners are judged
+    /// again.
     pub(super) fn translate_client_addresses(&mut self, dirty: &mut Dirty) {
         for name in dirty.gateways.clone() {
             let how = self.merge.gateway(&name).map(|of| self.client_address(of));
@@ -34,8 +35,9 @@ impl Translator {
         }
     }
 
-    /// What the parameters of a Gateway and of its class say, as far as they can be read. Where they cannot, the
-    /// Gateway's status says so, and what it serves goes on: then nobody is believed.
+    /// What the parameters of a Gateway and of its class say, as far as they can be read. Parameters that cannot
+    /// be read set nothing here, so those that remain count, and without any the proxies believe nobody. The
+    /// Gateway's status says what cannot be read, and the Gateway goes on serving.
     fn client_address(&self, gateway: &Gateway) -> ClientAddress {
         let of_class = self.merge.class(&gateway.class);
         let of_class = of_class.and_then(|class| class.parameters.as_ref());
@@ -54,7 +56,7 @@ impl Translator {
         }
     }
 
-    /// The same as the proxies get it.
+    /// The same setting as a message for the proxies.
     pub(super) fn encoded_client_address(
         &self,
         gateway: &ObjectName,

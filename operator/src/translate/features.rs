@@ -1,21 +1,21 @@
-//! The features of Gateway API that hold for every Gateway of ours: the one table behind
-//! `GatewayClass.status.supportedFeatures` (names: upstream's `pkg/features`).
+//! The features of Gateway API that every Gateway of ours has. This table is the source of
+//! `GatewayClass.status.supportedFeatures`. The names are those of upstream's `pkg/features`.
 
 use super::Binds;
 
-/// Where a feature holds.
+/// Where a feature is supported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Holds {
     /// Everywhere.
     Always,
-    /// Where Gateways have Services, whose addresses and metadata it is about.
+    /// Where Gateways have Services, because the feature concerns their addresses or metadata.
     WithServices,
 }
 
-/// Every feature that holds, in the order of names that the specification wants.
+/// Every supported feature, in the order of names that the specification requires.
 ///
-/// What is not here is not (wholly) true, or has no name: upstream has none for session persistence yet. Of HTTPRoute,
-/// external authorization is not true.
+/// A feature that is missing here is not supported in full, or has no name upstream. Session persistence has no name
+/// yet. External authorization of HTTPRoute is not supported.
 const FEATURES: &[(&str, Holds)] = &[
     ("BackendTLSPolicy", Holds::Always),
     ("BackendTLSPolicySANValidation", Holds::Always),
@@ -75,7 +75,7 @@ const FEATURES: &[(&str, Holds)] = &[
     ("UDPRoute", Holds::Always),
 ];
 
-/// The names of the features that hold, sorted.
+/// The names of the supported features, sorted.
 pub(super) fn supported(binds: &Binds) -> Vec<&'static str> {
     let services = binds.services().is_some();
     FEATURES

@@ -1,5 +1,5 @@
-//! `spec.tls` of Gateways: what is asked of clients, and the certificate shown to backends. Resolved once
-//! per Gateway, for its own listeners and those of its ListenerSets.
+//! `spec.tls` of Gateways: which client certificates a Gateway asks for, and the certificate that it shows to backends.
+//! It is resolved once for each Gateway, and holds for the Gateway's own listeners and those of its ListenerSets.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,43 +20,43 @@ use super::source::User;
 use super::trust::{Trust, bundle_name};
 use super::{Dirty, Output, Translator};
 
-/// What became of `spec.tls` of a Gateway.
+/// The resolved `spec.tls` of a Gateway.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct GatewayTlsState {
     default: Option<Validation>,
     per_port: BTreeMap<Port, Validation>,
-    /// The certificate shown to backends.
+    /// The certificate that the Gateway shows to backends.
     client_certificate: Option<ClientCertificate>,
-    /// Whose backends are shown it; `None`: everybody's.
+    /// The namespaces to whose backends the Gateway shows it; `None`: all namespaces.
     shown_to: Option<NamespaceScope>,
-    /// Everything to say about it.
+    /// Every finding about it.
     pub(super) findings: Vec<Finding>,
 }
 
-/// A validation of clients, its references followed.
+/// A validation of client certificates, with its references resolved.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Validation {
     trust: Trust,
-    /// Why nobody can pass.
+    /// Why no client can pass the validation, if none can.
     none: Option<Finding>,
 }
 
-/// The certificate shown to backends.
+/// The certificate that the Gateway shows to backends.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct ClientCertificate {
-    /// The Secret; `None` where the reference may not be followed.
+    /// The Secret; `None` if the reference may not be followed.
     secret: Option<ObjectName>,
     problem: Option<Finding>,
 }
 
-/// What the Gateway asks of the clients of one listener.
+/// The client certificates that a Gateway asks for on one listener.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Asked {
-    /// Where the certificates of authorities stand; `None`: nothing is asked.
+    /// The sources of the CA certificates, and the mode; `None`: the listener asks for no client certificate.
     pub(super) validation: Option<(Vec<ObjectKey>, ValidationMode)>,
-    /// Why not every reference resolves.
+    /// The first reference that does not resolve, if any.
     pub(super) unresolved: Option<Finding>,
-    /// Why nobody can be let in.
+    /// Why no client can be let in, if none can.
     pub(super) closed: Option<Finding>,
 }
 
@@ -82,7 +82,7 @@ impl GatewayTlsState {
             .or(self.default.as_ref())
     }
 
-    /// What clients are validated by.
+    /// The sources of the CA certificates for clients.
     fn bundles(&self) -> Vec<ObjectKey> {
         let per_port = self.per_port.values();
         let sources: BTreeSet<&ObjectKey> = self
@@ -94,7 +94,7 @@ impl GatewayTlsState {
         sources.into_iter().cloned().collect()
     }
 
-    /// All that it uses, the Secret of the certificate shown to backends included.
+    /// Every source that `spec.tls` uses, including the Secret of the certificate for backends.
     fn sources(&self) -> Vec<ObjectKey> {
         let secret = self.secret().map(|name| ObjectKey {
             kind: Kind::Secret,
@@ -107,7 +107,7 @@ impl GatewayTlsState {
         self.client_certificate.as_ref()?.secret.as_ref()
     }
 
-    /// The Secret of the certificate shown to backends, if it is of use.
+    /// The Secret of the certificate for backends, if it can be used.
     pub(super) fn usable_secret(&self) -> Option<&ObjectName> {
         let certificate = self.client_certificate.as_ref()?;
         let secret = certificate.secret.as_ref()?;
@@ -116,7 +116,7 @@ impl GatewayTlsState {
 }
 
 impl Translator {
-    /// Follows the references of `spec.tls`; where something else comes out, listeners are judged again.
+    /// Resolves the references of `spec.tls`. If the result differs from before, the listeners are judged again.
     pub(super) fn translate_gateway_tls(&mut self, dirty: &mut Dirty, output: &mut Output) {
         for name in std::mem::take(&mut dirty.tls) {
             let gateway = self.merge.gateway(&name).cloned();
@@ -178,8 +178,9 @@ impl Translator {
         state
     }
 
-    /// Whose backends are shown the Gateway's certificate; `None`: everybody's. Where the parameters cannot be used, it
-    /// is those of the Gateway's own namespace: what cannot be read must not show it to more than it says.
+    /// The namespaces to whose backends the Gateway shows its certificate; `None`: all namespaces. If the parameters
+    /// cannot be used, only the Gateway's own namespace counts, because a mistake must not show the certificate to more
+    /// backends than the admin wants.
     fn shown_to(&self, gateway: &Gateway) -> Option<NamespaceScope> {
         let Ok(parameters) = self.parameters(gateway) else {
             return Some(NamespaceScope::Same);
@@ -189,7 +190,7 @@ impl Translator {
         said.filter(|scope| *scope != NamespaceScope::All)
     }
 
-    /// Records to whom a Gateway's certificate is shown, and marks the backends for which that is news.
+    /// Records to which namespaces a Gateway shows its certificate, and marks the backends for which that changes.
     fn settle_shown_to(
         &mut self,
         gateway: &ObjectName,
@@ -216,7 +217,7 @@ impl Translator {
         dirty.backends.extend(news.cloned());
     }
 
-    /// The labels of a namespace changed: its backends, if that may be news to them.
+    /// Marks the backends of a namespace whose labels changed, if a Gateway selects by labels.
     pub(super) fn mark_shown_to(&self, namespace: &Arc<str>, dirty: &mut Dirty) {
         let by_labels = |scope: &NamespaceScope| matches!(scope, NamespaceScope::Selector(_));
         if self.shown_to.values().any(by_labels) {
@@ -228,7 +229,7 @@ impl Translator {
         }
     }
 
-    /// The Gateways whose certificate is shown to the backends of a namespace, of those that choose.
+    /// Those Gateways that show their certificate to chosen namespaces only, and have chosen this one.
     pub(super) fn certificate_of(&self, namespace: &str) -> Vec<String> {
         let labels = self.merge.labels(namespace);
         let shown = self.shown_to.iter();
@@ -322,8 +323,8 @@ impl Translator {
         }
     }
 
-    /// What the Gateway asks of the clients of a listener. To a ListenerSet it says what is wrong, and
-    /// not with whose objects.
+    /// What the Gateway asks of the clients of a listener. A finding for a ListenerSet says what is wrong, but does not
+    /// name the objects of the Gateway's owner.
     pub(super) fn asked(
         &self,
         key: &ListenerKey,
@@ -358,13 +359,13 @@ impl Translator {
         }
     }
 
-    /// Whether a Gateway shows its certificate to chosen backends only.
+    /// Whether a Gateway shows its certificate only to the backends of chosen namespaces.
     pub(super) fn is_selective(&self, gateway: &ObjectName) -> bool {
         self.shown_to.contains_key(gateway)
     }
 
-    /// Name of the certificate that a Gateway's listeners show to backends; empty: none. A reference
-    /// that may not be followed has a name that no certificate has: without one, nothing is connected.
+    /// Name of the certificate that a Gateway's listeners show to backends; empty: none. If the reference may not be
+    /// followed, the name is one that no certificate has, so the proxies do not connect without the certificate.
     pub(super) fn backend_certificate(&self, gateway: &ObjectName) -> String {
         let state = self.gateway_tls.get(gateway);
         match state.and_then(|state| state.client_certificate.as_ref()) {
@@ -377,8 +378,8 @@ impl Translator {
         }
     }
 
-    /// Conditions of a Gateway that are about `spec.tls`, and about references as a whole; `resolved`
-    /// says whether those of its listeners are.
+    /// The conditions of a Gateway about `spec.tls` and about its references as a whole. `resolved` says whether the
+    /// references of its listeners are resolved.
     pub(super) fn tls_conditions(&self, gateway: &Gateway, resolved: bool) -> Vec<Condition> {
         let refs = ConditionType::ResolvedRefs;
         let state = self.gateway_tls.get(&gateway.name);
@@ -416,5 +417,5 @@ impl Translator {
     }
 }
 
-/// Fields named in a message.
+/// Most fields that a message names.
 const NAMED: usize = 4;

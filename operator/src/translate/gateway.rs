@@ -1,9 +1,10 @@
-//! Gateways as a whole: whether each is accepted, its parameters, its address, and what it needs of the
-//! cluster (internal ports, Services).
+//! Gateways as a whole: whether each is accepted, its parameters, its addresses, and the internal ports
+//! and Services that it needs in the cluster.
 //!
 //! A Gateway that is not accepted, because of its parameters or addresses, goes on serving what its
-//! listeners say, and its Services stay as they are: an edit that is wrong must not take down everybody's
-//! hostnames. The statuses say it, the sets' too.
+//! listeners say, and its Services stay as they are. A mistake in one edit must not take down the
+//! hostnames of every tenant. The status of the Gateway says that it is not accepted, and so do those of
+//! its ListenerSets.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -21,21 +22,21 @@ use super::binds::DesiredPort;
 use super::service::{self, Assigned, DesiredService};
 use super::{Dirty, Output, Translator};
 
-/// What became of a Gateway.
+/// The state of a Gateway.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct GatewayState {
     uid: Arc<str>,
-    /// Why it is not accepted, and its sets are not either.
+    /// Why it is not accepted, if it is not. Then its sets are not accepted either.
     pub(super) refused: Option<Finding>,
-    /// No listener of its own is accepted. Then it is not either
-    /// (`conformance/tests/gateway-invalid-listeners-unsupported-protocol.go`); but its sets are other
-    /// people's, and go on.
+    /// Whether none of its own listeners is accepted. Then the Gateway is not accepted either
+    /// (`conformance/tests/gateway-invalid-listeners-unsupported-protocol.go`). Its sets belong to
+    /// tenants, so this does not affect them.
     pub(super) none_accepted: bool,
-    /// Why it has no address to be reached at, or not the one it asks for.
+    /// Why it has no address, or not the one that it asks for.
     pub(super) unreachable: Option<Finding>,
-    /// Where it is reached; `None` where that is not known and what the status says stays.
+    /// Its addresses; `None` if they are not known. Then the status keeps the addresses that it has.
     pub(super) addresses: Option<Vec<Address>>,
-    /// Everything to say about it as a whole.
+    /// Every finding about it as a whole.
     pub(super) findings: Vec<Finding>,
 }
 
@@ -79,7 +80,8 @@ impl Translator {
         dirty.uids.insert(uid);
     }
 
-    /// Parameters changed: whoever refers to them is judged again, and the Gateways of such classes.
+    /// Marks what depends on parameters that changed: the Gateways and classes that refer to them, and
+    /// the Gateways of these classes.
     pub(super) fn mark_parameters(&self, name: &ObjectName, dirty: &mut Dirty) {
         for user in self.index.users_of_parameters(name) {
             if user.kind == Kind::GatewayClass {
@@ -120,7 +122,7 @@ impl Translator {
             if old == state {
                 continue;
             }
-            // What its sets say of it.
+            // The part of the state that the statuses of its sets repeat.
             let told = |s: &Option<GatewayState>| {
                 s.as_ref().map(|s| {
                     let unreachable = s.unreachable.as_ref().map(|finding| finding.reason);
@@ -135,7 +137,7 @@ impl Translator {
         }
     }
 
-    /// What becomes of a Gateway, which internal ports it needs, and its Services.
+    /// The state of a Gateway, the internal ports that it needs, and its desired Services.
     fn judge_gateway(
         &self,
         name: &ObjectName,
@@ -183,7 +185,8 @@ impl Translator {
         let Some(parameters) = parameters else {
             return (Some(state), ports, Some(DesiredService::Keep));
         };
-        // There is none to be left in the status; where Services stay as they are, so does it.
+        // A Gateway whose Services are made has no addresses until they are known, so the status must not
+        // keep old ones. Where the Services stay as they are, the addresses in the status stay too.
         state.addresses.get_or_insert_default();
         let service = service::build(gateway, settings, &parameters, internal);
         let desired = match service {
@@ -204,7 +207,8 @@ impl Translator {
         (Some(state), ports, Some(desired))
     }
 
-    /// A Gateway that cannot be read, or is not ours. Of the former the Services stay.
+    /// The same for a Gateway that cannot be read, or is not ours. If it cannot be read, its Services
+    /// stay as they are.
     fn keep_unreadable(
         &self,
         name: &ObjectName,
@@ -230,9 +234,9 @@ impl Translator {
         (Some(state), BTreeSet::new(), Some(DesiredService::Keep))
     }
 
-    /// The ports that listeners of a Gateway serve. A Service takes at least one, and the address goes
-    /// with the Service; so where nothing is served, the first own port stands in, and nothing answers
-    /// there.
+    /// The ports that listeners of a Gateway serve. If nothing is served, it is the port of the Gateway's
+    /// first own listener, although nothing answers there. A Service has to have at least one port, and
+    /// without a Service the Gateway would lose its address.
     fn ports_of(&self, gateway: &Gateway) -> BTreeSet<DesiredPort> {
         let uid = &gateway.meta.uid;
         let used: BTreeSet<DesiredPort> = self
@@ -264,7 +268,7 @@ impl Translator {
         })
     }
 
-    /// The parameters that count for a Gateway: its own, then its class's.
+    /// The parameters of a Gateway in order of precedence: its own, then those of its class.
     pub(super) fn parameters(&self, gateway: &Gateway) -> Result<Vec<&GatewayParameters>, Finding> {
         let mut parameters = Vec::new();
         if let Some(reference) = &gateway.infrastructure.parameters {
@@ -285,7 +289,7 @@ impl Translator {
         Ok(parameters)
     }
 
-    /// The parameters of a class; an error means that the class is not accepted.
+    /// The parameters of a class, if it has any. An error means that the class is not accepted.
     pub(super) fn parameters_of_class(
         &self,
         class: &GatewayClass,
@@ -347,7 +351,7 @@ impl Translator {
             } else {
                 self.desired_ports.remove(desired);
             }
-            // Given up and wanted again within one pass is no news.
+            // A port that is given up and needed again within one pass has not changed.
             if output.ports.remove(desired).is_none() {
                 output.ports.insert(desired.clone(), wanted);
             }

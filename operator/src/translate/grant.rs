@@ -1,4 +1,4 @@
-//! Statuses of grants. What they give and take is the merge's part.
+//! Statuses of HostnameGrants. The merge decides what a grant gives.
 
 use vestibule_model::condition::{Condition, ConditionType, GrantStatus, Reason};
 use vestibule_model::finding::Finding;
@@ -32,7 +32,7 @@ impl Translator {
         self.settle_findings(key, findings, output);
     }
 
-    /// Warnings about Gateways that are named and not there.
+    /// Warnings about Gateways that a grant names and that do not exist.
     fn absent_gateways(&self, grant: &HostnameGrant) -> Vec<Finding> {
         let namespace = &grant.name.namespace;
         if grant.gateways.is_empty() && self.merge.gateways_in(namespace).next().is_none() {
@@ -61,7 +61,8 @@ impl Translator {
             .collect()
     }
 
-    /// Whether its status is ours to write: one that is about other controllers' Gateways alone is not.
+    /// Whether Vestibule writes the status of a grant. It does not if all Gateways that the grant is
+    /// for belong to other controllers.
     fn concerns_us(&self, grant: &HostnameGrant) -> bool {
         let mut gateways = self
             .merge

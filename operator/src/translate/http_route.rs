@@ -19,7 +19,7 @@ use super::Translator;
 use super::route_parents::http_refusal;
 use super::route_state::{Body, Judged, References};
 
-/// What requests are answered with that a rule takes and nothing can be made of.
+/// Status of the response to requests that match a rule that cannot be used.
 const BROKEN: u32 = 500;
 
 impl Translator {
@@ -128,7 +128,7 @@ impl Translator {
         filters.iter().filter_map(one).collect()
     }
 
-    /// `None` if its reference does not resolve: requests go on without a copy.
+    /// The mirror as a message; `None` if its reference does not resolve. Requests are then not copied.
     fn mirror(
         &self,
         route: &ObjectKey,
@@ -143,22 +143,22 @@ impl Translator {
         })
     }
 
-    /// What takes the place of a rule that is refused: the requests that it would have taken are
-    /// answered with an error, rather than by another rule, which may lack what this one has to keep
-    /// them out.
+    /// The rule that takes the place of a refused one: it answers the requests that the refused rule
+    /// would match with an error. Otherwise another rule would answer them, which may lack the
+    /// conditions by which the refused rule keeps requests out.
     fn dropped_rule(
         &self,
         route: &ObjectKey,
         rule: &HttpRule,
         references: &mut References,
     ) -> Option<proto::HttpRule> {
-        // Its references are judged, and lead nowhere.
+        // The references of the rule are judged, but no request uses them.
         let mut own = References::default();
         self.rule(route, rule, &mut own);
         own.findings
             .into_iter()
             .for_each(|finding| references.broken(finding));
-        // No match at all would be every request.
+        // A rule without a match would match every request.
         (!rule.matches.is_empty()).then(|| proto::HttpRule {
             name: rule.name.as_deref().unwrap_or_default().to_owned(),
             matches: rule.matches.iter().map(a_match).collect(),
@@ -244,7 +244,8 @@ fn value((name, value): &(Arc<str>, ValueMatch)) -> proto::HttpValueMatch {
     }
 }
 
-/// A filter that is not there is a reference that does not resolve, and must not be skipped (GEP-1364).
+/// The finding about a filter that does not exist here. It is a reference that does not resolve, and
+/// the filter must not be skipped (GEP-1364).
 fn no_extension(reference: &Reference) -> Finding {
     Finding::refused(
         Reason::InvalidKind,

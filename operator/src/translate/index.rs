@@ -1,4 +1,4 @@
-//! Indexes over the objects: for each thing that can change, which units depend on it.
+//! Indexes over the objects: which units depend on each object that can change.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -15,7 +15,7 @@ use vestibule_model::tls_policy::PolicyTarget;
 
 use super::{Dirty, set_user};
 
-/// Reverse dependencies, by what is depended upon.
+/// The units that depend on an object, by that object.
 #[derive(Debug, Default)]
 pub(super) struct Index {
     listeners: BTreeMap<ParentKey, BTreeSet<ListenerKey>>,
@@ -23,15 +23,15 @@ pub(super) struct Index {
     routes_by_namespace: BTreeMap<Arc<str>, BTreeSet<ObjectKey>>,
     routes_by_service: BTreeMap<ObjectName, BTreeSet<ObjectKey>>,
     slices_by_service: BTreeMap<ObjectName, BTreeSet<ObjectName>>,
-    /// EndpointSlices of Services by the addresses in them.
+    /// EndpointSlices of Services, by the addresses that serve in them.
     slices_by_address: BTreeMap<IpAddr, BTreeSet<ObjectName>>,
     grants_by_namespace: BTreeMap<Arc<str>, BTreeSet<ObjectName>>,
     /// GatewayClasses and Gateways by the GatewayParameters they refer to.
     parameter_users: BTreeMap<ObjectName, BTreeSet<ObjectKey>>,
     gateways_by_uid: BTreeMap<Arc<str>, BTreeSet<ObjectName>>,
-    /// BackendTLSPolicies by the Services they are about.
+    /// BackendTLSPolicies by the Services that they target.
     policies_by_service: BTreeMap<ObjectName, BTreeSet<ObjectName>>,
-    /// Those that cannot be read, by namespace.
+    /// BackendTLSPolicies that cannot be read, by namespace.
     unreadable_policies: BTreeMap<Arc<str>, BTreeSet<ObjectName>>,
     /// Objects that refer into a namespace that is not their own.
     referrers: BTreeMap<Arc<str>, BTreeSet<ObjectKey>>,

@@ -1,16 +1,23 @@
-//! Certificates to be issued: what each listener wants, the requests that this comes to by Secret, and how
-//! far they are.
+//! Certificates to be issued: what each listener wants, the requests that follow, one for each Secret, and how far
+//! the certificates are.
 //!
-//! A listener wants a certificate where it is allowed, accepted and not conflicted, its object is not being
-//! deleted, TLS ends there, its hostname is exact and its namespace's (`HostnameGrant`, issuers and limits
-//! included), and the Secret is of its own namespace. One Secret is one
-//! request: of the first object that names it, in the order of the merge; others of the namespace join if
-//! they ask for the same. A name that another namespace serves on port 443 is in no request, whoever is
-//! asked: who terminates it on some other port gets no certificate for it. cert-manager may be told to check
-//! by HTTP, so there it is not to be others' on port 80 either.
+//! A listener wants a certificate if all of this is true:
+//! - The listener is allowed, accepted and without conflict, and its object is not being deleted.
+//! - It terminates TLS, and its hostname is exact.
+//! - Its namespace holds the hostname (a listener of the Gateway itself needs no claim), may use the issuer, and is
+//!   not over its limit on certificates.
+//! - The Secret is in its own namespace.
 //!
-//! Names that annotations add are in a request if a grant gives them and, hostnames, if they are the namespace's on
-//! the Gateway. One that is not (any more) is left out and said; the rest of the certificate is not held up by it.
+//! Each Secret has one request. It belongs to the first object that names the Secret, in the order of the merge.
+//! Other objects of the namespace join it if they ask for the same.
+//!
+//! No request contains a name that another namespace serves on port 443, whatever the engine. So whoever terminates
+//! a name on some other port gets no certificate for it. cert-manager may check a name by HTTP, so a request to it
+//! contains no name that another namespace serves on port 80 either.
+//!
+//! A name that annotations add is in a request if a grant gives it and, for a hostname, if the namespace holds it
+//! on the Gateway. Otherwise a finding says that it is left out, and the rest of the certificate is requested
+//! without it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -35,12 +42,12 @@ use super::{CertificateRequest, Dirty, Output, Translator};
 
 const ISSUED: ConditionType = ConditionType::CertificateIssued;
 
-/// What a listener wants from a certificate engine, for one Secret.
+/// The certificate that a listener wants in one Secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Want {
     hostname: Hostname,
     issuer: Option<IssuerRef>,
-    /// Of the names that annotations add only those that grants give.
+    /// The options, with only those of the added names that grants give.
     options: Arc<CertificateOptions>,
     place: Precedence,
     owner_uid: Arc<str>,
@@ -49,16 +56,16 @@ pub(super) struct Want {
 }
 
 impl Want {
-    /// The hostnames that it is about.
+    /// The hostnames that it asks for.
     fn hostnames(&self) -> impl Iterator<Item = &Hostname> {
         std::iter::once(&self.hostname).chain(&self.options.alternative_names.hostnames)
     }
 }
 
-/// What a listener wants, by Secret, or why nothing is asked for although an issuer is named.
+/// What a listener wants, by Secret; or the finding that says why it asks for nothing although it names an issuer.
 pub(super) type Wants = Result<BTreeMap<ObjectName, Want>, Finding>;
 
-/// The listener's object, as far as certificates go.
+/// A listener, with what its object and its Gateway say about certificates.
 pub(super) struct Asking<'a> {
     pub(super) key: &'a ListenerKey,
     pub(super) listener: &'a Listener,
@@ -66,14 +73,14 @@ pub(super) struct Asking<'a> {
     pub(super) siblings: &'a [Listener],
     pub(super) issuer: Result<Option<IssuerRef>, Finding>,
     pub(super) annotations: &'a CertificateAnnotations,
-    /// Why its namespace may have no certificate from the issuer.
+    /// Why its namespace gets no certificate from the issuer, if it gets none.
     pub(super) denied: Option<&'a Finding>,
-    /// Why the names that the annotations add may not be in a certificate.
+    /// Why the names that the annotations add may not be in a certificate, if they may not.
     pub(super) withheld: Option<&'a Finding>,
     pub(super) place: Precedence,
     pub(super) uid: Arc<str>,
     pub(super) gateway: (ObjectName, Arc<str>),
-    /// Whether it has a certificate to serve.
+    /// Whether it has a usable certificate already.
     pub(super) usable: bool,
 }
 
@@ -100,7 +107,7 @@ impl Asking<'_> {
                 return Err(refusal);
             }
         }
-        // One with a certificate of its owner's lacks nothing.
+        // A listener whose owner has put a certificate there lacks nothing, so no finding is needed.
         let unless_served = |finding: Finding| match (engine, self.usable) {
             (Some(_), false) => Err(finding),
             _ => none(),
@@ -159,7 +166,8 @@ impl Asking<'_> {
     }
 }
 
-/// The options with those of the added names that `engine` puts into certificates; `None`: no names are permitted.
+/// The options, with those of the added names that `engine` puts into certificates. With `None`, no added name is
+/// permitted.
 fn permitted(options: &Arc<CertificateOptions>, engine: Option<Engine>) -> Arc<CertificateOptions> {
     let asked = &options.alternative_names;
     let names = match engine {
@@ -178,7 +186,7 @@ fn permitted(options: &Arc<CertificateOptions>, engine: Option<Engine>) -> Arc<C
 }
 
 impl Translator {
-    /// Records what a listener wants, and marks the requests that this touches.
+    /// Records what a listener wants, and marks the requests that this changes.
     pub(super) fn settle_wants(
         &mut self,
         key: &ListenerKey,
@@ -188,7 +196,8 @@ impl Translator {
         let interest = Interest::Listener(key.clone());
         let secrets: BTreeSet<ObjectName> = wants.keys().cloned().collect();
         let former = self.wants.remove(key).unwrap_or_default();
-        // The order matters: two Secrets of a listener are one interest.
+        // The former interests are removed before the new ones are set, because a listener has one interest in a
+        // name, even if it wants the name in two Secrets.
         for secret in &former {
             let Some(requesters) = self.requesters.get_mut(secret) else {
                 continue;
@@ -230,7 +239,7 @@ impl Translator {
         }
     }
 
-    /// Requests whose wants, or whose way to a CA, may have changed.
+    /// Judges the requests again whose wants may have changed, or the answers to whose challenges.
     pub(super) fn translate_requests(&mut self, dirty: &mut Dirty, output: &mut Output) {
         for secret in std::mem::take(&mut dirty.requests) {
             output.work.requests += 1;
@@ -243,7 +252,7 @@ impl Translator {
             if self.requests.get(&secret) == request.as_ref() {
                 continue;
             }
-            // Whether there is one is in the conditions.
+            // The conditions of the listeners say whether a request exists.
             let listeners = self.requesters.get(&secret).into_iter().flatten();
             dirty
                 .parents
@@ -256,7 +265,8 @@ impl Translator {
         }
     }
 
-    /// What the wants for a Secret come to, and what stands against each of them.
+    /// The request that follows from the wants for a Secret, and for each listener the finding that keeps its names
+    /// out of it, if any.
     fn judge_request(
         &self,
         secret: &ObjectName,
@@ -301,7 +311,8 @@ impl Translator {
                 *said = Some(problem.clone());
             }
         }
-        // A name of the object that another of its Secrets is for.
+        // The annotations of an object hold for all its Secrets. If the common name belongs to another of them,
+        // this certificate goes without it.
         if let Some(request) = &mut request
             && let Some(name) = &request.options.common_name
             && !request
@@ -317,7 +328,8 @@ impl Translator {
         (request, problems)
     }
 
-    /// Adds the hostnames of annotations to a request, and says of the first one that is left out why.
+    /// Adds the hostnames of annotations to a request. Returns a finding about the first one that is left out, if
+    /// any.
     fn add_hostnames(&self, request: &mut CertificateRequest) -> Option<Finding> {
         let options = request.options.clone();
         let mut problem = None;
@@ -336,8 +348,9 @@ impl Translator {
         problem
     }
 
-    /// Whether a hostname that no listener brings may be in a certificate: a tenant has to hold it, itself or by a
-    /// wildcard, and on behalf of the Gateway it may be nobody's. Who else has it is not said.
+    /// Whether a hostname that only annotations name may be in a certificate. A tenant has to hold the hostname, or
+    /// a wildcard around it. The Gateway's own namespace may also add a hostname that no tenant holds. The finding
+    /// does not say who holds it.
     fn may_add(
         &self,
         request: &CertificateRequest,
@@ -367,7 +380,8 @@ impl Translator {
         ))
     }
 
-    /// Records what stands against a listener's want; whether that is news.
+    /// Records the finding that keeps a listener's want from being requested, if any. Returns whether it differs
+    /// from before.
     fn set_problem(
         &mut self,
         listener: &ListenerKey,
@@ -383,7 +397,7 @@ impl Translator {
         news
     }
 
-    /// What stands against a listener's wants.
+    /// The finding that keeps one of a listener's wants from being requested, if any.
     pub(super) fn problem_of(&self, listener: &ListenerKey) -> Option<&Finding> {
         let secrets = self.wants.get(listener)?;
         secrets
@@ -411,8 +425,8 @@ impl Translator {
         }
     }
 
-    /// How far the certificate of a listener is; `None` where nothing is asked for. `own` is what keeps the
-    /// listener itself from asking.
+    /// The condition that says how far the certificate of a listener is; `None` if it asks for none. `own` is the
+    /// finding that keeps the listener from asking, if any.
     pub(super) fn certificate_condition(
         &self,
         listener: &ListenerKey,
@@ -442,11 +456,11 @@ impl Translator {
                 IssuanceState::Failed => (0, Condition::fails(ISSUED, issuance.reason, message)),
             })
         });
-        // The worst of its Secrets.
+        // The condition of a listener is that of its worst Secret.
         conditions.min_by_key(|(rank, _)| *rank).map(|(_, c)| c)
     }
 
-    /// ACME issuers as they are now.
+    /// Brings the ACME issuers up to date.
     pub(super) fn translate_issuers(&mut self, dirty: &Dirty, output: &mut Output) {
         for key in &dirty.issuers {
             let issuer = match self.objects.get(key).map(Arc::as_ref) {
@@ -464,7 +478,7 @@ impl Translator {
     }
 }
 
-/// The port on which others serve a name, if the issuer's engine may check it there.
+/// The port on which another namespace answers for a name, if the issuer's engine may check the name there.
 fn port_of_others([tls, http]: Reaches, issuer: Option<&IssuerRef>) -> Option<u16> {
     let by_cert_manager = issuer.is_some_and(|issuer| issuer.engine == Engine::CertManager);
     if tls == Reach::Others {
@@ -476,7 +490,7 @@ fn port_of_others([tls, http]: Reaches, issuer: Option<&IssuerRef>) -> Option<u1
     }
 }
 
-/// Why a name may not be asked for.
+/// Why a name may not be requested, if it may not.
 fn stands_in_the_way(reach: Reaches, want: &Want) -> Option<Finding> {
     let port = port_of_others(reach, want.issuer.as_ref())?;
     Some(Finding::refused(
@@ -490,7 +504,8 @@ fn stands_in_the_way(reach: Reaches, want: &Want) -> Option<Finding> {
     ))
 }
 
-/// Adds a name to the request of the object that asked first, or says why it cannot be.
+/// Adds a name to the request of the object that asked first. Returns a finding if the name cannot join the
+/// request.
 fn join(
     request: &mut CertificateRequest,
     key: &ListenerKey,
@@ -521,7 +536,7 @@ fn join(
         .issuer
         .as_ref()
         .is_some_and(|issuer| issuer.engine == Engine::CertManager);
-    // One order is checked at one Gateway.
+    // The ACME engine answers the challenges of one order at one Gateway.
     if want.gateway != request.gateway && want.issuer.is_some() && !by_cert_manager {
         return differs(format!(
             "a certificate for Secret {} is asked for by {owner}, on another Gateway",
@@ -533,7 +548,7 @@ fn join(
     None
 }
 
-/// The field of a problem, from that of its listener.
+/// Puts the path of the listener in front of the field of a problem.
 fn locate(mut problem: Finding, key: &ListenerKey, translator: &Translator) -> Finding {
     let listener = translator
         .merge

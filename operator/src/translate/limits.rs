@@ -9,8 +9,8 @@ use vestibule_stream::proto;
 use super::{Dirty, Translator};
 
 impl Translator {
-    /// Reads the limits of the Gateways that changed, or whose parameters did; where something else comes out,
-    /// their listeners are judged again.
+    /// Reads the limits of the Gateways that changed, or whose parameters did. If the limits of a Gateway differ
+    /// from before, its listeners are judged again.
     pub(super) fn translate_gateway_limits(&mut self, dirty: &mut Dirty) {
         for name in dirty.gateways.clone() {
             let limits = self.judge_limits(&name);
@@ -30,8 +30,9 @@ impl Translator {
         }
     }
 
-    /// Field by field those of the Gateway's own parameters, then of its class's. Parameters that cannot be used
-    /// refuse the Gateway and set nothing here: the proxies' own limits count then.
+    /// The limits of a Gateway. Each field comes from the Gateway's own parameters, or else from those of its
+    /// class. If parameters cannot be used, the Gateway is refused and sets no limits, so the proxies' own
+    /// limits hold.
     fn judge_limits(&self, name: &ObjectName) -> LimitParameters {
         let parameters = self.merge.gateway(name).map(|of| self.parameters(of));
         let layers = parameters.and_then(Result::ok).into_iter().flatten();
@@ -40,7 +41,7 @@ impl Translator {
         })
     }
 
-    /// What the proxies are told of a Gateway's limits.
+    /// The limits of a Gateway as a message for the proxies.
     pub(super) fn limits_of(&self, gateway: &ObjectName) -> Option<proto::ListenerLimits> {
         let limits = self.gateway_limits.get(gateway)?;
         let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);

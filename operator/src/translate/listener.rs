@@ -1,4 +1,4 @@
-//! Listeners: what becomes of each, and its resource.
+//! Listeners: the state of each, and its resource.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,74 +22,75 @@ use super::reach::ChallengeListener;
 use super::source::User;
 use super::{Dirty, Output, Translator, listener_resource, set_user};
 
-/// What became of a listener whose object takes part.
+/// The state of a listener whose object takes part.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(
     clippy::struct_excessive_bools,
     reason = "facts about it that do not depend on one another"
 )]
 pub(super) struct ListenerState {
-    /// Why it is not accepted. A conflict outranks everything else (`listenerset-protocol-conflict`
-    /// wants `ProtocolConflict` even of implementations without the protocol).
+    /// Why it is not accepted, if it is not. A conflict outranks every other reason: the conformance test
+    /// `listenerset-protocol-conflict` wants `ProtocolConflict` even of implementations without the protocol.
     pub(super) refused: Option<Finding>,
     pub(super) conflict: Option<Conflict>,
-    /// Why not every reference resolves: the first one that does not.
+    /// The first reference that does not resolve, if any.
     pub(super) unresolved: Option<Finding>,
     pub(super) supported_kinds: Vec<(&'static str, &'static str)>,
     pub(super) overlaps: bool,
-    /// Certificates it may use, there or not, in order.
+    /// Secrets that it may use, in order, even if they do not exist.
     pub(super) certificates: Vec<ObjectName>,
-    /// Why it cannot serve although it is accepted: TLS ends here, and there is no usable certificate.
+    /// Why it cannot serve although it is accepted: it terminates TLS and has no usable certificate.
     pub(super) unusable: Option<Finding>,
-    /// The Gateway it is of, in the end.
+    /// The Gateway that it belongs to, directly or through its ListenerSet.
     pub(super) gateway: ObjectName,
-    /// What that asks of clients.
+    /// What the Gateway asks of clients.
     pub(super) asked: Asked,
-    /// It is refused because no client can be let in. It is bound all the same and closes, so that
-    /// nobody else takes its connections.
+    /// Whether it is refused because no client could pass its validation. It is bound all the same, and
+    /// closes every connection, so that no wider listener takes them.
     closed: bool,
-    /// The internal port it needs, where ports are allocated.
+    /// The internal port that it needs, where ports are allocated.
     pub(super) port: Option<DesiredPort>,
-    /// Whether its name is held by its namespace, or need not be; until then it is not served.
+    /// Whether every claim that it needs is recorded. Until then it is not served.
     pub(super) claimed: bool,
     /// Whether it has a socket, allocated or its own.
     pub(super) bound: bool,
-    /// Where CAs meet it, if they do.
+    /// What CAs find there, if they may connect to it.
     challenge_listener: Option<ChallengeListener>,
-    /// Why no certificate is asked for although an issuer is named.
+    /// Why it asks for no certificate although it names an issuer.
     pub(super) unasked: Option<Finding>,
-    /// A certificate that it serves has expired.
+    /// The finding that a certificate that it serves has expired.
     pub(super) expired: Option<Finding>,
-    /// Everything to say about it.
+    /// Every finding about it.
     pub(super) findings: Vec<Finding>,
 }
 
 impl ListenerState {
-    /// Whether its hostname on its port is its own: accepted, or closed because no client can be let in.
+    /// Whether it has its hostname on its port. It has if it is accepted, or closed because no client could
+    /// pass its validation.
     pub(super) fn takes_part(&self) -> bool {
         self.refused.is_none() || self.closed
     }
 
-    /// Whether the proxies get it. One without a certificate is bound and closed: challenges come to
-    /// it, and it never speaks plaintext.
+    /// Whether the proxies get it. They also get a listener without a usable certificate: they bind it and
+    /// close its connections, except that they answer challenges there. It never speaks plaintext.
     pub(super) fn is_served(&self) -> bool {
         self.takes_part() && !self.supported_kinds.is_empty()
     }
 }
 
-/// The internal port a listener needs, and the socket it has.
+/// The internal port that a listener needs, and the socket that it has.
 type PortAndBind = (Option<DesiredPort>, Option<Bind>);
 
-/// What references to certificates come to.
+/// The result of resolving the references of a listener to certificates.
 #[derive(Debug, Default)]
 struct Resolved {
-    /// Those that the listener may use, there or not.
+    /// The Secrets that the listener may use, even if they do not exist.
     certificates: Vec<ObjectName>,
-    /// Why it cannot serve.
+    /// Why the listener cannot serve, if it cannot.
     unusable: Option<Finding>,
-    /// What is wrong with references.
+    /// A finding for each reference that does not resolve.
     broken: Vec<Finding>,
-    /// One that is served has expired.
+    /// The finding that a certificate that is served has expired.
     expired: Option<Finding>,
 }
 
@@ -135,7 +136,7 @@ impl Translator {
         }
     }
 
-    /// Brings up to date who uses which Secrets and ports.
+    /// Brings up to date which Secrets and ports a listener uses.
     fn settle_uses(
         &mut self,
         key: &ListenerKey,
@@ -221,7 +222,7 @@ impl Translator {
         findings.extend(broken.iter().chain(&foreign_kind).cloned());
         findings.extend(unusable.iter().filter(|f| !broken.contains(f)).cloned());
         if let ParentKey::ListenerSet(_) = key.parent {
-            // The Gateway says its own.
+            // For its own listeners, the Gateway has this finding already.
             findings.extend(asked.unresolved.clone());
         }
 
@@ -241,7 +242,7 @@ impl Translator {
         findings.extend(unasked.clone());
         findings.extend(expired.clone());
         let own = broken.into_iter().next().or(foreign_kind);
-        // What refuses it comes before what it only waits for.
+        // A finding that closes the listener comes before one that only makes it wait.
         let unresolved = match asked.unresolved.clone() {
             of_gateway if closed => of_gateway.or(own),
             of_gateway => own.or(of_gateway),
@@ -273,7 +274,7 @@ impl Translator {
         Some((state, resource, wants))
     }
 
-    /// A listener as it is on the stream, with what its Gateway sets.
+    /// The resource of a listener, with what its Gateway sets.
     fn encode(
         &self,
         key: &ListenerKey,
@@ -290,11 +291,11 @@ impl Translator {
             resource.backend_certificate = certificate;
         }
         resource.limits = self.limits_of(gateway);
-        // Datagrams have no PROXY header.
+        // UDP has neither PROXY headers nor requests with a forwarded header.
         if bind.transport == Transport::Tcp {
             resource.client_address = self.encoded_client_address(gateway);
         }
-        // Too large can only be a name, and those are bounded by the API.
+        // Only a name could make it too large, and the API bounds names.
         let resource = resource::Resource::Listener(resource);
         Encoded::new(&Resource::new(key.to_string(), resource)).ok()
     }
@@ -360,8 +361,8 @@ impl Translator {
         }
     }
 
-    /// Where a listener that is not refused is bound: the internal port it needs, and the socket, which
-    /// it does not have before the port is allocated.
+    /// Where a listener that is not refused is bound: the internal port that it needs, and its socket. Before
+    /// the port is allocated, it has no socket.
     fn port_and_bind(
         &self,
         key: &ListenerKey,
@@ -390,16 +391,16 @@ impl Translator {
         Ok((desired, bind))
     }
 
-    /// The port that a listener has on its Gateway's Service, and the internal port that has to be behind it;
-    /// none where Gateways have no Services.
+    /// The port that a listener has on its Gateway's Service, and the internal port behind it; `None` if the
+    /// port is not allocated, or if Gateways have no Services.
     #[must_use]
     pub fn port_on_service(&self, listener: &ListenerKey) -> Option<(&DesiredPort, Port)> {
         let desired = self.listeners.get(listener)?.port.as_ref()?;
         Some((desired, *self.allocated.get(desired)?))
     }
 
-    /// Whether a listener that the proxies have as `old` is without a socket only until its name is recorded,
-    /// and will then have every name on its port that it has now.
+    /// Whether a listener that the proxies have as `old` only waits until its claims are recorded and its
+    /// port is allocated, and will then serve at least the same names on the same port.
     #[must_use]
     pub fn listener_waits(&self, name: &ResourceKey, old: &proto::Listener) -> bool {
         let waiting = self.listeners.iter().find(|(key, state)| {
@@ -418,7 +419,7 @@ impl Translator {
         })
     }
 
-    /// Why a listener is not accepted, whatever its port.
+    /// Why a listener is not accepted, for reasons other than its socket and the validation of clients.
     fn refusal(
         &self,
         key: &ListenerKey,
@@ -450,7 +451,8 @@ impl Translator {
             return Err(match key.parent {
                 ParentKey::Gateway(_) => guard.clone(),
                 ParentKey::ListenerSet(_) => Finding {
-                    // The Gateway's doing, and perhaps not for long: nothing that admission refuses.
+                    // The cause is the Gateway, which may change soon, so admission does not refuse the set
+                    // for this.
                     reason: Reason::NotAllowed,
                     field: format!("{}.protocol", listener.field),
                     message: format!("{} of Gateway {gateway}: {}", guard.field, guard.message),
@@ -475,7 +477,7 @@ impl Translator {
         }
     }
 
-    /// What the references of a listener to certificates come to.
+    /// Resolves the references of a listener to certificates.
     fn resolve_certificates(
         &mut self,
         key: &ListenerKey,
@@ -487,7 +489,7 @@ impl Translator {
                 mode: TlsMode::Terminate,
                 certificates,
             }) => certificates.as_slice(),
-            // Admitted upstream (v1.6.0 took back the rule against it), and of no use.
+            // Upstream allows this (v1.6.0 removed the rule against it), but such a listener cannot serve.
             None if listener.protocol == Protocol::Https => {
                 let finding = Finding::refused(
                     Reason::InvalidTLSConfig,
@@ -529,7 +531,7 @@ impl Translator {
                 ));
                 continue;
             }
-            // The grant is judged first: without one, not even existence is told.
+            // The grant is judged first, because without one nobody may learn whether the Secret exists.
             let target = match self.permit(&referrer, reference) {
                 Ok(target) => target,
                 Err(finding) => {

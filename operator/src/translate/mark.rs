@@ -1,4 +1,4 @@
-//! Which units depend on what changed, and are to be computed again.
+//! Marks the units that depend on a change, so that they are computed again.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use super::backend_key::BackendKey;
 use super::{Dirty, Translator};
 
 impl Translator {
-    /// The grants of a namespace changed: whoever refers into it.
+    /// Marks whatever refers into a namespace whose ReferenceGrants changed.
     pub(super) fn mark_referrers(&self, namespace: &Arc<str>, dirty: &mut Dirty) {
         for referrer in self.index.referrers_into(namespace) {
             match referrer.kind {
@@ -31,7 +31,8 @@ impl Translator {
         }
     }
 
-    /// A Gateway or set itself changed: its listeners, those it had, and its routes.
+    /// Marks what depends on a Gateway or set that changed: its listeners, the listeners that it
+    /// had before, and its routes.
     pub(super) fn mark_parent(
         &mut self,
         parent: ParentKey,
@@ -54,7 +55,8 @@ impl Translator {
     /// Marks everything whose verdict in the merge may have changed.
     pub(super) fn spread(&mut self, affected: Affected, dirty: &mut Dirty) {
         for gateway in affected.gateways {
-            // Which Gateways are there, and whose, is in the statuses of the grants beside them.
+            // The statuses of the grants in the Gateway's namespace say which Gateways exist, and
+            // depend on whose they are.
             let grants = self.merge.grants_in(&gateway.namespace);
             dirty.others.extend(grants.map(|grant| ObjectKey {
                 kind: Kind::HostnameGrant,
@@ -92,7 +94,7 @@ impl Translator {
         }
     }
 
-    /// Routes to listeners of a Gateway of which namespaces may own other hostnames now.
+    /// Marks the routes to listeners of a Gateway whose namespaces may own other hostnames now.
     fn mark_owners(&self, owners: &Owners, dirty: &mut Dirty) {
         for (namespace, routes) in self.index.routes_by_namespace() {
             if !self.merge.is_touched(owners, namespace) {
@@ -109,7 +111,7 @@ impl Translator {
         }
     }
 
-    /// Marks every backend in use of a Service.
+    /// Marks every backend of a Service that is in use.
     pub(super) fn dirty_backends(&self, service: &ObjectName, dirty: &mut Dirty) {
         dirty.backends.extend(
             self.backend_users

@@ -1,13 +1,15 @@
 //! Translation: objects in; proxy resources, statuses, findings and certificate requests out.
 //!
-//! Pure: no I/O, no clock, no randomness, ordered maps only. Incremental: every listener, route,
-//! certificate and backend is a unit with its own result; a change marks the units that depend on it
-//! by the indexes' reverse dependencies, and only those are computed again. The result is a function
-//! of the objects alone: not of their order, nor of the history (`tests/translate_properties.rs`).
+//! Translation is pure: it has no I/O, no clock, no randomness, and only ordered maps. It is also incremental.
+//! Every listener, route, certificate and backend is a unit with its own result. A change marks the units that
+//! depend on it, which the indexes know, and only those are computed again. The result depends on the objects
+//! alone, and neither on their order nor on the history (`tests/translate_properties.rs`).
 //!
-//! The order of a pass is the order of dependence: merge (classes, Gateways, sets, namespaces, what routes ask
-//! for) → secrets → `spec.tls` and parameters of Gateways → listeners → Gateways as a whole → routes → policies → backends,
-//! certificates and trust bundles in use → statuses.
+//! A pass computes each unit after those that it depends on. It begins with the changes to the merge, the
+//! names that routes ask for, and `spec.tls` and the parameters of Gateways. Then follow listeners, Gateways
+//! as a whole, routes, claims and owners, policies and backends. Then come the certificates and trust bundles
+//! in use, certificate requests and challenges, and at last statuses. A Secret or ConfigMap is read when the
+//! first unit needs it.
 
 mod backend;
 mod backend_key;
@@ -101,30 +103,30 @@ use trust::BundleState;
 /// What translation depends on besides the objects.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// GatewayClasses with this controller name are ours.
+    /// GatewayClasses with this controller name belong to this release.
     pub controller: Arc<str>,
     /// Admission settings.
     pub policy: Policy,
-    /// Where listeners' ports are bound.
+    /// On which sockets of the proxies the ports of listeners are bound.
     pub binds: Binds,
-    /// What names that nobody holds wait for.
+    /// Whether a name that nobody holds waits for a recorded claim before it is served.
     pub claims: ClaimMode,
-    /// cert-manager itself makes the Certificates of ListenerSets (`certManager.listenerSets`). It follows the
-    /// annotations of their Gateways for that, whatever ours say.
+    /// Whether cert-manager itself makes the Certificates of ListenerSets (`certManager.listenerSets`). It
+    /// then follows the annotations of their Gateways, whatever the annotations of Vestibule say.
     pub shim_for_sets: bool,
 }
 
 /// Name of the controller in GatewayClasses, unless configured otherwise.
 pub const CONTROLLER: &str = "vestibule.dev/gateway-controller";
 
-/// Units to be computed again.
+/// The units that have to be computed again.
 #[derive(Debug, Default)]
 struct Dirty {
     classes: BTreeSet<Arc<str>>,
-    /// Gateways as a whole, by name or by UID.
+    /// Gateways as a whole, by name. `uids` names further ones by UID.
     gateways: BTreeSet<ObjectName>,
     uids: BTreeSet<Arc<str>>,
-    /// Gateways whose `spec.tls` is to be resolved.
+    /// Gateways whose `spec.tls` has to be resolved again.
     tls: BTreeSet<ObjectName>,
     listeners: BTreeSet<ListenerKey>,
     routes: BTreeSet<ObjectKey>,
@@ -134,15 +136,15 @@ struct Dirty {
     certificates: BTreeSet<ObjectName>,
     requests: BTreeSet<ObjectName>,
     issuers: BTreeSet<ObjectKey>,
-    /// Challenges to be settled.
+    /// Challenges whose resource may change.
     challenges: BTreeSet<ChallengeKey>,
-    /// Names and ports of which it is to be judged how it stands with them.
+    /// Names and ports whose claim state may change.
     claims: BTreeSet<ClaimKey>,
-    /// Names that may belong to another namespace, by Gateway.
+    /// Names that may have another owner now, by Gateway.
     owned: BTreeSet<(ObjectName, HostPattern)>,
-    /// Gateways and ListenerSets whose status is to be assembled.
+    /// Gateways and ListenerSets whose status has to be assembled.
     parents: BTreeSet<ParentKey>,
-    /// Other objects whose findings are to be collected.
+    /// Other objects whose findings, and status if they have one, have to be assembled.
     others: BTreeSet<ObjectKey>,
 }
 
@@ -150,81 +152,81 @@ struct Dirty {
 #[derive(Debug)]
 pub struct Translator {
     settings: Settings,
-    /// Namespaces whose Secrets may be read; none: all.
+    /// Namespaces whose Secrets Vestibule may read; `None`: all namespaces.
     secret_namespaces: Option<Arc<BTreeSet<Arc<str>>>>,
     objects: BTreeMap<ObjectKey, Arc<Object>>,
     merge: Merge,
     index: Index,
     verdicts: BTreeMap<ObjectName, SetVerdict>,
-    /// `HostnameClaim` objects that were put.
+    /// The `HostnameClaim` objects among the objects.
     claim_objects: Holders,
     claim_states: BTreeMap<ClaimKey, ClaimState>,
     inner_names: InnerNames,
     binds: BindUse,
     secrets: BTreeMap<ObjectName, SecretState>,
     listeners: BTreeMap<ListenerKey, ListenerState>,
-    /// Where listeners may overlap with others than before.
+    /// Where listeners may overlap with other listeners than before.
     overlaps: Overlaps,
-    /// What regular expressions each namespace may have.
+    /// The budget of each namespace for regular expressions.
     patterns: Budgets,
     routes: BTreeMap<ObjectKey, RouteState>,
-    /// Which TCPRoute or UDPRoute has which listener.
+    /// The TCPRoutes and UDPRoutes on each listener, in order of precedence.
     queues: Queues,
     /// Routes accepted for a listener.
     attached: BTreeMap<ListenerKey, BTreeSet<ObjectKey>>,
     /// Accepted ListenerSets of a Gateway.
     attached_sets: BTreeMap<ObjectName, BTreeSet<ObjectName>>,
-    /// The other way round.
+    /// The same relation from the ListenerSet to its Gateway.
     set_attached_to: BTreeMap<ObjectName, ObjectName>,
     backend_users: BTreeMap<BackendKey, BTreeSet<ObjectKey>>,
     certificate_users: BTreeMap<ObjectName, BTreeSet<User>>,
-    /// What listeners want, by Secret.
+    /// The certificates that listeners want, by Secret.
     requesters: BTreeMap<ObjectName, BTreeMap<ListenerKey, Want>>,
-    /// The Secrets that each listener wants certificates in.
+    /// The Secrets in which each listener wants a certificate.
     wants: BTreeMap<ListenerKey, BTreeSet<ObjectName>>,
-    /// What stands against it.
+    /// The finding that keeps the listener's name out of the certificate, if any.
     want_problems: BTreeMap<(ListenerKey, ObjectName), Finding>,
-    /// Who stands where CAs connect.
+    /// The listeners and routes where CAs connect, and the units that depend on them.
     challenge_index: ChallengeIndex,
-    /// What routes have on Gateways' own listeners.
+    /// The hostnames that routes serve on Gateways' own listeners.
     shared: BTreeMap<ObjectKey, SharedListenerRoutes>,
-    /// Time, as [`Change::Time`] told, and when which Secret is to be judged again.
+    /// The time that the last [`Change::Time`] brought, in seconds since the epoch.
     now: Option<i64>,
     deadlines: BTreeSet<(i64, ObjectName)>,
-    /// As [`Change::SessionKeys`] told.
+    /// The keys that [`Change::SessionKeys`] brought.
     session_keys: SessionKeys,
     resources: BTreeMap<ResourceKey, Encoded>,
     statuses: BTreeMap<ObjectKey, Status>,
     findings: BTreeMap<ObjectKey, Vec<Finding>>,
     requests: BTreeMap<ObjectName, CertificateRequest>,
-    /// ACME issuers that can be read.
+    /// The ACME issuers that can be read.
     issuers: BTreeMap<ObjectKey, Arc<AcmeIssuer>>,
-    /// How far certificates are, as [`Change::Issuance`] told.
+    /// How far each certificate is, as [`Change::Issuance`] says.
     issuance: BTreeMap<ObjectName, Issuance>,
-    /// Answers to challenges, as [`Change::Challenges`] told.
+    /// Answers to challenges, as [`Change::Challenges`] brings them.
     challenges: BTreeMap<ChallengeKey, ChallengeAnswer>,
-    /// Who may use a Secret or a ConfigMap.
+    /// The units that may use each Secret or ConfigMap.
     source_users: BTreeMap<ObjectKey, BTreeSet<User>>,
     bundles: BTreeMap<ObjectKey, BundleState>,
     bundle_users: BTreeMap<ObjectKey, BTreeSet<User>>,
     gateway_tls: BTreeMap<ObjectName, GatewayTlsState>,
-    /// What Gateways set for their listeners otherwise than the release.
+    /// The limits that Gateways set for their listeners, where they set any.
     gateway_limits: BTreeMap<ObjectName, LimitParameters>,
-    /// How the address of a client is found, on Gateways whose parameters say so.
+    /// How the proxies find the address of a client, on Gateways whose parameters say so.
     client_addresses: BTreeMap<ObjectName, ClientAddress>,
-    /// Gateways that show their client certificate to the backends of some namespaces only.
+    /// Gateways that show their client certificate only to the backends of some namespaces.
     shown_to: BTreeMap<ObjectName, NamespaceScope>,
-    /// BackendTLSPolicies for Services in use.
+    /// The state of each BackendTLSPolicy for a Service in use.
     policies: BTreeMap<ObjectName, PolicyState>,
     service_uses: BTreeMap<ObjectKey, ServiceUses>,
-    /// Routes that use a Service otherwise than by passthrough.
+    /// Routes that use a Service on a listener other than TLS passthrough.
     service_routes: BTreeMap<ObjectName, BTreeSet<ObjectKey>>,
     gateways: BTreeMap<ObjectName, GatewayState>,
     /// Listeners that need an internal port.
     port_users: BTreeMap<DesiredPort, BTreeSet<ListenerKey>>,
-    /// Internal ports, as [`Change::Ports`] told.
+    /// Internal ports, as [`Change::Ports`] allocates them.
     allocated: BTreeMap<DesiredPort, Port>,
-    /// What Gateways' fronts have come to, as [`Change::Addresses`] told.
+    /// The addresses of Gateways' fronts, as [`Change::Addresses`] brings them, by UID.
     assigned: BTreeMap<Arc<str>, Assigned>,
     /// Addresses that no backend of a tenant may have.
     own: OwnAddresses,
@@ -299,21 +301,22 @@ impl Translator {
         }
     }
 
-    /// One whose objects never have Secrets but of these namespaces (`None`: of all), which is what it says
-    /// to those who refer to others.
+    /// The same translator, for a release that may read Secrets only in these namespaces (`None`: in all).
+    /// Whoever refers to a Secret in any other namespace gets a finding that says so.
     #[must_use]
     pub fn reading_secrets_of(mut self, namespaces: Option<Arc<BTreeSet<Arc<str>>>>) -> Self {
         self.secret_namespaces = namespaces;
         self
     }
 
-    /// Takes changes and returns what they made different.
+    /// Takes changes and returns everything that is different after them.
     pub fn apply(&mut self, changes: impl IntoIterator<Item = Change>) -> Output {
         self.apply_within(changes, usize::MAX)
     }
 
-    /// The same, but of the listeners that others came to overlap with only so many are looked at; see
-    /// [`Translator::is_behind`]. Nothing but their status says of it.
+    /// The same, but checks at most `overlaps` of the listeners that may overlap with others now. The rest
+    /// waits for later passes; see [`Translator::is_behind`]. Only the status of such a listener depends on
+    /// the check.
     pub fn apply_within(
         &mut self,
         changes: impl IntoIterator<Item = Change>,
@@ -345,7 +348,7 @@ impl Translator {
         output
     }
 
-    /// Whether there are listeners left to look at that others came to overlap with.
+    /// Whether listeners are left whose overlap with others has to be checked.
     #[must_use]
     pub fn is_behind(&self) -> bool {
         !self.overlaps.is_empty()
@@ -361,8 +364,8 @@ impl Translator {
         }
     }
 
-    /// Takes answers to challenges, and (`None`) those that are over. One becomes a resource for the
-    /// proxies while it may be answered for its tenant, and is withdrawn when that ends.
+    /// Takes answers to challenges; `None`: the challenge is over. An answer is a resource for the proxies for
+    /// as long as they may give it for its tenant.
     pub fn challenges(
         &mut self,
         changes: BTreeMap<ChallengeKey, Option<ChallengeAnswer>>,
@@ -370,13 +373,14 @@ impl Translator {
         self.apply([Change::Challenges(changes)])
     }
 
-    /// Takes how far the certificates of these Secrets are; `None`: nobody issues it.
+    /// Takes how far the certificates of these Secrets are; `None`: nobody issues a certificate into the
+    /// Secret.
     pub fn issuance(&mut self, changes: BTreeMap<ObjectName, Option<Issuance>>) -> Output {
         self.apply([Change::Issuance(changes)])
     }
 
-    /// When the time is to be told again, since a certificate becomes valid or expires: never later than
-    /// that, perhaps earlier.
+    /// When a certificate next becomes valid or expires, in seconds since the epoch. The caller has to send
+    /// [`Change::Time`] then. The time may be too early, but it is never too late.
     #[must_use]
     pub fn next_deadline(&self) -> Option<i64> {
         self.deadlines.first().map(|(at, _)| *at)
@@ -388,7 +392,7 @@ impl Translator {
         &self.issuers
     }
 
-    /// The merge, for admission.
+    /// The merge, by which admission judges.
     #[must_use]
     pub fn merge(&self) -> &Merge {
         &self.merge
@@ -441,7 +445,7 @@ impl Translator {
         &self.desired_ports
     }
 
-    /// What is to become of the Services, by UID of their Gateway.
+    /// The desired Services of each Gateway, by its UID.
     #[must_use]
     pub fn services(&self) -> &BTreeMap<Arc<str>, DesiredService> {
         &self.services
@@ -452,7 +456,7 @@ impl Translator {
         self.source_users.keys()
     }
 
-    /// The resources that have to be in force for a listener to be programmed.
+    /// The resources that have to be in force in the proxies before a listener is programmed.
     #[must_use]
     pub fn resources_of(&self, listener: &ListenerKey) -> Vec<ResourceKey> {
         let mut keys = vec![listener_resource(listener)];
@@ -484,7 +488,8 @@ impl Translator {
         self.objects.get(&ObjectKey { kind, name }).map(Arc::as_ref)
     }
 
-    /// Records a resource, or that there is none, and reports it if that is news.
+    /// Records a resource, or its absence. Reports it in `output`, and returns true, if it differs from
+    /// before.
     fn settle_resource(
         &mut self,
         key: ResourceKey,

@@ -1,4 +1,4 @@
-//! What comes out of a pass of translation: what is different than before, and what it took.
+//! The output of a pass of translation: what differs from before, and how much work it was.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,17 +19,17 @@ use vestibule_stream::{Encoded, ResourceKey};
 
 use super::{DesiredPort, DesiredService};
 
-/// A certificate that a listener waits for and may have: the listener is allowed, accepted and not
-/// conflicted, and its hostname is exact.
+/// A request for a certificate that listeners want and may have. Such a listener is allowed, accepted and
+/// without conflict, and its hostname is exact.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CertificateRequest {
     /// The Secret that the listener refers to, in the listener's own namespace.
     pub secret: ObjectName,
-    /// The hostnames of the listeners that refer to it.
+    /// The hostnames of the listeners that refer to it, and those that annotations add.
     pub hostnames: BTreeSet<Hostname>,
-    /// The issuer that the annotations choose; without one only `vestibule run` issues.
+    /// The issuer that the annotations choose. Without one, only `vestibule run` issues a certificate.
     pub issuer: Option<IssuerRef>,
-    /// The object that asks: the first one, in the order of the merge.
+    /// The object that the request belongs to. It is the first one that asks, in the order of the merge.
     pub owner: ObjectKey,
     /// Its UID.
     pub owner_uid: Arc<str>,
@@ -37,18 +37,18 @@ pub struct CertificateRequest {
     pub gateway: ObjectName,
     /// Its UID.
     pub gateway_uid: Arc<str>,
-    /// What the owner's annotations say beside the issuer.
+    /// What the owner's annotations say besides the issuer.
     pub options: Arc<CertificateOptions>,
     /// Whether the challenges for each name may be answered.
     pub reach: BTreeMap<Hostname, Reaches>,
 }
 
-/// How much a pass did.
+/// How much work a pass did.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Work {
     /// Listeners judged.
     pub listeners: usize,
-    /// Listeners of which it was looked at whether others overlap with them.
+    /// Listeners whose overlap with others was checked.
     pub overlaps: usize,
     /// Routes judged.
     pub routes: usize,
@@ -66,40 +66,41 @@ pub struct Work {
     pub gateways: usize,
     /// Statuses computed.
     pub statuses: usize,
-    /// Names and ports of which it was judged how it stands with them.
+    /// Names and ports whose claim state was computed.
     pub claims: usize,
 }
 
-/// What came out differently than before. `None` is: gone.
+/// What differs from before. `None` means that it is gone.
 #[derive(Debug, Default)]
 pub struct Output {
     /// Resources for the proxies.
     pub resources: BTreeMap<ResourceKey, Option<Encoded>>,
-    /// Statuses of GatewayClasses, Gateways, ListenerSets, routes and policies.
+    /// Statuses of GatewayClasses, Gateways, ListenerSets, routes, policies and HostnameGrants.
     pub statuses: BTreeMap<ObjectKey, Option<Status>>,
-    /// Everything to say about an object, warnings included; empty where nothing is left to say.
+    /// All findings about an object, including warnings. The list is empty if there are none any more.
     pub findings: BTreeMap<ObjectKey, Vec<Finding>>,
     /// Certificates wanted, by Secret.
     pub certificates: BTreeMap<ObjectName, Option<CertificateRequest>>,
     /// ACME issuers.
     pub issuers: BTreeMap<ObjectKey, Option<Arc<AcmeIssuer>>>,
-    /// Internal ports: needed from now on (true), or no longer. Ports that lose their last listener
-    /// are given up at once; the allocator sees to it that they are not soon used again.
+    /// Internal ports that are needed from now on (true), or no longer (false). A port that loses its last
+    /// listener is given up at once. The allocator takes care that it is not used again soon.
     pub ports: BTreeMap<DesiredPort, bool>,
-    /// How it stands with names and ports that somebody holds or is to hold; `None`: neither.
+    /// The claim states of names and ports; `None`: nobody holds it or asks for it any more.
     pub claims: BTreeMap<ClaimKey, Option<ClaimState>>,
-    /// Services by the UID of their Gateway; `None`: the Gateway is gone or not ours, and whatever
-    /// carries its UID goes too.
+    /// The desired Services, by the UID of their Gateway; `None`: the Gateway is gone or not ours, so its
+    /// Services have to be deleted.
     pub services: BTreeMap<Arc<str>, Option<DesiredService>>,
-    /// Secrets and ConfigMaps that something may use: from now on (true), or no longer. Whoever watches a
-    /// cluster keeps only these in memory, and gets one that is newly used before publishing what came out.
+    /// Secrets and ConfigMaps that something may use from now on (true), or no longer (false). In a
+    /// cluster, the caller keeps only these in memory, and reads one that is newly used before it publishes
+    /// the output.
     pub sources: BTreeMap<ObjectKey, bool>,
-    /// What it took.
+    /// How much work the pass did.
     pub work: Work,
 }
 
 impl Output {
-    /// Takes in what the next pass made different, so that several passes come out as one.
+    /// Adds the output of the next pass, so that several passes have one output.
     pub fn merge(&mut self, later: Self) {
         self.resources.extend(later.resources);
         self.statuses.extend(later.statuses);
@@ -125,7 +126,8 @@ impl Output {
     }
 }
 
-/// Joins changes: what was given up and is wanted again (or the other way round) is no news.
+/// Joins changes. If something was given up and is wanted again, or the other way round, nothing has
+/// changed.
 fn join<K: Ord>(desired: &mut BTreeMap<K, bool>, later: BTreeMap<K, bool>) {
     for (key, wanted) in later {
         if desired.get(&key).is_some_and(|before| *before != wanted) {
@@ -151,16 +153,16 @@ pub enum Status {
     Grant(GrantStatus),
 }
 
-/// The state of what somebody holds, or is to hold.
+/// The state of a name or port that somebody holds or asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ClaimState {
-    /// Nobody holds it; this one is to.
+    /// Nobody holds it. This namespace, with its protocol for a port, is to get it.
     Wanted(Holder),
-    /// Its holder makes use of it.
+    /// Its holder uses it.
     Used,
-    /// A port: its holder does not make use of it any more, and this namespace does.
+    /// Only for a port: its holder does not use it any more, but this namespace does.
     Passed(Arc<str>),
-    /// Its holder does not make use of it, and may come back.
+    /// Its holder does not use it, but may use it again.
     Unused,
     /// Its holder may not have it any more.
     Revoked,

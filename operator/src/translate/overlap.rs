@@ -1,8 +1,8 @@
-//! Owns what is said of TLS listeners that overlap with others (GEP-3567), where that is others' doing.
+//! Checks TLS listeners again for overlaps (GEP-3567) after another listener came or went.
 //!
-//! One listener for a wide hostname overlaps with all the listeners for names inside it, and thousands of them may
-//! overlap with one for a name inside. Nothing of what the proxies get depends on it, so it is looked at a few
-//! listeners at a time, after whatever else has changed: nobody's edit is dearer for it.
+//! A listener for a wide hostname overlaps with all the listeners for names inside it, and these may be thousands.
+//! Only statuses depend on the overlaps, and nothing that the proxies get. So each pass checks only a few
+//! listeners, and one edit does not make the edits of others slow.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -11,23 +11,23 @@ use vestibule_model::key::{ListenerKey, PortKey};
 use vestibule_model::merge::Merge;
 use vestibule_model::port::Neighbour;
 
-/// Names on a port for which TLS listeners came or went.
+/// The names on a port for which a TLS listener came or went.
 type OverlapKey = (PortKey, HostPattern);
 
-/// Where it has not been looked yet.
+/// The entries whose neighbours have not all been checked yet.
 #[derive(Debug, Default)]
 pub(super) struct Overlaps {
-    /// In turn, so that nobody who changes one again and again keeps the others waiting.
+    /// The entries take turns, so that somebody who changes one again and again does not hold up the others.
     queue: VecDeque<OverlapKey>,
     looks: BTreeMap<OverlapKey, Look>,
 }
 
-/// How far the look at one entry is.
+/// How far the check of one entry is.
 #[derive(Debug, Default)]
 struct Look {
-    /// The last one that was looked at.
+    /// The last neighbour that was checked.
     last: Option<Neighbour>,
-    /// It has changed since the look began, so there has to be another one.
+    /// Whether something changed since the check began, so that the entry has to be checked once more.
     again: bool,
 }
 
@@ -36,9 +36,10 @@ impl Overlaps {
         self.queue.is_empty()
     }
 
-    /// Something has changed there.
+    /// Records that a TLS listener for these names came or went.
     pub(super) fn mark(&mut self, place: OverlapKey) {
         if let Some(look) = self.looks.get_mut(&place) {
+            // A check that has not begun will see this change. One that has begun may be past it.
             look.again |= look.last.is_some();
             return;
         }
@@ -46,10 +47,10 @@ impl Overlaps {
         self.queue.push_back(place);
     }
 
-    /// The next ones to look at, not many more than `most`.
+    /// The next listeners to check, at most `most` of them.
     pub(super) fn next(&mut self, merge: &Merge, most: usize) -> Vec<ListenerKey> {
         let mut listeners = Vec::new();
-        // Each entry costs something even where there is nobody.
+        // An entry without neighbours counts too, because it takes time as well.
         let mut left = most;
         while left > 0
             && let Some(place) = self.queue.pop_front()

@@ -1,12 +1,13 @@
-//! Addresses of the release itself: of its pods, and of its Gateways. No backend of a tenant may have one: the proxies
-//! would connect to themselves and to one another, again and again, or reach ports that are nobody's to reach from
-//! outside: those of health and metrics, and the configuration stream.
+//! Addresses of the release itself: those of its pods, and those of its Gateways. No backend of a tenant may have one.
+//! Otherwise the proxies would connect to themselves and to one another, again and again. Or clients would reach ports
+//! that are not for them: those of health and metrics, and the configuration stream.
 //!
-//! The pods are those behind the release's own Services, ready or not; the addresses of Gateways are those of the
-//! Services in front of them, and only with their ports: on clusters whose load balancer is a port of every node, the
-//! same addresses with other ports are other people's.
+//! The pods are those behind the release's own Services, ready or not. The addresses of a Gateway are those of its
+//! Service, and only together with the ports of the Service. On clusters whose load balancer is a port of every node,
+//! the same address with another port belongs to somebody else.
 //!
-//! What the release's own namespace has in its EndpointSlices is its admin's choice, and is not judged.
+//! EndpointSlices in the release's own namespace are not judged by this, because the admin of the release chooses
+//! them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -19,17 +20,19 @@ use vestibule_model::protocol::TransportPort;
 
 use super::{Dirty, Translator, set_user};
 
-/// The addresses, and what has them: pods may be in several slices, and Gateways may share an address.
+/// The addresses, each with whatever has it, because a pod may be in several slices, and Gateways may share an
+/// address.
 #[derive(Debug, Default)]
 pub(super) struct OwnAddresses {
-    /// Of pods, with the slices that name them.
+    /// The addresses of pods, with the slices that name them.
     pods: BTreeMap<IpAddr, BTreeSet<ObjectName>>,
-    /// Of Gateways, by UID.
+    /// The addresses of Gateways, with the UIDs of the Gateways.
     gateways: BTreeMap<(IpAddr, TransportPort), BTreeSet<Arc<str>>>,
 }
 
 impl OwnAddresses {
-    /// Why no backend of a tenant may have this address; without a port, whatever port it has.
+    /// Why no backend of a tenant may have this address with this port. Without a port, only the addresses of pods are
+    /// denied.
     fn denies(&self, address: IpAddr, port: Option<TransportPort>) -> Option<Denied> {
         forms(address).find_map(|form| {
             if self.pods.contains_key(&form) {
@@ -43,7 +46,7 @@ impl OwnAddresses {
 }
 
 impl Translator {
-    /// Why a slice of this namespace may not have this address.
+    /// Why a slice of this namespace may not have this address, if it may not.
     pub(super) fn denied(
         &self,
         namespace: &str,
@@ -63,7 +66,7 @@ impl Translator {
         services.is_some_and(|settings| &*settings.namespace == namespace)
     }
 
-    /// Says whether a slice has pods of the release.
+    /// Whether a slice belongs to a Service of the release itself.
     fn has_own_pods(&self, slice: &EndpointSlice) -> bool {
         let services = self.settings.binds.services();
         services
@@ -73,7 +76,7 @@ impl Translator {
             })
     }
 
-    /// Takes a change of a slice, if it has pods of the release.
+    /// Takes a change of a slice, if the slice has pods of the release.
     pub(super) fn take_own_pods(
         &mut self,
         old: Option<&EndpointSlice>,
@@ -101,7 +104,7 @@ impl Translator {
         }
     }
 
-    /// Takes where the Gateway with this UID is reached.
+    /// Takes the addresses and ports at which the Gateway with this UID is reached.
     pub(super) fn take_sockets(
         &mut self,
         uid: &Arc<str>,
@@ -119,7 +122,7 @@ impl Translator {
         }
     }
 
-    /// An address has come to be the release's, or is no longer: whoever has it among its endpoints.
+    /// Marks what has an address among its endpoints, after the release got or lost that address.
     fn mark_endpoints_at(&self, address: IpAddr, dirty: &mut Dirty) {
         for name in self.index.slices_at(address) {
             let Some(Object::EndpointSlice(slice)) = self.get(Kind::EndpointSlice, name) else {

@@ -1,4 +1,4 @@
-//! TCPRoutes and UDPRoutes: the resource, and which of several on a listener has everything that comes to it.
+//! TCPRoutes and UDPRoutes: the resource, and which route gets the traffic of a listener if several are attached to it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,21 +12,21 @@ use vestibule_stream::proto;
 use super::route_state::{Body, Judged, RouteState};
 use super::{Dirty, Translator};
 
-/// A route's place among those of a listener, as the proxies have it: the oldest comes first, then the first by its
-/// name as one text.
+/// A route's place among those of a listener, in the same order as in the proxies: the oldest comes first, and of the
+/// same age, the lesser `namespace/name` as one text.
 type Place = (i64, String, ObjectKey);
 
-/// The routes that are attached to each listener, in order. The first one has everything that comes to it.
+/// The routes that are attached to each listener, in order. The first one gets all traffic of the listener.
 #[derive(Debug, Default)]
 pub(super) struct Queues {
     routes: BTreeMap<ListenerKey, BTreeSet<Place>>,
-    /// Where each route is, and in what place.
+    /// The place of each route, and the listeners that it is attached to.
     places: BTreeMap<ObjectKey, (Place, BTreeSet<ListenerKey>)>,
 }
 
 impl Queues {
-    /// Puts a route on these listeners, in place of where it was. Returns the routes that may have something else to
-    /// say of themselves: it, and those that were or came to be the first.
+    /// Attaches a route to these listeners instead of its former ones. Returns the routes whose findings may change:
+    /// those that were or became the first on a listener.
     fn put(
         &mut self,
         route: &ObjectKey,
@@ -91,8 +91,8 @@ impl Translator {
         }
     }
 
-    /// Brings up to date where a route stands on its listeners, if the port alone selects it, and marks whoever has
-    /// something else to say by that.
+    /// Brings the place of a TCPRoute or UDPRoute on its listeners up to date, and marks the routes whose findings may
+    /// change.
     pub(super) fn settle_queues(
         &mut self,
         key: &ObjectKey,
@@ -109,8 +109,8 @@ impl Translator {
             .extend(self.queues.put(key, created, &listeners));
     }
 
-    /// What a TCPRoute or UDPRoute has to say of its listeners: that an older route has the connections or datagrams of
-    /// one, or that this one has them and others wait.
+    /// The findings about listeners that a TCPRoute or UDPRoute shares: either an older route gets all connections or
+    /// datagrams of the listener, or this one does and younger routes get none.
     pub(super) fn queue_findings(&self, key: &ObjectKey) -> Vec<Finding> {
         let Some((_, listeners)) = self.queues.places.get(key) else {
             return Vec::new();

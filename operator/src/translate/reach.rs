@@ -1,15 +1,15 @@
-//! Who stands where CAs connect: whether the challenge for a name may be answered for a tenant. A name that belongs
-//! to a tenant is certified for that one alone. For names of the Gateway's and of nobody it counts who is selected
-//! where the CA connects.
+//! Whether the challenge for a name may be answered for a tenant. If the name belongs to a tenant, only this tenant
+//! can get a certificate for it. For a name of the Gateway itself, or of no tenant, the answer depends on which
+//! listener and routes are selected where the CA connects.
 //!
-//! An index of the listeners on ports 443 and 80 of each Gateway, of the routes on those that are the
-//! Gateway's own, and of the names that somebody wants a certificate for. A question costs as much as the
-//! name has labels; a change marks the names that it matches.
+//! The index holds the listeners on ports 443 and 80 of each Gateway, the routes on those of them that are the
+//! Gateway's own, and the names for which somebody wants a certificate. The cost of a question grows with the
+//! labels of the name only. A change marks the names that it matches.
 //!
-//! One reading of the rule in `model::challenge` is ours: a route of the Gateway's own namespace that does
-//! nothing but redirect, on the Gateway's own listener on port 80, is in nobody's way where the name is the
-//! tenant's on 443 (or nobody's). "Everything to HTTPS" is what most Gateways have there, and it says nothing
-//! about whose a name is.
+//! There is one exception to the rule in `model::challenge`. A route of the Gateway's own namespace that only
+//! redirects, on the Gateway's own listener on port 80, does not count as another namespace's if a challenge on
+//! port 443 may be answered for the tenant. Most Gateways redirect everything on port 80 to HTTPS, and this does
+//! not show whom a name belongs to.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -35,7 +35,8 @@ pub(super) struct ChallengeListener {
 }
 
 impl ChallengeListener {
-    /// Of a listener that is served at `bind`; `None` where no CA connects, or not in its protocol.
+    /// What CAs find at a listener that is served at `bind`; `None` if no CA connects to its port, or if its
+    /// protocol does not carry challenges.
     pub(super) fn of(listener: &Listener, bind: Bind) -> Option<Self> {
         let kind = ChallengeType::ALL
             .into_iter()
@@ -54,12 +55,12 @@ impl ChallengeListener {
     }
 }
 
-/// Who wants to know of a name.
+/// A unit that depends on who answers for a name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Interest {
-    /// A listener that a certificate is wanted for.
+    /// A listener that wants a certificate for it.
     Listener(ListenerKey),
-    /// A challenge that is to be answered.
+    /// A challenge for it that the proxies have to answer.
     Challenge(ChallengeKey),
 }
 
@@ -77,7 +78,7 @@ struct OnShared {
 pub(super) struct SharedListenerRoutes(BTreeSet<(ListenerKey, HostPattern, OnShared)>);
 
 impl SharedListenerRoutes {
-    /// Of this route.
+    /// The hostnames of this route.
     pub(super) fn of(route: Option<Route<'_>>, state: Option<&RouteState>) -> Self {
         let (Some(route), Some(state)) = (route, state) else {
             return Self::default();
@@ -93,7 +94,7 @@ impl SharedListenerRoutes {
         let own = attached.filter(|at| matches!(at.listener.parent, ParentKey::Gateway(_)));
         Self(
             own.flat_map(|at| {
-                // A part of a name is in no CA's way.
+                // A route that serves only some paths of a name never serves ACME challenges, so it does not count.
                 let whole = at
                     .hostnames
                     .iter()
@@ -115,12 +116,12 @@ impl SharedListenerRoutes {
 
 type ChallengePort = (ObjectName, ChallengeType);
 
-/// The listeners and routes where CAs connect, and the names that matter.
+/// The listeners and routes where CAs connect, and the names that depend on them.
 #[derive(Debug, Default)]
 pub(super) struct ChallengeIndex {
     listeners: BTreeMap<ChallengePort, BTreeMap<HostPattern, BTreeMap<ListenerKey, Bind>>>,
     routes: BTreeMap<ListenerKey, BTreeMap<HostPattern, BTreeSet<OnShared>>>,
-    /// By Gateway, then by name with its labels reversed.
+    /// By Gateway, and then by name with its labels reversed, so that the names below a suffix are a range.
     names: BTreeMap<ObjectName, BTreeMap<String, BTreeSet<Interest>>>,
 }
 
@@ -128,13 +129,13 @@ pub(super) struct ChallengeIndex {
 enum Answerer {
     Nothing,
     Tenant,
-    /// A redirect of the Gateway's namespace, and nothing else.
+    /// Only redirects of the Gateway's own namespace.
     Redirect,
     Others,
 }
 
 impl ChallengeIndex {
-    /// Notes who wants to know of a name, or no longer.
+    /// Records that `interest` depends on a name, or no longer does.
     pub(super) fn set_interest(
         &mut self,
         gateway: &ObjectName,
@@ -154,8 +155,8 @@ impl ChallengeIndex {
         }
     }
 
-    /// Moves a listener, and returns for which names somebody else may be reached by that, and whether the
-    /// socket moved.
+    /// Moves a listener. Returns the names for which a CA may reach somebody else now, and whether the socket that
+    /// CAs reach changed.
     pub(super) fn move_listener(
         &mut self,
         key: &ListenerKey,
@@ -199,7 +200,7 @@ impl ChallengeIndex {
         affected
     }
 
-    /// Moves a route, and returns who has to look again.
+    /// Moves a route. Returns what has to be judged again.
     pub(super) fn move_route(
         &mut self,
         from: &SharedListenerRoutes,
@@ -227,7 +228,8 @@ impl ChallengeIndex {
         affected
     }
 
-    /// The socket that a CA reaches, if there is one.
+    /// The socket that a CA reaches on a Gateway, if there is one. All listeners of a Gateway on one port share a
+    /// socket, so that of any listener will do.
     pub(super) fn bind(&self, gateway: &ObjectName, kind: ChallengeType) -> Option<Bind> {
         let listeners = self.listeners.get(&(gateway.clone(), kind))?;
         listeners
@@ -258,7 +260,7 @@ impl ChallengeIndex {
         [tls, http]
     }
 
-    /// `None`: nobody is selected for the name.
+    /// Who answers a CA that connects for `hostname`, as `tenant` sees it; `None` if no listener matches.
     fn answerer(
         &self,
         gateway: &ObjectName,
@@ -284,7 +286,7 @@ impl ChallengeIndex {
         Some(answerer)
     }
 
-    /// Whom a listener of another namespace than the tenant's leads to.
+    /// Who answers behind a listener of a namespace other than the tenant's.
     fn answerer_behind(
         &self,
         listener: &ListenerKey,
@@ -310,7 +312,8 @@ impl ChallengeIndex {
         let Some(first) = first else {
             return Answerer::Tenant;
         };
-        // Behind TLS one route has the name; rules of HTTPRoutes of one rank share it.
+        // One TLSRoute gets all connections of a name. HTTPRoutes whose hostnames are equally specific share its
+        // requests.
         let is_tls = first.route.kind == vestibule_model::key::Kind::TlsRoute;
         let rank = first.rank.specificity();
         let mut selected = matching
@@ -336,7 +339,7 @@ impl ChallengeIndex {
         }
     }
 
-    /// Who wants to know of the names that a pattern matches.
+    /// What depends on the names that a pattern matches.
     pub(super) fn interested(
         &self,
         gateway: &ObjectName,
@@ -346,7 +349,7 @@ impl ChallengeIndex {
         matching.flat_map(|(_, who)| who).cloned().collect()
     }
 
-    /// The names that somebody wants to know of and that a pattern matches, reversed.
+    /// The names in the index that a pattern matches, with their labels reversed.
     fn matching<'a>(
         &'a self,
         gateway: &ObjectName,
@@ -373,8 +376,9 @@ impl ChallengeIndex {
 }
 
 impl Translator {
-    /// Who has to look again after listeners moved: it matters who is reached where the name is no tenant's, or
-    /// its own Gateway asks. So somebody's listener for a wide hostname has nobody judged again who holds a name inside.
+    /// What has to be judged again after listeners moved. The selected listener matters only if no tenant holds the
+    /// name, or if the Gateway's own namespace asks ([`Self::reaches`]). So a new listener for a wide hostname does
+    /// not affect the tenants who hold names inside it.
     pub(super) fn concerned(
         &self,
         moved: Vec<(ObjectName, HostPattern, bool)>,
@@ -400,8 +404,8 @@ impl Translator {
         concerned
     }
 
-    /// Who has to look again after names went to somebody else: nobody whose name belongs to somebody by a pattern
-    /// inside these.
+    /// What has to be judged again after the owner of `names` changed. A name whose owner is found by a narrower
+    /// pattern inside `names` is left out, because its owner is the same as before.
     pub(super) fn whose(&self, gateway: &ObjectName, names: &HostPattern) -> BTreeSet<Interest> {
         let matching = self.challenge_index.matching(gateway, names);
         let concerned = matching.filter(|(name, _)| {
@@ -415,7 +419,7 @@ impl Translator {
         concerned.flat_map(|(_, who)| who).cloned().collect()
     }
 
-    /// Whom a hostname belongs to on a Gateway, if that is a tenant.
+    /// The tenant that a hostname belongs to on a Gateway, if any.
     pub(super) fn tenant_of(&self, gateway: &ObjectName, hostname: &Hostname) -> Option<Arc<str>> {
         let of = self.merge.names(gateway)?;
         let names = HostPattern::Exact(hostname.clone());
@@ -424,18 +428,20 @@ impl Translator {
         owner.filter(|owner| *owner != gateway.namespace)
     }
 
-    /// Whether the challenges for `hostname` may be answered on `gateway` for `tenant`. A name that belongs to one
-    /// tenant is never certified for another, on whatever port that one listens.
+    /// Whether the challenges for `hostname` may be answered on `gateway` for `tenant`. If the name belongs to one
+    /// tenant, no other tenant can get a certificate for it, on whatever port that one listens.
     pub(super) fn reaches(
         &self,
         gateway: &ObjectName,
         hostname: &Hostname,
         tenant: &Arc<str>,
     ) -> Reaches {
-        // What the Gateway itself listens for is for it to certify, also where it leaves the requests to a tenant.
+        // The Gateway's own namespace may get certificates for names that its own listeners have, even if a tenant
+        // holds a name and serves the requests. The index decides this.
         let own = *tenant == gateway.namespace;
         match self.tenant_of(gateway, hostname) {
-            // The proxies serve it for nobody else, whatever listeners match it.
+            // The proxies serve the name for its owner only, whatever listeners match it, so only a socket is
+            // needed.
             Some(owner) if owner == *tenant => ChallengeType::ALL.map(|kind| {
                 let challenge_port = self.challenge_index.bind(gateway, kind);
                 challenge_port.map_or(Reach::NoListener, |_| Reach::Ours)
@@ -446,7 +452,7 @@ impl Translator {
     }
 }
 
-/// The patterns that match a name, most specific first.
+/// The patterns that match a name, from the most specific on.
 fn candidates(hostname: &Hostname) -> impl Iterator<Item = HostPattern> + '_ {
     let wildcards = hostname
         .parents()
@@ -457,7 +463,7 @@ fn candidates(hostname: &Hostname) -> impl Iterator<Item = HostPattern> + '_ {
         .chain([HostPattern::Any])
 }
 
-/// The name whose labels these are, reversed.
+/// The name with these labels in reverse order.
 fn forward(reversed: &str) -> Option<Hostname> {
     let labels: Vec<&str> = reversed.rsplit('.').collect();
     Hostname::parse(&labels.join(".")).ok()

@@ -1,4 +1,5 @@
-//! What translation reports of one object of any kind: its own findings, and its status and findings as they are now.
+//! What translation reports about an object of any kind: the findings that the object has by itself, and the changes
+//! of its status and of its findings.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,12 +13,12 @@ use super::Translator;
 use super::output::{Output, Status};
 
 pub(super) const WAITING_FOR_PORT: &str = "Waiting for an internal port";
-/// What is said of a name until it stands in a `HostnameClaim`.
+/// The message about a name or port until its `HostnameClaim` is recorded.
 pub(crate) const WAITING_FOR_CLAIM: &str =
     "Waiting for its hostname or port to be recorded as held by its namespace";
 
 impl Translator {
-    /// What an object says against itself outside listeners and routes.
+    /// The findings that an object has by itself, other than those of listeners and routes.
     pub(super) fn own_findings(&self, key: &ObjectKey) -> Vec<Finding> {
         match self.objects.get(key).map(Arc::as_ref) {
             Some(Object::Unreadable(_, _, finding)) => vec![finding.clone()],
@@ -30,7 +31,7 @@ impl Translator {
         }
     }
 
-    /// Records the status of an object, and reports it if that is news.
+    /// Records the status of an object, and reports it if it has changed.
     pub(super) fn settle_status(
         &mut self,
         key: ObjectKey,
@@ -48,14 +49,14 @@ impl Translator {
         output.statuses.insert(key, status);
     }
 
-    /// Records the findings of an object, and reports them if that is news.
+    /// Records the findings of an object, and reports them if they have changed.
     pub(super) fn settle_findings(
         &mut self,
         key: &ObjectKey,
         mut findings: Vec<Finding>,
         output: &mut Output,
     ) {
-        // In spec order where there is one, without repetition.
+        // The order stays, and each finding is reported once.
         let mut seen = BTreeSet::new();
         findings.retain(|finding| seen.insert(finding.clone()));
         let old = self.findings.get(key);
@@ -71,7 +72,7 @@ impl Translator {
     }
 }
 
-/// A condition that does not hold, for the reason of a finding.
+/// A condition that is False, with the reason and the message of a finding.
 pub(super) fn fails(kind: ConditionType, finding: &Finding) -> Condition {
     Condition::fails(kind, finding.reason.in_condition(), finding.to_string())
 }

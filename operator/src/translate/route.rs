@@ -1,4 +1,4 @@
-//! Routes of all kinds: what becomes of each, and its resource.
+//! Routes of all kinds: the state of each, and its resource.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -145,8 +145,8 @@ pub(super) fn route_resource(route: &ObjectKey) -> ResourceKey {
     ResourceKey::new(kind, route.name.to_string())
 }
 
-/// Attachments by listener: two references may lead to the same one. `sharing` says which names a route only shares
-/// with whoever holds them.
+/// The attachments of a route, one for each listener, because two references may lead to the same one. `sharing`
+/// says which names the route only shares with their holder.
 fn attachments<'a>(
     attached: impl Iterator<Item = &'a Attached>,
     mut sharing: impl FnMut(&ListenerKey, &HostPattern) -> Sharing,

@@ -1,4 +1,4 @@
-//! What the references of a route of any kind to backends resolve to.
+//! The backends to which the references of a route of any kind resolve.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,8 @@ use super::backend_key::BackendKey;
 use super::route_state::References;
 
 impl Translator {
-    /// The backends of a route that routes no requests, with their shares, and what the references come to.
+    /// The backends of a TLSRoute, TCPRoute or UDPRoute with their weights, and the result of resolving the
+    /// references.
     pub(super) fn weighted(
         &self,
         route: &ObjectKey,
@@ -140,8 +141,8 @@ impl Translator {
         Ok(BackendKey::new(target, (number, transport)))
     }
 
-    /// Whether HTTP can be spoken to a port, by its `appProtocol` (GEP-1911); if not, why, and what to
-    /// do.
+    /// Whether a port speaks HTTP that `route` can use, by its `appProtocol` (GEP-1911). The error is a
+    /// message, and what to do.
     fn speaks_http(
         &self,
         route: Kind,

@@ -1,4 +1,5 @@
-//! The parents of a route of any kind: whether it is accepted at all, and where it attaches.
+//! The parents of a route of any kind: whether the route is refused by itself, and where it
+//! attaches.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +16,7 @@ use super::Translator;
 use super::route_state::{Parents, RouteState};
 
 impl Translator {
-    /// Whether a route is accepted nowhere, by itself.
+    /// Whether a route is refused for a reason of its own, so that no parent accepts it.
     pub(super) fn is_refused(&self, route: Route<'_>) -> bool {
         match route {
             Route::Tls(route) => {
@@ -29,7 +30,8 @@ impl Translator {
         }
     }
 
-    /// Where a route attaches, and warnings about hostnames that are left out of it.
+    /// Where a route attaches for each of its parents, with warnings about hostnames that are left
+    /// out.
     pub(super) fn judge_parents(
         &self,
         route: Route<'_>,
@@ -75,7 +77,7 @@ impl Translator {
         (parents, left_out)
     }
 
-    /// Why a parent takes no routes at all.
+    /// Why a parent takes no routes at all, if it takes none.
     fn closed_parent(&self, parent: &ParentKey, index: usize) -> Option<Finding> {
         let ParentKey::ListenerSet(name) = parent else {
             return None;
@@ -92,18 +94,19 @@ impl Translator {
     }
 }
 
-/// The finding by which an HTTPRoute or GRPCRoute is accepted nowhere, if there is one.
+/// The finding that refuses an HTTPRoute or GRPCRoute as a whole, if any.
 pub(super) fn http_refusal(route: &HttpRoute) -> Option<&Finding> {
     let own = route.findings.iter().find(|finding| finding.refuses());
     own.or_else(|| {
-        // Nothing is left of a route without a valid rule.
+        // A route without a valid rule has nothing to serve.
         let mut refusals = route.rules.iter().map(HttpRule::refusal);
         let first = refusals.next()??;
         refusals.all(|refusal| refusal.is_some()).then_some(first)
     })
 }
 
-/// The status of a route's parents needs the declared references again.
+/// The outcome for each parent reference of a route that leads to a Gateway of ours, with the
+/// reference, which the status repeats.
 pub(super) fn parent_outcomes<'a>(
     route: Route<'a>,
     state: &'a RouteState,

@@ -1,4 +1,4 @@
-//! What becomes of a route, and what its kind makes of its own part.
+//! The state of a route, and the part of its verdict that depends on its kind.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,30 +11,31 @@ use vestibule_stream::proto::{self, resource};
 
 use super::backend_key::BackendKey;
 
-/// Per parent reference that leads to a Gateway of ours: its index, and where it attached.
+/// For each parent reference that leads to a Gateway of ours: its index, and where the route
+/// attaches.
 pub(super) type Parents = BTreeMap<usize, Result<Vec<Attached>, Finding>>;
 
-/// What became of a route.
+/// The state of a route.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct RouteState {
     pub(super) parents: Parents,
-    /// Parents where a hostname waits to be recorded as held.
+    /// The indexes of parents where a hostname or port waits until its claim is recorded.
     pub(super) waiting: BTreeSet<usize>,
-    /// Why not every reference resolves: the first one that does not.
+    /// The first reference that does not resolve, if any.
     pub(super) unresolved: Option<Finding>,
-    /// Rules that are refused while others are not: path of each, and why.
+    /// Rules that are refused while others are not, each with its field and the reason.
     pub(super) dropped: Vec<(String, Finding)>,
-    /// Everything to say about it.
+    /// Every finding about it.
     pub(super) findings: Vec<Finding>,
     pub(super) backends: BTreeSet<BackendKey>,
-    /// Services that it may use, there or not.
+    /// Services that it may use, even if they do not exist.
     pub(super) services: BTreeSet<ObjectName>,
-    /// Names of which it serves only parts, and never ACME challenges.
+    /// Names of which it serves only some paths, which never include those of ACME challenges.
     pub(super) in_part: BTreeSet<(ListenerKey, HostPattern)>,
 }
 
 impl RouteState {
-    /// Whether it serves no more than parts of a name on a listener.
+    /// Whether it serves only some paths of a name on a listener.
     pub(super) fn is_in_part(&self, listener: &ListenerKey, names: &HostPattern) -> bool {
         self.in_part.contains(&(listener.clone(), names.clone()))
     }
@@ -49,7 +50,7 @@ impl RouteState {
     }
 }
 
-/// What the references of a route come to.
+/// The result of resolving the references of a route.
 #[derive(Debug, Default)]
 pub(super) struct References {
     pub(super) unresolved: Option<Finding>,
@@ -59,23 +60,23 @@ pub(super) struct References {
 }
 
 impl References {
-    /// One that does not resolve.
+    /// Records a reference that does not resolve.
     pub(super) fn broken(&mut self, finding: Finding) {
         self.findings.push(finding.clone());
         self.unresolved.get_or_insert(finding);
     }
 }
 
-/// What a kind of route makes of its own part.
+/// The part of a route's verdict that depends on its kind.
 pub(super) struct Judged {
-    /// What is to be said of it by itself.
+    /// The findings about the route itself, without its parents and references.
     pub(super) findings: Vec<Finding>,
-    /// Why it is not accepted anywhere, if it is not.
+    /// Why no parent accepts it, if the route itself is refused.
     pub(super) refused: Option<Finding>,
     /// See [`RouteState::dropped`].
     pub(super) dropped: Vec<(String, Finding)>,
     pub(super) references: References,
-    /// The resource, once it is known where it is attached.
+    /// The resource, which still lacks its attachments.
     pub(super) body: Body,
 }
 

@@ -17,7 +17,7 @@ use super::route_state::RouteState;
 use super::{Output, Translator};
 
 const ACCEPTED: ConditionType = ConditionType::Accepted;
-/// Warnings in the message of a condition.
+/// Most warnings in the message of a condition.
 const WARNINGS: usize = 3;
 
 /// What has to be in force for a route to be served on one of its parents.
@@ -25,14 +25,14 @@ const WARNINGS: usize = 3;
 pub struct RouteNeeds {
     /// The route's resource, and those of its backends.
     pub own: Vec<ResourceKey>,
-    /// Those of its listeners there.
+    /// The resources of its listeners there.
     pub listeners: Vec<ResourceKey>,
-    /// What is not there to be published yet, if anything.
+    /// What the route waits for before it can be published, if anything.
     pub waits: Option<&'static str>,
 }
 
 impl Translator {
-    /// What a route that is accepted needs on the parent at this place of its status.
+    /// What an accepted route needs on the parent at this place of its status.
     #[must_use]
     pub fn route_needs(&self, route: &ObjectKey, place: usize) -> RouteNeeds {
         let mut needs = RouteNeeds::default();
@@ -99,7 +99,7 @@ impl Translator {
     }
 }
 
-/// What is said of a route towards one parent.
+/// The conditions of a route for one parent.
 fn route_conditions(
     state: &RouteState,
     queued: &[Finding],
@@ -114,14 +114,14 @@ fn route_conditions(
         Err(finding) => fails(ACCEPTED, finding),
     };
     let mut conditions = vec![accepted, resolved.clone()];
-    // Of a route that is not accepted there is nothing to drop.
+    // A route that is not accepted serves no rules, so none of them is dropped.
     if let (Ok(_), Some((_, first))) = (outcome, state.dropped.first()) {
         let rules: Vec<&str> = state
             .dropped
             .iter()
             .map(|(rule, _)| rule.as_str())
             .collect();
-        // The API wants this beginning.
+        // The specification requires that the message begins like this.
         let message = format!(
             "Dropped Rule {}, whose requests are answered with 500 as far as its matches can be read: {first}",
             rules.join(", ")
@@ -135,7 +135,7 @@ fn route_conditions(
     conditions
 }
 
-/// That a route is accepted, and what of it has no effect.
+/// The message that a route is accepted, with warnings about what has no effect.
 fn accepted_with<'a>(findings: impl Iterator<Item = &'a Finding>) -> String {
     let mut message = "The route is accepted".to_owned();
     let warnings =

@@ -1,8 +1,8 @@
-//! Session persistence of HTTPRoutes and GRPCRoutes: the keys of each rule, and what it says of sessions.
+//! Session persistence of HTTPRoutes and GRPCRoutes: the keys of each rule, and its settings as the proxies get them.
 //!
-//! The operator has a few keys for all rules. A rule gets keys of its own, derived from those, so a token of one rule
-//! means nothing to another, and no proxy has a key that it could derive others from. A rule is known by its route and
-//! its name, or its place if it has no name.
+//! The operator has a few keys for all rules, and derives the keys of each rule from them. So a token of one rule
+//! means nothing to another rule, and no proxy has a key from which it could derive others. A rule is identified by
+//! its route and its name, or by its place if it has no name.
 
 use std::fmt;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use super::{Dirty, Translator};
 /// Says what a derived key is for. Another use gets another text.
 const PURPOSE: &[u8] = b"vestibule session 1\0";
 
-/// A key that those of rules are derived from. Wiped when it is dropped, and never shown.
+/// A key from which the keys of rules are derived. It is wiped when it is dropped, and never shown.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SessionKey(Zeroizing<[u8; Self::BYTES]>);
 
@@ -40,7 +40,7 @@ impl SessionKey {
         &*self.0
     }
 
-    /// The key of what is called so.
+    /// The key that is derived for this name.
     fn derive(&self, name: &str) -> proto::SessionKey {
         let key = hmac::Key::new(hmac::HMAC_SHA256, self.expose());
         let mut context = hmac::Context::with_key(&key);
@@ -63,15 +63,15 @@ impl fmt::Debug for SessionKey {
 pub struct SessionKeys(Arc<[SessionKey]>);
 
 impl SessionKeys {
-    /// Keys in use at most.
+    /// Most keys in use.
     pub const MOST: usize = 4;
 
-    /// These keys; more than [`Self::MOST`] are left out.
+    /// The first [`Self::MOST`] of these keys.
     pub fn new(keys: impl IntoIterator<Item = SessionKey>) -> Self {
         Self(keys.into_iter().take(Self::MOST).collect())
     }
 
-    /// The one that seals.
+    /// The key that seals new tokens.
     #[must_use]
     pub fn first(&self) -> Option<&SessionKey> {
         self.0.first()
@@ -85,7 +85,7 @@ impl SessionKeys {
 }
 
 impl Translator {
-    /// Takes other keys: every rule with sessions gets new ones.
+    /// Takes new keys, and marks the routes of every rule with sessions, because their keys change too.
     pub(super) fn take_session_keys(&mut self, keys: SessionKeys, dirty: &mut Dirty) {
         if self.session_keys == keys {
             return;
@@ -102,14 +102,14 @@ impl Translator {
         dirty.routes.extend(routes.cloned());
     }
 
-    /// What a rule says of sessions; `None` as long as there are no keys.
+    /// The session settings of a rule; `None` if it has none, or as long as there are no keys.
     pub(super) fn session(&self, route: &ObjectKey, rule: &HttpRule) -> Option<proto::HttpSession> {
         let session = rule.session.as_ref()?;
         if self.session_keys.is_empty() {
             return None;
         }
         let place = rule.name.as_deref().unwrap_or(&rule.field);
-        // Neither kinds nor names have a slash in them.
+        // Kinds and names contain no slash, so no two rules have the same text.
         let name = format!("{}/{}/{place}", route.kind.as_str(), route.name);
         let carrier = match &session.carrier {
             SessionCarrier::Header(name) => http_session::Carrier::Header(name.to_string()),
@@ -136,7 +136,7 @@ impl Translator {
     }
 }
 
-/// A name for the cookie of a rule that no other one has, and that says nothing of it.
+/// A name for the cookie of a rule. No other rule has it, and it does not reveal the rule.
 fn unique(rule: &str) -> String {
     let digest = Sha256::digest(rule.as_bytes());
     let number = digest.first_chunk().copied().map_or(0, u64::from_be_bytes);
@@ -157,7 +157,7 @@ mod tests {
         assert!(all.iter().all(|key| key.len() == SessionKey::BYTES));
         assert!(all[0] != all[1] && all[0] != all[2] && all[1] != all[2]);
         assert_eq!(all[0], key(1).derive("a").key);
-        // And they are not shown.
+        // Debug output does not show the keys.
         assert_eq!(format!("{:?}", key(7)), "SessionKey(..)");
         let shown = format!("{:?}", key(7).derive("a"));
         assert_eq!(shown, "SessionKey(<redacted>)");

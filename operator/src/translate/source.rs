@@ -1,4 +1,5 @@
-//! Secrets and ConfigMaps as sources of certificates: who uses which, since only those are read.
+//! Secrets and ConfigMaps as sources of certificates: which of them are used and by whom, because only those are
+//! read.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +7,7 @@ use vestibule_model::key::{Kind, ListenerKey, ObjectKey, ObjectName};
 
 use super::{Dirty, Output, Translator, set_user};
 
-/// Who uses a Secret or a ConfigMap.
+/// A user of a Secret or a ConfigMap.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum User {
     /// A listener, for its own certificates.
@@ -18,7 +19,7 @@ pub(super) enum User {
 }
 
 impl Translator {
-    /// What to say of a Secret or `ConfigMap` that is used and of which nothing is known, and what to do.
+    /// The message about a Secret or `ConfigMap` that is used and that translation does not have, and what to do.
     pub(super) fn absent(
         &self,
         kind: Kind,
@@ -37,8 +38,7 @@ impl Translator {
         (format!("{kind} {name} does not exist"), create)
     }
 
-    /// Says whether `user` uses a Secret or ConfigMap. Those that have become used, or are no longer,
-    /// are news.
+    /// Records whether `user` uses a Secret or ConfigMap. Reports it if it got its first user, or lost its last.
     pub(super) fn set_source_user(
         &mut self,
         source: &ObjectKey,
@@ -49,7 +49,7 @@ impl Translator {
         let was = self.source_users.contains_key(source);
         set_user(&mut self.source_users, source, user, there);
         if self.source_users.contains_key(source) != was {
-            // Given up and taken again within one pass is no news.
+            // A source that is given up and used again within one pass has not changed.
             let news = output.sources.remove(source).is_none();
             if news {
                 output.sources.insert(source.clone(), !was);
@@ -57,8 +57,8 @@ impl Translator {
         }
     }
 
-    /// Takes for what else `user` uses Secrets and ConfigMaps than before. Each list is of all that it uses, whatever
-    /// for: what it uses in one way, it may go on using in another.
+    /// Replaces the Secrets and ConfigMaps that `user` uses. Each list has to contain all of them, for every purpose:
+    /// a source that is no longer used for one purpose may still be used for another.
     pub(super) fn settle_sources(
         &mut self,
         user: &User,
@@ -71,7 +71,7 @@ impl Translator {
         }
     }
 
-    /// Takes what `user` uses as bundles that proxies get, from `before` on to `after`.
+    /// Replaces the sources that `user` uses as trust bundles on the proxies.
     pub(super) fn settle_bundles(
         &mut self,
         user: &User,
@@ -85,7 +85,7 @@ impl Translator {
         }
     }
 
-    /// A Secret or ConfigMap is another one: whoever uses it is judged again.
+    /// Marks the users of a Secret or ConfigMap that changed.
     pub(super) fn mark_source(&mut self, source: &ObjectKey, dirty: &mut Dirty) {
         self.bundles.remove(source);
         for user in self.source_users.get(source).into_iter().flatten() {
@@ -107,7 +107,7 @@ impl Translator {
     }
 }
 
-/// What is in one list alone, and whether that is the later one.
+/// What is in only one of the lists, and whether it is in the later one.
 fn changed<'a>(before: &'a [ObjectKey], after: &'a [ObjectKey]) -> BTreeMap<&'a ObjectKey, bool> {
     let gone = before.iter().filter(|source| !after.contains(source));
     let new = after.iter().filter(|source| !before.contains(source));

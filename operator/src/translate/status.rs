@@ -1,7 +1,7 @@
-//! Statuses and findings: assembled from what became of the parts.
+//! Assembles statuses and findings from the states of the parts.
 //!
-//! Everything but Programmed is decided here. Programmed rests on what the proxies acked, so the
-//! status only says what it rests on ([`ProgrammedBasis`]); `operator::status` resolves it.
+//! Every condition except Programmed is decided here. Programmed depends on what the proxies acknowledged, so the
+//! status only names what has to be acknowledged ([`ProgrammedBasis`]), and `operator::status` decides it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -39,7 +39,7 @@ impl Translator {
             self.settle_findings(&key, findings, output);
             self.settle_status(key, status, output);
         }
-        // Sets before Gateways, whose status counts them.
+        // Sets come before Gateways, because the status of a Gateway counts its sets.
         let (gateways, sets): (Vec<_>, Vec<_>) = dirty
             .parents
             .into_iter()
@@ -66,7 +66,7 @@ impl Translator {
         }
     }
 
-    /// Returns the Gateways whose number of attached sets changed.
+    /// Assembles the status of a ListenerSet. Returns the Gateways whose number of attached sets changed.
     fn assemble_set(&mut self, name: &ObjectName, output: &mut Output) -> Vec<ParentKey> {
         let key = ObjectKey {
             kind: Kind::ListenerSet,
@@ -206,8 +206,8 @@ impl Translator {
         }
     }
 
-    /// A set whose Gateway is not accepted, or cannot be reached, is not either, whatever its listeners
-    /// (GEP-1713).
+    /// If the Gateway of a set is not accepted, the set is not accepted either. If the Gateway cannot be reached, the
+    /// set is not programmed (GEP-1713).
     fn follow_parent(&self, mut status: ListenersStatus, gateway: &ObjectName) -> ListenersStatus {
         let Some(state) = self.gateways.get(gateway) else {
             return status;
@@ -274,7 +274,8 @@ impl Translator {
         let mut held = BTreeSet::new();
         let mut statuses: Vec<ListenerStatus> = Vec::with_capacity(listeners.len());
         for listener in listeners {
-            // Names are unique on the server; in a directory a second one has only its finding.
+            // The API server makes sure that names are unique. In a directory of manifests, a second listener of the
+            // same name has only its finding.
             if statuses.iter().any(|status| status.name == listener.name) {
                 findings.extend(listener.findings.iter().cloned());
                 continue;
@@ -344,7 +345,7 @@ fn not_allowed(message: String) -> ListenersStatus {
     }
 }
 
-/// Adds Accepted: all listeners valid, some, or none (spec digest A4).
+/// Adds the condition Accepted, which depends on whether all, some or none of the listeners are valid.
 fn summarise_set(
     mut status: ListenersStatus,
     is_valid: impl Fn(&Arc<str>) -> bool,
@@ -400,7 +401,7 @@ fn listener_conditions(state: &ListenerState) -> Vec<Condition> {
             Reason::NoConflicts,
             "No other listener stands in its way",
         )),
-        // It takes no part, so nothing stands in its way or does not.
+        // The listener takes no part, so it can have no conflict.
         _ => {}
     }
     if state.overlaps && state.takes_part() {

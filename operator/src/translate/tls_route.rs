@@ -1,4 +1,4 @@
-//! TLSRoutes: the resource.
+//! TLSRoutes: the verdict that depends on the kind, and the resource.
 
 use vestibule_model::route::{Route, TlsRoute};
 use vestibule_stream::proto;

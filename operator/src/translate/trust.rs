@@ -1,4 +1,4 @@
-//! Certificates of authorities: from ConfigMaps and Secrets to the bundles that proxies trust.
+//! CA certificates: turns ConfigMaps and Secrets into the trust bundles of the proxies.
 
 use std::sync::Arc;
 
@@ -15,19 +15,19 @@ use vestibule_stream::{Encoded, Resource, ResourceKey, ResourceKind};
 
 use super::{Dirty, Output, Translator};
 
-/// Most certificates in a bundle: the public authorities are less than 200.
+/// Most certificates in a bundle. There are fewer than 200 public CAs.
 const MAX_CERTIFICATES: usize = 512;
-/// The entry that holds them.
+/// The entry that holds the certificates.
 const ENTRY: &str = "ca.crt";
 
-/// What a ConfigMap or Secret holds of authorities.
+/// The state of a ConfigMap or Secret with CA certificates.
 #[derive(Debug, Clone)]
 pub(super) enum BundleState {
-    /// It is not there.
+    /// It does not exist.
     Missing,
-    /// It is there, but of no use: what is wrong with it.
+    /// It cannot be used, for this reason.
     Unusable(String),
-    /// Certificates, as a resource.
+    /// The certificates as a resource.
     Usable(Arc<Encoded>),
 }
 
@@ -90,20 +90,21 @@ fn read(source: &ObjectKey, pem: &[u8]) -> Result<Encoded, String> {
     .map_err(|_| wrong("is too large"))
 }
 
-/// References to authorities, followed.
+/// References to CA certificates, resolved.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Trust {
-    /// Where certificates may stand, there or not, in order.
+    /// The sources that may be used, in order, even if they do not exist.
     pub(super) sources: Vec<ObjectKey>,
-    /// What is wrong with references, in order.
+    /// The findings about references that do not resolve, in order.
     pub(super) broken: Vec<Finding>,
     /// Whether any certificate can be used.
     pub(super) usable: bool,
 }
 
 impl Translator {
-    /// Follows references of `referrer` to authorities. The grant is judged before existence. A kind
-    /// that is not supported has the reason `foreign`.
+    /// Resolves the references of `referrer` to CA certificates. The grant is judged first, because
+    /// without one nobody may learn whether the target exists. A finding about a kind that is not
+    /// supported has the reason `foreign`.
     pub(super) fn follow_trust(
         &mut self,
         referrer: &ObjectKey,
@@ -159,7 +160,7 @@ impl Translator {
         trust
     }
 
-    /// What a ConfigMap or Secret holds, computed once per version.
+    /// The state of a ConfigMap or Secret. It is computed once for each version of the object.
     fn bundle_state(&mut self, source: &ObjectKey, output: &mut Output) -> &BundleState {
         let object = self.objects.get(source);
         self.bundles.entry(source.clone()).or_insert_with(|| {
@@ -168,7 +169,8 @@ impl Translator {
         })
     }
 
-    /// Bundles in use. One that is of no use is none: whoever relies on it alone is closed.
+    /// Brings the resources of trust bundles up to date. A bundle that cannot be used is removed,
+    /// and what relies on it alone is closed.
     pub(super) fn translate_bundles(&mut self, dirty: &Dirty, output: &mut Output) {
         for source in &dirty.bundles {
             let resource = if self.bundle_users.contains_key(source) {

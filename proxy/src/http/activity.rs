@@ -298,7 +298,7 @@ impl Activity {
             // any request.
             Version::Two => self.progress.load(Ordering::Relaxed),
         };
-        // A response that has completely arrived from its backend may still wait for the client, hence the second test.
+        // The second test is there because a response that has completely arrived may still wait for the client.
         if self.owed.load(Ordering::Relaxed) == 0 && self.held.bytes() == 0 {
             self.stalled_since.store(0, Ordering::Relaxed);
             return now;
@@ -349,7 +349,7 @@ mod tests {
         tokio::time::advance(Duration::from_secs(4)).await;
         assert_eq!(judge(Version::One), Verdict::SlowHead);
 
-        // A request takes as long as it takes, and the time after it counts from its end.
+        // A request may take any time. The idle time counts from its end.
         activity.begin();
         tokio::time::advance(Duration::from_hours(1)).await;
         assert_eq!(judge(Version::One), seconds(10));
@@ -380,7 +380,7 @@ mod tests {
             activity.progressed(1024);
             assert_eq!(judge(), Verdict::Wait(Duration::from_secs(10)));
         }
-        // A byte now and then is no progress, and pings are none.
+        // A few bytes are no progress, nor are bytes outside of bodies, such as pings.
         tokio::time::advance(Duration::from_secs(55)).await;
         activity.progressed(10);
         activity.received(1_000_000);
@@ -390,7 +390,7 @@ mod tests {
         assert_eq!(judge(), Verdict::Stalled);
         activity.owe(true, false);
         assert_eq!(judge(), Verdict::Wait(Duration::from_secs(10)));
-        // What came whole from a backend and is not taken counts too.
+        // An answer that a backend has sent whole, and the client has not read, counts too.
         let activity = Arc::new(activity);
         let piece = Share::new(&activity).piece(Bytes::from_static(b"unread"));
         let judge = || activity.judge(&limits, Version::Two);

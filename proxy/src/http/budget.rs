@@ -71,13 +71,13 @@ mod tests {
             budget.spend(|| unreachable!("there is enough"));
         }
         assert!(!budget.is_over());
-        // Half a second gives one back, once.
+        // Half a second gives one back, and only once.
         budget.spend(|| 500);
         assert!(!budget.is_over());
         budget.earn(2);
         budget.spend(|| unreachable!("there is enough"));
         budget.spend(|| unreachable!("there is enough"));
-        // An hour gives back no more than there was.
+        // An hour gives back no more than the whole budget.
         for _ in 0..10 {
             budget.spend(|| 3_600_000);
         }

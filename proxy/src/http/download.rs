@@ -43,7 +43,7 @@ impl Download {
         download
     }
 
-    /// What bounds how fast its connection is read.
+    /// The bound on how fast its connection is read.
     pub(super) fn throttle(&self) -> Option<&Throttle> {
         match self {
             Self::Backend {

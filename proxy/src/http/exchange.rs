@@ -60,9 +60,9 @@ pub(super) struct Attempts {
     repeatable: bool,
     /// Whether that attempt was made.
     repeated: bool,
-    /// What the route says of making it again.
+    /// The retries that the route asks for.
     pub(super) retries: RetryState,
-    /// Its mirrors have their copies, or get them.
+    /// Whether its mirrors have their copies, or get them.
     pub(super) mirrored: bool,
 }
 

@@ -50,7 +50,7 @@ use crate::metrics::Metrics;
 use crate::overload::OverloadLevel;
 use crate::table::Snapshot;
 
-/// How long the rest of a response is read that nobody gets.
+/// How long the proxy reads the rest of a response that nobody gets.
 const READ_AWAY: Duration = Duration::from_secs(1);
 
 type Reply = Response<Logged<Download>>;
@@ -567,7 +567,7 @@ async fn forward(
     *response.version_mut() = Version::HTTP_11;
     let switched = response.status() == StatusCode::SWITCHING_PROTOCOLS;
     let agreed = headers::is_websocket(response.headers());
-    // The endpoint is well, and another attempt would get the same.
+    // The endpoint is healthy, and another attempt would get the same response.
     if !headers::has_known_coding(&response) {
         return Err(LocalReply::from(ExchangeFailure::Broken));
     }
@@ -626,7 +626,7 @@ async fn retried(
         plane.metrics.not_retried("Budget");
         return Err(tried);
     }
-    // From here on, the attempt before reads no more of the body.
+    // From here on, the previous attempt reads no more of the body.
     let again = match &attempts.retries.body {
         Some(kept) => kept.again().map(|kept| Upload::kept(kept, &record.upload)),
         None => bodiless.then(|| Upload::none(&record.upload)),

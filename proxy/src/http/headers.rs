@@ -89,8 +89,9 @@ pub(super) fn strip_response<B>(response: &mut Response<B>) {
     strip(headers);
 }
 
-/// Leaves one length of several equal ones, because some readers refuse a message that has two, and none of an empty
-/// field, which h2 takes for 0. hyper refuses lengths that differ, unless the message has no body. Then they say nothing.
+/// Keeps one of several equal lengths, because some readers refuse a message that has two. Removes an empty field,
+/// which h2 takes for 0. hyper refuses lengths that differ, unless the message has no body. Such lengths mean nothing,
+/// so this removes them.
 fn merge_lengths(headers: &mut HeaderMap) {
     if !headers.contains_key(CONTENT_LENGTH) {
         return;
@@ -111,8 +112,8 @@ fn merge_lengths(headers: &mut HeaderMap) {
     }
 }
 
-/// Whether the body of a response has the transfer coding `chunked` or none. The field does not pass this proxy, which
-/// cannot take another coding off the body either, so the client would get bytes that it does not expect.
+/// Whether a response has no body, or a body with the transfer coding `chunked` or without one. The proxy cannot decode
+/// another coding, and does not pass the field on. The client would take the encoded bytes for the body.
 pub(super) fn has_known_coding<B: Body>(response: &Response<B>) -> bool {
     let mut codings = tokens(response.headers(), &TRANSFER_ENCODING);
     let is_chunked = |coding: &str| coding.eq_ignore_ascii_case("chunked");

@@ -16,9 +16,9 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 /// A connection to a backend whose failed writes are not reported before everything has been read.
 pub(super) struct Patient<S> {
     stream: S,
-    /// Why a write failed, if one did. What follows is dropped.
+    /// Why a write failed, if one did. Later writes are dropped until everything has been read.
     deaf: Option<io::ErrorKind>,
-    /// Whether everything was read that comes.
+    /// Whether everything that comes has been read.
     has_ended: bool,
 }
 
@@ -64,7 +64,8 @@ impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
         let is_end = read.is_ok() && room > 0 && buffer.filled().len() == before;
         self.has_ended |= read.is_err() || is_end;
         match self.deaf {
-            // The first failure of a write after an end in order is a broken pipe, so that end is true.
+            // After an orderly end, the first write that fails reports a broken pipe. So with a broken pipe, this
+            // end is genuine.
             Some(kind) if is_end && kind != io::ErrorKind::BrokenPipe => {
                 Poll::Ready(Err(kind.into()))
             }
@@ -122,7 +123,7 @@ mod tests {
 
     use super::*;
 
-    /// A connection whose other side has closed it after its answer, and what a write fails with.
+    /// A connection that the other side closed after its answer, and the kind of error that writes to it fail with.
     struct Closed(&'static [u8], io::ErrorKind);
 
     impl AsyncRead for Closed {

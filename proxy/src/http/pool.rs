@@ -85,7 +85,7 @@ pub(super) enum Sender {
 pub(super) struct One {
     /// hyper allocates room for 32 requests on each connection, so bodies are in boxes to keep that small.
     pub(super) sender: http1::SendRequest<Box<Upload>>,
-    /// What bounds how fast it is read.
+    /// The bound on how fast it is read.
     pub(super) throttle: Arc<Throttle>,
 }
 
@@ -225,7 +225,7 @@ impl Lease {
         let _ = POOL.try_with(|pool| pool.borrow_mut().put(key, one));
     }
 
-    /// What bounds how fast the connection is read. Only HTTP/1.1 connections have this.
+    /// The bound on how fast the connection is read. Only HTTP/1.1 connections have this.
     pub(super) fn throttle(&self) -> Option<&Throttle> {
         match &self.sender {
             Sender::One(one) => Some(&one.throttle),
@@ -423,7 +423,7 @@ mod tests {
     use super::*;
     use crate::slot_map::SlotAllocator;
 
-    /// A connection that stands, and what drives it.
+    /// An established connection, and the values that keep it alive.
     async fn connection() -> (http1::SendRequest<Box<Upload>>, impl Sized) {
         let (near, far) = tokio::io::duplex(64);
         let (mut sender, connection) = http1::handshake(TokioIo::new(near)).await.unwrap();
@@ -456,7 +456,7 @@ mod tests {
             let one = One::new(sender, Arc::default());
             pool.put(key.clone(), one).is_none()
         };
-        // To many endpoints, so that it is not the bound of one that counts.
+        // These go to many endpoints, so that the bound per endpoint is not reached.
         let mut kept = 0;
         let busy: Vec<Key> = (0..20).map(|n| key(&mut slots, "busy", n)).collect();
         for key in &busy {
@@ -473,13 +473,13 @@ mod tests {
             assert_eq!(put(&mut pool, key).await, expected);
         }
         assert_eq!(pool.idle, 7);
-        // What is taken is no longer held.
+        // Connections that are taken no longer count.
         assert!(pool.take(&busy[0]).is_some());
         assert!(pool.take(&busy[1]).is_some());
         assert!(pool.take(&busy[7]).is_none());
         assert_eq!(pool.idle, 5);
         assert!(put(&mut pool, &busy[9]).await);
-        // None of these backends is in force: all of it goes.
+        // None of these backends is in force, so the sweep closes every connection.
         pool.sweep(&Snapshot::default(), Instant::now());
         assert_eq!((pool.idle, pool.kept(), pool.namespaces.len()), (0, 0, 0));
         assert!(put(&mut pool, &busy[0]).await);

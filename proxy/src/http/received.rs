@@ -1,6 +1,6 @@
 //! Owns bodies as they arrive, and tells the end of a body from a reset.
 //!
-//! hyper takes a stream of HTTP/2 that is reset with `NO_ERROR` for a body that has ended (RFC 9113 section 8.1). It
+//! hyper takes a stream of HTTP/2 that is reset with `NO_ERROR` for a body that has ended (RFC 9113 section 8.1). That
 //! would make half of a body look complete to the other side, so a body only ends here where its sender says so.
 
 use std::pin::Pin;

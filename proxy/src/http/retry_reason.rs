@@ -10,7 +10,7 @@ use crate::close_reason::CloseReason;
 use crate::http_route::retry_policy::RetryPolicy;
 
 impl RetryPolicy {
-    /// Why a request is to be made again that was tried with this outcome, if it is.
+    /// Why a request is sent again after an attempt with this outcome. It is `None` if the outcome is final.
     pub(super) fn reason(
         &self,
         method: &Method,

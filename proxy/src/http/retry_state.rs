@@ -17,7 +17,7 @@ pub(super) struct RetryState {
 }
 
 impl RetryState {
-    /// The request is under way at `backend`.
+    /// Records that the request is under way at `backend`.
     pub(super) fn at(&mut self, backend: &Backend) {
         let budget = backend.retries();
         let other = |active: &Active| !active.is_of(budget);

@@ -60,7 +60,7 @@ mod tests {
         shares.give_back(&b, 25);
         shares.give_back(&a, 50);
         assert!(shares.namespaces.is_empty());
-        // What is asked for counts too, not only what is held.
+        // The amount that is asked for counts too, and not only the amount that is held.
         assert!(!shares.take(&a, 101));
         assert!(shares.take(&a, 100));
         assert!(!shares.take(&b, 1));

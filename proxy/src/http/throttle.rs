@@ -202,7 +202,7 @@ mod tests {
     fn a_connection_is_read_while_its_answer_has_room() {
         let activity = Arc::new(Activity::new(&HttpLimits::default()));
         let mut answer = Source::new(&activity);
-        // Little at first, and then as much as there is.
+        // The first read is small, and the next one takes as much as there is.
         assert_eq!(answer.read(), Some(FIRST));
         assert_eq!(answer.read(), Some(64 * 1024));
         let throttle = Arc::clone(&answer.connection.throttle);
@@ -220,7 +220,7 @@ mod tests {
         answer.is_woken();
         assert_eq!(answer.read(), None);
         assert!(!answer.is_woken());
-        // Each may have a small piece all the same, even if it does not come at once.
+        // An answer of which nothing waits may still read a small piece, even in several reads.
         drop(own);
         assert!(answer.is_woken());
         assert_eq!(answer.read(), Some(LAST_PIECE));

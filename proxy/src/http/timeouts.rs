@@ -206,7 +206,7 @@ mod tests {
         }
     }
 
-    /// Which limit ends a try that never ends by itself, and after how long.
+    /// Returns which limit ends an attempt that never ends by itself, and after how long.
     async fn ended(allowed: &Allowed, elapsed: u64) -> (Late, Duration) {
         let begun = tokio::time::Instant::now();
         let never = pin!(std::future::pending::<()>());
@@ -234,10 +234,10 @@ mod tests {
         let allowed = Allowed::of(&rule(Some(9), Some(5)), &no_bounds());
         let (first, took) = ended(&allowed, 0).await;
         assert_eq!((first, took.as_millis()), (Late::Backend, 5));
-        // What earlier tries took counts.
+        // The time of earlier attempts counts.
         let (second, took) = ended(&allowed, 5).await;
         assert_eq!((second, took.as_millis()), (Late::Request, 4));
-        // And where nothing is left, no backend is asked.
+        // If no time is left, no backend is asked.
         let mut asked = false;
         let attempt = pin!(async { asked = true });
         let over = Duration::from_millis(9);

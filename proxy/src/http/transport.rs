@@ -19,7 +19,7 @@ use crate::gate::yield_now;
 use crate::lifetime::{Alarm, in_ticks, ticks};
 use crate::replayed::Replayed;
 
-/// What HTTP is spoken over.
+/// The stream below HTTP.
 pub(super) enum Transport {
     Plain(Replayed),
     Tls(Box<TlsStream<Replayed>>),
@@ -263,7 +263,7 @@ impl Counted {
                 Some(Stop::Body(refusal)) => {
                     return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, refusal)));
                 }
-                // Nothing follows after the poison.
+                // The reader gets the rest of `POISON`, and nothing after it.
                 Some(_) => {
                     guarded.give(buffer);
                     return Poll::Ready(Ok(()));

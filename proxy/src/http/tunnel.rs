@@ -99,7 +99,7 @@ pub(crate) struct Direction {
     unflushed: bool,
     /// Whether the source has ended.
     ended: bool,
-    /// Whether the sink was told.
+    /// Whether the sink was told of the end.
     closed: bool,
 }
 

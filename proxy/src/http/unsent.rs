@@ -243,7 +243,7 @@ mod tests {
         let (stuck, others) = answers.split_first_mut().unwrap();
         while stuck.poll() {}
         let other = &mut others[0];
-        // One at a time, and it is told of the room that it made itself.
+        // The answer sends one piece at a time, and learns of the room that it made itself.
         for _ in 0..1000 {
             assert!(other.poll());
             assert!(!other.poll());

@@ -7,9 +7,9 @@ use vestibule_backoff::{Backoff, between};
 
 /// How long to wait before the first retry where the route does not say.
 const FIRST_BACKOFF: Duration = Duration::from_millis(25);
-/// How long at most, unless the route wants to begin with more.
+/// Longest wait before jitter, unless the first wait of the route is longer.
 const LONGEST_BACKOFF: Duration = Duration::from_secs(10);
-/// Longest wait, as a multiple of the first one.
+/// Longest wait before jitter, as a multiple of the first one.
 const MOST_FACTOR: u32 = 10;
 
 /// The retry policy of a rule.
@@ -23,13 +23,13 @@ pub(crate) struct RetryPolicy {
 }
 
 impl RetryPolicy {
-    /// How long to wait before a retry when so many were made. `left` is what the request may still take: half of it is
-    /// for the retry. `random` are 64 random bits.
+    /// How long to wait before a retry after `made` earlier ones. `left` is the time that the request has left. The
+    /// wait takes at most half of it, and leaves the rest to the retry. `random` is 64 random bits.
     pub(crate) fn wait(&self, made: u32, random: u64, left: Option<Duration>) -> Duration {
         let first = self.backoff.unwrap_or(FIRST_BACKOFF);
         let longest = first.saturating_mul(MOST_FACTOR).min(LONGEST_BACKOFF);
         let wait = Backoff::new(first, longest.max(first)).delay(made);
-        // Up to half as much again, so that what failed together does not come again together.
+        // Jitter adds up to half of the wait, so that requests that failed together are not retried together.
         let wait = between(wait, wait.saturating_add(wait / 2), random);
         left.map_or(wait, |left| wait.min(left / 2))
     }

@@ -220,9 +220,9 @@ impl Match {
 /// How the path of a request is matched.
 #[derive(Clone)]
 pub(crate) enum PathMatch {
-    /// The whole of it.
+    /// The whole path equals this text.
     Exact(Box<str>),
-    /// The whole of it.
+    /// The whole path matches this expression.
     Regex(Matcher),
     /// The first elements: `/a/b` takes `/a/b` and `/a/b/c`. The prefix has no slash at the end, so that the empty one
     /// takes everything.

@@ -466,7 +466,7 @@ mod tests {
         let presented = session.open(&cookies(&first), false, NOW + 5);
         assert_eq!(presented.at(WEB), Some(endpoint(1)));
         assert_eq!(presented.at(OTHER), None);
-        // Nothing is told that the client knows.
+        // The client already knows this session, so the response does not repeat it.
         let (outcome, edit) = session.settle(presented, (WEB, endpoint(1)), NOW + 5);
         assert!(edit.is_none());
         assert_eq!(outcome, Outcome::Kept);
@@ -477,7 +477,7 @@ mod tests {
         let presented = session.open(&cookies(&told(edit)), false, NOW + 5);
         let both = [WEB, OTHER].map(|backend| presented.at(backend));
         assert_eq!(both, [Some(endpoint(1)), Some(endpoint(9))]);
-        // And one that moves replaces the one before.
+        // A session that moves to another endpoint replaces the one before.
         let (outcome, edit) = session.settle(presented, (WEB, endpoint(2)), NOW + 6);
         assert_eq!(outcome, Outcome::Moved);
         let presented = session.open(&cookies(&told(edit)), false, NOW + 6);
@@ -529,7 +529,7 @@ mod tests {
         let (outcome, edit) = session.settle(presented, (WEB, endpoint(2)), NOW + 60);
         assert_eq!(outcome, Outcome::Expired);
         assert!(told(edit).ends_with("Max-Age=60"));
-        // One that the client never had did not end.
+        // A session that the client never had cannot expire.
         let presented = session.open(&cookies(&first), false, NOW + 60);
         let (outcome, _) = session.settle(presented, (OTHER, endpoint(9)), NOW + 60);
         assert_eq!(outcome, Outcome::Began);
@@ -553,7 +553,7 @@ mod tests {
         let only_new = plain(&[2]);
         let presented = only_new.open(&cookies(&renewed), false, NOW + 9);
         assert_eq!(presented.at(WEB), Some(endpoint(1)));
-        // When it began stays what it was.
+        // The time of its beginning stays the same.
         assert_eq!(presented.entries[0].began, NOW);
         let presented = only_new.open(&cookies(&old), false, NOW + 9);
         assert_eq!(presented.at(WEB), None);
@@ -585,7 +585,7 @@ mod tests {
         assert_eq!(at(&format!("a=b;{token};c=d")), found);
         assert_eq!(at(&format!("un{token}")), None);
         assert_eq!(at(&token.replace("sticky", "Sticky")), None);
-        // Beyond a number of them nothing is looked at.
+        // Values after the first `MAX_VALUES` are ignored.
         let many = "sticky=x; ".repeat(MAX_VALUES);
         assert_eq!(at(&format!("{many}{token}")), None);
         let fewer = "sticky=x; ".repeat(MAX_VALUES - 1);

@@ -576,6 +576,7 @@ impl Methods {
 
     fn find(&self, view: &View<'_>, reach: Reach) -> Option<&Entry> {
         let service = method_of(view.path).and_then(|(service, _)| self.services.get(service));
+        // A match with the name of the service ranks before every other one, so both buckets together are sorted.
         let all = service.into_iter().chain([&self.others]);
         first(all.flat_map(Bucket::iter), view, |of| {
             of.accepts(view, reach)

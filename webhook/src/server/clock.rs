@@ -1,4 +1,4 @@
-//! The clock of this crate. No other module reads the time.
+//! The clock of this crate. No other module reads the time of the system.
 
 use jiff::Timestamp;
 

@@ -265,7 +265,7 @@ mod tests {
         tokio::spawn(async move { queue.wait(source(last), &namespace).await })
     }
 
-    /// Lets everybody who can go on do so.
+    /// Lets every task that can run go on.
     async fn settle() {
         for _ in 0..1000 {
             tokio::task::yield_now().await;
@@ -284,7 +284,7 @@ mod tests {
         let third = ask(&queue, 1, "third");
         settle().await;
         assert!(!third.is_finished());
-        // Another source, which has one and the same name for the namespace.
+        // Another source with a namespace of the same name.
         let elsewhere = ask(&queue, 2, "greedy").await.unwrap();
         assert_eq!(queue.counts(), (4, 99));
         drop(other);

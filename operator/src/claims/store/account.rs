@@ -203,7 +203,8 @@ impl ClaimStore {
         }
     }
 
-    /// Forgets an object that is gone, and the record of its name if that is empty.
+    /// Forgets an object that is gone, and the record of its name, unless the record still has a holder, a
+    /// candidate or a released holder.
     pub(super) fn sweep(&mut self, name: &ObjectName) {
         if !self.objects.get(name).is_some_and(ObjectState::is_over) {
             return;

@@ -1,4 +1,4 @@
-//! From a Gateway and what it, its class and the release set, to its Services.
+//! Builds the Services of a Gateway from the settings of the Gateway, its class and the release.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -17,13 +17,13 @@ use super::{Assigned, GatewayService, ServiceSettings, names};
 pub const UID_LABEL: &str = "vestibule.dev/gateway-uid";
 /// Label that says who made a Service.
 pub const MANAGED_BY_LABEL: &str = "app.kubernetes.io/managed-by";
-/// Annotation with the Gateway's namespace and name, which labels have no room for.
+/// Annotation with the Gateway's namespace and name, which may be too long for a label.
 pub const GATEWAY_ANNOTATION: &str = "vestibule.dev/gateway";
-/// Upstream's label for what is made for a Gateway (`shared_types.go`).
+/// Upstream's label for objects that are made for a Gateway (`shared_types.go`).
 const GATEWAY_NAME_LABEL: &str = "gateway.networking.k8s.io/gateway-name";
 
-/// The Services of an accepted Gateway. `parameters` come in order of precedence. Fails if the
-/// addresses it asks for can be had with no Service of the type.
+/// The Services of an accepted Gateway. `parameters` are in order of precedence. Fails if a Service of
+/// this type cannot have the addresses that the Gateway asks for.
 pub(in super::super) fn build(
     gateway: &Gateway,
     settings: &ServiceSettings,
@@ -46,7 +46,7 @@ pub(in super::super) fn build(
         front.name, front.namespace, settings.cluster_domain
     );
 
-    // Ours come last: what marks the Services as ours is not for others to set.
+    // Our labels come last, so that nobody else can set what marks the Services as ours.
     let mut front_labels = gateway.infrastructure.labels.clone();
     front_labels.insert(MANAGED_BY_LABEL.into(), settings.release.to_string());
     front_labels.insert(UID_LABEL.into(), uid.to_string());
@@ -82,7 +82,7 @@ pub(in super::super) fn build(
     })
 }
 
-/// Field by field, the first that sets it; annotations key by key.
+/// Merges parameters: each field, and each annotation, comes from the first layer that sets it.
 fn combine(parameters: &[&GatewayParameters], defaults: &ServiceParameters) -> ServiceParameters {
     let layers = parameters
         .iter()
@@ -110,7 +110,8 @@ fn combine(parameters: &[&GatewayParameters], defaults: &ServiceParameters) -> S
     })
 }
 
-/// The addresses to ask for, each once. A Service has at most one cluster IP per family.
+/// The addresses to ask for, each once. A Service without a load balancer has at most one address of
+/// each family.
 fn requested(
     requests: &[AddressRequest],
     service_type: ServiceType,
@@ -143,7 +144,8 @@ fn not_usable(request: &AddressRequest, message: String) -> Finding {
     )
 }
 
-/// Why a Gateway cannot be reached, or not where it asks to be; `service` is its front's name and type.
+/// Why a Gateway cannot be reached at all, or not at the addresses that it asks for; `None` if it can.
+/// The pair is the name and the type of its front.
 pub(in super::super) fn unreachable(
     gateway: &Gateway,
     (front, service_type): (&ObjectName, ServiceType),

@@ -1,9 +1,10 @@
-//! The Services in front of the proxies: what each Gateway's should look like. Pure; the caller
+//! The desired Services in front of the proxies, for each Gateway. This module is pure: the caller
 //! applies them.
 //!
-//! A Gateway has two. The *front*, beside the proxies (a selector reaches only its own namespace), has
-//! the address. The *alias*, in the Gateway's namespace, is its name inside the cluster and carries
-//! what `spec.infrastructure` asks for. Both are found again by the Gateway's UID.
+//! A Gateway has two Services. The *front* has the address. It is in the namespace of the proxies,
+//! because a Service selects only pods of its own namespace. The *alias* is in the Gateway's
+//! namespace, gives the Gateway a name inside the cluster, and carries what `spec.infrastructure` asks
+//! for. A label with the Gateway's UID identifies both.
 
 mod build;
 mod names;
@@ -28,29 +29,32 @@ pub(super) use build::{build, unreachable};
 pub struct ServiceSettings {
     /// Prefix of all names, and the value of the label `app.kubernetes.io/managed-by`.
     pub release: Arc<str>,
-    /// Where the proxies are.
+    /// The namespace of the proxies.
     pub namespace: Arc<str>,
     /// Domain of the cluster's DNS, such as `cluster.local`.
     pub cluster_domain: Arc<str>,
     /// Labels of the proxies' pods.
     pub selector: Labels,
-    /// Services beside them whose endpoints are pods of the release: its proxies, operators, webhooks.
+    /// Services in that namespace whose endpoints are pods of the release: proxies, operators and
+    /// webhooks.
     pub components: BTreeSet<Arc<str>>,
-    /// What neither a Gateway nor its class sets. What is absent here too: LoadBalancer, Local.
+    /// The values of what neither a Gateway nor its class sets. If the type is absent here too, it is
+    /// LoadBalancer; if the traffic policy is, it is Local.
     pub defaults: ServiceParameters,
 }
 
 /// The desired state of a Gateway's Services.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DesiredService {
-    /// They stay as they are, there or not: the Gateway is not accepted, so what it asks for is not
-    /// known, and an edit that is wrong must not cost it its address.
+    /// The Services stay as they are, whether they exist or not. The Gateway cannot be read, is not
+    /// accepted, has no port, or asks for addresses that it cannot have. A mistake in an edit must not
+    /// cost it its address.
     Keep,
-    /// They are to be like this.
+    /// The Services have to be like this.
     Make(Box<GatewayService>),
 }
 
-/// The Services of one Gateway as they are to be.
+/// The desired Services of one Gateway.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GatewayService {
     /// The Gateway.
@@ -69,11 +73,11 @@ pub struct GatewayService {
     pub external_traffic_policy: Option<TrafficPolicy>,
     /// `ipFamilyPolicy`.
     pub ip_family_policy: Option<IpFamilyPolicy>,
-    /// `ipFamilies`; empty: the cluster's choice.
+    /// `ipFamilies`; empty: the cluster chooses.
     pub ip_families: Vec<IpFamily>,
     /// `loadBalancerClass`, for type LoadBalancer.
     pub load_balancer_class: Option<Arc<str>>,
-    /// Addresses to ask for: of the load balancer, or as cluster IPs.
+    /// Addresses to ask for, from the load balancer or as cluster IPs.
     pub requested: Vec<IpAddr>,
     /// `selector` of the front.
     pub selector: Labels,
@@ -89,19 +93,19 @@ pub struct GatewayService {
     pub external_name: String,
 }
 
-/// What a Gateway's front has come to.
+/// The addresses of a Gateway's front, as the cluster has assigned them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Assigned {
-    /// The addresses it has: of its load balancer for that type, its cluster IPs otherwise.
+    /// Its addresses: those of its load balancer for type LoadBalancer, and otherwise its cluster IPs.
     pub addresses: Vec<Address>,
-    /// Every address that leads to it, inside the cluster and outside, with each of its ports.
+    /// Every address that leads to it, from inside or outside the cluster, with each of its ports.
     pub sockets: BTreeSet<(IpAddr, TransportPort)>,
     /// Why the API server refuses it, if it does.
     pub problem: Option<String>,
 }
 
 impl GatewayService {
-    /// The front, as it is applied (server-side, the fields here and no others).
+    /// The front as it is applied, server-side, with these fields and no others.
     #[must_use]
     pub fn front(&self) -> Value {
         let ports: Vec<Value> = self
@@ -164,8 +168,9 @@ impl GatewayService {
         )
     }
 
-    /// Whether a front that is there (as the API server has it) can only become as desired by being
-    /// made anew: what is immutable in it differs. Its internal ports stay.
+    /// Whether the front has to be deleted and made anew, because an immutable field differs from the
+    /// desired one. `present` is the front as the API server has it. The internal ports of the Gateway
+    /// stay the same.
     #[must_use]
     pub fn must_be_made_anew(&self, present: &Value) -> bool {
         let spec = |field: &str| present.get("spec").and_then(|spec| spec.get(field));
@@ -195,7 +200,8 @@ impl GatewayService {
         {
             return true;
         }
-        // Immutable for as long as the type stays; with another type it goes.
+        // `loadBalancerClass` is immutable while the type stays LoadBalancer. With a change of the
+        // type it disappears.
         was == "LoadBalancer"
             && self.service_type == ServiceType::LoadBalancer
             && text("loadBalancerClass") != self.load_balancer_class.as_deref().unwrap_or_default()

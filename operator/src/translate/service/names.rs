@@ -1,4 +1,5 @@
-//! Names of the Services and of what they carry: bounded, and without two things of one name.
+//! Names and label values of the Services. They are bounded in length. What has to be changed or cut
+//! gets a hash, so different names stay different.
 
 use sha2::Digest as _;
 use vestibule_model::key::ObjectName;
@@ -8,15 +9,16 @@ const MAX: usize = 63;
 /// Hexadecimal digits of a hash in a name.
 const HASH: usize = 10;
 
-/// Name of a Gateway's front: `<release>-gw-<hash of the UID>`, the release cut to fit.
+/// Name of a Gateway's front: `<release>-gw-<hash of the UID>`. The release is cut if the name would
+/// be too long.
 pub(super) fn front(release: &str, uid: &str) -> String {
     const INFIX: &str = "-gw-";
     let release = cut(release, MAX - INFIX.len() - HASH);
     format!("{release}{INFIX}{}", hash(uid))
 }
 
-/// Name of a Gateway's alias: the Gateway's own if a Service may be called so, otherwise what is left
-/// of it and its hash.
+/// Name of a Gateway's alias. It is the Gateway's own name if a Service may have that name, and
+/// otherwise what fits of it, with a hash of it.
 pub(super) fn alias(gateway: &ObjectName) -> String {
     let name = &*gateway.name;
     if is_label(name) {
@@ -29,8 +31,8 @@ pub(super) fn alias(gateway: &ObjectName) -> String {
     with_hash(&text, name)
 }
 
-/// Value of the label `gateway.networking.k8s.io/gateway-name`: the name, or what fits of it and its
-/// hash (a Gateway's name may have 253 characters).
+/// Value of the label `gateway.networking.k8s.io/gateway-name`. It is the Gateway's name, or what
+/// fits of it, with a hash of it. (The name may have 253 characters.)
 pub(super) fn label(name: &str) -> String {
     if name.len() <= MAX {
         name.to_owned()
@@ -39,7 +41,7 @@ pub(super) fn label(name: &str) -> String {
     }
 }
 
-/// Whether it is an RFC 1035 label, which is what Services are called.
+/// Whether it is an RFC 1035 label, as the name of a Service has to be.
 fn is_label(name: &str) -> bool {
     name.len() <= MAX
         && name.starts_with(|c: char| c.is_ascii_lowercase())
@@ -53,21 +55,21 @@ fn with_hash(text: &str, hashed: &str) -> String {
     format!("{}-{}", cut(text, MAX - 1 - HASH), hash(hashed))
 }
 
-/// At most `max` characters, and none at the end that a hyphen may not follow.
+/// The first `max` characters at most, without a separator at the end.
 fn cut(text: &str, max: usize) -> &str {
     text.get(..max)
         .unwrap_or(text)
         .trim_end_matches(['-', '.', '_'])
 }
 
-/// The first digits of the SHA-256.
+/// The first hexadecimal digits of the text's SHA-256.
 fn hash(text: &str) -> String {
     use std::fmt::Write as _;
 
     let digest = sha2::Sha256::digest(text.as_bytes());
     let mut hex = String::with_capacity(HASH);
     for byte in digest.iter().take(HASH / 2) {
-        // Writing to a String does not fail.
+        // Writing to a `String` never fails.
         let _ = write!(hex, "{byte:02x}");
     }
     hex
@@ -105,7 +107,7 @@ mod tests {
         let longest = "a".repeat(253);
         assert_eq!(label(&longest).len(), 63);
         assert_ne!(label(&longest), label(&"a".repeat(252)));
-        // What is cut must not leave a dot before the hyphen.
+        // A name that is cut must not have a dot before the hyphen.
         let dotted = format!("{}.{}", "a".repeat(51), "b".repeat(60));
         assert!(label(&dotted).starts_with(&format!("{}-", "a".repeat(51))));
     }

@@ -85,7 +85,7 @@ fn entries_are_addresses_in_any_form_or_end_it() {
     ] {
         let line = format!("203.0.113.9, {entry}");
         assert_eq!(client(&x(Some(1), &[]), &[&line]), expected, "{entry}");
-        // Nor is anything believed that is in front of it.
+        // Entries in front of it are not believed either.
         if expected == "10.0.0.1" {
             assert_eq!(client(&x(Some(2), &[]), &[&line]), expected, "{entry}");
         }
@@ -113,7 +113,7 @@ fn more_is_said_beside_the_list_once_or_not_at_all() {
     assert_eq!(said.port, Some(444));
     assert_eq!(said.request_id.unwrap(), "7b5c-1/2:3=+_.");
     assert_eq!(said.list.unwrap(), b"198.51.100.1");
-    // Without a port of its own, that of the host, and then that of the scheme.
+    // Without a field for the port, the port of the host counts, and then that of the scheme.
     assert_eq!(read(&all[..3]).port, Some(8443));
     assert_eq!(read(&all[..2]).port, Some(443));
     assert_eq!(read(&all[..1]).port, None);
@@ -163,7 +163,7 @@ fn forwarded_says_it_all_in_one() {
     );
     let all = forwarded(&rfc(None, &["0.0.0.0/0", "::/0"]), &[line]);
     assert_eq!((all.client, all.scheme), (ip("203.0.113.9"), None));
-    // The other header is another's to write.
+    // The hop does not write the other header, so it is not believed.
     let other = headers(&[
         ("x-forwarded-for", "203.0.113.9"),
         ("x-forwarded-proto", "https"),
@@ -228,7 +228,7 @@ fn an_element_is_read_by_who_reads_elements() {
 }
 
 proptest! {
-    /// Whatever a client writes: as long as the hop appends, its word is the last one, and nothing panics.
+    /// Whatever a client writes, the entry that the hop appends counts, and nothing panics.
     #[test]
     fn the_hop_has_the_last_word(front in "[ -~\\t\u{80}-\u{ff}]{0,80}", in_one_line: bool) {
         let hop = "198.51.100.1";

@@ -10,7 +10,7 @@ fn run(bytes: &[u8], size: usize) -> (usize, Option<Stop>, u64) {
         let outcome = guard.check(piece);
         passed += outcome.passed;
         if outcome.stopped.is_some() {
-            // It stays so.
+            // The guard stays stopped.
             assert_eq!(
                 guard.check(b"GET"),
                 GuardOutcome {
@@ -119,7 +119,8 @@ fn what_two_readers_could_read_differently_is_refused_at_its_first_byte() {
     }
 }
 
-/// What is to be refused, how many of its bytes are right, and why it is refused.
+/// Requests that the guard must refuse, each with the number of valid bytes at its start and the reason of the
+/// refusal.
 fn corpus() -> Vec<(Vec<u8>, usize, String)> {
     include_str!("../../../tests/smuggling/corpus.txt")
         .lines()
@@ -229,7 +230,8 @@ fn request() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-/// The classes in words of their own: runs of bytes and single ones ask the same table, so nothing else would tell.
+/// This test states the classes of bytes independently. The guard uses one table for runs of bytes and for single
+/// ones, so comparing the two would not find a fault in it.
 #[test]
 fn targets_and_values_are_made_of_these_bytes_and_no_others() {
     for byte in 0..=u8::MAX {

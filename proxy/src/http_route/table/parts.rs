@@ -30,7 +30,8 @@ impl Reach {
     pub(super) fn admits(self, path: &PathMatch) -> bool {
         self.0.is_none_or(|most| match path {
             PathMatch::Prefix(prefix) => prefix.len() <= most,
-            // A match without a method acts like a prefix: it takes a whole service, or every call.
+            // A match without a method acts like a prefix: it takes a whole service, or every call. The prefix of a
+            // service is a slash and its name.
             PathMatch::Method {
                 service: None,
                 method: None,
@@ -189,6 +190,7 @@ impl Part {
             return Err(reach);
         }
         let found = self.ranks.values().find_map(|host| host.find(view, reach));
+        // This part is shorter than those below it, so its bound includes theirs.
         found.ok_or(Reach(Some(self.length)))
     }
 }

@@ -129,7 +129,7 @@ fn select(table: &HttpTable, host: &str, text: &str) -> String {
 
 #[test]
 fn the_order_of_the_api_within_a_hostname() {
-    // What is later in a list is never before what is earlier, whoever is older.
+    // A rule never comes before one that is earlier in the list, whichever route is older.
     let ordered = [
         "=/a/b GET",
         "=/a/b",
@@ -146,7 +146,7 @@ fn the_order_of_the_api_within_a_hostname() {
     let asked = "POST /a/b?q=1&r=2 x:1 y:2";
     for length in 1..=ordered.len() {
         let chosen = &ordered[ordered.len() - length..];
-        // As rules of one route, the last first, and as routes.
+        // The rules are tried as rules of one route, in reverse order, and as separate routes.
         let mut rules: Vec<&str> = chosen.to_vec();
         rules.reverse();
         let first = chosen.iter().position(|rule| {
@@ -185,8 +185,8 @@ fn call(path: &str) -> String {
 
 #[test]
 fn the_order_of_the_api_among_methods() {
-    // What is later in a list is never before what is earlier, whoever is older: first the service counts, then the
-    // method, then the fields.
+    // A rule never comes before one that is earlier in the list, whichever route is older. First the service counts,
+    // then the method, then the fields.
     let ordered = [
         "@a.B/Call x:1",
         "@a.B/Call",
@@ -212,7 +212,7 @@ fn the_order_of_the_api_among_methods() {
         rules.reverse();
         assert_takes(&rules, rules.len() - 1, &asked);
     }
-    // What does not fit is passed over.
+    // Rules that do not match are passed over.
     let routes = [
         ("", "", route("long", 0, &["@a.B/Other", "@a.Bc/Call"])),
         ("", "", route("short", 9, &["@*/Call"])),
@@ -232,7 +232,7 @@ fn calls_are_for_grpc_routes_first_and_other_requests_for_http_routes_alone() {
     let any = || route("any", 9, &["@*/*"]);
     for filler in [Vec::new(), filler()] {
         let of = |routes: &[Attached<'static>]| table(&[routes, &filler].concat());
-        // Also where both have one name.
+        // This also holds if both have the same hostname.
         let both = of(&[("", "", web()), ("", "", calls())]);
         assert_eq!(select(&both, "h", &call("/a.B/Call")), "calls/0");
         assert_eq!(select(&both, "h", &call("/a.B/Other")), "web/0");
@@ -259,7 +259,7 @@ fn calls_are_for_grpc_routes_first_and_other_requests_for_http_routes_alone() {
     assert!(both.is_empty());
 }
 
-/// Whatever is configured, and whatever a client sends.
+/// The bound holds for every configuration and every request.
 #[test]
 fn finding_a_match_costs_a_bounded_number_of_steps() {
     let slow: Vec<String> = (0..200).map(|n| format!("~/.*x{n}")).collect();
@@ -364,7 +364,8 @@ fn table_of_parts(whole: &[Arc<HttpRoute>], parts: &[(&[&str], Arc<HttpRoute>)])
     for (paths, route) in parts {
         let names = AttachedNames {
             paths: paths.iter().map(|text| part(text)).collect(),
-            // What was written ranks it below, and does not matter.
+            // This rank is below that of the routes with the whole name. It does not matter, because a part comes
+            // first.
             ..names("h.example", "*.example")
         };
         table.insert(&names, route);
@@ -389,7 +390,7 @@ fn what_others_have_reaches_into_a_part_by_prefixes_at_or_above_it_alone() {
         let asked = |text: &str| select(&table, "h.example", text);
         assert_eq!(asked("GET /api/x/1"), "part/0", "{rule}");
         assert_eq!(asked("GET /api/y"), "part/1", "{rule}");
-        // Nothing of the part's own takes it.
+        // No rule of the part's own route takes this path.
         assert_eq!(asked("GET /api/z"), inside, "{rule}");
         for outside in [
             "/", "/apix", "/API/x", "//api/x", "/%61pi/x", "/api;/x", "/xapi",
@@ -432,11 +433,11 @@ fn the_inner_part_comes_before_the_outer_one() {
     let mut table = table_of_parts(&[own], &all);
     let asked = |table: &HttpTable, text: &str| select(table, "h.example", text);
     assert_eq!(asked(&table, "GET /api/v2/y"), "inner/1");
-    // Neither the exact path nor the regular expression reaches in, and the prefix does.
+    // The prefix reaches into the inner part. The exact path and the regular expression do not.
     assert_eq!(asked(&table, "GET /api/v2/x"), "outer/0");
     assert_eq!(asked(&table, "GET /api/v1"), "outer/2");
     assert_eq!(asked(&table, "GET /docs"), "own/0");
-    // Who is gone keeps nobody out.
+    // Routes that were removed keep nobody out.
     for (paths, route) in all {
         let names = AttachedNames {
             paths: paths.iter().map(|text| part(text)).collect(),
@@ -495,8 +496,8 @@ fn method_text() -> impl Strategy<Value = String> {
         .prop_map(|(service, method, headers)| format!("@{service}/{method} {}", headers.join(" ")))
 }
 
-/// What a route is made of: where, when, of which tenant, whether the name is shared with it, the parts of the name
-/// that are, and the rules.
+/// The values of which a route is made: hostname, age, tenant, whether the name is shared with it, the shared parts of
+/// the name, and the rules.
 type Made = (usize, i64, usize, bool, Vec<&'static str>, Vec<String>);
 
 fn routes() -> impl Strategy<Value = Vec<Made>> {
@@ -591,7 +592,8 @@ proptest! {
                     || !names.paths.is_empty()
                     || owner.is_none_or(|owner| owner == tenant || tenant == "infra")
             };
-            // Of parts around the path, the bytes of those of a route, and of all of them.
+            // The length of the longest part of a route that contains the path. Below are the lengths of all such parts
+            // of all routes.
             let around = |names: &AttachedNames| {
                 let parts = names.paths.iter().map(|part| part.as_str().to_owned());
                 let parts = parts.filter(|part| path == *part || path.starts_with(&format!("{part}/")));
