@@ -1,12 +1,14 @@
 //! Owns the gates of a worker. A gate bounds the expensive work that a worker does before it looks at everything else
 //! that is ready, and shares this work fairly among tenants.
 //!
-//! There are two gates:
+//! There are three gates:
 //!
 //! - One is for TLS handshakes. A handshake costs a worker as much as thousands of small reads, and costs the client
 //!   that begins it almost nothing.
+//! - One is for HTTP requests. A tenant's clients can have thousands of them ready at one time, and take most of them back
+//!   before they are answered. One that waits costs next to nothing, and nothing more if it is taken back.
 //! - One is for bulk transfers. A connection that moves many bytes keeps a worker busy for as long as both of its sides
-//!   keep up, and a tenant can have hundreds of such connections. A long search for the rule of a request passes it too.
+//!   keep up, and a tenant can have hundreds of such connections.
 //!
 //! After some units of work, a gate closes until the worker has looked at everything else that is ready. A task that
 //! comes to a closed gate waits in the line of its tenant. The lines are served by deficit round robin (Shreedhar and
@@ -28,8 +30,6 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 use std::thread::LocalKey;
 
-use vestibule_model::pattern::Steps;
-
 use crate::close_reason::CloseReason;
 use crate::quota::Account;
 use crate::slots::Slots;
@@ -40,15 +40,17 @@ const HANDSHAKES_OF_A_TURN: u32 = 4;
 /// Most handshakes that wait on one worker. If there are more, the oldest one of the longest line is dropped. A worker
 /// does this many handshakes in less than a second.
 const MOST_HANDSHAKES: usize = 1024;
+/// Units of requests before the gate closes, and the quantum of a tenant. They take one or two milliseconds.
+const REQUESTS_OF_A_TURN: u32 = 64;
+/// Units of a search for a rule that may take all the steps of a request
+/// ([`Steps::OF_A_REQUEST`](vestibule_model::pattern::Steps::OF_A_REQUEST)), which are one or two milliseconds as well.
+const UNITS_OF_A_SEARCH: u8 = 64;
 /// Bytes of one unit of transfers. A connection that moves less than half of it at a time does not use the gate.
 const BYTES: u64 = 64 * 1024;
 /// Units of transfers before the gate closes, and the quantum of a tenant. They are as many as one connection moves
 /// through a pipe in one turn. (Fewer would be as fair, but the worker would look for other work more often than it is
 /// worth.)
 const BYTES_OF_A_TURN: u32 = 16;
-
-/// Units of a search that may take all the steps of a request. A step takes about as long as moving two bytes.
-const UNITS_OF_A_SEARCH: u8 = (2 * Steps::OF_A_REQUEST as u64 / BYTES) as u8;
 
 /// The account that a handshake is charged to, and its cost.
 #[derive(Clone, Debug)]
@@ -65,14 +67,16 @@ pub(crate) struct QueueFull;
 thread_local! {
     static HANDSHAKES: RefCell<Gate> =
         RefCell::new(Gate::new(HANDSHAKES_OF_A_TURN, MOST_HANDSHAKES));
-    /// There is no limit on waiting transfers, because their number is bounded by that of connections.
+    /// There is no limit on waiting requests and transfers, because there are limits on connections and streams.
+    static REQUESTS: RefCell<Gate> = RefCell::new(Gate::new(REQUESTS_OF_A_TURN, usize::MAX));
     static TRANSFERS: RefCell<Gate> = RefCell::new(Gate::new(BYTES_OF_A_TURN, usize::MAX));
 }
 
-/// Which of the two gates.
+/// Which of the gates.
 #[derive(Clone, Copy)]
 enum GateKind {
     Handshakes,
+    Requests,
     Transfers,
 }
 
@@ -80,6 +84,7 @@ impl GateKind {
     fn gate(self) -> &'static LocalKey<RefCell<Gate>> {
         match self {
             Self::Handshakes => &HANDSHAKES,
+            Self::Requests => &REQUESTS,
             Self::Transfers => &TRANSFERS,
         }
     }
@@ -123,11 +128,20 @@ pub(crate) async fn pass<F: Future>(
     .await
 }
 
-/// Waits in a [`line`] until a search that may take [`Steps::OF_A_REQUEST`] may begin.
+/// Waits in a [`line`] until the work for a request may begin.
+pub(crate) async fn pass_request(line: usize) {
+    pass_units(line, 1).await;
+}
+
+/// Waits in a [`line`] until a search for the rule of a request may begin that may take all of its steps.
 pub(crate) async fn pass_search(line: usize) {
-    let mut entry = QueueEntry::new(GateKind::Transfers, line);
+    pass_units(line, UNITS_OF_A_SEARCH).await;
+}
+
+async fn pass_units(line: usize, units: u8) {
+    let mut entry = QueueEntry::new(GateKind::Requests, line);
     // This gate has no limit on waiting tasks, so it never fails.
-    let _ = poll_fn(|cx| entry.poll_pass(cx, UNITS_OF_A_SEARCH)).await;
+    let _ = poll_fn(|cx| entry.poll_pass(cx, units)).await;
 }
 
 /// Identifies the line of a tenant. It is the address of the account, of which a tenant has one as long as it is in
@@ -333,6 +347,7 @@ impl Gate {
 pub(crate) async fn keep() {
     tokio::join!(
         keep_one(GateKind::Handshakes),
+        keep_one(GateKind::Requests),
         keep_one(GateKind::Transfers)
     );
 }
@@ -703,6 +718,35 @@ mod tests {
         );
         ends.store(true, Ordering::SeqCst);
         driver.abort();
+    }
+
+    #[tokio::test]
+    async fn requests_of_a_flood_leave_a_neighbour_its_turn() {
+        let log = Log::default();
+        let driver = tokio::spawn(keep());
+        tokio::task::yield_now().await;
+        let ask = |line, name| {
+            let log = Arc::clone(&log);
+            tokio::spawn(async move {
+                pass_request(line).await;
+                log.lock().push(name);
+            })
+        };
+        let mut flood: Vec<_> = (0..2000).map(|_| ask(1, "flood")).collect();
+        let neighbour = ask(2, "neighbour");
+        // All have come to the gate, and those that it let through have passed.
+        tokio::task::yield_now().await;
+        for waiting in flood.drain(1000..) {
+            waiting.abort();
+        }
+        neighbour.await.unwrap();
+        let most = 3 * REQUESTS_OF_A_TURN as usize;
+        assert!(floods(&log.lock()) <= most, "{}", floods(&log.lock()));
+        for one in flood {
+            one.await.unwrap();
+        }
+        driver.abort();
+        assert_eq!(floods(&log.lock()), 1000);
     }
 
     #[tokio::test]

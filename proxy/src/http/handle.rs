@@ -181,6 +181,7 @@ async fn outcome(
     record: &mut RequestRecord,
     edits: &mut Vec<HeaderEdit>,
 ) -> Result<Outcome, LocalReply> {
+    gate::pass_request(shared.line()).await;
     let version = request.version();
     let mut request = request.map(|body| Upload::new(Received::new(body, version), &record.upload));
     // Only HTTP/1.1 can be upgraded.
@@ -195,14 +196,14 @@ async fn outcome(
         let decided = decide(shared, &mut request, for_attempt, record, edits)?;
         let (exchange, found, presented) = match decided {
             Decision::Challenge(response) => return Ok(Outcome::Challenge(response)),
-            Decision::SearchInTurn(line) if steps == Steps::AT_ONCE => {
-                gate::pass_search(line).await;
+            Decision::SearchInTurn if steps == Steps::AT_ONCE => {
+                gate::pass_search(shared.line()).await;
                 steps = Steps::OF_A_REQUEST;
                 continue;
             }
             // The search has stopped early, so its result may be a wrong rule, which could let through what the right
             // one would keep out.
-            Decision::SearchInTurn(_) => {
+            Decision::SearchInTurn => {
                 let text = "it takes too long to find out who serves this request\n";
                 let status = StatusCode::SERVICE_UNAVAILABLE;
                 return Err(LocalReply::new(status, "TooMuchToMatch", text));
@@ -272,9 +273,8 @@ impl Original {
 /// What to do with a request that is not refused.
 enum Decision<'a> {
     Challenge(Response<Download>),
-    /// The steps were not enough to find the rule. The search may begin anew, with more of them, after its turn in this
-    /// [`gate::line`].
-    SearchInTurn(usize),
+    /// The steps were not enough to find the rule. The search may begin anew, with more of them, when it has its turn.
+    SearchInTurn,
     /// Forward it to a backend. If the rule has sessions, the last value is what the client's token says.
     Forward(Exchange<'a>, Found, Option<Presented>),
 }
@@ -344,7 +344,7 @@ fn decide<'a>(
     clean(request, underscores)?;
     let (listener, found) = match select(&snapshot, shared, &target, (request, steps), record)? {
         Selected::Rule(listener, found) => (listener, found),
-        Selected::TooFewSteps(line) => return Ok(Decision::SearchInTurn(line)),
+        Selected::TooFewSteps => return Ok(Decision::SearchInTurn),
     };
     request.body_mut().bound(record.bounds.request_body);
     if request.body().is_said_too_large() {
@@ -660,8 +660,8 @@ fn whole_path<B>(request: &Request<B>) -> PathAndQuery {
 /// What [`select`] comes to.
 enum Selected {
     Rule(Arc<Listener>, Found),
-    /// The steps were not enough. The value is the [`gate::line`] of whoever is served.
-    TooFewSteps(usize),
+    /// The steps were not enough.
+    TooFewSteps,
 }
 
 /// Selects the listener and the rule for a request.
@@ -714,9 +714,7 @@ fn select<B>(
     let view = View::new(request, target.text.as_deref(), selected.guard, steps);
     let found = selected.routes.find(host, &view);
     if view.steps.have_run_out() {
-        let line = shared.line();
-        let line = line.unwrap_or_else(|| gate::line(&listener.account));
-        return Ok(Selected::TooFewSteps(line));
+        return Ok(Selected::TooFewSteps);
     }
     let Some(found) = found else {
         return Err(not_found("NoRoute", "no route is for this request\n"));

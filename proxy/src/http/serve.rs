@@ -162,7 +162,7 @@ impl<F> Moves for Served<F> {
     }
 
     fn line(&self) -> Option<usize> {
-        self.shared.line()
+        Some(self.shared.line())
     }
 }
 

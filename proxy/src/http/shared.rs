@@ -92,11 +92,14 @@ impl Shared {
         admitted
     }
 
-    /// The [`gate::line`] of the tenant that the connection counts towards, if there is one yet.
-    pub(super) fn line(&self) -> Option<usize> {
-        let counts = self.counts.lock();
-        let tenant = counts.tenant.as_ref();
-        tenant.map(|quota_guard| gate::line(quota_guard.account()))
+    /// The [`gate::line`] of the tenant that the connection counts towards. Until there is one, that of the listener
+    /// which the server name selected; in plaintext, one line for all whose tenant is not known yet.
+    pub(super) fn line(&self) -> usize {
+        if let Some(quota_guard) = &self.counts.lock().tenant {
+            return gate::line(quota_guard.account());
+        }
+        let listener = self.listener.as_ref();
+        listener.map_or(0, |listener| gate::line(&listener.account))
     }
 
     /// Counts the connection towards the limit of this tenant, and no longer towards anything else. Returns false if
