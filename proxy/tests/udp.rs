@@ -429,10 +429,10 @@ async fn edits_leave_sessions_where_they_are_as_long_as_their_endpoint_is_there(
     let mut rig = rig(&quiet(), &[a]);
     let (old, new) = (client(&rig).await, client(&rig).await);
     let (_, port, _) = ask(&old, b"1").await;
-    // Another backend is for new sessions.
+    // Another backend is for new sessions, and the one before is still named.
     rig.apply(vec![
         backend(OTHER, &[b]),
-        udp_route("dns", 0, "dns", &[(OTHER, 1)]),
+        udp_route("dns", 0, "dns", &[(OTHER, 1), (BACKEND, 0)]),
     ]);
     rig.apply(vec![udp_route("second", 5, "dns", &[(BACKEND, 1)])]);
     assert_eq!(
@@ -456,10 +456,35 @@ async fn edits_leave_sessions_where_they_are_as_long_as_their_endpoint_is_there(
     assert_eq!(ask(&old, b"7").await.0, "c");
     // With the oldest route gone the next one has the listener.
     rig.remove(ResourceKind::UdpRoute, "team-a/dns");
-    rig.apply(vec![backend(OTHER, &[b])]);
-    assert_eq!(ask(&new, b"8").await.0, "b", "a session under way");
+    assert_eq!(ask(&new, b"8").await.0, "c");
     rig.apply(vec![backend(BACKEND, &[a])]);
     assert_eq!(ask(&old, b"9").await.0, "a");
+}
+
+/// The backend stays, because another route leads to it. Without the right to refer to it a route has an invalid
+/// reference in its place.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_ends_when_its_route_no_longer_names_the_backend() {
+    const OTHER: &str = "team-a/other:53/udp";
+    let (a, b) = (echo("a").await, echo("b").await);
+    let mut rig = rig(&quiet(), &[a]);
+    let elsewhere = second_listener(&mut rig);
+    let client = client(&rig).await;
+    assert_eq!(ask(&client, b"1").await.0, "a");
+    rig.apply(vec![
+        backend(OTHER, &[b]),
+        udp_route("dns", 0, "dns", &[(OTHER, 1)]),
+    ]);
+    assert_eq!(ask(&client, b"2").await.0, "b");
+    rig.apply(vec![udp_route("dns", 0, "dns", &[("", 1)])]);
+    assert!(!deliver(&rig, &client, b"3").await);
+    rig.apply(vec![udp_route("dns", 0, "dns", &[(BACKEND, 1)])]);
+    assert_eq!(ask(&client, b"4").await.0, "a");
+    rig.remove(ResourceKind::UdpRoute, "team-a/dns");
+    assert!(!deliver(&rig, &client, b"5").await);
+    assert_eq!(closed(&rig, "EndpointGone"), 3);
+    let other = client_of("127.0.0.1:0", elsewhere).await;
+    assert_eq!(ask(&other, b"6").await.0, "a");
 }
 
 /// The bind stays open, since a listener is on it before and after, and clients go on from the ports that they have.

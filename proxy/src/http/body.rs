@@ -10,6 +10,7 @@ use futures::task::AtomicWaker;
 use hyper::HeaderMap;
 use hyper::body::{Body, Frame, SizeHint};
 use hyper::header::HeaderName;
+use parking_lot::Mutex;
 
 use super::activity::Activity;
 use super::headers;
@@ -63,6 +64,10 @@ pub(super) struct UploadState {
     /// Progress of the request and of its response.
     pub(super) progress: Progress,
     received: AtomicU64,
+    /// Whether all of it was read.
+    whole: AtomicBool,
+    /// What of it nobody read, until somebody asks for it.
+    unread: Mutex<Option<Received>>,
     too_large: AtomicBool,
     /// Whether it broke off, or is not valid HTTP.
     broken: AtomicBool,
@@ -82,6 +87,8 @@ impl UploadState {
             activity,
             progress: Progress::new(),
             received: AtomicU64::new(0),
+            whole: AtomicBool::new(false),
+            unread: Mutex::default(),
             too_large: AtomicBool::new(false),
             broken: AtomicBool::new(false),
             owed: AtomicBool::new(false),
@@ -94,6 +101,16 @@ impl UploadState {
     /// Number of bytes so far.
     pub(super) fn received(&self) -> u64 {
         self.received.load(Ordering::Relaxed)
+    }
+
+    /// Whether all of it was read.
+    pub(super) fn is_whole(&self) -> bool {
+        self.whole.load(Ordering::Relaxed)
+    }
+
+    /// Takes what nobody read, if the body is not in use any more.
+    pub(super) fn take_unread(&self) -> Option<Received> {
+        self.unread.lock().take()
     }
 
     /// Whether it broke off on the side of the client.
@@ -245,7 +262,8 @@ impl Body for Upload {
                 }
             }
             Poll::Ready(Some(Err(_))) => state.broken.store(true, Ordering::Relaxed),
-            _ => {}
+            Poll::Ready(None) => state.whole.store(true, Ordering::Relaxed),
+            Poll::Pending => {}
         }
         screened(polled, &this.filter_trailers).map_err(UploadError::Broken)
     }
@@ -302,6 +320,13 @@ impl Drop for Upload {
         };
         if waits {
             self.state.owe(false);
+        }
+        if let Source::Client(body) = std::mem::replace(&mut self.body, Source::None) {
+            if body.is_end_stream() {
+                self.state.whole.store(true, Ordering::Relaxed);
+            } else {
+                *self.state.unread.lock() = Some(body);
+            }
         }
     }
 }

@@ -1,14 +1,14 @@
 //! Owns the handling of a request: it selects listener and rule, applies the filters of the rule, and returns the
 //! response of a backend or of this proxy.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::body::{Body, Incoming};
 use hyper::header::{
-    ALLOW, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue, LOCATION,
+    ALLOW, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HeaderName, HeaderValue, LOCATION,
 };
 use hyper::http::uri::PathAndQuery;
 use hyper::upgrade::OnUpgrade;
@@ -17,7 +17,7 @@ use vestibule_model::client_address::ForwardedHeaders;
 use vestibule_model::pattern::Steps;
 
 use super::authority::Target;
-use super::body::{TrailerFilter, Upload};
+use super::body::{TrailerFilter, Upload, UploadState};
 use super::challenge::challenge;
 use super::download::Download;
 use super::exchange::{Answered, Attempts, Ended, Exchange, ExchangeFailure};
@@ -53,6 +53,9 @@ use crate::table::Snapshot;
 /// How long the proxy reads the rest of a response that nobody gets.
 const READ_AWAY: Duration = Duration::from_secs(1);
 
+/// Most bytes of a request's body that are read although nobody needs them.
+const DRAINED: u64 = 64 * 1024;
+
 type Reply = Response<Logged<Download>>;
 
 /// Answers one request. The future is in a box, so that idle connections have no room for it.
@@ -64,6 +67,8 @@ pub(super) fn handle(
         let mut record = RequestRecord::new(Arc::clone(&shared), &request);
         let one = request.version() < Version::HTTP_2;
         let is_head = request.method() == Method::HEAD;
+        // hyper asks for a body that is expected to be asked for as soon as somebody reads it.
+        let may_drain = !request.headers().contains_key(EXPECT);
         let mut edits = Vec::new();
         let outcome = outcome(&shared, request, &mut record, &mut edits).await;
         let mut close = shared.activity.is_old()
@@ -109,6 +114,10 @@ pub(super) fn handle(
                 if one && own.close && own.status != StatusCode::SERVICE_UNAVAILABLE {
                     shared.activity.linger();
                 }
+                if one && !close && !drain(&record.upload, may_drain) {
+                    close = true;
+                    shared.activity.linger();
+                }
                 let response = own_response(own, &mut record);
                 let response = if is_head { head_of(response) } else { response };
                 response.map(|body| Logged::new(body, Some(record)))
@@ -124,6 +133,28 @@ pub(super) fn handle(
         }
         response
     })
+}
+
+/// Reads away the rest of a request's body that nobody needs, so that the next request on the connection can be read, as
+/// nginx does. Returns false if that would be too much, or if the length is not known: then the connection has to end.
+/// Otherwise hyper would end it without a word, and the client's next request would fail.
+fn drain(upload: &UploadState, may_drain: bool) -> bool {
+    if upload.is_whole() {
+        return true;
+    }
+    let Some(mut body) = upload.take_unread() else {
+        return false;
+    };
+    let length = body.size_hint().exact();
+    if !may_drain || length.is_none_or(|length| length > DRAINED) {
+        return false;
+    }
+    // It ends with the connection at the latest.
+    tokio::spawn(async move {
+        let mut next = || poll_fn(|cx| Pin::new(&mut body).poll_frame(cx));
+        while let Some(Ok(_)) = next().await {}
+    });
+    true
 }
 
 /// Makes a response of this proxy. A gRPC call gets a gRPC status.

@@ -120,27 +120,29 @@ impl Session {
         }
     }
 
-    /// Whether `snapshot` lets the session go on: its port still belongs to the same namespace, and its endpoint to the
-    /// backend. The route's tenant is compared too, because a listener of the Gateway itself stays the Gateway's while
-    /// its port passes from one tenant's route to another's.
+    /// Whether `snapshot` lets the session go on: its port still belongs to the same namespace, the route there still
+    /// names the backend, and the backend has the endpoint. It is not enough that the backend is there, because other
+    /// routes may lead to it, and the right to refer to it may be withdrawn. The route's tenant is compared too, because a
+    /// listener of the Gateway itself stays the Gateway's while its port passes from one tenant's route to another's.
     pub(super) fn stands(&self, snapshot: &Snapshot) -> bool {
-        let listener = &self.chosen.listener;
+        let (listener, slot) = (&self.chosen.listener, self.chosen.backend.slot());
         // If the port belongs to nobody, the end of the listener ends its sessions.
-        let is_others = snapshot.select_by_port(&self.bind).is_ok_and(|present| {
-            let route = &self.chosen.route;
-            let is_others = |present: Arc<Route>| present.tenant != route.tenant;
+        let leads_elsewhere = snapshot.select_by_port(&self.bind).is_ok_and(|present| {
+            let names_backend = |route: &Route| {
+                let mut backends = route.backends().iter();
+                route.tenant == self.chosen.route.tenant
+                    && backends.any(|of| of.backend == Some(slot))
+            };
             present.listener.tenant != listener.tenant
                 || present.listener.gateway != listener.gateway
-                || present.route.is_some_and(is_others)
+                || !present.route.as_deref().is_some_and(names_backend)
         });
-        if is_others {
-            return false;
-        }
-        let present = snapshot.backend(self.chosen.backend.slot());
-        present.is_some_and(|present| {
-            present.is_version_of(&self.chosen.backend)
-                && present.target.endpoints.contains(&self.chosen.endpoint)
-        })
+        let present = snapshot.backend(slot);
+        !leads_elsewhere
+            && present.is_some_and(|present| {
+                present.is_version_of(&self.chosen.backend)
+                    && present.target.endpoints.contains(&self.chosen.endpoint)
+            })
     }
 
     /// Forwards what the client sent. Fails if the endpoint refused earlier datagrams.
