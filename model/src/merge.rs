@@ -96,6 +96,8 @@ pub struct Merge {
     asking: BTreeMap<ObjectKey, BTreeSet<(ObjectName, NameSource)>>,
     /// The ports of Gateways where each TCPRoute or UDPRoute is attached to a listener of the Gateway itself.
     on_ports: BTreeMap<ObjectKey, BTreeSet<PortKey>>,
+    /// The ports for which each Gateway has listeners of its own that are refused for a mistake.
+    refused_own_ports: BTreeMap<ObjectName, BTreeSet<PortKey>>,
     /// The ports for which each ListenerSet has listeners that are refused for a mistake of their own.
     refused_ports: BTreeMap<ObjectName, BTreeSet<PortKey>>,
     /// Most names of a namespace on a Gateway, where no grant says otherwise.
@@ -433,6 +435,7 @@ impl Merge {
         }
         self.mark_held_ports(name, None, affected);
         self.settle_own_names(name, affected);
+        self.settle_refused_ports_of_gateway(name, affected);
         let claims = self
             .gateway(name)
             .map(|gateway| gateway_claims(gateway))

@@ -254,9 +254,13 @@ impl TenantGrants<'_> {
     }
 
     /// The most specific granted pattern that covers all of `names`, on any port. All patterns that cover one name lie
-    /// inside each other, so there is only one.
+    /// inside each other, so there is only one. Grants for TCP and UDP alone do not count, because these carry no names:
+    /// their pattern is `*`, and it would cover every name.
     pub(crate) fn granted(&self, names: &HostPattern) -> Option<&HostPattern> {
+        let has_names = |protocol: &Protocol| protocol.group() != Group::Raw;
         let granted = self.grants.iter().flatten();
+        let granted = granted
+            .filter(|grant| grant.protocols.is_empty() || grant.protocols.iter().any(has_names));
         let granted = granted.flat_map(|grant| &grant.hostnames);
         granted
             .filter(|granted| granted.covers(names))

@@ -21,8 +21,8 @@ use crate::protocol::Group;
 use crate::reversed::Patterns;
 
 pub use judge::PortClaimState;
-use routes::PortRoutes;
 pub use routes::{PortAskedBy, PortDecision};
+use routes::{PortRoutes, RoutesState};
 
 /// Everything whose verdict a change of a port may have changed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -57,15 +57,19 @@ impl Neighbour {
 enum Tier {
     /// A listener of the Gateway itself.
     Gateway,
-    /// A listener whose namespace has the hostname, or needs none.
+    /// A listener whose namespace has the hostname. For bytes and datagrams, whose namespace holds the port.
     Has,
-    /// A listener whose namespace only asks for the hostname.
+    /// A listener whose namespace only asks for it.
     Asks,
 }
 
 /// The rank of a listener on its port. The key is part of it, because two listeners of an object can have the same
 /// precedence for a moment, while their indexes change.
 type ListenerRank = (Tier, Precedence, ListenerKey);
+
+/// The same among the listeners of all ListenerSets, in the order of upstream: whether a namespace has its hostname says
+/// nothing about what the port speaks.
+type SetRank = (Precedence, ListenerKey);
 
 /// Listeners in order.
 type Bucket = BTreeSet<ListenerRank>;
@@ -76,14 +80,16 @@ pub struct PortClaims {
     claims: BTreeMap<ListenerKey, Claim>,
     /// The number of the Gateway's own claims in each group.
     own: BTreeMap<Group, usize>,
+    /// What the Gateway's own listeners would speak that are refused for a mistake.
+    refused_own: BTreeSet<Group>,
     /// The claims of ListenerSets in order.
-    sets: BTreeMap<ListenerRank, Group>,
+    sets: BTreeMap<SetRank, Group>,
     /// The claims to the same names, for each group.
     buckets: BTreeMap<Group, Patterns<Bucket>>,
     /// The names for which a TLS listener is in force and served, so that others can overlap with it.
     tls_in_force: Patterns<()>,
-    /// How many claims of ListenerSets each namespace has, and how many of each group there are.
-    tenants: BTreeMap<Arc<str>, BTreeMap<Group, usize>>,
+    /// The claims of each namespace's ListenerSets, and the number of namespaces with claims, for each group.
+    tenants: BTreeMap<Arc<str>, BTreeMap<Group, BTreeSet<SetRank>>>,
     groups: BTreeMap<Group, usize>,
     /// ListenerSets with a listener for the port that is refused for a mistake of its own, by namespace.
     refused: BTreeMap<Arc<str>, BTreeSet<ObjectName>>,
@@ -97,12 +103,12 @@ pub struct PortClaims {
 /// names.
 #[derive(PartialEq)]
 struct PortState {
-    own: Vec<Group>,
+    of_gateway: BTreeSet<Group>,
     spoken: Option<Group>,
     held: Option<Group>,
-    /// The holder, and the only namespace with claims, each if any verdict depends on it.
+    /// The holder, and whether no other namespace speaks what the port does, each if any verdict depends on it.
     holder: Option<Arc<str>>,
-    sole: Option<Arc<str>>,
+    is_alone: bool,
 }
 
 impl PortClaims {
@@ -111,6 +117,7 @@ impl PortClaims {
     pub fn is_empty(&self) -> bool {
         self.claims.is_empty()
             && self.refused.is_empty()
+            && self.refused_own.is_empty()
             && self.holder.is_none()
             && self.routes.is_empty()
     }
@@ -162,12 +169,43 @@ impl PortClaims {
     /// protocols does not count.
     pub fn hold(&mut self, holder: Option<&Holder>) -> Changed {
         let (before, routes) = (self.port_state(), self.routes_state());
+        // The rank of these depends on the holder.
+        let raw: Vec<Claim> = self.buckets.get(&Group::Raw).map_or_else(Vec::new, |all| {
+            let ranks = all
+                .covered(&HostPattern::Any)
+                .flat_map(|(_, bucket)| bucket);
+            let claims = ranks.filter(|rank| rank.0 != Tier::Gateway);
+            claims
+                .filter_map(|rank| self.claim(&rank.2))
+                .cloned()
+                .collect()
+        });
+        for claim in &raw {
+            self.take(&claim.listener);
+        }
         self.holder = holder.and_then(|holder| Some((holder.namespace.clone(), holder.speaks?)));
+        for claim in raw {
+            self.add(claim);
+        }
+        self.all_unless(&before, &routes)
+    }
+
+    /// Records what the Gateway's own listeners on the port would speak that are refused for a mistake. Such a listener
+    /// is not served, but while the Gateway has no other one there, and nobody holds the port for something else, the
+    /// port is still kept for it. Otherwise a mistake in the only listener on port 443 would let a tenant have all of it.
+    pub fn put_refused_own(&mut self, refused: BTreeSet<Group>) -> Changed {
+        let (before, routes) = (self.port_state(), self.routes_state());
+        self.refused_own = refused;
+        self.all_unless(&before, &routes)
+    }
+
+    /// Everything whose verdict may have changed with the facts about the port as a whole.
+    fn all_unless(&mut self, before: &PortState, routes: &RoutesState) -> Changed {
         let mut affected = Changed {
-            routes: self.routes_unless(&routes),
+            routes: self.routes_unless(routes),
             ..Changed::default()
         };
-        if self.port_state() != before {
+        if self.port_state() != *before {
             self.update_all_in_force();
             affected.listeners = self.claims.keys().cloned().collect();
         }
@@ -191,24 +229,44 @@ impl PortClaims {
         self.buckets.get(&group)?.get(names)
     }
 
-    /// The only namespace whose ListenerSets have claims here, if there is just one.
-    fn sole(&self) -> Option<&Arc<str>> {
-        let mut tenants = self.tenants.keys();
-        tenants.next().filter(|_| tenants.next().is_none())
+    /// What the Gateway's own listeners say that the port speaks. It is empty if they leave that to others.
+    fn of_gateway(&self) -> BTreeSet<Group> {
+        if !self.own.is_empty() {
+            return self.own.keys().copied().collect();
+        }
+        let held = self.holder.as_ref().map(|(_, group)| group);
+        if held.is_none_or(|group| self.refused_own.contains(group)) {
+            self.refused_own.clone()
+        } else {
+            BTreeSet::new()
+        }
+    }
+
+    /// Whether no namespace but the holder may speak what the port is held for. Claims that are not in force do not
+    /// count, or anybody could keep the holder from a change by asking for what they will not get.
+    fn is_alone(&self, holder: &Arc<str>, held: Group) -> bool {
+        let own = self.tenants.get(holder);
+        let own = usize::from(own.is_some_and(|own| own.contains_key(&held)));
+        held == Group::Raw || self.groups.get(&held).copied().unwrap_or_default() == own
     }
 
     fn add(&mut self, claim: Claim) {
         let group = claim.protocol.group();
-        let rank = rank(&claim);
+        let rank = self.rank(&claim);
         let buckets = self.buckets.entry(group).or_default();
         buckets.or_default(claim.names()).insert(rank.clone());
         if rank.0 == Tier::Gateway {
             *self.own.entry(group).or_default() += 1;
         } else {
-            self.sets.insert(rank, group);
-            *self.groups.entry(group).or_default() += 1;
+            let (_, precedence, listener) = rank;
+            let rank = (precedence, listener);
             let of_tenant = self.tenants.entry(claim.namespace().clone()).or_default();
-            *of_tenant.entry(group).or_default() += 1;
+            let of_group = of_tenant.entry(group).or_default();
+            if of_group.is_empty() {
+                *self.groups.entry(group).or_default() += 1;
+            }
+            of_group.insert(rank.clone());
+            self.sets.insert(rank, group);
         }
         self.claims.insert(claim.listener.clone(), claim);
     }
@@ -217,15 +275,20 @@ impl PortClaims {
         let Some(claim) = self.claims.remove(listener) else {
             return;
         };
-        let rank = rank(&claim);
+        let rank = self.rank(&claim);
         let group = claim.protocol.group();
         if rank.0 == Tier::Gateway {
             count_down(&mut self.own, &group);
         } else {
+            let rank = (rank.1.clone(), rank.2.clone());
             self.sets.remove(&rank);
-            count_down(&mut self.groups, &group);
             if let Some(of_tenant) = self.tenants.get_mut(claim.namespace()) {
-                count_down(of_tenant, &group);
+                let of_group = of_tenant.entry(group).or_default();
+                of_group.remove(&rank);
+                if of_group.is_empty() {
+                    of_tenant.remove(&group);
+                    count_down(&mut self.groups, &group);
+                }
                 if of_tenant.is_empty() {
                     self.tenants.remove(claim.namespace());
                 }
@@ -244,18 +307,37 @@ impl PortClaims {
         }
     }
 
+    fn rank(&self, claim: &Claim) -> ListenerRank {
+        let holds = || {
+            let holder = self.holder.as_ref().map(|(namespace, _)| namespace);
+            holder == Some(claim.namespace())
+        };
+        let tier = if claim.precedence.is_own() {
+            Tier::Gateway
+        } else if match claim.protocol.group() {
+            Group::Raw => holds(),
+            Group::Http | Group::Tls => claim.has_name,
+        } {
+            Tier::Has
+        } else {
+            Tier::Asks
+        };
+        (tier, claim.precedence.clone(), claim.listener.clone())
+    }
+
     fn port_state(&self) -> PortState {
         let held = self.holder.as_ref().map(|(_, group)| *group);
         let otherwise = held.is_some() && self.groups.keys().any(|group| Some(*group) != held);
         // On a port that is held for HTTP or TLS, everybody with a hostname may speak that, whoever the holder is.
         let decides = otherwise || held == Some(Group::Raw);
         let holder = self.holder.as_ref().map(|(namespace, _)| namespace);
+        let is_alone = |(namespace, held): &(Arc<str>, Group)| self.is_alone(namespace, *held);
         PortState {
-            own: self.own.keys().copied().collect(),
+            of_gateway: self.of_gateway(),
             spoken: self.spoken(),
             held,
             holder: holder.filter(|_| decides).cloned(),
-            sole: self.sole().filter(|_| otherwise).cloned(),
+            is_alone: otherwise && self.holder.as_ref().is_some_and(is_alone),
         }
     }
 
@@ -303,8 +385,8 @@ impl PortClaims {
             // namespaces matter only to claims of another group.
             let settled = port_state.held.filter(|held| {
                 *held != Group::Raw
-                    && (&port_state.own, port_state.spoken, port_state.held)
-                        == (&before.own, before.spoken, before.held)
+                    && (&port_state.of_gateway, port_state.spoken, port_state.held)
+                        == (&before.of_gateway, before.spoken, before.held)
             });
             let Some(settled) = settled else {
                 self.update_all_in_force();
@@ -357,17 +439,6 @@ impl PortClaims {
             })
         })
     }
-}
-
-fn rank(claim: &Claim) -> ListenerRank {
-    let tier = if claim.precedence.is_own() {
-        Tier::Gateway
-    } else if claim.has_name {
-        Tier::Has
-    } else {
-        Tier::Asks
-    };
-    (tier, claim.precedence.clone(), claim.listener.clone())
 }
 
 fn count_down<K: Ord>(counts: &mut BTreeMap<K, usize>, key: &K) {

@@ -124,6 +124,13 @@ impl Run {
                             ..before
                         })
                     }
+                    ClaimState::Changed(to) => {
+                        let before = self.translator.merge().holder(key)?;
+                        Some(Holder {
+                            speaks: Some(*to),
+                            ..before
+                        })
+                    }
                     // The name is taken away at once, a port only where something else waits for it.
                     ClaimState::Revoked if key.port_key().is_some() => None,
                     _ => return None,
@@ -761,6 +768,180 @@ fn a_mistake_in_an_edit_gives_no_name_to_who_waits_for_it() {
     );
     run.free("y.example.com");
     assert_eq!(run.published("b"), ["y.example.com"]);
+}
+
+const PROTOCOL: Option<(Truth, Reason)> = Some((Truth::True, Reason::ProtocolConflict));
+
+fn raw(number: u16) -> Listener {
+    listener("l", number, Protocol::Tcp, "", None)
+}
+
+fn web(number: u16, hostname: &str) -> Listener {
+    listener("l", number, Protocol::Http, hostname, None)
+}
+
+/// An older listener of somebody else is refused, and takes nothing out of service by being there.
+#[test]
+fn a_port_of_bytes_stays_in_service_beside_an_older_listener() {
+    let mut run = with_own(vec![plain()]);
+    run.put(one("a", 5, raw(9000)));
+    assert_eq!(run.speaks(9000), Some(("a".into(), Group::Raw)));
+    run.put(one("b", 1, raw(9000)));
+    assert_eq!(run.conflicted("a"), FINE);
+    assert_eq!(run.conflicted("b"), PROTOCOL);
+    // The same if the older one was there first, and was not let in.
+    run.remove(Kind::ListenerSet, "a", "set");
+    run.apply(Change::Claims(BTreeMap::from([(port(9000), None)])));
+    assert_eq!(run.speaks(9000), Some(("b".into(), Group::Raw)));
+    run.put(one("a", 0, raw(9000)));
+    assert_eq!(run.conflicted("b"), FINE);
+    assert_eq!(run.conflicted("a"), PROTOCOL);
+}
+
+/// On a port that nobody holds, the oldest listener decides, whatever it speaks, and whether or not its name is recorded
+/// yet.
+#[test]
+fn a_port_that_nobody_holds_speaks_what_the_oldest_listener_does() {
+    let tls = || {
+        listener(
+            "l",
+            8080,
+            Protocol::Tls,
+            "x.a.example.com",
+            Some(Tls::Passthrough),
+        )
+    };
+    for older in [web(8080, "x.a.example.com"), tls()] {
+        let mut run = with_own(vec![plain()]);
+        // The Gateway comes last, so everything is judged at one time.
+        let own = gateway("one", vec![plain()], NamespaceScope::All);
+        run.remove(Kind::Gateway, "platform", "one");
+        run.put(one("b", 200, raw(8080)));
+        run.put(one("a", 100, older));
+        run.put(own);
+        assert_eq!(run.speaks(8080).map(|(of, _)| of).as_deref(), Some("a"));
+        assert_eq!(run.conflicted("a"), FINE);
+        assert_eq!(run.conflicted("b"), PROTOCOL);
+    }
+}
+
+/// A listener that loses its hostname gets no port recorded.
+#[test]
+fn a_port_is_not_held_for_a_listener_that_has_not_got_its_name() {
+    let mut run = with_own(vec![plain()]);
+    let own = gateway("one", vec![plain()], NamespaceScope::All);
+    run.remove(Kind::Gateway, "platform", "one");
+    let tls = listener(
+        "l",
+        8080,
+        Protocol::Tls,
+        "x.a.example.com",
+        Some(Tls::Passthrough),
+    );
+    run.put(http_on_gateway("b", 10, &["x.a.example.com"]));
+    run.put(one("c", 100, tls));
+    run.put(one("a", 200, web(8080, "y.a.example.com")));
+    run.put(own);
+    assert_eq!(run.conflicted("c"), OUT);
+    assert_eq!(run.speaks(8080), Some(("a".into(), Group::Http)));
+    assert_eq!(run.conflicted("a"), FINE);
+}
+
+/// Whoever asks for what they do not get keeps the holder from nothing, and gets nothing by a change of the holder's.
+#[test]
+fn a_holder_changes_its_protocol_beside_a_listener_that_is_refused() {
+    let mut run = with_own(vec![plain()]);
+    run.put(one("a", 200, web(9000, "x.a.example.com")));
+    assert_eq!(run.speaks(9000), Some(("a".into(), Group::Http)));
+    run.put(one("b", 100, raw(9000)));
+    assert_eq!(run.conflicted("b"), PROTOCOL);
+    run.put(one("a", 200, raw(9000)));
+    assert_eq!(run.speaks(9000), Some(("a".into(), Group::Raw)));
+    assert_eq!(run.conflicted("a"), FINE);
+    assert_eq!(run.conflicted("b"), PROTOCOL);
+    run.put(one("a", 200, web(9000, "x.a.example.com")));
+    assert_eq!(run.speaks(9000), Some(("a".into(), Group::Http)));
+    assert_eq!(run.conflicted("a"), FINE);
+    // With somebody else there who speaks HTTP, the port stays what it is.
+    run.put(one("c", 300, web(9000, "z.c.example.com")));
+    assert_eq!(run.conflicted("c"), FINE);
+    run.put(one("a", 200, raw(9000)));
+    assert_eq!(run.conflicted("a"), PROTOCOL);
+    assert_eq!(run.conflicted("c"), FINE);
+}
+
+/// A grant for TCP is for `*`, because TCP has no names. It gives no hostname.
+#[test]
+fn a_grant_for_bytes_does_not_keep_a_name_that_is_withdrawn() {
+    let mut run = with_own(vec![plain()]);
+    let grant = |name: &str, to: &'static str| hostname_grant(name, &[to], &["x.example.com"]);
+    let mut raw = hostname_grant("raw", &["a"], &["*"]);
+    raw.protocols.insert(Protocol::Tcp);
+    for grant in [grant("a", "a"), grant("b", "b"), raw] {
+        run.put(Object::HostnameGrant(grant));
+    }
+    run.put(http_on_gateway("a", 5, &["x.example.com"]));
+    run.put(http_on_gateway("b", 1, &["x.example.com"]));
+    assert_eq!(run.holder("x.example.com").as_deref(), Some("a"));
+    run.remove(Kind::HostnameGrant, "platform", "a");
+    let state = run.state(&names("x.example.com"));
+    assert_eq!(state, Some(&ClaimState::Revoked));
+}
+
+fn mistaken(mut listener: Listener) -> Listener {
+    let mistake = Finding::refused(Reason::UnsupportedValue, "", "", "");
+    listener.findings.push(mistake);
+    listener
+}
+
+/// A mistake in the Gateway's own listener, the only one on its port, opens the port to nobody, and takes no name from
+/// whose route is attached to it.
+#[test]
+fn a_mistake_in_the_gateways_own_listener_gives_nothing_away() {
+    let own = || passthrough("own", "edge.example.com");
+    let mut run = with_own(vec![own()]);
+    run.put(one("b", 1, listener("l", 443, Protocol::Tcp, "", None)));
+    run.put(one("a", 5, passthrough("l", "x.a.example.com")));
+    assert_eq!(run.conflicted("b"), PROTOCOL);
+    assert_eq!(run.conflicted("a"), FINE);
+    run.put(gateway("one", vec![mistaken(own())], NamespaceScope::All));
+    assert_eq!(run.conflicted("b"), PROTOCOL);
+    assert_eq!(run.conflicted("a"), FINE);
+    assert_eq!(run.speaks(443), None);
+    run.put(one("c", 7, passthrough("l", "z.c.example.com")));
+    assert_eq!(run.conflicted("c"), FINE);
+    // Where the Gateway has another one on the port, that one decides.
+    let other = listener("other", 443, Protocol::Tcp, "", None);
+    run.put(gateway(
+        "one",
+        vec![own(), mistaken(other)],
+        NamespaceScope::All,
+    ));
+    assert_eq!(run.conflicted("a"), FINE);
+
+    let shop = || {
+        open(listener(
+            "shop",
+            80,
+            Protocol::Http,
+            "shop.example.com",
+            None,
+        ))
+    };
+    let mut run = with_own(vec![shop()]);
+    run.put(http_on_gateway("a", 700, &["shop.example.com"]));
+    run.put(http_on_gateway("b", 100, &["shop.example.com"]));
+    assert_eq!(run.holder("shop.example.com").as_deref(), Some("a"));
+    run.put(gateway("one", vec![mistaken(shop())], NamespaceScope::All));
+    assert_eq!(run.http_accepted("a"), ACCEPTED);
+    assert_eq!(
+        run.state(&names("shop.example.com")),
+        Some(&ClaimState::Used)
+    );
+    assert_ne!(run.http_accepted("b"), ACCEPTED);
+    run.put(gateway("one", vec![shop()], NamespaceScope::All));
+    assert_eq!(run.published("a"), ["shop.example.com"]);
+    assert_eq!(run.http_accepted("b"), LOST);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! TCPRoutes and UDPRoutes on the Gateways' own listeners: which of them ask for a port, and which may have it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::{Affected, Merge, SetVerdict, first_of_name};
@@ -164,6 +164,41 @@ impl Merge {
         }
         for at in ports.difference(&former) {
             put(self, at, true);
+        }
+    }
+
+    /// Puts what a Gateway's own listeners would speak that are refused for a mistake, on each port.
+    pub(super) fn settle_refused_ports_of_gateway(
+        &mut self,
+        name: &ObjectName,
+        affected: &mut Affected,
+    ) {
+        let mut refused: BTreeMap<PortKey, BTreeSet<Group>> = BTreeMap::new();
+        let own = self.gateway(name).into_iter();
+        let own = own.flat_map(|gateway| first_of_name(&gateway.listeners));
+        for (_, listener) in own.filter(|(_, listener)| listener.is_refused()) {
+            let (Some(port), Some(transport)) = (listener.port, listener.protocol.transport())
+            else {
+                continue;
+            };
+            let at = PortKey {
+                gateway: name.clone(),
+                port,
+                transport,
+            };
+            let groups = refused.entry(at).or_default();
+            groups.insert(listener.protocol.group());
+        }
+        let ports: BTreeSet<PortKey> = refused.keys().cloned().collect();
+        let former = if ports.is_empty() {
+            self.refused_own_ports.remove(name)
+        } else {
+            self.refused_own_ports.insert(name.clone(), ports.clone())
+        };
+        for at in former.unwrap_or_default().union(&ports) {
+            let groups = refused.remove(at).unwrap_or_default();
+            self.change_port(at, affected, |port| port.put_refused_own(groups));
+            affected.claims.insert(ClaimKey::port(at));
         }
     }
 

@@ -42,7 +42,15 @@ impl GatewayNames {
             if by == AskedBy::HttpRoute && is_shared(permissions, namespace, names) {
                 return NameDecision::Has;
             }
-            if let Some(refusal) = self.refusal(permissions, namespace, names, by.is_route()) {
+            let is_recorded = || self.recorded(names).is_some_and(|of| **of == *namespace);
+            let asks_as = if !by.is_route() {
+                AsksAs::Listener
+            } else if is_recorded() {
+                AsksAs::Holder
+            } else {
+                AsksAs::Route
+            };
+            if let Some(refusal) = self.refusal(permissions, namespace, names, asks_as) {
                 return refusal;
             }
         }
@@ -192,9 +200,10 @@ impl GatewayNames {
         namespace: &str,
         names: &HostPattern,
     ) -> bool {
-        // The last argument is `true`, because the namespace may also hold a name that is open only to its routes.
         *namespace == *self.gateway.namespace
-            || self.refusal(permissions, namespace, names, true).is_none()
+            || self
+                .refusal(permissions, namespace, names, AsksAs::Holder)
+                .is_none()
     }
 
     /// Why a tenant may not have `names`, even if nobody else holds them.
@@ -203,7 +212,7 @@ impl GatewayNames {
         permissions: &dyn Permissions,
         namespace: &str,
         names: &HostPattern,
-        is_route: bool,
+        asks_as: AsksAs,
     ) -> Option<NameDecision> {
         if !permissions.lets_in(namespace) {
             return Some(NameDecision::NotGranted);
@@ -216,7 +225,7 @@ impl GatewayNames {
             return Some(NameDecision::TooWide);
         }
         let own = self.own.get(names)?;
-        let open = is_route && is_open(permissions, namespace, own);
+        let open = asks_as != AsksAs::Listener && is_open(permissions, namespace, own, asks_as);
         (matches!(names, HostPattern::Exact(_)) && !open).then_some(NameDecision::Reserved)
     }
 
@@ -283,16 +292,40 @@ fn is_shared(permissions: &dyn Permissions, namespace: &str, names: &HostPattern
     }
 }
 
+/// The way in which a tenant asks for a name that may be the Gateway's own.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum AsksAs {
+    /// By a listener of a ListenerSet, which never shares a name with the Gateway.
+    Listener,
+    /// By a route.
+    Route,
+    /// By a route, or not at all at the moment, as the recorded holder of the name.
+    Holder,
+}
+
 /// Whether an exact name of the Gateway's own is open to routes of a namespace: a listener with this name admits them,
 /// and no route of the Gateway's namespace has the name.
-fn is_open(permissions: &dyn Permissions, namespace: &str, own: &BTreeSet<NameSource>) -> bool {
+///
+/// A refused listener admits nobody new, and keeps nobody from the others. But whoever holds the name because the listener
+/// admitted their routes keeps it until the mistake is mended, so it does not pass to somebody else.
+fn is_open(
+    permissions: &dyn Permissions,
+    namespace: &str,
+    own: &BTreeSet<NameSource>,
+    asks_as: AsksAs,
+) -> bool {
     let mut admitted = false;
     for source in own {
         match source {
             NameSource::Listener(listener) => admitted |= permissions.admits(listener, namespace),
-            // A refused listener admits nobody, and keeps nobody from the others.
-            NameSource::Refused(source) if matches!(**source, NameSource::Listener(_)) => {}
-            NameSource::Route(_) | NameSource::Guest(..) | NameSource::Refused(_) => return false,
+            NameSource::Refused(source) => match &**source {
+                NameSource::Listener(listener) => {
+                    admitted |=
+                        asks_as == AsksAs::Holder && permissions.admits(listener, namespace);
+                }
+                _ => return false,
+            },
+            NameSource::Route(_) | NameSource::Guest(..) => return false,
         }
     }
     admitted

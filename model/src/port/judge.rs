@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::{Bucket, ListenerRank, PortClaims, Tier, rank};
+use super::{Bucket, ListenerRank, PortClaims, Tier};
 use crate::claim::Holder;
 use crate::conflict::{Claim, Conflict, Precedence};
 use crate::hostname::HostPattern;
@@ -21,8 +21,10 @@ pub enum PortClaimState {
     Passed(Arc<str>),
     /// Its holder has none any more, and no other namespace can take over the claim.
     Idle,
-    /// The claim should be removed at once. The Gateway's own listeners speak something else there, a route of the
-    /// Gateway's namespace gets the traffic, or the holder is alone there and now wants to speak something else.
+    /// The holder is alone there and now wants to speak this.
+    Changed(Group),
+    /// The claim should be removed at once. The Gateway's own listeners speak something else there, or a route of the
+    /// Gateway's namespace gets the traffic.
     Revoked,
 }
 
@@ -54,7 +56,6 @@ impl PortClaims {
 
     fn judge(&self, claim: &Claim, newcomer: Option<AsNewcomer<'_>>) -> Option<Conflict> {
         let group = claim.protocol.group();
-        let others = |at: &&ListenerRank| at.2 != claim.listener;
         let bucket = self.bucket(group, claim.names());
         let clash = |rival: &ListenerKey| {
             let same = self
@@ -71,28 +72,37 @@ impl PortClaims {
             return with_own;
         }
         // If the Gateway itself has listeners on the port, they decide what it speaks.
-        if self.own.is_empty() && self.is_closed_by_holder(claim) {
+        let of_gateway = self.of_gateway();
+        let is_closed = if of_gateway.is_empty() {
+            self.is_closed_by_holder(claim)
+        } else {
+            !of_gateway.contains(&group) || group == Group::Raw
+        };
+        if is_closed {
             return Some(Conflict::Protocol);
         }
-        let rank = rank(claim);
+        let rank = self.rank(claim);
         // Among sets, only what is in force counts. The first claim of all decides what the port speaks, and the first
         // claim to the same names has these names.
-        let counts = |at: &&ListenerRank| {
-            others(at)
+        let counts = |precedence: &Precedence, listener: &ListenerKey, is_before: bool| {
+            *listener != claim.listener
                 && if newcomer.is_some() {
-                    !same_object(&at.1, &claim.precedence) && self.in_force(&at.2)
+                    !same_object(precedence, &claim.precedence) && self.in_force(listener)
                 } else {
-                    **at < rank
+                    is_before
                 }
         };
-        if self.own.is_empty()
+        if of_gateway.is_empty()
             && let Some(spoken) = self.spoken()
             && spoken != group
             && self
                 .sets
                 .iter()
                 .filter(|(_, g)| **g == spoken)
-                .any(|(at, _)| counts(&at))
+                .any(|((precedence, listener), _)| {
+                    let is_before = (precedence, listener) < (&claim.precedence, &claim.listener);
+                    counts(precedence, listener, is_before)
+                })
         {
             return Some(Conflict::Protocol);
         }
@@ -102,7 +112,7 @@ impl PortClaims {
             .into_iter()
             .flatten()
             .filter(keeps)
-            .find(counts)
+            .find(|at| counts(&at.1, &at.2, **at < rank))
             .map(|at| clash(&at.2))
     }
 
@@ -135,15 +145,14 @@ impl PortClaims {
 
     /// Whether the claim is refused because of the port's holder. That is so if it is a raw claim and another namespace
     /// holds the port. It is also so if it wants to speak something other than the port does, unless the holder itself
-    /// wants that and no other namespace has a claim there.
+    /// wants that and is alone.
     fn is_closed_by_holder(&self, claim: &Claim) -> bool {
         let Some((holder, spoken)) = &self.holder else {
             return false;
         };
         let namespace = claim.namespace();
-        let alone = self.tenants.keys().all(|tenant| tenant == namespace);
         match claim.protocol.group() {
-            group if group != *spoken => !(holder == namespace && alone),
+            group if group != *spoken => holder != namespace || !self.is_alone(holder, *spoken),
             Group::Raw => holder != namespace,
             Group::Http | Group::Tls => false,
         }
@@ -152,12 +161,13 @@ impl PortClaims {
     /// The group of protocols that the sets' listeners may speak. It is the one for which the port is held. If nobody
     /// holds the port, or the holder is alone there, it is the one that the first of them speaks.
     pub(super) fn spoken(&self) -> Option<Group> {
-        let first = || self.sets.values().next().copied();
-        match &self.holder {
-            Some((holder, _)) if self.sole() == Some(holder) => first(),
-            Some((_, held)) => Some(*held),
-            None => first(),
-        }
+        let Some((holder, held)) = &self.holder else {
+            return self.sets.values().next().copied();
+        };
+        let own = self.tenants.get(holder).into_iter().flatten();
+        let own = own.filter(|_| self.is_alone(holder, *held));
+        let first = own.min_by_key(|(_, ranks)| ranks.first());
+        Some(first.map_or(*held, |(group, _)| *group))
     }
 
     /// The namespace that should hold the port if nobody does, with the group that it speaks. It is the namespace of
@@ -165,15 +175,18 @@ impl PortClaims {
     /// route on a TCP or UDP listener; nobody needs to hold the port if these listeners have names.
     #[must_use]
     pub fn next_holder(&self) -> Option<Holder> {
-        if !self.own.is_empty() {
+        if !self.of_gateway().is_empty() {
             let first = self.next_of_routes()?;
             return Some(Holder::of_port(first.clone(), Group::Raw));
         }
-        let claims = self.sets.keys().filter_map(|at| self.claim(&at.2));
-        // A listener that the proxies never get does not count. Otherwise it would keep others from a port that nobody
-        // serves.
-        let mut served =
-            claims.filter(|claim| claim.served || claim.protocol.group() != Group::Tls);
+        let claims = self.sets.keys().filter_map(|at| self.claim(&at.1));
+        // A listener that the proxies never get does not count, nor does one that may still lose its name. Otherwise it
+        // would keep others from a port that nobody serves.
+        let mut served = claims.filter(|claim| match claim.protocol.group() {
+            Group::Raw => true,
+            Group::Http => claim.has_name,
+            Group::Tls => claim.has_name && claim.served,
+        });
         let first = served.find(|claim| self.conflict(claim).is_none())?;
         Some(Holder::of_port(
             first.namespace().clone(),
@@ -186,10 +199,14 @@ impl PortClaims {
     pub fn claim_state(&self) -> Option<PortClaimState> {
         let (holder, group) = self.holder.as_ref()?;
         let speaks = |tenant: &Arc<str>| self.tenants.get(tenant)?.get(group);
-        let otherwise = match self.own.keys().next() {
-            Some(_) => self.own.keys().any(|own| own != group) || self.is_reserved(),
-            None => self.spoken().is_some_and(|spoken| spoken != *group),
-        };
+        let of_gateway = self.of_gateway();
+        if of_gateway.is_empty() {
+            if let Some(spoken) = self.spoken().filter(|spoken| spoken != group) {
+                return Some(PortClaimState::Changed(spoken));
+            }
+        } else if of_gateway.iter().any(|own| own != group) || self.is_reserved() {
+            return Some(PortClaimState::Revoked);
+        }
         let is_used = if self.is_own_raw() {
             self.has_route_of(holder)
         } else {
@@ -198,9 +215,7 @@ impl PortClaims {
         // The mistake is in the holder's own listener, or in that of the Gateway to which its routes are attached.
         let is_kept =
             self.refused.contains_key(holder) || self.own.is_empty() && self.has_route_of(holder);
-        Some(if otherwise {
-            PortClaimState::Revoked
-        } else if is_used {
+        Some(if is_used {
             PortClaimState::Used
         } else {
             let other = self.tenants.keys().find(|tenant| speaks(tenant).is_some());
@@ -216,7 +231,7 @@ impl PortClaims {
     /// listeners of the group may be served.
     #[must_use]
     pub fn is_settled_for(&self, group: Group) -> bool {
-        self.own.contains_key(&group)
+        self.of_gateway().contains(&group)
             || self.holder.as_ref().is_some_and(|(_, held)| *held == group)
     }
 

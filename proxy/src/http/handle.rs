@@ -151,8 +151,7 @@ fn drain(upload: &UploadState, may_drain: bool) -> bool {
     }
     // It ends with the connection at the latest.
     tokio::spawn(async move {
-        let mut next = || poll_fn(|cx| Pin::new(&mut body).poll_frame(cx));
-        while let Some(Ok(_)) = next().await {}
+        while let Some(Ok(_)) = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {}
     });
     true
 }

@@ -216,13 +216,15 @@ impl World {
                 let admitted = &mut self.facts.grants.admitted;
                 admitted.insert(own_key(listener), namespaces);
                 // The listener is put again, as it is a new version.
-                let source = own(listener);
-                match self.facts.sources.get(&source).cloned() {
-                    Some((rank, names)) => {
-                        self.names.put(&self.facts.grants, &source, &rank, &names)
+                let mut affected = Affected::default();
+                let refused = NameSource::Refused(Box::new(own(listener)));
+                for source in [own(listener), refused] {
+                    if let Some((rank, names)) = self.facts.sources.get(&source).cloned() {
+                        let put = self.names.put(&self.facts.grants, &source, &rank, &names);
+                        add(&mut affected, put);
                     }
-                    None => Affected::default(),
                 }
+                affected
             }
             Op::Record(names) => match self.names.claim_state(&names) {
                 None | Some(NameClaimState::Revoked) => {

@@ -67,6 +67,15 @@ impl Facts {
         });
         let admitted = own.iter().any(|source| match source {
             NameSource::Listener(listener) => self.admits(listener, namespace),
+            // Whoever is recorded keeps what a listener with a mistake admitted them to.
+            NameSource::Refused(source) => match &**source {
+                NameSource::Listener(listener) => {
+                    let recorded = self.claims.get(names);
+                    recorded.is_some_and(|of| **of == *namespace)
+                        && self.admits(listener, namespace)
+                }
+                _ => false,
+            },
             _ => false,
         });
         let excepted = by != AskedBy::Listener && admitted && !by_route;

@@ -99,7 +99,10 @@ impl ClaimStore {
         let is_unsaid = !self.states.contains_key(key);
         let state = self.states.get(key);
         // A port that passes to another namespace is in use as well.
-        let is_used = matches!(state, Some(ClaimState::Used | ClaimState::Passed(_)));
+        let is_used = matches!(
+            state,
+            Some(ClaimState::Used | ClaimState::Passed(_) | ClaimState::Changed(_))
+        );
         match says {
             Some(says) if !self.leads => {
                 if !is_holder {
@@ -153,7 +156,8 @@ impl ClaimStore {
             }
             Some(ClaimState::Unused) => self.let_go(key),
             Some(ClaimState::Revoked) => self.release(key),
-            Some(ClaimState::Passed(to)) => self.pass_on(key, to),
+            Some(ClaimState::Passed(to)) => self.rewrite(key, |holder| holder.namespace = to),
+            Some(ClaimState::Changed(to)) => self.rewrite(key, |holder| holder.speaks = Some(to)),
             None if !is_there => self.let_go(key),
             Some(ClaimState::Used) if self.is_doubted(key) => {}
             // Without a state, the Gateway is no longer ours, and the object is left alone.
@@ -219,19 +223,23 @@ impl ClaimStore {
         self.touch_name(key);
     }
 
-    /// Gives a port that is in use to the namespace `to`, because its holder has no listener there any more.
-    fn pass_on(&mut self, key: &ClaimKey, to: Arc<str>) {
+    /// Changes who holds a port that is in use, or what it speaks, in one write: its holder has no listener there any
+    /// more, or wants to speak something else.
+    fn rewrite(&mut self, key: &ClaimKey, change: impl FnOnce(&mut Holder)) {
         self.spare(key);
         let Some(time) = self.time.filter(|_| self.leads) else {
             return;
         };
-        self.change(key, |record| match &mut record.holder {
-            // If `to` holds it already, translation has not been told yet.
-            Some(holding) if holding.holder.namespace != to => {
-                holding.holder.namespace = to;
+        self.change(key, |record| {
+            let Some(holding) = &mut record.holder else {
+                return;
+            };
+            let before = holding.holder.clone();
+            change(&mut holding.holder);
+            // If nothing changes, translation has not been told yet.
+            if holding.holder.namespace != before.namespace {
                 holding.since = time.seconds;
             }
-            _ => {}
         });
         self.touch_name(key);
     }
