@@ -4,7 +4,7 @@
 //! for jitter (`fastrand::u64(..)`, or a generator with a seed if a test has to repeat a history).
 //!
 //! Three schedules do not double, so they are in the modules that need them. A failed ACME order waits 1, 10 and 100
-//! minutes and then a day (`operator::acme::backoff`): its count is stored in the Secret, and the steps follow the
+//! minutes and then a day (`vestibule_acme::backoff`): its count is stored in the Secret, and the steps follow the
 //! hourly and weekly limits of public CAs. A candidate for the Lease tries again at the Lease's own period
 //! (`operator::cluster::lease`). And code that waits for one event, such as a port of another process, tries again at
 //! fixed intervals.

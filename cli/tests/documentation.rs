@@ -266,6 +266,7 @@ fn links_lead_somewhere() {
 fn sources(krate: &str) -> Option<PathBuf> {
     let folder = match krate {
         "cli" | "crds" | "model" | "operator" | "proxy" | "serve" | "webhook" => krate,
+        "acme" => "operator/acme",
         "internal_ca" => "operator/internal-ca",
         _ => return None,
     };

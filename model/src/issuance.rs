@@ -1,9 +1,39 @@
-//! The progress of a certificate, as the engine that issues it reports it. Listeners show it in their condition
-//! `vestibule.dev/CertificateIssued`.
+//! What translation and the engines that issue certificates tell each other: the request for a certificate, and its
+//! progress. Listeners show the progress in their condition `vestibule.dev/CertificateIssued`.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use crate::certificate::CertificateOptions;
+use crate::challenge::Reaches;
 use crate::condition::Reason;
+use crate::hostname::Hostname;
+use crate::issuer::IssuerRef;
+use crate::key::{ObjectKey, ObjectName};
+
+/// A certificate that a listener waits for and may have: the listener is allowed, accepted and not
+/// conflicted, and its hostname is exact.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CertificateRequest {
+    /// The Secret that the listener refers to, in the listener's own namespace.
+    pub secret: ObjectName,
+    /// The hostnames of the listeners that refer to it.
+    pub hostnames: BTreeSet<Hostname>,
+    /// The issuer that the annotations choose; without one only `vestibule run` issues.
+    pub issuer: Option<IssuerRef>,
+    /// The object that asks: the first one, in the order of the merge.
+    pub owner: ObjectKey,
+    /// Its UID.
+    pub owner_uid: Arc<str>,
+    /// The Gateway that serves the names.
+    pub gateway: ObjectName,
+    /// Its UID.
+    pub gateway_uid: Arc<str>,
+    /// What the owner's annotations say beside the issuer.
+    pub options: Arc<CertificateOptions>,
+    /// Whether the challenges for each name may be answered.
+    pub reach: BTreeMap<Hostname, Reaches>,
+}
 
 /// The progress of a certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]

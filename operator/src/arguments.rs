@@ -19,10 +19,10 @@ use vestibule_model::policy::{MAX_RSA_BITS, Mode, NAMES_PER_NAMESPACE, Policy, R
 use vestibule_model::selector::{LabelSelector, Labels};
 use vestibule_model::service::{IpFamily, IpFamilyPolicy, ServiceType, TrafficPolicy};
 use vestibule_operator::certmanager::{self, Maker};
+use vestibule_operator::claims;
 use vestibule_operator::cluster::{self, lease, statuses};
 use vestibule_operator::publish::auth::Fleets;
 use vestibule_operator::translate::{self, Binds, CONTROLLER, ClaimMode, ServiceSettings};
-use vestibule_operator::{acme, claims};
 
 /// The control plane of Vestibule: watches the cluster, configures the proxies, writes statuses.
 #[derive(Debug, Parser)]
@@ -402,11 +402,11 @@ impl Arguments {
         [proxies, webhooks, operators].map(Arc::from).into()
     }
 
-    fn acme_settings(&self) -> acme::Settings {
-        acme::Settings {
+    fn acme_settings(&self) -> vestibule_acme::Settings {
+        vestibule_acme::Settings {
             namespace: self.namespace.as_str().into(),
             issuers: self.acme_issuer_selector.clone(),
-            budgets: acme::Budgets {
+            budgets: vestibule_acme::Budgets {
                 per_hour: self.acme_orders_per_hour,
                 per_issuer: self.acme_orders_per_hour_issuer,
                 per_namespace: self.acme_orders_per_hour_namespace,

@@ -2,7 +2,6 @@
 //!
 //! [`translate`] is the pure core, and [`control`] the loop around it.
 
-pub mod acme;
 pub mod certmanager;
 pub mod claims;
 mod clock;

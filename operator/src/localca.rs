@@ -23,12 +23,13 @@ use rcgen::{
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 use vestibule_model::hostname::Hostname;
+use vestibule_model::issuance::CertificateRequest;
 use vestibule_model::key::{Kind, ObjectKey, ObjectName};
 use vestibule_model::meta::Meta;
 use vestibule_model::object::{Object, Secret};
 use zeroize::{Zeroize, Zeroizing};
 
-use crate::translate::{CertificateRequest, Change, SessionKey};
+use crate::translate::{Change, SessionKey};
 
 /// File of the CA's certificate in the state directory.
 pub const CERTIFICATE_FILE: &str = "ca.crt";

@@ -20,15 +20,13 @@ use vestibule_model::gateway::Listener;
 use vestibule_model::hostname::Hostname;
 use vestibule_model::hostname_grant::GrantedCertificates;
 use vestibule_model::http::{HttpFilter, Redirect, Scheme};
-use vestibule_model::issuance::{Issuance, IssuanceState};
+use vestibule_model::issuance::{CertificateRequest, Issuance, IssuanceState};
 use vestibule_model::issuer::{Engine, IssuerAnnotations};
 use vestibule_model::key::{Kind, ObjectKey, ObjectName};
 use vestibule_model::object::Object;
 use vestibule_model::protocol::Protocol;
 use vestibule_model::selector::NamespaceScope;
-use vestibule_operator::translate::{
-    CertificateRequest, Change, Status, Translator, challenge_resource,
-};
+use vestibule_operator::translate::{Change, Status, Translator, challenge_resource};
 
 const OURS: Reach = Reach::Ours;
 const NONE: Reach = Reach::NoListener;

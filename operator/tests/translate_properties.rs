@@ -21,7 +21,7 @@ use vestibule_model::condition::{Address, Reason};
 use vestibule_model::finding::Finding;
 use vestibule_model::gateway::{AddressRequest, Listener};
 use vestibule_model::hostname::{HostPattern, Hostname};
-use vestibule_model::issuance::{Issuance, IssuanceState};
+use vestibule_model::issuance::{CertificateRequest, Issuance, IssuanceState};
 use vestibule_model::issuer::{Engine, IssuerAnnotations};
 use vestibule_model::key::{Kind, ObjectKey, ObjectName};
 use vestibule_model::meta::Meta;
@@ -32,8 +32,7 @@ use vestibule_model::selector::NamespaceScope;
 use vestibule_model::service::ServiceType;
 use vestibule_model::tls_policy::GatewayTls;
 use vestibule_operator::translate::{
-    Assigned, CONTROLLER, CertificateRequest, Change, DesiredPort, SessionKey, SessionKeys,
-    Translator,
+    Assigned, CONTROLLER, Change, DesiredPort, SessionKey, SessionKeys, Translator,
 };
 use vestibule_stream::proto::{self, resource};
 use vestibule_stream::{ContentHash, ResourceKey};

@@ -7,15 +7,14 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use jiff::Timestamp;
+use vestibule_model::issuance::CertificateRequest;
 use vestibule_model::key::{Kind, ListenerKey, ObjectKey, ObjectName};
 use vestibule_operator::claims::{self, Memory};
 use vestibule_operator::control::ControlLoop;
 use vestibule_operator::issuance::{self, CertificateRegistry, Channels, Directory, EngineLink};
 use vestibule_operator::localca::{LocalCa, LocalIssuer};
 use vestibule_operator::publish::{Changes, Publisher};
-use vestibule_operator::translate::{
-    CertificateRequest, Change, ClaimMode, SessionKeys, Settings, Translator,
-};
+use vestibule_operator::translate::{Change, ClaimMode, SessionKeys, Settings, Translator};
 use vestibule_stream::{Encoded, ResourceKey};
 
 use super::log;

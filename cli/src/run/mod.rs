@@ -28,9 +28,9 @@ use tokio::sync::watch;
 use vestibule_backoff::{Backoff, Delays};
 use vestibule_model::endpoint::AuthorityRules;
 use vestibule_model::selector::LabelSelector;
+use vestibule_operator::issuance;
 use vestibule_operator::localca::LocalCa;
 use vestibule_operator::publish::{InProcess, Publisher};
-use vestibule_operator::{acme, issuance};
 use vestibule_proxy::proxy::{ConfigSource, Proxy, ProxyConfig};
 use vestibule_stream::ProxyIdentity;
 use vestibule_stream::client::{self, Connect};
@@ -144,7 +144,7 @@ async fn serve(args: RunArgs) -> anyhow::Result<ExitCode> {
     let acme = issuance::run(
         acme_settings(),
         Arc::clone(engine.acme()),
-        acme::wall,
+        vestibule_acme::wall,
         &publisher,
         &mut channels,
     );
@@ -182,12 +182,12 @@ async fn serve(args: RunArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// Settings of the built-in engine. There is only one user, so only the limits of the CA matter.
-fn acme_settings() -> acme::Settings {
-    acme::Settings {
+fn acme_settings() -> vestibule_acme::Settings {
+    vestibule_acme::Settings {
         // The account of a ClusterACMEIssuer is kept in this namespace.
         namespace: "vestibule".into(),
         issuers: LabelSelector::default(),
-        budgets: acme::Budgets {
+        budgets: vestibule_acme::Budgets {
             per_hour: ORDERS,
             per_issuer: ORDERS,
             per_namespace: ORDERS,

@@ -9,11 +9,11 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use vestibule_model::certificate::{CertificateOptions, Subject};
 use vestibule_model::hostname::Hostname;
+use vestibule_model::issuance::CertificateRequest;
 use vestibule_model::issuer::IssuerRef;
 use vestibule_model::key::Kind;
 
 use super::{API_VERSION, APPLIED, MANAGED_BY};
-use crate::translate::CertificateRequest;
 
 /// Label that the shim does not copy: tools that prune by it would take the Certificate away.
 const APPLYSET: &str = "applyset.kubernetes.io/part-of";

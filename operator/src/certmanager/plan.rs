@@ -2,13 +2,12 @@
 
 use serde_json::Value;
 use vestibule_model::condition::Reason;
-use vestibule_model::issuance::{Issuance, IssuanceState};
+use vestibule_model::issuance::{CertificateRequest, Issuance, IssuanceState};
 
 use super::desired::{Certificate, Foreign};
 use super::present::{Attempts, PresentCertificate, PresentCertificates};
 use super::progress::issuance_of;
 use super::{Maker, Settings};
-use crate::translate::CertificateRequest;
 
 /// What is to be done with one Certificate.
 #[derive(Debug, Clone, PartialEq)]

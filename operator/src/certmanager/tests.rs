@@ -11,7 +11,7 @@ use vestibule_model::certificate::{
 };
 use vestibule_model::condition::Reason;
 use vestibule_model::hostname::Hostname;
-use vestibule_model::issuance::IssuanceState;
+use vestibule_model::issuance::{CertificateRequest, IssuanceState};
 use vestibule_model::issuer::{Engine, IssuerRef};
 use vestibule_model::key::{Kind, ObjectKey, ObjectName};
 
@@ -19,7 +19,6 @@ use super::{
     APPLIED, Attempt, Attempts, Availability, CertificateAction, CertificateVerdict, MANAGED_BY,
     Maker, PresentCertificate, PresentCertificates, Settings, desired, judge, stale,
 };
-use crate::translate::CertificateRequest;
 
 const IDENTITY: &str = "system/vestibule";
 

@@ -37,7 +37,6 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use vestibule_crds::watch::CopiedAnnotations;
 
-use crate::acme;
 use crate::publish::Publisher;
 use crate::translate;
 use controller::Controller;
@@ -67,7 +66,7 @@ pub struct Settings {
     /// Durations of the planner of statuses.
     pub statuses: statuses::plan::Timing,
     /// Settings of the built-in ACME engine; `None` if it is off.
-    pub acme: Option<acme::Settings>,
+    pub acme: Option<vestibule_acme::Settings>,
     /// Settings of the engine for cert-manager.
     pub certmanager: certmanager::Config,
     /// Annotations that are copied from Gateways and ListenerSets to their Certificates.

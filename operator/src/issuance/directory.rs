@@ -10,6 +10,10 @@ use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
 use tokio::sync::watch;
 use tracing::{info, warn};
+use vestibule_acme::{
+    Effects, IssuerState, Observation, OrderOutcome, PrivateKey, StoreError, StoredSecret, Write,
+    Written,
+};
 use vestibule_model::challenge::{ChallengeAnswer, ChallengeKey};
 use vestibule_model::condition::Truth;
 use vestibule_model::issuance::Issuance;
@@ -19,10 +23,6 @@ use vestibule_model::object::{Object, Secret};
 use zeroize::Zeroizing;
 
 use super::EngineLink;
-use crate::acme::{
-    Effects, IssuerState, Observation, OrderOutcome, PrivateKey, StoreError, StoredSecret, Write,
-    Written,
-};
 use crate::localca::files;
 use crate::translate::Change;
 

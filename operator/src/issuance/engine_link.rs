@@ -10,11 +10,10 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tokio::sync::watch;
+use vestibule_acme::IssuerState;
 use vestibule_model::challenge::{ChallengeAnswer, ChallengeKey};
 use vestibule_model::issuance::Issuance;
 use vestibule_model::key::{ObjectKey, ObjectName};
-
-use crate::acme::IssuerState;
 
 /// The changes of the engine since the loop took the last update.
 #[derive(Debug, Default)]

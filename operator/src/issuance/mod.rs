@@ -10,17 +10,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, watch};
+use vestibule_acme::{ChallengeAck, Effects, Engine, Input};
 use vestibule_model::challenge::ChallengeKey;
 use vestibule_model::condition::Reason;
-use vestibule_model::issuance::{Issuance, IssuanceState};
+use vestibule_model::issuance::{CertificateRequest, Issuance, IssuanceState};
 use vestibule_model::issuer;
 use vestibule_model::key::{ObjectKey, ObjectName};
 use vestibule_model::object::AcmeIssuer;
 use vestibule_stream::{ResourceKey, ResourceKind};
 
-use crate::acme::{self, ChallengeAck, Effects, Engine, Input};
 use crate::publish::Publisher;
-use crate::translate::CertificateRequest;
 pub use directory::Directory;
 pub use engine_link::{EngineLink, EngineUpdate};
 pub use registry::CertificateRegistry;
@@ -54,7 +53,7 @@ pub struct Channels {
 /// are known. The future can be dropped at any time, since everything important is persisted; then call
 /// [`EngineLink::end`].
 pub async fn run<E: Effects>(
-    settings: acme::Settings,
+    settings: vestibule_acme::Settings,
     effects: Arc<E>,
     wall: fn() -> i64,
     publisher: &Arc<Publisher>,

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
+use vestibule_acme::IssuerState;
 use vestibule_model::issuer::Engine;
 use vestibule_model::key::{ObjectKey, ObjectName};
 use vestibule_stream::{ResourceKey, ResourceKind};
 
 use super::{Channels, EngineLink, EngineUpdate, Issuances, Issuers, Requests};
-use crate::acme::IssuerState;
 use crate::publish::Publisher;
 use crate::translate::{Change, Output, Translator};
 

@@ -32,13 +32,13 @@ use vestibule_model::conflict::Precedence;
 use vestibule_model::finding::Finding;
 use vestibule_model::gateway::{Listener, TlsMode};
 use vestibule_model::hostname::{HostPattern, Hostname};
-use vestibule_model::issuance::{Issuance, IssuanceState};
+use vestibule_model::issuance::{CertificateRequest, Issuance, IssuanceState};
 use vestibule_model::issuer::{Engine, IssuerRef};
 use vestibule_model::key::{Kind, ListenerKey, ObjectName};
 use vestibule_model::object::Object;
 
 use super::reach::Interest;
-use super::{CertificateRequest, Dirty, Output, Translator};
+use super::{Dirty, Output, Translator};
 
 const ISSUED: ConditionType = ConditionType::CertificateIssued;
 

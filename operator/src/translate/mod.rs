@@ -57,7 +57,7 @@ use vestibule_model::claim::{ClaimKey, Holders};
 use vestibule_model::client_address::ClientAddress;
 use vestibule_model::finding::Finding;
 use vestibule_model::hostname::HostPattern;
-use vestibule_model::issuance::Issuance;
+use vestibule_model::issuance::{CertificateRequest, Issuance};
 use vestibule_model::key::{Kind, ListenerKey, ObjectKey, ObjectName, ParentKey};
 use vestibule_model::merge::{Merge, SetVerdict};
 use vestibule_model::object::{AcmeIssuer, Object};
@@ -74,7 +74,7 @@ pub use challenge::challenge_resource;
 pub use change::Change;
 pub use claim::ClaimMode;
 use claim::InnerNames;
-pub use output::{CertificateRequest, ClaimState, Output, Status, Work};
+pub use output::{ClaimState, Output, Status, Work};
 pub(crate) use report::WAITING_FOR_CLAIM;
 pub use route_status::RouteNeeds;
 pub use service::{

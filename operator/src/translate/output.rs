@@ -1,48 +1,21 @@
 //! The output of a pass of translation: what differs from before, and how much work it was.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use vestibule_model::certificate::CertificateOptions;
-use vestibule_model::challenge::Reaches;
 use vestibule_model::claim::ClaimKey;
 use vestibule_model::claim::Holder;
 use vestibule_model::condition::{
     ClassStatus, GrantStatus, ListenersStatus, PolicyStatus, RouteStatus,
 };
 use vestibule_model::finding::Finding;
-use vestibule_model::hostname::Hostname;
-use vestibule_model::issuer::IssuerRef;
+use vestibule_model::issuance::CertificateRequest;
 use vestibule_model::key::{ObjectKey, ObjectName};
 use vestibule_model::object::AcmeIssuer;
 use vestibule_model::protocol::Group;
 use vestibule_stream::{Encoded, ResourceKey};
 
 use super::{DesiredPort, DesiredService};
-
-/// A request for a certificate that listeners want and may have. Such a listener is allowed, accepted and
-/// without conflict, and its hostname is exact.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CertificateRequest {
-    /// The Secret that the listener refers to, in the listener's own namespace.
-    pub secret: ObjectName,
-    /// The hostnames of the listeners that refer to it, and those that annotations add.
-    pub hostnames: BTreeSet<Hostname>,
-    /// The issuer that the annotations choose. Without one, only `vestibule run` issues a certificate.
-    pub issuer: Option<IssuerRef>,
-    /// The object that the request belongs to. It is the first one that asks, in the order of the merge.
-    pub owner: ObjectKey,
-    /// Its UID.
-    pub owner_uid: Arc<str>,
-    /// The Gateway that serves the names.
-    pub gateway: ObjectName,
-    /// Its UID.
-    pub gateway_uid: Arc<str>,
-    /// What the owner's annotations say besides the issuer.
-    pub options: Arc<CertificateOptions>,
-    /// Whether the challenges for each name may be answered.
-    pub reach: BTreeMap<Hostname, Reaches>,
-}
 
 /// How much work a pass did.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

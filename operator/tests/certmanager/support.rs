@@ -18,7 +18,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use vestibule_model::certificate::CertificateOptions;
 use vestibule_model::hostname::Hostname;
-use vestibule_model::issuance::{Issuance, IssuanceState};
+use vestibule_model::issuance::{CertificateRequest, Issuance, IssuanceState};
 use vestibule_model::issuer::{IssuerAnnotations, IssuerRef};
 use vestibule_model::key::{Kind, ObjectKey, ObjectName};
 use vestibule_model::object::Object;
@@ -26,7 +26,6 @@ use vestibule_operator::certmanager::{Maker, Settings};
 use vestibule_operator::cluster::certmanager::{self, Channels, Issuances, Requests};
 use vestibule_operator::cluster::lease::elector::Role;
 use vestibule_operator::cluster::metrics::Metrics;
-use vestibule_operator::translate::CertificateRequest;
 use vestibule_test_support::{Look, within};
 
 /// Longest wait for something that has to happen. Nothing waits so long unless it has failed.

@@ -14,7 +14,7 @@ use vestibule_model::endpoint::AuthorityRules;
 use vestibule_model::hostname::Hostname;
 use vestibule_model::key::ObjectName;
 use vestibule_model::selector::{LabelSelector, Requirement};
-use vestibule_operator::{acme, cluster};
+use vestibule_operator::cluster;
 use vestibule_stream::client::{Client, Config};
 use vestibule_stream::proto::{challenge, resource};
 use vestibule_stream::{Apply, Change, ProxyIdentity, Reject};
@@ -40,11 +40,11 @@ struct Set {
     _turn: MutexGuard<'static, ()>,
 }
 
-fn engine_of(world: &World) -> acme::Settings {
-    acme::Settings {
+fn engine_of(world: &World) -> vestibule_acme::Settings {
+    vestibule_acme::Settings {
         namespace: world.ns("sys").into(),
         issuers: LabelSelector::default(),
-        budgets: acme::Budgets {
+        budgets: vestibule_acme::Budgets {
             per_hour: PLENTY,
             per_issuer: PLENTY,
             per_namespace: PLENTY,

@@ -15,7 +15,7 @@ use serde_json::Value;
 use tokio::sync::{mpsc, watch as channel};
 use tokio::task::JoinSet;
 use tracing::warn;
-use vestibule_model::issuance::Issuance;
+use vestibule_model::issuance::{CertificateRequest, Issuance};
 use vestibule_model::key::ObjectName;
 
 use super::clock;
@@ -23,7 +23,6 @@ use super::lease::elector::Role;
 use super::metrics::Metrics;
 use super::text::problem;
 use crate::certmanager::{CertificateAction, PresentCertificate, Settings};
-use crate::translate::CertificateRequest;
 use reconciler::Reconciler;
 
 /// Largest number of events that wait.

@@ -11,7 +11,7 @@ use tokio::sync::watch as channel;
 use tokio::task::JoinSet;
 use tracing::{debug, info, warn};
 use vestibule_model::condition::Reason;
-use vestibule_model::issuance::{Issuance, IssuanceState};
+use vestibule_model::issuance::{CertificateRequest, Issuance, IssuanceState};
 use vestibule_model::issuer::Engine;
 use vestibule_model::key::ObjectName;
 
@@ -24,7 +24,6 @@ use crate::certmanager::{
     Attempt, Attempts, Availability, Certificate, CertificateAction, Foreign, PresentCertificate,
     PresentCertificates, Settings, desired, judge, stale,
 };
-use crate::translate::CertificateRequest;
 
 /// Largest number of requests under way at the same time.
 const CONCURRENT: usize = 8;

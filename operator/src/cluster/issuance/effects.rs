@@ -6,16 +6,16 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use tokio::sync::watch;
+use vestibule_acme::{
+    Effects, IssuerState, Observation, OrderOutcome, StoreError, StoredSecret, Waiting, Write,
+    Written,
+};
 use vestibule_model::challenge::{ChallengeAnswer, ChallengeKey, ChallengeType};
 use vestibule_model::issuance::Issuance;
 use vestibule_model::key::{ObjectKey, ObjectName};
 use zeroize::Zeroizing;
 
 use super::address_probes::AddressProbes;
-use crate::acme::{
-    Effects, IssuerState, Observation, OrderOutcome, StoreError, StoredSecret, Waiting, Write,
-    Written,
-};
 use crate::cluster::events::{EventRecorder, ObjectEvent};
 use crate::cluster::lease::elector::Role;
 use crate::cluster::metrics::Metrics;

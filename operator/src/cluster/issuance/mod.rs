@@ -11,7 +11,6 @@ use tokio::sync::watch;
 use tracing::{info, warn};
 
 use super::lease::elector::Role;
-use crate::acme;
 use crate::issuance::{self, Channels};
 use crate::publish::Publisher;
 pub(super) use address_probes::AddressProbes;
@@ -24,7 +23,7 @@ const PAUSE: Duration = Duration::from_secs(5);
 
 /// Runs the engine whenever this replica leads, for ever.
 pub(super) async fn run(
-    settings: acme::Settings,
+    settings: vestibule_acme::Settings,
     cluster_effects: ClusterEffects,
     publisher: Arc<Publisher>,
     mut channels: Channels,
@@ -50,7 +49,7 @@ pub(super) async fn run(
         let engine = issuance::run(
             settings.clone(),
             effects,
-            acme::wall,
+            vestibule_acme::wall,
             &publisher,
             &mut channels,
         );

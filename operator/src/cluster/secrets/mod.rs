@@ -15,12 +15,12 @@ use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use kube::Client;
 use kube::api::{Api, ObjectMeta, PostParams};
+use vestibule_acme::{PrivateKey, STATE_ANNOTATION, StoreError, StoredSecret, Write, Written};
 use vestibule_model::key::ObjectName;
 use zeroize::{Zeroize, Zeroizing};
 
 use super::MANAGED_BY;
 use super::text::problem;
-use crate::acme::{PrivateKey, STATE_ANNOTATION, StoreError, StoredSecret, Write, Written};
 
 /// Label of Secrets that the built-in engine writes.
 pub const ACME_LABEL: &str = "vestibule.dev/acme";

@@ -2,6 +2,7 @@
 //! certificates is not known.
 
 use serde_json::Value;
+use vestibule_acme::IssuerState;
 use vestibule_crds::status::{self as wire, Observed};
 use vestibule_model::condition::{
     Condition, ConditionType, IssuerError, IssuerStatus, Reason, Truth,
@@ -9,7 +10,6 @@ use vestibule_model::condition::{
 use vestibule_model::object::AcmeIssuer;
 
 use super::super::text::bounded;
-use crate::acme::IssuerState;
 
 /// Longest message, in bytes.
 const MAX_MESSAGE: usize = 1024;

@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use serde_json::Value;
+use vestibule_acme::IssuerState;
 use vestibule_crds::status::{self as wire, Observed};
 use vestibule_model::condition::{
     Condition, ConditionType, ListenersStatus, PolicyStatus, ProgrammedBasis, Reason, RouteStatus,
@@ -22,7 +23,6 @@ use vestibule_model::protocol::Port;
 use vestibule_model::selector::LabelSelector;
 
 use super::services::{ServiceState, ServiceStates};
-use crate::acme::IssuerState;
 use crate::publish::Publisher;
 use crate::status::{ack_progress, programmed, render};
 use crate::translate::{Status, Translator};

@@ -1,0 +1,605 @@
+//! Owns the requests to a CA, which go through `instant-acme`.
+
+mod account;
+mod http;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use instant_acme::{
+    Account, AuthorizationState, AuthorizationStatus, CertificateIdentifier, ChallengeStatus,
+    Error, Identifier, NewOrder, Order, OrderStatus,
+};
+use parking_lot::Mutex;
+use rustls_pki_types::{CertificateSigningRequestDer, Der};
+use serde::Deserialize;
+use vestibule_model::challenge::ChallengeType;
+use vestibule_model::hostname::Hostname;
+
+use self::http::{Http, HttpError, with_retry_after};
+use crate::leaf::Leaf;
+use crate::problem::{self, AcmeFailure, AcmeOperation, FailureKind, Problem, Subproblem};
+use crate::renewal::Window;
+use crate::state::MAX_URL;
+
+pub(crate) use self::account::{AccountInfo, Opened, Registering, open};
+pub(crate) use self::http::host_of;
+
+/// Longest chain that is accepted, in bytes of PEM.
+const MAX_CHAIN: usize = 128 * 1024;
+/// Largest number of orders that are kept between two requests.
+const MAX_KEPT: usize = 1024;
+/// Longest token, in bytes. Let's Encrypt's have 43.
+const MAX_TOKEN: usize = 256;
+
+/// The state of an order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Status {
+    /// Names are still to be checked.
+    Pending,
+    /// It can be finalized.
+    Ready,
+    /// The CA is making the certificate.
+    Processing,
+    /// The certificate is ready.
+    Valid,
+    /// The order has failed.
+    Invalid,
+}
+
+/// An order as the CA shows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct View {
+    /// Its state.
+    pub(crate) status: Status,
+    /// Its names. They are filled in only for a pending or failed order.
+    pub(crate) names: Vec<Name>,
+    /// Why it failed, if it did.
+    pub(crate) problem: Option<AcmeFailure>,
+    /// When the CA wants to be asked again, if it said so.
+    pub(crate) retry_after: Option<Duration>,
+}
+
+/// A name of an order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Name {
+    /// The name.
+    pub(crate) hostname: Hostname,
+    /// Whether the CA has checked it.
+    pub(crate) valid: bool,
+    /// Challenge types that the CA offers, with their tokens.
+    pub(crate) offers: Vec<(ChallengeType, String)>,
+}
+
+/// A CA, with one of the accounts at it.
+pub(crate) struct Ca {
+    http: Http,
+    account: Account,
+    directory: Directory,
+    /// Orders kept between two requests, with their authorizations and the next nonce.
+    kept: Mutex<BTreeMap<String, Kept>>,
+    /// Scheme, host and port of every place where this CA has orders.
+    origins: BTreeSet<String>,
+}
+
+struct Kept {
+    order: Order,
+    /// The order was just made, so its state needs no request.
+    fresh: bool,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Directory {
+    new_nonce: Option<String>,
+    new_account: Option<String>,
+    new_order: Option<String>,
+    revoke_cert: Option<String>,
+    renewal_info: Option<String>,
+    meta: Meta,
+}
+
+impl Directory {
+    /// The URLs that the directory names.
+    fn urls(&self) -> impl Iterator<Item = &str> {
+        [
+            &self.new_nonce,
+            &self.new_account,
+            &self.new_order,
+            &self.revoke_cert,
+            &self.renewal_info,
+        ]
+        .into_iter()
+        .filter_map(Option::as_deref)
+    }
+}
+
+/// Scheme, host and port of a URL.
+fn origin(url: &str) -> Option<String> {
+    let uri: ::http::Uri = url.parse().ok()?;
+    let (scheme, host) = (uri.scheme_str()?, uri.host()?.to_ascii_lowercase());
+    Some(format!(
+        "{scheme}://{host}:{}",
+        uri.port_u16().unwrap_or(443)
+    ))
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Meta {
+    profiles: BTreeMap<String, serde_json::Value>,
+    external_account_required: bool,
+}
+
+impl Ca {
+    fn new(http: Http, account: Account, directory: Directory, url: &str) -> Self {
+        let urls = directory.urls().chain([url, account.id()]);
+        Self {
+            origins: urls.filter_map(origin).collect(),
+            http,
+            account,
+            directory,
+            kept: Mutex::default(),
+        }
+    }
+
+    /// What planning needs to know of the account.
+    pub(crate) fn account_info(&self) -> AccountInfo {
+        AccountInfo {
+            url: self.account.id().to_owned(),
+            thumbprint: self.account.key_thumbprint().to_owned(),
+            renewal_info: self.directory.renewal_info.is_some(),
+        }
+    }
+
+    /// Makes an order and returns its URL.
+    pub(crate) async fn order(
+        &self,
+        hostnames: &BTreeSet<Hostname>,
+        profile: Option<&str>,
+        replaces: Option<&Leaf>,
+    ) -> Result<String, AcmeFailure> {
+        let replaces = replaces
+            .filter(|_| self.directory.renewal_info.is_some())
+            .and_then(identifier);
+        match self.new_order(hostnames, profile, replaces.clone()).await {
+            Err(failure)
+                if replaces.is_some()
+                    && !matches!(
+                        failure.kind,
+                        FailureKind::Unreachable | FailureKind::RateLimited
+                    ) =>
+            {
+                // The certificate is replaced already, or the CA does not know it. Try once without naming it.
+                self.new_order(hostnames, profile, None).await
+            }
+            result => result,
+        }
+    }
+
+    async fn new_order(
+        &self,
+        hostnames: &BTreeSet<Hostname>,
+        profile: Option<&str>,
+        replaces: Option<CertificateIdentifier<'static>>,
+    ) -> Result<String, AcmeFailure> {
+        let names: Vec<Identifier> = hostnames
+            .iter()
+            .map(|name| Identifier::Dns(name.as_str().to_owned()))
+            .collect();
+        let mut new = NewOrder::new(&names);
+        if let Some(profile) = profile {
+            new = new.profile(profile);
+        }
+        if let Some(replaces) = replaces {
+            new = new.replaces(replaces);
+        }
+        let order = self
+            .account
+            .new_order(&new)
+            .await
+            .map_err(|error| failure(error, AcmeOperation::Order))?;
+        let url = order.url().to_owned();
+        if url.len() > MAX_URL || !url.starts_with("https://") {
+            return Err(AcmeFailure::new(
+                FailureKind::Other,
+                "the CA gave the order a URL that cannot be used",
+            ));
+        }
+        self.keep(url.clone(), Kept { order, fresh: true });
+        Ok(url)
+    }
+
+    /// Asks for the state of an order.
+    pub(crate) async fn look(&self, url: &str) -> Result<View, AcmeFailure> {
+        let kept = self.kept.lock().remove(url);
+        let (result, retry_after) = with_retry_after(async {
+            let mut order = match kept {
+                Some(Kept { order, fresh: true }) => order,
+                Some(Kept { mut order, .. }) => {
+                    order.refresh().await?;
+                    order
+                }
+                None => self.account.order(self.of_ours(url)?).await?,
+            };
+            let view = view(&mut order).await?;
+            Ok((order, view))
+        })
+        .await;
+        let (order, mut view) = result.map_err(progress)?;
+        view.retry_after = retry_after;
+        let fresh = false;
+        self.keep(url.to_owned(), Kept { order, fresh });
+        Ok(view)
+    }
+
+    /// Tells the CA that the challenges of these names are answered.
+    pub(crate) async fn declare(
+        &self,
+        url: &str,
+        names: &[(Hostname, ChallengeType)],
+    ) -> Result<(), AcmeFailure> {
+        let mut order = self.take(url).await?;
+        if let Err(failure) = say_ready(&mut order, names).await {
+            if failure.kind == FailureKind::Unreachable {
+                return Err(failure);
+            }
+            // The kept order may be out of date. If the CA waits for none of the challenges any more, all is well.
+            order = self.order_at(url).await?;
+            if awaits(&mut order, names).await.map_err(progress)? {
+                return Err(failure);
+            }
+        }
+        let fresh = false;
+        self.keep(url.to_owned(), Kept { order, fresh });
+        Ok(())
+    }
+
+    /// Sends the request for the certificate.
+    pub(crate) async fn finalize(
+        &self,
+        url: &str,
+        request: &CertificateSigningRequestDer<'_>,
+    ) -> Result<View, AcmeFailure> {
+        let mut order = self.take(url).await?;
+        let (result, retry_after) = with_retry_after(order.finalize_csr(request)).await;
+        result.map_err(progress)?;
+        let mut view = view(&mut order).await.map_err(progress)?;
+        view.retry_after = retry_after;
+        self.keep(
+            url.to_owned(),
+            Kept {
+                order,
+                fresh: false,
+            },
+        );
+        Ok(view)
+    }
+
+    /// Gets the certificate of a valid order.
+    pub(crate) async fn download(&self, url: &str) -> Result<Vec<u8>, AcmeFailure> {
+        let mut order = self.take(url).await?;
+        let chain = order.certificate().await.map_err(progress)?;
+        let chain = chain.map(String::into_bytes).unwrap_or_default();
+        if chain.is_empty() || chain.len() > MAX_CHAIN {
+            return Err(AcmeFailure::new(
+                FailureKind::Other,
+                "the CA gave no certificate, or a chain that is too long",
+            ));
+        }
+        Ok(chain)
+    }
+
+    /// When the CA wants a certificate to be renewed (RFC 9773), and when it wants to be asked again.
+    pub(crate) async fn window(
+        &self,
+        leaf: &Leaf,
+    ) -> Result<(Window, Option<Duration>), AcmeFailure> {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Info {
+            suggested_window: Suggested,
+        }
+        #[derive(Deserialize)]
+        struct Suggested {
+            start: jiff::Timestamp,
+            end: jiff::Timestamp,
+        }
+        let none = || AcmeFailure::new(FailureKind::Other, "no renewal information");
+        let base = self.directory.renewal_info.as_deref().ok_or_else(none)?;
+        let identifier = identifier(leaf).ok_or_else(none)?;
+        let url = format!("{}/{identifier}", base.trim_end_matches('/'));
+        let (body, retry_after) = self.http.get(&url).await.map_err(|error| plain(&error))?;
+        let info: Info = serde_json::from_slice(&body).map_err(|_| none())?;
+        let window = Window {
+            start: info.suggested_window.start.as_second(),
+            end: info.suggested_window.end.as_second(),
+        };
+        Ok((window, retry_after))
+    }
+
+    /// Gives an order up. It deactivates authorizations that are still pending, because they would count for the
+    /// account until they expire. Authorizations that are valid stay so.
+    pub(crate) async fn close(&self, url: &str) -> Result<(), AcmeFailure> {
+        self.forget(url);
+        let mut order = self.order_at(url).await?;
+        let open = [OrderStatus::Pending, OrderStatus::Invalid];
+        if !open.contains(&order.state().status) {
+            return Ok(());
+        }
+        let mut authorizations = order.authorizations();
+        while let Some(authorization) = authorizations.next().await {
+            let mut authorization = authorization.map_err(progress)?;
+            if authorization.status == AuthorizationStatus::Pending {
+                authorization.deactivate().await.map_err(progress)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Forgets an order.
+    pub(crate) fn forget(&self, url: &str) {
+        self.kept.lock().remove(url);
+    }
+
+    async fn take(&self, url: &str) -> Result<Order, AcmeFailure> {
+        let kept = self.kept.lock().remove(url);
+        match kept {
+            Some(kept) => Ok(kept.order),
+            None => self.order_at(url).await,
+        }
+    }
+
+    async fn order_at(&self, url: &str) -> Result<Order, AcmeFailure> {
+        let url = self.of_ours(url).map_err(progress)?;
+        self.account.order(url).await.map_err(progress)
+    }
+
+    /// The URL of an order, if it is where this CA has orders. A tenant could have written another URL into the Secret,
+    /// and the account may be the admin's, which may connect to every address.
+    fn of_ours(&self, url: &str) -> Result<String, Error> {
+        if origin(url).is_some_and(|origin| self.origins.contains(&origin)) {
+            return Ok(url.to_owned());
+        }
+        Err(Error::Other(Box::new(HttpError::OtherOrigin)))
+    }
+
+    fn keep(&self, url: String, kept: Kept) {
+        let mut all = self.kept.lock();
+        if all.len() >= MAX_KEPT {
+            all.pop_first();
+        }
+        all.insert(url, kept);
+    }
+}
+
+/// Tells the CA that these challenges are answered. It skips those that an earlier leader already reported, because a
+/// CA may refuse to be told twice.
+async fn say_ready(
+    order: &mut Order,
+    names: &[(Hostname, ChallengeType)],
+) -> Result<(), AcmeFailure> {
+    let mut authorizations = order.authorizations();
+    while let Some(authorization) = authorizations.next().await {
+        let mut authorization = authorization.map_err(progress)?;
+        if let Some(kind) = pending(&authorization, names)
+            && let Some(mut challenge) = authorization.challenge(kind)
+        {
+            challenge.set_ready().await.map_err(progress)?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether the CA still waits to be told that one of these challenges is answered.
+async fn awaits(order: &mut Order, names: &[(Hostname, ChallengeType)]) -> Result<bool, Error> {
+    let mut authorizations = order.authorizations();
+    while let Some(authorization) = authorizations.next().await {
+        if pending(&*authorization?, names).is_some() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Which of these challenges the CA still waits for in this authorization.
+fn pending(
+    authorization: &AuthorizationState,
+    names: &[(Hostname, ChallengeType)],
+) -> Option<instant_acme::ChallengeType> {
+    if authorization.status != AuthorizationStatus::Pending {
+        return None;
+    }
+    let name = authorization.identifier().to_string();
+    let (_, kind) = names.iter().find(|(host, _)| host.as_str() == name)?;
+    let kind = kind_of(*kind);
+    let mut challenges = authorization.challenges.iter();
+    challenges
+        .any(|one| one.r#type == kind && one.status == ChallengeStatus::Pending)
+        .then_some(kind)
+}
+
+/// Reads the state of an order. Authorizations are fetched once while it is pending, and again when it failed.
+async fn view(order: &mut Order) -> Result<View, Error> {
+    let status = match order.state().status {
+        OrderStatus::Pending => Status::Pending,
+        OrderStatus::Ready => Status::Ready,
+        OrderStatus::Processing => Status::Processing,
+        OrderStatus::Valid => Status::Valid,
+        OrderStatus::Invalid => Status::Invalid,
+    };
+    let mut view = View {
+        status,
+        names: Vec::new(),
+        problem: order.state().error.as_ref().map(embedded),
+        retry_after: None,
+    };
+    if !matches!(status, Status::Pending | Status::Invalid) {
+        return Ok(view);
+    }
+    let mut failed: Option<Problem> = None;
+    let mut authorizations = order.authorizations();
+    while let Some(authorization) = authorizations.next().await {
+        let mut authorization = authorization?;
+        if status == Status::Invalid && authorization.status != AuthorizationStatus::Valid {
+            authorization.refresh().await?;
+        }
+        let Ok(hostname) = Hostname::parse(&authorization.identifier().to_string()) else {
+            continue;
+        };
+        for error in authorization
+            .challenges
+            .iter()
+            .filter_map(|c| c.error.as_ref())
+        {
+            let of_name = known(error);
+            let all = failed.get_or_insert_with(|| Problem {
+                subproblems: Vec::new(),
+                ..of_name.clone()
+            });
+            all.subproblems.push(Subproblem {
+                kind: of_name.kind,
+                detail: of_name.detail,
+                identifier: Some(problem::Identifier {
+                    value: hostname.as_str().to_owned(),
+                }),
+            });
+        }
+        view.names.push(Name {
+            hostname,
+            valid: authorization.status == AuthorizationStatus::Valid,
+            offers: authorization
+                .challenges
+                .iter()
+                .filter(|challenge| sound(&challenge.token))
+                .filter_map(|challenge| {
+                    let kind = match challenge.r#type {
+                        instant_acme::ChallengeType::TlsAlpn01 => ChallengeType::TlsAlpn01,
+                        instant_acme::ChallengeType::Http01 => ChallengeType::Http01,
+                        _ => return None,
+                    };
+                    Some((kind, challenge.token.clone()))
+                })
+                .collect(),
+        });
+    }
+    if let Some(mut failed) = failed {
+        if let [only] = &failed.subproblems[..] {
+            // If one name failed, its reason is the reason of the order.
+            failed.detail.clone_from(&only.detail);
+            failed.subproblems.clear();
+        }
+        view.problem = Some(failed.failure(AcmeOperation::Progress, 403, None));
+    }
+    Ok(view)
+}
+
+/// Whether a token is base64url (RFC 8555, 8.1). Tokens become part of a path and of names of resources.
+fn sound(token: &str) -> bool {
+    (1..=MAX_TOKEN).contains(&token.len())
+        && token
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
+}
+
+fn kind_of(kind: ChallengeType) -> instant_acme::ChallengeType {
+    match kind {
+        ChallengeType::TlsAlpn01 => instant_acme::ChallengeType::TlsAlpn01,
+        ChallengeType::Http01 => instant_acme::ChallengeType::Http01,
+    }
+}
+
+/// The identifier of a certificate by RFC 9773.
+fn identifier(leaf: &Leaf) -> Option<CertificateIdentifier<'static>> {
+    let authority = leaf.authority_key.as_ref()?;
+    let identifier =
+        CertificateIdentifier::new(Der::from_slice(authority), Der::from_slice(&leaf.serial));
+    Some(identifier.into_owned())
+}
+
+fn known(problem: &instant_acme::Problem) -> Problem {
+    Problem {
+        kind: problem.r#type.clone(),
+        detail: problem.detail.clone(),
+        subproblems: problem
+            .subproblems
+            .iter()
+            .map(|part| Subproblem {
+                kind: part.r#type.clone(),
+                detail: part.detail.clone(),
+                identifier: part.identifier.as_ref().map(|name| problem::Identifier {
+                    value: name.authorized(false).to_string(),
+                }),
+            })
+            .collect(),
+    }
+}
+
+fn embedded(problem: &instant_acme::Problem) -> AcmeFailure {
+    known(problem).failure(AcmeOperation::Progress, 403, None)
+}
+
+fn progress(error: Error) -> AcmeFailure {
+    failure(error, AcmeOperation::Progress)
+}
+
+fn plain(error: &HttpError) -> AcmeFailure {
+    refused(error, AcmeOperation::Progress)
+}
+
+fn refused(error: &HttpError, asked: AcmeOperation) -> AcmeFailure {
+    match error {
+        HttpError::Unreachable(words) => {
+            AcmeFailure::unreachable(format!("the CA cannot be reached: {words}"))
+        }
+        HttpError::NotAllowed(host) => AcmeFailure::new(
+            FailureKind::NotAllowed,
+            format!(
+                "{host} has no public address, and Vestibule connects to no other for an ACMEIssuer: use another CA, \
+                 or ask the platform admin (acme.tenantIssuers.allowCidrs of the chart)"
+            ),
+        ),
+        HttpError::OtherOrigin => AcmeFailure::new(
+            FailureKind::OrderGone,
+            "the order that the Secret names is not one of this CA",
+        ),
+        HttpError::Refused {
+            status,
+            problem: Some(problem),
+            retry_after,
+        } => problem.failure(asked, *status, *retry_after),
+        HttpError::Refused {
+            status,
+            problem: None,
+            retry_after,
+        } => AcmeFailure {
+            kind: match *status {
+                429 => FailureKind::RateLimited,
+                404 | 410 if asked == AcmeOperation::Progress => FailureKind::OrderGone,
+                _ => FailureKind::Unreachable,
+            },
+            message: format!("the CA answers with status {status} and says no more"),
+            problem: None,
+            retry_after: *retry_after,
+        },
+    }
+}
+
+fn failure(error: Error, asked: AcmeOperation) -> AcmeFailure {
+    match error {
+        Error::Other(other) => match other.downcast_ref::<HttpError>() {
+            Some(error) => refused(error, asked),
+            None => AcmeFailure::new(
+                FailureKind::Other,
+                "the CA's answer is not what was asked for",
+            ),
+        },
+        Error::Api(problem) => known(&problem).failure(asked, 403, None),
+        Error::Crypto | Error::KeyRejected => AcmeFailure::new(
+            FailureKind::Account,
+            "the account's key cannot be used: it must be an ECDSA key on P-256 in PKCS#8",
+        ),
+        // The text does not say what is wrong with the answer, because the answer might be any document.
+        _ => AcmeFailure::unreachable("the CA's answer is not one of an ACME server"),
+    }
+}
