@@ -45,6 +45,10 @@ const REQUESTS_OF_A_TURN: u32 = 64;
 /// Units of a search for a rule that may take all the steps of a request
 /// ([`Steps::OF_A_REQUEST`](vestibule_model::pattern::Steps::OF_A_REQUEST)), which are one or two milliseconds as well.
 const UNITS_OF_A_SEARCH: u8 = 64;
+/// Units of requests that 4 KiB of interim heads (1xx) of a backend cost, which are up to 256 heads.
+const UNITS_OF_AN_EARLY_READ: u8 = 16;
+/// HTTP/2 frames of a backend that cost one unit of requests.
+const FRAMES_OF_A_UNIT: u32 = 16;
 /// Bytes of one unit of transfers. A connection that moves less than half of it at a time does not use the gate.
 const BYTES: u64 = 64 * 1024;
 /// Units of transfers before the gate closes, and the quantum of a tenant. They are as many as one connection moves
@@ -142,6 +146,43 @@ async fn pass_units(line: usize, units: u8) {
     let mut entry = QueueEntry::new(GateKind::Requests, line);
     // This gate has no limit on waiting tasks, so it never fails.
     let _ = poll_fn(|cx| entry.poll_pass(cx, units)).await;
+}
+
+/// A place in the line of a tenant for the work that a backend causes without answering: it sends interim heads, or
+/// frames that serve no request. The backend connection passes the gate for requests before it reads more of them.
+pub(crate) struct BackendTurn(QueueEntry);
+
+impl BackendTurn {
+    pub(crate) fn new() -> Self {
+        Self(QueueEntry::new(GateKind::Requests, 0))
+    }
+
+    /// Waits in a [`line`] until more bytes may be read of a backend that has sent no final head.
+    pub(crate) fn poll_early_read(&mut self, cx: &mut Context<'_>, line: usize) -> Poll<()> {
+        self.poll_units(cx, line, UNITS_OF_AN_EARLY_READ)
+    }
+
+    /// Waits in a [`line`] until more frames may be read of a backend that has sent this many. Returns whether these are
+    /// paid for. Fewer than those of one unit are not, and may be added to the next ones.
+    pub(crate) fn poll_frames(
+        &mut self,
+        cx: &mut Context<'_>,
+        line: usize,
+        frames: u32,
+    ) -> Poll<bool> {
+        match u8::try_from(frames / FRAMES_OF_A_UNIT).unwrap_or(u8::MAX) {
+            0 => Poll::Ready(false),
+            units => self.poll_units(cx, line, units).map(|()| true),
+        }
+    }
+
+    fn poll_units(&mut self, cx: &mut Context<'_>, line: usize, units: u8) -> Poll<()> {
+        if self.0.ticket.is_none() {
+            self.0.line = line;
+        }
+        // This gate has no limit on waiting tasks, so it never fails.
+        self.0.poll_pass(cx, units).map(|_| ())
+    }
 }
 
 /// Identifies the line of a tenant. It is the address of the account, of which a tenant has one as long as it is in

@@ -156,6 +156,36 @@ async fn what_is_no_http_is_a_bad_gateway() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn interim_answers_without_end_are_a_bad_gateway() {
+    let early = "HTTP/1.1 103 Early Hints\r\nlink: </a.css>\r\n\r\n";
+    let flood = serve(move |mut stream| async move {
+        let mut head = [0; 4096];
+        let _ = stream.read(&mut head).await;
+        let some = early.repeat(100);
+        while stream.write_all(some.as_bytes()).await.is_ok() {}
+    })
+    .await;
+    assert_eq!(get(&rig(flood), HOST, "/").await.status, 502);
+    // Some of them, and a large head, are no flood. Nor are those of many requests on one connection.
+    let some = serve(move |mut stream| async move {
+        let mut head = [0; 4096];
+        while let Ok(1..) = stream.read(&mut head).await {
+            let early = early.repeat(1000);
+            let large = "x".repeat(40_000);
+            let end = format!("HTTP/1.1 200 OK\r\nx: {large}\r\ncontent-length: 2\r\n\r\nok");
+            let answer = early + &end;
+            let _ = stream.write_all(answer.as_bytes()).await;
+        }
+    })
+    .await;
+    let rig = rig(some);
+    for _ in 0..5 {
+        let answer = get(&rig, HOST, "/").await;
+        assert_eq!((answer.status, &*answer.body), (200, "ok"));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_answer_that_is_cut_is_not_completed() {
     let address = serve(|mut stream| async move {
         let mut head = [0; 4096];

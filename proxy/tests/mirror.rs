@@ -27,6 +27,7 @@ struct Copied {
     target: String,
     headers: HeaderMap,
     body: Bytes,
+    trailers: Option<HeaderMap>,
 }
 
 /// A backend that keeps what it is asked.
@@ -49,12 +50,13 @@ impl Mirror {
                 let kept = Arc::clone(&kept);
                 async move {
                     let (head, body) = request.into_parts();
-                    let body = body.collect().await.unwrap().to_bytes();
+                    let body = body.collect().await.unwrap();
                     let target = format!("{} {}", head.method, head.uri.path_and_query().unwrap());
                     kept.lock().push(Copied {
                         target,
                         headers: head.headers,
-                        body,
+                        trailers: body.trailers().cloned(),
+                        body: body.to_bytes(),
                     });
                     // Nobody is told.
                     let text = http_body_util::Full::new(Bytes::from_static(b"of the mirror"));
@@ -335,4 +337,49 @@ async fn a_body_beyond_the_bound_ends_the_copy_and_not_the_request() {
     })
     .await;
     assert_eq!(two.count(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn copies_have_the_trailers_of_their_request() {
+    let (one, two) = (Echo::start("one").await, Mirror::start().await);
+    let copied = proto::HttpRule {
+        filters: vec![mirror("team-a/two:80", (1, 1))],
+        ..rule("/", ONE)
+    };
+    let backends = [(ONE, one.address), ("team-a/two:80", two.address)];
+    let rig = rig(&[copied], &backends);
+    let head =
+        format!("POST / HTTP/1.1\r\nhost: {HOST}\r\ntransfer-encoding: chunked\r\ntrailer: x-sum");
+    let body = "5\r\nhello\r\n0\r\nx-sum: 1\r\n\r\n";
+    assert_eq!(ask(&rig, &head, body).await.status, 200);
+    let copies = two.wait(1).await;
+    assert_eq!(copies[0].body, "hello");
+    let trailers = copies[0].trailers.as_ref();
+    assert_eq!(trailers.unwrap()["x-sum"], "1", "{copies:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_cannot_become_a_websocket_is_copied_whatever_it_asks_for() {
+    let (one, two) = (Echo::start("one").await, Mirror::start().await);
+    let copied = proto::HttpRule {
+        filters: vec![mirror("team-a/two:80", (1, 1))],
+        ..rule("/", ONE)
+    };
+    let backends = [(ONE, one.address), ("team-a/two:80", two.address)];
+    let rig = rig(&[copied], &backends);
+    let asks = format!("host: {HOST}\r\nconnection: upgrade\r\nupgrade: websocket");
+    let with_body = format!("POST /body HTTP/1.1\r\n{asks}\r\ncontent-length: 5");
+    assert_eq!(ask(&rig, &with_body, "hello").await.status, 200);
+    let copies = two.wait(1).await;
+    assert_eq!(
+        (&*copies[0].target, &*copies[0].body),
+        ("POST /body", &b"hello"[..])
+    );
+    assert_eq!(
+        ask(&rig, &format!("GET /old HTTP/1.0\r\n{asks}"), "")
+            .await
+            .status,
+        200
+    );
+    assert_eq!(two.wait(2).await[1].target, "GET /old");
 }

@@ -23,6 +23,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use super::H2;
 use super::body::{Upload, UploadState};
 use super::headers::{detach, take_trailers};
+use super::paced::Paced;
 use super::patient::Patient;
 use super::pool::{self, Key, Lease, One, Sender, Turn};
 use super::retry_state::RetryState;
@@ -30,8 +31,10 @@ use super::throttle::{Throttle, Throttled};
 use crate::backend::{Backend, Protocol};
 use crate::close_reason::CloseReason;
 use crate::deadline::within;
+use crate::gate;
 use crate::limits::Repeat;
 use crate::plane::DataPlane;
+use crate::quota::Account;
 use crate::tried::Tried;
 use crate::upstream::{Alpn, Credentials};
 use crate::{dial, health, upstream};
@@ -128,6 +131,8 @@ pub(super) struct Exchange<'a> {
     pub(super) grpc: bool,
     /// The endpoint of the client's session, which is tried first.
     pub(super) preferred: Option<SocketAddr>,
+    /// The tenant for whom it is, if that is known. Work that the backend causes without an answer has its turns.
+    pub(super) account: Option<Arc<Account>>,
 }
 
 /// How a request was sent, for the log.
@@ -376,7 +381,7 @@ impl Exchange<'_> {
             CloseReason::BackendReset
         };
         let sender = if two {
-            let io = TokioIo::new(Patient::new(stream));
+            let io = TokioIo::new(Paced::new(Patient::new(stream), self.account.clone()));
             let mut builder = http2::Builder::new(TokioExecutor::new());
             builder
                 .initial_stream_window_size(STREAM_WINDOW)
@@ -420,8 +425,10 @@ impl Exchange<'_> {
                     trace.awaited = false;
                     return Err(Unanswered::Unseen(Box::new(request)));
                 }
-                one.throttle.await_answer();
+                let line = self.account.as_ref().map_or(0, gate::line);
+                one.throttle.await_answer(line);
                 let sent = one.sender.try_send_request(request.map(Box::new)).await;
+                one.throttle.answered();
                 sent.map_err(|mut error| {
                     let request = error.take_message();
                     let request = request.map(|request| request.map(|body| *body));
@@ -525,11 +532,12 @@ fn is_refused(error: &hyper::Error) -> bool {
 
 /// Drives a connection, and keeps the number up to date of how many requests the other side takes at one time.
 fn watched<E>(
-    mut connection: http2::Connection<TokioIo<Patient<upstream::Stream>>, Upload, E>,
+    mut connection: http2::Connection<TokioIo<Paced<Patient<upstream::Stream>>>, Upload, E>,
     most: Arc<AtomicUsize>,
 ) -> impl Future<Output = hyper::Result<()>>
 where
-    E: hyper::rt::bounds::Http2ClientConnExec<Upload, TokioIo<Patient<upstream::Stream>>> + Unpin,
+    E: hyper::rt::bounds::Http2ClientConnExec<Upload, TokioIo<Paced<Patient<upstream::Stream>>>>
+        + Unpin,
 {
     std::future::poll_fn(move |cx| {
         let polled = Pin::new(&mut connection).poll(cx);

@@ -17,7 +17,7 @@ const END_HEADERS: u8 = 4;
 /// How many frames [`Frames::poison`] writes at one time.
 const POISON: usize = 16;
 
-/// Follows the bytes that a client sends on one connection.
+/// Follows the bytes that one side of a connection sends.
 pub struct Frames {
     /// Bytes of the preface that have not arrived.
     preface: usize,
@@ -30,6 +30,8 @@ pub struct Frames {
     open: Option<[u8; 4]>,
     /// Bytes of the poison that were written.
     poisoned: usize,
+    /// Whether every frame counts, because it comes from a backend.
+    all: bool,
 }
 
 impl Default for Frames {
@@ -49,6 +51,18 @@ impl Frames {
             left: 0,
             open: None,
             poisoned: 0,
+            all: false,
+        }
+    }
+
+    /// The state at the beginning of a connection to a backend, which sends no preface. All of its frames count: no
+    /// number of requests bounds its HEADERS, because interim answers (1xx) may precede each response.
+    #[must_use]
+    pub fn of_backend() -> Self {
+        Self {
+            preface: 0,
+            all: true,
+            ..Self::new()
         }
     }
 
@@ -59,7 +73,7 @@ impl Frames {
     }
 
     /// Reads bytes up to the end of the first frame at which `stop` returns true. Calls `idle` for each frame that
-    /// serves no request. Returns how many bytes were read.
+    /// serves no request, or for each frame of a backend. Returns how many bytes were read.
     pub fn follow(
         &mut self,
         bytes: &[u8],
@@ -95,7 +109,7 @@ impl Frames {
         bytes.len() - rest.len()
     }
 
-    /// Takes a complete frame header. Returns whether the frame serves no request.
+    /// Takes a complete frame header. Returns whether the frame counts as one that serves no request.
     fn begin(&mut self) -> bool {
         let [a, b, c, kind, flags, stream @ ..] = self.head;
         let length = u32::from_be_bytes([0, a, b, c]);
@@ -104,6 +118,7 @@ impl Frames {
             self.open = (flags & END_HEADERS == 0).then_some(stream);
         }
         match kind {
+            _ if self.all => true,
             DATA => length == 0 && flags & END_STREAM == 0,
             // These are bounded elsewhere: by the number of requests, and by the size and pieces of a head.
             HEADERS | CONTINUATION => false,

@@ -442,6 +442,9 @@ fn decide<'a>(
     if rule.retry.as_ref().is_some_and(|retry| retry.attempts > 0) {
         attempts.retries.body = request.body_mut().keep(&found.route.tenant);
     }
+    // Both sides have to speak HTTP/1.1 for an upgrade. Otherwise the request is an ordinary one, and mirrors get it.
+    let two = found.route.grpc || backend.target.protocol == Protocol::H2c;
+    let upgrade = upgrade && upgradable && !two;
     if !upgrade {
         let way = (&**snapshot, &*listener, &found);
         copy(
@@ -454,8 +457,6 @@ fn decide<'a>(
         );
     }
     request.body_mut().filter_trailers(filter_trailers);
-    // Both sides have to speak HTTP/1.1 for an upgrade.
-    let upgrade = upgrade && upgradable && backend.target.protocol != Protocol::H2c;
     let exchange = Exchange {
         plane: &shared.plane,
         credentials: snapshot.credentials(&listener, backend),
@@ -465,6 +466,7 @@ fn decide<'a>(
         upgrade,
         grpc: found.route.grpc,
         preferred: presented.as_ref().and_then(|of| of.at(&backend.key)),
+        account: shared.account(),
     };
     Ok(Decision::Forward(exchange, found, presented))
 }
@@ -500,6 +502,7 @@ fn copy(
             filter_trailers: filter_trailers.clone(),
             state: Arc::clone(&record.upload),
             grpc: found.route.grpc,
+            account: shared.account(),
         };
         let Some(copy) = mirror::Copy::new(parts, namespace) else {
             continue;

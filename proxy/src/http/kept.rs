@@ -244,7 +244,9 @@ impl Reader {
                 .map_or(SizeHint::with_exact(0), Body::size_hint),
         };
         let mut hint = SizeHint::new();
-        if let Some(upper) = client.upper() {
+        // Trailers need chunks in HTTP/1.1, and with an exact length there would be none.
+        let has_trailers = matches!(&inner.state, State::Whole(whole) if whole.trailers.is_some());
+        if let Some(upper) = client.upper().filter(|_| !has_trailers) {
             hint.set_upper(upper.saturating_add(held));
         }
         hint.set_lower(client.lower().saturating_add(held));
@@ -321,5 +323,29 @@ impl Inner {
             mirror.give_up(why);
         }
         0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_with_trailers_has_no_exact_length() {
+        let copy = |trailers| {
+            let room = Room {
+                namespace: "team-a".into(),
+                bytes: 0,
+            };
+            let whole = Whole {
+                data: Bytes::from_static(b"hello"),
+                trailers,
+                _room: Arc::new(room),
+            };
+            Kept::whole(whole).again().unwrap()
+        };
+        assert_eq!(copy(None).size_hint().exact(), Some(5));
+        let hint = copy(Some(HeaderMap::new())).size_hint();
+        assert_eq!((hint.lower(), hint.exact()), (5, None));
     }
 }

@@ -19,6 +19,7 @@ use super::shares::Shares;
 use crate::backend::Backend;
 use crate::deadline::within;
 use crate::plane::DataPlane;
+use crate::quota::Account;
 use crate::upstream::Credentials;
 
 /// Most copies that a worker has at a time, from the arrival of their request to the end of their response.
@@ -63,6 +64,8 @@ pub(super) struct Parts {
     pub(super) state: Arc<UploadState>,
     /// Whether it is a gRPC call. Then it is sent by HTTP/2.
     pub(super) grpc: bool,
+    /// The tenant for whom the request is, if that is known.
+    pub(super) account: Option<Arc<Account>>,
 }
 
 /// A copy that waits for the body of its request.
@@ -125,6 +128,7 @@ async fn exchange(parts: Parts, body: Option<Whole>) -> &'static str {
         upgrade: false,
         grpc: parts.grpc,
         preferred: None,
+        account: parts.account,
     };
     let request = parts.head.map(|()| upload);
     let mut attempts = Attempts::once(plane);

@@ -27,6 +27,7 @@ mod headers;
 mod kept;
 mod local_reply;
 mod mirror;
+mod paced;
 pub mod path;
 mod patient;
 pub(crate) mod pool;

@@ -95,11 +95,19 @@ impl Shared {
     /// The [`gate::line`] of the tenant that the connection counts towards. Until there is one, that of the listener
     /// which the server name selected; in plaintext, one line for all whose tenant is not known yet.
     pub(super) fn line(&self) -> usize {
+        self.with_account(|account| account.map_or(0, gate::line))
+    }
+
+    /// The account of the tenant in whose [line](Self::line) the connection waits.
+    pub(super) fn account(&self) -> Option<Arc<Account>> {
+        self.with_account(|account| account.map(Arc::clone))
+    }
+
+    fn with_account<T>(&self, then: impl FnOnce(Option<&Arc<Account>>) -> T) -> T {
         if let Some(quota_guard) = &self.counts.lock().tenant {
-            return gate::line(quota_guard.account());
+            return then(Some(quota_guard.account()));
         }
-        let listener = self.listener.as_ref();
-        listener.map_or(0, |listener| gate::line(&listener.account))
+        then(self.listener.as_ref().map(|listener| &listener.account))
     }
 
     /// Counts the connection towards the limit of this tenant, and no longer towards anything else. Returns false if
