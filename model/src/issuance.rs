@@ -11,13 +11,13 @@ use crate::hostname::Hostname;
 use crate::issuer::IssuerRef;
 use crate::key::{ObjectKey, ObjectName};
 
-/// A certificate that a listener waits for and may have: the listener is allowed, accepted and not
-/// conflicted, and its hostname is exact.
+/// A request for a certificate that listeners want and may have. Such a listener is allowed, accepted and without
+/// conflict, and its hostname is exact.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CertificateRequest {
     /// The Secret that the listener refers to, in the listener's own namespace.
     pub secret: ObjectName,
-    /// The hostnames of the listeners that refer to it.
+    /// The hostnames of the listeners that refer to it, and those that annotations add.
     pub hostnames: BTreeSet<Hostname>,
     /// The issuer that the annotations choose; without one only `vestibule run` issues.
     pub issuer: Option<IssuerRef>,

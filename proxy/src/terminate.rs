@@ -291,7 +291,7 @@ struct Up {
     /// Plaintext that the backend has not taken.
     rest: Option<Rest>,
     state: State,
-    /// Whether the client ended without `close_notify`.
+    /// Whether the client ended without `close_notify`. Then a backend with TLS does not get one either.
     truncated: bool,
 }
 
@@ -402,7 +402,12 @@ impl<B: BackendIo> Tunnel<'_, B> {
             let flushed = Pin::new(&mut *self.backend).poll_flush(cx);
             ready!(flushed).map_err(|_| Broken::Backend)?;
             if self.up.state == State::Ending {
-                let closed = Pin::new(&mut *self.backend).poll_shutdown(cx);
+                // A `close_notify` of this proxy would claim that the data are complete, but they may be truncated.
+                let closed = if self.up.truncated {
+                    self.backend.poll_truncate(cx)
+                } else {
+                    Pin::new(&mut *self.backend).poll_shutdown(cx)
+                };
                 ready!(closed).map_err(|_| Broken::Backend)?;
                 self.up.state = State::Ended;
                 return Poll::Ready(Ok(()));

@@ -3,12 +3,15 @@
 mod common;
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use common::web::*;
 use common::*;
 use proto::http_filter::Filter;
 use proto::path_modifier::Path;
-use vestibule_proxy::limits::{EscapedSlashes, ProxyLimits, Underscores};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use vestibule_proxy::close_reason::CloseReason;
+use vestibule_proxy::limits::{EscapedSlashes, HttpLimits, ProxyLimits, Underscores};
 use vestibule_stream::proto;
 
 const HOST: &str = "a.example.com";
@@ -577,4 +580,163 @@ async fn a_request_that_would_be_matched_for_too_long_reaches_nobody() {
         assert!(answer.status == 503 && text, "{end}: {answer:?}");
     }
     assert_eq!(one.requests(), before);
+}
+
+/// The proxy answers every request by itself. `/redirect`, `/invalid` and `/empty` are redirected, 500 and 503.
+fn answering(limits: &ProxyLimits) -> Rig {
+    let mut redirect = rule("/redirect", "");
+    redirect.backends.clear();
+    redirect
+        .filters
+        .push(filter(Filter::Redirect(proto::HttpRedirect {
+            status: 302,
+            ..Default::default()
+        })));
+    let rules = [
+        redirect,
+        rule("/invalid", ""),
+        rule("/empty", "team-a/empty:80"),
+    ];
+    rig_with(limits, &rules, &[("team-a/empty:80", &[])])
+}
+
+fn post(path: &str, fields: &str) -> String {
+    format!("POST {path} HTTP/1.1\r\nhost: {HOST}\r\n{fields}\r\n\r\n")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_short_body_that_nobody_needs_leaves_the_connection_to_the_next_request() {
+    let rig = answering(&quiet());
+    for (path, status) in [
+        ("/redirect", 302),
+        ("/invalid", 500),
+        ("/empty", 503),
+        ("/nowhere", 404),
+    ] {
+        let mut stream = rig.connect().await;
+        for _ in 0..3 {
+            let head = post(path, "content-length: 3000");
+            stream.write_all(head.as_bytes()).await.unwrap();
+            let answer = one_answer(&mut stream).await.unwrap();
+            assert_eq!(answer.status, status, "{path}");
+            assert_eq!(answer.header("connection"), None, "{path}");
+            // The body comes after the answer.
+            stream.write_all(&[b'x'; 3000]).await.unwrap();
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_that_nobody_reads_ends_the_connection_with_the_answer() {
+    let rig = answering(&quiet());
+    let long = "x".repeat(200_000);
+    for (fields, body) in [
+        ("content-length: 200000", &*long),
+        ("transfer-encoding: chunked", "5\r\nhello\r\n0\r\n\r\n"),
+    ] {
+        for path in ["/redirect", "/invalid", "/empty", "/nowhere"] {
+            let (mut read, mut write) = rig.connect().await.into_split();
+            let request = format!("{}{body}", post(path, fields));
+            // The client sends everything, and the answer is there although nobody read it.
+            let (sent, answer) =
+                tokio::join!(write.write_all(request.as_bytes()), read_to_end(&mut read));
+            let answer = String::from_utf8(answer.unwrap()).unwrap();
+            sent.unwrap();
+            let answer = parse(&answer);
+            assert_eq!(answer.header("connection"), Some("close"), "{path}");
+            let length = answer.body.len().to_string();
+            assert_eq!(answer.header("content-length"), Some(&*length), "{path}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_that_waits_to_be_asked_for_is_not_asked_for_in_vain() {
+    let rig = answering(&quiet());
+    let mut stream = rig.connect().await;
+    let head = post("/redirect", "content-length: 5\r\nexpect: 100-continue");
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let answer = one_answer(&mut stream).await.unwrap();
+    assert_eq!(answer.status, 302);
+    assert_eq!(answer.header("connection"), Some("close"));
+    assert_eq!(read_to_end(&mut stream).await.unwrap(), b"");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_does_not_send_the_rest_of_a_body_is_not_waited_for_without_end() {
+    let rig = answering(&ProxyLimits {
+        http: HttpLimits {
+            head_deadline: Duration::from_millis(100),
+            stall: Duration::from_millis(200),
+            ..HttpLimits::default()
+        },
+        ..quiet()
+    });
+    let mut stream = rig.connect().await;
+    let head = post("/redirect", "content-length: 5");
+    stream.write_all(head.as_bytes()).await.unwrap();
+    assert_eq!(one_answer(&mut stream).await.unwrap().status, 302);
+    stream.write_all(b"xxxx").await.unwrap();
+    let _ = within("the end", stream.read_to_end(&mut Vec::new())).await;
+    rig.wait_closed(CloseReason::ClientStalled, 1).await;
+}
+
+/// A backend that reads requests to their last byte, and goes away.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_that_a_backend_has_read_leaves_the_connection_to_the_next_request() {
+    let address = serve(|mut stream: tokio::net::TcpStream| async move {
+        let mut request = Vec::new();
+        while !request.ends_with(b"hello") && !request.ends_with(b"hello\r\n0\r\n\r\n") {
+            if stream.read_buf(&mut request).await.unwrap_or(0) == 0 {
+                return;
+            }
+        }
+    })
+    .await;
+    let mut retried = rule("/retried", "team-a/one:80");
+    retried.retry = Some(proto::HttpRetry {
+        attempts: 1,
+        codes: vec![500],
+        ..Default::default()
+    });
+    let rules = [rule("/", "team-a/one:80"), retried];
+    let rig = rig(&rules, &[("team-a/one:80", &[address])]);
+    let mut stream = rig.connect().await;
+    for path in ["/", "/retried"] {
+        for (fields, body) in [
+            ("content-length: 5", "hello"),
+            ("transfer-encoding: chunked", "5\r\nhello\r\n0\r\n\r\n"),
+        ] {
+            let request = format!("{}{body}", post(path, fields));
+            stream.write_all(request.as_bytes()).await.unwrap();
+            let answer = one_answer(&mut stream).await.unwrap();
+            assert_eq!(answer.status, 502, "{path} {fields}");
+            assert_eq!(answer.header("connection"), None, "{path} {fields}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_early_answer_of_a_backend_arrives_whatever_the_client_still_sends() {
+    let address = serve(|mut stream: tokio::net::TcpStream| async move {
+        let mut request = Vec::new();
+        while !request.windows(4).any(|at| at == b"\r\n\r\n") {
+            stream.read_buf(&mut request).await.unwrap();
+        }
+        let answer = b"HTTP/1.1 401 no\r\nconnection: close\r\ncontent-length: 2\r\n\r\nno";
+        stream.write_all(answer).await.unwrap();
+    })
+    .await;
+    let rig = rig(
+        &[rule("/", "team-a/one:80")],
+        &[("team-a/one:80", &[address])],
+    );
+    let (mut read, mut write) = rig.connect().await.into_split();
+    let length = 1_000_000;
+    let head = post("/", &format!("content-length: {length}"));
+    let request = format!("{head}{}", "x".repeat(length));
+    let (sent, answer) = tokio::join!(write.write_all(request.as_bytes()), one_answer(&mut read));
+    let answer = answer.unwrap();
+    sent.unwrap();
+    assert_eq!((answer.status, &*answer.body), (401, "no"));
 }

@@ -280,6 +280,20 @@ async fn ends_are_passed_on_as_what_they_are() {
         .wait_closed(CloseReason::BackendTruncated, 1)
         .await;
 
+    let (mut client, mut met) = world.pair().await;
+    client.write_all(b"half").await.unwrap();
+    client.get_mut().0.shutdown().await.unwrap();
+    let mut rest = Vec::new();
+    let ended = within("the end", met.stream.read_to_end(&mut rest)).await;
+    assert_eq!(rest, b"half");
+    let kind = ended.map_err(|error| error.kind());
+    assert_eq!(kind, Err(std::io::ErrorKind::UnexpectedEof));
+    // The other direction stays open.
+    met.stream.write_all(b"answer").await.unwrap();
+    met.stream.shutdown().await.unwrap();
+    assert_eq!(read_to_end(&mut client).await.unwrap(), b"answer");
+    world.rig.wait_closed(CloseReason::ClientTruncated, 1).await;
+
     // A reset, either way.
     let (mut client, met) = world.pair().await;
     met.stream.get_ref().0.set_zero_linger().unwrap();

@@ -3,6 +3,7 @@
 //! hyper has a deadline for heads of its own. It also runs between requests, so it cannot tell a slow head from a
 //! client that keeps an idle connection.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -54,6 +55,16 @@ pub(super) struct Activity {
     idle_frames: Budget,
     /// Wakes the task that waits until one of these two budgets is used up.
     ender: AtomicWaker,
+}
+
+/// Keeps a connection under way while the rest of a request's body is read and dropped.
+pub(super) struct Draining(Arc<Activity>);
+
+impl Drop for Draining {
+    fn drop(&mut self) {
+        self.0.owe(true, false);
+        self.0.end_one();
+    }
 }
 
 /// Bytes that a client has to move within the time for a stall to count as making progress.
@@ -146,9 +157,21 @@ impl Activity {
         self.stalled_since.store(0, Ordering::Relaxed);
         self.ended.fetch_add(1, Ordering::Relaxed);
         self.reader.wake();
+        self.end_one();
+    }
+
+    fn end_one(&self) {
         if self.under_way.fetch_sub(1, Ordering::Relaxed) == 1 {
             self.idle_since.store(self.now(), Ordering::Relaxed);
         }
+    }
+
+    /// Records that the rest of a request's body is read and dropped, which may take longer than its response. Until
+    /// then, the bytes that arrive are not those of a head, and the client must not stall.
+    pub(super) fn drain(self: &Arc<Self>) -> Draining {
+        self.under_way.fetch_add(1, Ordering::Relaxed);
+        self.owe(false, true);
+        Draining(Arc::clone(self))
     }
 
     /// Records bytes of a body that an HTTP/2 client sent or read.
@@ -319,8 +342,6 @@ impl Activity {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use bytes::Bytes;
 
     use super::super::unsent::Share;
@@ -399,6 +420,36 @@ mod tests {
         assert_eq!(judge(), Verdict::Stalled);
         drop(piece);
         assert_eq!(judge(), Verdict::Wait(Duration::from_secs(10)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_is_read_away_may_stall_and_is_no_slow_head() {
+        let limits = HttpLimits {
+            head_deadline: Duration::from_secs(10),
+            idle: Duration::from_secs(90),
+            stall: Duration::from_mins(1),
+            ..HttpLimits::default()
+        };
+        let activity = Arc::new(Activity::new(&limits));
+        let judge = || activity.judge(&limits, Version::One);
+        activity.begin();
+        let draining = activity.drain();
+        activity.end();
+        for _ in 0..5 {
+            assert_eq!(judge(), Verdict::Wait(Duration::from_secs(10)));
+            tokio::time::advance(Duration::from_secs(59)).await;
+            activity.received(PROGRESS);
+        }
+        assert_eq!(judge(), Verdict::Wait(Duration::from_secs(10)));
+        tokio::time::advance(Duration::from_mins(1)).await;
+        assert_eq!(judge(), Verdict::Stalled);
+        // After its last byte the connection is idle.
+        drop(draining);
+        assert_eq!(judge(), Verdict::Wait(Duration::from_secs(10)));
+        tokio::time::advance(Duration::from_secs(89)).await;
+        assert_eq!(judge(), Verdict::Wait(Duration::from_secs(1)));
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert_eq!(judge(), Verdict::Idle);
     }
 
     #[tokio::test(start_paused = true)]

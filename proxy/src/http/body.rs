@@ -12,7 +12,7 @@ use hyper::body::{Body, Frame, SizeHint};
 use hyper::header::HeaderName;
 use parking_lot::Mutex;
 
-use super::activity::Activity;
+use super::activity::{Activity, Draining};
 use super::headers;
 use super::kept::{Kept, Read, Reader};
 use super::received::{Polled, ReceiveError, Received};
@@ -66,8 +66,10 @@ pub(super) struct UploadState {
     received: AtomicU64,
     /// Whether all of it was read.
     whole: AtomicBool,
-    /// What of it nobody read, until somebody asks for it.
+    /// The rest of a body of HTTP/1 that nobody reads, until it is decided what becomes of it.
     unread: Mutex<Option<Received>>,
+    /// Whether that is decided: the response of a backend goes to the client, so it is too late to announce anything.
+    decided: AtomicBool,
     too_large: AtomicBool,
     /// Whether it broke off, or is not valid HTTP.
     broken: AtomicBool,
@@ -89,6 +91,7 @@ impl UploadState {
             received: AtomicU64::new(0),
             whole: AtomicBool::new(false),
             unread: Mutex::default(),
+            decided: AtomicBool::new(false),
             too_large: AtomicBool::new(false),
             broken: AtomicBool::new(false),
             owed: AtomicBool::new(false),
@@ -108,9 +111,24 @@ impl UploadState {
         self.whole.load(Ordering::Relaxed)
     }
 
-    /// Takes what nobody read, if the body is not in use any more.
+    /// Takes the rest of a body of HTTP/1 that nobody reads. It is `None` if the body is still in use, or is kept for
+    /// retries.
     pub(super) fn take_unread(&self) -> Option<Received> {
         self.unread.lock().take()
+    }
+
+    /// Records that the client gets the response of a backend. If the body is not read to its end, hyper closes the
+    /// connection after the response, and the rest of the body must not make the kernel reset it.
+    pub(super) fn decide(&self) {
+        self.decided.store(true, Ordering::Relaxed);
+        if self.take_unread().is_some() {
+            self.activity.linger();
+        }
+    }
+
+    /// Keeps the connection under way while the rest of the body is read away.
+    pub(super) fn drain(&self) -> Draining {
+        self.activity.drain()
     }
 
     /// Whether it broke off on the side of the client.
@@ -158,6 +176,7 @@ impl UploadState {
 
 impl Upload {
     pub(super) fn new(body: Received, state: &Arc<UploadState>) -> Self {
+        state.whole.store(body.is_end_stream(), Ordering::Relaxed);
         Self::of(Source::Client(body), state)
     }
 
@@ -249,6 +268,14 @@ impl Body for Upload {
             },
         };
         state.owe(polled.is_pending());
+        let has_ended = match &polled {
+            Poll::Ready(Some(Ok(frame))) => frame.is_trailers() || this.is_end_stream(),
+            Poll::Ready(None) => true,
+            Poll::Ready(Some(Err(_))) | Poll::Pending => false,
+        };
+        if has_ended {
+            state.whole.store(true, Ordering::Relaxed);
+        }
         match &polled {
             Poll::Ready(Some(Ok(frame))) => {
                 let data = frame.data_ref().map_or(0, Buf::remaining);
@@ -262,8 +289,7 @@ impl Body for Upload {
                 }
             }
             Poll::Ready(Some(Err(_))) => state.broken.store(true, Ordering::Relaxed),
-            Poll::Ready(None) => state.whole.store(true, Ordering::Relaxed),
-            Poll::Pending => {}
+            _ => {}
         }
         screened(polled, &this.filter_trailers).map_err(UploadError::Broken)
     }
@@ -321,12 +347,16 @@ impl Drop for Upload {
         if waits {
             self.state.owe(false);
         }
-        if let Source::Client(body) = std::mem::replace(&mut self.body, Source::None) {
-            if body.is_end_stream() {
-                self.state.whole.store(true, Ordering::Relaxed);
-            } else {
-                *self.state.unread.lock() = Some(body);
+        let state = &*self.state;
+        let (is_whole, is_decided) = (state.is_whole(), state.decided.load(Ordering::Relaxed));
+        match std::mem::replace(&mut self.body, Source::None) {
+            Source::Client(body) if body.is_http1() && !is_whole => {
+                *state.unread.lock() = Some(body);
+                if is_decided {
+                    state.decide();
+                }
             }
+            _ => {}
         }
     }
 }

@@ -8,7 +8,7 @@
 //! first wrong byte, so nothing after that byte is ever parsed.
 
 /// Most bytes of a method. The longest registered method has 18.
-const MAX_METHOD: u8 = 32;
+pub(super) const MAX_METHOD: usize = 32;
 /// Most digits of a chunk's size. With more digits, it might not fit into 64 bits.
 const MAX_SIZE_DIGITS: u8 = 15;
 /// Most digits of a `Content-Length`, for the same reason.
@@ -364,7 +364,7 @@ impl Guard {
                     self.leaves = length == 7 && self.name.starts_with(b"CONNECT");
                     Ok(State::Target(false))
                 }
-                _ if is_token(byte) && length < MAX_METHOD => {
+                _ if is_token(byte) && usize::from(length) < MAX_METHOD => {
                     self.remember(length, byte);
                     Ok(State::Method(length + 1))
                 }

@@ -22,6 +22,7 @@ use super::challenge::challenge;
 use super::download::Download;
 use super::exchange::{Answered, Attempts, Ended, Exchange, ExchangeFailure};
 use super::forwarded::HopInfo;
+use super::guard::MAX_METHOD;
 use super::headers::{self, ForwardedInfo, Passed};
 use super::local_reply::LocalReply;
 use super::received::Received;
@@ -54,7 +55,7 @@ use crate::table::Snapshot;
 const READ_AWAY: Duration = Duration::from_secs(1);
 
 /// Most bytes of a request's body that are read although nobody needs them.
-const DRAINED: u64 = 64 * 1024;
+const MAX_DRAINED: u64 = 64 * 1024;
 
 type Reply = Response<Logged<Download>>;
 
@@ -67,7 +68,7 @@ pub(super) fn handle(
         let mut record = RequestRecord::new(Arc::clone(&shared), &request);
         let one = request.version() < Version::HTTP_2;
         let is_head = request.method() == Method::HEAD;
-        // hyper asks for a body that is expected to be asked for as soon as somebody reads it.
+        // hyper sends `100 Continue` as soon as somebody reads the body.
         let may_drain = !request.headers().contains_key(EXPECT);
         let mut edits = Vec::new();
         let outcome = outcome(&shared, request, &mut record, &mut edits).await;
@@ -79,6 +80,7 @@ pub(super) fn handle(
                 record.status = response.status();
                 record.note_grpc_status(response.headers());
                 record.reason = "Served";
+                record.upload.decide();
                 let mut response = response.map(|body| Logged::new(body, Some(record)).timed());
                 if response.body().throttle() {
                     headers::detach(response.headers_mut());
@@ -88,6 +90,10 @@ pub(super) fn handle(
             Ok(Outcome::Challenge(response)) => {
                 record.status = response.status();
                 record.reason = "Challenge";
+                if one && !drain(&record.upload, may_drain) {
+                    close = true;
+                    shared.activity.linger();
+                }
                 let response = if is_head { head_of(response) } else { response };
                 response.map(|body| Logged::new(body, Some(record)))
             }
@@ -110,12 +116,16 @@ pub(super) fn handle(
             }
             Err(own) => {
                 record.reason = own.reason;
-                close |= own.close;
-                if one && own.close && own.status != StatusCode::SERVICE_UNAVAILABLE {
-                    shared.activity.linger();
-                }
-                if one && !close && !drain(&record.upload, may_drain) {
-                    close = true;
+                let lingers = if own.close {
+                    // A connection that is one too many has to end at once.
+                    own.status != StatusCode::SERVICE_UNAVAILABLE
+                } else if close {
+                    !record.upload.is_whole()
+                } else {
+                    !drain(&record.upload, may_drain)
+                };
+                close |= own.close || lingers;
+                if one && lingers {
                     shared.activity.linger();
                 }
                 let response = own_response(own, &mut record);
@@ -135,9 +145,9 @@ pub(super) fn handle(
     })
 }
 
-/// Reads away the rest of a request's body that nobody needs, so that the next request on the connection can be read, as
-/// nginx does. Returns false if that would be too much, or if the length is not known: then the connection has to end.
-/// Otherwise hyper would end it without a word, and the client's next request would fail.
+/// Reads and drops the rest of a request's body in HTTP/1, so that the next request on the connection can be read.
+/// Returns false if that would be too much, or if nobody knows how much it is. Then the response has to announce the end
+/// of the connection: hyper reads nothing after a body that nobody reads, so the client's next request would fail.
 fn drain(upload: &UploadState, may_drain: bool) -> bool {
     if upload.is_whole() {
         return true;
@@ -146,12 +156,14 @@ fn drain(upload: &UploadState, may_drain: bool) -> bool {
         return false;
     };
     let length = body.size_hint().exact();
-    if !may_drain || length.is_none_or(|length| length > DRAINED) {
+    if !may_drain || length.is_none_or(|length| length > MAX_DRAINED) {
         return false;
     }
-    // It ends with the connection at the latest.
+    let draining = upload.drain();
+    // This ends with the connection at the latest, because then the body breaks off.
     tokio::spawn(async move {
         while let Some(Ok(_)) = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {}
+        drop(draining);
     });
     true
 }
@@ -328,16 +340,43 @@ fn whom<B>(
         LocalReply::unclear("UnclearHost", text)
     })?;
     record.authority.clone_from(&target.text);
-    // A host alone is only for CONNECT, and `*` for OPTIONS (RFC 9112 section 3.2).
-    let whole = request.uri().path();
-    if !(whole.starts_with('/') || whole == "*" && request.method() == Method::OPTIONS) {
+    // HTTP/1 refuses these before the end of the head.
+    if request.method().as_str().len() > MAX_METHOD {
+        let text = "the method of the request is too long\n";
+        return Err(LocalReply::unclear("UnclearMethod", text));
+    }
+    if !has_path(request) {
         let text = "the target of the request has no path\n";
+        return Err(LocalReply::unclear("UnclearPath", text));
+    }
+    let whole = request.uri().path_and_query();
+    if !whole.is_none_or(|whole| whole.as_str().is_ascii()) {
+        let text = "the target of the request has characters that are not ASCII\n";
         return Err(LocalReply::unclear("UnclearPath", text));
     }
     let slashes = shared.plane.limits.http.escaped_slashes;
     path::check(request.uri().path(), slashes)
         .map_err(|unclear| LocalReply::unclear("UnclearPath", unclear.text()))?;
     Ok(target)
+}
+
+/// Whether the target has a path that every reader takes for the same one. A host alone is only for CONNECT, and `*` for
+/// OPTIONS (RFC 9112 section 3.2). In HTTP/1.1, an empty path behind a host is `/`. In HTTP/2 there is no such form, and
+/// the path begins with a slash (RFC 9113 section 8.3.1).
+fn has_path<B>(request: &Request<B>) -> bool {
+    let uri = request.uri();
+    let begins = match (request.version(), uri.path_and_query()) {
+        (Version::HTTP_2, Some(whole)) => !is_without_slash(whole),
+        _ => uri.path().starts_with('/'),
+    };
+    begins || uri.path() == "*" && request.method() == Method::OPTIONS
+}
+
+/// Whether a path does not begin with a slash. An empty one shows itself as `/`, and only a comparison tells the two
+/// apart.
+fn is_without_slash(whole: &PathAndQuery) -> bool {
+    let text = whole.as_str();
+    !text.starts_with('/') || text == "/" && *whole != PathAndQuery::from_static("/")
 }
 
 /// Removes header fields that clients may not set, and refuses a request that could be read in two ways.
@@ -685,9 +724,16 @@ async fn retried(
     Ok(again)
 }
 
+/// The path and the query for a backend. An empty path becomes `/`.
 fn whole_path<B>(request: &Request<B>) -> PathAndQuery {
-    let path = request.uri().path_and_query().cloned();
-    path.unwrap_or_else(|| PathAndQuery::from_static("/"))
+    let whole = match request.uri().path_and_query() {
+        Some(whole) if is_without_slash(whole) && whole.path() != "*" => {
+            // Its text has the slash that the path does not have.
+            PathAndQuery::try_from(whole.to_string()).ok()
+        }
+        whole => whole.cloned(),
+    };
+    whole.unwrap_or_else(|| PathAndQuery::from_static("/"))
 }
 
 /// What [`select`] comes to.

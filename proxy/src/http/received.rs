@@ -34,6 +34,11 @@ impl Received {
         let two = version == Version::HTTP_2;
         Self { body, two }
     }
+
+    /// Whether it came with HTTP/1, where the next request can only be read after it.
+    pub(super) fn is_http1(&self) -> bool {
+        !self.two
+    }
 }
 
 impl Body for Received {

@@ -1,7 +1,7 @@
 //! Owns the record of one request. When the request ends, the record becomes one log line and counts in metrics.
 
 use std::error::Error;
-use std::fmt::Display;
+use std::fmt::{Display, Write};
 use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -18,6 +18,7 @@ use super::body::UploadState;
 use super::download::Download;
 use super::exchange::Trace;
 use super::forwarded::HopInfo;
+use super::guard::MAX_METHOD;
 use super::headers;
 use super::request_id;
 use super::shared::Shared;
@@ -34,6 +35,8 @@ use crate::listener::Listener;
 
 /// Most characters of a path in the log.
 const MAX_PATH: usize = 1024;
+/// Most characters of an authority in the log. A hostname has at most 253.
+const MAX_AUTHORITY: usize = 255;
 /// The status in the log for a request whose client left before there was a response. It is never sent.
 const CLIENT_LEFT: u16 = 499;
 
@@ -85,12 +88,11 @@ pub(super) struct RequestRecord {
 impl RequestRecord {
     pub(super) fn new<B>(shared: Arc<Shared>, request: &Request<B>) -> Self {
         shared.activity.begin();
-        let path = request.uri().path();
         Self {
             started: Instant::now(),
             method: request.method().clone(),
             version: request.version(),
-            path: path.get(..MAX_PATH).unwrap_or(path).into(),
+            path: logged_path(request.uri().path()),
             client: None,
             request_id: None,
             authority: None,
@@ -188,8 +190,8 @@ impl RequestRecord {
             server_name = shared.server_name.as_ref().map(Hostname::as_str),
             tls_version = shared.tls_version,
             protocol = self.protocol(),
-            method = self.method.as_str(),
-            authority = self.authority.as_deref(),
+            method = beginning(self.method.as_str(), MAX_METHOD),
+            authority = self.authority.as_deref().map(|text| beginning(text, MAX_AUTHORITY)),
             path = &*self.path,
             status = self.status.as_u16(),
             grpc_status = self.grpc_status.map(Status::number),
@@ -215,6 +217,30 @@ impl RequestRecord {
             reason = self.reason,
         );
     }
+}
+
+/// The beginning of a text for the log. Methods and authorities are ASCII, so the cut is never within a character.
+fn beginning(text: &str, length: usize) -> &str {
+    text.get(..length).unwrap_or(text)
+}
+
+/// The beginning of a path for the log. The path of a request that is refused may have any characters, and a terminal or
+/// a reader of lines could take some of them for commands. So everything but printable ASCII is percent-encoded.
+fn logged_path(path: &str) -> Box<str> {
+    let mut logged = String::with_capacity(path.len().min(MAX_PATH));
+    for byte in path.bytes() {
+        let is_plain = byte.is_ascii_graphic();
+        if logged.len() + if is_plain { 1 } else { 3 } > MAX_PATH {
+            break;
+        }
+        if is_plain {
+            logged.push(char::from(byte));
+        } else {
+            // Writing to a string cannot fail.
+            let _ = write!(logged, "%{byte:02X}");
+        }
+    }
+    logged.into()
 }
 
 fn milliseconds(duration: Duration) -> u64 {
@@ -454,6 +480,30 @@ impl<B> Drop for Logged<B> {
         self.owe(false);
         if let Some(share) = &self.share {
             share.leave();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_in_the_log_is_short_and_printable() {
+        let long = "a".repeat(MAX_PATH);
+        let almost = "a".repeat(MAX_PATH - 2);
+        for (path, logged) in [
+            ("/", "/"),
+            ("/a%20b~!", "/a%20b~!"),
+            (
+                "/\u{9b}31m\u{85}\u{2028}\u{202e}",
+                "/%C2%9B31m%C2%85%E2%80%A8%E2%80%AE",
+            ),
+            ("/a\"\n\u{7f}", "/a\"%0A%7F"),
+            (&*format!("{long}b"), &*long),
+            (&*format!("{almost}\u{e4}b"), &*almost),
+        ] {
+            assert_eq!(&*logged_path(path), logged);
         }
     }
 }

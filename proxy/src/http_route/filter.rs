@@ -10,6 +10,9 @@ use super::header_edit::HeaderEdit;
 use super::mirror::Mirror;
 use super::view::rest_after;
 
+/// The target of an OPTIONS request that has no path.
+const ASTERISK: &str = "*";
+
 /// One filter of a rule or of a backend reference.
 #[derive(Clone, Debug)]
 pub(crate) enum Filter {
@@ -92,6 +95,8 @@ impl Redirect {
         }
         let path = match &self.path {
             Some(edit) => edit.apply(asked.path, asked.prefix),
+            // `*` asks about the whole server. It cannot be a part of a URL.
+            None if asked.path == ASTERISK => Cow::Borrowed("/"),
             None => Cow::Borrowed(asked.path),
         };
         location.push_str(&path);
@@ -123,7 +128,8 @@ impl PathEdit {
         match self {
             Self::Full(full) => Cow::Borrowed(full),
             Self::Prefix(with) => {
-                let rest = rest_after(path, prefix).unwrap_or_default();
+                let rest = rest_after(path, prefix).filter(|rest| *rest != ASTERISK);
+                let rest = rest.unwrap_or_default();
                 match (with.is_empty(), rest) {
                     (true, "") => Cow::Borrowed("/"),
                     (true, rest) => Cow::Borrowed(rest),
@@ -153,6 +159,8 @@ mod tests {
             ("/foo/", "/foo", "", "/"),
             ("/foo", "/foo", "", "/"),
             ("/foo", "", "/xyz", "/xyz/foo"),
+            ("*", "", "/xyz", "/xyz"),
+            ("*", "", "", "/"),
         ] {
             let edit = PathEdit::Prefix(with.into());
             assert_eq!(edit.apply(path, prefix), result, "{path} {prefix} {with}");
@@ -192,6 +200,41 @@ mod tests {
             (Some(Https), Some(80), Http, 80, "https://h:80/p?q"),
         ] {
             assert_eq!(location(scheme, port, asked, on), result);
+        }
+    }
+
+    #[test]
+    fn a_request_without_a_path_is_redirected_to_one() {
+        for (path, host, result) in [
+            (None, Some("h"), "https://h/"),
+            (None, None, "/"),
+            (
+                Some(PathEdit::Prefix("/app".into())),
+                Some("h"),
+                "https://h/app",
+            ),
+            (
+                Some(PathEdit::Full("/all".into())),
+                Some("h"),
+                "https://h/all",
+            ),
+        ] {
+            let redirect = Redirect {
+                scheme: Some(Scheme::Https),
+                hostname: None,
+                port: None,
+                path,
+                status: StatusCode::FOUND,
+            };
+            let location = redirect.location(&Asked {
+                scheme: Scheme::Http,
+                host,
+                port: 80,
+                path: "*",
+                query: None,
+                prefix: "",
+            });
+            assert_eq!(location, result);
         }
     }
 
