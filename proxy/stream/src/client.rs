@@ -62,10 +62,12 @@ impl Config {
         Self {
             identity,
             addresses,
-            connect_timeout: Duration::from_secs(10),
+            connect_timeout: Duration::from_secs(5),
             silence: Duration::from_secs(45),
-            backoff: Backoff::new(Duration::from_millis(200), Duration::from_secs(10)),
-            backoff_follower: Duration::from_secs(2),
+            // While leaders change, endpoints that are gone stay in force. An attempt costs the operator a handshake,
+            // and strangers have few places there, so hundreds of proxies do not keep it from its work.
+            backoff: Backoff::new(Duration::from_millis(200), Duration::from_secs(3)),
+            backoff_follower: Duration::from_secs(1),
             backoff_refused: Duration::from_mins(1),
         }
     }

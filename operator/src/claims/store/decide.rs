@@ -5,7 +5,6 @@
 //! leader trusts its own record, since it knows of writes that the watch does not show yet, and corrects an object that
 //! differs.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use vestibule_model::claim::{ClaimKey, Claimed, Holder};
