@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::health::{EndpointFailure, Health};
-use crate::retry_budget::Budget;
+use crate::retry_budget::{Budget, Budgets};
 use crate::slot_map::Slot;
 use crate::upstream;
 use crate::weight::scale;
@@ -28,7 +28,7 @@ pub enum Protocol {
 #[derive(Clone, Debug, Default)]
 pub struct Target {
     /// Addresses and ports of its endpoints.
-    pub endpoints: Box<[SocketAddr]>,
+    pub endpoints: Arc<[SocketAddr]>,
     /// The protocol for HTTP requests.
     pub protocol: Protocol,
     /// TLS settings; `None` for plaintext.
@@ -50,7 +50,7 @@ pub struct Backend {
     /// Shared with the other versions.
     health: Arc<Health>,
     /// Shared with the other versions as well.
-    retries: Arc<Budget>,
+    retries: Arc<Budgets>,
 }
 
 impl Backend {
@@ -77,9 +77,15 @@ impl Backend {
         }
     }
 
-    /// The budget for retries of its requests.
-    pub(crate) fn retries(&self) -> &Arc<Budget> {
-        &self.retries
+    /// The budget for retries of the requests that routes of `namespace` send to it.
+    pub(crate) fn retries(&self, namespace: &Arc<str>) -> Arc<Budget> {
+        self.retries.of(namespace)
+    }
+
+    /// Whether it is a Service of `namespace`.
+    pub(crate) fn is_in(&self, namespace: &str) -> bool {
+        let own = self.key.split_once('/');
+        own.is_some_and(|(own, _)| own == namespace)
     }
 
     /// The slot in which later versions are found.
@@ -187,8 +193,31 @@ mod tests {
         backend.failed(endpoints[1], EndpointFailure::Connect);
         backend.failed(endpoints[2], EndpointFailure::Connect);
         assert_eq!(picks(&backend, &[]), endpoints);
+        // When the first of them comes back, it does not get the requests of all.
         assert!(backend.succeeded(endpoints[0]));
-        assert_eq!(picks(&backend, &[]), endpoints[..1]);
+        assert_eq!(picks(&backend, &[]), endpoints);
+    }
+
+    #[test]
+    fn slow_requests_leave_more_than_one_endpoint_in_use() {
+        let (backend, endpoints) = backend(4);
+        for _ in 0..10 {
+            for endpoint in &endpoints {
+                backend.failed(*endpoint, EndpointFailure::Answer);
+            }
+        }
+        assert_eq!(picks(&backend, &[]), endpoints[2..]);
+        // An endpoint that answers again, as most requests do, is no reason to leave the others out.
+        backend.succeeded(endpoints[3]);
+        assert_eq!(picks(&backend, &[]), endpoints[2..]);
+    }
+
+    #[test]
+    fn a_backend_is_in_the_namespace_of_its_service() {
+        let (backend, _) = backend(1);
+        assert!(backend.is_in("team-a"));
+        assert!(!backend.is_in("team"));
+        assert!(!backend.is_in("team-b"));
     }
 
     #[test]

@@ -8,8 +8,25 @@
 //! An endpoint comes back by itself. When its pause is over, one request tries it, while the others skip it for another
 //! pause of the same length. If the request succeeds, the endpoint is treated like any other again. If it fails, the
 //! pause doubles.
+//!
+//! Clients can choose which requests they send, so they must not be able to choose which endpoints are skipped. The two
+//! kinds of failures differ in that:
+//!
+//! - A request that gets no answer may itself be the reason: anybody can ask for a path that is slow at every endpoint.
+//!   So unanswered requests pause at most half of the endpoints that take connections. The other half stays in use,
+//!   whatever clients ask for. If more than half of the endpoints really hang, those beyond the limit still get
+//!   requests, which is what they would get without health checks.
+//! - Whether an endpoint takes a connection does not depend on what the request asks for. A request that meets such an
+//!   endpoint is not lost, because it goes to another one. So failures to connect may pause any number of endpoints.
+//!
+//! The first rule leaves at least one endpoint unless all of them fail to take connections. Then all count as usable,
+//! and the first success ends all pauses. The reason was probably a common one, such as the network or a Deployment
+//! that was started anew, and it has ended. Otherwise the endpoint that succeeds first would get all requests until the
+//! pauses of the others are over.
 
+use std::cmp::Reverse;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -52,6 +69,8 @@ struct Trouble {
     endpoint: SocketAddr,
     /// Number of requests in a row without an answer.
     unanswered: u32,
+    /// How it failed last.
+    failure: EndpointFailure,
     /// Length of its present pause. It is zero while the endpoint is not skipped.
     pause: Duration,
     /// When the pause ends.
@@ -60,12 +79,56 @@ struct Trouble {
     tried: bool,
 }
 
+impl Trouble {
+    fn is_paused(&self, failure: EndpointFailure) -> bool {
+        !self.pause.is_zero() && self.failure == failure
+    }
+}
+
+/// What is known of the endpoints of a backend.
+#[derive(Debug, Default)]
+struct Observations {
+    /// The endpoints of the newest version.
+    endpoints: Arc<[SocketAddr]>,
+    /// Those of them whose last use failed.
+    troubles: Vec<Trouble>,
+}
+
+impl Observations {
+    fn paused(&self, failure: EndpointFailure) -> usize {
+        let troubles = self.troubles.iter();
+        troubles.filter(|of| of.is_paused(failure)).count()
+    }
+
+    /// Whether no endpoint is left that is not paused.
+    fn are_all_paused(&self) -> bool {
+        let paused = self.troubles.iter().filter(|of| !of.pause.is_zero());
+        paused.count() >= self.endpoints.len()
+    }
+
+    /// Ends pauses until unanswered requests pause no more than half of the endpoints that take connections. The
+    /// shortest pauses end first, because they have the least evidence, and of these the youngest.
+    fn keep_half(&mut self) {
+        let unconnected = self.paused(EndpointFailure::Connect);
+        let most = self.endpoints.len().saturating_sub(unconnected) / 2;
+        let excess = self.paused(EndpointFailure::Answer).saturating_sub(most);
+        for _ in 0..excess {
+            let paused = self.troubles.iter_mut().rev();
+            let paused = paused.filter(|of| of.is_paused(EndpointFailure::Answer));
+            if let Some(trouble) = paused.min_by_key(|of| (of.pause, Reverse(of.until))) {
+                trouble.pause = Duration::ZERO;
+                trouble.tried = false;
+            }
+        }
+    }
+}
+
 /// The health of the endpoints of one backend.
 #[derive(Debug, Default)]
 pub(crate) struct Health {
-    /// Whether there is anything in `troubles`. Mostly there is not, and then no lock is taken.
+    /// Whether some endpoint is in trouble. Mostly none is, and then no lock is taken.
     troubled: AtomicBool,
-    troubles: Mutex<Vec<Trouble>>,
+    observations: Mutex<Observations>,
 }
 
 impl Health {
@@ -81,9 +144,10 @@ impl Health {
         mut endpoints: impl Iterator<Item = SocketAddr>,
         now: Instant,
     ) -> Option<SocketAddr> {
-        let mut troubles = self.troubles.lock();
+        let mut observations = self.observations.lock();
         endpoints.find(|endpoint| {
-            let trouble = troubles.iter_mut().find(|of| of.endpoint == *endpoint);
+            let mut troubles = observations.troubles.iter_mut();
+            let trouble = troubles.find(|of| of.endpoint == *endpoint);
             match trouble {
                 Some(trouble) if trouble.pause.is_zero() => true,
                 Some(trouble) if trouble.until <= now => {
@@ -104,12 +168,21 @@ impl Health {
         failure: EndpointFailure,
         now: Instant,
     ) -> Option<Duration> {
-        let mut troubles = self.troubles.lock();
+        let mut observations = self.observations.lock();
+        let Observations {
+            endpoints,
+            troubles,
+        } = &mut *observations;
         let known = troubles.iter().position(|of| of.endpoint == endpoint);
+        // A request that began with an older version may fail at an endpoint that is gone.
+        if known.is_none() && !endpoints.contains(&endpoint) {
+            return None;
+        }
         let index = known.unwrap_or_else(|| {
             troubles.push(Trouble {
                 endpoint,
                 unanswered: 0,
+                failure,
                 pause: Duration::ZERO,
                 until: now,
                 tried: false,
@@ -130,31 +203,43 @@ impl Health {
             // A request that was under way when the pause began.
             _ => return None,
         };
+        trouble.failure = failure;
         trouble.until = now + trouble.pause;
-        Some(trouble.pause)
+        observations.keep_half();
+        let pause = observations.troubles.get(index)?.pause;
+        (!pause.is_zero()).then_some(pause)
     }
 
-    /// Records that `endpoint` succeeded. Returns whether it was skipped before.
+    /// Records that `endpoint` succeeded. Returns whether it was skipped before. If all endpoints were paused, all
+    /// pauses end.
     pub(crate) fn succeeded(&self, endpoint: SocketAddr) -> bool {
         if !self.is_troubled() {
             return false;
         }
-        let mut troubles = self.troubles.lock();
+        let mut observations = self.observations.lock();
+        let were_all_paused = observations.are_all_paused();
+        let troubles = &mut observations.troubles;
         let known = troubles.iter().position(|of| of.endpoint == endpoint);
         let was = known.map(|index| troubles.swap_remove(index));
-        self.settle(&mut troubles);
+        if was.is_some() && were_all_paused {
+            troubles.clear();
+        }
+        self.settle(troubles);
         was.is_some_and(|trouble| !trouble.pause.is_zero())
     }
 
-    /// Removes endpoints that are not among `endpoints`. One that comes back later counts as new, because the control
-    /// plane says that it is ready.
-    pub(crate) fn retain(&self, endpoints: &[SocketAddr]) {
-        if !self.is_troubled() {
+    /// Takes over the endpoints of a new version, and forgets what is known of others. One that comes back later counts
+    /// as new, because the control plane says that it is ready.
+    pub(crate) fn retain(&self, endpoints: &Arc<[SocketAddr]>) {
+        let mut observations = self.observations.lock();
+        observations.endpoints = Arc::clone(endpoints);
+        if observations.troubles.is_empty() {
             return;
         }
-        let mut troubles = self.troubles.lock();
+        let troubles = &mut observations.troubles;
         troubles.retain(|trouble| endpoints.contains(&trouble.endpoint));
-        self.settle(&mut troubles);
+        observations.keep_half();
+        self.settle(&mut observations.troubles);
     }
 
     fn settle(&self, troubles: &mut Vec<Trouble>) {
@@ -173,6 +258,12 @@ mod tests {
         [1, 2, 3].map(|n| ([10, 0, 0, n], 443).into())
     }
 
+    fn health() -> Health {
+        let health = Health::default();
+        health.retain(&endpoints().into());
+        health
+    }
+
     fn chosen(health: &Health, now: Instant) -> Option<SocketAddr> {
         health.choose(endpoints().into_iter(), now)
     }
@@ -180,7 +271,7 @@ mod tests {
     #[test]
     fn an_endpoint_that_takes_no_connection_is_passed_over_and_tried_by_one_request() {
         let [one, two, _] = endpoints();
-        let health = Health::default();
+        let health = health();
         let start = Instant::now();
         assert_eq!(
             health.failed(one, EndpointFailure::Connect, start),
@@ -211,7 +302,7 @@ mod tests {
             (EndpointFailure::Answer, LONGEST_ANSWER),
         ];
         for (failure, longest) in longest {
-            let health = Health::default();
+            let health = health();
             let mut now = Instant::now();
             let mut last = health.failed(one, EndpointFailure::Connect, now).unwrap();
             for _ in 0..20 {
@@ -226,7 +317,7 @@ mod tests {
     #[test]
     fn a_request_whose_fate_nobody_hears_of_does_not_keep_an_endpoint_away() {
         let [one, two, _] = endpoints();
-        let health = Health::default();
+        let health = health();
         let start = Instant::now();
         health.failed(one, EndpointFailure::Connect, start);
         assert_eq!(chosen(&health, start + FIRST_PAUSE), Some(one));
@@ -237,7 +328,7 @@ mod tests {
     #[test]
     fn requests_without_an_answer_count_in_a_row() {
         let [one, two, _] = endpoints();
-        let health = Health::default();
+        let health = health();
         let now = Instant::now();
         for _ in 0..10 {
             for _ in 1..UNANSWERED {
@@ -259,14 +350,98 @@ mod tests {
     #[test]
     fn an_endpoint_that_went_is_forgotten() {
         let [one, two, three] = endpoints();
-        let health = Health::default();
+        let health = health();
         let now = Instant::now();
         health.failed(one, EndpointFailure::Connect, now);
         health.failed(two, EndpointFailure::Connect, now);
         assert_eq!(chosen(&health, now), Some(three));
-        health.retain(&[two, three]);
+        health.retain(&[two, three].into());
         assert_eq!(chosen(&health, now), Some(one));
-        health.retain(&[one, three]);
+        health.retain(&[one, three].into());
+        assert!(!health.is_troubled());
+    }
+
+    fn paused(health: &Health, endpoints: &[SocketAddr]) -> Vec<SocketAddr> {
+        let now = Instant::now();
+        let choose = |endpoint| health.choose(std::iter::once(endpoint), now);
+        let all = endpoints.iter().copied();
+        all.filter(|endpoint| choose(*endpoint).is_none()).collect()
+    }
+
+    #[test]
+    fn unanswered_requests_pause_at_most_half_of_the_endpoints() {
+        for count in 1..=7_u8 {
+            let endpoints: Arc<[SocketAddr]> =
+                (0..count).map(|n| ([10, 0, 0, n], 443).into()).collect();
+            let health = Health::default();
+            health.retain(&endpoints);
+            let now = Instant::now() + Duration::from_secs(3600);
+            for _ in 0..10 {
+                for endpoint in &*endpoints {
+                    health.failed(*endpoint, EndpointFailure::Answer, now);
+                }
+            }
+            let most = usize::from(count) / 2;
+            assert_eq!(paused(&health, &endpoints), endpoints[..most]);
+            // What succeeds makes room for another one.
+            if let Some(first) = endpoints.first().filter(|_| most > 0) {
+                assert!(health.succeeded(*first));
+                let last = endpoints[endpoints.len() - 1];
+                let pause = health.failed(last, EndpointFailure::Answer, now);
+                assert_eq!(pause, Some(FIRST_PAUSE));
+            }
+        }
+    }
+
+    #[test]
+    fn of_the_endpoints_that_take_connections_half_stay_in_use() {
+        let four: Arc<[SocketAddr]> = (0..4).map(|n| ([10, 0, 0, n], 443).into()).collect();
+        let health = Health::default();
+        health.retain(&four);
+        let now = Instant::now() + Duration::from_secs(3600);
+        for endpoint in &four[..2] {
+            for _ in 0..UNANSWERED {
+                health.failed(*endpoint, EndpointFailure::Answer, now);
+            }
+        }
+        assert_eq!(paused(&health, &four), four[..2]);
+        // An endpoint that does not answer is better than one that takes no connection.
+        health.failed(four[2], EndpointFailure::Connect, now);
+        assert_eq!(paused(&health, &four), [four[0], four[2]]);
+        health.failed(four[3], EndpointFailure::Connect, now);
+        assert_eq!(paused(&health, &four), [four[0], four[2], four[3]]);
+        // The limit follows the number of endpoints.
+        let two: Arc<[SocketAddr]> = [four[0], four[3]].into();
+        health.retain(&two);
+        assert_eq!(paused(&health, &two), [four[3]]);
+    }
+
+    #[test]
+    fn the_first_success_ends_all_pauses_if_no_endpoint_is_left() {
+        let health = health();
+        let [one, two, three] = endpoints();
+        let now = Instant::now() + Duration::from_secs(3600);
+        for endpoint in [one, two] {
+            health.failed(endpoint, EndpointFailure::Connect, now);
+        }
+        // While others are left, one that comes back says nothing of the rest.
+        assert!(health.succeeded(one));
+        assert_eq!(paused(&health, &endpoints()), [two]);
+        for endpoint in [one, three] {
+            health.failed(endpoint, EndpointFailure::Connect, now);
+        }
+        assert_eq!(paused(&health, &endpoints()), endpoints());
+        assert!(health.succeeded(one));
+        assert_eq!(paused(&health, &endpoints()), []);
+        assert!(!health.is_troubled());
+    }
+
+    #[test]
+    fn a_failure_of_an_endpoint_that_is_gone_counts_nowhere() {
+        let health = health();
+        let gone = ([10, 0, 0, 9], 443).into();
+        let failure = EndpointFailure::Connect;
+        assert_eq!(health.failed(gone, failure, Instant::now()), None);
         assert!(!health.is_troubled());
     }
 }

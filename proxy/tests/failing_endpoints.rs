@@ -12,6 +12,7 @@ use common::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use vestibule_proxy::limits::{HttpLimits, ProxyLimits, Repeat};
 use vestibule_stream::proto;
+use vestibule_stream::proto::resource::Resource as Wire;
 
 const BACKEND: &str = "team-a/one:80";
 const OK: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
@@ -163,13 +164,18 @@ async fn an_endpoint_is_taken_back_when_it_answers() {
     assert!(metric(&rig, "endpoints_taken_back_total") >= 1);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn an_endpoint_that_does_not_answer_in_time_is_left_alone() {
-    let silent = serve(|mut stream| async move {
+/// Takes requests, and never answers.
+async fn silent() -> SocketAddr {
+    serve(|mut stream| async move {
         let mut head = [0; 4096];
         while let Ok(1..) = stream.read(&mut head).await {}
     })
-    .await;
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_endpoint_that_does_not_answer_in_time_is_left_alone() {
+    let silent = silent().await;
     let good = Echo::start("good").await;
     let timeout = proto::HttpTimeouts {
         backend_request: Some(2_000),
@@ -188,6 +194,34 @@ async fn an_endpoint_that_does_not_answer_in_time_is_left_alone() {
     }
     assert!((3..12).contains(&late), "{late}");
     assert!(metric(&rig, "endpoints_passed_over_total{reason=\"Timeout\"}") >= 1);
+}
+
+/// The Service is one of team-a. Its own routes find out that endpoints do not answer. The timeouts of a route in
+/// another namespace say nothing, because that namespace may have chosen them for this.
+#[tokio::test(flavor = "multi_thread")]
+async fn timeouts_of_another_namespace_do_not_count() {
+    let endpoints = [silent().await, silent().await];
+    let timed = proto::HttpRule {
+        timeouts: Some(proto::HttpTimeouts {
+            backend_request: Some(1_000),
+            ..Default::default()
+        }),
+        ..rule("/", BACKEND)
+    };
+    for (tenant, passed_over) in [("team-b", 0), ("team-a", 1)] {
+        let mut rig = rig_with(Repeat::default(), &timed, &endpoints);
+        let mut made = http_route("web", "", vec![timed.clone()]);
+        if let Some(Wire::HttpRoute(route)) = &mut made.resource {
+            tenant.clone_into(&mut route.tenant);
+        }
+        assert!(rig.apply(vec![made]).is_empty());
+        // One of the two endpoints gets at least three of six requests.
+        let ask = async || assert_eq!(read(&rig).await.status, 504);
+        tokio::join!(ask(), ask(), ask(), ask(), ask(), ask());
+        // At most half of the endpoints are left alone.
+        let name = "endpoints_passed_over_total{reason=\"Timeout\"}";
+        assert_eq!(metric(&rig, name), passed_over, "{tenant}");
+    }
 }
 
 /// Answers the first request of each connection, and closes when the next one comes.

@@ -483,6 +483,28 @@ async fn what_the_client_waits_for_is_an_upper_bound() {
     wait("the backend to see it", || left.load(Ordering::SeqCst) == 1).await;
 }
 
+/// A client could otherwise choose a time in which no endpoint answers, and so which endpoints are avoided.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_client_does_not_wait_for_counts_against_no_endpoint() {
+    let ((one, left), (two, left_two)) = (silent().await, silent().await);
+    let mut rig = rig_of(&quiet(), one);
+    let two = backend_of(BACKEND, &[one, two], BackendProtocol::Unspecified);
+    assert!(rig.apply(vec![two]).is_empty());
+    let mut sender = client(&rig).await;
+    // Only requests without a body count at all.
+    let seen = || left.load(Ordering::SeqCst) + left_two.load(Ordering::SeqCst);
+    for n in 1..=6 {
+        let request = head(ECHO).header("grpc-timeout", "300m");
+        let empty = Full::new(Bytes::new()).map_err(|never| match never {});
+        let ended = make(&mut sender, request.body(empty.boxed()).unwrap()).await;
+        assert_eq!((ended.status, ended.grpc()), (200, "4"));
+        wait("the backend to see it", || seen() == n).await;
+    }
+    let metrics = rig.plane.metrics.encode().unwrap();
+    let passed_over = "endpoints_passed_over_total{";
+    assert!(!metrics.contains(passed_over), "{metrics}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_whose_time_is_over_in_the_middle_of_its_answer_says_so() {
     let one = Server::start("one").await;

@@ -314,7 +314,7 @@ impl State {
                 .map(|(name, held)| {
                     let target = self.snapshot.backend(held.slot).map(|of| &of.target);
                     let tls = target.and_then(|target| target.tls.as_ref());
-                    let endpoints = target.iter().flat_map(|target| &target.endpoints);
+                    let endpoints = target.iter().flat_map(|target| target.endpoints.iter());
                     let shown = target.iter().flat_map(|target| &target.certificate_of);
                     BackendDump {
                         name: name.to_string(),

@@ -584,7 +584,7 @@ async fn forward(
     let allowed = Allowed::of(rule, &record.bounds);
     record.allowed = allowed.at_most(call.and_then(|call| call.timeout));
     if let Some(retry) = &rule.retry {
-        attempts.retries.at(&exchange.backend);
+        attempts.retries.at(&exchange.backend, &found.route.tenant);
         if retry.attempts == 0 {
             attempts.never_repeat();
         }
@@ -596,8 +596,13 @@ async fn forward(
         let progress = &record.upload.progress;
         record.allowed.run(elapsed, progress, attempt).await
     };
-    // If there is a body, the client itself may be slow.
-    if record.trace.awaited && bodiless {
+    // If there is a body, the client itself may be slow. Timeouts of other namespaces do not count: their routes could
+    // choose times in which no endpoint answers, and all namespaces see the same health.
+    let is_own = exchange.backend.is_in(&found.route.tenant);
+    if let Err(late) = &answered
+        && (record.trace.awaited && bodiless && is_own)
+        && !record.allowed.is_of_client(*late)
+    {
         exchange.no_answer(&record.trace, "Timeout");
     }
     let answered = if let Some(retry) = &rule.retry {
@@ -708,6 +713,12 @@ async fn retried(
         return Err(tried);
     };
     record.upload.pause();
+    // The answer is kept during the wait, because the client gets it if there is no retry after all.
+    wait(record, attempts.retries.made).await;
+    if !attempts.retries.begin() {
+        plane.metrics.not_retried("Budget");
+        return Err(tried);
+    }
     plane.metrics.retried(reason);
     if let Ok(Ok((response, lease))) = tried {
         let answer = Download::backend(response.into_body(), lease);
@@ -715,7 +726,6 @@ async fn retried(
             tokio::spawn(within(READ_AWAY, answer.read_away()));
         }
     }
-    wait(record, attempts.retries.made).await;
     attempts.retries.made += 1;
     attempts.start_over(plane, record.trace.endpoint);
     record.trace.again += 1;

@@ -39,6 +39,8 @@ pub(super) struct Allowed {
     idle: Option<u32>,
     /// Time from the request's head to the end of its response, for all attempts together.
     request: Option<Duration>,
+    /// Whether the client chose `request`.
+    by_client: bool,
     /// Time of one attempt, up to the head of the response.
     backend: Option<Duration>,
 }
@@ -71,16 +73,24 @@ impl Allowed {
                 None => bounds.request,
                 Some(time) => (!time.is_zero()).then_some(time),
             },
+            by_client: false,
             backend: rule.backend_timeout,
         }
     }
 
     /// Bounds the request by the time that its client waits.
     pub(super) fn at_most(mut self, time: Option<Duration>) -> Self {
-        if let Some(time) = time {
-            self.request = Some(self.request.map_or(time, |all| all.min(time)));
+        if let Some(time) = time.filter(|time| self.request.is_none_or(|all| *time < all)) {
+            self.request = Some(time);
+            self.by_client = true;
         }
         self
+    }
+
+    /// Whether the client chose the time that is over. Then it says nothing about the backend, because a client can
+    /// choose a time in which no backend answers.
+    pub(super) fn is_of_client(&self, late: Late) -> bool {
+        self.by_client && late == Late::Request
     }
 
     /// Runs an attempt, and ends it if it takes too long. Each attempt may take as long as `backend` says, and all of
@@ -276,6 +286,27 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_time_is_the_clients_only_if_it_is_shorter_than_that_of_the_rule() {
+        let of = |request, client: Option<u64>, late| {
+            let allowed = Allowed::of(&rule(request, Some(1)), &no_bounds());
+            allowed
+                .at_most(client.map(Duration::from_millis))
+                .is_of_client(late)
+        };
+        for (request, client, is_of_client) in [
+            (None, Some(5), true),
+            (Some(9), Some(5), true),
+            (Some(5), Some(5), false),
+            (Some(3), Some(5), false),
+            (Some(3), None, false),
+        ] {
+            assert_eq!(of(request, client, Late::Request), is_of_client);
+            assert!(!of(request, client, Late::Backend));
+            assert!(!of(request, client, Late::Idle));
+        }
+    }
+
     #[tokio::test]
     async fn a_try_in_which_nothing_moves_ends_and_one_that_moves_does_not() {
         let allowed = Allowed {
@@ -306,7 +337,7 @@ mod tests {
         let allowed = Allowed {
             idle: Some(3),
             request: Some(Duration::from_secs(10)),
-            backend: None,
+            ..Allowed::default()
         };
         let mut watch = allowed.rest(Duration::from_secs(4)).unwrap();
         for _ in 0..6 {
