@@ -393,7 +393,7 @@ pub struct RouteStatus {
 pub struct RouteParentStatus {
     /// The reference as the route declares it.
     pub parent: ParentRef,
-    /// Accepted, ResolvedRefs and, if only some rules are valid, PartiallyInvalid.
+    /// Accepted, ResolvedRefs and, if only some rules are valid, `PartiallyInvalid`.
     pub conditions: Vec<Condition>,
 }
 

@@ -375,7 +375,7 @@ mod tests {
                 (0..count).map(|n| ([10, 0, 0, n], 443).into()).collect();
             let health = Health::default();
             health.retain(&endpoints);
-            let now = Instant::now() + Duration::from_secs(3600);
+            let now = Instant::now() + Duration::from_hours(1);
             for _ in 0..10 {
                 for endpoint in &*endpoints {
                     health.failed(*endpoint, EndpointFailure::Answer, now);
@@ -398,7 +398,7 @@ mod tests {
         let four: Arc<[SocketAddr]> = (0..4).map(|n| ([10, 0, 0, n], 443).into()).collect();
         let health = Health::default();
         health.retain(&four);
-        let now = Instant::now() + Duration::from_secs(3600);
+        let now = Instant::now() + Duration::from_hours(1);
         for endpoint in &four[..2] {
             for _ in 0..UNANSWERED {
                 health.failed(*endpoint, EndpointFailure::Answer, now);
@@ -420,7 +420,7 @@ mod tests {
     fn the_first_success_ends_all_pauses_if_no_endpoint_is_left() {
         let health = health();
         let [one, two, three] = endpoints();
-        let now = Instant::now() + Duration::from_secs(3600);
+        let now = Instant::now() + Duration::from_hours(1);
         for endpoint in [one, two] {
             health.failed(endpoint, EndpointFailure::Connect, now);
         }

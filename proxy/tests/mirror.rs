@@ -342,12 +342,12 @@ async fn a_body_beyond_the_bound_ends_the_copy_and_not_the_request() {
 #[tokio::test(flavor = "multi_thread")]
 async fn copies_have_the_trailers_of_their_request() {
     let (one, two) = (Echo::start("one").await, Mirror::start().await);
-    let copied = proto::HttpRule {
+    let mirrored = proto::HttpRule {
         filters: vec![mirror("team-a/two:80", (1, 1))],
         ..rule("/", ONE)
     };
     let backends = [(ONE, one.address), ("team-a/two:80", two.address)];
-    let rig = rig(&[copied], &backends);
+    let rig = rig(&[mirrored], &backends);
     let head =
         format!("POST / HTTP/1.1\r\nhost: {HOST}\r\ntransfer-encoding: chunked\r\ntrailer: x-sum");
     let body = "5\r\nhello\r\n0\r\nx-sum: 1\r\n\r\n";
@@ -361,12 +361,12 @@ async fn copies_have_the_trailers_of_their_request() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_that_cannot_become_a_websocket_is_copied_whatever_it_asks_for() {
     let (one, two) = (Echo::start("one").await, Mirror::start().await);
-    let copied = proto::HttpRule {
+    let mirrored = proto::HttpRule {
         filters: vec![mirror("team-a/two:80", (1, 1))],
         ..rule("/", ONE)
     };
     let backends = [(ONE, one.address), ("team-a/two:80", two.address)];
-    let rig = rig(&[copied], &backends);
+    let rig = rig(&[mirrored], &backends);
     let asks = format!("host: {HOST}\r\nconnection: upgrade\r\nupgrade: websocket");
     let with_body = format!("POST /body HTTP/1.1\r\n{asks}\r\ncontent-length: 5");
     assert_eq!(ask(&rig, &with_body, "hello").await.status, 200);

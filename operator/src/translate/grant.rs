@@ -1,4 +1,4 @@
-//! Statuses of HostnameGrants. The merge decides what a grant gives.
+//! Statuses of `HostnameGrants`. The merge decides what a grant gives.
 
 use vestibule_model::condition::{Condition, ConditionType, GrantStatus, Reason};
 use vestibule_model::finding::Finding;

@@ -49,7 +49,7 @@ pub struct Work {
 pub struct Output {
     /// Resources for the proxies.
     pub resources: BTreeMap<ResourceKey, Option<Encoded>>,
-    /// Statuses of GatewayClasses, Gateways, ListenerSets, routes, policies and HostnameGrants.
+    /// Statuses of GatewayClasses, Gateways, ListenerSets, routes, policies and `HostnameGrants`.
     pub statuses: BTreeMap<ObjectKey, Option<Status>>,
     /// All findings about an object, including warnings. The list is empty if there are none any more.
     pub findings: BTreeMap<ObjectKey, Vec<Finding>>,

@@ -419,10 +419,7 @@ fn decide<'a>(
     if request.body().is_said_too_large() {
         return Err(LocalReply::body_too_large());
     }
-    let passed = Passed::of(request.headers()).ok_or_else(|| {
-        let text = "the request goes round in circles\n";
-        LocalReply::new(StatusCode::LOOP_DETECTED, "Loop", text)
-    })?;
+    let passed = Passed::of(request.headers()).ok_or_else(LocalReply::in_circles)?;
     let upgrade = headers::strip_request(request.headers_mut());
     let scheme = match shared.listener {
         Some(_) => Scheme::Https,
@@ -450,10 +447,9 @@ fn decide<'a>(
         return Err(LocalReply::internal("NoBackend"));
     };
     // The token is read before filters change the request.
-    let presented = rule.session.as_ref().map(|session| {
-        let secure = info.scheme() == Scheme::Https;
-        session.open(request.headers(), secure, session::now())
-    });
+    let is_secure = info.scheme() == Scheme::Https;
+    let session = rule.session.as_ref();
+    let presented = session.map(|of| of.open(request.headers(), is_secure, session::now()));
     let mut to = Changed {
         authority: target.value.clone(),
         path: None,

@@ -41,6 +41,11 @@ impl LocalReply {
         }
     }
 
+    pub(super) fn in_circles() -> Self {
+        let text = "the request goes round in circles\n";
+        Self::new(StatusCode::LOOP_DETECTED, "Loop", text)
+    }
+
     pub(super) fn body_too_large() -> Self {
         let text = "the body is larger than is allowed here\n";
         let answer = Self::new(StatusCode::PAYLOAD_TOO_LARGE, BODY_TOO_LARGE, text);

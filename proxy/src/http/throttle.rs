@@ -313,7 +313,7 @@ mod tests {
         let (mut turns, mut read) = (vec![0], 0);
         let failed = poll_fn(|cx| {
             loop {
-                let mut bytes = [0; 64 * 1024];
+                let mut bytes = vec![0; 64 * 1024];
                 let mut buffer = ReadBuf::new(&mut bytes);
                 match Pin::new(&mut connection).poll_read(cx, &mut buffer) {
                     Poll::Ready(Ok(())) => {
@@ -335,7 +335,7 @@ mod tests {
         assert!(turns.iter().all(|reads| *reads <= 5), "{turns:?}");
         // What follows the head of an answer waits for nothing.
         throttle.await_answer(0);
-        let mut bytes = [0; 64 * 1024];
+        let mut bytes = vec![0; 64 * 1024];
         let mut buffer = ReadBuf::new(&mut bytes);
         poll_fn(|cx| Pin::new(&mut connection).poll_read(cx, &mut buffer))
             .await
