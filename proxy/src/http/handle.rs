@@ -699,22 +699,28 @@ async fn retried(
         plane.metrics.not_retried("Budget");
         return Err(tried);
     }
-    // From here on, the previous attempt reads no more of the body.
-    let again = match &attempts.retries.body {
-        Some(kept) => kept.again().map(|kept| Upload::kept(kept, &record.upload)),
-        None => bodiless.then(|| Upload::none(&record.upload)),
-    };
-    let Some(again) = again else {
+    let kept = attempts.retries.body.clone();
+    if !kept.as_ref().map_or(bodiless, |kept| kept.is_kept()) {
         plane.metrics.not_retried("Body");
         return Err(tried);
-    };
-    record.upload.pause();
-    // The answer is kept during the wait, because the client gets it if there is no retry after all.
+    }
+    // The previous attempt goes on during the wait, because the client gets its answer if there is no retry after all.
     wait(record, attempts.retries.made).await;
     if !attempts.retries.begin() {
         plane.metrics.not_retried("Budget");
         return Err(tried);
     }
+    // From here on, the previous attempt reads no more of the body.
+    let again = match kept {
+        Some(kept) => kept.again().map(|kept| Upload::kept(kept, &record.upload)),
+        None => Some(Upload::none(&record.upload)),
+    };
+    let Some(again) = again else {
+        attempts.retries.end();
+        plane.metrics.not_retried("Body");
+        return Err(tried);
+    };
+    record.upload.pause();
     plane.metrics.retried(reason);
     if let Ok(Ok((response, lease))) = tried {
         let answer = Download::backend(response.into_body(), lease);

@@ -135,6 +135,11 @@ impl Kept {
         self.0.lock().mirrors.push(mirror);
     }
 
+    /// Whether the body can be sent again, as far as it has come.
+    pub(super) fn is_kept(&self) -> bool {
+        !matches!(self.0.lock().state, State::GivenUp)
+    }
+
     /// A reader for another attempt, which begins at the first byte. It is `None` if the body cannot be sent again.
     pub(super) fn again(self: &Arc<Self>) -> Option<Reader> {
         let mut inner = self.0.lock();

@@ -30,7 +30,7 @@ impl RetryState {
     /// Whether the retry budget allows another retry, before the wait for it. A request that only waits, perhaps for a
     /// minute, puts no load on the backend. So it does not count as a retry meanwhile, even if it was one before.
     pub(super) fn is_affordable(&mut self) -> bool {
-        self.retrying = None;
+        self.end();
         self.active.as_ref().is_some_and(Active::allows_retry)
     }
 
@@ -39,6 +39,11 @@ impl RetryState {
     pub(super) fn begin(&mut self) -> bool {
         self.retrying = self.active.as_ref().and_then(Active::retry);
         self.retrying.is_some()
+    }
+
+    /// No longer counts the request as a retry.
+    pub(super) fn end(&mut self) {
+        self.retrying = None;
     }
 }
 
