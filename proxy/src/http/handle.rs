@@ -458,13 +458,10 @@ fn decide<'a>(
         mirrors: Vec::new(),
     };
     head.apply(&rule.filters, request, &mut to, edits)?;
-    let Some(picked) = rule.pick(attempts.random) else {
-        return Err(LocalReply::internal("NoBackend"));
-    };
+    let picked = rule.pick(attempts.random);
+    let picked = picked.ok_or_else(|| LocalReply::internal("NoBackend"))?;
     let backend = picked.backend.and_then(|slot| snapshot.backend(slot));
-    let Some(backend) = backend else {
-        return Err(LocalReply::internal("InvalidBackend"));
-    };
+    let backend = backend.ok_or_else(|| LocalReply::internal("InvalidBackend"))?;
     record.backend = Some(Arc::clone(backend));
     head.apply(&picked.filters, request, &mut to, edits)?;
     passed.say(request.headers_mut());
