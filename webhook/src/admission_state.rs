@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use vestibule_model::claim::{Holders, HostnameClaim};
+use vestibule_model::claim::{ClaimKey, Holder, Holders, HostnameClaim};
 use vestibule_model::gateway::{Gateway, GatewayClass, ListenerSet};
 use vestibule_model::hostname_grant::HostnameGrant;
 use vestibule_model::key::{Kind, ObjectKey, ObjectName};
@@ -119,6 +119,11 @@ impl AdmissionState {
             self.merge
                 .put_grant(&grant.name.clone(), Some(Arc::new(grant)));
         }
+    }
+
+    /// Takes the holders of hostnames and ports, where nobody writes HostnameClaims: `vestibule run` keeps them itself.
+    pub fn put_holders(&mut self, holders: BTreeMap<ClaimKey, Option<Holder>>) {
+        self.merge.put_claims(holders);
     }
 
     fn put_claim(&mut self, name: &ObjectName, claim: Option<Arc<HostnameClaim>>) {

@@ -97,6 +97,25 @@ fn statuses_say_what_is_in_force() {
     });
 }
 
+/// An object that comes before the holder's, in Gateway API's order, and asks for its name.
+#[test]
+fn admission_refuses_who_asks_for_a_name_and_not_its_holder() {
+    let run = json();
+    run.wait_for_answer(HOST, "bread 1");
+    run.write("apiary.yaml", &tenant("apiary", HOST, "one"));
+    let refusal = |namespace: &str| {
+        let objects: Value = serde_json::from_str(&run.admin("/status")).unwrap();
+        let objects = objects.as_array().unwrap().clone();
+        let of = |o: &&Value| o["kind"] == "ListenerSet" && o["namespace"] == namespace;
+        objects.iter().find(of).map(|o| o["admission"].clone())
+    };
+    wait_for("a refusal", || {
+        refusal("apiary").is_some_and(|admission| admission.is_string())
+    });
+    assert_eq!(refusal("bakery"), Some(Value::Null));
+    assert_eq!(run.get(HOST).unwrap(), "bread 1");
+}
+
 #[test]
 fn a_broken_file_keeps_its_last_good_objects() {
     let run = json();
