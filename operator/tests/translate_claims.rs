@@ -798,6 +798,33 @@ fn a_port_of_bytes_stays_in_service_beside_an_older_listener() {
     assert_eq!(run.conflicted("a"), PROTOCOL);
 }
 
+/// A route is accepted on a listener that is not served, as Gateway API says, and its status says that nobody serves it.
+#[test]
+fn a_route_whose_listener_is_not_served_is_not_programmed() {
+    let mut run = with_own(vec![plain()]);
+    run.put(one("a", 5, passthrough("l", "x.example.com")));
+    run.put(one("b", 1, passthrough("l", "x.example.com")));
+    run.put(on_set("b", "b", 1, &["x.example.com"]));
+    let programmed = |run: &Run| {
+        let key = ObjectKey::new(Kind::TlsRoute, "b", "web");
+        let Some(Status::Route(status)) = run.translator.statuses().get(&key) else {
+            panic!("no status")
+        };
+        let mut conditions = status.parents[0].conditions.iter();
+        let found = conditions.find(|c| c.kind == ConditionType::RouteProgrammed);
+        found.map(|c| (c.truth, c.reason))
+    };
+    assert_eq!(run.route_accepted("b"), ACCEPTED);
+    assert_eq!(programmed(&run), Some((Truth::False, Reason::Invalid)));
+    // Otherwise the proxies' acknowledgements decide.
+    run.remove(Kind::ListenerSet, "a", "set");
+    run.free("x.example.com");
+    assert_eq!(programmed(&run), None);
+    run.put(one("b", 1, parked("l", "x.example.com")));
+    run.put(one("b", 1, mistaken(passthrough("l", "x.example.com"))));
+    assert_eq!(programmed(&run), Some((Truth::False, Reason::Invalid)));
+}
+
 /// On a port that nobody holds, the oldest listener decides, whatever it speaks, and whether or not its name is recorded
 /// yet.
 #[test]

@@ -116,6 +116,13 @@ impl Translator {
             if old == state {
                 continue;
             }
+            let is_served = |state: &Option<ListenerState>| {
+                state.as_ref().is_some_and(ListenerState::is_served)
+            };
+            if is_served(&old) != is_served(&state) {
+                // The statuses of its routes say whether any of their listeners is served.
+                dirty.others.extend(self.index.routes_to(&key.parent));
+            }
             let place = |state: &'_ Option<ListenerState>| {
                 let state = state.as_ref()?;
                 Some((state.gateway.clone(), state.challenge_listener.clone()?))

@@ -9,6 +9,7 @@ use vestibule_model::key::ObjectKey;
 use vestibule_stream::ResourceKey;
 
 use super::backend_key::backend_resource;
+use super::listener::ListenerState;
 use super::output::Status;
 use super::report::{WAITING_FOR_CLAIM, WAITING_FOR_PORT, fails};
 use super::route::route_resource;
@@ -17,6 +18,9 @@ use super::route_state::RouteState;
 use super::{Output, Translator};
 
 const ACCEPTED: ConditionType = ConditionType::Accepted;
+/// The message of Programmed where no listener is served. A route is accepted all the same, as Gateway API says.
+const NOT_SERVED: &str =
+    "No listener that the route is attached to here is served; see the status of the listeners";
 /// Most warnings in the message of a condition.
 const WARNINGS: usize = 3;
 
@@ -66,6 +70,14 @@ impl Translator {
         needs
     }
 
+    /// Whether the proxies get at least one of the listeners to which a route is attached.
+    fn is_served_on(&self, attached: &[Attached]) -> bool {
+        let mut listeners = attached
+            .iter()
+            .filter_map(|at| self.listeners.get(&at.listener));
+        listeners.any(ListenerState::is_served)
+    }
+
     pub(super) fn assemble_route(&mut self, key: &ObjectKey, output: &mut Output) {
         let mut findings = self.own_findings(key);
         let status = match (self.route(key), self.routes.get(key)) {
@@ -82,9 +94,21 @@ impl Translator {
                     Some(finding) => fails(ConditionType::ResolvedRefs, finding),
                 };
                 let parents = parent_outcomes(route, state)
-                    .map(|(parent, outcome)| RouteParentStatus {
-                        parent: parent.clone(),
-                        conditions: route_conditions(state, &queued, outcome, &resolved),
+                    .map(|(parent, outcome)| {
+                        let mut conditions = route_conditions(state, &queued, outcome, &resolved);
+                        if let Ok(attached) = outcome
+                            && !self.is_served_on(attached)
+                        {
+                            conditions.push(Condition::fails(
+                                ConditionType::RouteProgrammed,
+                                Reason::Invalid,
+                                NOT_SERVED,
+                            ));
+                        }
+                        RouteParentStatus {
+                            parent: parent.clone(),
+                            conditions,
+                        }
                     })
                     .collect();
                 Some(Status::Route(RouteStatus { parents }))

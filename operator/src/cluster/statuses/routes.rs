@@ -69,14 +69,17 @@ pub(super) fn judge(
     }
 }
 
-/// Adds Programmed for each parent that accepts the route. For the others, nothing has to be in force.
+/// Adds Programmed for each parent that accepts the route, unless translation has found that nothing is served there.
+/// For the others, nothing has to be in force.
 fn with_programmed(
     status: &RouteStatus,
     mut in_force: impl FnMut(usize) -> InForce,
 ) -> RouteStatus {
     let mut status = status.clone();
     for (place, parent) in status.parents.iter_mut().enumerate() {
-        if parent.conditions.iter().any(is_accepting) {
+        let mut known = parent.conditions.iter();
+        let is_known = known.any(|of| of.kind == ConditionType::RouteProgrammed);
+        if !is_known && parent.conditions.iter().any(is_accepting) {
             let programmed = in_force(place).condition();
             parent.conditions.push(programmed);
         }
