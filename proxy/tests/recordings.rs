@@ -335,7 +335,14 @@ async fn unreadable_recordings_say_why() {
     assert!(messages[1].contains("no batch"), "{messages:?}");
     assert!(messages[2].contains("longer than"), "{messages:?}");
     // A port in use is named, with what it led to.
-    let taken = std::net::TcpListener::bind(BIND).unwrap();
+    let taken = loop {
+        // The workers of the proxies above close their sockets a moment after they end.
+        match std::net::TcpListener::bind(BIND) {
+            Ok(taken) => break taken,
+            Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::AddrInUse),
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+    };
     write(&path, &record());
     let error = Proxy::start(ProxyConfig::new(ConfigSource::File(path.clone()))).await;
     let message = error.unwrap_err().to_string();

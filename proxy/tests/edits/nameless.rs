@@ -177,9 +177,13 @@ impl Model<'_> {
         outcomes
     }
 
-    /// What a connection or the first datagram of a session comes to: it is the oldest route's, then the first one's
-    /// by name.
+    /// What a connection or the first datagram of a session comes to.
     fn by_port(&self, speaks: Speaks) -> BTreeSet<Outcome> {
+        self.shares(speaks, self.backends_of_port(speaks))
+    }
+
+    /// The backends of the route that has a port, with their weights: it is the oldest one, then the first one by name.
+    fn backends_of_port(&self, speaks: Speaks) -> impl Iterator<Item = (&str, u32)> {
         let routes = self.config.of(speaks.routes()).filter_map(|(name, of)| {
             match of.resource.as_ref()? {
                 Wire::TcpRoute(route) | Wire::UdpRoute(route) => Some((route.created, name, route)),
@@ -188,7 +192,7 @@ impl Model<'_> {
         });
         let first = routes.min_by_key(|(created, name, _)| (*created, *name));
         let backends = first.into_iter().flat_map(|(_, _, route)| &route.backends);
-        self.shares(speaks, backends.map(|of| (&*of.backend, of.weight)))
+        backends.map(|of| (&*of.backend, of.weight))
     }
 
     /// What a call comes to: the longest service has it, then the longest method, the oldest route, the first one by
@@ -229,10 +233,13 @@ impl Model<'_> {
         self.shares(Speaks::Grpc, backends.map(|of| (&*of.backend, of.weight)))
     }
 
-    /// Whether a session with a server stays there.
+    /// Whether a session with a server stays there: the route names its backend, with whatever weight, and the backend
+    /// has the endpoint.
     fn stands(&self, server: usize) -> bool {
         let backend = Speaks::Udp.backend(server / 2);
-        self.endpoints(Speaks::Udp, &backend).contains(&server)
+        let mut named = self.backends_of_port(Speaks::Udp);
+        named.any(|(of, _)| of == backend)
+            && self.endpoints(Speaks::Udp, &backend).contains(&server)
     }
 }
 
@@ -445,7 +452,7 @@ struct Client {
     open: Option<usize>,
 }
 
-/// Asks from many sockets in turn. A session stays with its server as long as that is an endpoint.
+/// Asks from many sockets in turn. A session stays with its server as long as that is an endpoint of what the route names.
 async fn of_udp(world: Arc<World>, mut random: Random) {
     let mut clients: Vec<Client> = Vec::new();
     let mut number = 0_u64;
@@ -518,7 +525,7 @@ impl Client {
             if let Ok(server) = answered.await {
                 return Some(server);
             }
-            // A session that stood all the time answers whatever the route is.
+            // A session that stood all the time answers.
             let ended = |(last, at)| world.some(at, |of| !of.stands(last));
             let may_be = self.last.is_none_or(ended)
                 && world.some(begun, |of| {
