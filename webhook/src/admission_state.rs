@@ -121,7 +121,7 @@ impl AdmissionState {
         }
     }
 
-    /// Takes the holders of hostnames and ports, where nobody writes HostnameClaims: `vestibule run` keeps them itself.
+    /// Takes the holders of hostnames and ports, where nobody writes `HostnameClaims`: `vestibule run` keeps them itself.
     pub fn put_holders(&mut self, holders: BTreeMap<ClaimKey, Option<Holder>>) {
         self.merge.put_claims(holders);
     }
