@@ -62,7 +62,8 @@ impl Config {
         Self {
             identity,
             addresses,
-            connect_timeout: Duration::from_secs(5),
+            // A follower may still name a leader whose pod is gone, and nothing answers there.
+            connect_timeout: Duration::from_secs(2),
             silence: Duration::from_secs(45),
             // While leaders change, endpoints that are gone stay in force. An attempt costs the operator a handshake,
             // and strangers have few places there, so hundreds of proxies do not keep it from its work.
