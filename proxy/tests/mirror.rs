@@ -339,15 +339,20 @@ async fn a_body_beyond_the_bound_ends_the_copy_and_not_the_request() {
     assert_eq!(two.count(), 2);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn copies_have_the_trailers_of_their_request() {
+/// A backend, and a mirror that gets a copy of each request.
+async fn mirrored() -> (Rig, Echo, Mirror) {
     let (one, two) = (Echo::start("one").await, Mirror::start().await);
     let mirrored = proto::HttpRule {
         filters: vec![mirror("team-a/two:80", (1, 1))],
         ..rule("/", ONE)
     };
     let backends = [(ONE, one.address), ("team-a/two:80", two.address)];
-    let rig = rig(&[mirrored], &backends);
+    (rig(&[mirrored], &backends), one, two)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn copies_have_the_trailers_of_their_request() {
+    let (rig, _one, two) = mirrored().await;
     let head =
         format!("POST / HTTP/1.1\r\nhost: {HOST}\r\ntransfer-encoding: chunked\r\ntrailer: x-sum");
     let body = "5\r\nhello\r\n0\r\nx-sum: 1\r\n\r\n";
@@ -360,13 +365,7 @@ async fn copies_have_the_trailers_of_their_request() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_that_cannot_become_a_websocket_is_copied_whatever_it_asks_for() {
-    let (one, two) = (Echo::start("one").await, Mirror::start().await);
-    let mirrored = proto::HttpRule {
-        filters: vec![mirror("team-a/two:80", (1, 1))],
-        ..rule("/", ONE)
-    };
-    let backends = [(ONE, one.address), ("team-a/two:80", two.address)];
-    let rig = rig(&[mirrored], &backends);
+    let (rig, _one, two) = mirrored().await;
     let asks = format!("host: {HOST}\r\nconnection: upgrade\r\nupgrade: websocket");
     let with_body = format!("POST /body HTTP/1.1\r\n{asks}\r\ncontent-length: 5");
     assert_eq!(ask(&rig, &with_body, "hello").await.status, 200);
