@@ -40,7 +40,7 @@ use vestibule_serve::probes;
 use arguments::{Arguments, LogFormat};
 
 /// Time for what is under way to end after the signal.
-const GRACE: Duration = Duration::from_secs(8);
+const GRACE: Duration = Duration::from_secs(12);
 /// What is logged unless `RUST_LOG` says otherwise. kube logs bodies that do not parse, which may be
 /// Secrets: never below error.
 const QUIET: &str = "kube_client=error,kube_runtime=error";
@@ -166,8 +166,17 @@ async fn serve(arguments: Arguments) -> anyhow::Result<()> {
         }
         () = end.cancelled() => {}
     }
-    if tokio::time::timeout(GRACE, running).await.is_err() {
-        warn!("not everything has come to its end");
+    // The streams end when the Lease is given up, and then the proxies have been told who leads next.
+    let rest = async {
+        let outcome = running.await;
+        if !server.is_finished() {
+            let _ = server.await;
+        }
+        outcome
+    };
+    match tokio::time::timeout(GRACE, rest).await {
+        Ok(outcome) => outcome?,
+        Err(_) => warn!("not everything has come to its end"),
     }
     info!("ended");
     Ok(())

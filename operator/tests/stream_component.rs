@@ -254,6 +254,49 @@ async fn a_proxy_finds_the_leader_and_a_new_one_with_equal_content_sends_nothing
 }
 
 #[tokio::test]
+async fn a_leader_that_resigns_keeps_its_proxies_and_sends_them_to_the_next_one_in_one_step() {
+    let mut replicas = Vec::new();
+    let mut addresses = Vec::new();
+    for _ in 0..2 {
+        let publisher = Publisher::new(publish::Config::default());
+        publisher.update(changes(&[backend("a", 1)], &[]));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        addresses.push(listener.local_addr().unwrap().to_string());
+        let server = publish::server().add_service(publish::service(&publisher));
+        tokio::spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
+        replicas.push(publisher);
+    }
+    // More often than the client follows redirects without a wait.
+    replicas[0].lead(1).unwrap();
+    let mut proxy = Proxy::start("one", &addresses[..1], Tcp);
+    for term in 1..8 {
+        let (old, new) = (term % 2 == 0, term % 2 == 1);
+        let (old, new) = (usize::from(old), usize::from(new));
+        let (leader, next) = (&replicas[old], &replicas[new]);
+        until(leader, |publisher| fact(publisher, "a")).await;
+
+        assert!(leader.resign(), "a proxy is connected");
+        // An edit of this time is the next leader's to publish.
+        let edited = backend("a", 1 + u32::try_from(term).unwrap());
+        leader.update(changes(std::slice::from_ref(&edited), &[]));
+        next.update(changes(std::slice::from_ref(&edited), &[]));
+        assert_eq!(
+            proxy.state.borrow().connected.as_ref(),
+            Some(&addresses[old])
+        );
+        assert_eq!(leader.proxies()["one"].sent.batches, 1);
+        next.lead(term + 1).unwrap();
+        leader.follow(Some(addresses[new].clone()));
+        until(next, |publisher| fact(publisher, "a")).await;
+        assert_eq!(proxy.table.hashes()[&key("a")], hash(&edited));
+        proxy.until(|state| state.welcomed == term + 1).await;
+        // It was told the leader once each time, and asked nobody else.
+        let refusals = proxy.state.borrow().refusals.clone();
+        assert_eq!(refusals, [("NotLeader", term)].into());
+    }
+}
+
+#[tokio::test]
 async fn a_proxy_comes_back_to_a_publisher_that_was_restarted() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();

@@ -102,8 +102,14 @@ pub struct ProxyStatus {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Role {
-    Follower { leader: String },
-    Leader { term: u64 },
+    Follower {
+        leader: String,
+    },
+    /// It led, and publishes no more. The streams of proxies stay open until the next leader is known.
+    Resigned,
+    Leader {
+        term: u64,
+    },
 }
 
 #[derive(Debug)]
@@ -202,13 +208,24 @@ impl Publisher {
         Ok(generation)
     }
 
+    /// Stops publishing, and keeps the streams of proxies open. [`Publisher::follow`] then sends the proxies to the next
+    /// leader in one step, so they need not look for it. Does nothing unless this replica leads. Returns whether a proxy
+    /// is connected.
+    pub fn resign(&self) -> bool {
+        let mut state = self.state.lock();
+        if matches!(state.role, Role::Leader { .. }) {
+            state.role = Role::Resigned;
+        }
+        state.ledger.connected() > 0
+    }
+
     /// Stops serving proxies. They are told the address of the leader (`host:port`), if it is known. Until this replica
     /// leads again, it knows nothing about what is in force.
     pub fn follow(&self, leader: Option<String>) {
         let leader = leader.unwrap_or_default();
         let led = {
             let mut state = self.state.lock();
-            let led = matches!(state.role, Role::Leader { .. });
+            let led = !matches!(state.role, Role::Follower { .. });
             if led {
                 state.ledger.clear();
             }
@@ -317,6 +334,10 @@ impl Publisher {
     #[must_use]
     pub fn metrics(&self) -> &Metrics {
         &self.metrics
+    }
+
+    fn leads(&self) -> bool {
+        matches!(self.state.lock().role, Role::Leader { .. })
     }
 
     fn moved(&self) {

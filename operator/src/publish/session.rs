@@ -343,7 +343,7 @@ impl Session {
 
     /// Sends the next batch, if nothing is in flight and there is something to send.
     async fn advance(&mut self) -> Result<(), End> {
-        if !matches!(self.waiting, Waiting::Nothing) {
+        if !matches!(self.waiting, Waiting::Nothing) || !self.publisher.leads() {
             return Ok(());
         }
         if let Some((batch, in_flight)) = self.batch()? {
@@ -556,8 +556,8 @@ impl State {
     fn not_leader(&self) -> operator_message::Message {
         let leader = match &self.role {
             Role::Follower { leader } => leader.clone(),
-            // This replica leads again, so the proxy can come back to it.
-            Role::Leader { .. } => String::new(),
+            // Either the next leader is not known yet, or this replica leads again and the proxy can come back to it.
+            Role::Resigned | Role::Leader { .. } => String::new(),
         };
         operator_message::Message::NotLeader(NotLeader { leader })
     }

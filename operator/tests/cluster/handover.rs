@@ -2,6 +2,7 @@
 
 use vestibule_test_support::eventually;
 
+use crate::stream_support::Proxy;
 use crate::support::{Network, World};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -87,6 +88,40 @@ async fn a_follower_takes_over_and_nobody_notices() {
     );
     assert_eq!(after, before);
     third.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs an API server: VESTIBULE_TEST_KUBECONFIG"]
+async fn a_leader_that_ends_sends_its_proxies_to_the_next_one_in_one_step() {
+    let world = World::new().await;
+    world.class().await;
+    world.ready(&["p-1", "p-2"]).await;
+    let first = world.patient_manager("first");
+    first.leading().await;
+    let second = world.patient_manager("second");
+    second.ready().await;
+    let network = Network::of(&[&first, &second]);
+    // They only know the first one.
+    let known = [first.address.clone()];
+    let proxies = ["p-1", "p-2"].map(|name| Proxy::start(name, &known, network.clone()));
+    for proxy in &proxies {
+        eventually("a stream", async || {
+            (proxy.state.borrow().welcomed == 1).then_some(())
+        })
+        .await;
+    }
+    first.stop().await;
+    for proxy in &proxies {
+        eventually("a stream to the next leader", async || {
+            (proxy.state.borrow().welcomed == 2).then_some(())
+        })
+        .await;
+        let state = proxy.state.borrow().clone();
+        assert_eq!(state.connected.as_ref(), Some(&second.address));
+        // It was told once where to go, and asked nobody in between.
+        assert_eq!(state.refusals, [("NotLeader", 1)].into());
+    }
+    second.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

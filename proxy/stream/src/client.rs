@@ -227,6 +227,9 @@ impl<C: Connect, A: Apply + Send> Client<C, A> {
             let served = self.state.borrow().welcomed > welcomed;
             self.state.send_modify(|state| state.connected = None);
             self.note(&end_text);
+            if served {
+                target.served();
+            }
 
             let wait = match &end {
                 End::Refused(_) => {
@@ -264,11 +267,7 @@ impl<C: Connect, A: Apply + Send> Client<C, A> {
                         message = end_text.message,
                         "stream ended; the configuration in force stays"
                     );
-                    if served {
-                        target.served();
-                    } else {
-                        target.rotate();
-                    }
+                    target.rotate();
                     Some(target.backoff(self.config.backoff))
                 }
             };

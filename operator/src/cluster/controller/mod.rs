@@ -54,7 +54,7 @@ const BEAT: Duration = Duration::from_secs(20);
 const LAG: Duration = Duration::from_secs(12);
 
 /// Longest time that the end of the process waits for the Lease to be given up.
-const RESIGN_TIMEOUT: Duration = Duration::from_secs(6);
+const RESIGN_TIMEOUT: Duration = Duration::from_secs(9);
 
 /// The loop of the operator: the store, and the channels to the tasks around it.
 pub(super) struct Controller {

@@ -36,7 +36,7 @@ impl Default for Timing {
 }
 
 /// A Lease as it was read.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LeaseRecord {
     /// The identity of the holder; empty if nobody holds it.
     pub holder: String,

@@ -4,17 +4,20 @@
 pub mod elector;
 
 use std::collections::BTreeMap;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures::{Stream, StreamExt};
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, OwnerReference};
 use kube::api::{Api, ObjectMeta, PostParams};
+use kube::runtime::watcher::{self, Event};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
-use super::clock;
+use super::{clock, follow};
 use crate::publish::Publisher;
 use elector::{DesiredLease, ElectionStep, Elector, LeaseRecord, Role, Timing};
 
@@ -26,6 +29,9 @@ const ADDRESS: &str = "vestibule.dev/address";
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Largest number of milliseconds that a term reported by a proxy may be ahead of the clock. A higher term is ignored.
 const MAX_AHEAD: u64 = 366 * 24 * 3600 * 1000;
+/// How long a leader that ends keeps the streams of its proxies open until the next leader is known. A candidate that
+/// watches takes the Lease over within milliseconds; without one, the proxies are let go after this.
+const SUCCESSOR_TIMEOUT: Duration = Duration::from_secs(3);
 /// Time before a report of a proxy may raise the term again.
 const RAISE_AGAIN: Duration = Duration::from_mins(1);
 
@@ -48,6 +54,10 @@ pub struct Config {
 
 /// Takes part in the election until `end`, and then gives the Lease up. The publisher leads or follows accordingly, and
 /// `role` gets the role. A signal on `doubt` has the Lease read at once.
+///
+/// The Lease is also watched, so that the next attempt is made as soon as its holder changes: a candidate takes a Lease
+/// over when it is given up, and a follower names the new leader. Without the watch both would wait for the next
+/// attempt, and meanwhile proxies would find nobody who publishes. The watch decides nothing. Each attempt reads.
 pub async fn run(
     client: kube::Client,
     config: Config,
@@ -71,18 +81,37 @@ pub async fn run(
         publisher,
         role,
     };
-    loop {
+    let selection =
+        watcher::Config::default().fields(&format!("metadata.name={}", candidate.config.name));
+    let mut events = pin!(follow::objects(
+        candidate.api.clone(),
+        selection,
+        "the Lease of the operators"
+    ));
+    while !end.is_cancelled() {
         candidate.attempt().await;
         candidate.settle();
-        let pause = candidate.config.timing.retry;
-        tokio::select! {
-            () = tokio::time::sleep(pause) => {}
-            () = candidate.deadline() => candidate.settle(),
-            () = doubt.notified() => candidate.doubt().await,
-            () = end.cancelled() => break,
+        let mut pause = pin!(tokio::time::sleep(candidate.config.timing.retry));
+        loop {
+            tokio::select! {
+                () = &mut pause => break,
+                () = candidate.deadline() => {
+                    candidate.settle();
+                    break;
+                }
+                () = doubt.notified() => {
+                    candidate.doubt().await;
+                    break;
+                }
+                Some(event) = events.next() => if candidate.is_news(&event) {
+                    candidate.current = false;
+                    break;
+                },
+                () = end.cancelled() => break,
+            }
         }
     }
-    candidate.release().await;
+    candidate.release(events).await;
 }
 
 struct Candidate {
@@ -255,14 +284,45 @@ impl Candidate {
         }
     }
 
-    async fn release(&mut self) {
-        let release = self.elector.release();
+    /// Whether the Lease has another holder, by this event, than the one that was read or written last.
+    fn is_news(&self, event: &Event<Lease>) -> bool {
+        match event {
+            Event::Apply(lease) | Event::InitApply(lease) => {
+                let known = self.lease.as_ref().map(record);
+                known.is_none_or(|known| known.holder != record(lease).holder)
+            }
+            Event::Delete(_) => true,
+            Event::Init | Event::InitDone => false,
+        }
+    }
+
+    /// Gives the Lease up, if this candidate holds it, and sends the proxies to the next leader.
+    ///
+    /// The tasks that write stop first. The publisher sends nothing more from then on, but the proxies keep their
+    /// streams until it is known who leads next, so that each makes one step to it.
+    async fn release(&mut self, events: impl Stream<Item = Event<Lease>> + Unpin) {
+        let Some(step) = self.elector.release() else {
+            return;
+        };
         self.elector.resign();
-        self.settle();
-        if let Some(step) = release {
-            self.write(step).await;
+        self.role.send_replace(Role::Following { leader: None });
+        let has_proxies = self.publisher.resign();
+        self.write(step).await;
+        let released = self.lease.as_ref().map(record).unwrap_or_default();
+        let is_released = released.holder.is_empty();
+        if is_released {
             info!(lease = %self.config.name, "the Lease is given up");
         }
+        let mut leader = None;
+        if is_released && has_proxies {
+            let next = successor(events, released.term);
+            leader = tokio::time::timeout(SUCCESSOR_TIMEOUT, next)
+                .await
+                .unwrap_or_default();
+            let leader = leader.as_deref().unwrap_or("unknown");
+            info!(leader, "proxies go to the next leader");
+        }
+        self.publisher.follow(leader);
     }
 
     fn lease_with(&self, wanted: &DesiredLease, version: Option<&str>) -> Lease {
@@ -294,6 +354,22 @@ impl Candidate {
         spec.lease_transitions = Some(wanted.transitions);
         lease
     }
+}
+
+/// Returns the address of the first holder after `term`.
+async fn successor(
+    mut events: impl Stream<Item = Event<Lease>> + Unpin,
+    term: u64,
+) -> Option<String> {
+    while let Some(event) = events.next().await {
+        if let Event::Apply(lease) | Event::InitApply(lease) = event {
+            let record = record(&lease);
+            if record.term > term && !record.holder.is_empty() && !record.address.is_empty() {
+                return Some(record.address);
+            }
+        }
+    }
+    None
 }
 
 fn record(lease: &Lease) -> LeaseRecord {

@@ -46,10 +46,10 @@ impl Target {
         true
     }
 
-    /// Resets the backoff and moves on to the next address, because the stream had been up.
+    /// Resets the backoff and the redirects, because the stream had been up.
     pub(super) fn served(&mut self) {
         self.failures = 0;
-        self.rotate();
+        self.redirects = 0;
     }
 
     /// The wait before the client tries the next address.
