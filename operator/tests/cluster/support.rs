@@ -155,7 +155,8 @@ impl World {
             "rules": [
                 {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["create"]},
                 {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"],
-                 "resourceNames": [format!("{release}-operator")], "verbs": ["get", "update"]},
+                 "resourceNames": [format!("{release}-operator")],
+                 "verbs": ["get", "list", "watch", "update"]},
                 {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["create"]},
                 {"apiGroups": [""], "resources": ["configmaps"],
                  "resourceNames": [format!("{release}-ports")], "verbs": ["get", "list", "watch", "update"]},
