@@ -81,6 +81,11 @@ pub(crate) struct Conversation {
 }
 
 impl Target {
+    /// The server name that it asks for.
+    pub(crate) fn host(&self) -> String {
+        self.name.to_str().into_owned()
+    }
+
     /// A hostname at an address, verified with these roots.
     pub(crate) fn new(address: SocketAddr, hostname: &str, roots: RootCertStore) -> Result<Self> {
         let mut config = ClientConfig::builder()

@@ -61,11 +61,38 @@ impl fmt::Display for Way {
 pub(crate) struct Tallies {
     ok: u64,
     failed: BTreeMap<(Way, String), u64>,
-    first: Option<(Timestamp, Way, Failure)>,
+    /// The first ones that failed, at most [`EXAMPLES`].
+    examples: Vec<Example>,
+}
+
+/// How many of the failures are kept with their times.
+const EXAMPLES: usize = 16;
+
+/// One request that failed.
+#[derive(Debug, Clone)]
+struct Example {
+    started: Timestamp,
+    ended: Timestamp,
+    way: Way,
+    host: String,
+    failure: Failure,
+}
+
+impl fmt::Display for Example {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            started,
+            ended,
+            way,
+            host,
+            failure,
+        } = self;
+        write!(f, "{started} to {ended}: {way} to {host}: {failure:?}")
+    }
 }
 
 impl Tallies {
-    fn add<T>(&mut self, way: Way, started: Timestamp, result: Result<T, Failure>) {
+    fn add<T>(&mut self, way: Way, host: &str, started: Timestamp, result: Result<T, Failure>) {
         match result {
             Ok(_) => self.ok += 1,
             Err(failure) => {
@@ -76,7 +103,15 @@ impl Tallies {
                     failure => failure.reason().to_owned(),
                 };
                 *self.failed.entry((way, why)).or_default() += 1;
-                self.first.get_or_insert((started, way, failure));
+                if self.examples.len() < EXAMPLES {
+                    self.examples.push(Example {
+                        started,
+                        ended: clock::now(),
+                        way,
+                        host: host.to_owned(),
+                        failure,
+                    });
+                }
             }
         }
     }
@@ -97,21 +132,18 @@ impl Tallies {
         for (what, count) in other.failed {
             *self.failed.entry(what).or_default() += count;
         }
-        if self.first.is_none() {
-            self.first = other.first;
-        }
+        let room = EXAMPLES.saturating_sub(self.examples.len());
+        self.examples.extend(other.examples.into_iter().take(room));
     }
 
-    /// Which failed, and how many of each; the first one with its time and everything that is known of it.
+    /// Which failed, and how many of each; then the first ones with their times and everything that is known of them.
     pub(crate) fn reasons(&self) -> String {
         let mut reasons: Vec<String> = self
             .failed
             .iter()
             .map(|((way, why), count)| format!("{count} × {way}: {why}"))
             .collect();
-        if let Some((at, way, failure)) = &self.first {
-            reasons.push(format!("the first at {at}: {way}: {failure:?}"));
-        }
+        reasons.extend(self.examples.iter().map(ToString::to_string));
         reasons.join("; ")
     }
 }
@@ -140,8 +172,8 @@ struct Shared {
 }
 
 impl Shared {
-    fn count<T>(&self, way: Way, started: Timestamp, result: Result<T, Failure>) {
-        self.tallies.lock().add(way, started, result);
+    fn count<T>(&self, way: Way, host: &str, started: Timestamp, result: Result<T, Failure>) {
+        self.tallies.lock().add(way, host, started, result);
     }
 }
 
@@ -161,7 +193,7 @@ impl Clients {
     /// So many a second come, each with a connection and a request.
     pub(crate) fn arrive(&mut self, origin: &Origin, rate: u32) {
         let (way, origin) = (Way::New(origin.version()), origin.clone());
-        self.at_rate(way, rate, move || {
+        self.at_rate(way, origin.host.clone(), rate, move || {
             let origin = origin.clone();
             async move { origin.ask().await?.answer().map(drop) }
         });
@@ -170,17 +202,23 @@ impl Clients {
     /// The same through to the backend's own TLS.
     pub(crate) fn arrive_passed(&mut self, target: &Target, rate: u32) {
         let target = target.clone();
-        self.at_rate(Way::NewPassed, rate, move || {
+        self.at_rate(Way::NewPassed, target.host(), rate, move || {
             let target = target.clone();
             async move { target.ask().await.map(drop) }
         });
     }
 
-    fn at_rate<F>(&mut self, way: Way, rate: u32, ask: impl Fn() -> F + Send + 'static)
-    where
+    fn at_rate<F>(
+        &mut self,
+        way: Way,
+        host: String,
+        rate: u32,
+        ask: impl Fn() -> F + Send + 'static,
+    ) where
         F: Future<Output = Result<(), Failure>> + Send + 'static,
     {
         let shared = self.shared.clone();
+        let host: Arc<str> = host.into();
         let mut stopped = shared.stop.subscribe();
         self.running.push(tokio::spawn(async move {
             let mut ticks = interval(Duration::from_secs(1) / rate.max(1));
@@ -192,10 +230,10 @@ impl Clients {
                     _ = stopped.changed() => break,
                     Some(_) = under_way.join_next() => {}
                     _ = ticks.tick() => {
-                        let (asked, shared) = (ask(), shared.clone());
+                        let (asked, shared, host) = (ask(), shared.clone(), Arc::clone(&host));
                         under_way.spawn(async move {
                             let started = clock::now();
-                            shared.count(way, started, asked.await);
+                            shared.count(way, &host, started, asked.await);
                         });
                     }
                 }
@@ -215,7 +253,7 @@ impl Clients {
                 let started = clock::now();
                 let result = ask_kept(&origin, &mut connection).await;
                 let failed = result.is_err();
-                shared.count(way, started, result);
+                shared.count(way, &origin.host, started, result);
                 let pause = if failed { PAUSE } else { pause };
                 if !pause.is_zero() {
                     let _ = timeout(pause, stopped.changed()).await;
@@ -227,7 +265,7 @@ impl Clients {
     /// One that holds a WebSocket. Each [`Self::take`] has it opened anew.
     pub(crate) fn hold_websocket(&mut self, origin: &Origin) {
         let origin = origin.clone();
-        self.hold(Way::WebSocket, move || {
+        self.hold(Way::WebSocket, origin.host.clone(), move || {
             let origin = origin.clone();
             async move { WebSocket::open(&origin).await.map(Held::WebSocket) }
         });
@@ -236,13 +274,13 @@ impl Clients {
     /// One that holds a passed-through connection, anew for each [`Self::take`].
     pub(crate) fn hold_passed(&mut self, target: &Target) {
         let target = target.clone();
-        self.hold(Way::HeldPassed, move || {
+        self.hold(Way::HeldPassed, target.host(), move || {
             let target = target.clone();
             async move { target.open().await.map(|open| Held::Passed(Box::new(open))) }
         });
     }
 
-    fn hold<F>(&mut self, way: Way, open: impl Fn() -> F + Send + Sync + 'static)
+    fn hold<F>(&mut self, way: Way, host: String, open: impl Fn() -> F + Send + Sync + 'static)
     where
         F: Future<Output = Result<Held, Failure>> + Send + 'static,
     {
@@ -264,7 +302,7 @@ impl Clients {
                     Err(failure) => (Err(failure), None),
                 };
                 held = now;
-                shared.count(way, started, result);
+                shared.count(way, &host, started, result);
                 let changed = async {
                     tokio::select! {
                         _ = stopped.changed() => true,
@@ -276,7 +314,8 @@ impl Clients {
                     // It was there to the end: asked once more, and closed.
                     Ok(over) => {
                         if let Some(held) = held.take() {
-                            shared.count(way, clock::now(), held.asked().await);
+                            let started = clock::now();
+                            shared.count(way, &host, started, held.asked().await);
                         }
                         if over {
                             return;
@@ -353,11 +392,11 @@ mod tests {
     fn failures_are_counted_by_client_and_reason() {
         let mut tallies = Tallies::default();
         let (now, way) = (Timestamp::UNIX_EPOCH, Way::Kept(Version::One));
-        tallies.add(way, now, Ok(()));
+        tallies.add(way, "a.test", now, Ok(()));
         let gone = || Err::<(), _>(Failure::Answer("503 gone".to_owned()));
-        tallies.add(way, now, gone());
-        tallies.add(way, now, gone());
-        tallies.add(Way::WebSocket, now, Err::<(), _>(Failure::Reset));
+        tallies.add(way, "a.test", now, gone());
+        tallies.add(way, "a.test", now, gone());
+        tallies.add(Way::WebSocket, "a.test", now, Err::<(), _>(Failure::Reset));
         assert_eq!((tallies.requests(), tallies.failed()), (4, 3));
         let reasons = tallies.reasons();
         assert!(reasons.starts_with("2 × kept HTTP/1.1: 503 gone; 1 × held WebSocket: reset"));
