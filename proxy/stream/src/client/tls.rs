@@ -283,7 +283,10 @@ fn read(what: &'static str, path: &Path) -> Result<Zeroizing<Vec<u8>>, TlsError>
         source,
     };
     let file = std::fs::File::open(path).map_err(failed)?;
-    let mut bytes = Zeroizing::new(Vec::new());
+    // A buffer that grows would leave copies of a token behind.
+    let length = file.metadata().map_err(failed)?.len().min(MAX_FILE);
+    let room = usize::try_from(length).unwrap_or_default();
+    let mut bytes = Zeroizing::new(Vec::with_capacity(room));
     file.take(MAX_FILE)
         .read_to_end(&mut bytes)
         .map_err(failed)?;
