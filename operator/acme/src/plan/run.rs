@@ -140,6 +140,20 @@ impl Planner {
             self.rest(secret);
             return;
         };
+        // A CA that wants to check another name is wrong. No listener would reach such a name, so nobody would wait for a
+        // change, and the CA would be asked again without a pause.
+        let foreign = view
+            .names
+            .iter()
+            .find(|name| !entry.request.hostnames.contains(&name.hostname));
+        if let Some(name) = foreign {
+            let message = format!(
+                "the CA wants to check {}, which the order is not for",
+                name.hostname
+            );
+            let failure = AcmeFailure::new(FailureKind::Rejected, message);
+            return self.fail(secret, failure, now);
+        }
         let mut keys = Vec::new();
         for name in view.names.iter().filter(|name| !name.valid) {
             let reachable = |kind: ChallengeType| entry.reach(&name.hostname, kind) == Reach::Ours;

@@ -1,5 +1,7 @@
 //! Edits of routes, and of the Services that they lead to.
 
+use std::collections::BTreeSet;
+
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 
@@ -119,28 +121,32 @@ pub(super) async fn service_port(scene: &Scene, _: usize) -> Result<()> {
     scene.routes_lead_to(&[(WEB, MOVED, 1)], none()).await?;
     scene.answered_by(is_on([PLAIN[1], TLS[1]])).await?;
     has(&without(FIRST)).await?;
+    endpoints_have(scene, &without(FIRST)).await?;
     has(&both).await?;
     endpoints_have(scene, &both).await?;
     scene.routes_lead_to(&[(WEB, FIRST, 1)], none()).await?;
     scene.answered_by(is_on([PLAIN[0], TLS[0]])).await?;
-    has(&without(MOVED)).await
+    has(&without(MOVED)).await?;
+    endpoints_have(scene, &without(MOVED)).await
 }
 
-/// Waits until the Service's endpoints have these ports: before, a route to one of them leads nowhere.
+/// Waits until the Service's endpoints have these ports and no others. Before, a route to one of them leads nowhere; and
+/// Kubernetes may take a second to remove a port, also after the Service has it again.
 async fn endpoints_have(scene: &Scene, ports: &[Value]) -> Result<()> {
     until("endpoints of all ports", LATER, async || {
         let selector = format!("kubernetes.io/service-name={WEB}");
         let (api, space) = (&scene.world.api, &scene.team.namespace);
         let slices = api.list(api::ENDPOINT_SLICE, space, &selector).await?;
-        let there = |port: &Value| {
-            let has = |slice: &Value| {
-                items(slice, "/ports")
-                    .iter()
-                    .any(|p| p["name"] == port["name"])
-            };
-            slices.iter().any(has)
+        let of = |slice: &Value| -> BTreeSet<String> {
+            let name = |port: &Value| port["name"].as_str().unwrap_or_default().to_owned();
+            items(slice, "/ports").iter().map(name).collect()
         };
-        ensure!(ports.iter().all(there), "some are missing");
+        let wanted = of(&json!({"ports": ports}));
+        let has = |slice: &Value| of(slice) == wanted;
+        ensure!(
+            !slices.is_empty() && slices.iter().all(has),
+            "they have others"
+        );
         Ok::<_, anyhow::Error>(())
     })
     .await

@@ -6,55 +6,120 @@ use zeroize::Zeroizing;
 
 use super::fixtures::limits;
 use super::simulation::*;
+use crate::client::{Name, Status};
 use crate::plan::*;
 
-#[test]
-fn an_order_for_other_names_is_closed_before_the_next_one_is_made() {
-    let mut planner = Planner::new(limits(RATES, 4));
-    let now = Now {
-        wall: 1_000_000,
-        steady: Duration::from_secs(1),
-    };
-    let mut steps = Vec::new();
-    let mut learn = |planner: &mut Planner, event: Event| {
-        planner.learn(event, now);
-        let new = planner.advance(now);
+/// A planner whose only certificate has an order, and looks at it.
+struct Ordering {
+    planner: Planner,
+    now: Now,
+    steps: Vec<PlanStep>,
+    secret: ObjectName,
+    /// The look.
+    ticket: Ticket,
+}
+
+impl Ordering {
+    fn new() -> Self {
+        let now = Now {
+            wall: 1_000_000,
+            steady: Duration::from_secs(1),
+        };
+        let one = request(0, &[0], [Reach::Ours; 2]);
+        let secret = one.secret.clone();
+        let mut ordering = Self {
+            planner: Planner::new(limits(RATES, 4)),
+            now,
+            steps: Vec::new(),
+            secret: secret.clone(),
+            ticket: Ticket::default(),
+        };
+        let known = BTreeMap::from([(issuer_key(), Some(issuer(None)))]);
+        ordering.learn(Event::Input(Input::Issuers(known)));
+        let account_info = AccountInfo {
+            url: "account".into(),
+            thumbprint: "t".into(),
+            renewal_info: false,
+        };
+        ordering.learn(opened(issuer_key(), 1, account_info));
+        let wanted = BTreeMap::from([(secret, Some(one))]);
+        let (ticket, task) = ordering
+            .learn(Event::Input(Input::Requests(wanted)))
+            .expect("read");
+        assert_eq!(task, Task::Read);
+        let (ticket, task) = ordering.done(ticket, Done::Read(Ok(None))).expect("order");
+        assert!(matches!(task, Task::Order { given_up: None, .. }));
+        let made = Done::Ordered(Ok(("first".into(), Zeroizing::new(b"key".to_vec()).into())));
+        let (ticket, task) = ordering.done(ticket, made).expect("write");
+        assert!(matches!(task, Task::Write(_)));
+        let wrote = Done::Wrote(Ok(Written::Done("1".into())));
+        let (ticket, task) = ordering.done(ticket, wrote).expect("look");
+        assert!(matches!(task, Task::Look { .. }));
+        ordering.ticket = ticket;
+        ordering
+    }
+
+    /// The task that follows from the event at once, if there is one.
+    fn learn(&mut self, event: Event) -> Option<(Ticket, Task)> {
+        self.planner.learn(event, self.now);
+        let new = self.planner.advance(self.now);
         let task = new.iter().rev().find_map(|step| match step {
             PlanStep::Task(_, ticket, task) => Some((*ticket, task.clone())),
             _ => None,
         });
-        steps.extend(new);
+        self.steps.extend(new);
         task
+    }
+
+    fn done(&mut self, ticket: Ticket, done: Done) -> Option<(Ticket, Task)> {
+        self.learn(Event::Done(self.secret.clone(), ticket, done))
+    }
+}
+
+#[test]
+fn a_ca_that_wants_to_check_another_name_is_not_asked_again_at_once() {
+    let mut ordering = Ordering::new();
+    let foreign = Name {
+        hostname: host(7),
+        valid: false,
+        offers: ChallengeType::ALL
+            .map(|kind| (kind, "token".to_owned()))
+            .to_vec(),
     };
-    let one = request(0, &[0], [Reach::Ours; 2]);
-    let secret = one.secret.clone();
-    let known = BTreeMap::from([(issuer_key(), Some(issuer(None)))]);
-    learn(&mut planner, Event::Input(Input::Issuers(known)));
-    let account_info = AccountInfo {
-        url: "account".into(),
-        thumbprint: "t".into(),
-        renewal_info: false,
+    let view = View {
+        status: Status::Pending,
+        names: vec![foreign],
+        problem: None,
+        retry_after: None,
     };
-    learn(&mut planner, opened(issuer_key(), 1, account_info));
-    let wanted = BTreeMap::from([(secret.clone(), Some(one.clone()))]);
-    let (ticket, task) = learn(&mut planner, Event::Input(Input::Requests(wanted))).expect("read");
-    assert_eq!(task, Task::Read);
-    let done = |ticket, done| Event::Done(secret.clone(), ticket, done);
-    let (ticket, task) = learn(&mut planner, done(ticket, Done::Read(Ok(None)))).expect("order");
-    assert!(matches!(task, Task::Order { given_up: None, .. }));
-    let made = Done::Ordered(Ok(("first".into(), Zeroizing::new(b"key".to_vec()).into())));
-    let (ticket, task) = learn(&mut planner, done(ticket, made)).expect("write");
-    assert!(matches!(task, Task::Write(_)));
-    let wrote = Done::Wrote(Ok(Written::Done("1".into())));
-    let (_, task) = learn(&mut planner, done(ticket, wrote)).expect("look");
-    assert!(matches!(task, Task::Look { .. }));
+    let mut next = ordering.done(ordering.ticket, Done::Looked(Ok(view)));
+    // The failure may be written into the Secret. The next order comes later.
+    while let Some((ticket, task)) = next {
+        assert!(matches!(task, Task::Write(_)), "{task:?}");
+        next = ordering.done(ticket, Done::Wrote(Ok(Written::Done("2".into()))));
+    }
+    assert!(
+        !ordering
+            .steps
+            .iter()
+            .any(|step| matches!(step, PlanStep::Publish(..))),
+        "no challenge of that name"
+    );
+}
+
+#[test]
+fn an_order_for_other_names_is_closed_before_the_next_one_is_made() {
+    let mut ordering = Ordering::new();
+    let secret = ordering.secret.clone();
     // With one more name, the running order cannot be used any more.
     let two = CertificateRequest {
         secret: secret.clone(),
         ..request(0, &[0, 1], [Reach::Ours; 2])
     };
     let wanted = BTreeMap::from([(secret.clone(), Some(two))]);
-    let (_, task) = learn(&mut planner, Event::Input(Input::Requests(wanted))).expect("order");
+    let (_, task) = ordering
+        .learn(Event::Input(Input::Requests(wanted)))
+        .expect("order");
     let Task::Order {
         hostnames,
         given_up,
@@ -66,7 +131,10 @@ fn an_order_for_other_names_is_closed_before_the_next_one_is_made() {
     assert_eq!(hostnames.len(), 2);
     assert_eq!(given_up.as_deref(), Some("first"));
     assert!(
-        !steps.iter().any(|step| matches!(step, PlanStep::Close(..))),
+        !ordering
+            .steps
+            .iter()
+            .any(|step| matches!(step, PlanStep::Close(..))),
         "not while the next one may be made"
     );
 }
