@@ -297,6 +297,31 @@ impl Object {
         }
     }
 
+    /// Its metadata; `None` for kinds of which Vestibule keeps none.
+    #[must_use]
+    pub fn meta(&self) -> Option<&Meta> {
+        Some(match self {
+            Self::GatewayClass(o) => &o.meta,
+            Self::Gateway(o) => &o.meta,
+            Self::ListenerSet(o) => &o.meta,
+            Self::TlsRoute(o) => &o.meta,
+            Self::HttpRoute(o) => &o.meta,
+            Self::PortRoute(o) => &o.meta,
+            Self::BackendTlsPolicy(o) => &o.meta,
+            Self::AcmeIssuer(o) => &o.meta,
+            Self::GatewayParameters(o) => &o.meta,
+            Self::HostnameGrant(o) => &o.meta,
+            Self::Unreadable(_, meta, _) => meta,
+            Self::HostnameClaim(_)
+            | Self::ReferenceGrant(_)
+            | Self::EndpointSlice(_)
+            | Self::Namespace(_)
+            | Self::Service(_)
+            | Self::Secret(_)
+            | Self::ConfigMap(_) => return None,
+        })
+    }
+
     /// The object as a route; `None` if it is not one.
     #[must_use]
     pub fn as_route(&self) -> Option<Route<'_>> {

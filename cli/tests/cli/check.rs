@@ -76,6 +76,47 @@ fn a_good_directory_is_accepted() {
 }
 
 #[test]
+fn what_the_schema_refuses_is_refused_as_kubectl_apply_would() {
+    let mut files = good();
+    files.push(("tenants/b.yaml", set("b", "B.example.")));
+    let directory = directory(&files);
+    let (code, all) = verdicts(&directory, &[]);
+    assert_eq!(code, Some(1));
+    let refused = all
+        .iter()
+        .find(|v| v["kind"] == "ListenerSet" && v["namespace"] == "b")
+        .unwrap();
+    assert_eq!(refused["verdict"], "refused");
+    let findings = refused["findings"].as_array().unwrap();
+    let finding = findings
+        .iter()
+        .find(|finding| finding["field"] == "spec.listeners[0].hostname")
+        .unwrap();
+    assert_eq!(finding["action"], "write \"b.example\"");
+}
+
+/// A parent that is named twice counts once. The parents after it keep their places in messages.
+#[test]
+fn a_parent_after_a_duplicate_is_named_by_its_own_place() {
+    let mut files = good();
+    let parents = "[{kind: ListenerSet, name: set}, {kind: ListenerSet, name: set}, \
+                   {kind: ListenerSet, name: set, sectionName: none}]";
+    for (_, text) in &mut files {
+        *text = text.replace("parentRefs: [{kind: ListenerSet, name: set}]", &format!("parentRefs: {parents}"));
+    }
+    let directory = directory(&files);
+    let (_, all) = verdicts(&directory, &[]);
+    let route = of(&all, "TLSRoute", "web");
+    let findings = route["findings"].as_array().unwrap();
+    let field_of = |reason: &str| {
+        let finding = findings.iter().find(|finding| finding["reason"] == reason);
+        finding.unwrap_or_else(|| panic!("{findings:#?}"))["field"].clone()
+    };
+    assert_eq!(field_of("Duplicate"), "spec.parentRefs[1]");
+    assert_eq!(field_of("NoMatchingParent"), "spec.parentRefs[2]");
+}
+
+#[test]
 fn a_conflict_and_a_wildcard_are_refused_as_admission_would() {
     let mut files = good();
     files.push(("tenants/b.yaml", set("b", "a.example")));

@@ -54,11 +54,11 @@ impl Translator {
             }
             let outcome = if let Some(refused) = refused {
                 Err(refused.clone())
-            } else if let Some(finding) = self.closed_parent(&parent, index) {
+            } else if let Some(finding) = self.closed_parent(&parent, reference) {
                 Err(finding)
             } else {
                 let labels = self.merge.labels(namespace);
-                attach_route(route, index, reference, &parent, listeners, labels).and_then(
+                attach_route(route, reference, &parent, listeners, labels).and_then(
                     |attached| {
                         let (owned, findings) = self.merge.owned_by_route(route, &parent, attached);
                         match findings.into_iter().next() {
@@ -78,7 +78,7 @@ impl Translator {
     }
 
     /// Why a parent takes no routes at all, if it takes none.
-    fn closed_parent(&self, parent: &ParentKey, index: usize) -> Option<Finding> {
+    fn closed_parent(&self, parent: &ParentKey, reference: &ParentRef) -> Option<Finding> {
         let ParentKey::ListenerSet(name) = parent else {
             return None;
         };
@@ -86,7 +86,7 @@ impl Translator {
         matches!(self.merge.verdict(set), SetVerdict::NotAllowed(_)).then(|| {
             Finding::refused(
                 Reason::NoMatchingParent,
-                format!("spec.parentRefs[{index}]"),
+                reference.field(),
                 format!("ListenerSet {name} is not let in by its Gateway"),
                 "see the status of the ListenerSet",
             )
