@@ -79,7 +79,10 @@ fn refusal(hostname: &Value, field: String) -> Option<Finding> {
     let text = hostname.as_str()?;
     let pattern = HostPattern::parse(text).ok()?;
     let (wrong, action) = if text.is_empty() {
-        ("is empty", "write a name, or leave the field out".to_owned())
+        (
+            "is empty",
+            "write a name, or leave the field out".to_owned(),
+        )
     } else if text.bytes().any(|b| b.is_ascii_uppercase()) {
         ("has upper-case letters", format!("write \"{pattern}\""))
     } else if text.ends_with('.') {

@@ -261,9 +261,9 @@ pub enum Object {
     HostnameGrant(HostnameGrant),
     /// `HostnameClaim`
     HostnameClaim(HostnameClaim),
-    /// An object that exists and cannot be decoded. Its finding says why. Otherwise it has no effect, with three
+    /// An object that exists and cannot be decoded. Its finding says why. Otherwise it has no effect, with four
     /// exceptions: a HostnameGrant still counts as a grant, a BackendTLSPolicy closes the backends that it may be
-    /// about, and a Gateway keeps its Services.
+    /// about, GatewayParameters believe no address of a client, and a Gateway keeps its Services.
     Unreadable(ObjectKey, Meta, Finding),
 }
 

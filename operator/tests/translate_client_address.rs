@@ -225,10 +225,7 @@ fn parameters_that_cannot_be_read_believe_nobody() {
     }
     assert_eq!(said(&translator, OF_TWO), of_two);
     // Those of the class are unknown: the Gateway's own ones still count, and nothing is added to them.
-    translator.apply([
-        Change::Put(own(hops(1))),
-        Change::Put(unreadable("class")),
-    ]);
+    translator.apply([Change::Put(own(hops(1))), Change::Put(unreadable("class"))]);
     for name in OF_ONE {
         let said = said(&translator, name).expect("its own");
         assert_eq!(said.proxy_protocol, None, "{name}");

@@ -145,7 +145,8 @@ mod tests {
             certificate("for-backends"),
             ResourceKey::new(ResourceKind::TrustBundle, "ConfigMap/platform/ca"),
         ];
-        let terminate = json!({"mode": "Terminate", "certificateRefs": [{"name": "web"}, {"name": "absent"}]});
+        let terminate =
+            json!({"mode": "Terminate", "certificateRefs": [{"name": "web"}, {"name": "absent"}]});
         let own = own_certificates(&listener(&terminate), &needed);
         assert_eq!(own, BTreeSet::from([certificate("web")]));
         let passthrough = json!({"mode": "Passthrough"});

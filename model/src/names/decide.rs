@@ -87,7 +87,11 @@ impl GatewayNames {
     /// Whether a namespace holds so many names that routes of other namespaces on the listeners of its ListenerSets get
     /// no further one: half of its limit. So at any time, at most half of the limit is in names that it has only for
     /// guests, and guests can never keep it from the other half.
-    pub(super) fn is_full_for_guests(&self, permissions: &dyn Permissions, namespace: &str) -> bool {
+    pub(super) fn is_full_for_guests(
+        &self,
+        permissions: &dyn Permissions,
+        namespace: &str,
+    ) -> bool {
         *namespace != *self.gateway.namespace
             && self.held.get(namespace).copied().unwrap_or_default()
                 >= permissions.most_names(namespace) / 2

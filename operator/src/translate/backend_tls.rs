@@ -331,31 +331,33 @@ impl Translator {
             ),
             Some(finding) => Condition::fails(RESOLVED, finding.reason, finding.to_string()),
         };
-        let ancestors = ancestors.into_iter().map(|(gateway, (holds, mut against))| {
-            let refusal = against.first().filter(|_| !holds).map(|f| f.reason);
-            against.extend(unused.iter().cloned());
-            let accepted = match (refusal, &state.invalid) {
-                (Some(reason), _) => Condition::fails(ACCEPTED, reason, all_of(&against)),
-                (None, Some((reason, finding))) => Condition::fails(
-                    ACCEPTED,
-                    *reason,
-                    format!("{finding}. Its targets are not connected to at all"),
-                ),
-                (None, None) if against.is_empty() => {
-                    Condition::holds(ACCEPTED, Reason::Accepted, "The policy is accepted")
+        let ancestors = ancestors
+            .into_iter()
+            .map(|(gateway, (holds, mut against))| {
+                let refusal = against.first().filter(|_| !holds).map(|f| f.reason);
+                against.extend(unused.iter().cloned());
+                let accepted = match (refusal, &state.invalid) {
+                    (Some(reason), _) => Condition::fails(ACCEPTED, reason, all_of(&against)),
+                    (None, Some((reason, finding))) => Condition::fails(
+                        ACCEPTED,
+                        *reason,
+                        format!("{finding}. Its targets are not connected to at all"),
+                    ),
+                    (None, None) if against.is_empty() => {
+                        Condition::holds(ACCEPTED, Reason::Accepted, "The policy is accepted")
+                    }
+                    (None, None) => {
+                        let which = all_of(&against);
+                        let message =
+                            format!("The policy is accepted, but not for every target: {which}");
+                        Condition::holds(ACCEPTED, Reason::Accepted, message)
+                    }
+                };
+                PolicyAncestor {
+                    gateway: gateway.clone(),
+                    conditions: vec![accepted, resolved.clone()],
                 }
-                (None, None) => {
-                    let which = all_of(&against);
-                    let message =
-                        format!("The policy is accepted, but not for every target: {which}");
-                    Condition::holds(ACCEPTED, Reason::Accepted, message)
-                }
-            };
-            PolicyAncestor {
-                gateway: gateway.clone(),
-                conditions: vec![accepted, resolved.clone()],
-            }
-        });
+            });
         PolicyStatus {
             ancestors: ancestors.collect(),
         }

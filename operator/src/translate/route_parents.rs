@@ -58,19 +58,17 @@ impl Translator {
                 Err(finding)
             } else {
                 let labels = self.merge.labels(namespace);
-                attach_route(route, reference, &parent, listeners, labels).and_then(
-                    |attached| {
-                        let (owned, findings) = self.merge.owned_by_route(route, &parent, attached);
-                        match findings.into_iter().next() {
-                            Some(refusal) if refusal.refuses() => Err(refusal),
-                            Some(warning) => {
-                                left_out.insert(warning);
-                                Ok(owned)
-                            }
-                            None => Ok(owned),
+                attach_route(route, reference, &parent, listeners, labels).and_then(|attached| {
+                    let (owned, findings) = self.merge.owned_by_route(route, &parent, attached);
+                    match findings.into_iter().next() {
+                        Some(refusal) if refusal.refuses() => Err(refusal),
+                        Some(warning) => {
+                            left_out.insert(warning);
+                            Ok(owned)
                         }
-                    },
-                )
+                        None => Ok(owned),
+                    }
+                })
             };
             parents.insert(index, outcome);
         }

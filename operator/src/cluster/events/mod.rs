@@ -52,7 +52,10 @@ pub(super) fn of_findings(
 ) -> Vec<ObjectEvent> {
     let event = |finding: &Finding, action, note| ObjectEvent {
         about: key.clone(),
-        uid: object.meta().map(|meta| meta.uid.clone()).unwrap_or_default(),
+        uid: object
+            .meta()
+            .map(|meta| meta.uid.clone())
+            .unwrap_or_default(),
         warning: true,
         reason: finding.reason.as_str(),
         action,
