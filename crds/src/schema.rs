@@ -20,6 +20,11 @@ pub(crate) fn refusals(kind: Kind, body: &Value) -> Vec<Finding> {
         Kind::Gateway | Kind::ListenerSet => {
             for (at, listener) in items(spec, "listeners", "spec") {
                 check(listener, "hostname", &at, &mut findings);
+                // Decoding takes it for every name. Everywhere else it refuses an empty hostname itself.
+                if listener.get("hostname").and_then(Value::as_str) == Some("") {
+                    let action = "write a name, or leave the field out".to_owned();
+                    findings.push(refused(format!("{at}.hostname"), "", "is empty", action));
+                }
             }
         }
         Kind::HttpRoute | Kind::GrpcRoute | Kind::TlsRoute => {
@@ -78,20 +83,19 @@ fn check(of: &Value, name: &str, at: &str, findings: &mut Vec<Finding>) {
 fn refusal(hostname: &Value, field: String) -> Option<Finding> {
     let text = hostname.as_str()?;
     let pattern = HostPattern::parse(text).ok()?;
-    let (wrong, action) = if text.is_empty() {
-        (
-            "is empty",
-            "write a name, or leave the field out".to_owned(),
-        )
-    } else if text.bytes().any(|b| b.is_ascii_uppercase()) {
-        ("has upper-case letters", format!("write \"{pattern}\""))
+    let wrong = if text.bytes().any(|b| b.is_ascii_uppercase()) {
+        "has upper-case letters"
     } else if text.ends_with('.') {
-        ("ends with a dot", format!("write \"{pattern}\""))
+        "ends with a dot"
     } else {
         debug_assert!(text.len() <= MAX_HOSTNAME, "parsing bounds the length");
         return None;
     };
-    Some(Finding::refused(
+    Some(refused(field, text, wrong, format!("write \"{pattern}\"")))
+}
+
+fn refused(field: String, text: &str, wrong: &str, action: String) -> Finding {
+    Finding::refused(
         Reason::InvalidHostname,
         field,
         format!(
@@ -99,7 +103,7 @@ fn refusal(hostname: &Value, field: String) -> Option<Finding> {
             quote(text)
         ),
         action,
-    ))
+    )
 }
 
 #[cfg(test)]
