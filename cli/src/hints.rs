@@ -103,7 +103,7 @@ fn of_route(
     route: Route<'_>,
 ) -> Vec<Finding> {
     let mut findings = Vec::new();
-    for (index, reference) in route.parents().iter().enumerate() {
+    for reference in route.parents() {
         let Some(parent) = reference.parent(&route.name().namespace) else {
             continue;
         };
@@ -112,11 +112,7 @@ fn of_route(
             .listeners(&parent)
             .is_some_and(|(_, gateway)| translator.merge().gateway(gateway).is_some());
         if !known {
-            findings.push(no_parent(
-                &format!("spec.parentRefs[{index}]"),
-                &parent,
-                translator,
-            ));
+            findings.push(no_parent(&reference.field(), &parent, translator));
         }
     }
     for backend in route.backends() {

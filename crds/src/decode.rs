@@ -12,7 +12,7 @@ use vestibule_model::protocol::Transport;
 
 use crate::text::{one_line, plain, word};
 use crate::unknown::UnknownFields;
-use crate::{core, gateway_api, names, vestibule};
+use crate::{core, gateway_api, names, schema, vestibule};
 
 /// The namespace of an object without one, as with kubectl.
 const DEFAULT_NAMESPACE: &str = "default";
@@ -23,7 +23,7 @@ const MAX_LIST_DEPTH: usize = 4;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Decoded {
     /// An object of a kind that Vestibule reads. Its findings are in the object, if its kind has a place for them. The
-    /// others are in the list.
+    /// others are in the list, with what the schema of the kind refuses although it can be read.
     Object(Box<Object>, Vec<Finding>),
     /// An object of such a kind whose body cannot be decoded.
     Unreadable(ObjectKey, Meta, Finding),
@@ -83,9 +83,14 @@ pub fn decode(mut value: Value) -> Decoded {
     // Controllers of any version write statuses. Whatever is in a status, it must not affect the spec.
     body.remove("status");
     let meta = lenient_meta(&body);
-    convert(kind, Value::Object(body)).map_or_else(
+    let body = Value::Object(body);
+    let refused_by_schema = schema::refusals(kind, &body);
+    convert(kind, body).map_or_else(
         |finding| Decoded::Unreadable(key, meta, finding),
-        |(object, findings)| Decoded::Object(Box::new(object), findings),
+        |(object, mut findings)| {
+            findings.extend(refused_by_schema);
+            Decoded::Object(Box::new(object), findings)
+        },
     )
 }
 

@@ -22,6 +22,7 @@ mod duration;
 pub mod gateway_api;
 mod meta;
 mod names;
+mod schema;
 pub mod status;
 mod text;
 mod unknown;

@@ -204,6 +204,7 @@ fn a_route_keeps_the_entries_of_other_controllers() {
         name: "set".into(),
         section: Some("tls".into()),
         port: None,
+        index: 0,
     };
     let new = RouteStatus {
         parents: vec![RouteParentStatus {

@@ -21,7 +21,11 @@ fn read(spec: &Value) -> HostnameGrant {
         "spec": spec,
         "status": {"conditions": "whatever is there"},
     });
-    match decode(object).into_object() {
+    let decoded = decode(object).into_object();
+    // A status is compared with this, to tell whether it is about this version.
+    let meta = decoded.as_ref().and_then(|(object, _)| object.meta());
+    assert_eq!(meta.map(|meta| meta.generation), Some(2));
+    match decoded {
         Some((Object::HostnameGrant(grant), beside)) if beside.is_empty() => grant,
         other => panic!("{other:?}"),
     }

@@ -116,13 +116,12 @@ pub struct Attached {
 /// (`NotAllowedByListeners`), hostnames (`NoMatchingListenerHostname`).
 pub fn attach_route(
     route: Route<'_>,
-    index: usize,
     reference: &ParentRef,
     parent: &ParentKey,
     listeners: &[Listener],
     labels: Option<&Labels>,
 ) -> Result<Vec<Attached>, Finding> {
-    let field = format!("spec.parentRefs[{index}]");
+    let field = reference.field();
     let namespace = &route.name().namespace;
     let selected: Vec<&Listener> = listeners
         .iter()

@@ -43,6 +43,18 @@ pub struct ClientAddress {
 }
 
 impl ClientAddress {
+    /// The setting with which the proxies believe nobody, whatever a setting of lower precedence says.
+    #[must_use]
+    pub fn believing_nobody() -> Self {
+        Self {
+            proxy_protocol: Some(ProxyProtocol {
+                mode: ProxyProtocolMode::Disabled,
+                trusted: Vec::new(),
+            }),
+            forwarded: ForwardedHeaders::new(ForwardedHeader::XForwardedFor, Some(0), None),
+        }
+    }
+
     /// Merges several settings, which are given in order of precedence. Each part is taken as a whole from the first
     /// setting that has it, because a mode belongs together with the addresses that it is for.
     pub fn merge<'a>(settings: impl IntoIterator<Item = &'a Self>) -> Self {

@@ -96,10 +96,8 @@ pub struct Merge {
     asking: BTreeMap<ObjectKey, BTreeSet<(ObjectName, NameSource)>>,
     /// The ports of Gateways where each TCPRoute or UDPRoute is attached to a listener of the Gateway itself.
     on_ports: BTreeMap<ObjectKey, BTreeSet<PortKey>>,
-    /// The ports for which each Gateway has listeners of its own that are refused for a mistake.
-    refused_own_ports: BTreeMap<ObjectName, BTreeSet<PortKey>>,
-    /// The ports for which each ListenerSet has listeners that are refused for a mistake of their own.
-    refused_ports: BTreeMap<ObjectName, BTreeSet<PortKey>>,
+    /// The ports for which each Gateway and ListenerSet has listeners of its own that are refused for a mistake.
+    refused_ports: BTreeMap<ParentKey, BTreeSet<PortKey>>,
     /// Most names of a namespace on a Gateway, where no grant says otherwise.
     names_per_namespace: Option<u32>,
     /// Whether the next holder of a name already counts as its holder; see [`Self::assuming`].
@@ -358,6 +356,18 @@ impl Merge {
             Ok(()) => SetVerdict::Allowed,
             Err(finding) => SetVerdict::NotAllowed(finding),
         }
+    }
+
+    /// The Gateway of a ListenerSet that counts there, because it is allowed and not being deleted.
+    fn gateway_in_force(&self, set: &ListenerSet) -> Option<&Arc<Gateway>> {
+        let counts = !set.meta.deleting && self.verdict(set) == SetVerdict::Allowed;
+        self.gateway(set.gateway.as_ref()?).filter(|_| counts)
+    }
+
+    /// The ListenerSet of this name, if it counts, with its Gateway.
+    fn set_in_force(&self, name: &ObjectName) -> Option<(&Arc<ListenerSet>, &Arc<Gateway>)> {
+        let set = self.sets.get(name)?;
+        Some((set, self.gateway_in_force(set)?))
     }
 
     /// The listeners that an object declares, and the Gateway they belong to.

@@ -233,8 +233,11 @@ impl GatewayNames {
         }
         // A namespace that reaches its limit by this, or falls below it, may have all of its decisions changed.
         let concerned: BTreeSet<&Arc<str>> = former.iter().chain(holder).collect();
-        let was_full = concerned.iter().filter(|of| self.is_full(permissions, of));
-        let was_full: BTreeSet<&Arc<str>> = was_full.copied().collect();
+        let fullness = |this: &Self, of: &Arc<str>| {
+            let for_guests = this.is_full_for_guests(permissions, of);
+            (this.is_full(permissions, of), for_guests)
+        };
+        let before: Vec<(bool, bool)> = concerned.iter().map(|of| fullness(self, of)).collect();
         if let Some(former) = &former {
             self.count(former, names, false);
             count_down(&mut self.held, former);
@@ -253,8 +256,8 @@ impl GatewayNames {
                 this.claims.remove(names);
             }
         });
-        for namespace in concerned {
-            if self.is_full(permissions, namespace) != was_full.contains(namespace) {
+        for (namespace, before) in concerned.into_iter().zip(before) {
+            if fullness(self, namespace) != before {
                 affected.extend(self.recheck(permissions, namespace));
             }
         }

@@ -261,9 +261,9 @@ pub enum Object {
     HostnameGrant(HostnameGrant),
     /// `HostnameClaim`
     HostnameClaim(HostnameClaim),
-    /// An object that exists and cannot be decoded. Its finding says why. Otherwise it has no effect, with three
+    /// An object that exists and cannot be decoded. Its finding says why. Otherwise it has no effect, with four
     /// exceptions: a HostnameGrant still counts as a grant, a BackendTLSPolicy closes the backends that it may be
-    /// about, and a Gateway keeps its Services.
+    /// about, GatewayParameters believe no address of a client, and a Gateway keeps its Services.
     Unreadable(ObjectKey, Meta, Finding),
 }
 
@@ -295,6 +295,31 @@ impl Object {
             kind,
             name: name.clone(),
         }
+    }
+
+    /// Its metadata; `None` for kinds of which Vestibule keeps none.
+    #[must_use]
+    pub fn meta(&self) -> Option<&Meta> {
+        Some(match self {
+            Self::GatewayClass(o) => &o.meta,
+            Self::Gateway(o) => &o.meta,
+            Self::ListenerSet(o) => &o.meta,
+            Self::TlsRoute(o) => &o.meta,
+            Self::HttpRoute(o) => &o.meta,
+            Self::PortRoute(o) => &o.meta,
+            Self::BackendTlsPolicy(o) => &o.meta,
+            Self::AcmeIssuer(o) => &o.meta,
+            Self::GatewayParameters(o) => &o.meta,
+            Self::HostnameGrant(o) => &o.meta,
+            Self::Unreadable(_, meta, _) => meta,
+            Self::HostnameClaim(_)
+            | Self::ReferenceGrant(_)
+            | Self::EndpointSlice(_)
+            | Self::Namespace(_)
+            | Self::Service(_)
+            | Self::Secret(_)
+            | Self::ConfigMap(_) => return None,
+        })
     }
 
     /// The object as a route; `None` if it is not one.

@@ -99,11 +99,45 @@ pub struct PortClaims {
     routes: PortRoutes,
 }
 
+/// A set of groups. It is computed for every verdict, so it is no collection on the heap.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Groups(u8);
+
+impl Groups {
+    fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    fn contains(self, group: Group) -> bool {
+        self.0 & Self::bit(group) != 0
+    }
+
+    /// Whether it has a group other than this one.
+    fn has_others_than(self, group: Group) -> bool {
+        self.0 & !Self::bit(group) != 0
+    }
+
+    fn bit(group: Group) -> u8 {
+        match group {
+            Group::Http => 1,
+            Group::Tls => 2,
+            Group::Raw => 4,
+        }
+    }
+}
+
+impl<'a> FromIterator<&'a Group> for Groups {
+    fn from_iter<T: IntoIterator<Item = &'a Group>>(groups: T) -> Self {
+        let bits = groups.into_iter().map(|group| Self::bit(*group));
+        Self(bits.fold(0, |all, bit| all | bit))
+    }
+}
+
 /// The facts about the port as a whole. The verdict about a claim depends on these, and on the other claims to the same
 /// names.
 #[derive(PartialEq)]
 struct PortState {
-    of_gateway: BTreeSet<Group>,
+    of_gateway: Groups,
     spoken: Option<Group>,
     held: Option<Group>,
     /// The holder, and whether no other namespace speaks what the port does, each if any verdict depends on it.
@@ -230,15 +264,15 @@ impl PortClaims {
     }
 
     /// What the Gateway's own listeners say that the port speaks. It is empty if they leave that to others.
-    fn of_gateway(&self) -> BTreeSet<Group> {
+    fn of_gateway(&self) -> Groups {
         if !self.own.is_empty() {
-            return self.own.keys().copied().collect();
+            return self.own.keys().collect();
         }
         let held = self.holder.as_ref().map(|(_, group)| group);
         if held.is_none_or(|group| self.refused_own.contains(group)) {
-            self.refused_own.clone()
+            self.refused_own.iter().collect()
         } else {
-            BTreeSet::new()
+            Groups::default()
         }
     }
 
@@ -385,8 +419,8 @@ impl PortClaims {
             // namespaces matter only to claims of another group.
             let settled = port_state.held.filter(|held| {
                 *held != Group::Raw
-                    && (&port_state.of_gateway, port_state.spoken, port_state.held)
-                        == (&before.of_gateway, before.spoken, before.held)
+                    && (port_state.of_gateway, port_state.spoken, port_state.held)
+                        == (before.of_gateway, before.spoken, before.held)
             });
             let Some(settled) = settled else {
                 self.update_all_in_force();

@@ -41,9 +41,28 @@ pub struct ParentRef {
     pub section: Option<Arc<str>>,
     /// `port`.
     pub port: Option<Port>,
+    /// Its position in `spec.parentRefs`. It differs from that in [`crate::route::Route::parents`] if parents before it
+    /// are named twice, because those are left out there.
+    pub index: usize,
 }
 
 impl ParentRef {
+    /// Its field: `spec.parentRefs[1]`.
+    #[must_use]
+    pub fn field(&self) -> String {
+        format!("spec.parentRefs[{}]", self.index)
+    }
+
+    /// Whether `other` is the same parent, wherever it is in the list.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        let index = other.index;
+        Self {
+            index,
+            ..self.clone()
+        } == *other
+    }
+
     /// The parent it leads to from a route in `namespace`; `None` for kinds that are no parents.
     #[must_use]
     pub fn parent(&self, namespace: &Arc<str>) -> Option<ParentKey> {

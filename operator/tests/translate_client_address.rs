@@ -156,18 +156,13 @@ fn an_edit_reaches_every_listener_of_the_gateway_and_no_other() {
     for name in OF_ONE {
         assert_eq!(said(&translator, name), None, "{name}");
     }
-    // The same again is no news, and what is deleted is the class's again.
+    // The same again is no news, and what says nothing leaves it to the class.
     assert!(translator.apply([Change::Put(none())]).resources.len() == 2);
     assert!(translator.apply([Change::Put(none())]).resources.is_empty());
-    let key = ObjectKey {
-        kind: Kind::GatewayParameters,
-        name: ObjectName::new("platform", "own"),
-    };
-    translator.apply([Change::Remove(key)]);
     for name in OF_ONE {
         assert_eq!(said(&translator, name), of_two, "{name}");
     }
-    // So it is when a class comes to have none.
+    // It ends when a class comes to have none.
     translator.apply([Change::Put(our_class())]);
     for name in OF_ONE.into_iter().chain([OF_TWO]) {
         assert_eq!(said(&translator, name), None, "{name}");
@@ -197,4 +192,47 @@ fn what_is_wrong_elsewhere_leaves_it_as_it_is() {
             "{name}"
         );
     }
+}
+
+/// Parameters that cannot be read might believe nobody. So nobody is believed, whatever the class says.
+#[test]
+fn parameters_that_cannot_be_read_believe_nobody() {
+    let unreadable = |name: &str| {
+        let key = ObjectKey {
+            kind: Kind::GatewayParameters,
+            name: ObjectName::new("platform", name),
+        };
+        let finding = Finding::refused(Reason::Unreadable, "spec", "does not decode", "");
+        Object::Unreadable(key, Meta::default(), finding)
+    };
+    let hops = |hops| ClientAddress {
+        proxy_protocol: None,
+        forwarded: ForwardedHeaders::new(ForwardedHeader::XForwardedFor, Some(hops), None),
+    };
+    // They do not exist.
+    let mut translator = translated(world());
+    let of_two = said(&translator, OF_TWO);
+    assert!(of_two.is_some());
+    for name in OF_ONE {
+        assert_eq!(said(&translator, name), None, "{name}");
+    }
+    translator.apply([Change::Put(own(hops(1)))]);
+    assert!(said(&translator, OF_ONE[0]).is_some());
+    // They do not decode.
+    translator.apply([Change::Put(unreadable("own"))]);
+    for name in OF_ONE {
+        assert_eq!(said(&translator, name), None, "{name}");
+    }
+    assert_eq!(said(&translator, OF_TWO), of_two);
+    // Those of the class are unknown: the Gateway's own ones still count, and nothing is added to them.
+    translator.apply([Change::Put(own(hops(1))), Change::Put(unreadable("class"))]);
+    for name in OF_ONE {
+        let said = said(&translator, name).expect("its own");
+        assert_eq!(said.proxy_protocol, None, "{name}");
+        assert_eq!(
+            said.forwarded_headers.and_then(|of| of.trusted_hops),
+            Some(1)
+        );
+    }
+    assert_eq!(said(&translator, OF_TWO), None);
 }

@@ -2,6 +2,8 @@
 //! matter, and tenants do not touch one another.
 
 mod common;
+#[path = "translate_properties/fresh_run.rs"]
+mod fresh_run;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use serde_json::{Value, json};
 use vestibule_model::client_address::ClientAddress;
-use vestibule_model::condition::Address;
+use vestibule_model::condition::{Address, Reason};
 use vestibule_model::key::ObjectName;
 use vestibule_model::meta::Meta;
 use vestibule_model::object::Object;
@@ -18,7 +18,7 @@ use vestibule_model::selector::NamespaceScope;
 use vestibule_model::service::{IpFamily, IpFamilyPolicy, ServiceType, TrafficPolicy};
 use vestibule_operator::translate::{
     Assigned, Binds, Change, ClaimMode, DesiredPort, DesiredService, GatewayService,
-    ServiceSettings, Settings, Translator,
+    ServiceSettings, Settings, Status, Translator,
 };
 use vestibule_stream::{ResourceKey, ResourceKind};
 
@@ -392,6 +392,27 @@ fn an_edit_that_is_wrong_costs_no_address() {
     assert_eq!(output.services[UID], Some(DesiredService::Keep));
     assert!(output.ports.is_empty());
     assert_eq!(names(translator.resources()), names(&before));
+    // A set that is new is served on the ports that there are. Its status says so, and why it is not accepted.
+    let passthrough = Some(common::Tls::Passthrough);
+    let new = a_set(vec![listener(
+        "new",
+        443,
+        Protocol::Tls,
+        "new.example.com",
+        passthrough,
+    )]);
+    let key = new.key();
+    translator.apply([Change::Put(new)]);
+    let resource = ResourceKey::new(ResourceKind::Listener, "ListenerSet/red/web/new");
+    assert!(translator.resources().contains_key(&resource));
+    assert_eq!(translator.services()[UID], DesiredService::Keep);
+    let Some(Status::Listeners(status)) = translator.statuses().get(&key) else {
+        panic!("no status");
+    };
+    let accepted = &status.conditions[0];
+    assert_eq!(accepted.reason, Reason::ParentNotAccepted);
+    assert!(accepted.message.contains("served all the same"));
+    translator.apply([Change::Remove(key)]);
     // An object that cannot be read.
     let key = world(|_| {}).key();
     let meta = Meta {
@@ -399,7 +420,7 @@ fn an_edit_that_is_wrong_costs_no_address() {
         ..Meta::default()
     };
     let finding = vestibule_model::finding::Finding::refused(
-        vestibule_model::condition::Reason::Unreadable,
+        Reason::Unreadable,
         "spec",
         "does not decode",
         "",

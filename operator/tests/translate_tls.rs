@@ -18,6 +18,7 @@ use vestibule_model::object::Object;
 use vestibule_model::protocol::Protocol;
 use vestibule_model::selector::{LabelSelector, NamespaceScope, Requirement};
 use vestibule_model::service::ServiceType;
+use vestibule_model::tls_policy::PolicyTarget;
 use vestibule_operator::translate::{Change, Status, Translator};
 use vestibule_stream::proto::{self, listener, resource, tls_listener};
 use vestibule_stream::{ResourceKey, ResourceKind};
@@ -597,4 +598,72 @@ fn a_policy_for_what_nobody_uses_is_left_to_others() {
     assert!(!translator.statuses().contains_key(&key));
     assert_eq!(translator.sources().count(), 0);
     assert!(translator.resources().is_empty());
+}
+
+/// The message and the truth of `Accepted` of policy a/p at its only Gateway.
+fn accepted_of_policy(translator: &Translator) -> (Truth, String) {
+    let policy = key(Kind::BackendTlsPolicy, "a", "p");
+    let Some(Status::Policy(status)) = translator.statuses().get(&policy) else {
+        panic!("no status");
+    };
+    assert_eq!(status.ancestors.len(), 1);
+    let accepted = &status.ancestors[0].conditions[0];
+    (accepted.truth, accepted.message.clone())
+}
+
+#[test]
+fn a_policy_tells_of_each_target_for_which_it_does_not_hold() {
+    let target = |index: usize, kind: &str, name: &str| PolicyTarget {
+        reference: core(kind, "a", name, &format!("spec.targetRefs[{index}]")),
+        section: None,
+    };
+    let mut several = policy("a", "p", 2, ("one", None), None);
+    if let Object::BackendTlsPolicy(policy) = &mut several {
+        // No route uses these. The first one is wrong in its kind, as its own finding says.
+        policy.targets.extend([
+            target(1, "ConfigMap", "one"),
+            target(2, "Service", "typo"),
+            target(3, "Service", "other"),
+        ]);
+        policy.findings.push(Finding::warning(
+            Reason::InvalidKind,
+            "spec.targetRefs[1]",
+            "is no Service",
+            "",
+        ));
+    }
+    let mut objects = routed();
+    objects.push(several);
+    let mut translator = translated(objects);
+    let (truth, message) = accepted_of_policy(&translator);
+    assert_eq!(truth, Truth::True);
+    for named in [
+        "spec.targetRefs[1]: is no Service",
+        "spec.targetRefs[2]: Service a/typo does not exist",
+        "spec.targetRefs[3]: Service a/other does not exist",
+    ] {
+        assert!(message.contains(named), "{message}");
+    }
+    // Nor does it hold for the one that is used: all of them are named still.
+    translator.apply([Change::Put(policy("a", "old", 1, ("one", None), None))]);
+    let (truth, message) = accepted_of_policy(&translator);
+    assert_eq!(truth, Truth::False);
+    assert!(message.starts_with("spec.targetRefs[0]: BackendTLSPolicy a/old holds"));
+    assert!(message.contains("spec.targetRefs[2]"), "{message}");
+}
+
+#[test]
+fn a_grant_tells_of_each_gateway_that_is_not_there() {
+    let mut grant = grants::hostname_grant("g", &["a"], &["*"]);
+    grant.gateways = ["one", "typo", "other"].map(Into::into).into();
+    let mut objects = routed();
+    objects.push(Object::HostnameGrant(grant));
+    let translator = translated(objects);
+    let grant = key(Kind::HostnameGrant, "platform", "g");
+    let Some(Status::Grant(status)) = translator.statuses().get(&grant) else {
+        panic!("no status");
+    };
+    let message = &status.conditions[1].message;
+    assert!(message.contains("Gateway platform/other does not exist"));
+    assert!(message.contains("Gateway platform/typo does not exist"));
 }

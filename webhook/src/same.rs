@@ -10,21 +10,7 @@ use vestibule_model::tls_policy::BackendTlsPolicy;
 
 /// Whether the object is being deleted, so that nothing of it counts any more.
 pub(crate) fn is_deleting(object: &Object) -> bool {
-    let meta = match object {
-        Object::GatewayClass(o) => &o.meta,
-        Object::Gateway(o) => &o.meta,
-        Object::ListenerSet(o) => &o.meta,
-        Object::TlsRoute(o) => &o.meta,
-        Object::HttpRoute(o) => &o.meta,
-        Object::PortRoute(o) => &o.meta,
-        Object::BackendTlsPolicy(o) => &o.meta,
-        Object::AcmeIssuer(o) => &o.meta,
-        Object::GatewayParameters(o) => &o.meta,
-        Object::HostnameGrant(o) => &o.meta,
-        Object::Unreadable(_, meta, _) => meta,
-        _ => return false,
-    };
-    meta.deleting
+    object.meta().is_some_and(|meta| meta.deleting)
 }
 
 /// Whether two versions of an object are equal in everything that Vestibule reads. Metadata are ignored, except those

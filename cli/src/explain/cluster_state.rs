@@ -176,7 +176,8 @@ impl ClusterState {
     /// The generation of an object's spec.
     pub(crate) fn generation(&self, key: &ObjectKey) -> i64 {
         let object = self.translator.object(key);
-        object.map_or(0, |object| super::conditions::generation(object))
+        let meta = object.and_then(|object| object.meta());
+        meta.map_or(0, |meta| meta.generation)
     }
 
     /// The status of a Gateway or ListenerSet or, with a name, of one of its listeners.

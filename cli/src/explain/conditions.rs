@@ -3,7 +3,6 @@
 use serde::Serialize;
 use serde_json::Value;
 use vestibule_model::key::GATEWAY_GROUP;
-use vestibule_model::object::Object;
 use vestibule_model::reference::ParentRef;
 
 /// Type of the condition that says whether the proxies serve the object.
@@ -181,17 +180,6 @@ fn is_of(written: &Value, parent: &ParentRef, namespace: &str) -> bool {
         && written["port"].as_u64() == parent.port.map(|port| port.get().into())
 }
 
-/// The generation of a class, Gateway, ListenerSet, route or unreadable object; 0 for every other object.
-pub(super) fn generation(object: &Object) -> i64 {
-    match object {
-        Object::GatewayClass(o) => o.meta.generation,
-        Object::Gateway(o) => o.meta.generation,
-        Object::ListenerSet(o) => o.meta.generation,
-        Object::Unreadable(_, meta, _) => meta.generation,
-        route => route.as_route().map_or(0, |r| r.meta().generation),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -236,6 +224,7 @@ mod tests {
             name: "edge".into(),
             section: None,
             port: None,
+            index: 0,
         };
         assert!(
             reported_in(&status, "ours", &parent, "a")

@@ -11,7 +11,7 @@ use vestibule_operator::status;
 use vestibule_operator::translate::Status;
 
 use super::engine::Engine;
-use super::served::Served;
+use super::served::{Served, own_certificates};
 
 /// The text for an HTTP listener without routes.
 const NO_ROUTE: &str = "answers 404, since it has no accepted route";
@@ -57,7 +57,7 @@ fn one(
     let port = listener.port?.get();
     // The listener's own resource comes first. If it is not published, the proxy does not get the listener.
     let resources = engine.translator().resources_of(key);
-    let (own, certificates) = resources.split_first()?;
+    let (own, needed) = resources.split_first()?;
     if !engine.translator().resources().contains_key(own) {
         return None;
     }
@@ -76,7 +76,7 @@ fn one(
         address: SocketAddr::new(address, ports.get(&port).copied().unwrap_or(port)),
         how: how(engine, listener, status),
         port,
-        terminates: certificates.iter().cloned().collect(),
+        certificates: own_certificates(listener, needed),
         judged: matches!(status.programmed, ProgrammedBasis::NotPublished(..)),
         listener_rejected,
         port_unavailable,

@@ -4,7 +4,8 @@ use std::fs;
 use std::os::unix::fs::symlink;
 
 use crate::common::{Directory, PLATFORM, check, route, service, set};
-use serde_json::Value;
+use rcgen::{CertificateParams, KeyPair, date_time_ymd};
+use serde_json::{Value, json};
 
 fn directory(files: &[(&str, String)]) -> Directory {
     let directory = Directory::new();
@@ -73,6 +74,75 @@ fn a_good_directory_is_accepted() {
         text.ends_with("6 objects: 5 accepted, 1 with warnings, 0 refused\n"),
         "{text}"
     );
+}
+
+#[test]
+fn what_the_schema_refuses_is_refused_as_kubectl_apply_would() {
+    let mut files = good();
+    files.push(("tenants/b.yaml", set("b", "B.example.")));
+    let directory = directory(&files);
+    let (code, all) = verdicts(&directory, &[]);
+    assert_eq!(code, Some(1));
+    let refused = all
+        .iter()
+        .find(|v| v["kind"] == "ListenerSet" && v["namespace"] == "b")
+        .unwrap();
+    assert_eq!(refused["verdict"], "refused");
+    let findings = refused["findings"].as_array().unwrap();
+    let finding = findings
+        .iter()
+        .find(|finding| finding["field"] == "spec.listeners[0].hostname")
+        .unwrap();
+    assert_eq!(finding["action"], "write \"b.example\"");
+}
+
+#[test]
+fn a_certificate_that_has_expired_is_told() {
+    let mut files = good();
+    let key = KeyPair::generate().unwrap();
+    let mut params = CertificateParams::new(vec!["a.example".to_owned()]).unwrap();
+    params.not_before = date_time_ymd(2020, 1, 1);
+    params.not_after = date_time_ymd(2021, 1, 1);
+    let pem = params.self_signed(&key).unwrap().pem();
+    let secret = json!({
+        "apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/tls",
+        "metadata": {"namespace": "a", "name": "cert"},
+        "stringData": {"tls.crt": pem, "tls.key": key.serialize_pem()},
+    });
+    files.push(("tenants/secret.json", secret.to_string()));
+    let directory = directory(&files);
+    let (_, all) = verdicts(&directory, &[]);
+    let findings = of(&all, "ListenerSet", "set")["findings"]
+        .as_array()
+        .unwrap();
+    let expired = findings
+        .iter()
+        .any(|finding| finding["reason"] == "Expired");
+    assert!(expired, "{findings:#?}");
+}
+
+/// A parent that is named twice counts once. The parents after it keep their places in messages.
+#[test]
+fn a_parent_after_a_duplicate_is_named_by_its_own_place() {
+    let mut files = good();
+    let parents = "[{kind: ListenerSet, name: set}, {kind: ListenerSet, name: set}, \
+                   {kind: ListenerSet, name: set, sectionName: none}]";
+    for (_, text) in &mut files {
+        *text = text.replace(
+            "parentRefs: [{kind: ListenerSet, name: set}]",
+            &format!("parentRefs: {parents}"),
+        );
+    }
+    let directory = directory(&files);
+    let (_, all) = verdicts(&directory, &[]);
+    let route = of(&all, "TLSRoute", "web");
+    let findings = route["findings"].as_array().unwrap();
+    let field_of = |reason: &str| {
+        let finding = findings.iter().find(|finding| finding["reason"] == reason);
+        finding.unwrap_or_else(|| panic!("{findings:#?}"))["field"].clone()
+    };
+    assert_eq!(field_of("Duplicate"), "spec.parentRefs[1]");
+    assert_eq!(field_of("NoMatchingParent"), "spec.parentRefs[2]");
 }
 
 #[test]

@@ -89,18 +89,20 @@ pub(super) fn parents(
     at_most(kind, refs.len(), MAX_PARENTS, "spec.parentRefs", findings);
     let mut parents: Vec<reference::ParentRef> = Vec::new();
     for (index, wire) in refs.into_iter().take(MAX_PARENTS).enumerate() {
-        let field = format!("spec.parentRefs[{index}]");
-        let parent = reference::ParentRef {
+        let mut parent = reference::ParentRef {
+            index,
             group: wire.group.map(Into::into),
             kind: wire.kind.map(Into::into),
             namespace: wire.namespace.map(Into::into),
             name: wire.name.into(),
             section: wire.section_name.map(Into::into),
-            port: wire
-                .port
-                .and_then(|number| port(number, &format!("{field}.port"), findings)),
+            port: None,
         };
-        if parents.contains(&parent) {
+        let field = parent.field();
+        parent.port = wire
+            .port
+            .and_then(|number| port(number, &format!("{field}.port"), findings));
+        if parents.iter().any(|earlier| earlier.is_same(&parent)) {
             // A parent that is named twice would have two entries with one name in the status.
             findings.push(Finding::warning(
                 Reason::Duplicate,

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::{Affected, Merge, PortKey, SetVerdict, first_of_name, gateway_claims, set_claims};
+use super::{Affected, Merge, PortKey, first_of_name, gateway_claims, set_claims};
 use crate::claim::{ClaimKey, Claimed, Holder};
 use crate::conflict::{Claim, Conflict};
 use crate::finding::Finding;
@@ -544,17 +544,16 @@ impl Merge {
         &'a self,
         name: &ObjectName,
     ) -> impl Iterator<Item = (NameSource, HostPattern)> + use<'a> {
-        let set = self.sets.get(name);
-        let set = set.filter(|set| !set.meta.deleting && self.verdict(set) == SetVerdict::Allowed);
-        set.into_iter().flat_map(move |set| {
+        let in_force = self.set_in_force(name).into_iter();
+        in_force.flat_map(move |(set, gateway)| {
             let refused = refused(&set.listeners, set.parent_key());
             let granted = refused.filter(move |(listener, _)| {
-                let (Some(gateway), Some(port)) = (&set.gateway, listener.port) else {
+                let Some(port) = listener.port else {
                     return true;
                 };
                 let namespace = &set.name.namespace;
                 let owns = self.owns(
-                    gateway,
+                    &gateway.name,
                     namespace,
                     port,
                     &listener.protocol,
@@ -571,11 +570,9 @@ impl Merge {
         &'a self,
         name: &ObjectName,
     ) -> impl Iterator<Item = (PortKey, Claim)> + use<'a> {
-        let set = self.sets.get(name);
-        let set = set.filter(|set| !set.meta.deleting && self.verdict(set) == SetVerdict::Allowed);
-        let with_gateway = set.and_then(|set| Some((set, set.gateway.as_ref()?)));
-        with_gateway.into_iter().flat_map(|(set, gateway)| {
-            set_claims(set, gateway, self.gateway(gateway).map(Arc::as_ref))
+        let in_force = self.set_in_force(name).into_iter();
+        in_force.flat_map(|(set, gateway)| {
+            set_claims(set, &gateway.name, Some(gateway))
                 .filter(|(_, _, claim)| self.not_owned(&claim.listener).is_none())
                 .map(|(_, key, claim)| (key, claim))
         })
@@ -665,6 +662,7 @@ impl NameDecision {
             | Self::NotGranted
             | Self::TooWide
             | Self::TooMany
+            | Self::TooManyOfGuests
             | Self::NotAsked => None,
         }
     }

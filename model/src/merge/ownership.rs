@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::{Merge, SetVerdict, first_of_name};
+use super::{Merge, first_of_name};
 use crate::attach::Attached;
 use crate::finding::Finding;
 use crate::gateway::{Listener, ListenerSet, TlsMode};
@@ -273,10 +273,7 @@ impl Merge {
     /// Checks a set against the grants, whether it is applied or not. `None` means that the set takes no part: it is
     /// being deleted, or its Gateway does not allow it.
     pub(crate) fn check_grants(&self, set: &ListenerSet) -> Option<(GatewayTenant, GrantCheck)> {
-        if set.meta.deleting || self.verdict(set) != SetVerdict::Allowed {
-            return None;
-        }
-        let gateway = self.gateway(set.gateway.as_ref()?)?;
+        let gateway = self.gateway_in_force(set)?;
         let namespace = &set.name.namespace;
         let at = GatewayTenant {
             gateway: gateway.name.clone(),

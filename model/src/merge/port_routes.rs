@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::{Affected, Merge, SetVerdict, first_of_name};
+use super::{Affected, Merge, first_of_name};
 use crate::claim::{ClaimKey, Holder};
 use crate::hostname::HostPattern;
 use crate::key::{ListenerKey, ObjectKey, ObjectName, ParentKey, PortKey};
@@ -146,11 +146,7 @@ impl Merge {
     /// Puts the ports for which a ListenerSet has listeners that are refused for a mistake of their own.
     pub(super) fn settle_refused_ports_of(&mut self, set: &ObjectName, affected: &mut Affected) {
         let ports = self.refused_ports_of(set);
-        let former = if ports.is_empty() {
-            self.refused_ports.remove(set)
-        } else {
-            self.refused_ports.insert(set.clone(), ports.clone())
-        };
+        let former = self.note_refused_ports(ParentKey::ListenerSet(set.clone()), &ports);
         let mut put = |this: &mut Self, at: &PortKey, has_refused| {
             this.change_port(at, affected, |port| {
                 port.put_refused(set, has_refused);
@@ -158,7 +154,6 @@ impl Merge {
             });
             affected.claims.insert(ClaimKey::port(at));
         };
-        let former = former.unwrap_or_default();
         for at in former.difference(&ports) {
             put(self, at, false);
         }
@@ -190,26 +185,35 @@ impl Merge {
             groups.insert(listener.protocol.group());
         }
         let ports: BTreeSet<PortKey> = refused.keys().cloned().collect();
-        let former = if ports.is_empty() {
-            self.refused_own_ports.remove(name)
-        } else {
-            self.refused_own_ports.insert(name.clone(), ports.clone())
-        };
-        for at in former.unwrap_or_default().union(&ports) {
+        let former = self.note_refused_ports(ParentKey::Gateway(name.clone()), &ports);
+        for at in former.union(&ports) {
             let groups = refused.remove(at).unwrap_or_default();
             self.change_port(at, affected, |port| port.put_refused_own(groups));
             affected.claims.insert(ClaimKey::port(at));
         }
     }
 
+    /// Records the ports for which an object has refused listeners, and returns those before.
+    fn note_refused_ports(
+        &mut self,
+        parent: ParentKey,
+        ports: &BTreeSet<PortKey>,
+    ) -> BTreeSet<PortKey> {
+        let former = if ports.is_empty() {
+            self.refused_ports.remove(&parent)
+        } else {
+            self.refused_ports.insert(parent, ports.clone())
+        };
+        former.unwrap_or_default()
+    }
+
     /// The ports of those listeners of a ListenerSet that are refused for a mistake of their own, as far as grants allow
     /// its namespace to have them. Where the mistake is the protocol, the port may be of either transport.
     fn refused_ports_of(&self, name: &ObjectName) -> BTreeSet<PortKey> {
-        let set = self.sets.get(name);
-        let set = set.filter(|set| !set.meta.deleting && self.verdict(set) == SetVerdict::Allowed);
-        let Some((set, gateway)) = set.and_then(|set| Some((set, set.gateway.as_ref()?))) else {
+        let Some((set, gateway)) = self.set_in_force(name) else {
             return BTreeSet::new();
         };
+        let gateway = &gateway.name;
         let refused = first_of_name(&set.listeners).filter(|(_, listener)| listener.is_refused());
         let ports = refused.flat_map(|(_, listener)| {
             let transport = listener.protocol.transport();

@@ -59,6 +59,9 @@ impl GatewayNames {
             Some(_) if !self.is_taken(names) => NameDecision::Taken,
             _ if self.is_inside(permissions, namespace, names) => NameDecision::Inside,
             _ if self.is_full(permissions, namespace) => NameDecision::TooMany,
+            _ if by == AskedBy::Guest && self.is_full_for_guests(permissions, namespace) => {
+                NameDecision::TooManyOfGuests
+            }
             _ => NameDecision::Free,
         }
     }
@@ -79,6 +82,19 @@ impl GatewayNames {
         *namespace != *self.gateway.namespace
             && self.held.get(namespace).copied().unwrap_or_default()
                 >= permissions.most_names(namespace)
+    }
+
+    /// Whether a namespace holds so many names that routes of other namespaces on the listeners of its ListenerSets get
+    /// no further one: half of its limit. So at any time, at most half of the limit is in names that it has only for
+    /// guests, and guests can never keep it from the other half.
+    pub(super) fn is_full_for_guests(
+        &self,
+        permissions: &dyn Permissions,
+        namespace: &str,
+    ) -> bool {
+        *namespace != *self.gateway.namespace
+            && self.held.get(namespace).copied().unwrap_or_default()
+                >= permissions.most_names(namespace) / 2
     }
 
     /// The namespace that should get `names`, if nobody holds them or an admin takes them from their holder. Of those

@@ -27,6 +27,8 @@ pub enum NameDecision {
     TooWide,
     /// The namespace holds as many names as it may.
     TooMany,
+    /// A route of another namespace asks on a listener of the namespace, which holds as many names as guests may add to.
+    TooManyOfGuests,
     /// The listener or route is refused, and the namespace does not hold the name.
     NotAsked,
 }
@@ -89,6 +91,14 @@ impl NameDecision {
                     "{name} would be one more than the namespace may hold on Gateway {gateway}"
                 ),
                 "remove hostnames that the namespace does not need, or ask the owner of the Gateway for a HostnameGrant with a higher limits.hostnames",
+            ),
+            Self::TooManyOfGuests => (
+                Reason::QuotaExceeded,
+                format!(
+                    "{name} would be held by the namespace of the ListenerSet, and routes of other namespaces get no \
+                     further name there: it holds half of what it may hold on Gateway {gateway}"
+                ),
+                "ask the owner of the ListenerSet for a listener with this hostname",
             ),
         };
         Some(Finding::refused(reason, field, message, action))

@@ -42,6 +42,11 @@ impl NameSource {
     #[must_use]
     pub fn asked_by(&self) -> AskedBy {
         match self {
+            Self::Guest(listener, route)
+                if route.name.namespace != listener.parent.name().namespace =>
+            {
+                AskedBy::Guest
+            }
             Self::Listener(_) | Self::Guest(..) => AskedBy::Listener,
             Self::Route(route) if route.kind.routes_requests() => AskedBy::HttpRoute,
             Self::Route(_) => AskedBy::TlsRoute,
@@ -61,13 +66,15 @@ impl NameSource {
     }
 }
 
-/// The way in which a name is asked for. It matters in three cases only. A name that the Gateway reserves is open to
-/// routes that the Gateway admits. Only HTTPRoutes and GRPCRoutes can use a name that a grant shares. A listener or
-/// route that is refused gets no name.
+/// The way in which a name is asked for. It matters in four cases only. A name that the Gateway reserves is open to
+/// routes that the Gateway admits. Only HTTPRoutes and GRPCRoutes can use a name that a grant shares. Guests of another
+/// namespace use up only a part of the limit of names. A listener or route that is refused gets no name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum AskedBy {
-    /// By a ListenerSet's listener, or by a route on such a listener without a hostname.
+    /// By a ListenerSet's listener, or by a route of the same namespace on such a listener without a hostname.
     Listener,
+    /// By a route of another namespace on a ListenerSet's listener without a hostname.
+    Guest,
     /// By a TLSRoute on a listener of the Gateway itself.
     TlsRoute,
     /// By an HTTPRoute or GRPCRoute on a listener of the Gateway itself.

@@ -76,7 +76,7 @@ impl PortClaims {
         let is_closed = if of_gateway.is_empty() {
             self.is_closed_by_holder(claim)
         } else {
-            !of_gateway.contains(&group) || group == Group::Raw
+            !of_gateway.contains(group) || group == Group::Raw
         };
         if is_closed {
             return Some(Conflict::Protocol);
@@ -204,7 +204,7 @@ impl PortClaims {
             if let Some(spoken) = self.spoken().filter(|spoken| spoken != group) {
                 return Some(PortClaimState::Changed(spoken));
             }
-        } else if of_gateway.iter().any(|own| own != group) || self.is_reserved() {
+        } else if of_gateway.has_others_than(*group) || self.is_reserved() {
             return Some(PortClaimState::Revoked);
         }
         let is_used = if self.is_own_raw() {
@@ -231,7 +231,7 @@ impl PortClaims {
     /// listeners of the group may be served.
     #[must_use]
     pub fn is_settled_for(&self, group: Group) -> bool {
-        self.of_gateway().contains(&group)
+        self.of_gateway().contains(group)
             || self.holder.as_ref().is_some_and(|(_, held)| *held == group)
     }
 

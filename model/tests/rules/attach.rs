@@ -170,7 +170,7 @@ fn attach(
     parent: &ParentKey,
     listeners: &[Listener],
 ) -> Result<Vec<Attached>, Finding> {
-    attach_route(Route::Tls(route), 0, reference, parent, listeners, None)
+    attach_route(Route::Tls(route), reference, parent, listeners, None)
 }
 
 /// Names of the listeners attached to and the hostnames left there; or the reason.
@@ -427,6 +427,7 @@ fn parents_by_group_kind_and_namespace() {
         name: "x".into(),
         section: None,
         port: None,
+        index: 0,
     };
     let own = "team".into();
     for (reference, parent) in [

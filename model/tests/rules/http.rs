@@ -28,7 +28,7 @@ fn attach(
         findings: Vec::new(),
     };
     let parent = ParentKey::ListenerSet(name("team/set"));
-    attach_route(Route::Http(&route), 0, reference, &parent, listeners, None)
+    attach_route(Route::Http(&route), reference, &parent, listeners, None)
 }
 
 fn all_protocols() -> Vec<Listener> {

@@ -18,10 +18,12 @@ use vestibule_model::names::{
 use crate::support::{name, pattern};
 use grants::{Entry, Grants};
 
-use AskedBy::{HttpRoute, Listener, TlsRoute};
-use NameDecision::{Free, Has, Inside, NotGranted, Reserved, Taken, TooWide};
+use AskedBy::{Guest, HttpRoute, Listener, TlsRoute};
+use NameDecision::{
+    Free, Has, Inside, NotGranted, Reserved, Taken, TooMany, TooManyOfGuests, TooWide,
+};
 
-const WAYS: [AskedBy; 3] = [Listener, TlsRoute, HttpRoute];
+const WAYS: [AskedBy; 4] = [Listener, Guest, TlsRoute, HttpRoute];
 
 /// A listener of a ListenerSet.
 fn listener(set: &str, listener: &str) -> NameSource {
@@ -692,6 +694,52 @@ fn a_route_on_a_sets_listener_without_a_hostname_asks_for_the_sets_namespace() {
         edge.names.remove(&edge.grants, &source);
         edge.free_again("x.example.com");
     }
+}
+
+/// Routes of other namespaces on a set's listeners use up half of its namespace's limit at most.
+#[test]
+fn guests_leave_half_of_the_limit_to_their_host() {
+    let mut edge = Edge::free();
+    edge.grants.most.insert("t1".into(), 4);
+    let NameSource::Listener(any) = listener("t1/set", "any") else {
+        unreachable!("it is a listener");
+    };
+    let guest = |at: &str| {
+        let (kind, name) = (Kind::HttpRoute, name(at));
+        NameSource::Guest(any.clone(), ObjectKey { kind, name })
+    };
+    let all = ["1.com", "2.com", "3.com", "4.com", "5.com"];
+    edge.put(&guest("t2/r"), 1, &all);
+    // The leader records whatever somebody should get.
+    let record = |edge: &mut Edge| {
+        for names in all {
+            if edge.claim_state(names).is_none()
+                && let Some(next) = edge.next(names).map(str::to_owned)
+            {
+                edge.hold(names, &next);
+            }
+        }
+    };
+    record(&mut edge);
+    let decided = |edge: &Edge, source: &NameSource| {
+        all.map(|names| edge.names.decision(source, &pattern(names)))
+    };
+    let full = Some(TooManyOfGuests);
+    assert_eq!(
+        decided(&edge, &guest("t2/r")),
+        [Some(Has), Some(Has), full, full, full]
+    );
+    // The host gets the other half: by listeners, and by routes of its own on them.
+    edge.put(&listener("t1/set", "own"), 5, &["3.com"]);
+    edge.put(&guest("t1/r"), 5, &["4.com", "5.com"]);
+    record(&mut edge);
+    assert_eq!(edge.claim_state("3.com"), Some(NameClaimState::Used));
+    assert_eq!(edge.claim_state("4.com"), Some(NameClaimState::Used));
+    assert_eq!(edge.decide("t1", "5.com", Listener), TooMany);
+    // What the guests have stays theirs, also with a lower limit.
+    edge.grants.most.insert("t1".into(), 1);
+    edge.recheck("t1");
+    assert_eq!(decided(&edge, &guest("t2/r"))[..2], [Some(Has), Some(Has)]);
 }
 
 #[test]

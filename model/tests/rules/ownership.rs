@@ -202,7 +202,7 @@ fn of_a_route_what_its_namespace_owns_is_left() {
         let listeners = [own.clone()];
         let reference = parent_ref("gw", None, None);
         let route = Route::Tls(&made);
-        let attached = attach_route(route, 0, &reference, &parent, &listeners, None).unwrap();
+        let attached = attach_route(route, &reference, &parent, &listeners, None).unwrap();
         let (left, findings) = merge.owned_by_route(route, &parent, attached);
         let left: Vec<String> = left
             .iter()

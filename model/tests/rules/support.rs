@@ -118,5 +118,6 @@ pub(crate) fn parent_ref(name: &str, section: Option<&str>, number: Option<u16>)
         name: name.into(),
         section: section.map(Into::into),
         port: number.map(port),
+        index: 0,
     }
 }

@@ -12,14 +12,13 @@ use rustls_pki_types::pem::PemObject;
 use tokio::sync::watch;
 use tracing::{debug, info, warn};
 use vestibule_crds::watch::{Event, Touched, Watched};
-use vestibule_model::condition::Reason;
 use vestibule_model::finding::Finding;
 use vestibule_model::key::{Kind, ObjectKey, ObjectName};
 use vestibule_model::object::Object;
 use vestibule_model::protocol::Port;
 use vestibule_stream::{Encoded, ResourceKey};
 
-use super::events::{EventRecorder, ObjectEvent};
+use super::events::{self, EventRecorder};
 use super::metrics::Metrics;
 use super::ports::allocation::Allocation;
 use super::secrets::Namespaces;
@@ -224,7 +223,8 @@ impl Store {
             self.keep(&key, &object);
         }
         if has_status(key.kind) {
-            let live = LiveStatus::new(resource_version.clone(), generation(&object), &status);
+            let generation = object.meta().map_or(0, |meta| meta.generation);
+            let live = LiveStatus::new(resource_version.clone(), generation, &status);
             self.planner.observe(&key, live);
         }
         self.learn(&key);
@@ -568,25 +568,12 @@ impl Store {
         self.run(now);
     }
 
-    /// Records an event at an object, about the findings that keep it from a certificate.
+    /// Records the events that findings about an object lead to.
     fn tell(&self, key: &ObjectKey, findings: &[Finding]) {
-        let uid = match self.control.translator.object(key).map(AsRef::as_ref) {
-            Some(Object::Gateway(gateway)) => &gateway.meta.uid,
-            Some(Object::ListenerSet(set)) => &set.meta.uid,
-            _ => return,
-        };
-        let contradictions = findings
-            .iter()
-            .filter(|finding| finding.reason == Reason::ContradictingIssuers);
-        for finding in contradictions {
-            self.event_recorder.record(ObjectEvent {
-                about: key.clone(),
-                uid: uid.clone(),
-                warning: true,
-                reason: finding.reason.as_str(),
-                action: "ChooseIssuer",
-                note: finding.to_string(),
-            });
+        if let Some(object) = self.control.translator.object(key) {
+            for event in events::of_findings(key, object, findings) {
+                self.event_recorder.record(event);
+            }
         }
     }
 
@@ -776,22 +763,6 @@ fn has_status(kind: Kind) -> bool {
             | Kind::ClusterAcmeIssuer
             | Kind::HostnameGrant
     )
-}
-
-fn generation(object: &Object) -> i64 {
-    match object {
-        Object::GatewayClass(o) => o.meta.generation,
-        Object::Gateway(o) => o.meta.generation,
-        Object::ListenerSet(o) => o.meta.generation,
-        Object::TlsRoute(o) => o.meta.generation,
-        Object::HttpRoute(o) => o.meta.generation,
-        Object::PortRoute(o) => o.meta.generation,
-        Object::BackendTlsPolicy(o) => o.meta.generation,
-        Object::AcmeIssuer(o) => o.meta.generation,
-        Object::HostnameGrant(o) => o.meta.generation,
-        Object::Unreadable(_, meta, _) => meta.generation,
-        _ => 0,
-    }
 }
 
 /// Returns when the certificate in a Secret begins and ends to be valid, in seconds since 1970.

@@ -16,6 +16,7 @@ use vestibule_model::tls_policy::{Authorities, BackendTlsPolicy, PolicyTarget, S
 use vestibule_stream::proto::{self, subject_alt_name};
 
 use super::backend_key::BackendKey;
+use super::report::all_of;
 use super::source::User;
 use super::trust::{Trust, bundle_name};
 use super::{Dirty, Output, Translator, set_user};
@@ -301,30 +302,22 @@ impl Translator {
         // For each Gateway: whether the policy holds for any target there, and the findings about those
         // for which it does not.
         let mut ancestors: BTreeMap<&ObjectName, (bool, Vec<Finding>)> = BTreeMap::new();
+        // The findings about targets that no route uses. They belong to no Gateway, so all of them tell.
+        let mut unused = Vec::new();
         for target in &policy.targets {
             let Some(service) = target.service() else {
+                let field = &target.reference.field;
+                let own = policy.findings.iter().filter(|f| f.field == *field);
+                unused.extend(own.cloned());
                 continue;
             };
-            let against = match self.outcome(policy, target) {
-                Outcome::Holds => None,
-                Outcome::Beaten(first) => Some(Finding::refused(
-                    Reason::Conflicted,
-                    &target.reference.field,
-                    format!(
-                        "BackendTLSPolicy {} holds for it, which comes first",
-                        first.name
-                    ),
-                    "remove one of them, or name a port in sectionName",
-                )),
-                Outcome::NoTarget(message) => Some(Finding::refused(
-                    Reason::TargetNotFound,
-                    &target.reference.field,
-                    message,
-                    "refer to a Service, and in sectionName to one of its ports by name",
-                )),
-            };
+            let against = self.against(policy, target);
             findings.extend(against.clone());
-            for gateway in self.gateways_using(service) {
+            let mut gateways = self.gateways_using(service).into_iter().peekable();
+            if gateways.peek().is_none() {
+                unused.extend(against.clone());
+            }
+            for gateway in gateways {
                 let (holds, all) = ancestors.entry(gateway).or_default();
                 *holds |= against.is_none();
                 all.extend(against.clone());
@@ -338,33 +331,58 @@ impl Translator {
             ),
             Some(finding) => Condition::fails(RESOLVED, finding.reason, finding.to_string()),
         };
-        let ancestors = ancestors.into_iter().map(|(gateway, (holds, against))| {
-            let first = against.first();
-            let accepted = match (&state.invalid, first) {
-                (_, Some(finding)) if !holds => {
-                    Condition::fails(ACCEPTED, finding.reason, finding.to_string())
+        let ancestors = ancestors
+            .into_iter()
+            .map(|(gateway, (holds, mut against))| {
+                let refusal = against.first().filter(|_| !holds).map(|f| f.reason);
+                against.extend(unused.iter().cloned());
+                let accepted = match (refusal, &state.invalid) {
+                    (Some(reason), _) => Condition::fails(ACCEPTED, reason, all_of(&against)),
+                    (None, Some((reason, finding))) => Condition::fails(
+                        ACCEPTED,
+                        *reason,
+                        format!("{finding}. Its targets are not connected to at all"),
+                    ),
+                    (None, None) if against.is_empty() => {
+                        Condition::holds(ACCEPTED, Reason::Accepted, "The policy is accepted")
+                    }
+                    (None, None) => {
+                        let which = all_of(&against);
+                        let message =
+                            format!("The policy is accepted, but not for every target: {which}");
+                        Condition::holds(ACCEPTED, Reason::Accepted, message)
+                    }
+                };
+                PolicyAncestor {
+                    gateway: gateway.clone(),
+                    conditions: vec![accepted, resolved.clone()],
                 }
-                (Some((reason, finding)), _) => Condition::fails(
-                    ACCEPTED,
-                    *reason,
-                    format!("{finding}. Its targets are not connected to at all"),
-                ),
-                (None, Some(finding)) => Condition::holds(
-                    ACCEPTED,
-                    Reason::Accepted,
-                    format!("The policy is accepted, but not for every target: {finding}"),
-                ),
-                (None, None) => {
-                    Condition::holds(ACCEPTED, Reason::Accepted, "The policy is accepted")
-                }
-            };
-            PolicyAncestor {
-                gateway: gateway.clone(),
-                conditions: vec![accepted, resolved.clone()],
-            }
-        });
+            });
         PolicyStatus {
             ancestors: ancestors.collect(),
+        }
+    }
+
+    /// Why a policy does not hold for one of its targets; `None` if it does.
+    fn against(&self, policy: &BackendTlsPolicy, target: &PolicyTarget) -> Option<Finding> {
+        let field = &target.reference.field;
+        match self.outcome(policy, target) {
+            Outcome::Holds => None,
+            Outcome::Beaten(first) => Some(Finding::refused(
+                Reason::Conflicted,
+                field,
+                format!(
+                    "BackendTLSPolicy {} holds for it, which comes first",
+                    first.name
+                ),
+                "remove one of them, or name a port in sectionName",
+            )),
+            Outcome::NoTarget(message) => Some(Finding::refused(
+                Reason::TargetNotFound,
+                field,
+                message,
+                "refer to a Service, and in sectionName to one of its ports by name",
+            )),
         }
     }
 

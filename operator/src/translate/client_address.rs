@@ -35,17 +35,20 @@ impl Translator {
         }
     }
 
-    /// What the parameters of a Gateway and of its class say, as far as they can be read. Parameters that cannot
-    /// be read set nothing here, so those that remain count, and without any the proxies believe nobody. The
-    /// Gateway's status says what cannot be read, and the Gateway goes on serving.
+    /// What the parameters of a Gateway and of its class say. Parameters that cannot be read might say that nobody is
+    /// believed. So they count as if they did: the class's settings do not take the place of a Gateway's own ones that
+    /// are unknown. The Gateway's status says what cannot be read, and the Gateway goes on serving.
     fn client_address(&self, gateway: &Gateway) -> ClientAddress {
         let of_class = self.merge.class(&gateway.class);
         let of_class = of_class.and_then(|class| class.parameters.as_ref());
         let references = gateway.infrastructure.parameters.iter().chain(of_class);
-        let settings = references.filter_map(|reference| self.client_address_at(reference));
+        let nobody = ClientAddress::believing_nobody();
+        let settings =
+            references.map(|reference| self.client_address_at(reference).unwrap_or(&nobody));
         ClientAddress::merge(settings).effective()
     }
 
+    /// What some parameters say; `None` if that is not known, because they do not exist or cannot be decoded.
     fn client_address_at(&self, reference: &Reference) -> Option<&ClientAddress> {
         if !reference.is(Kind::GatewayParameters) {
             return None;

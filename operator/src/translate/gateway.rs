@@ -2,9 +2,9 @@
 //! and Services that it needs in the cluster.
 //!
 //! A Gateway that is not accepted, because of its parameters or addresses, goes on serving what its
-//! listeners say, and its Services stay as they are. A mistake in one edit must not take down the
-//! hostnames of every tenant. The status of the Gateway says that it is not accepted, and so do those of
-//! its ListenerSets.
+//! listeners and those of its ListenerSets say, new ones too, and its Services stay as they are. A
+//! mistake in one edit must not take down the hostnames of every tenant, nor keep tenants from their
+//! work. The status of the Gateway says that it is not accepted, and so do those of its ListenerSets.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -6,7 +6,7 @@ use vestibule_model::hostname_grant::HostnameGrant;
 use vestibule_model::key::{ObjectKey, ObjectName};
 
 use super::output::Status;
-use super::report::fails;
+use super::report::{all_of, fails};
 use super::{Output, Translator};
 
 const ACCEPTED: ConditionType = ConditionType::Accepted;
@@ -24,7 +24,7 @@ impl Translator {
             let absent = self.absent_gateways(&grant);
             findings.extend(absent.iter().cloned());
             self.concerns_us(&grant).then(|| {
-                let conditions = vec![accepted(&grant), resolved(absent.first())];
+                let conditions = vec![accepted(&grant), resolved(&absent)];
                 Status::Grant(GrantStatus { conditions })
             })
         });
@@ -95,13 +95,13 @@ fn accepted(grant: &HostnameGrant) -> Condition {
     }
 }
 
-fn resolved(absent: Option<&Finding>) -> Condition {
-    match absent {
+fn resolved(absent: &[Finding]) -> Condition {
+    match absent.first() {
         None => Condition::holds(
             RESOLVED,
             Reason::ResolvedRefs,
             "Every Gateway that it names is there",
         ),
-        Some(finding) => fails(RESOLVED, finding),
+        Some(finding) => Condition::fails(RESOLVED, finding.reason, all_of(absent)),
     }
 }

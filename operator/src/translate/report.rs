@@ -76,3 +76,9 @@ impl Translator {
 pub(super) fn fails(kind: ConditionType, finding: &Finding) -> Condition {
     Condition::fails(kind, finding.reason.in_condition(), finding.to_string())
 }
+
+/// The text of several findings, for the message of one condition.
+pub(super) fn all_of(findings: &[Finding]) -> String {
+    let texts: Vec<String> = findings.iter().map(ToString::to_string).collect();
+    texts.join(". ")
+}

@@ -54,23 +54,21 @@ impl Translator {
             }
             let outcome = if let Some(refused) = refused {
                 Err(refused.clone())
-            } else if let Some(finding) = self.closed_parent(&parent, index) {
+            } else if let Some(finding) = self.closed_parent(&parent, reference) {
                 Err(finding)
             } else {
                 let labels = self.merge.labels(namespace);
-                attach_route(route, index, reference, &parent, listeners, labels).and_then(
-                    |attached| {
-                        let (owned, findings) = self.merge.owned_by_route(route, &parent, attached);
-                        match findings.into_iter().next() {
-                            Some(refusal) if refusal.refuses() => Err(refusal),
-                            Some(warning) => {
-                                left_out.insert(warning);
-                                Ok(owned)
-                            }
-                            None => Ok(owned),
+                attach_route(route, reference, &parent, listeners, labels).and_then(|attached| {
+                    let (owned, findings) = self.merge.owned_by_route(route, &parent, attached);
+                    match findings.into_iter().next() {
+                        Some(refusal) if refusal.refuses() => Err(refusal),
+                        Some(warning) => {
+                            left_out.insert(warning);
+                            Ok(owned)
                         }
-                    },
-                )
+                        None => Ok(owned),
+                    }
+                })
             };
             parents.insert(index, outcome);
         }
@@ -78,7 +76,7 @@ impl Translator {
     }
 
     /// Why a parent takes no routes at all, if it takes none.
-    fn closed_parent(&self, parent: &ParentKey, index: usize) -> Option<Finding> {
+    fn closed_parent(&self, parent: &ParentKey, reference: &ParentRef) -> Option<Finding> {
         let ParentKey::ListenerSet(name) = parent else {
             return None;
         };
@@ -86,7 +84,7 @@ impl Translator {
         matches!(self.merge.verdict(set), SetVerdict::NotAllowed(_)).then(|| {
             Finding::refused(
                 Reason::NoMatchingParent,
-                format!("spec.parentRefs[{index}]"),
+                reference.field(),
                 format!("ListenerSet {name} is not let in by its Gateway"),
                 "see the status of the ListenerSet",
             )

@@ -207,13 +207,18 @@ impl Translator {
     }
 
     /// If the Gateway of a set is not accepted, the set is not accepted either. If the Gateway cannot be reached, the
-    /// set is not programmed (GEP-1713).
+    /// set is not programmed (GEP-1713). The listeners of a set that is not accepted for this reason are served all the
+    /// same, new ones too, because a mistake of the platform's stops no tenant. Only the Gateway's Services stay as they
+    /// are, so clients cannot reach a port that they do not have yet.
     fn follow_parent(&self, mut status: ListenersStatus, gateway: &ObjectName) -> ListenersStatus {
         let Some(state) = self.gateways.get(gateway) else {
             return status;
         };
         if state.refused.is_some() {
-            let message = format!("Gateway {gateway} is not accepted; see its status");
+            let message = format!(
+                "Gateway {gateway} is not accepted; see its status. The listeners are served all the same, on the \
+                 ports that the Gateway already has"
+            );
             let reason = Reason::ParentNotAccepted;
             status.conditions = vec![Condition::fails(ACCEPTED, reason, message.clone())];
             status.programmed = ProgrammedBasis::NotPublished(reason, message);

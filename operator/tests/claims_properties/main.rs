@@ -11,6 +11,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod history;
+mod holder;
 mod ports;
 mod table;
 mod view;

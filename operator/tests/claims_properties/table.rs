@@ -247,6 +247,21 @@ impl Table {
     /// For whom a connection or request to a port for a name is served: of the most specific listener, and there of
     /// the route that comes first, leaving out what may not serve the name and what only shares it.
     pub(crate) fn answer(&self, port: u32, tls: bool, name: &str) -> Option<&str> {
+        let (listener, route) = self.selected(port, tls, name)?;
+        Some(if listener.own {
+            &route.tenant
+        } else {
+            &listener.tenant
+        })
+    }
+
+    /// The namespace of the route that serves such a connection or request, and the route.
+    pub(crate) fn answer_by(&self, port: u32, tls: bool, name: &str) -> Option<(&str, &str)> {
+        let (_, route) = self.selected(port, tls, name)?;
+        Some((&route.tenant, &route.route))
+    }
+
+    fn selected(&self, port: u32, tls: bool, name: &str) -> Option<(&Listener, &Attached)> {
         let owner = self.owner(name);
         let may_serve = |tenant: &str| tenant == OWN || owner == Some(tenant);
         let on_port = self.listeners.iter().filter(|(_, listener)| {
@@ -261,18 +276,19 @@ impl Table {
             let may_serve = !listener.own || may_serve(&route.tenant);
             covers(&route.matches, name) && may_serve && !route.shared
         })?;
-        Some(if listener.own {
-            &route.tenant
-        } else {
-            &listener.tenant
-        })
+        Some((listener, route))
     }
 
     /// Whom a name belongs to.
     fn owner(&self, name: &str) -> Option<&str> {
+        self.owner_of(name).map(|(_, tenant)| tenant)
+    }
+
+    /// The pattern by which a name belongs to somebody, and to whom.
+    pub(crate) fn owner_of(&self, name: &str) -> Option<(&str, &str)> {
         let around = self.owners.iter().filter(|(of, _)| covers(of, name));
         let nearest = around.max_by_key(|(of, _)| specificity(of));
-        nearest.map(|(_, tenant)| tenant.as_str())
+        nearest.map(|(of, tenant)| (of.as_str(), tenant.as_str()))
     }
 }
 

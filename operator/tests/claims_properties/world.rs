@@ -36,7 +36,7 @@ use crate::{Fate, GRANTS, HOSTS, KINDS, Op, PATH, PORTS, RouteOf, TENANTS, Wante
 pub(crate) const GRACE: Duration = Duration::from_mins(1);
 
 /// Concrete hostnames, inside and outside of the patterns.
-const NAMES: [&str; 5] = [
+pub(crate) const NAMES: [&str; 5] = [
     "x.example.com",
     "y.example.com",
     "a.x.example.com",

@@ -240,6 +240,7 @@ pub(crate) fn parent(
         name: name.into(),
         section: section.map(Into::into),
         port: None,
+        index: 0,
     }
 }
 

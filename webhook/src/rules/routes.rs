@@ -56,7 +56,7 @@ pub(super) fn findings(
     // `lost` has the field of the hostname with each finding.
     let (mut served, mut lost) = (BTreeSet::new(), Vec::new());
     let (mut room, mut said) = (MOST_HOSTNAMES, BTreeSet::new());
-    for (index, reference) in route.parents().iter().enumerate() {
+    for reference in route.parents() {
         let Some(parent) = reference.parent(namespace) else {
             continue;
         };
@@ -67,7 +67,7 @@ pub(super) fn findings(
             continue;
         };
         let labels = merge.labels(namespace);
-        let attached = attach_route(route, index, reference, &parent, listeners, labels);
+        let attached = attach_route(route, reference, &parent, listeners, labels);
         let Ok(attached) = attached else { continue };
         let hostnames = attached.iter().map(|attached| attached.hostnames.len());
         let Some(rest) = room.checked_sub(hostnames.sum()) else {

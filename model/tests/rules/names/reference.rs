@@ -78,7 +78,8 @@ impl Facts {
             },
             _ => false,
         });
-        let excepted = by != AskedBy::Listener && admitted && !by_route;
+        let asks_as_listener = matches!(by, AskedBy::Listener | AskedBy::Guest);
+        let excepted = !asks_as_listener && admitted && !by_route;
         (!own.is_empty() && !excepted).then_some(NameDecision::Reserved)
     }
 
@@ -130,7 +131,10 @@ impl Facts {
             .claims
             .values()
             .filter(|holder| ***holder == *namespace);
-        let is_full = namespace != OWN && held.count() >= self.grants.most_names(namespace);
+        let (held, most) = (held.count(), self.grants.most_names(namespace));
+        let is_full = namespace != OWN && held >= most;
+        // Guests leave half of the limit to their host.
+        let is_full_for_guests = namespace != OWN && held >= most / 2;
         let closed = self.valid().any(|(wildcard, holder)| {
             let around =
                 |outer: &HostPattern, inner: &HostPattern| outer.covers(inner) && outer != inner;
@@ -149,6 +153,8 @@ impl Facts {
             NameDecision::Inside
         } else if is_full {
             NameDecision::TooMany
+        } else if by == AskedBy::Guest && is_full_for_guests {
+            NameDecision::TooManyOfGuests
         } else {
             NameDecision::Free
         }

@@ -1,4 +1,5 @@
-//! Writes Kubernetes events at objects of tenants, about their certificates. Only the leader writes them. Their length
+//! Writes Kubernetes events at objects of tenants, about their certificates and about objects that cannot be read. Only
+//! the leader writes them. Their length
 //! and their rate are limited, and nothing waits for them.
 
 mod rate;
@@ -9,7 +10,10 @@ use kube::Client;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use tokio::sync::mpsc;
 use tracing::debug;
+use vestibule_model::condition::Reason;
+use vestibule_model::finding::Finding;
 use vestibule_model::key::ObjectKey;
+use vestibule_model::object::Object;
 
 use super::lease::elector::Role;
 use super::text;
@@ -37,6 +41,37 @@ pub struct ObjectEvent {
     pub action: &'static str,
     /// The message for people.
     pub note: String,
+}
+
+/// The events that findings about an object lead to. Statuses say the rest. There is no status where an object cannot be
+/// read, because its controller is not known then, and none of a listener whose certificate nobody requests.
+pub(super) fn of_findings(
+    key: &ObjectKey,
+    object: &Object,
+    findings: &[Finding],
+) -> Vec<ObjectEvent> {
+    let event = |finding: &Finding, action, note| ObjectEvent {
+        about: key.clone(),
+        uid: object
+            .meta()
+            .map(|meta| meta.uid.clone())
+            .unwrap_or_default(),
+        warning: true,
+        reason: finding.reason.as_str(),
+        action,
+        note,
+    };
+    let event_of = |finding: &Finding| match (object, finding.reason) {
+        (Object::Unreadable(..), _) => {
+            let note = format!("{finding}. Until then, the status is about an earlier version");
+            Some(event(finding, "Read", note))
+        }
+        (Object::Gateway(_) | Object::ListenerSet(_), Reason::ContradictingIssuers) => {
+            Some(event(finding, "ChooseIssuer", finding.to_string()))
+        }
+        _ => None,
+    };
+    findings.iter().filter_map(event_of).collect()
 }
 
 /// Takes events of Kubernetes to be written. Clones write to the same queue.
@@ -119,5 +154,33 @@ fn reference(object_event: &ObjectEvent) -> k8s_openapi::api::core::v1::ObjectRe
         namespace: Some(name.namespace.to_string()).filter(|namespace| !namespace.is_empty()),
         uid: Some(object_event.uid.to_string()),
         ..k8s_openapi::api::core::v1::ObjectReference::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use vestibule_model::key::Kind;
+    use vestibule_model::meta::Meta;
+
+    use super::*;
+
+    #[test]
+    fn an_object_that_cannot_be_read_has_an_event() {
+        let key = ObjectKey::new(Kind::Gateway, "platform", "edge");
+        let finding = Finding::refused(Reason::Unreadable, "spec.listeners", "does not decode", "");
+        let meta = Meta {
+            uid: "uid".into(),
+            ..Meta::default()
+        };
+        let object = Object::Unreadable(key.clone(), meta, finding.clone());
+        let events = of_findings(&key, &object, &[finding]);
+        assert_eq!(events.len(), 1);
+        assert_eq!((events[0].reason, &*events[0].uid), ("Unreadable", "uid"));
+        assert!(
+            events[0]
+                .note
+                .starts_with("spec.listeners: does not decode. Until then")
+        );
+        assert_eq!(of_findings(&key, &object, &[]), []);
     }
 }
