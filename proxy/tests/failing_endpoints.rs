@@ -39,6 +39,17 @@ fn rig(addresses: &[SocketAddr]) -> Rig {
     rig_with(Repeat::default(), &rule("/", BACKEND), addresses)
 }
 
+/// Endpoints with this protocol.
+fn rig_of(addresses: &[SocketAddr], protocol: proto::BackendProtocol) -> Rig {
+    Rig::start(&quiet(), |port| {
+        vec![
+            http(port, "web", "", None),
+            http_route("web", "", vec![rule("/", BACKEND)]),
+            backend_of(BACKEND, addresses, protocol),
+        ]
+    })
+}
+
 async fn post(rig: &Rig) -> Answer {
     let head = "POST / HTTP/1.1\r\nhost: a.example.com\r\ncontent-length: 2";
     ask(rig, head, "hi").await
@@ -145,6 +156,63 @@ async fn what_a_backend_may_have_seen_is_not_repeated_where_that_is_the_setting(
     for n in 1..=5 {
         assert_eq!(read(&rig).await.status, 502);
         assert_eq!(broken.asked(), n);
+    }
+}
+
+/// A backend that says the same to each request, and closes.
+async fn saying(answer: &'static [u8]) -> SocketAddr {
+    serve(move |mut stream| async move {
+        let mut head = [0; 4096];
+        let _ = stream.read(&mut head).await;
+        let _ = stream.write_all(answer).await;
+        // The rest is read, so that closing does not reset the answer.
+        while let Ok(1..) = stream.read(&mut head).await {}
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_head_whose_body_has_broken_off_is_no_answer() {
+    let one = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nno size\r\n";
+    // SETTINGS, HEADERS with `:status: 200`, RST_STREAM with INTERNAL_ERROR.
+    let two = b"\0\0\0\x04\0\0\0\0\0\
+        \0\0\x01\x01\x04\0\0\0\x01\x88\
+        \0\0\x04\x03\0\0\0\0\x01\0\0\0\x02";
+    for (answer, protocol) in [
+        (&one[..], proto::BackendProtocol::Unspecified),
+        (&two[..], proto::BackendProtocol::H2c),
+    ] {
+        let broken = saying(answer).await;
+        let rig = rig_of(&[broken], protocol);
+        assert_eq!(post(&rig).await.status, 502, "{protocol:?}");
+        assert_eq!(metric(&rig, "requests_repeated_total"), 0);
+        assert_eq!(read(&rig).await.status, 502, "{protocol:?}");
+        assert_eq!(metric(&rig, "requests_repeated_total"), 1);
+    }
+    let (broken, good) = (saying(one).await, Echo::start("good").await);
+    let rig = rig(&[broken, good.address]);
+    for n in 0..20 {
+        assert_eq!(read(&rig).await.status, 200, "GET {n}");
+    }
+    assert!(metric(&rig, "requests_repeated_total") >= 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_came_before_an_answer_broke_off_reaches_the_client() {
+    let one = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\nno size\r\n";
+    // As above, with a DATA frame before RST_STREAM.
+    let two = b"\0\0\0\x04\0\0\0\0\0\
+        \0\0\x01\x01\x04\0\0\0\x01\x88\
+        \0\0\x05\0\0\0\0\0\x01hello\
+        \0\0\x04\x03\0\0\0\0\x01\0\0\0\x02";
+    for (answer, protocol) in [
+        (&one[..], proto::BackendProtocol::Unspecified),
+        (&two[..], proto::BackendProtocol::H2c),
+    ] {
+        let rig = rig_of(&[saying(answer).await], protocol);
+        let answer = post(&rig).await;
+        assert_eq!(answer.status, 200, "{protocol:?}");
+        assert_eq!(answer.body, "5\r\nhello\r\n", "{protocol:?}");
     }
 }
 

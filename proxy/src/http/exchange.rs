@@ -3,8 +3,9 @@
 //! A request is tried again as long as it is certain that no backend has seen it: the connection could not be opened,
 //! or it had ended before the request was written. If the connection breaks after that, but before the response begins,
 //! the request is repeated once if [`Repeat`] allows it. This happens when a backend closes an idle connection while
-//! the next request is on its way, and when a pod dies with a request. Once the head of a response has arrived, nothing
-//! is tried again.
+//! the next request is on its way, and when a pod dies with a request. A head whose body is already known to have
+//! broken off, before any part of it arrived, is not the beginning of a response. Once a response has begun, nothing is
+//! tried again.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -13,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use hyper::body::{Body as _, Incoming};
+use hyper::body::Body as _;
 use hyper::client::conn::{http1, http2};
 use hyper::header::{CONNECTION, CONTENT_LENGTH, HOST, HeaderValue, TRANSFER_ENCODING, UPGRADE};
 use hyper::http::uri::{Authority, PathAndQuery, Scheme, Uri};
@@ -22,6 +23,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 
 use super::H2;
 use super::body::{Upload, UploadState};
+use super::download::BackendBody;
 use super::headers::{detach, take_trailers};
 use super::paced::Paced;
 use super::patient::Patient;
@@ -187,7 +189,7 @@ impl ExchangeFailure {
     }
 }
 
-pub(super) type Answered = (Response<Incoming>, Lease);
+pub(super) type Answered = (Response<BackendBody>, Lease);
 
 /// A request that a connection did not answer.
 enum Unanswered {
@@ -444,6 +446,11 @@ impl Exchange<'_> {
         match sent {
             Ok(response) => {
                 let took = begun.elapsed();
+                let begins = BackendBody::begin(response, lease.version()).await;
+                let response = begins.map_err(|error| {
+                    tracing::debug!(endpoint = ?trace.endpoint, %error, "a response broke off");
+                    Unanswered::Seen(state, ExchangeFailure::Broken)
+                })?;
                 trace.took = Some(took);
                 let metrics = &self.plane.metrics;
                 metrics.backend_response_seconds.observe(took.as_secs_f64());
