@@ -159,14 +159,28 @@ async fn what_a_backend_may_have_seen_is_not_repeated_where_that_is_the_setting(
     }
 }
 
-/// A backend that says the same to each request, and closes.
+/// A backend that says the same on each connection as soon as it has the head of a request. In HTTP/2 that is a HEADERS
+/// frame of stream 1.
 async fn saying(answer: &'static [u8]) -> SocketAddr {
     serve(move |mut stream| async move {
-        let mut head = [0; 4096];
-        let _ = stream.read(&mut head).await;
+        let mut got = Vec::new();
+        let is_asked = |got: &[u8]| {
+            let is_head = |at: &[u8]| at[0] == 1 && at[2..] == [0, 0, 0, 1];
+            match got.strip_prefix(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n") {
+                Some(frames) => frames.windows(6).any(is_head),
+                None => got.windows(4).any(|at| at == b"\r\n\r\n") && !got.starts_with(b"PRI"),
+            }
+        };
+        while !is_asked(&got) {
+            match stream.read_buf(&mut got).await {
+                Ok(1..) => {}
+                _ => return,
+            }
+        }
         let _ = stream.write_all(answer).await;
         // The rest is read, so that closing does not reset the answer.
-        while let Ok(1..) = stream.read(&mut head).await {}
+        let mut rest = [0; 4096];
+        while let Ok(1..) = stream.read(&mut rest).await {}
     })
     .await
 }
@@ -186,6 +200,8 @@ async fn a_head_whose_body_has_broken_off_is_no_answer() {
         let rig = rig_of(&[broken], protocol);
         assert_eq!(post(&rig).await.status, 502, "{protocol:?}");
         assert_eq!(metric(&rig, "requests_repeated_total"), 0);
+        // An HTTP/2 connection stays, and this backend says nothing more on it.
+        let rig = rig_of(&[broken], protocol);
         assert_eq!(read(&rig).await.status, 502, "{protocol:?}");
         assert_eq!(metric(&rig, "requests_repeated_total"), 1);
     }

@@ -11,7 +11,7 @@ use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use hyper::body::Body as _;
@@ -25,16 +25,17 @@ use super::H2;
 use super::body::{Upload, UploadState};
 use super::download::BackendBody;
 use super::headers::{detach, take_trailers};
-use super::paced::Paced;
+use super::paced::{Paced, TOO_MANY_FRAMES};
 use super::patient::Patient;
-use super::pool::{self, Key, Lease, One, Sender, Turn};
+use super::pool::{self, Key, Lease, One, Sender, Turn, TwoState};
 use super::retry_state::RetryState;
-use super::throttle::{Throttle, Throttled};
+use super::throttle::{TOO_MUCH_EARLY, Throttle, Throttled, TooMuchEarly};
 use crate::backend::{Backend, Protocol};
 use crate::close_reason::CloseReason;
 use crate::deadline::within;
 use crate::gate;
 use crate::limits::Repeat;
+use crate::metrics::Metrics;
 use crate::plane::DataPlane;
 use crate::quota::Account;
 use crate::tried::Tried;
@@ -165,6 +166,8 @@ pub(super) enum ExchangeFailure {
     Broken,
     /// The backend refused the request without looking at it, which HTTP/2 allows.
     Refused,
+    /// The proxy gave up the connection, because the backend sent frames or interim heads without end.
+    Flood,
 }
 
 impl ExchangeFailure {
@@ -174,7 +177,7 @@ impl ExchangeFailure {
             Self::Connect(CloseReason::BackendTlsInvalid) => StatusCode::INTERNAL_SERVER_ERROR,
             Self::Connect(CloseReason::BackendLoop) => StatusCode::LOOP_DETECTED,
             Self::NoEndpoints | Self::Connect(_) => StatusCode::SERVICE_UNAVAILABLE,
-            Self::Broken | Self::Refused => StatusCode::BAD_GATEWAY,
+            Self::Broken | Self::Refused | Self::Flood => StatusCode::BAD_GATEWAY,
         }
     }
 
@@ -185,6 +188,7 @@ impl ExchangeFailure {
             Self::Connect(reason) => reason.reason(),
             Self::Broken => "BackendBroken",
             Self::Refused => "BackendRefused",
+            Self::Flood => "BackendFlood",
         }
     }
 }
@@ -383,7 +387,9 @@ impl Exchange<'_> {
             CloseReason::BackendReset
         };
         let sender = if two {
-            let io = TokioIo::new(Paced::new(Patient::new(stream), self.account.clone()));
+            let state = Arc::default();
+            let paced = Paced::new(Patient::new(stream), self.account.clone(), &state);
+            let io = TokioIo::new(paced);
             let mut builder = http2::Builder::new(TokioExecutor::new());
             builder
                 .initial_stream_window_size(STREAM_WINDOW)
@@ -393,9 +399,16 @@ impl Exchange<'_> {
             let begun = within(allowed, builder.handshake(io)).await;
             let begun = begun.map_err(|_| CloseReason::BackendConnectTimeout)?;
             let (sender, connection) = begun.map_err(failed)?;
-            let most = Arc::new(AtomicUsize::new(usize::MAX));
-            tokio::spawn(run(watched(connection, Arc::clone(&most)), key.endpoint));
-            Sender::Two(sender, most)
+            let connection = watched(connection, Arc::clone(&state));
+            let (endpoint, ended) = (key.endpoint, Arc::clone(&state));
+            let metrics = Arc::clone(&self.plane.metrics);
+            tokio::spawn(async move {
+                run(connection, endpoint).await;
+                if ended.floods.load(Ordering::Relaxed) {
+                    given_up(&metrics, endpoint, TOO_MANY_FRAMES);
+                }
+            });
+            Sender::Two(sender, state)
         } else {
             let mut builder = http1::Builder::new();
             builder.max_buf_size(ANSWER_BUFFER);
@@ -461,6 +474,12 @@ impl Exchange<'_> {
                 tracing::debug!(endpoint = ?trace.endpoint, %error, "a request failed");
                 let failure = if is_refused(&error) {
                     ExchangeFailure::Refused
+                } else if lease.floods() {
+                    ExchangeFailure::Flood
+                } else if is_too_much_early(&error) {
+                    // hyper tells only the request of it, and the connection just ends.
+                    given_up(&self.plane.metrics, lease.endpoint(), TOO_MUCH_EARLY);
+                    ExchangeFailure::Flood
                 } else {
                     ExchangeFailure::Broken
                 };
@@ -537,10 +556,18 @@ fn is_refused(error: &hyper::Error) -> bool {
     error.is_remote() && (ends || error.reason() == Some(h2::Reason::REFUSED_STREAM))
 }
 
+/// Whether the proxy gave up an HTTP/1.1 connection because of interim heads without end.
+fn is_too_much_early(error: &hyper::Error) -> bool {
+    let source = std::error::Error::source(error);
+    let io = source.and_then(|source| source.downcast_ref::<std::io::Error>());
+    let inner = io.and_then(std::io::Error::get_ref);
+    inner.is_some_and(|inner| inner.is::<TooMuchEarly>())
+}
+
 /// Drives a connection, and keeps the number up to date of how many requests the other side takes at one time.
 fn watched<E>(
     mut connection: http2::Connection<TokioIo<Paced<Patient<upstream::Stream>>>, Upload, E>,
-    most: Arc<AtomicUsize>,
+    state: Arc<TwoState>,
 ) -> impl Future<Output = hyper::Result<()>>
 where
     E: hyper::rt::bounds::Http2ClientConnExec<Upload, TokioIo<Paced<Patient<upstream::Stream>>>>
@@ -548,7 +575,8 @@ where
 {
     std::future::poll_fn(move |cx| {
         let polled = Pin::new(&mut connection).poll(cx);
-        most.store(connection.current_max_send_streams(), Ordering::Relaxed);
+        let most = connection.current_max_send_streams();
+        state.most.store(most, Ordering::Relaxed);
         polled
     })
 }
@@ -558,4 +586,10 @@ async fn run(connection: impl Future<Output = hyper::Result<()>>, endpoint: Sock
     if let Err(error) = connection.await {
         tracing::debug!(%endpoint, %error, "a backend connection failed");
     }
+}
+
+/// Records that the proxy gave up a connection because of what the backend sent.
+fn given_up(metrics: &Metrics, endpoint: SocketAddr, reason: &'static str) {
+    metrics.backend_given_up(reason);
+    tracing::info!(%endpoint, reason, "a connection to a backend is given up");
 }
