@@ -217,6 +217,11 @@ async fn frames_that_ask_for_nothing_end_the_connection() {
             Some(CloseReason::HttpError),
         ),
         (
+            "DATA of padding alone",
+            [request(1, 0), many(&frame(0, 8, 1, &[3, 0, 0, 0]))].concat(),
+            Some(CloseReason::HttpError),
+        ),
+        (
             "CONTINUATION",
             [frame(HEADERS, 0, 1, b""), many(&frame(9, 0, 1, b""))].concat(),
             Some(CloseReason::HttpError),
