@@ -22,10 +22,8 @@ const READ_AWAY: usize = 64 * 1024;
 /// The body of a response of a backend.
 pub(super) struct BackendBody {
     body: Received,
-    /// What the first poll returned, until it is taken.
-    first: Option<Taken>,
-    /// The error that the next poll returns.
-    failed: Option<ReceiveError>,
+    /// What the next poll returns, if that is known already.
+    next: Option<Taken>,
 }
 
 type Taken = Option<Result<Frame<Bytes>, ReceiveError>>;
@@ -42,22 +40,16 @@ impl BackendBody {
     ) -> Result<Response<Self>, ReceiveError> {
         let (head, body) = response.into_parts();
         let mut body = Received::new(body, version);
-        let mut first = None;
+        let mut next = None;
         if !body.is_end_stream() {
             let polled = poll_fn(|cx| Poll::Ready(Pin::new(&mut body).poll_frame(cx))).await;
-            first = match polled {
+            next = match polled {
                 Poll::Ready(Some(Err(error))) => return Err(error),
                 Poll::Ready(taken) => Some(taken),
                 Poll::Pending => None,
             };
         }
-        let failed = None;
-        let body = Self {
-            body,
-            first,
-            failed,
-        };
-        Ok(Response::from_parts(head, body))
+        Ok(Response::from_parts(head, Self { body, next }))
     }
 }
 
@@ -66,17 +58,14 @@ impl Body for BackendBody {
     type Error = ReceiveError;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Polled {
-        if let Some(first) = self.first.take() {
-            return Poll::Ready(first);
-        }
-        if let Some(error) = self.failed.take() {
-            return Poll::Ready(Some(Err(error)));
+        if let Some(next) = self.next.take() {
+            return Poll::Ready(next);
         }
         match ready!(Pin::new(&mut self.body).poll_frame(cx)) {
             // hyper closes the client's connection at an error, and drops what it has not written. It writes what it
             // has when the body is pending.
             Some(Err(error)) => {
-                self.failed = Some(error);
+                self.next = Some(Some(Err(error)));
                 yield_now(cx);
                 Poll::Pending
             }
@@ -85,12 +74,12 @@ impl Body for BackendBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.first.is_none() && self.failed.is_none() && self.body.is_end_stream()
+        self.next.is_none() && self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
         let hint = self.body.size_hint();
-        let data = match &self.first {
+        let data = match &self.next {
             Some(Some(Ok(frame))) => frame.data_ref().map_or(0, Buf::remaining),
             _ => 0,
         };

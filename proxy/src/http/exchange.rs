@@ -560,8 +560,7 @@ fn is_refused(error: &hyper::Error) -> bool {
 fn is_too_much_early(error: &hyper::Error) -> bool {
     let source = std::error::Error::source(error);
     let io = source.and_then(|source| source.downcast_ref::<std::io::Error>());
-    let inner = io.and_then(std::io::Error::get_ref);
-    inner.is_some_and(|inner| inner.is::<TooMuchEarly>())
+    matches!(io.and_then(std::io::Error::get_ref), Some(inner) if inner.is::<TooMuchEarly>())
 }
 
 /// Drives a connection, and keeps the number up to date of how many requests the other side takes at one time.
