@@ -145,6 +145,7 @@ pub struct Metrics {
     pub backend_response_seconds: Histogram,
     /// Connections opened to backends for HTTP.
     pub backend_opened: Counter,
+    backend_given_up: Family<ReasonLabel, Counter>,
     /// HTTP requests sent on a connection that had carried one before.
     pub backend_reused: Counter,
     /// Idle connections to backends that are kept for later requests.
@@ -363,6 +364,11 @@ impl Metrics {
                 "backend_http_connections_opened",
                 "Connections opened to backends for HTTP",
             ),
+            backend_given_up: add(
+                r,
+                "backend_http_connections_given_up",
+                "Connections to backends that the proxy gave up because of what the backend sent, by reason",
+            ),
             backend_reused: add(
                 r,
                 "backend_http_connections_reused",
@@ -503,6 +509,12 @@ impl Metrics {
     pub(crate) fn challenged(&self, r#type: &'static str, result: &'static str) {
         let label = ChallengeLabel { r#type, result };
         self.challenges.get_or_create(&label).inc();
+    }
+
+    /// Counts a connection to a backend that the proxy gave up because of what the backend sent.
+    pub(crate) fn backend_given_up(&self, reason: &'static str) {
+        let label = ReasonLabel { reason };
+        self.backend_given_up.get_or_create(&label).inc();
     }
 
     /// Counts a retry.

@@ -39,6 +39,17 @@ fn rig(addresses: &[SocketAddr]) -> Rig {
     rig_with(Repeat::default(), &rule("/", BACKEND), addresses)
 }
 
+/// Endpoints with this protocol.
+fn rig_of(addresses: &[SocketAddr], protocol: proto::BackendProtocol) -> Rig {
+    Rig::start(&quiet(), |port| {
+        vec![
+            http(port, "web", "", None),
+            http_route("web", "", vec![rule("/", BACKEND)]),
+            backend_of(BACKEND, addresses, protocol),
+        ]
+    })
+}
+
 async fn post(rig: &Rig) -> Answer {
     let head = "POST / HTTP/1.1\r\nhost: a.example.com\r\ncontent-length: 2";
     ask(rig, head, "hi").await
@@ -145,6 +156,79 @@ async fn what_a_backend_may_have_seen_is_not_repeated_where_that_is_the_setting(
     for n in 1..=5 {
         assert_eq!(read(&rig).await.status, 502);
         assert_eq!(broken.asked(), n);
+    }
+}
+
+/// A backend that says the same on each connection as soon as it has the head of a request. In HTTP/2 that is a HEADERS
+/// frame of stream 1.
+async fn saying(answer: &'static [u8]) -> SocketAddr {
+    serve(move |mut stream| async move {
+        let mut got = Vec::new();
+        let is_asked = |got: &[u8]| {
+            let is_head = |at: &[u8]| at[0] == 1 && at[2..] == [0, 0, 0, 1];
+            match got.strip_prefix(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n") {
+                Some(frames) => frames.windows(6).any(is_head),
+                None => got.windows(4).any(|at| at == b"\r\n\r\n") && !got.starts_with(b"PRI"),
+            }
+        };
+        while !is_asked(&got) {
+            match stream.read_buf(&mut got).await {
+                Ok(1..) => {}
+                _ => return,
+            }
+        }
+        let _ = stream.write_all(answer).await;
+        // The rest is read, so that closing does not reset the answer.
+        let mut rest = [0; 4096];
+        while let Ok(1..) = stream.read(&mut rest).await {}
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_head_whose_body_has_broken_off_is_no_answer() {
+    let one = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nno size\r\n";
+    // SETTINGS, HEADERS with `:status: 200`, RST_STREAM with INTERNAL_ERROR.
+    let two = b"\0\0\0\x04\0\0\0\0\0\
+        \0\0\x01\x01\x04\0\0\0\x01\x88\
+        \0\0\x04\x03\0\0\0\0\x01\0\0\0\x02";
+    for (answer, protocol) in [
+        (&one[..], proto::BackendProtocol::Unspecified),
+        (&two[..], proto::BackendProtocol::H2c),
+    ] {
+        let broken = saying(answer).await;
+        let rig = rig_of(&[broken], protocol);
+        assert_eq!(post(&rig).await.status, 502, "{protocol:?}");
+        assert_eq!(metric(&rig, "requests_repeated_total"), 0);
+        // An HTTP/2 connection stays, and this backend says nothing more on it.
+        let rig = rig_of(&[broken], protocol);
+        assert_eq!(read(&rig).await.status, 502, "{protocol:?}");
+        assert_eq!(metric(&rig, "requests_repeated_total"), 1);
+    }
+    let (broken, good) = (saying(one).await, Echo::start("good").await);
+    let rig = rig(&[broken, good.address]);
+    for n in 0..20 {
+        assert_eq!(read(&rig).await.status, 200, "GET {n}");
+    }
+    assert!(metric(&rig, "requests_repeated_total") >= 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_came_before_an_answer_broke_off_reaches_the_client() {
+    let one = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\nno size\r\n";
+    // As above, with a DATA frame before RST_STREAM.
+    let two = b"\0\0\0\x04\0\0\0\0\0\
+        \0\0\x01\x01\x04\0\0\0\x01\x88\
+        \0\0\x05\0\0\0\0\0\x01hello\
+        \0\0\x04\x03\0\0\0\0\x01\0\0\0\x02";
+    for (answer, protocol) in [
+        (&one[..], proto::BackendProtocol::Unspecified),
+        (&two[..], proto::BackendProtocol::H2c),
+    ] {
+        let rig = rig_of(&[saying(answer).await], protocol);
+        let answer = post(&rig).await;
+        assert_eq!(answer.status, 200, "{protocol:?}");
+        assert_eq!(answer.body, "5\r\nhello\r\n", "{protocol:?}");
     }
 }
 

@@ -1,5 +1,5 @@
-//! HTTP/2 clients that make the proxy work to no purpose: each of them is told to calm down, and its
-//! connection ends after an amount of work that does not depend on how much it sends.
+//! HTTP/2 clients and backends that make the proxy work to no purpose: their connection ends after an amount of work
+//! that does not depend on how much they send, and clients are told to calm down.
 
 mod common;
 
@@ -18,6 +18,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use vestibule_proxy::close_reason::CloseReason;
 use vestibule_proxy::limits::ProxyLimits;
+use vestibule_stream::proto;
 
 const HOST: &str = "a.example.com";
 const BACKEND: &str = "team-a/one:80";
@@ -216,6 +217,11 @@ async fn frames_that_ask_for_nothing_end_the_connection() {
             Some(CloseReason::HttpError),
         ),
         (
+            "DATA of padding alone",
+            [request(1, 0), many(&frame(0, 8, 1, &[3, 0, 0, 0]))].concat(),
+            Some(CloseReason::HttpError),
+        ),
+        (
             "CONTINUATION",
             [frame(HEADERS, 0, 1, b""), many(&frame(9, 0, 1, b""))].concat(),
             Some(CloseReason::HttpError),
@@ -252,4 +258,72 @@ async fn frames_that_ask_for_nothing_end_the_connection() {
     }
     let asked = asked.load(Ordering::SeqCst);
     assert!(asked <= 1000, "{asked} requests reached the backend");
+}
+
+/// A backend that answers the first request of each connection with these frames, again and again, with the number of
+/// bytes that it could send.
+async fn flooding(frames: Vec<u8>) -> (SocketAddr, Arc<AtomicUsize>) {
+    let sent = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&sent);
+    let address = serve(move |stream: TcpStream| {
+        let (all, sent) = (frames.repeat(1000), Arc::clone(&count));
+        async move {
+            let (mut read, mut write) = stream.into_split();
+            let _ = write.write_all(&frame(SETTINGS, 0, 0, b"")).await;
+            let mut bytes = vec![0; 4096];
+            let mut got = Vec::new();
+            let asks = frame(HEADERS, END_HEADERS | END_STREAM, 1, b"");
+            while !got.windows(6).any(|at| at == &asks[3..]) {
+                match read.read(&mut bytes).await {
+                    Ok(length @ 1..) => got.extend_from_slice(&bytes[..length]),
+                    _ => return,
+                }
+            }
+            // What the proxy answers is read, so that it can go on.
+            let reads =
+                tokio::spawn(async move { while let Ok(1..) = read.read(&mut bytes).await {} });
+            while write.write_all(&all).await.is_ok() {
+                sent.fetch_add(all.len(), Ordering::SeqCst);
+            }
+            let _ = reads.await;
+        }
+    })
+    .await;
+    (address, sent)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn frames_of_a_backend_that_serve_no_request_end_its_connection() {
+    for (what, frames) in [
+        ("PING", frame(6, 0, 0, &[0; 8])),
+        ("SETTINGS", frame(SETTINGS, 0, 0, b"")),
+        ("PRIORITY", frame(2, 0, 1, &[0, 0, 0, 0, 1])),
+        (
+            "WINDOW_UPDATE",
+            frame(WINDOW_UPDATE, 0, 0, &1_u32.to_be_bytes()),
+        ),
+        ("unknown frames", frame(0xbe, 0, 0, b"")),
+        // `:status: 103`
+        (
+            "interim heads",
+            frame(HEADERS, END_HEADERS, 1, &[0x08, 3, b'1', b'0', b'3']),
+        ),
+    ] {
+        let (address, sent) = flooding(frames).await;
+        let rig = Rig::start(&quiet(), |port| {
+            vec![
+                http(port, "web", "", None),
+                http_route("web", "", vec![rule("/", BACKEND)]),
+                backend_of(BACKEND, &[address], proto::BackendProtocol::H2c),
+            ]
+        });
+        let head = format!("POST / HTTP/1.1\r\nhost: {HOST}\r\ncontent-length: 0");
+        assert_eq!(ask(&rig, &head, "").await.status, 502, "{what}");
+        let line = "backend_http_connections_given_up_total{reason=\"TooManyFrames\"} 1";
+        let given_up = || rig.plane.metrics.encode().unwrap().contains(line);
+        wait(what, given_up).await;
+        let sent = sent.load(Ordering::SeqCst);
+        // With what waits in the two sockets.
+        assert!(sent < 16 * 1024 * 1024, "{what}: {sent} bytes");
+    }
 }

@@ -1,10 +1,9 @@
-//! HTTP/2 clients that ask for much and take nothing. In a process of its own, since it measures the
-//! process.
+//! Clients that ask for much and take nothing, in each protocol: what they make the proxy hold, and that they are ended.
+//! In processes of its own, since it measures the process.
 
 mod common;
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use common::web::*;
@@ -12,19 +11,22 @@ use common::*;
 use http_body_util::Full;
 use hyper::Response;
 use hyper::body::Bytes;
-use tokio::io::AsyncWriteExt;
+use proto::BackendProtocol;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use vestibule_proxy::bounds::Bounds;
 use vestibule_proxy::close_reason::CloseReason;
 use vestibule_proxy::limits::{HttpLimits, ProxyLimits};
+use vestibule_stream::proto;
 
 const HOST: &str = "a.example.com";
 const BACKEND: &str = "team-a/one:80";
-const CONNECTIONS: usize = 3;
 const REQUESTS: usize = 100;
-const MIB: usize = 1024 * 1024;
-/// What a connection of this test may cost at most, with its 100 connections to the backend, both ends of
-/// which are in this process: twice what was measured. Without a bound it was 34 MB.
-const MOST: usize = 11 * MIB;
+const KIB: usize = 1024;
+const MIB: usize = 1024 * KIB;
+/// Variables of the environment that say which case a process runs, and where its backend is.
+const CASE: &str = "SLOW_READ_CASE";
+const ADDRESS: &str = "SLOW_READ_BACKEND";
 /// Fewer than end a connection by themselves.
 const PINGS: usize = 800;
 
@@ -42,7 +44,7 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
 }
 
 /// Windows as large as there are, and requests.
-fn requests() -> Vec<u8> {
+fn http2() -> Vec<u8> {
     let window = 0x7fff_ffff_u32.to_be_bytes();
     let more = (0x7fff_ffff_u32 - 65_535).to_be_bytes();
     // :method GET, :scheme http, :path /, :authority
@@ -57,19 +59,106 @@ fn requests() -> Vec<u8> {
     bytes
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn who_takes_nothing_is_held_little_and_ended() {
+fn http1() -> Vec<u8> {
+    format!("GET / HTTP/1.1\r\nhost: {HOST}\r\n\r\n")
+        .repeat(REQUESTS)
+        .into_bytes()
+}
+
+fn websocket() -> Vec<u8> {
+    let upgrade = "connection: upgrade\r\nupgrade: websocket\r\nsec-websocket-key: k";
+    format!("GET /socket HTTP/1.1\r\nhost: {HOST}\r\n{upgrade}\r\n\r\n").into_bytes()
+}
+
+/// A backend that sends each client as much as it takes.
+async fn endless() -> SocketAddr {
+    static PIECE: [u8; 64 * KIB] = [7; 64 * KIB];
+    serve(|mut stream: TcpStream| async move {
+        let mut head = [0; 512];
+        let length = stream.read(&mut head).await.unwrap_or(0);
+        let upgrade = "101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\n\
+                       sec-websocket-accept: a";
+        let answer = if head[..length].starts_with(b"GET /socket") {
+            format!("HTTP/1.1 {upgrade}\r\n\r\n")
+        } else {
+            "HTTP/1.1 200 OK\r\ncontent-length: 1000000000000\r\n\r\n".to_owned()
+        };
+        let _ = stream.write_all(answer.as_bytes()).await;
+        while stream.write_all(&PIECE).await.is_ok() {}
+    })
+    .await
+}
+
+/// The same with 10 MiB, by HTTP/2.
+async fn large_http2() -> SocketAddr {
     let file = Bytes::from(vec![7; 10 * MIB]);
-    let asked = Arc::new(AtomicUsize::new(0));
-    let count = Arc::clone(&asked);
-    let address = serve(move |stream: TcpStream| {
-        let (file, asked) = (file.clone(), Arc::clone(&count));
-        serve_http(stream, false, move |_| {
-            asked.fetch_add(1, Ordering::SeqCst);
+    serve(move |stream: TcpStream| {
+        let file = file.clone();
+        serve_http(stream, true, move |_| {
             std::future::ready(Response::new(Full::new(file.clone())))
         })
     })
-    .await;
+    .await
+}
+
+/// Clients that read nothing.
+struct Case {
+    name: &'static str,
+    protocol: BackendProtocol,
+    connections: usize,
+    sends: Vec<u8>,
+    /// Whether they send pings as well.
+    pings: bool,
+    ended: CloseReason,
+    /// Bytes that one connection may cost at most: about twice what was measured.
+    most: usize,
+}
+
+fn cases() -> [Case; 4] {
+    [
+        Case {
+            name: "WebSocket",
+            protocol: BackendProtocol::Unspecified,
+            connections: 20,
+            sends: websocket(),
+            pings: false,
+            ended: CloseReason::TunnelIdleTimeout,
+            most: 256 * KIB,
+        },
+        Case {
+            name: "HTTP/1.1, pipelined",
+            protocol: BackendProtocol::Unspecified,
+            connections: 20,
+            sends: http1(),
+            pings: false,
+            ended: CloseReason::ClientStalled,
+            most: 512 * KIB,
+        },
+        Case {
+            name: "HTTP/2, with HTTP/2 to the backend",
+            protocol: BackendProtocol::H2c,
+            // Their requests have 500 connections to an HTTP/1.1 backend, which its socket takes at one time.
+            connections: 5,
+            sends: http2(),
+            pings: true,
+            ended: CloseReason::ClientStalled,
+            most: 16 * MIB,
+        },
+        Case {
+            name: "HTTP/2, with HTTP/1.1 to the backend",
+            protocol: BackendProtocol::Unspecified,
+            // Their requests have 500 connections to an HTTP/1.1 backend, which its socket takes at one time.
+            connections: 5,
+            sends: http2(),
+            pings: true,
+            ended: CloseReason::ClientStalled,
+            most: 8 * MIB,
+        },
+    ]
+}
+
+/// Runs the proxy and the clients of a case.
+async fn run(case: Case, address: SocketAddr) {
     let limits = ProxyLimits {
         access_log: false,
         http: HttpLimits {
@@ -77,40 +166,68 @@ async fn who_takes_nothing_is_held_little_and_ended() {
             stall: Duration::from_secs(5),
             ..HttpLimits::default()
         },
+        bounds: Bounds {
+            tunnel_idle: Some(Duration::from_secs(5)),
+            ..Bounds::default()
+        },
         ..ProxyLimits::default()
     };
     let rig = Rig::start(&limits, |port| {
         vec![
             http(port, "web", "", None),
             http_route("web", "", vec![rule("/", BACKEND)]),
-            backend(BACKEND, &[address]),
+            backend_of(BACKEND, &[address], case.protocol),
         ]
     });
     let before = resident();
     let mut streams = Vec::new();
-    for _ in 0..CONNECTIONS {
+    for _ in 0..case.connections {
         let mut stream = rig.connect().await;
-        stream.write_all(&requests()).await.unwrap();
+        stream.write_all(&case.sends).await.unwrap();
         streams.push(stream);
     }
-    // For as long as they stand, which pings do not prolong.
-    let ended = u64::try_from(CONNECTIONS).unwrap();
+    // They are measured for as long as they stand, which pings do not prolong.
+    let ended = u64::try_from(case.connections).unwrap();
     let (mut peak, mut pings) = (0, 0);
     let ends = async {
         let ping = frame(6, 0, 0, &[0; 8]);
-        while rig.closed(CloseReason::ClientStalled) < ended {
+        while rig.closed(case.ended) < ended {
             peak = resident().max(peak);
             pings += 1;
             for stream in &streams {
-                if pings < PINGS {
+                if case.pings && pings < PINGS {
                     let _ = stream.try_write(&ping);
                 }
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    within("the end of the connections", ends).await;
-    assert!(asked.load(Ordering::SeqCst) > 0);
-    let each = peak.saturating_sub(before) / CONNECTIONS;
-    assert!(each < MOST, "{each} bytes for each connection");
+    within(case.name, ends).await;
+    let each = peak.saturating_sub(before) / case.connections;
+    println!("{}: {} KiB for each connection", case.name, each / KIB);
+    assert!(each < case.most, "{}: {each} bytes for each", case.name);
+}
+
+/// The backends are in this process. The proxy of each case is in a process of its own, which is this test again.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_takes_nothing_is_held_little_and_ended() {
+    if let (Ok(case), Ok(address)) = (std::env::var(CASE), std::env::var(ADDRESS)) {
+        let mut cases = cases().into_iter();
+        let case = cases.nth(case.parse().unwrap()).unwrap();
+        return run(case, address.parse().unwrap()).await;
+    }
+    let (one, two) = (endless().await, large_http2().await);
+    for (number, case) in cases().into_iter().enumerate() {
+        let address = match case.protocol {
+            BackendProtocol::H2c => two,
+            _ => one,
+        };
+        let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "--nocapture"]);
+        command.arg("who_takes_nothing_is_held_little_and_ended");
+        command.env(CASE, number.to_string());
+        command.env(ADDRESS, address.to_string());
+        let ran = tokio::task::spawn_blocking(move || command.status()).await;
+        assert!(ran.unwrap().unwrap().success(), "{}", case.name);
+    }
 }

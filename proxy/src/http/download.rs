@@ -1,26 +1,102 @@
 //! Owns the bodies of responses.
 
+use std::future::poll_fn;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
 use http_body_util::{BodyExt, Full};
-use hyper::body::{Body, Incoming, SizeHint};
+use hyper::body::{Body, Frame, Incoming, SizeHint};
+use hyper::{Response, Version};
 
 use super::body::edit_trailers;
 use super::headers;
 use super::pool::Lease;
 use super::received::{Polled, ReceiveError, Received};
 use super::throttle::Throttle;
+use crate::gate::yield_now;
 
 /// Most bytes that are read of a response that nobody gets.
 const READ_AWAY: usize = 64 * 1024;
+
+/// The body of a response of a backend.
+pub(super) struct BackendBody {
+    body: Received,
+    /// What the next poll returns, if that is known already.
+    next: Option<Taken>,
+}
+
+type Taken = Option<Result<Frame<Bytes>, ReceiveError>>;
+
+impl BackendBody {
+    /// Takes the part of the body that has arrived together with the head.
+    ///
+    /// # Errors
+    /// The body has broken off before any part of it arrived. The client has seen nothing of the response yet, so it
+    /// can get another one.
+    pub(super) async fn begin(
+        response: Response<Incoming>,
+        version: Version,
+    ) -> Result<Response<Self>, ReceiveError> {
+        let (head, body) = response.into_parts();
+        let mut body = Received::new(body, version);
+        let mut next = None;
+        if !body.is_end_stream() {
+            let polled = poll_fn(|cx| Poll::Ready(Pin::new(&mut body).poll_frame(cx))).await;
+            next = match polled {
+                Poll::Ready(Some(Err(error))) => return Err(error),
+                Poll::Ready(taken) => Some(taken),
+                Poll::Pending => None,
+            };
+        }
+        Ok(Response::from_parts(head, Self { body, next }))
+    }
+}
+
+impl Body for BackendBody {
+    type Data = Bytes;
+    type Error = ReceiveError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Polled {
+        if let Some(next) = self.next.take() {
+            return Poll::Ready(next);
+        }
+        match ready!(Pin::new(&mut self.body).poll_frame(cx)) {
+            // hyper closes the client's connection at an error, and drops what it has not written. It writes what it
+            // has when the body is pending.
+            Some(Err(error)) => {
+                self.next = Some(Some(Err(error)));
+                yield_now(cx);
+                Poll::Pending
+            }
+            taken => Poll::Ready(taken),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.next.is_none() && self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let hint = self.body.size_hint();
+        let data = match &self.next {
+            Some(Some(Ok(frame))) => frame.data_ref().map_or(0, Buf::remaining),
+            _ => 0,
+        };
+        let mut whole = SizeHint::new();
+        whole.set_lower(hint.lower().saturating_add(data as u64));
+        if let Some(upper) = hint.upper() {
+            whole.set_upper(upper.saturating_add(data as u64));
+        }
+        whole
+    }
+}
 
 /// The body of a response of a backend, or of this proxy.
 pub(super) enum Download {
     Own(Full<Bytes>),
     Backend {
-        body: Received,
+        body: BackendBody,
         /// The connection to the backend. It is given back when the body has ended.
         lease: Option<Lease>,
     },
@@ -31,9 +107,9 @@ impl Download {
         Self::Own(Full::new(text.into()))
     }
 
-    pub(super) fn backend(body: Incoming, lease: Lease) -> Self {
+    pub(super) fn backend(body: BackendBody, lease: Lease) -> Self {
         let mut download = Self::Backend {
-            body: Received::new(body, lease.version()),
+            body,
             lease: Some(lease),
         };
         // hyper does not poll a body that has already ended, so the connection is given back here.

@@ -3,17 +3,18 @@
 //! A request is tried again as long as it is certain that no backend has seen it: the connection could not be opened,
 //! or it had ended before the request was written. If the connection breaks after that, but before the response begins,
 //! the request is repeated once if [`Repeat`] allows it. This happens when a backend closes an idle connection while
-//! the next request is on its way, and when a pod dies with a request. Once the head of a response has arrived, nothing
-//! is tried again.
+//! the next request is on its way, and when a pod dies with a request. A head whose body is already known to have
+//! broken off, before any part of it arrived, is not the beginning of a response. Once a response has begun, nothing is
+//! tried again.
 
 use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use hyper::body::{Body as _, Incoming};
+use hyper::body::Body as _;
 use hyper::client::conn::{http1, http2};
 use hyper::header::{CONNECTION, CONTENT_LENGTH, HOST, HeaderValue, TRANSFER_ENCODING, UPGRADE};
 use hyper::http::uri::{Authority, PathAndQuery, Scheme, Uri};
@@ -22,17 +23,19 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 
 use super::H2;
 use super::body::{Upload, UploadState};
+use super::download::BackendBody;
 use super::headers::{detach, take_trailers};
-use super::paced::Paced;
+use super::paced::{Paced, TOO_MANY_FRAMES};
 use super::patient::Patient;
-use super::pool::{self, Key, Lease, One, Sender, Turn};
+use super::pool::{self, Key, Lease, One, Sender, Turn, TwoState};
 use super::retry_state::RetryState;
-use super::throttle::{Throttle, Throttled};
+use super::throttle::{TOO_MUCH_EARLY, Throttle, Throttled, TooMuchEarly};
 use crate::backend::{Backend, Protocol};
 use crate::close_reason::CloseReason;
 use crate::deadline::within;
 use crate::gate;
 use crate::limits::Repeat;
+use crate::metrics::Metrics;
 use crate::plane::DataPlane;
 use crate::quota::Account;
 use crate::tried::Tried;
@@ -163,6 +166,8 @@ pub(super) enum ExchangeFailure {
     Broken,
     /// The backend refused the request without looking at it, which HTTP/2 allows.
     Refused,
+    /// The proxy gave up the connection, because the backend sent frames or interim heads without end.
+    Flood,
 }
 
 impl ExchangeFailure {
@@ -172,7 +177,7 @@ impl ExchangeFailure {
             Self::Connect(CloseReason::BackendTlsInvalid) => StatusCode::INTERNAL_SERVER_ERROR,
             Self::Connect(CloseReason::BackendLoop) => StatusCode::LOOP_DETECTED,
             Self::NoEndpoints | Self::Connect(_) => StatusCode::SERVICE_UNAVAILABLE,
-            Self::Broken | Self::Refused => StatusCode::BAD_GATEWAY,
+            Self::Broken | Self::Refused | Self::Flood => StatusCode::BAD_GATEWAY,
         }
     }
 
@@ -183,11 +188,12 @@ impl ExchangeFailure {
             Self::Connect(reason) => reason.reason(),
             Self::Broken => "BackendBroken",
             Self::Refused => "BackendRefused",
+            Self::Flood => "BackendFlood",
         }
     }
 }
 
-pub(super) type Answered = (Response<Incoming>, Lease);
+pub(super) type Answered = (Response<BackendBody>, Lease);
 
 /// A request that a connection did not answer.
 enum Unanswered {
@@ -381,7 +387,9 @@ impl Exchange<'_> {
             CloseReason::BackendReset
         };
         let sender = if two {
-            let io = TokioIo::new(Paced::new(Patient::new(stream), self.account.clone()));
+            let state = Arc::default();
+            let paced = Paced::new(Patient::new(stream), self.account.clone(), &state);
+            let io = TokioIo::new(paced);
             let mut builder = http2::Builder::new(TokioExecutor::new());
             builder
                 .initial_stream_window_size(STREAM_WINDOW)
@@ -391,9 +399,16 @@ impl Exchange<'_> {
             let begun = within(allowed, builder.handshake(io)).await;
             let begun = begun.map_err(|_| CloseReason::BackendConnectTimeout)?;
             let (sender, connection) = begun.map_err(failed)?;
-            let most = Arc::new(AtomicUsize::new(usize::MAX));
-            tokio::spawn(run(watched(connection, Arc::clone(&most)), key.endpoint));
-            Sender::Two(sender, most)
+            let connection = watched(connection, Arc::clone(&state));
+            let (endpoint, ended) = (key.endpoint, Arc::clone(&state));
+            let metrics = Arc::clone(&self.plane.metrics);
+            tokio::spawn(async move {
+                run(connection, endpoint).await;
+                if ended.floods.load(Ordering::Relaxed) {
+                    given_up(&metrics, endpoint, TOO_MANY_FRAMES);
+                }
+            });
+            Sender::Two(sender, state)
         } else {
             let mut builder = http1::Builder::new();
             builder.max_buf_size(ANSWER_BUFFER);
@@ -444,6 +459,11 @@ impl Exchange<'_> {
         match sent {
             Ok(response) => {
                 let took = begun.elapsed();
+                let begins = BackendBody::begin(response, lease.version()).await;
+                let response = begins.map_err(|error| {
+                    tracing::debug!(endpoint = ?trace.endpoint, %error, "a response broke off");
+                    Unanswered::Seen(state, ExchangeFailure::Broken)
+                })?;
                 trace.took = Some(took);
                 let metrics = &self.plane.metrics;
                 metrics.backend_response_seconds.observe(took.as_secs_f64());
@@ -454,6 +474,12 @@ impl Exchange<'_> {
                 tracing::debug!(endpoint = ?trace.endpoint, %error, "a request failed");
                 let failure = if is_refused(&error) {
                     ExchangeFailure::Refused
+                } else if lease.floods() {
+                    ExchangeFailure::Flood
+                } else if is_too_much_early(&error) {
+                    // hyper tells only the request of it, and the connection just ends.
+                    given_up(&self.plane.metrics, lease.endpoint(), TOO_MUCH_EARLY);
+                    ExchangeFailure::Flood
                 } else {
                     ExchangeFailure::Broken
                 };
@@ -530,10 +556,17 @@ fn is_refused(error: &hyper::Error) -> bool {
     error.is_remote() && (ends || error.reason() == Some(h2::Reason::REFUSED_STREAM))
 }
 
+/// Whether the proxy gave up an HTTP/1.1 connection because of interim heads without end.
+fn is_too_much_early(error: &hyper::Error) -> bool {
+    let source = std::error::Error::source(error);
+    let io = source.and_then(|source| source.downcast_ref::<std::io::Error>());
+    matches!(io.and_then(std::io::Error::get_ref), Some(inner) if inner.is::<TooMuchEarly>())
+}
+
 /// Drives a connection, and keeps the number up to date of how many requests the other side takes at one time.
 fn watched<E>(
     mut connection: http2::Connection<TokioIo<Paced<Patient<upstream::Stream>>>, Upload, E>,
-    most: Arc<AtomicUsize>,
+    state: Arc<TwoState>,
 ) -> impl Future<Output = hyper::Result<()>>
 where
     E: hyper::rt::bounds::Http2ClientConnExec<Upload, TokioIo<Paced<Patient<upstream::Stream>>>>
@@ -541,7 +574,8 @@ where
 {
     std::future::poll_fn(move |cx| {
         let polled = Pin::new(&mut connection).poll(cx);
-        most.store(connection.current_max_send_streams(), Ordering::Relaxed);
+        let most = connection.current_max_send_streams();
+        state.most.store(most, Ordering::Relaxed);
         polled
     })
 }
@@ -551,4 +585,10 @@ async fn run(connection: impl Future<Output = hyper::Result<()>>, endpoint: Sock
     if let Err(error) = connection.await {
         tracing::debug!(%endpoint, %error, "a backend connection failed");
     }
+}
+
+/// Records that the proxy gave up a connection because of what the backend sent.
+fn given_up(metrics: &Metrics, endpoint: SocketAddr, reason: &'static str) {
+    metrics.backend_given_up(reason);
+    tracing::info!(%endpoint, reason, "a connection to a backend is given up");
 }

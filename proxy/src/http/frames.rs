@@ -1,4 +1,4 @@
-//! Owns the view of HTTP/2 below hyper: where each of the client's frames ends, and which of them serve no request.
+//! Owns the view of HTTP/2 below hyper: where each frame ends, and which frames serve no request.
 //!
 //! h2 itself bounds empty DATA frames, CONTINUATION frames and resets of its own. But it answers every PING and
 //! SETTINGS frame, and processes every other frame, without a limit.
@@ -30,8 +30,17 @@ pub struct Frames {
     open: Option<[u8; 4]>,
     /// Bytes of the poison that were written.
     poisoned: usize,
-    /// Whether every frame counts, because it comes from a backend.
-    all: bool,
+}
+
+/// The use of a frame for the requests of its connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Use {
+    /// It has a head or trailers, or a part of them.
+    Head,
+    /// It has this many bytes of a body, or its end.
+    Data(u32),
+    /// It serves no request.
+    None,
 }
 
 impl Default for Frames {
@@ -51,17 +60,14 @@ impl Frames {
             left: 0,
             open: None,
             poisoned: 0,
-            all: false,
         }
     }
 
-    /// The state at the beginning of a connection to a backend, which sends no preface. All of its frames count: no
-    /// number of requests bounds its HEADERS, because interim answers (1xx) may precede each response.
+    /// The state at the beginning of what a server sends, which has no preface.
     #[must_use]
-    pub fn of_backend() -> Self {
+    pub(super) fn of_server() -> Self {
         Self {
             preface: 0,
-            all: true,
             ..Self::new()
         }
     }
@@ -72,12 +78,32 @@ impl Frames {
         self.preface == 0 && self.begun == 0 && self.left == 0
     }
 
-    /// Reads bytes up to the end of the first frame at which `stop` returns true. Calls `idle` for each frame that
-    /// serves no request, or for each frame of a backend. Returns how many bytes were read.
+    /// Reads bytes up to the end of the first frame at which `stop` returns true. Calls `idle` for each frame of a
+    /// client that serves no request. Returns how many bytes were read.
     pub fn follow(
         &mut self,
         bytes: &[u8],
         mut idle: impl FnMut(),
+        stop: impl Fn() -> bool,
+    ) -> usize {
+        let count = |frame| {
+            // Those with heads are bounded elsewhere: by the number of requests, and by the size and pieces of a head.
+            if frame == Use::None {
+                idle();
+            }
+        };
+        self.follow_until(bytes, count, stop)
+    }
+
+    /// Reads bytes, and calls `frame` for each frame that begins in them.
+    pub(super) fn follow_all(&mut self, bytes: &[u8], frame: impl FnMut(Use)) {
+        self.follow_until(bytes, frame, || false);
+    }
+
+    fn follow_until(
+        &mut self,
+        bytes: &[u8],
+        mut frame: impl FnMut(Use),
         stop: impl Fn() -> bool,
     ) -> usize {
         let mut rest = bytes;
@@ -98,9 +124,7 @@ impl Frames {
                 self.begun += taken;
                 if self.begun == HEAD {
                     self.begun = 0;
-                    if self.begin() {
-                        idle();
-                    }
+                    frame(self.begin());
                 }
                 taken
             };
@@ -109,8 +133,8 @@ impl Frames {
         bytes.len() - rest.len()
     }
 
-    /// Takes a complete frame header. Returns whether the frame counts as one that serves no request.
-    fn begin(&mut self) -> bool {
+    /// Takes a complete frame header.
+    fn begin(&mut self) -> Use {
         let [a, b, c, kind, flags, stream @ ..] = self.head;
         let length = u32::from_be_bytes([0, a, b, c]);
         self.left = usize::try_from(length).unwrap_or(usize::MAX);
@@ -118,11 +142,9 @@ impl Frames {
             self.open = (flags & END_HEADERS == 0).then_some(stream);
         }
         match kind {
-            _ if self.all => true,
-            DATA => length == 0 && flags & END_STREAM == 0,
-            // These are bounded elsewhere: by the number of requests, and by the size and pieces of a head.
-            HEADERS | CONTINUATION => false,
-            _ => true,
+            DATA if length > 0 || flags & END_STREAM != 0 => Use::Data(length),
+            HEADERS | CONTINUATION => Use::Head,
+            _ => Use::None,
         }
     }
 

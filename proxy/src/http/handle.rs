@@ -2,13 +2,12 @@
 //! response of a backend or of this proxy.
 
 use std::future::{Future, poll_fn};
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
 
 use hyper::body::{Body, Incoming};
 use hyper::header::{
-    ALLOW, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HeaderName, HeaderValue, LOCATION,
+    ALLOW, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HeaderValue, LOCATION,
 };
 use hyper::http::uri::PathAndQuery;
 use hyper::upgrade::OnUpgrade;
@@ -20,7 +19,9 @@ use super::authority::Target;
 use super::body::{TrailerFilter, Upload, UploadState};
 use super::challenge::challenge;
 use super::download::Download;
-use super::exchange::{Answered, Attempts, Ended, Exchange, ExchangeFailure};
+use super::exchange::{Attempts, Exchange};
+use super::filters::{Changed, Head};
+use super::forward::{Forwarded, forward};
 use super::forwarded::HopInfo;
 use super::guard::MAX_METHOD;
 use super::headers::{self, ForwardedInfo, Passed};
@@ -28,18 +29,13 @@ use super::local_reply::LocalReply;
 use super::received::Received;
 use super::record::{Logged, RequestRecord};
 use super::shared::Shared;
-use super::timeouts::{Allowed, Late};
 use super::tunnel::Tunnel;
 use super::{mirror, path};
 use crate::backend::Protocol;
-use crate::deadline::within;
 use crate::gate;
 use crate::grpc;
-use crate::http_route::cors::{Cors, Verdict};
-use crate::http_route::filter::{Asked, Filter, Scheme};
+use crate::http_route::filter::Scheme;
 use crate::http_route::header_edit::HeaderEdit;
-use crate::http_route::mirror::Mirror;
-use crate::http_route::retry_policy::RetryPolicy;
 use crate::http_route::session;
 use crate::http_route::session::Presented;
 use crate::http_route::table::Found;
@@ -47,12 +43,8 @@ use crate::http_route::view::View;
 use crate::lifetime::{Lifetime, in_ticks};
 use crate::limits::Underscores;
 use crate::listener::{Layer, Listener, Mode};
-use crate::metrics::Metrics;
 use crate::overload::OverloadLevel;
 use crate::table::Snapshot;
-
-/// How long the proxy reads the rest of a response that nobody gets.
-const READ_AWAY: Duration = Duration::from_secs(1);
 
 /// Most bytes of a request's body that are read although nobody needs them.
 const MAX_DRAINED: u64 = 64 * 1024;
@@ -547,192 +539,6 @@ fn copy(
     }
 }
 
-/// How an attempt ended.
-enum Forwarded {
-    Answer(Response<Download>),
-    /// The backend's side of a WebSocket.
-    Upgrade(Response<Download>, OnUpgrade),
-    /// There is no response, and another attempt has to be made with this body.
-    Again(Upload),
-}
-
-/// Sends the request to a backend, and prepares its response for the client.
-async fn forward(
-    exchange: &Exchange<'_>,
-    found: &Found,
-    mut request: Request<Upload>,
-    attempts: &mut Attempts,
-    record: &mut RequestRecord,
-) -> Result<Forwarded, LocalReply> {
-    let Some(rule) = found.rule() else {
-        return Err(LocalReply::internal("NoBackend"));
-    };
-    if exchange.upgrade {
-        headers::ask_upgrade(request.headers_mut());
-    }
-    let bodiless = request.body().is_end_stream();
-    let method = request.method().clone();
-    let elapsed = record.elapsed();
-    let call = record.call.as_ref().filter(|_| exchange.grpc);
-    let allowed = Allowed::of(rule, &record.bounds);
-    record.allowed = allowed.at_most(call.and_then(|call| call.timeout));
-    if let Some(retry) = &rule.retry {
-        attempts.retries.at(&exchange.backend, &found.route.tenant);
-        if retry.attempts == 0 {
-            attempts.never_repeat();
-        }
-    }
-    let answered = if let Some(failure) = exchange.refusal(attempts) {
-        Ok(Err(Ended::Failed(failure)))
-    } else {
-        let attempt = pin!(exchange.attempt(request, attempts, &mut record.trace));
-        let progress = &record.upload.progress;
-        record.allowed.run(elapsed, progress, attempt).await
-    };
-    // If there is a body, the client itself may be slow. Timeouts of other namespaces do not count: their routes could
-    // choose times in which no endpoint answers, and all namespaces see the same health.
-    let is_own = exchange.backend.is_in(&found.route.tenant);
-    if let Err(late) = &answered
-        && (record.trace.awaited && bodiless && is_own)
-        && !record.allowed.is_of_client(*late)
-    {
-        exchange.no_answer(&record.trace, "Timeout");
-    }
-    let answered = if let Some(retry) = &rule.retry {
-        let tried = (&method, bodiless, answered);
-        match retried(exchange, retry, tried, attempts, record).await {
-            Ok(again) => return Ok(Forwarded::Again(again)),
-            Err(answered) => answered,
-        }
-    } else {
-        answered
-    };
-    let answered = match answered {
-        Ok(Err(Ended::Again(body))) if !record.upload.is_broken() => {
-            return Ok(Forwarded::Again(body));
-        }
-        Ok(Ok(answered)) => Ok(answered),
-        Ok(Err(Ended::Failed(failure))) => Err(LocalReply::from(failure)),
-        Ok(Err(Ended::Again(_))) => Err(LocalReply::from(ExchangeFailure::Broken)),
-        // The proxy waited for the client itself.
-        Err(Late::Idle) if record.upload.is_owed() => {
-            let text = "the body did not come in time\n";
-            let reason = Late::Idle.reason();
-            Err(LocalReply {
-                close: true,
-                ..LocalReply::new(StatusCode::REQUEST_TIMEOUT, reason, text)
-            })
-        }
-        Err(late) => Err(LocalReply::from(late)),
-    };
-    record.upload.answered();
-    let (mut response, lease) = match answered {
-        Err(_) if record.upload.is_too_large() => return Err(LocalReply::body_too_large()),
-        Err(_) if record.upload.is_broken() => {
-            let text = "the body did not come to its end\n";
-            return Err(LocalReply::unclear("BodyBroken", text));
-        }
-        answered => answered?,
-    };
-    *response.version_mut() = Version::HTTP_11;
-    let switched = response.status() == StatusCode::SWITCHING_PROTOCOLS;
-    let agreed = headers::is_websocket(response.headers());
-    // The endpoint is healthy, and another attempt would get the same response.
-    if !headers::has_known_coding(&response) {
-        return Err(LocalReply::from(ExchangeFailure::Broken));
-    }
-    headers::strip_response(&mut response);
-    if !switched {
-        let response = response.map(|body| Download::backend(body, lease));
-        return Ok(Forwarded::Answer(response));
-    }
-    if !(exchange.upgrade && agreed) {
-        return Err(LocalReply::unasked());
-    }
-    let backend = hyper::upgrade::on(&mut response);
-    headers::ask_upgrade(response.headers_mut());
-    let response = response.map(|_| Download::own(""));
-    Ok(Forwarded::Upgrade(response, backend))
-}
-
-type Tried = Result<Result<Answered, Ended>, Late>;
-
-/// If the route asks for a retry, waits until it is due, and returns the body for it.
-///
-/// # Errors
-/// The outcome of the last attempt, if there is no retry. It is the outcome of the request.
-async fn retried(
-    exchange: &Exchange<'_>,
-    retry: &RetryPolicy,
-    (method, bodiless, tried): (&Method, bool, Tried),
-    attempts: &mut Attempts,
-    record: &mut RequestRecord,
-) -> Result<Upload, Tried> {
-    let plane = exchange.plane;
-    if record.upload.is_broken() || record.upload.is_too_large() {
-        return Err(tried);
-    }
-    let is_last = attempts.retries.made >= retry.attempts;
-    let wait = |record: &RequestRecord, made| {
-        let left = record.allowed.left(record.elapsed());
-        tokio::time::sleep(retry.wait(made, plane.random(), left))
-    };
-    // The request can be sent again at once: no backend has seen it, or it may be repeated.
-    if let Ok(Err(Ended::Again(body))) = tried {
-        if is_last {
-            let failure = attempts.failure.take().unwrap_or(ExchangeFailure::Broken);
-            return Err(Ok(Err(Ended::Failed(failure))));
-        }
-        if retry.backoff.is_some() {
-            wait(record, attempts.retries.made).await;
-        }
-        attempts.retries.made += 1;
-        return Ok(body);
-    }
-    let Some(reason) = retry.reason(method, &tried).filter(|_| !is_last) else {
-        return Err(tried);
-    };
-    if !attempts.retries.is_affordable() {
-        plane.metrics.not_retried("Budget");
-        return Err(tried);
-    }
-    let kept = attempts.retries.body.clone();
-    if !kept.as_ref().map_or(bodiless, |kept| kept.is_kept()) {
-        plane.metrics.not_retried("Body");
-        return Err(tried);
-    }
-    // The previous attempt goes on during the wait, because the client gets its answer if there is no retry after all.
-    wait(record, attempts.retries.made).await;
-    if !attempts.retries.begin() {
-        plane.metrics.not_retried("Budget");
-        return Err(tried);
-    }
-    // From here on, the previous attempt reads no more of the body.
-    let again = match kept {
-        Some(kept) => kept.again().map(|kept| Upload::kept(kept, &record.upload)),
-        None => Some(Upload::none(&record.upload)),
-    };
-    let Some(again) = again else {
-        attempts.retries.end();
-        plane.metrics.not_retried("Body");
-        return Err(tried);
-    };
-    record.upload.pause();
-    plane.metrics.retried(reason);
-    if let Ok(Ok((response, lease))) = tried {
-        let answer = Download::backend(response.into_body(), lease);
-        if !answer.is_end_stream() {
-            tokio::spawn(within(READ_AWAY, answer.read_away()));
-        }
-    }
-    attempts.retries.made += 1;
-    attempts.start_over(plane, record.trace.endpoint);
-    record.trace.again += 1;
-    record.trace.awaited = false;
-    record.trace.took = None;
-    Ok(again)
-}
-
 /// The path and the query for a backend. An empty path becomes `/`.
 fn whole_path<B>(request: &Request<B>) -> PathAndQuery {
     let whole = match request.uri().path_and_query() {
@@ -816,132 +622,4 @@ fn select<B>(
         });
     }
     Ok(Selected::Rule(listener, found))
-}
-
-/// A request's head as filters need it.
-struct Head<'a> {
-    host: Option<&'a str>,
-    /// The scheme that the client used.
-    scheme: Scheme,
-    /// The port to which the client connected.
-    port: u16,
-    found: &'a Found,
-    metrics: &'a Metrics,
-}
-
-/// How filters change the target of a request.
-struct Changed {
-    authority: Option<HeaderValue>,
-    /// `None` keeps the path of the request.
-    path: Option<PathAndQuery>,
-    /// Fields that filters set or remove. `None` means that nothing needs the list.
-    edited: Option<Vec<HeaderName>>,
-    /// Backends that may get a copy.
-    mirrors: Vec<Mirror>,
-}
-
-impl Head<'_> {
-    /// Applies a CORS filter.
-    ///
-    /// # Errors
-    /// The response, if this is a preflight request.
-    fn judge_origin<B>(
-        &self,
-        cors: &Cors,
-        filters: &[Filter],
-        request: &Request<B>,
-        edits: &mut Vec<HeaderEdit>,
-    ) -> Result<(), LocalReply> {
-        let (verdict, edit) = cors.judge(request.method(), request.headers());
-        edits.push(edit);
-        // The rule always fails, so preflight requests get the same error.
-        if filters.iter().any(|of| matches!(of, Filter::Fail(_))) {
-            return Ok(());
-        }
-        match verdict {
-            Verdict::Goes => Ok(()),
-            Verdict::Preflight => {
-                self.metrics.preflight("Allowed");
-                Err(LocalReply::new(StatusCode::NO_CONTENT, "CorsPreflight", ""))
-            }
-            Verdict::Refused => {
-                self.metrics.preflight("Refused");
-                let text = "pages of this origin may not ask here\n";
-                Err(LocalReply::new(StatusCode::FORBIDDEN, "CorsRefused", text))
-            }
-        }
-    }
-
-    /// Applies filters to the request, and collects in `edits` how the response has to be changed.
-    ///
-    /// # Errors
-    /// The response, if a filter answers the request.
-    fn apply<B>(
-        &self,
-        filters: &[Filter],
-        request: &mut Request<B>,
-        to: &mut Changed,
-        edits: &mut Vec<HeaderEdit>,
-    ) -> Result<(), LocalReply> {
-        // CORS filters come before all others, because a browser does not follow a redirect in response to a preflight
-        // request.
-        for filter in filters {
-            if let Filter::Cors(cors) = filter {
-                self.judge_origin(cors, filters, request, edits)?;
-            }
-        }
-        // A response that a filter makes is changed as well, wherever these filters are in the list.
-        for filter in filters {
-            if let Filter::ResponseHeaders(edit) = filter {
-                edits.push(edit.clone());
-            }
-        }
-        for filter in filters {
-            match filter {
-                Filter::ResponseHeaders(_) | Filter::Cors(_) => {}
-                Filter::Mirror(mirror) => to.mirrors.push(*mirror),
-                Filter::RequestHeaders(edit) => {
-                    edit.apply(request.headers_mut());
-                    if let Some(edited) = &mut to.edited {
-                        edited.extend(edit.replaced().cloned());
-                    }
-                }
-                Filter::Rewrite(rewrite) => {
-                    if let Some(hostname) = &rewrite.hostname {
-                        to.authority = Some(hostname.clone());
-                    }
-                    if let Some(edit) = &rewrite.path {
-                        let uri = request.uri();
-                        let path = edit.apply(uri.path(), self.found.prefix());
-                        let path = match uri.query() {
-                            Some(query) => PathAndQuery::try_from(format!("{path}?{query}")),
-                            None => PathAndQuery::try_from(&*path),
-                        };
-                        to.path = Some(path.map_err(|_| LocalReply::internal("RewriteFailed"))?);
-                    }
-                }
-                Filter::Redirect(redirect) => {
-                    let location = redirect.location(&Asked {
-                        scheme: self.scheme,
-                        host: self.host,
-                        port: self.port,
-                        path: request.uri().path(),
-                        query: request.uri().query(),
-                        prefix: self.found.prefix(),
-                    });
-                    let location = HeaderValue::try_from(location);
-                    let location = location.map_err(|_| LocalReply::internal("RedirectFailed"))?;
-                    return Err(LocalReply {
-                        location: Some(location),
-                        ..LocalReply::new(redirect.status, "Redirected", "")
-                    });
-                }
-                Filter::Fail(status) => {
-                    let text = "the route for this request cannot be followed\n";
-                    return Err(LocalReply::new(*status, "Failed", text));
-                }
-            }
-        }
-        Ok(())
-    }
 }

@@ -5,8 +5,10 @@
 //!
 //! - `authority` finds the host for which it is.
 //! - `challenge` answers it, if it is the question of a CA.
-//! - [`crate::http_route`] finds the rule that takes it, and applies the filters.
-//! - `exchange` sends it to a backend, on a connection of the `pool`.
+//! - [`crate::http_route`] finds the rule that takes it, and `filters` applies the filters of the rule.
+//! - `forward` makes an attempt, and says what follows: the response, or another attempt.
+//! - `exchange` sends the request of one attempt to a backend, on a connection of the `pool`.
+//! - `retry` sends it again if its route asks for that.
 //! - `record` becomes its log line.
 //!
 //! A request that a backend may have seen is tried again only if [`Repeat`](crate::limits::Repeat) allows it.
@@ -19,6 +21,8 @@ mod challenge;
 mod download;
 mod exchange;
 mod field_names;
+mod filters;
+mod forward;
 mod forwarded;
 pub mod frames;
 pub mod guard;
@@ -34,7 +38,7 @@ pub(crate) mod pool;
 mod received;
 mod record;
 mod request_id;
-mod retry_reason;
+mod retry;
 mod retry_state;
 mod serve;
 mod shared;

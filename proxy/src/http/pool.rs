@@ -11,7 +11,7 @@ use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use hyper::Version;
@@ -77,8 +77,24 @@ impl std::hash::Hash for Key {
 /// The handle by which requests are sent on a connection.
 pub(super) enum Sender {
     One(One),
-    /// An HTTP/2 connection, with the number of requests that the backend takes at one time.
-    Two(http2::SendRequest<Upload>, Arc<AtomicUsize>),
+    Two(http2::SendRequest<Upload>, Arc<TwoState>),
+}
+
+/// What an HTTP/2 connection and its requests share.
+pub(super) struct TwoState {
+    /// How many requests the backend takes at one time.
+    pub(super) most: AtomicUsize,
+    /// Whether the backend has sent so many frames that serve no request that the proxy gave up the connection.
+    pub(super) floods: AtomicBool,
+}
+
+impl Default for TwoState {
+    fn default() -> Self {
+        Self {
+            most: AtomicUsize::new(usize::MAX),
+            floods: AtomicBool::new(false),
+        }
+    }
 }
 
 /// An HTTP/1.1 connection.
@@ -137,8 +153,7 @@ struct Kept {
 /// An HTTP/2 connection.
 struct Shared {
     sender: http2::SendRequest<Upload>,
-    /// How many requests the backend takes at one time.
-    most: Arc<AtomicUsize>,
+    state: Arc<TwoState>,
     /// Number of requests on it now.
     active: Arc<AtomicUsize>,
     idle_since: Instant,
@@ -173,12 +188,12 @@ impl Lease {
     pub(super) fn new(key: Key, sender: Sender) -> Self {
         let active = match &sender {
             Sender::One(_) => None,
-            Sender::Two(sender, most) => {
+            Sender::Two(sender, state) => {
                 let active = Arc::new(AtomicUsize::new(0));
                 let lease = Active::new(&active);
                 let shared = Shared {
                     sender: sender.clone(),
-                    most: Arc::clone(most),
+                    state: Arc::clone(state),
                     active,
                     idle_since: Instant::now(),
                 };
@@ -200,6 +215,18 @@ impl Lease {
         match &self.sender {
             Sender::One(_) => Version::HTTP_11,
             Sender::Two(..) => Version::HTTP_2,
+        }
+    }
+
+    pub(super) fn endpoint(&self) -> SocketAddr {
+        self.key.endpoint
+    }
+
+    /// Whether the proxy gave up the connection because of frames that serve no request.
+    pub(super) fn floods(&self) -> bool {
+        match &self.sender {
+            Sender::One(_) => false,
+            Sender::Two(_, state) => state.floods.load(Ordering::Relaxed),
         }
     }
 
@@ -322,14 +349,14 @@ impl Pool {
         };
         kept.two.retain(|shared| !shared.sender.is_closed());
         let free = kept.two.iter_mut().filter(|shared| {
-            let most = shared.most.load(Ordering::Relaxed);
+            let most = shared.state.most.load(Ordering::Relaxed);
             let most = most.clamp(1, STREAMS as usize);
             shared.active.load(Ordering::Relaxed) < most
         });
         if let Some(shared) = free.min_by_key(|shared| shared.active.load(Ordering::Relaxed)) {
             shared.idle_since = Instant::now();
             let active = Active::new(&shared.active);
-            let sender = Sender::Two(shared.sender.clone(), Arc::clone(&shared.most));
+            let sender = Sender::Two(shared.sender.clone(), Arc::clone(&shared.state));
             return Some(lease(sender, Some(active)));
         }
         let before = kept.one.len();

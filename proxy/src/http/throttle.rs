@@ -28,10 +28,13 @@ const EARLY_READ: usize = LAST_PIECE;
 /// Most bytes that a backend may send before its final head is complete. The head itself may have half of them.
 const MOST_EARLY: usize = 128 * 1024;
 
+/// The word for metrics and logs when the proxy gives up a connection with such a backend.
+pub(super) const TOO_MUCH_EARLY: &str = "TooManyInterimHeads";
+
 /// A backend sends interim heads without end.
 #[derive(Debug, thiserror::Error)]
 #[error("the backend sent {MOST_EARLY} bytes without a final head")]
-struct TooMuchEarly;
+pub(super) struct TooMuchEarly;
 
 /// How much may be read of one connection.
 #[derive(Default)]

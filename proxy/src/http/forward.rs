@@ -1,0 +1,125 @@
+//! Owns what becomes of one attempt: the response for the client, another attempt, or a response of this proxy.
+
+use std::pin::pin;
+
+use hyper::body::Body;
+use hyper::upgrade::OnUpgrade;
+use hyper::{Request, Response, StatusCode, Version};
+
+use super::body::Upload;
+use super::download::Download;
+use super::exchange::{Attempts, Ended, Exchange, ExchangeFailure};
+use super::headers;
+use super::local_reply::LocalReply;
+use super::record::RequestRecord;
+use super::retry::retried;
+use super::timeouts::{Allowed, Late};
+use crate::http_route::table::Found;
+
+/// How an attempt ended.
+pub(super) enum Forwarded {
+    Answer(Response<Download>),
+    /// The backend's side of a WebSocket.
+    Upgrade(Response<Download>, OnUpgrade),
+    /// There is no response, and another attempt has to be made with this body.
+    Again(Upload),
+}
+
+/// Sends the request to a backend, and prepares its response for the client.
+pub(super) async fn forward(
+    exchange: &Exchange<'_>,
+    found: &Found,
+    mut request: Request<Upload>,
+    attempts: &mut Attempts,
+    record: &mut RequestRecord,
+) -> Result<Forwarded, LocalReply> {
+    let Some(rule) = found.rule() else {
+        return Err(LocalReply::internal("NoBackend"));
+    };
+    if exchange.upgrade {
+        headers::ask_upgrade(request.headers_mut());
+    }
+    let bodiless = request.body().is_end_stream();
+    let method = request.method().clone();
+    let elapsed = record.elapsed();
+    let call = record.call.as_ref().filter(|_| exchange.grpc);
+    let allowed = Allowed::of(rule, &record.bounds);
+    record.allowed = allowed.at_most(call.and_then(|call| call.timeout));
+    if let Some(retry) = &rule.retry {
+        attempts.retries.at(&exchange.backend, &found.route.tenant);
+        if retry.attempts == 0 {
+            attempts.never_repeat();
+        }
+    }
+    let answered = if let Some(failure) = exchange.refusal(attempts) {
+        Ok(Err(Ended::Failed(failure)))
+    } else {
+        let attempt = pin!(exchange.attempt(request, attempts, &mut record.trace));
+        let progress = &record.upload.progress;
+        record.allowed.run(elapsed, progress, attempt).await
+    };
+    // If there is a body, the client itself may be slow. Timeouts of other namespaces do not count: their routes could
+    // choose times in which no endpoint answers, and all namespaces see the same health.
+    let is_own = exchange.backend.is_in(&found.route.tenant);
+    if let Err(late) = &answered
+        && (record.trace.awaited && bodiless && is_own)
+        && !record.allowed.is_of_client(*late)
+    {
+        exchange.no_answer(&record.trace, "Timeout");
+    }
+    let answered = if let Some(retry) = &rule.retry {
+        let tried = (&method, bodiless, answered);
+        match retried(exchange, retry, tried, attempts, record).await {
+            Ok(again) => return Ok(Forwarded::Again(again)),
+            Err(answered) => answered,
+        }
+    } else {
+        answered
+    };
+    let answered = match answered {
+        Ok(Err(Ended::Again(body))) if !record.upload.is_broken() => {
+            return Ok(Forwarded::Again(body));
+        }
+        Ok(Ok(answered)) => Ok(answered),
+        Ok(Err(Ended::Failed(failure))) => Err(LocalReply::from(failure)),
+        Ok(Err(Ended::Again(_))) => Err(LocalReply::from(ExchangeFailure::Broken)),
+        // The proxy waited for the client itself.
+        Err(Late::Idle) if record.upload.is_owed() => {
+            let text = "the body did not come in time\n";
+            let reason = Late::Idle.reason();
+            Err(LocalReply {
+                close: true,
+                ..LocalReply::new(StatusCode::REQUEST_TIMEOUT, reason, text)
+            })
+        }
+        Err(late) => Err(LocalReply::from(late)),
+    };
+    record.upload.answered();
+    let (mut response, lease) = match answered {
+        Err(_) if record.upload.is_too_large() => return Err(LocalReply::body_too_large()),
+        Err(_) if record.upload.is_broken() => {
+            let text = "the body did not come to its end\n";
+            return Err(LocalReply::unclear("BodyBroken", text));
+        }
+        answered => answered?,
+    };
+    *response.version_mut() = Version::HTTP_11;
+    let switched = response.status() == StatusCode::SWITCHING_PROTOCOLS;
+    let agreed = headers::is_websocket(response.headers());
+    // The endpoint is healthy, and another attempt would get the same response.
+    if !headers::has_known_coding(&response) {
+        return Err(LocalReply::from(ExchangeFailure::Broken));
+    }
+    headers::strip_response(&mut response);
+    if !switched {
+        let response = response.map(|body| Download::backend(body, lease));
+        return Ok(Forwarded::Answer(response));
+    }
+    if !(exchange.upgrade && agreed) {
+        return Err(LocalReply::unasked());
+    }
+    let backend = hyper::upgrade::on(&mut response);
+    headers::ask_upgrade(response.headers_mut());
+    let response = response.map(|_| Download::own(""));
+    Ok(Forwarded::Upgrade(response, backend))
+}
