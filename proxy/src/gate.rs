@@ -47,6 +47,8 @@ const REQUESTS_OF_A_TURN: u32 = 64;
 const UNITS_OF_A_SEARCH: u8 = 64;
 /// Units of requests that 4 KiB of interim heads (1xx) of a backend cost, which are up to 256 heads.
 const UNITS_OF_AN_EARLY_READ: u8 = 16;
+/// Fields of a request's head that cost one more unit.
+const FIELDS_OF_A_UNIT: usize = 32;
 /// HTTP/2 frames of a backend that cost one unit of requests.
 const FRAMES_OF_A_UNIT: u32 = 16;
 /// Bytes of one unit of transfers. A connection that moves less than half of it at a time does not use the gate.
@@ -132,9 +134,10 @@ pub(crate) async fn pass<F: Future>(
     .await
 }
 
-/// Waits in a [`line`] until the work for a request may begin.
-pub(crate) async fn pass_request(line: usize) {
-    pass_units(line, 1).await;
+/// Waits in a [`line`] until the work for a request may begin, whose head has so many fields.
+pub(crate) async fn pass_request(line: usize, fields: usize) {
+    let units = 1 + fields / FIELDS_OF_A_UNIT;
+    pass_units(line, u8::try_from(units).unwrap_or(u8::MAX)).await;
 }
 
 /// Waits in a [`line`] until a search for the rule of a request may begin that may take all of its steps.
@@ -769,7 +772,7 @@ mod tests {
         let ask = |line, name| {
             let log = Arc::clone(&log);
             tokio::spawn(async move {
-                pass_request(line).await;
+                pass_request(line, 0).await;
                 log.lock().push(name);
             })
         };

@@ -76,12 +76,15 @@ impl Default for ProxyLimits {
     }
 }
 
+/// Pseudo-header fields that HTTP/2 has (RFC 9113 section 8.3.1, RFC 8441).
+const PSEUDO_FIELDS: usize = 5;
+
 /// The limits for a client of an HTTP or HTTPS listener.
 #[derive(Clone, Debug)]
 pub struct HttpLimits {
     /// Most bytes of a request's head.
     pub head_bytes: u32,
-    /// Most header fields of a request in HTTP/1.1. In HTTP/2, `head_bytes` bounds them.
+    /// Most header fields of a request. In HTTP/2, twice as many may be parts of its cookies in addition.
     pub fields: usize,
     /// Time from the first byte of a head to its end.
     pub head_deadline: Duration,
@@ -107,6 +110,19 @@ pub struct HttpLimits {
 }
 
 impl HttpLimits {
+    /// Most fields into which an HTTP/2 client may split the cookies of a request (RFC 9113 section 8.2.3). Browsers
+    /// keep about 180 cookies for a host, and may send each of them in a field of its own.
+    pub(crate) fn crumbs(&self) -> usize {
+        self.fields.saturating_mul(2)
+    }
+
+    /// Most fields of a head in HTTP/2 that are decoded: all that a request may have, and the pseudo-header fields.
+    pub(crate) fn decoded_fields(&self) -> usize {
+        self.fields
+            .saturating_add(self.crumbs())
+            .saturating_add(PSEUDO_FIELDS)
+    }
+
     /// The limits at a level of overload.
     pub(crate) fn at(&self, step: OverloadLevel) -> Self {
         let mut limits = self.clone();

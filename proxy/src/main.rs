@@ -163,7 +163,7 @@ struct HttpArgs {
     /// Most bytes of a request's head.
     #[arg(long, env = "VESTIBULE_HTTP_HEAD_BYTES", default_value_t = ProxyLimits::default().http.head_bytes)]
     http_head_bytes: u32,
-    /// Most fields in a request's head, in HTTP/1.1.
+    /// Most fields in a request's head. In HTTP/2, cookies may have twice as many in addition.
     #[arg(long, env = "VESTIBULE_HTTP_FIELDS", default_value_t = ProxyLimits::default().http.fields)]
     http_fields: usize,
     /// Seconds from the first byte of a request's head to its end.

@@ -13,6 +13,7 @@ use tokio::time::Instant;
 
 use super::Version;
 use super::budget::Budget;
+use super::heads::Seen;
 use super::unsent_bytes::UnsentBytes;
 use crate::close_reason::CloseReason;
 use crate::limits::HttpLimits;
@@ -53,7 +54,12 @@ pub(super) struct Activity {
     cancels: Budget,
     /// Budget of frames from an HTTP/2 client that serve no request.
     idle_frames: Budget,
-    /// Wakes the task that waits until one of these two budgets is used up.
+    /// Budget of requests that an HTTP/2 client begins and that the proxy does not even look at, because their heads
+    /// break the rules.
+    unserved: Budget,
+    /// Fields of heads that an HTTP/2 client has sent.
+    fields: AtomicU64,
+    /// Wakes the task that waits until one of these budgets is used up.
     ender: AtomicWaker,
 }
 
@@ -77,6 +83,8 @@ const IDLE_FRAMES: u32 = 1000;
 const IDLE_FRAMES_PER_REQUEST: u32 = 8;
 const IDLE_FRAMES_PER_PIECE: u32 = 4;
 const IDLE_FRAMES_PER_SECOND: u32 = 10;
+/// Requests of an HTTP/2 client whose heads may break the rules.
+const UNSERVED: u32 = 256;
 
 /// What to do with a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,6 +121,9 @@ impl Activity {
             held: UnsentBytes::default(),
             cancels: Budget::new(limits.cancels, CANCELS_PER_SECOND),
             idle_frames: Budget::new(IDLE_FRAMES, IDLE_FRAMES_PER_SECOND),
+            // Those that h2 has read, and that have not begun here yet, are as many as the streams at most.
+            unserved: Budget::new(UNSERVED.saturating_add(limits.streams), 0),
+            fields: AtomicU64::new(0),
             ender: AtomicWaker::new(),
         }
     }
@@ -139,6 +150,7 @@ impl Activity {
         self.under_way.fetch_add(1, Ordering::Relaxed);
         self.requests.fetch_add(1, Ordering::Relaxed);
         self.idle_frames.earn(IDLE_FRAMES_PER_REQUEST);
+        self.unserved.earn(1);
         self.head_since.store(0, Ordering::Relaxed);
         self.stalled_since.store(0, Ordering::Relaxed);
     }
@@ -196,6 +208,26 @@ impl Activity {
         self.tell_ender();
     }
 
+    /// Records heads that an HTTP/2 client has sent, before they are decoded.
+    pub(super) fn heads(&self, seen: Seen) {
+        self.fields.fetch_add(seen.fields, Ordering::Relaxed);
+        for _ in 0..seen.requests {
+            self.unserved();
+        }
+    }
+
+    /// Records a request that is not served because of its head. Each request counts as one until it
+    /// [begins](Self::begin).
+    pub(super) fn unserved(&self) {
+        self.unserved.spend(|| self.now());
+        self.tell_ender();
+    }
+
+    /// Number of fields of heads so far, in HTTP/2.
+    pub(super) fn fields(&self) -> u64 {
+        self.fields.load(Ordering::Relaxed)
+    }
+
     /// Records that a piece of a response's body goes to the client.
     pub(super) fn piece(&self, bytes: usize) {
         let kib = u32::try_from(bytes / 1024).unwrap_or(u32::MAX);
@@ -215,6 +247,8 @@ impl Activity {
             Some(CloseReason::TooManyCancels)
         } else if self.idle_frames.is_over() {
             Some(CloseReason::TooManyFrames)
+        } else if self.unserved.is_over() {
+            Some(CloseReason::HttpError)
         } else {
             None
         }

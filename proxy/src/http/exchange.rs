@@ -28,6 +28,7 @@ use super::headers::{detach, take_trailers};
 use super::paced::{Paced, TOO_MANY_FRAMES};
 use super::patient::Patient;
 use super::pool::{self, Key, Lease, One, Sender, Turn, TwoState};
+use super::received::FIELDS;
 use super::retry_state::RetryState;
 use super::throttle::{TOO_MUCH_EARLY, Throttle, Throttled, TooMuchEarly};
 use crate::backend::{Backend, Protocol};
@@ -458,6 +459,10 @@ impl Exchange<'_> {
         trace.awaited = false;
         match sent {
             Ok(response) => {
+                if response.headers().len() > FIELDS {
+                    tracing::debug!(endpoint = ?trace.endpoint, "a response has too many fields");
+                    return Err(Unanswered::Seen(state, ExchangeFailure::Broken));
+                }
                 let took = begun.elapsed();
                 let begins = BackendBody::begin(response, lease.version()).await;
                 let response = begins.map_err(|error| {

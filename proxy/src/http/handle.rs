@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use hyper::body::{Body, Incoming};
 use hyper::header::{
-    ALLOW, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HeaderValue, LOCATION,
+    ALLOW, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HeaderMap, HeaderName, HeaderValue,
+    LOCATION,
 };
 use hyper::http::uri::PathAndQuery;
 use hyper::upgrade::OnUpgrade;
@@ -41,7 +42,7 @@ use crate::http_route::session::Presented;
 use crate::http_route::table::Found;
 use crate::http_route::view::View;
 use crate::lifetime::{Lifetime, in_ticks};
-use crate::limits::Underscores;
+use crate::limits::{HttpLimits, Underscores};
 use crate::listener::{Layer, Listener, Mode};
 use crate::overload::OverloadLevel;
 use crate::table::Snapshot;
@@ -215,13 +216,22 @@ async fn outcome(
     record: &mut RequestRecord,
     edits: &mut Vec<HeaderEdit>,
 ) -> Result<Outcome, LocalReply> {
-    gate::pass_request(shared.line()).await;
+    let limits = &shared.plane.limits.http;
+    if request.version() == Version::HTTP_2 {
+        judge_head(shared, request.headers(), limits)?;
+    }
+    gate::pass_request(shared.line(), request.headers().len()).await;
     let version = request.version();
     let mut request = request.map(|body| Upload::new(Received::new(body, version), &record.upload));
     // Only HTTP/1.1 can be upgraded.
     let upgradable = request.version() == Version::HTTP_11 && request.body().is_end_stream();
     let client = upgradable.then(|| hyper::upgrade::on(&mut request));
     request.extensions_mut().clear();
+    headers::join_cookies(request.headers_mut());
+    if version == Version::HTTP_2 {
+        // A value may share the buffer of a frame, even that of an earlier request.
+        headers::detach(request.headers_mut());
+    }
     let original = Original::of(&request);
     let mut attempts = Attempts::new(&shared.plane, &request);
     let mut steps = Steps::AT_ONCE;
@@ -378,7 +388,21 @@ fn clean<B>(request: &mut Request<B>, underscores: Underscores) -> Result<(), Lo
         return Err(LocalReply::unclear("UnclearHeader", text));
     }
     headers::drop_claims(request.headers_mut(), underscores);
-    headers::join_cookies(request.headers_mut());
+    Ok(())
+}
+
+/// Refuses a head in HTTP/2 that could not be one in HTTP/1.
+fn judge_head(shared: &Shared, headers: &HeaderMap, limits: &HttpLimits) -> Result<(), LocalReply> {
+    if headers::are_too_many(headers, limits) {
+        shared.activity.unserved();
+        let text = "the head of the request has too many fields\n";
+        let status = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
+        return Err(LocalReply::new(status, "TooManyFields", text));
+    }
+    if headers::have_outer_space(headers) {
+        let text = "the value of a header begins or ends with white space\n";
+        return Err(LocalReply::unclear("UnclearHeader", text));
+    }
     Ok(())
 }
 

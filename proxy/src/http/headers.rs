@@ -17,7 +17,7 @@ use super::field_names::{
 };
 use super::forwarded::{self, HopInfo};
 use crate::http_route::filter::Scheme;
-use crate::limits::Underscores;
+use crate::limits::{HttpLimits, Underscores};
 
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
@@ -71,6 +71,23 @@ pub(super) fn join_cookies(headers: &mut HeaderMap) {
     if let Ok(joined) = HeaderValue::from_bytes(&all.join(&b"; "[..])) {
         headers.insert(COOKIE, joined);
     }
+}
+
+/// Whether a request in HTTP/2 has more fields than it may.
+pub(super) fn are_too_many(headers: &HeaderMap, limits: &HttpLimits) -> bool {
+    if headers.len() <= limits.fields {
+        return false;
+    }
+    let crumbs = headers.get_all(COOKIE).iter().count();
+    headers.len() - crumbs > limits.fields || crumbs > limits.crumbs()
+}
+
+/// Whether a value begins or ends with white space, which HTTP/2 forbids (RFC 9113 section 8.2.1). A reader of HTTP/1
+/// would see another value, so it must not be matched as it is.
+pub(super) fn have_outer_space(headers: &HeaderMap) -> bool {
+    let is_space = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));
+    let mut values = headers.values().map(HeaderValue::as_bytes);
+    values.any(|value| is_space(value.first()) || is_space(value.last()))
 }
 
 /// Removes from a response the fields that are between the backend and this proxy, and a length that it may not have

@@ -28,6 +28,7 @@ pub mod frames;
 pub mod guard;
 mod handle;
 mod headers;
+pub mod heads;
 mod kept;
 mod local_reply;
 mod mirror;

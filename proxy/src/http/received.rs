@@ -7,8 +7,11 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use hyper::Version;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
+use hyper::{HeaderMap, Version};
+
+/// Most fields of trailers, and of the head of a response. In HTTP/1.1, hyper has the same bound.
+pub(super) const FIELDS: usize = 100;
 
 /// A body that arrives from a client or from a backend.
 pub(super) struct Received {
@@ -24,6 +27,8 @@ pub(super) enum ReceiveError {
     Http(#[from] hyper::Error),
     #[error("the stream was reset before the end of the body")]
     Reset,
+    #[error("there are too many trailers")]
+    TooManyTrailers,
 }
 
 pub(super) type Polled = Poll<Option<Result<Frame<Bytes>, ReceiveError>>>;
@@ -50,6 +55,14 @@ impl Body for Received {
         // In HTTP/1.1, hyper reports a body that is cut off.
         if frame.is_none() && self.two && !self.body.is_end_stream() {
             return Poll::Ready(Some(Err(ReceiveError::Reset)));
+        }
+        // It also bounds trailers.
+        let trailers = match &frame {
+            Some(Ok(frame)) => frame.trailers_ref().map_or(0, HeaderMap::len),
+            _ => 0,
+        };
+        if trailers > FIELDS {
+            return Poll::Ready(Some(Err(ReceiveError::TooManyTrailers)));
         }
         Poll::Ready(frame.map(|frame| frame.map_err(ReceiveError::Http)))
     }

@@ -44,6 +44,8 @@ const MAX_LOCAL_RESETS: usize = 256;
 
 /// hyper's default for the number of fields in a head.
 const HYPER_FIELDS: usize = 100;
+/// Bytes moved that decoding one field of a head in HTTP/2 counts as, at the gate for transfers.
+const BYTES_OF_A_FIELD: u64 = 64;
 
 /// Serves a connection to its end.
 pub(crate) async fn serve(begun: Begun) {
@@ -78,12 +80,13 @@ pub(crate) async fn serve(begun: Begun) {
         }),
     });
     let _untie = TunnelCleanup(&shared);
+    let limits = &shared.plane.limits.http;
     let io = TokioIo::new(Counted::new(
         transport,
         Arc::clone(&activity),
         version == Version::One,
+        limits.decoded_fields(),
     ));
-    let limits = &shared.plane.limits.http;
     let service = {
         let shared = Arc::clone(&shared);
         service_fn(move |request| {
@@ -158,7 +161,9 @@ impl<F: Future + Unpin> Future for Served<F> {
 impl<F> Moves for Served<F> {
     fn moved(&self) -> u64 {
         let (received, sent) = self.shared.activity.moved();
-        received.saturating_add(sent)
+        let fields = self.shared.activity.fields();
+        let decoding = fields.saturating_mul(BYTES_OF_A_FIELD);
+        received.saturating_add(sent).saturating_add(decoding)
     }
 
     fn line(&self) -> Option<usize> {

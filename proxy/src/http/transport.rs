@@ -15,6 +15,7 @@ use tokio_rustls::server::TlsStream;
 use super::activity::Activity;
 use super::frames::Frames;
 use super::guard::{Guard, Stop};
+use super::heads::Heads;
 use crate::gate::yield_now;
 use crate::lifetime::{Alarm, in_ticks, ticks};
 use crate::replayed::Replayed;
@@ -91,6 +92,7 @@ pub(super) struct Counted {
     /// The guard for HTTP/1; `None` for HTTP/2.
     guard: Option<Box<Guarded>>,
     frames: Frames,
+    heads: Heads,
     /// Set while the bytes after the last response are read and dropped.
     lingering: Option<Lingering>,
 }
@@ -143,13 +145,20 @@ impl Guarded {
 }
 
 impl Counted {
-    /// `guarded` means that the connection speaks HTTP/1.
-    pub(super) fn new(transport: Transport, activity: Arc<Activity>, guarded: bool) -> Self {
+    /// `guarded` means that the connection speaks HTTP/1. Otherwise, `most_fields` is the most fields of a head before it
+    /// is decoded.
+    pub(super) fn new(
+        transport: Transport,
+        activity: Arc<Activity>,
+        guarded: bool,
+        most_fields: usize,
+    ) -> Self {
         Self {
             transport,
             activity,
             guard: guarded.then(Box::default),
             frames: Frames::new(),
+            heads: Heads::new(most_fields),
             lingering: None,
         }
     }
@@ -191,6 +200,8 @@ impl Counted {
             || activity.abuse().is_some(),
         );
         buffer.set_filled(before + passed);
+        let bytes = buffer.filled_mut().get_mut(before..);
+        activity.heads(self.heads.follow(bytes.unwrap_or_default()));
         Poll::Ready(Ok(()))
     }
 
