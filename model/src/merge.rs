@@ -4,6 +4,7 @@
 //! change returns everything whose verdict it may have changed. Nothing else has to be computed again.
 
 mod names;
+mod nearest;
 mod ownership;
 mod port_routes;
 mod preview;
@@ -26,6 +27,7 @@ use crate::protocol::Protocol;
 use crate::selector::Labels;
 
 pub use names::RouteAsks;
+pub use nearest::NearestOwners;
 pub use ownership::Owners;
 
 /// Whether a Gateway exists, and whether it belongs to our controller.

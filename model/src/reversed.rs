@@ -1,38 +1,85 @@
 //! A map by hostname pattern, in an order in which all patterns below a suffix form one range.
 
+use std::borrow::Borrow;
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
 use crate::hostname::{HostPattern, Hostname};
 
-/// A pattern as a sort key: the labels in reverse order, each followed by a dot, and then a `*` for wildcards.
+/// A pattern as a sort key: the labels in reverse order, each followed by a dot, and whether it is a wildcard.
 ///
-/// `*.example.com` becomes `com.example.*`. So the keys of `example.com`, and of all patterns below it, begin with
-/// `com.example.`, and no others do. They form one range of the map, because keys with a common prefix are adjacent in
-/// text order.
+/// `*.example.com` has the text `com.example.`, as `example.com` has. So the texts of `example.com`, and of all patterns
+/// below it, begin with `com.example.`, and no others do. They form one range of the map, because texts with a common
+/// prefix are adjacent in text order.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct Reversed(String);
+struct Reversed {
+    text: String,
+    is_wildcard: bool,
+}
 
 impl Reversed {
     fn of(pattern: &HostPattern) -> Self {
-        match pattern {
-            HostPattern::Any => Self("*".into()),
-            HostPattern::Wildcard(suffix) => Self::wildcard_above(suffix.as_str()),
-            HostPattern::Exact(name) => Self(Self::labels(name.as_str())),
-        }
+        let (text, is_wildcard) = match pattern {
+            HostPattern::Any => (String::new(), true),
+            HostPattern::Wildcard(suffix) => (Self::labels(suffix), true),
+            HostPattern::Exact(name) => (Self::labels(name), false),
+        };
+        Self { text, is_wildcard }
     }
 
-    fn labels(name: &str) -> String {
+    fn labels(name: &Hostname) -> String {
+        let name = name.as_str();
         name.rsplit('.')
-            .fold(String::with_capacity(name.len() + 2), |mut text, label| {
+            .fold(String::with_capacity(name.len() + 1), |mut text, label| {
                 text.push_str(label);
                 text.push('.');
                 text
             })
     }
+}
 
-    fn wildcard_above(suffix: &str) -> Self {
-        Self(Self::labels(suffix) + "*")
+/// What sort keys are compared by. The texts of the wildcards around a name are slices of the name's own text, and the
+/// map finds them without a key of their own.
+trait Place {
+    fn place(&self) -> (&str, bool);
+}
+
+impl Place for Reversed {
+    fn place(&self) -> (&str, bool) {
+        (&self.text, self.is_wildcard)
+    }
+}
+
+impl Place for (&str, bool) {
+    fn place(&self) -> (&str, bool) {
+        *self
+    }
+}
+
+impl<'a> Borrow<dyn Place + 'a> for Reversed {
+    fn borrow(&self) -> &(dyn Place + 'a) {
+        self
+    }
+}
+
+impl PartialEq for dyn Place + '_ {
+    fn eq(&self, other: &Self) -> bool {
+        self.place() == other.place()
+    }
+}
+
+impl Eq for dyn Place + '_ {}
+
+impl PartialOrd for dyn Place + '_ {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for dyn Place + '_ {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.place().cmp(&other.place())
     }
 }
 
@@ -91,21 +138,27 @@ impl<V> Patterns<V> {
     }
 
     /// The patterns that cover all of `names` and more, the most specific one first. This is one look-up for each
-    /// label.
+    /// label, and none before somebody asks for the next pattern.
     pub fn above<'a>(
         &'a self,
-        names: &'a HostPattern,
-    ) -> impl Iterator<Item = (&'a HostPattern, &'a V)> {
-        let name = match names {
-            HostPattern::Any => None,
-            HostPattern::Wildcard(name) | HostPattern::Exact(name) => Some(name),
+        names: &HostPattern,
+    ) -> impl Iterator<Item = (&'a HostPattern, &'a V)> + use<'a, V> {
+        let text = match names {
+            HostPattern::Any => String::new(),
+            HostPattern::Wildcard(name) | HostPattern::Exact(name) => Reversed::labels(name),
         };
-        name.into_iter()
-            .flat_map(Hostname::parents)
-            .map(Reversed::wildcard_above)
-            .chain((*names != HostPattern::Any).then(|| Reversed::of(&HostPattern::Any)))
-            .filter_map(|key| self.0.get(&key))
-            .map(|(pattern, value)| (pattern, value))
+        let mut end = text.len();
+        std::iter::from_fn(move || {
+            // Every label ends with a dot. Without the last label, the text is that of the next wildcard.
+            while let Some(rest) = text[..end].strip_suffix('.') {
+                end = rest.rfind('.').map_or(0, |dot| dot + 1);
+                let place: &dyn Place = &(&text[..end], true);
+                if let Some((pattern, value)) = self.0.get(place) {
+                    return Some((pattern, value));
+                }
+            }
+            None
+        })
     }
 
     /// The patterns that cover all of `names`, the most specific one first. `names` itself is included.
@@ -132,17 +185,19 @@ impl<V> Patterns<V> {
     ) -> impl Iterator<Item = (&'a HostPattern, &'a V)> {
         let prefix = match names {
             HostPattern::Any => Some(String::new()),
-            HostPattern::Wildcard(suffix) => Some(Reversed::labels(suffix.as_str())),
+            HostPattern::Wildcard(suffix) => Some(Reversed::labels(suffix)),
             HostPattern::Exact(_) => None,
         };
         let first = first.map(Reversed::of);
         prefix.into_iter().flat_map(move |prefix| {
-            let from = Reversed(prefix.clone());
-            let from = first.clone().unwrap_or(from);
+            let from = first.clone().unwrap_or_else(|| Reversed {
+                text: prefix.clone(),
+                is_wildcard: false,
+            });
             self.0
                 .range((Bound::Included(from), Bound::Unbounded))
-                .take_while(move |(key, _)| key.0.starts_with(&prefix))
-                // The key of `example.com` also begins with `com.example.`, but `*.example.com` does not cover it.
+                .take_while(move |(key, _)| key.text.starts_with(&prefix))
+                // The text of `example.com` also begins with `com.example.`, but `*.example.com` does not cover it.
                 .filter(move |(_, (pattern, _))| pattern != names && names.covers(pattern))
                 .map(|(_, (pattern, value))| (pattern, value))
         })

@@ -313,6 +313,40 @@ fn a_grant_touches_its_own_namespace_alone() {
     assert_eq!(world.resources().len(), served);
 }
 
+/// A route with deep hostnames on hundreds of nested wildcards: whose each hostname is depends on the Gateway, so it is
+/// looked up once, and not again for each listener.
+#[test]
+fn the_owner_of_a_hostname_is_looked_up_once_however_many_listeners_it_is_on() {
+    const HOSTNAMES: usize = 16;
+    let looked_up_at = |sets: usize| {
+        let mut objects = vec![our_class(), gateway("one", vec![], NamespaceScope::All)];
+        let wildcards = |set: usize| {
+            (0..12).map(move |n| {
+                let labels = "a.".repeat(12 * set + n);
+                passthrough(&format!("l{n}"), &format!("*.{labels}example.com"))
+            })
+        };
+        objects.extend((0..sets).map(|n| {
+            let listeners = wildcards(n).collect();
+            set("tenant", &format!("set-{n}"), 1, "one", listeners)
+        }));
+        let mut world = translated(objects);
+        let hostnames: Vec<String> = (0..HOSTNAMES)
+            .map(|n| format!("h{n}.{}example.com", "a.".repeat(110)))
+            .collect();
+        let hostnames: Vec<&str> = hostnames.iter().map(String::as_str).collect();
+        let parents = (0..sets).map(|n| parent("ListenerSet", None, &format!("set-{n}"), None));
+        let backends = vec![backend("tenant", "web", 1, 1)];
+        let deep = route("tenant", "deep", 1, parents.collect(), &hostnames, backends);
+        let output = world.apply([Change::Put(deep)]);
+        let listeners = output.resources.keys();
+        assert!(listeners.count() > 0);
+        (output.work.routes, output.work.owners)
+    };
+    assert_eq!(looked_up_at(1), (1, HOSTNAMES));
+    assert_eq!(looked_up_at(8), (1, HOSTNAMES));
+}
+
 /// Names that are held and not made use of are judged again where their holders may have them no more, or again.
 #[test]
 fn idle_names_are_judged_where_something_changes_for_them() {

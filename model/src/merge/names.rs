@@ -333,46 +333,15 @@ impl Merge {
             .filter(|decision| decision.is_refusal())
     }
 
-    /// The decision by which a route on a ListenerSet's listener does not have `names`, because another namespace owns
-    /// them although they lie inside the hostname of the listener. The proxies do not select the listener for such
-    /// names, so the route is not served for them.
-    ///
-    /// This does not say whether the namespace of the set has the hostname of the listener. A route attaches to a
-    /// listener whatever the status of the listener is (`Listener.status.attachedRoutes`).
-    #[must_use]
-    pub fn lost_on(&self, listener: &ListenerKey, names: &HostPattern) -> Option<NameDecision> {
-        let ParentKey::ListenerSet(name) = &listener.parent else {
-            return None;
-        };
-        let set = self.sets.get(name)?;
-        let gateway = set.gateway.as_ref()?;
-        let own = set.listeners.iter().find(|l| l.name == listener.listener)?;
-        let (pattern, owner) = self.nearest_owner(gateway, names)?;
-        let inside = own.hostname != *pattern && own.hostname.covers(pattern);
-        if !inside || *owner == name.namespace {
-            return None;
-        }
-        Some(if *owner == gateway.namespace {
-            NameDecision::Reserved
-        } else if pattern == names {
-            NameDecision::Taken
-        } else {
-            NameDecision::Inside
-        })
-    }
-
     /// The most specific pattern that covers `names` and has an owner, with this owner.
     #[must_use]
     pub fn nearest_owner<'a>(
         &'a self,
         gateway: &ObjectName,
-        names: &'a HostPattern,
+        names: &HostPattern,
     ) -> Option<(&'a HostPattern, &'a Arc<str>)> {
-        let patterns = self.names.get(gateway)?.covering(names);
-        let mut owned = patterns
-            .into_iter()
-            .filter_map(|pattern| Some((pattern, self.owner_at(gateway, pattern)?)));
-        owned.next()
+        let of = self.names.get(gateway)?;
+        of.nearest_owner(names, self.assumes)
     }
 
     /// Whether all claims that a listener needs are recorded: its namespace holds the hostname, and the port is held

@@ -9,7 +9,7 @@ use vestibule_model::claim::{ClaimKey, Claimed, Holder};
 use vestibule_model::finding::{Finding, Severity};
 use vestibule_model::hostname::HostPattern;
 use vestibule_model::key::{ListenerKey, ObjectKey, ObjectName, PortKey};
-use vestibule_model::merge::{Merge, RouteAsks};
+use vestibule_model::merge::{Merge, NearestOwners, RouteAsks};
 use vestibule_model::names::{NameClaimState, NameDecision, NameSource};
 use vestibule_model::object::Object;
 use vestibule_model::path::PathPrefix;
@@ -21,7 +21,7 @@ use vestibule_stream::{Encoded, Resource, ResourceKey, ResourceKind};
 
 use super::output::ClaimState;
 use super::route_state::Parents;
-use super::{Dirty, Output, Translator};
+use super::{Dirty, Output, Translator, Work};
 
 /// Whether a name that nobody holds is served at once, or when its claim is recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -118,6 +118,22 @@ impl Translator {
     #[must_use]
     pub fn claim_states(&self) -> &BTreeMap<ClaimKey, ClaimState> {
         &self.claim_states
+    }
+
+    /// The holder of everything that is held. Where nobody records claims ([`ClaimMode::Assumed`]), whoever should get a
+    /// name or port counts as its holder.
+    #[must_use]
+    pub fn holders(&self) -> BTreeMap<ClaimKey, Option<Holder>> {
+        let states = self.claim_states.iter();
+        let holders = states.filter_map(|(key, state)| {
+            let assumed = || match state {
+                ClaimState::Wanted(holder) if self.merge.assumes() => Some(holder.clone()),
+                _ => None,
+            };
+            let holder = self.merge.holder(key).or_else(assumed)?;
+            Some((key.clone(), Some(holder)))
+        });
+        holders.collect()
     }
 
     pub(super) fn take_claims(
@@ -253,10 +269,12 @@ impl Translator {
         route: Route<'_>,
         parents: &mut Parents,
         findings: &mut Vec<Finding>,
+        work: &mut Work,
     ) -> (Vec<Attached>, BTreeSet<usize>) {
         let key = route.key();
         let (mut served, mut waiting) = (Vec::new(), BTreeSet::new());
         let mut said = BTreeSet::new();
+        let mut owners = NearestOwners::new(&self.merge);
         for (index, outcome) in parents.iter_mut() {
             let Ok(attached) = outcome else { continue };
             let mut lost = None;
@@ -270,7 +288,8 @@ impl Translator {
                 let mut hostnames = Vec::new();
                 attached.hostnames.retain(|hostname| {
                     let hostname_decision = if route.has_names() {
-                        self.hostname_decision(gateway, source, route, &listener, hostname)
+                        let owners = &mut owners;
+                        self.hostname_decision(owners, gateway, source, route, &listener, hostname)
                     } else {
                         self.port_decision(&key, &listener)
                     };
@@ -316,6 +335,7 @@ impl Translator {
                 });
             }
         }
+        work.owners += owners.looked_up();
         (served, waiting)
     }
 
@@ -349,6 +369,7 @@ impl Translator {
 
     fn hostname_decision(
         &self,
+        owners: &mut NearestOwners<'_>,
         gateway: &ObjectName,
         source: Option<&NameSource>,
         route: Route<'_>,
@@ -362,7 +383,7 @@ impl Translator {
         };
         let Some(source) = source else {
             // The route uses the names of the listener.
-            let lost = self.merge.lost_on(listener, names);
+            let lost = owners.lost_on(listener, names);
             return lost.map_or(HostnameDecision::Serves, refused);
         };
         if source.is_own_of(gateway) {

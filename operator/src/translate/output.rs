@@ -26,6 +26,8 @@ pub struct Work {
     pub overlaps: usize,
     /// Routes judged.
     pub routes: usize,
+    /// Owners of hostnames looked up for routes.
+    pub owners: usize,
     /// Backends computed.
     pub backends: usize,
     /// Secrets and certificates looked at.

@@ -14,7 +14,7 @@ use vestibule_stream::{Encoded, Resource, ResourceKey, ResourceKind};
 use super::claim::Sharing;
 use super::reach::SharedListenerRoutes;
 use super::route_state::{Judged, RouteState};
-use super::{Dirty, Output, Translator, set_user};
+use super::{Dirty, Output, Translator, Work, set_user};
 
 impl Translator {
     pub(super) fn translate_routes(&mut self, dirty: &mut Dirty, output: &mut Output) {
@@ -22,7 +22,7 @@ impl Translator {
             output.work.routes += 1;
             let (state, resource) = match self.route(&key) {
                 Some(route) => {
-                    let (state, resource) = self.judge_route(route);
+                    let (state, resource) = self.judge_route(route, &mut output.work);
                     (Some(state), resource)
                 }
                 None => (None, None),
@@ -66,7 +66,7 @@ impl Translator {
         }
     }
 
-    fn judge_route(&self, route: Route<'_>) -> (RouteState, Option<Encoded>) {
+    fn judge_route(&self, route: Route<'_>, work: &mut Work) -> (RouteState, Option<Encoded>) {
         let Judged {
             mut findings,
             refused,
@@ -80,7 +80,7 @@ impl Translator {
         };
         let (mut parents, left_out) = self.judge_parents(route, refused.as_ref());
         findings.extend(left_out);
-        let (served, waiting) = self.claimed_by_route(route, &mut parents, &mut findings);
+        let (served, waiting) = self.claimed_by_route(route, &mut parents, &mut findings, work);
         let key = route.key();
         let mut in_part = BTreeSet::new();
         let attachments = attachments(served.iter(), |listener, names| {

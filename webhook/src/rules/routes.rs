@@ -2,14 +2,15 @@
 //! on the Gateway, and references that no grant permits.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use vestibule_model::attach::attach_route;
 use vestibule_model::condition::Reason;
 use vestibule_model::finding::Finding;
 use vestibule_model::hostname::HostPattern;
-use vestibule_model::key::{ListenerKey, ParentKey};
-use vestibule_model::merge::SetVerdict;
-use vestibule_model::names::NameDecision;
+use vestibule_model::key::{ListenerKey, ObjectKey, ObjectName, ParentKey};
+use vestibule_model::merge::{Merge, NearestOwners, SetVerdict};
+use vestibule_model::names::{AskedBy, NameDecision};
 use vestibule_model::object::Object;
 use vestibule_model::route::{Route, field_of_hostname};
 
@@ -56,6 +57,7 @@ pub(super) fn findings(
     // `lost` has the field of the hostname with each finding.
     let (mut served, mut lost) = (BTreeSet::new(), Vec::new());
     let (mut room, mut said) = (MOST_HOSTNAMES, BTreeSet::new());
+    let mut decisions = Decisions::new(merge);
     for reference in route.parents() {
         let Some(parent) = reference.parent(namespace) else {
             continue;
@@ -88,13 +90,7 @@ pub(super) fn findings(
                 let field = fields.get(&hostname.rank).map_or(HOSTNAMES, String::as_str);
                 let (listener, names) = (&attached.listener, &hostname.matches);
                 let refused = if route.has_names() {
-                    // Without an asker, the route uses the names of the listener.
-                    let decision = match merge.asker(&key, listener) {
-                        Some((_, source)) => {
-                            merge.decide(gateway, source.namespace(), names, source.asked_by())
-                        }
-                        None => merge.lost_on(listener, names).unwrap_or(NameDecision::Has),
-                    };
+                    let decision = decisions.of(&key, listener, gateway, names);
                     decision.finding(field, names, gateway)
                 } else {
                     // On a listener of a ListenerSet, the route uses the port of the set.
@@ -133,6 +129,42 @@ pub(super) fn findings(
         .map(|backend| &backend.reference);
     findings.extend(not_permitted(state, &key, backends).map(warning));
     findings
+}
+
+/// Decisions about the hostnames of a route. Many listeners need the same one, so each is made once.
+struct Decisions<'a> {
+    merge: &'a Merge,
+    owners: NearestOwners<'a>,
+    made: BTreeMap<(&'a ObjectName, Arc<str>, AskedBy, HostPattern), NameDecision>,
+}
+
+impl<'a> Decisions<'a> {
+    fn new(merge: &'a Merge) -> Self {
+        Self {
+            merge,
+            owners: NearestOwners::new(merge),
+            made: BTreeMap::new(),
+        }
+    }
+
+    /// The decision about `names` of a route on a listener. Without an asker, the route uses the names of the listener.
+    fn of(
+        &mut self,
+        route: &ObjectKey,
+        listener: &ListenerKey,
+        gateway: &'a ObjectName,
+        names: &HostPattern,
+    ) -> NameDecision {
+        let Some((_, source)) = self.merge.asker(route, listener) else {
+            let lost = self.owners.lost_on(listener, names);
+            return lost.unwrap_or(NameDecision::Has);
+        };
+        let (namespace, by) = (source.namespace(), source.asked_by());
+        let made = self
+            .made
+            .entry((gateway, namespace.clone(), by, names.clone()));
+        *made.or_insert_with(|| self.merge.decide(gateway, namespace, names, by))
+    }
 }
 
 /// The field of each hostname of a route. For a route without hostnames, it is the field by which it asks for a port.

@@ -396,6 +396,19 @@ fn compare(world: &World) -> Result<(), TestCaseError> {
             "{:?}",
             pattern
         );
+        for assumes in [false, true] {
+            let owner = |covering: &HostPattern| {
+                let next = names.next(covering).filter(|_| assumes);
+                let held = names.holder(covering).or(next);
+                held.or_else(|| names.owner_at(covering)).cloned()
+            };
+            let covering = PATTERNS.iter().filter(|p| p.covers(pattern));
+            let owned = covering.filter_map(|p| Some((p, owner(p)?)));
+            let expected = owned.max_by_key(|(p, _)| p.specificity());
+            let nearest = names.nearest_owner(pattern, assumes);
+            let nearest = nearest.map(|(p, owner)| (p, owner.clone()));
+            prop_assert_eq!(nearest, expected, "{:?} {}", pattern, assumes);
+        }
         for source in SOURCES.iter() {
             let asked = facts.sources.get(source);
             let asks = asked.is_some_and(|(_, all)| all.contains(pattern))
