@@ -41,6 +41,7 @@ pub mod protocol;
 pub mod reference;
 pub mod reversed;
 pub mod route;
+pub mod route_budget;
 pub mod selector;
 pub mod service;
 pub mod tls_policy;

@@ -138,6 +138,8 @@ pub struct Policy {
     /// How many MiB the regular expressions of all HTTPRoutes and GRPCRoutes of a namespace may take when they are
     /// compiled.
     pub regex_mib: u16,
+    /// How many entries all routes of a namespace may have in the tables of every proxy.
+    pub route_entries: u32,
 }
 
 /// Default of [`Policy::names_per_namespace`].
@@ -149,6 +151,9 @@ pub const MAX_RSA_BITS: u16 = 4096;
 /// Default of [`Policy::regex_mib`]. Most regular expressions take one to five KiB.
 pub const REGEX_MIB: u16 = 16;
 
+/// Default of [`Policy::route_entries`]. A proxy needs about 60 MB for them.
+pub const ROUTE_ENTRIES: u32 = 131_072;
+
 impl Default for Policy {
     fn default() -> Self {
         Self {
@@ -158,6 +163,7 @@ impl Default for Policy {
             endpoints: EndpointRules::default(),
             max_rsa_bits: MAX_RSA_BITS,
             regex_mib: REGEX_MIB,
+            route_entries: ROUTE_ENTRIES,
         }
     }
 }

@@ -15,7 +15,9 @@ use vestibule_crds::watch::{CopiedAnnotations, CopiedError};
 use vestibule_model::certificate::AddressBlock;
 use vestibule_model::endpoint::{AuthorityRules, EndpointRules};
 use vestibule_model::parameters::ServiceParameters;
-use vestibule_model::policy::{MAX_RSA_BITS, Mode, NAMES_PER_NAMESPACE, Policy, REGEX_MIB};
+use vestibule_model::policy::{
+    MAX_RSA_BITS, Mode, NAMES_PER_NAMESPACE, Policy, REGEX_MIB, ROUTE_ENTRIES,
+};
 use vestibule_model::selector::{LabelSelector, Labels};
 use vestibule_model::service::{IpFamily, IpFamilyPolicy, ServiceType, TrafficPolicy};
 use vestibule_operator::certmanager::{self, Maker};
@@ -190,6 +192,15 @@ pub(crate) struct Arguments {
         value_parser = clap::value_parser!(u16).range(1..=4096)
     )]
     regex_mib: u16,
+    /// Entries that all routes of one namespace may have in the tables of each proxy: one for each match and element of
+    /// its path, under each hostname on each listener.
+    #[arg(
+        long,
+        env = "VESTIBULE_ROUTE_ENTRIES",
+        default_value_t = ROUTE_ENTRIES,
+        value_parser = clap::value_parser!(u32).range(1..=16_777_216)
+    )]
+    route_entries: u32,
     /// Who makes cert-manager's Certificates for the listeners of `ListenerSet`s: vestibule or
     /// cert-manager.
     #[arg(
@@ -332,6 +343,7 @@ impl Arguments {
                 },
                 max_rsa_bits: self.max_rsa_bits,
                 regex_mib: self.regex_mib,
+                route_entries: self.route_entries,
             },
             claims: ClaimMode::Recorded,
             shim_for_sets: self.cert_manager_listener_sets == Maker::CertManager,

@@ -151,11 +151,6 @@ fn regular_expressions_of_a_namespace_are_bounded() {
         }
         Change::Put(object)
     };
-    let served = |translator: &Translator| {
-        let keys = translator.resources().keys();
-        let of_routes = keys.filter(|key| key.kind() == ResourceKind::HttpRoute);
-        of_routes.map(|key| key.name.clone()).collect::<Vec<_>>()
-    };
     let mut own = listener("web", 443, Protocol::Http, "", None);
     own.allowed_namespaces = NamespaceScope::All;
     translator.apply(
@@ -184,6 +179,90 @@ fn regular_expressions_of_a_namespace_are_bounded() {
     let output = translator.apply([Change::Remove(key(Kind::HttpRoute, "a", "r0"))]);
     assert_eq!(served(&translator), ["a/r1", "a/r2", "b/r0"]);
     assert!(output.work.routes <= 2, "{:?}", output.work);
+}
+
+/// Routes of the namespace that the proxies get.
+fn served(translator: &Translator) -> Vec<String> {
+    let keys = translator.resources().keys();
+    let of_routes = keys.filter(|key| key.kind() == ResourceKind::HttpRoute);
+    of_routes.map(|key| key.name.clone()).collect()
+}
+
+/// Whatever a namespace writes, what its routes take in the proxies' tables is bounded. It is the product of listeners,
+/// hostnames and matches that counts. Its neighbours have their own, and a route in service stays.
+#[test]
+fn entries_of_a_namespace_in_the_proxies_tables_are_bounded() {
+    let mut settings = settings();
+    settings.policy.route_entries = 100;
+    let mut translator = Translator::new(settings);
+    let nested = |namespace: &str, listeners: usize| {
+        let one = |n: usize| {
+            let host = format!("*.{}{namespace}.test", "a.".repeat(n));
+            listener(&format!("l{n}"), 80, Protocol::Http, &host, None)
+        };
+        let all = (0..listeners).map(one).collect();
+        Change::Put(set(namespace, "mine", 1, "one", all))
+    };
+    let routed = |(namespace, name, age): (&str, &str, i64),
+                  section: Option<&str>,
+                  matches: usize| {
+        let parents = vec![parent("ListenerSet", None, "mine", section)];
+        let hosts = ["x", "y"].map(|first| format!("{first}.{}{namespace}.test", "a.".repeat(9)));
+        let hosts = hosts.each_ref().map(String::as_str);
+        let backends = [backend(namespace, "app", 80, 1)];
+        let at = (namespace, name, age);
+        let mut object = http_route(at, parents, &hosts, &[Rule::Filtered], &backends);
+        if let Object::HttpRoute(route) = &mut object {
+            route.rules[0].matches = vec![HttpMatch::default(); matches];
+        }
+        Change::Put(object)
+    };
+    translator.apply(
+        [
+            our_class(),
+            gateway("one", Vec::new(), NamespaceScope::All),
+            service("a", "app", &[80]),
+            service("b", "app", &[80]),
+        ]
+        .map(Change::Put),
+    );
+    translator.apply([nested("a", 10), nested("b", 10)]);
+    // Each has 2 hostnames on 10 listeners: 60 entries, and 40 for a younger one.
+    translator.apply([routed(("a", "old", 1), None, 3)]);
+    translator.apply([
+        routed(("a", "young", 2), None, 2),
+        routed(("b", "r", 3), None, 5),
+    ]);
+    assert_eq!(served(&translator), ["a/old", "a/young", "b/r"]);
+    // A newcomer does not fit, and changes nothing for the others.
+    let output = translator.apply([routed(("a", "huge", 3), None, 128)]);
+    assert_eq!(output.resources.len(), 0);
+    let huge = key(Kind::HttpRoute, "a", "huge");
+    assert_eq!(reasons(&translator, &huge), ["QuotaExceeded"]);
+    let Status::Route(status) = &translator.statuses()[&huge] else {
+        panic!("a route has parents")
+    };
+    let accepted = &status.parents[0].conditions[0];
+    assert_eq!(accepted.reason.as_str(), "QuotaExceeded");
+    for part in ["2560 entries", "the 100 ", "sectionName"] {
+        assert!(accepted.message.contains(part), "{}", accepted.message);
+    }
+    // An older route that grows has a younger one go; one that names a listener has more room.
+    translator.apply([routed(("a", "old", 1), None, 4)]);
+    assert_eq!(served(&translator), ["a/old", "b/r"]);
+    translator.apply([routed(("a", "old", 1), Some("l0"), 4)]);
+    assert_eq!(served(&translator), ["a/old", "a/young", "b/r"]);
+    // More listeners are more entries, also without a change of the route.
+    translator.apply([nested("a", 25)]);
+    assert_eq!(served(&translator), ["a/old", "a/young", "b/r"]);
+    let route = key(Kind::HttpRoute, "a", "young");
+    translator.apply([routed(("a", "young", 2), None, 5)]);
+    assert_eq!(served(&translator), ["a/old", "a/young", "b/r"]);
+    // Only the listeners around its hostnames count: ten of the 25.
+    assert_eq!(reasons(&translator, &route), Vec::<&str>::new());
+    // What goes makes room.
+    translator.apply([Change::Remove(route), routed(("a", "huge", 3), None, 4)]);
+    assert_eq!(served(&translator), ["a/huge", "a/old", "b/r"]);
 }
 
 /// The slice of the release's own Service of proxies; `idle` are those that are not ready.

@@ -63,6 +63,7 @@ fn of_arguments(arguments: &Value) -> Option<(String, Policy)> {
             }
             Some(("--max-rsa-bits", most)) => policy.max_rsa_bits = most.parse().ok()?,
             Some(("--regex-mib", most)) => policy.regex_mib = most.parse().ok()?,
+            Some(("--route-entries", most)) => policy.route_entries = most.parse().ok()?,
             Some(("--deny-endpoint-cidrs", blocks)) => {
                 let blocks = blocks.split(',').map(AddressBlock::parse);
                 policy.endpoints.denied = blocks.collect::<Option<_>>()?;
@@ -95,6 +96,7 @@ mod tests {
             "--names-per-namespace=7",
             "--max-rsa-bits=2048",
             "--regex-mib=5",
+            "--route-entries=6",
             "--deny-endpoint-cidrs=10.96.0.0/12,fd00::/8"
         ]);
         let list = json!({"items": [deployment(&other), {}, deployment(&own)]});
@@ -114,6 +116,7 @@ mod tests {
                 },
                 max_rsa_bits: 2048,
                 regex_mib: 5,
+                route_entries: 6,
             })
         );
         assert_eq!(of_deployments(&list, "example.com/nobody"), Release::Absent);

@@ -13,5 +13,6 @@ mod paths;
 mod pattern;
 mod pattern_budget;
 mod policy;
+mod route_budget;
 mod secrecy;
 mod support;

@@ -39,6 +39,7 @@ mod reference_grant;
 mod report;
 mod route;
 mod route_backend;
+mod route_entries;
 mod route_parents;
 mod route_state;
 mod route_status;
@@ -66,6 +67,7 @@ use vestibule_model::pattern_budget::Budgets;
 use vestibule_model::policy::Policy;
 use vestibule_model::protocol::Port;
 use vestibule_model::route::Route;
+use vestibule_model::route_budget::RouteBudgets;
 use vestibule_model::selector::NamespaceScope;
 use vestibule_stream::{Encoded, ResourceKey, ResourceKind};
 
@@ -169,6 +171,8 @@ pub struct Translator {
     overlaps: Overlaps,
     /// The budget of each namespace for regular expressions.
     patterns: Budgets,
+    /// The budget of each namespace for entries in the proxies' tables.
+    entries: RouteBudgets,
     routes: BTreeMap<ObjectKey, RouteState>,
     /// The TCPRoutes and UDPRoutes on each listener, in order of precedence.
     queues: Queues,
@@ -244,9 +248,11 @@ impl Translator {
             merge = merge.assuming();
         }
         let patterns = Budgets::new(usize::from(settings.policy.regex_mib) << 20);
+        let entries = RouteBudgets::new(settings.policy.route_entries.into());
         Self {
             settings,
             patterns,
+            entries,
             secret_namespaces: None,
             objects: BTreeMap::new(),
             merge,

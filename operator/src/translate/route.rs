@@ -13,16 +13,19 @@ use vestibule_stream::{Encoded, Resource, ResourceKey, ResourceKind};
 
 use super::claim::Sharing;
 use super::reach::SharedListenerRoutes;
+use super::route_entries::JudgedParents;
 use super::route_state::{Judged, RouteState};
 use super::{Dirty, Output, Translator, Work, set_user};
 
 impl Translator {
     pub(super) fn translate_routes(&mut self, dirty: &mut Dirty, output: &mut Output) {
+        let mut judged = self.count_entries(dirty);
         for key in std::mem::take(&mut dirty.routes) {
             output.work.routes += 1;
             let (state, resource) = match self.route(&key) {
                 Some(route) => {
-                    let (state, resource) = self.judge_route(route, &mut output.work);
+                    let judged = judged.remove(&key);
+                    let (state, resource) = self.judge_route(route, judged, &mut output.work);
                     (Some(state), resource)
                 }
                 None => (None, None),
@@ -66,10 +69,17 @@ impl Translator {
         }
     }
 
-    fn judge_route(&self, route: Route<'_>, work: &mut Work) -> (RouteState, Option<Encoded>) {
+    /// The state of a route and its resource. `judged` is what [`Self::judge_parents`] says of a route that nothing
+    /// refuses, if it is known.
+    fn judge_route(
+        &self,
+        route: Route<'_>,
+        judged: Option<JudgedParents>,
+        work: &mut Work,
+    ) -> (RouteState, Option<Encoded>) {
         let Judged {
             mut findings,
-            refused,
+            mut refused,
             dropped,
             references,
             body,
@@ -78,10 +88,17 @@ impl Translator {
             Route::Http(route) => self.judge_http_route(route),
             Route::Port(route) => self.judge_port_route(route),
         };
-        let (mut parents, left_out) = self.judge_parents(route, refused.as_ref());
+        let key = route.key();
+        if refused.is_none() {
+            refused = self.entries.refusal(&key);
+            findings.extend(refused.clone());
+        }
+        let (mut parents, left_out) = match (&refused, judged) {
+            (None, Some(judged)) => judged,
+            (refused, _) => self.judge_parents(route, refused.as_ref()),
+        };
         findings.extend(left_out);
         let (served, waiting) = self.claimed_by_route(route, &mut parents, &mut findings, work);
-        let key = route.key();
         let mut in_part = BTreeSet::new();
         let attachments = attachments(served.iter(), |listener, names| {
             let sharing = self.sharing(&key, listener, names);

@@ -1,0 +1,193 @@
+//! What the routes of a namespace may have in the proxies' tables.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::prelude::*;
+use vestibule_model::http::{
+    HttpMatch, HttpRoute, HttpRule, HttpTimeouts, MethodMatch, PathMatch, ValueMatch,
+};
+use vestibule_model::key::{Kind, ObjectKey};
+use vestibule_model::meta::Meta;
+use vestibule_model::pattern::Pattern;
+use vestibule_model::route::Route;
+use vestibule_model::route_budget::{RouteBudgets, entries_per_name};
+
+use crate::support::name;
+
+fn key(kind: Kind, at: &str) -> ObjectKey {
+    ObjectKey {
+        kind,
+        name: name(at),
+    }
+}
+
+fn http(at: &str) -> ObjectKey {
+    key(Kind::HttpRoute, at)
+}
+
+#[test]
+fn the_youngest_go_without_and_nobody_else_is_concerned() {
+    let mut budgets = RouteBudgets::new(10);
+    for n in 0..5 {
+        // One budget is for all kinds.
+        let kind = [Kind::HttpRoute, Kind::TlsRoute][usize::from(n % 2 == 1)];
+        budgets.put(&key(kind, &format!("a/r{n}")), n, 2);
+    }
+    budgets.put(&http("b/r"), 0, 10);
+    assert_eq!(budgets.settle(), BTreeSet::new());
+    // Whoever comes last is over, even with the name that is first.
+    budgets.put(&http("a/a"), 9, 1);
+    assert_eq!(budgets.settle(), BTreeSet::from([http("a/a")]));
+    let finding = budgets.refusal(&http("a/a")).unwrap();
+    assert!(finding.refuses());
+    assert_eq!(finding.reason.as_str(), "QuotaExceeded");
+    assert!(finding.message.contains("1 entries") && finding.message.contains("the 10 "));
+    assert!(finding.to_string().contains("sectionName"));
+    // An old one that grows has the youngest go, and leaves room for one that is smaller.
+    budgets.put(&http("a/r0"), 0, 3);
+    assert_eq!(
+        budgets.settle(),
+        BTreeSet::from([http("a/r4"), http("a/a")])
+    );
+    // One that alone has more than the budget goes itself, and no other one for it.
+    budgets.put(&http("a/r0"), 0, u64::MAX);
+    assert_eq!(
+        budgets.settle(),
+        BTreeSet::from([http("a/r0"), http("a/r4")])
+    );
+    budgets.put(&http("a/r2"), 2, u64::MAX);
+    assert_eq!(budgets.settle(), BTreeSet::from([http("a/r2")]));
+    // What goes makes room.
+    budgets.put(&http("a/r0"), 0, 0);
+    budgets.put(&http("a/r2"), 2, 6);
+    assert_eq!(
+        budgets.settle(),
+        BTreeSet::from([http("a/r0"), http("a/r2"), http("a/r4"), http("a/a")])
+    );
+    assert!(budgets.refusal(&http("b/r")).is_none());
+}
+
+fn route(matches: Vec<HttpMatch>) -> HttpRoute {
+    HttpRoute {
+        kind: Kind::HttpRoute,
+        name: name("a/r"),
+        meta: Meta::default(),
+        parents: Vec::new(),
+        hostnames: Vec::new(),
+        rules: vec![HttpRule {
+            name: None,
+            field: "spec.rules[0]".into(),
+            matches,
+            filters: Vec::new(),
+            backends: Vec::new(),
+            timeouts: HttpTimeouts::default(),
+            retry: None,
+            session: None,
+            findings: Vec::new(),
+        }],
+        findings: Vec::new(),
+    }
+}
+
+#[test]
+fn entries_are_weighed_by_what_they_take() {
+    let weight = |path: PathMatch| {
+        let one = HttpMatch {
+            path,
+            ..HttpMatch::default()
+        };
+        entries_per_name(Route::Http(&route(vec![one])))
+    };
+    let prefix = |path: &str| weight(PathMatch::Prefix(path.into()));
+    assert_eq!(["/", "", "/a", "/a/b/c"].map(prefix), [1, 1, 1, 3]);
+    // Each of these elements is a level of the tree.
+    assert_eq!(prefix(&"/a".repeat(512)), 516);
+    let exact = |path: &str| weight(PathMatch::Exact(path.into()));
+    assert_eq!([exact("/a/b/c"), exact(&"/a".repeat(512))], [1, 5]);
+    let pattern = Pattern::parse("/v[0-9]+").unwrap();
+    assert_eq!(weight(PathMatch::Regex(pattern)), 1);
+    let method = |service: &str| {
+        weight(PathMatch::Method(MethodMatch {
+            service: Some(ValueMatch::Exact(service.into())),
+            method: None,
+        }))
+    };
+    assert_eq!([method("a.B"), method(&"a".repeat(1024))], [1, 5]);
+    let many = route(vec![HttpMatch::default(); 128]);
+    assert_eq!(entries_per_name(Route::Http(&many)), 128);
+    assert_eq!(entries_per_name(Route::Http(&route(Vec::new()))), 1);
+}
+
+/// What the rule reads: in order, who fits in what is left.
+fn refused(routes: &BTreeMap<ObjectKey, (i64, u64)>, most: u64) -> BTreeSet<ObjectKey> {
+    let mut order: Vec<_> = routes.iter().collect();
+    order.sort_by_key(|(at, (created, _))| (*created, at.name.name.clone(), at.kind));
+    let mut used: BTreeMap<&str, u64> = BTreeMap::new();
+    let mut over = BTreeSet::new();
+    for (at, (_, entries)) in order {
+        let used = used.entry(&at.name.namespace).or_default();
+        if *entries == 0 {
+            continue;
+        }
+        if *entries > most - *used {
+            over.insert(at.clone());
+        } else {
+            *used += entries;
+        }
+    }
+    over
+}
+
+proptest! {
+    /// After any history it is as if it was told at once, and each settling says what changed. An edit or a newcomer
+    /// concerns no older route.
+    #[test]
+    fn any_history_comes_to_what_the_rule_says(
+        steps in prop::collection::vec(
+            ((0_u8..3, 0_u8..6), 0_i64..4, prop_oneof![8 => 0_u64..6, 1 => Just(u64::MAX)], any::<bool>()),
+            1..60,
+        )
+    ) {
+        let most = 8;
+        let mut budgets = RouteBudgets::new(most);
+        let mut routes: BTreeMap<ObjectKey, (i64, u64)> = BTreeMap::new();
+        let mut before: BTreeSet<ObjectKey> = BTreeSet::new();
+        for ((namespace, n), created, entries, settles) in steps {
+            let kind = if n % 2 == 0 { Kind::HttpRoute } else { Kind::TcpRoute };
+            let at = key(kind, &format!("n{namespace}/r{}", n / 2));
+            // An object keeps its age until it goes.
+            let created = routes.get(&at).map_or(created, |(created, _)| *created);
+            let place = (created, at.name.name.clone(), at.kind);
+            let was = refused(&routes, most);
+            if entries == 0 {
+                routes.remove(&at);
+            } else {
+                routes.insert(at.clone(), (created, entries));
+            }
+            budgets.put(&at, created, entries);
+            let over = refused(&routes, most);
+            for (other, (age, _)) in &routes {
+                if other.name.namespace != at.name.namespace
+                    || (*age, other.name.name.clone(), other.kind) < place
+                {
+                    prop_assert_eq!(was.contains(other), over.contains(other));
+                }
+            }
+            if !settles {
+                continue;
+            }
+            let expected: BTreeSet<ObjectKey> = before.symmetric_difference(&over).cloned().collect();
+            prop_assert_eq!(budgets.settle(), expected);
+            for at in routes.keys() {
+                prop_assert_eq!(budgets.refusal(at).is_some(), over.contains(at));
+            }
+            let mut scratch = RouteBudgets::new(most);
+            for (at, (created, entries)) in routes.iter().rev() {
+                scratch.put(at, *created, *entries);
+            }
+            scratch.settle();
+            prop_assert_eq!(&scratch, &budgets);
+            before = over;
+        }
+    }
+}
