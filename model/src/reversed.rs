@@ -164,8 +164,8 @@ impl<V> Patterns<V> {
     /// The patterns that cover all of `names`, the most specific one first. `names` itself is included.
     pub fn covering<'a>(
         &'a self,
-        names: &'a HostPattern,
-    ) -> impl Iterator<Item = (&'a HostPattern, &'a V)> {
+        names: &HostPattern,
+    ) -> impl Iterator<Item = (&'a HostPattern, &'a V)> + use<'a, V> {
         self.same(names).chain(self.above(names))
     }
 
@@ -211,7 +211,10 @@ impl<V> Patterns<V> {
         self.same(names).chain(self.below(names))
     }
 
-    fn same(&self, names: &HostPattern) -> impl Iterator<Item = (&HostPattern, &V)> {
+    fn same<'a>(
+        &'a self,
+        names: &HostPattern,
+    ) -> impl Iterator<Item = (&'a HostPattern, &'a V)> + use<'a, V> {
         let found = self.0.get(&Reversed::of(names));
         found.map(|(pattern, value)| (pattern, value)).into_iter()
     }

@@ -114,16 +114,14 @@ pub(super) fn findings(
             }
         }
     }
-    let mut findings: Vec<Finding> = lost
-        .into_iter()
-        .map(|(hostname, finding)| {
-            if served.contains(hostname.as_str()) {
-                warning(finding)
-            } else {
-                finding
-            }
-        })
-        .collect();
+    let lost = lost.into_iter().map(|(hostname, finding)| {
+        if served.contains(hostname.as_str()) {
+            warning(finding)
+        } else {
+            finding
+        }
+    });
+    let mut findings: Vec<Finding> = lost.collect();
     let backends = route
         .backends_and_mirrors()
         .map(|backend| &backend.reference);
