@@ -24,6 +24,18 @@ pub(super) enum ReceiveError {
     Http(#[from] hyper::Error),
     #[error("the stream was reset before the end of the body")]
     Reset,
+    #[error("the backend sent too much that leads to nothing")]
+    Flood,
+}
+
+impl ReceiveError {
+    /// The word for logs, if this ends a response of a backend.
+    pub(super) fn reason(&self) -> &'static str {
+        match self {
+            Self::Http(_) | Self::Reset => "BackendBroken",
+            Self::Flood => "BackendFlood",
+        }
+    }
 }
 
 pub(super) type Polled = Poll<Option<Result<Frame<Bytes>, ReceiveError>>>;
