@@ -128,8 +128,12 @@ impl ConnectionRecord {
 
     /// The line of its tenant at the gates; see [`crate::gate`].
     pub(crate) fn line(&self) -> usize {
-        let quota_guard = self.quota_guard.as_ref();
-        quota_guard.map_or(0, |quota_guard| gate::line(quota_guard.account()))
+        self.account().map_or(0, gate::line)
+    }
+
+    /// The account of its tenant, if that is known.
+    pub(crate) fn account(&self) -> Option<&Arc<Account>> {
+        self.quota_guard.as_ref().map(QuotaGuard::account)
     }
 
     /// Takes out the place that the connection has until its requests show to which tenant it belongs.

@@ -18,7 +18,6 @@ use std::time::Duration;
 
 use rustls::ServerConfig;
 use tokio::net::TcpStream;
-use tokio_rustls::client::TlsStream;
 use vestibule_model::client_address::ProxyProtocolMode;
 
 use crate::accesslog::ConnectionRecord;
@@ -37,7 +36,7 @@ use crate::plane::{DataPlane, HelloPermit};
 use crate::relay::{self, Relay};
 use crate::table::Beginning;
 use crate::terminate::{self, HandshakeError, TlsSession, Tunnel};
-use crate::upstream::Stream;
+use crate::upstream::{Stream, TlsToBackend};
 use connect::connect;
 use select::{Decision, decide, take};
 use tunnel::{Ending, LAST_WORDS, originate, part, reencrypt};
@@ -175,9 +174,9 @@ enum Kind {
 enum Step {
     Relay(TcpStream, Kind, Ending),
     /// TLS was terminated, and the backend is spoken to over TLS.
-    Reencrypt(Box<TlsStream<TcpStream>>, Box<TlsSession>),
+    Reencrypt(Box<TlsToBackend>, Box<TlsSession>),
     /// The client sends plain bytes, and the backend is spoken to over TLS. The bytes are those that were already read.
-    Originate(Box<TlsStream<TcpStream>>, Vec<u8>),
+    Originate(Box<TlsToBackend>, Vec<u8>),
     /// HTTP in plaintext, with the bytes that were already read.
     Http(Vec<u8>, Version, HelloPermit),
     /// HTTPS. The handshake has to be done, with the hello replayed.
@@ -294,7 +293,10 @@ async fn open_tcp(
     let (_, _, credentials) = take(&snapshot, record, selection, random)?;
     drop((permit, snapshot));
     Ok(match connect(record, random, Some(credentials)).await? {
-        Stream::Plain(backend) => Step::Relay(backend, Kind::Passed(first.into()), Ending::Neither),
+        Stream::Plain(backend) => {
+            let passed = Kind::Passed(first.into());
+            Step::Relay(backend.into_socket(), passed, Ending::Neither)
+        }
         Stream::Tls(backend) => Step::Originate(backend, first),
     })
 }
@@ -348,7 +350,7 @@ async fn try_open(
             drop(permit);
             match connect(record, random, None).await? {
                 Stream::Plain(backend) => Ok(Step::Relay(
-                    backend,
+                    backend.into_socket(),
                     Kind::Passed(replay.into()),
                     Ending::Both,
                 )),
@@ -382,7 +384,8 @@ async fn try_open(
             record.set_negotiated(negotiated);
             Ok(match connect(record, random, Some(credentials)).await? {
                 Stream::Plain(backend) => {
-                    Step::Relay(backend, Kind::Terminated(session), Ending::Client)
+                    let socket = backend.into_socket();
+                    Step::Relay(socket, Kind::Terminated(session), Ending::Client)
                 }
                 Stream::Tls(backend) => Step::Reencrypt(backend, session),
             })

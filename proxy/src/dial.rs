@@ -16,7 +16,7 @@ use crate::deadline::within;
 use crate::health::EndpointFailure;
 use crate::keepalive::set_keepalive;
 use crate::plane::DataPlane;
-use crate::upstream::{Alpn, Credentials, Stream};
+use crate::upstream::{Alpn, Credentials, Meter, Metered, Stream};
 
 /// What a connection to a backend carries.
 #[derive(Clone, Copy)]
@@ -37,7 +37,10 @@ pub(crate) async fn connect(
     allowed: Duration,
 ) -> Result<Stream, CloseReason> {
     let result = match carries {
-        Carries::Passthrough => attempt(plane, endpoint, allowed).await.map(Stream::Plain),
+        Carries::Passthrough => {
+            let opened = attempt(plane, endpoint, allowed).await;
+            opened.map(|tcp| Stream::Plain(Metered::new(tcp, Meter::new(&plane.metrics, endpoint))))
+        }
         Carries::Terminated(credentials) => {
             let (target, alpn) = (&backend.target, Alpn::None);
             open(plane, target, credentials, endpoint, alpn, allowed).await
@@ -110,6 +113,7 @@ pub(crate) async fn open(
     };
     let begun = Instant::now();
     let tcp = attempt(plane, endpoint, allowed).await?;
+    let tcp = Metered::new(tcp, Meter::new(&plane.metrics, endpoint));
     let Some((config, name)) = settings else {
         return Ok(Stream::Plain(tcp));
     };
@@ -120,7 +124,7 @@ pub(crate) async fn open(
             if matches!(credentials, Credentials::Withheld) {
                 plane.metrics.backend_certificates_withheld.inc();
             }
-            Ok(Stream::Tls(Box::new(stream)))
+            Ok(Stream::tls(stream))
         }
         Ok(Err(error)) => {
             tracing::debug!(%endpoint, %error, "TLS to the backend failed");

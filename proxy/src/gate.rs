@@ -45,12 +45,11 @@ const REQUESTS_OF_A_TURN: u32 = 64;
 /// Units of a search for a rule that may take all the steps of a request
 /// ([`Steps::OF_A_REQUEST`](vestibule_model::pattern::Steps::OF_A_REQUEST)), which are one or two milliseconds as well.
 const UNITS_OF_A_SEARCH: u8 = 64;
-/// Units of requests that 4 KiB of interim heads (1xx) of a backend cost, which are up to 256 heads.
-const UNITS_OF_AN_EARLY_READ: u8 = 16;
 /// Fields of a request's head that cost one more unit.
 const FIELDS_OF_A_UNIT: usize = 32;
-/// HTTP/2 frames of a backend that cost one unit of requests.
-const FRAMES_OF_A_UNIT: u32 = 16;
+/// Bytes of a backend that cost one unit of requests if no client gets anything of them. They are up to 16 interim heads
+/// (1xx), or 28 frames of HTTP/2.
+const BACKEND_BYTES_OF_A_UNIT: u64 = 256;
 /// Bytes of one unit of transfers. A connection that moves less than half of it at a time does not use the gate.
 const BYTES: u64 = 64 * 1024;
 /// Units of transfers before the gate closes, and the quantum of a tenant. They are as many as one connection moves
@@ -151,8 +150,8 @@ async fn pass_units(line: usize, units: u8) {
     let _ = poll_fn(|cx| entry.poll_pass(cx, units)).await;
 }
 
-/// A place in the line of a tenant for the work that a backend causes without answering: it sends interim heads, or
-/// frames that serve no request. The backend connection passes the gate for requests before it reads more of them.
+/// A place in the line of a tenant for the work that a backend causes without answering: it sends interim heads, frames
+/// that serve no request, or the like. The connection passes the gate for requests before it reads more of them.
 pub(crate) struct BackendTurn(QueueEntry);
 
 impl BackendTurn {
@@ -160,23 +159,11 @@ impl BackendTurn {
         Self(QueueEntry::new(GateKind::Requests, 0))
     }
 
-    /// Waits in a [`line`] until more bytes may be read of a backend that has sent no final head.
-    pub(crate) fn poll_early_read(&mut self, cx: &mut Context<'_>, line: usize) -> Poll<()> {
-        self.poll_units(cx, line, UNITS_OF_AN_EARLY_READ)
-    }
-
-    /// Waits in a [`line`] until more frames may be read of a backend that has sent this many. Returns whether these are
-    /// paid for. Fewer than those of one unit are not, and may be added to the next ones.
-    pub(crate) fn poll_frames(
-        &mut self,
-        cx: &mut Context<'_>,
-        line: usize,
-        frames: u32,
-    ) -> Poll<bool> {
-        match u8::try_from(frames / FRAMES_OF_A_UNIT).unwrap_or(u8::MAX) {
-            0 => Poll::Ready(false),
-            units => self.poll_units(cx, line, units).map(|()| true),
-        }
+    /// Waits in a [`line`] until more may be read of a backend that has sent so many bytes of which no client gets
+    /// anything.
+    pub(crate) fn poll_bytes(&mut self, cx: &mut Context<'_>, line: usize, bytes: u64) -> Poll<()> {
+        let units = bytes.div_ceil(BACKEND_BYTES_OF_A_UNIT);
+        self.poll_units(cx, line, u8::try_from(units).unwrap_or(u8::MAX))
     }
 
     fn poll_units(&mut self, cx: &mut Context<'_>, line: usize, units: u8) -> Poll<()> {

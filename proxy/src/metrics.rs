@@ -366,7 +366,7 @@ impl Metrics {
             ),
             backend_given_up: add(
                 r,
-                "backend_http_connections_given_up",
+                "backend_connections_given_up",
                 "Connections to backends that the proxy gave up because of what the backend sent, by reason",
             ),
             backend_reused: add(

@@ -263,10 +263,15 @@ async fn frames_that_ask_for_nothing_end_the_connection() {
 /// A backend that answers the first request of each connection with these frames, again and again, with the number of
 /// bytes that it could send.
 async fn flooding(frames: Vec<u8>) -> (SocketAddr, Arc<AtomicUsize>) {
+    flooding_after(Vec::new(), frames).await
+}
+
+/// The same, after frames that come once.
+async fn flooding_after(once: Vec<u8>, frames: Vec<u8>) -> (SocketAddr, Arc<AtomicUsize>) {
     let sent = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&sent);
     let address = serve(move |stream: TcpStream| {
-        let (all, sent) = (frames.repeat(1000), Arc::clone(&count));
+        let (once, all, sent) = (once.clone(), frames.repeat(1000), Arc::clone(&count));
         async move {
             let (mut read, mut write) = stream.into_split();
             let _ = write.write_all(&frame(SETTINGS, 0, 0, b"")).await;
@@ -282,6 +287,7 @@ async fn flooding(frames: Vec<u8>) -> (SocketAddr, Arc<AtomicUsize>) {
             // What the proxy answers is read, so that it can go on.
             let reads =
                 tokio::spawn(async move { while let Ok(1..) = read.read(&mut bytes).await {} });
+            let _ = write.write_all(&once).await;
             while write.write_all(&all).await.is_ok() {
                 sent.fetch_add(all.len(), Ordering::SeqCst);
             }
@@ -303,6 +309,7 @@ async fn frames_of_a_backend_that_serve_no_request_end_its_connection() {
             frame(WINDOW_UPDATE, 0, 0, &1_u32.to_be_bytes()),
         ),
         ("unknown frames", frame(0xbe, 0, 0, b"")),
+        ("resets", frame(RST_STREAM, 0, 0x7fff_ffff, &[0; 4])),
         // `:status: 103`
         (
             "interim heads",
@@ -310,20 +317,89 @@ async fn frames_of_a_backend_that_serve_no_request_end_its_connection() {
         ),
     ] {
         let (address, sent) = flooding(frames).await;
-        let rig = Rig::start(&quiet(), |port| {
-            vec![
-                http(port, "web", "", None),
-                http_route("web", "", vec![rule("/", BACKEND)]),
-                backend_of(BACKEND, &[address], proto::BackendProtocol::H2c),
-            ]
-        });
+        let rig = rig_of_h2c(address);
         let head = format!("POST / HTTP/1.1\r\nhost: {HOST}\r\ncontent-length: 0");
         assert_eq!(ask(&rig, &head, "").await.status, 502, "{what}");
-        let line = "backend_http_connections_given_up_total{reason=\"TooManyFrames\"} 1";
-        let given_up = || rig.plane.metrics.encode().unwrap().contains(line);
-        wait(what, given_up).await;
-        let sent = sent.load(Ordering::SeqCst);
-        // With what waits in the two sockets.
-        assert!(sent < 16 * 1024 * 1024, "{what}: {sent} bytes");
+        is_ended(what, &rig, &sent).await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backend_that_goes_on_for_a_request_that_is_gone_is_ended() {
+    // `:status: 200`, and a body that goes on in frames with padding only.
+    let data = frame(0, 8, 1, &[&[255][..], &[0; 255]].concat());
+    for (what, head) in [
+        ("heads", vec![]),
+        ("a body", frame(HEADERS, END_HEADERS, 1, &[0x88])),
+    ] {
+        let body = if head.is_empty() {
+            frame(HEADERS, END_HEADERS, 1, &[0x08, 3, b'1', b'0', b'3'])
+        } else {
+            data.clone()
+        };
+        let (address, sent) = flooding_after(head, body).await;
+        let rig = rig_of_h2c(address);
+        let mut client = rig.connect().await;
+        let head = format!("POST / HTTP/1.1\r\nhost: {HOST}\r\ncontent-length: 0\r\n\r\n");
+        client.write_all(head.as_bytes()).await.unwrap();
+        wait(what, || rig.plane.metrics.backend_opened.get() == 1).await;
+        drop(client);
+        is_ended(what, &rig, &sent).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_that_never_gets_on_ends_its_connection() {
+    for (what, begins, goes_on) in [
+        ("digits", "", "0"),
+        ("spaces", "5", " "),
+        ("extensions", "5;", "x"),
+        ("trailers", "0\r\n", "a: b\r\n"),
+    ] {
+        let begins = format!("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n{begins}");
+        let sent = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&sent);
+        let address = serve(move |mut stream: TcpStream| {
+            let (begins, all, sent) = (begins.clone(), goes_on.repeat(10_000), Arc::clone(&count));
+            async move {
+                let mut head = [0; 4096];
+                let _ = stream.read(&mut head).await;
+                let _ = stream.write_all(begins.as_bytes()).await;
+                while stream.write_all(all.as_bytes()).await.is_ok() {
+                    sent.fetch_add(all.len(), Ordering::SeqCst);
+                }
+            }
+        })
+        .await;
+        let rig = rig(address, None);
+        let mut client = rig.connect().await;
+        let head = format!("GET / HTTP/1.1\r\nhost: {HOST}\r\n\r\n");
+        client.write_all(head.as_bytes()).await.unwrap();
+        let _ = read_to_end(&mut client).await;
+        // hyper itself bounds these two.
+        if ["extensions", "trailers"].contains(&what) {
+            let ended = || rig.plane.active() == 0;
+            wait(what, ended).await;
+        } else {
+            is_ended(what, &rig, &sent).await;
+        }
+    }
+}
+
+fn rig_of_h2c(address: SocketAddr) -> Rig {
+    Rig::start(&quiet(), |port| {
+        vec![
+            http(port, "web", "", None),
+            http_route("web", "", vec![rule("/", BACKEND)]),
+            backend_of(BACKEND, &[address], proto::BackendProtocol::H2c),
+        ]
+    })
+}
+
+/// Waits until the proxy has given up the only connection to its backend, after a bounded number of bytes.
+async fn is_ended(what: &str, rig: &Rig, sent: &AtomicUsize) {
+    rig.wait_backend_given_up().await;
+    let sent = sent.load(Ordering::SeqCst);
+    // With what waits in the two sockets.
+    assert!(sent < 16 * 1024 * 1024, "{what}: {sent} bytes");
 }

@@ -167,9 +167,7 @@ async fn interim_answers_without_end_are_a_bad_gateway() {
     .await;
     let flooded = rig(flood);
     assert_eq!(get(&flooded, HOST, "/").await.status, 502);
-    let line = "backend_http_connections_given_up_total{reason=\"TooManyInterimHeads\"}";
-    let given_up = || flooded.plane.metrics.encode().unwrap().contains(line);
-    wait("the end of the connection", given_up).await;
+    flooded.wait_backend_given_up().await;
     // Some of them, and a large head, are no flood. Nor are those of many requests on one connection.
     let some = serve(move |mut stream| async move {
         let mut head = [0; 4096];

@@ -230,6 +230,33 @@ async fn bytes_arrive_whole_both_ways_whoever_speaks_first() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn session_tickets_without_end_end_the_connection() {
+    let flooding = |ca: &Authority| {
+        let mut config = ca.server(&[INNER], &[URI]).server_config(None);
+        config.send_tls13_tickets = 50_000;
+        config
+    };
+    // Whether the bytes are for a client of TLS, or an answer is expected.
+    let world = world_with(flooding).await;
+    let mut client = world.client().await;
+    assert!(read_to_end(&mut client).await.is_err());
+    world.rig.wait_closed(CloseReason::BackendReset, 1).await;
+    world.rig.wait_backend_given_up().await;
+    let rig = Rig::start(&ProxyLimits::default(), |port| {
+        vec![
+            http(port, "web", "", None),
+            web::http_route("web", "", vec![web::rule("/", BACKEND)]),
+            secured(&[world.far.address], Some(policy())),
+            Authority::bundle(BUNDLE, &[&world.ca]),
+        ]
+    });
+    // Whether the request was written before, is not certain.
+    let status = web::get(&rig, NAME, "/").await.status;
+    assert!([502, 503].contains(&status), "{status}");
+    rig.wait_backend_given_up().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_slow_backend_gets_all_of_it() {
     let mut world = world().await;
     let (mut client, mut met) = world.pair().await;

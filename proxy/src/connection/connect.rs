@@ -33,7 +33,12 @@ pub(super) async fn connect(
             .map_or(Carries::Passthrough, Carries::Terminated);
         let dialled = dial::connect(&plane, &backend, endpoint, carries, allowed).await;
         let reason = match dialled {
-            Ok(stream) => return Ok(stream),
+            Ok(stream) => {
+                let meter = stream.meter();
+                meter.become_tunnel();
+                meter.charge(record.account());
+                return Ok(stream);
+            }
             Err(CloseReason::BackendTlsInvalid) => return Err(CloseReason::BackendTlsInvalid),
             Err(reason) => reason,
         };

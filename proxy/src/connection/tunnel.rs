@@ -7,7 +7,6 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::net::TcpStream;
-use tokio_rustls::client::TlsStream;
 
 use crate::accesslog::ConnectionRecord;
 use crate::cut::{Cut, linger, unless_cut};
@@ -17,6 +16,7 @@ use crate::http::tunnel::Direction;
 use crate::lifetime::unless_over;
 use crate::relay::{self, End, Moved, Side};
 use crate::terminate::{TlsSession, Tunnel};
+use crate::upstream::TlsToBackend;
 
 /// How long the orderly end of a tunnel may take.
 pub(super) const LAST_WORDS: Duration = Duration::from_secs(5);
@@ -50,7 +50,7 @@ pub(super) async fn part(client: TcpStream, backend: TcpStream, ending: Ending) 
 /// Relays between a terminated client and a backend that is spoken to over TLS.
 pub(super) async fn reencrypt(
     mut client: TcpStream,
-    mut backend: Box<TlsStream<TcpStream>>,
+    mut backend: Box<TlsToBackend>,
     mut session: Box<TlsSession>,
     mut record: ConnectionRecord,
 ) {
@@ -76,7 +76,7 @@ pub(super) async fn reencrypt(
 /// that were already read.
 pub(super) async fn originate(
     mut client: TcpStream,
-    mut backend: Box<TlsStream<TcpStream>>,
+    mut backend: Box<TlsToBackend>,
     first: Vec<u8>,
     mut record: ConnectionRecord,
 ) {
@@ -101,13 +101,13 @@ pub(super) async fn originate(
     }
     // After an orderly end, a client without TLS would take what it has received for the whole stream.
     relay::reset(&client);
-    relay::reset(backend.get_ref().0);
+    relay::reset(backend.socket());
 }
 
 /// The relay of [`originate`].
 struct Originated<'a> {
     client: &'a mut TcpStream,
-    backend: &'a mut TlsStream<TcpStream>,
+    backend: &'a mut TlsToBackend,
     moved: &'a mut Moved,
     up: Direction,
     down: Direction,

@@ -2,6 +2,7 @@
 
 use std::future::poll_fn;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
@@ -15,6 +16,7 @@ use super::pool::Lease;
 use super::received::{Polled, ReceiveError, Received};
 use super::throttle::Throttle;
 use crate::gate::yield_now;
+use crate::upstream::Meter;
 
 /// Most bytes that are read of a response that nobody gets.
 const READ_AWAY: usize = 64 * 1024;
@@ -22,6 +24,8 @@ const READ_AWAY: usize = 64 * 1024;
 /// The body of a response of a backend.
 pub(super) struct BackendBody {
     body: Received,
+    /// The meter of its connection.
+    meter: Arc<Meter>,
     /// What the next poll returns, if that is known already.
     next: Option<Taken>,
 }
@@ -37,19 +41,42 @@ impl BackendBody {
     pub(super) async fn begin(
         response: Response<Incoming>,
         version: Version,
+        meter: &Arc<Meter>,
     ) -> Result<Response<Self>, ReceiveError> {
         let (head, body) = response.into_parts();
-        let mut body = Received::new(body, version);
-        let mut next = None;
-        if !body.is_end_stream() {
-            let polled = poll_fn(|cx| Poll::Ready(Pin::new(&mut body).poll_frame(cx))).await;
-            next = match polled {
+        let mut body = Self {
+            body: Received::new(body, version),
+            meter: Arc::clone(meter),
+            next: None,
+        };
+        if !body.body.is_end_stream() {
+            let polled = poll_fn(|cx| Poll::Ready(body.poll_next(cx))).await;
+            body.next = match polled {
                 Poll::Ready(Some(Err(error))) => return Err(error),
                 Poll::Ready(taken) => Some(taken),
                 Poll::Pending => None,
             };
         }
-        Ok(Response::from_parts(head, Self { body, next }))
+        Ok(Response::from_parts(head, body))
+    }
+}
+
+impl BackendBody {
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Polled {
+        let polled = ready!(Pin::new(&mut self.body).poll_frame(cx));
+        Poll::Ready(match polled {
+            Some(Ok(frame)) => {
+                let bytes = frame.data_ref().map_or(0, Buf::remaining);
+                // In HTTP/2, the frames themselves show what they carry.
+                if self.body.is_http1() {
+                    self.meter.carried(bytes);
+                }
+                self.meter.progressed(bytes);
+                Some(Ok(frame))
+            }
+            Some(Err(_)) if self.meter.is_over() => Some(Err(ReceiveError::Flood)),
+            other => other,
+        })
     }
 }
 
@@ -61,7 +88,7 @@ impl Body for BackendBody {
         if let Some(next) = self.next.take() {
             return Poll::Ready(next);
         }
-        match ready!(Pin::new(&mut self.body).poll_frame(cx)) {
+        match ready!(self.poll_next(cx)) {
             // hyper closes the client's connection at an error, and drops what it has not written. It writes what it
             // has when the body is pending.
             Some(Err(error)) => {

@@ -11,7 +11,7 @@ use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use hyper::body::Body as _;
@@ -25,18 +25,16 @@ use super::H2;
 use super::body::{Upload, UploadState};
 use super::download::BackendBody;
 use super::headers::{detach, take_trailers};
-use super::paced::{Paced, TOO_MANY_FRAMES};
+use super::paced::Paced;
 use super::patient::Patient;
-use super::pool::{self, Key, Lease, One, Sender, Turn, TwoState};
-use super::received::FIELDS;
+use super::pool::{self, Key, Lease, One, Sender, Turn, Two};
+use super::received::{FIELDS, ReceiveError};
 use super::retry_state::RetryState;
-use super::throttle::{TOO_MUCH_EARLY, Throttle, Throttled, TooMuchEarly};
+use super::throttle::{Throttle, Throttled};
 use crate::backend::{Backend, Protocol};
 use crate::close_reason::CloseReason;
 use crate::deadline::within;
-use crate::gate;
 use crate::limits::Repeat;
-use crate::metrics::Metrics;
 use crate::plane::DataPlane;
 use crate::quota::Account;
 use crate::tried::Tried;
@@ -167,7 +165,7 @@ pub(super) enum ExchangeFailure {
     Broken,
     /// The backend refused the request without looking at it, which HTTP/2 allows.
     Refused,
-    /// The proxy gave up the connection, because the backend sent frames or interim heads without end.
+    /// The proxy gave up the connection, because the backend sent without end what leads to nothing.
     Flood,
 }
 
@@ -387,10 +385,9 @@ impl Exchange<'_> {
             tracing::debug!(endpoint = %key.endpoint, %error, "HTTP with the backend did not begin");
             CloseReason::BackendReset
         };
+        let meter = Arc::clone(stream.meter());
         let sender = if two {
-            let state = Arc::default();
-            let paced = Paced::new(Patient::new(stream), self.account.clone(), &state);
-            let io = TokioIo::new(paced);
+            let io = TokioIo::new(Paced::new(Patient::new(stream), &meter));
             let mut builder = http2::Builder::new(TokioExecutor::new());
             builder
                 .initial_stream_window_size(STREAM_WINDOW)
@@ -400,16 +397,13 @@ impl Exchange<'_> {
             let begun = within(allowed, builder.handshake(io)).await;
             let begun = begun.map_err(|_| CloseReason::BackendConnectTimeout)?;
             let (sender, connection) = begun.map_err(failed)?;
-            let connection = watched(connection, Arc::clone(&state));
-            let (endpoint, ended) = (key.endpoint, Arc::clone(&state));
-            let metrics = Arc::clone(&self.plane.metrics);
-            tokio::spawn(async move {
-                run(connection, endpoint).await;
-                if ended.floods.load(Ordering::Relaxed) {
-                    given_up(&metrics, endpoint, TOO_MANY_FRAMES);
-                }
-            });
-            Sender::Two(sender, state)
+            let most = Arc::new(AtomicUsize::new(usize::MAX));
+            tokio::spawn(run(watched(connection, Arc::clone(&most)), key.endpoint));
+            Sender::Two(Two {
+                sender,
+                most,
+                meter,
+            })
         } else {
             let mut builder = http1::Builder::new();
             builder.max_buf_size(ANSWER_BUFFER);
@@ -417,7 +411,7 @@ impl Exchange<'_> {
             let io = TokioIo::new(Throttled::new(Patient::new(stream), &throttle));
             let (sender, connection) = builder.handshake(io).await.map_err(failed)?;
             tokio::spawn(run(connection.with_upgrades(), key.endpoint));
-            Sender::One(One::new(sender, throttle))
+            Sender::One(One::new(sender, throttle, meter))
         };
         self.plane.metrics.backend_opened.inc();
         Ok(Lease::new(key.clone(), sender))
@@ -434,6 +428,8 @@ impl Exchange<'_> {
         let state = Arc::clone(request.body().state());
         trace.awaited = true;
         let begun = Instant::now();
+        let meter = Arc::clone(lease.meter());
+        meter.charge(self.account.as_ref());
         let sent = match &mut lease.sender {
             Sender::One(one) => {
                 // A new connection is ready as soon as its task has run.
@@ -441,8 +437,7 @@ impl Exchange<'_> {
                     trace.awaited = false;
                     return Err(Unanswered::Unseen(Box::new(request)));
                 }
-                let line = self.account.as_ref().map_or(0, gate::line);
-                one.throttle.await_answer(line);
+                one.throttle.await_answer();
                 let sent = one.sender.try_send_request(request.map(Box::new)).await;
                 one.throttle.answered();
                 sent.map_err(|mut error| {
@@ -451,8 +446,8 @@ impl Exchange<'_> {
                     (request, error.into_error())
                 })
             }
-            Sender::Two(sender, _) => {
-                let sent = sender.try_send_request(request).await;
+            Sender::Two(two) => {
+                let sent = two.sender.try_send_request(request).await;
                 sent.map_err(|mut error| (error.take_message(), error.into_error()))
             }
         };
@@ -464,10 +459,19 @@ impl Exchange<'_> {
                     return Err(Unanswered::Seen(state, ExchangeFailure::Broken));
                 }
                 let took = begun.elapsed();
-                let begins = BackendBody::begin(response, lease.version()).await;
+                if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+                    meter.become_tunnel();
+                }
+                let begins = BackendBody::begin(response, lease.version(), &meter).await;
                 let response = begins.map_err(|error| {
                     tracing::debug!(endpoint = ?trace.endpoint, %error, "a response broke off");
-                    Unanswered::Seen(state, ExchangeFailure::Broken)
+                    let failure = match error {
+                        ReceiveError::Flood => ExchangeFailure::Flood,
+                        ReceiveError::Http(_)
+                        | ReceiveError::Reset
+                        | ReceiveError::TooManyTrailers => ExchangeFailure::Broken,
+                    };
+                    Unanswered::Seen(state, failure)
                 })?;
                 trace.took = Some(took);
                 let metrics = &self.plane.metrics;
@@ -479,11 +483,7 @@ impl Exchange<'_> {
                 tracing::debug!(endpoint = ?trace.endpoint, %error, "a request failed");
                 let failure = if is_refused(&error) {
                     ExchangeFailure::Refused
-                } else if lease.floods() {
-                    ExchangeFailure::Flood
-                } else if is_too_much_early(&error) {
-                    // hyper tells only the request of it, and the connection just ends.
-                    given_up(&self.plane.metrics, lease.endpoint(), TOO_MUCH_EARLY);
+                } else if meter.is_over() {
                     ExchangeFailure::Flood
                 } else {
                     ExchangeFailure::Broken
@@ -561,17 +561,10 @@ fn is_refused(error: &hyper::Error) -> bool {
     error.is_remote() && (ends || error.reason() == Some(h2::Reason::REFUSED_STREAM))
 }
 
-/// Whether the proxy gave up an HTTP/1.1 connection because of interim heads without end.
-fn is_too_much_early(error: &hyper::Error) -> bool {
-    let source = std::error::Error::source(error);
-    let io = source.and_then(|source| source.downcast_ref::<std::io::Error>());
-    matches!(io.and_then(std::io::Error::get_ref), Some(inner) if inner.is::<TooMuchEarly>())
-}
-
 /// Drives a connection, and keeps the number up to date of how many requests the other side takes at one time.
 fn watched<E>(
     mut connection: http2::Connection<TokioIo<Paced<Patient<upstream::Stream>>>, Upload, E>,
-    state: Arc<TwoState>,
+    most: Arc<AtomicUsize>,
 ) -> impl Future<Output = hyper::Result<()>>
 where
     E: hyper::rt::bounds::Http2ClientConnExec<Upload, TokioIo<Paced<Patient<upstream::Stream>>>>
@@ -579,8 +572,7 @@ where
 {
     std::future::poll_fn(move |cx| {
         let polled = Pin::new(&mut connection).poll(cx);
-        let most = connection.current_max_send_streams();
-        state.most.store(most, Ordering::Relaxed);
+        most.store(connection.current_max_send_streams(), Ordering::Relaxed);
         polled
     })
 }
@@ -590,10 +582,4 @@ async fn run(connection: impl Future<Output = hyper::Result<()>>, endpoint: Sock
     if let Err(error) = connection.await {
         tracing::debug!(%endpoint, %error, "a backend connection failed");
     }
-}
-
-/// Records that the proxy gave up a connection because of what the backend sent.
-fn given_up(metrics: &Metrics, endpoint: SocketAddr, reason: &'static str) {
-    metrics.backend_given_up(reason);
-    tracing::info!(%endpoint, reason, "a connection to a backend is given up");
 }

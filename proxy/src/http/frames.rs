@@ -8,7 +8,7 @@ use tokio::io::ReadBuf;
 use super::PREFACE;
 
 /// Bytes of a frame header: length, type, flags, stream (RFC 9113 section 4.1).
-const HEAD: usize = 9;
+pub(super) const HEAD: usize = 9;
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
 const CONTINUATION: u8 = 9;

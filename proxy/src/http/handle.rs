@@ -7,8 +7,7 @@ use std::sync::Arc;
 
 use hyper::body::{Body, Incoming};
 use hyper::header::{
-    ALLOW, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HeaderMap, HeaderName, HeaderValue,
-    LOCATION,
+    ALLOW, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HeaderMap, HeaderValue, LOCATION,
 };
 use hyper::http::uri::PathAndQuery;
 use hyper::upgrade::OnUpgrade;

@@ -11,7 +11,7 @@ use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use hyper::Version;
@@ -23,7 +23,7 @@ use super::throttle::Throttle;
 use crate::backend::Backend;
 use crate::plane::DataPlane;
 use crate::table::Snapshot;
-use crate::upstream::{Alpn, TlsIdentity};
+use crate::upstream::{Alpn, Meter, OnMeter, TlsIdentity};
 
 /// Most idle HTTP/1.1 connections that a worker keeps to one endpoint.
 const IDLE_PER_ENDPOINT: usize = 64;
@@ -77,24 +77,16 @@ impl std::hash::Hash for Key {
 /// The handle by which requests are sent on a connection.
 pub(super) enum Sender {
     One(One),
-    Two(http2::SendRequest<Upload>, Arc<TwoState>),
+    Two(Two),
 }
 
-/// What an HTTP/2 connection and its requests share.
-pub(super) struct TwoState {
+/// The handle of an HTTP/2 connection.
+#[derive(Clone)]
+pub(super) struct Two {
+    pub(super) sender: http2::SendRequest<Upload>,
     /// How many requests the backend takes at one time.
-    pub(super) most: AtomicUsize,
-    /// Whether the backend has sent so many frames that serve no request that the proxy gave up the connection.
-    pub(super) floods: AtomicBool,
-}
-
-impl Default for TwoState {
-    fn default() -> Self {
-        Self {
-            most: AtomicUsize::new(usize::MAX),
-            floods: AtomicBool::new(false),
-        }
-    }
+    pub(super) most: Arc<AtomicUsize>,
+    pub(super) meter: Arc<Meter>,
 }
 
 /// An HTTP/1.1 connection.
@@ -103,11 +95,29 @@ pub(super) struct One {
     pub(super) sender: http1::SendRequest<Box<Upload>>,
     /// The bound on how fast it is read.
     pub(super) throttle: Arc<Throttle>,
+    pub(super) meter: Arc<Meter>,
 }
 
 impl One {
-    pub(super) fn new(sender: http1::SendRequest<Box<Upload>>, throttle: Arc<Throttle>) -> Self {
-        Self { sender, throttle }
+    pub(super) fn new(
+        sender: http1::SendRequest<Box<Upload>>,
+        throttle: Arc<Throttle>,
+        meter: Arc<Meter>,
+    ) -> Self {
+        Self {
+            sender,
+            throttle,
+            meter,
+        }
+    }
+}
+
+impl Sender {
+    fn meter(&self) -> &Arc<Meter> {
+        match self {
+            Self::One(one) => &one.meter,
+            Self::Two(two) => &two.meter,
+        }
     }
 }
 
@@ -152,57 +162,37 @@ struct Kept {
 
 /// An HTTP/2 connection.
 struct Shared {
-    sender: http2::SendRequest<Upload>,
-    state: Arc<TwoState>,
-    /// Number of requests on it now.
-    active: Arc<AtomicUsize>,
+    two: Two,
     idle_since: Instant,
+}
+
+impl Shared {
+    fn is_closed(&self) -> bool {
+        self.two.sender.is_closed() || self.two.meter.is_over()
+    }
 }
 
 /// A connection that a request has.
 pub(super) struct Lease {
     key: Key,
     pub(super) sender: Sender,
-    /// The count of this request on an HTTP/2 connection. It goes down when the request is over.
-    active: Option<Active>,
-}
-
-/// One request on an HTTP/2 connection.
-struct Active(Arc<AtomicUsize>);
-
-impl Active {
-    fn new(count: &Arc<AtomicUsize>) -> Self {
-        count.fetch_add(1, Ordering::Relaxed);
-        Self(Arc::clone(count))
-    }
-}
-
-impl Drop for Active {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
+    /// Counts the request until it is over.
+    active: OnMeter,
 }
 
 impl Lease {
     /// A lease of a new connection. From here on, other requests can use it if it is one of HTTP/2.
     pub(super) fn new(key: Key, sender: Sender) -> Self {
-        let active = match &sender {
-            Sender::One(_) => None,
-            Sender::Two(sender, state) => {
-                let active = Arc::new(AtomicUsize::new(0));
-                let lease = Active::new(&active);
-                let shared = Shared {
-                    sender: sender.clone(),
-                    state: Arc::clone(state),
-                    active,
-                    idle_since: Instant::now(),
-                };
-                let _ = POOL.try_with(|pool| {
-                    pool.borrow_mut().kept_for(key.clone()).two.push(shared);
-                });
-                Some(lease)
-            }
-        };
+        let active = OnMeter::new(sender.meter());
+        if let Sender::Two(two) = &sender {
+            let shared = Shared {
+                two: two.clone(),
+                idle_since: Instant::now(),
+            };
+            let _ = POOL.try_with(|pool| {
+                pool.borrow_mut().kept_for(key.clone()).two.push(shared);
+            });
+        }
         Self {
             key,
             sender,
@@ -218,16 +208,9 @@ impl Lease {
         }
     }
 
-    pub(super) fn endpoint(&self) -> SocketAddr {
-        self.key.endpoint
-    }
-
-    /// Whether the proxy gave up the connection because of frames that serve no request.
-    pub(super) fn floods(&self) -> bool {
-        match &self.sender {
-            Sender::One(_) => false,
-            Sender::Two(_, state) => state.floods.load(Ordering::Relaxed),
-        }
+    /// The meter of the connection.
+    pub(super) fn meter(&self) -> &Arc<Meter> {
+        self.sender.meter()
     }
 
     pub(super) fn is_tls(&self) -> bool {
@@ -342,22 +325,20 @@ impl Pool {
 
     fn take(&mut self, key: &Key) -> Option<Lease> {
         let kept = self.endpoints.get_mut(key)?;
-        let lease = |sender, active| Lease {
+        let lease = |sender: Sender| Lease {
             key: key.clone(),
+            active: OnMeter::new(sender.meter()),
             sender,
-            active,
         };
-        kept.two.retain(|shared| !shared.sender.is_closed());
+        kept.two.retain(|shared| !shared.is_closed());
         let free = kept.two.iter_mut().filter(|shared| {
-            let most = shared.state.most.load(Ordering::Relaxed);
+            let most = shared.two.most.load(Ordering::Relaxed);
             let most = most.clamp(1, STREAMS as usize);
-            shared.active.load(Ordering::Relaxed) < most
+            shared.two.meter.requests() < most
         });
-        if let Some(shared) = free.min_by_key(|shared| shared.active.load(Ordering::Relaxed)) {
+        if let Some(shared) = free.min_by_key(|shared| shared.two.meter.requests()) {
             shared.idle_since = Instant::now();
-            let active = Active::new(&shared.active);
-            let sender = Sender::Two(shared.sender.clone(), Arc::clone(&shared.state));
-            return Some(lease(sender, Some(active)));
+            return Some(lease(Sender::Two(shared.two.clone())));
         }
         let before = kept.one.len();
         let mut busy = Vec::new();
@@ -378,7 +359,7 @@ impl Pool {
         let held = kept.of_namespace.get();
         kept.of_namespace.set(held.saturating_sub(gone));
         self.idle -= gone;
-        taken.map(|(one, _)| lease(Sender::One(one), None))
+        taken.map(|(one, _)| lease(Sender::One(one)))
     }
 
     /// Drops connections that have been idle for too long, and those whose endpoint is gone from the configuration.
@@ -394,12 +375,12 @@ impl Pool {
                 !(gone || over || one.sender.is_closed())
             });
             kept.two.retain_mut(|shared| {
-                if shared.active.load(Ordering::Relaxed) > 0 {
+                if shared.two.meter.requests() > 0 {
                     shared.idle_since = now;
-                    return !(gone || shared.sender.is_closed());
+                    return !(gone || shared.is_closed());
                 }
                 let over = now.saturating_duration_since(shared.idle_since) >= IDLE_TWO;
-                !(gone || over || shared.sender.is_closed())
+                !(gone || over || shared.is_closed())
             });
         }
         self.endpoints
@@ -480,7 +461,7 @@ mod tests {
         let mut put = async |pool: &mut Pool, key: &Key| {
             let (sender, other) = connection().await;
             far.push(other);
-            let one = One::new(sender, Arc::default());
+            let one = One::new(sender, Arc::default(), Meter::test());
             pool.put(key.clone(), one).is_none()
         };
         // These go to many endpoints, so that the bound per endpoint is not reached.

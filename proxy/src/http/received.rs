@@ -29,6 +29,18 @@ pub(super) enum ReceiveError {
     Reset,
     #[error("there are too many trailers")]
     TooManyTrailers,
+    #[error("the backend sent too much that leads to nothing")]
+    Flood,
+}
+
+impl ReceiveError {
+    /// The word for logs, if this ends a response of a backend.
+    pub(super) fn reason(&self) -> &'static str {
+        match self {
+            Self::Http(_) | Self::Reset | Self::TooManyTrailers => "BackendBroken",
+            Self::Flood => "BackendFlood",
+        }
+    }
 }
 
 pub(super) type Polled = Poll<Option<Result<Frame<Bytes>, ReceiveError>>>;

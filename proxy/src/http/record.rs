@@ -20,6 +20,7 @@ use super::exchange::Trace;
 use super::forwarded::HopInfo;
 use super::guard::MAX_METHOD;
 use super::headers;
+use super::received::ReceiveError;
 use super::request_id;
 use super::shared::Shared;
 use super::timeouts::{Allowed, AnswerCut, Late, Watch};
@@ -425,6 +426,7 @@ impl<B: Body<Data = Bytes, Error: Into<BoxError>> + Unpin> Body for Logged<B> {
             let late = ready!(self.poll_late(cx));
             return Poll::Ready(Some(self.cut(late).map(Frame::trailers)));
         };
+        let frame = frame.map(|frame| frame.map_err(Into::into));
         let ends = self.body.is_end_stream();
         if let Some(record) = &mut self.record {
             match &frame {
@@ -438,11 +440,12 @@ impl<B: Body<Data = Bytes, Error: Into<BoxError>> + Unpin> Body for Logged<B> {
                         record.note_grpc_status(trailers);
                     }
                 }
-                Some(Err(_)) => {
+                Some(Err(error)) => {
                     record.reason = if record.upload.is_too_large() {
                         BODY_TOO_LARGE
                     } else {
-                        "BackendBroken"
+                        let broken = error.downcast_ref::<ReceiveError>();
+                        broken.map_or("BackendBroken", ReceiveError::reason)
                     };
                     record.over = true;
                 }
@@ -463,7 +466,7 @@ impl<B: Body<Data = Bytes, Error: Into<BoxError>> + Unpin> Body for Logged<B> {
             None => Piece::free(bytes),
         };
         let frame = frame.map(|frame| frame.map(|frame| frame.map_data(piece)));
-        Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
+        Poll::Ready(frame)
     }
 
     fn is_end_stream(&self) -> bool {

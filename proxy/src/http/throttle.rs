@@ -4,14 +4,11 @@
 //! hyper reads the next piece of a response as soon as the last one was taken from it. With a hundred responses for a
 //! client that reads nothing, these would be a hundred pieces, in addition to those that already wait for the client in
 //! `held`. So a connection is not read at all while its response may not add another piece there.
-//!
-//! Before the final head of a response, hyper reads on and parses interim heads (1xx) for as long as they come. So these
-//! are bounded, and reading more of them waits at the gate for requests, in the line of the tenant.
 
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 
 use futures::task::AtomicWaker;
@@ -20,21 +17,10 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf, Take};
 
 use super::transport::write_together;
 use super::unsent::{LAST_PIECE, Share};
-use crate::gate::BackendTurn;
 
 /// Most bytes of one read until the final head of a response is known. Most responses fit. If one does not, its client
 /// may be one that reads nothing.
 const EARLY_READ: usize = LAST_PIECE;
-/// Most bytes that a backend may send before its final head is complete. The head itself may have half of them.
-const MOST_EARLY: usize = 128 * 1024;
-
-/// The word for metrics and logs when the proxy gives up a connection with such a backend.
-pub(super) const TOO_MUCH_EARLY: &str = "TooManyInterimHeads";
-
-/// A backend sends interim heads without end.
-#[derive(Debug, thiserror::Error)]
-#[error("the backend sent {MOST_EARLY} bytes without a final head")]
-pub(super) struct TooMuchEarly;
 
 /// How much may be read of one connection.
 #[derive(Default)]
@@ -43,19 +29,13 @@ pub(super) struct Throttle {
     share: Mutex<Option<Arc<Share>>>,
     /// Whether a response is expected whose final head is not known to have come.
     awaits: AtomicBool,
-    /// Bytes that were read while it was awaited.
-    early: AtomicUsize,
-    /// The line in which the connection waits before it reads more of them.
-    line: AtomicUsize,
     /// Wakes the reader when it may read more.
     reader: AtomicWaker,
 }
 
 impl Throttle {
-    /// Records that the connection gets a request of the tenant with this [line](crate::gate::line).
-    pub(super) fn await_answer(&self, line: usize) {
-        self.line.store(line, Ordering::Relaxed);
-        self.early.store(0, Ordering::Relaxed);
+    /// Records that the connection gets a request.
+    pub(super) fn await_answer(&self) {
         self.awaits.store(true, Ordering::Relaxed);
     }
 
@@ -96,17 +76,10 @@ impl Throttle {
         self.awaits.load(Ordering::Relaxed)
     }
 
-    fn read(&self, bytes: usize) -> io::Result<()> {
+    fn read(&self, bytes: usize) {
         if let Some(share) = &*self.share.lock() {
             share.read(bytes);
         }
-        if self.awaits() {
-            let early = self.early.fetch_add(bytes, Ordering::Relaxed) + bytes;
-            if early > MOST_EARLY {
-                return Err(io::Error::other(TooMuchEarly));
-            }
-        }
-        Ok(())
     }
 }
 
@@ -115,9 +88,6 @@ pub(super) struct Throttled<S> {
     /// The limit of `Take` is set before each read. It is never 0, because that would look like the end of the stream.
     stream: Take<S>,
     throttle: Arc<Throttle>,
-    /// Bytes before the final head of the present response that the tenant has waited for.
-    paid: usize,
-    turn: BackendTurn,
 }
 
 impl<S: AsyncRead> Throttled<S> {
@@ -125,22 +95,7 @@ impl<S: AsyncRead> Throttled<S> {
         Self {
             stream: stream.take(0),
             throttle: Arc::clone(throttle),
-            paid: 0,
-            turn: BackendTurn::new(),
         }
-    }
-
-    /// Waits for the turn of the tenant if the backend has sent many bytes without a final head.
-    fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let early = self.throttle.early.load(Ordering::Relaxed);
-        // It is less if this is a new request.
-        self.paid = self.paid.min(early);
-        if self.throttle.awaits() && early - self.paid >= EARLY_READ {
-            let line = self.throttle.line.load(Ordering::Relaxed);
-            ready!(self.turn.poll_early_read(cx, line));
-            self.paid = early;
-        }
-        Poll::Ready(())
     }
 }
 
@@ -151,12 +106,12 @@ impl<S: AsyncRead + Unpin> AsyncRead for Throttled<S> {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        ready!(this.poll_turn(cx));
         let most = ready!(this.throttle.poll_room(cx));
         this.stream.set_limit(most as u64);
         let before = buffer.filled().len();
         ready!(Pin::new(&mut this.stream).poll_read(cx, buffer))?;
-        Poll::Ready(this.throttle.read(buffer.filled().len() - before))
+        this.throttle.read(buffer.filled().len() - before);
+        Poll::Ready(Ok(()))
     }
 }
 
@@ -192,7 +147,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Throttled<S> {
 
 #[cfg(test)]
 mod tests {
-    use std::future::poll_fn;
+    use std::sync::atomic::AtomicUsize;
     use std::task::{Wake, Waker};
 
     use bytes::Bytes;
@@ -222,7 +177,7 @@ mod tests {
     impl Source {
         fn new(activity: &Arc<Activity>) -> Self {
             let (throttle, share) = (Arc::new(Throttle::default()), Share::new(activity));
-            throttle.await_answer(0);
+            throttle.await_answer();
             Self {
                 connection: Throttled::new(tokio::io::repeat(7), &throttle),
                 share,
@@ -303,53 +258,5 @@ mod tests {
         throttle.release();
         assert!(answer.is_woken());
         assert!(answer.read().is_some());
-    }
-
-    #[tokio::test]
-    async fn interim_heads_have_turns_and_an_end() {
-        let driver = tokio::spawn(crate::gate::keep());
-        tokio::task::yield_now().await;
-        let throttle = Arc::new(Throttle::default());
-        let heads = io::Cursor::new("HTTP/1.1 103 \r\n\r\n".repeat(20_000));
-        let mut connection = Throttled::new(heads, &throttle);
-        throttle.await_answer(0);
-        let (mut turns, mut read) = (vec![0], 0);
-        let failed = poll_fn(|cx| {
-            loop {
-                let mut bytes = vec![0; 64 * 1024];
-                let mut buffer = ReadBuf::new(&mut bytes);
-                match Pin::new(&mut connection).poll_read(cx, &mut buffer) {
-                    Poll::Ready(Ok(())) => {
-                        read += buffer.filled().len();
-                        *turns.last_mut().unwrap() += 1;
-                    }
-                    Poll::Ready(Err(failed)) => return Poll::Ready(failed),
-                    Poll::Pending => {
-                        turns.push(0);
-                        return Poll::Pending;
-                    }
-                }
-            }
-        })
-        .await;
-        assert!(failed.get_ref().unwrap().is::<TooMuchEarly>(), "{failed}");
-        assert_eq!(read, MOST_EARLY);
-        // The first read is free.
-        assert!(turns.iter().all(|reads| *reads <= 5), "{turns:?}");
-        // What follows the head of an answer waits for nothing.
-        throttle.await_answer(0);
-        let mut bytes = vec![0; 64 * 1024];
-        let mut buffer = ReadBuf::new(&mut bytes);
-        poll_fn(|cx| Pin::new(&mut connection).poll_read(cx, &mut buffer))
-            .await
-            .unwrap();
-        assert_eq!(buffer.filled().len(), EARLY_READ);
-        throttle.answered();
-        while buffer.remaining() > 0 {
-            let polled =
-                poll_fn(|cx| Poll::Ready(Pin::new(&mut connection).poll_read(cx, &mut buffer)));
-            assert!(polled.await.is_ready());
-        }
-        driver.abort();
     }
 }

@@ -6,7 +6,8 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio_rustls::client::TlsStream;
+
+use crate::upstream::TlsToBackend;
 
 /// A connection to a backend. If it ends where it must not, a read fails with `UnexpectedEof`.
 pub trait BackendIo: AsyncRead + AsyncWrite + Unpin {
@@ -36,9 +37,9 @@ impl BackendIo for TcpStream {
     }
 }
 
-impl BackendIo for TlsStream<TcpStream> {
+impl BackendIo for TlsToBackend {
     fn socket(&self) -> &TcpStream {
-        self.get_ref().0
+        self.socket()
     }
 
     /// Returns nothing, because TLS reads one record at a time, which is already in a buffer of its own.
@@ -47,6 +48,6 @@ impl BackendIo for TlsStream<TcpStream> {
     }
 
     fn poll_truncate(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(self.get_mut().0).poll_shutdown(cx)
+        self.poll_truncate(cx)
     }
 }

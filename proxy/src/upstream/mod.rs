@@ -6,6 +6,7 @@
 //! which it was made.
 
 mod certificate;
+mod meter;
 mod stream;
 mod verify;
 
@@ -23,7 +24,8 @@ use rustls_pki_types::ServerName;
 
 pub use certificate::ClientCertificate;
 pub(crate) use certificate::Credentials;
-pub(crate) use stream::Stream;
+pub(crate) use meter::{Meter, Metered, OnMeter};
+pub(crate) use stream::{Stream, Tls as TlsToBackend};
 pub(crate) use verify::AltName;
 
 use crate::close_reason::CloseReason;

@@ -138,6 +138,14 @@ impl Rig {
         wait_or(&what, || self.closed(reason) >= count, metrics).await;
         assert_eq!(self.closed(reason), count, "{reason:?}");
     }
+
+    /// Waits until the proxy has given up a connection to a backend that sends without end what leads to nothing.
+    pub(crate) async fn wait_backend_given_up(&self) {
+        let series = "vestibule_proxy_backend_connections_given_up_total{reason=\"NoProgress\"}";
+        let metrics = || self.plane.metrics.encode().unwrap();
+        let given_up = || value(&metrics(), series) > 0;
+        wait_or("a backend that is given up", given_up, metrics).await;
+    }
 }
 
 /// What a series of a metrics page says; 0 if it is not there.
