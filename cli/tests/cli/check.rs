@@ -172,7 +172,7 @@ fn a_conflict_and_a_wildcard_are_refused_as_admission_would() {
     );
     let message = conflict["admission"].as_str().unwrap();
     assert!(
-        message.contains("\"a.example\" on port 443 is taken"),
+        message.contains("\"a.example\" belongs to another namespace"),
         "{message}"
     );
     // It names no object of the other tenant.
