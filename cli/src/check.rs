@@ -93,14 +93,7 @@ fn judge(source: &ManifestFiles, changes: Vec<Change>, args: &CheckArgs) -> Vec<
         translator: &translator,
         observed: now,
     };
-    let mut verdicts = verdicts(source, &translator, &context);
-    for verdict in &mut verdicts {
-        // `run` serves what is left of such an object. A cluster does not get to see it.
-        if verdict.admission.is_some() {
-            verdict.outcome = ObjectOutcome::Refused;
-        }
-    }
-    verdicts
+    verdicts(source, &translator, &context)
 }
 
 struct CheckContext<'a> {

@@ -174,9 +174,15 @@ async fn serve(arguments: Arguments) -> anyhow::Result<()> {
         }
         outcome
     };
-    match tokio::time::timeout(GRACE, rest).await {
-        Ok(outcome) => outcome?,
-        Err(_) => warn!("not everything has come to its end"),
+    ended(rest).await
+}
+
+/// Waits until what is under way has ended, for [`GRACE`] at most.
+async fn ended(rest: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
+    if let Ok(outcome) = tokio::time::timeout(GRACE, rest).await {
+        outcome?;
+    } else {
+        warn!("not everything has come to its end");
     }
     info!("ended");
     Ok(())

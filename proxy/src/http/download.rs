@@ -123,7 +123,7 @@ impl Body for BackendBody {
 pub(super) enum Download {
     Own(Full<Bytes>),
     Backend {
-        body: BackendBody,
+        body: Box<BackendBody>,
         /// The connection to the backend. It is given back when the body has ended.
         lease: Option<Lease>,
     },
@@ -136,7 +136,7 @@ impl Download {
 
     pub(super) fn backend(body: BackendBody, lease: Lease) -> Self {
         let mut download = Self::Backend {
-            body,
+            body: Box::new(body),
             lease: Some(lease),
         };
         // hyper does not poll a body that has already ended, so the connection is given back here.
