@@ -174,11 +174,11 @@ async fn serve(arguments: Arguments) -> anyhow::Result<()> {
         }
         outcome
     };
-    ended(rest).await
+    within_grace(rest).await
 }
 
 /// Waits until what is under way has ended, for [`GRACE`] at most.
-async fn ended(rest: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
+async fn within_grace(rest: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
     if let Ok(outcome) = tokio::time::timeout(GRACE, rest).await {
         outcome?;
     } else {

@@ -204,7 +204,6 @@ async fn run(case: Case, address: SocketAddr) {
     };
     within(case.name, ends).await;
     let each = peak.saturating_sub(before) / case.connections;
-    println!("{}: {} KiB for each connection", case.name, each / KIB);
     assert!(each < case.most, "{}: {each} bytes for each", case.name);
 }
 
