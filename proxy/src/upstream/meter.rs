@@ -322,7 +322,8 @@ mod tests {
             }
             meter.read(16 * 1024, || 0).unwrap();
         }
-        // A body takes back no more than the allowance.
+        // A body gives back no more than the allowance.
+        let _request = OnMeter::new(&meter);
         meter.progressed(1 << 30);
         assert_eq!(readable(&meter, 1024), 2 * MOST);
     }
@@ -366,12 +367,12 @@ mod tests {
 
     #[tokio::test]
     async fn what_carries_nothing_has_turns() {
-        let driver = tokio::spawn(crate::gate::keep());
+        let driver = tokio::spawn(gate::keep());
         tokio::task::yield_now().await;
         // Without a body, and with one.
         for (carries, expected) in [(0, MOST / (24 * 1024)), (4000, 0)] {
             let meter = Meter::test();
-            let socket = std::io::Cursor::new(vec![b'0'; MOST]);
+            let socket = io::Cursor::new(vec![b'0'; MOST]);
             let mut connection = Metered::new(socket, Arc::clone(&meter));
             let (mut turns, mut read) = (vec![0], 0);
             poll_fn(|cx| {
