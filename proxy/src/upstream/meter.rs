@@ -322,7 +322,8 @@ mod tests {
             }
             meter.read(16 * 1024, || 0).unwrap();
         }
-        // A body takes back no more than the allowance.
+        // A body gives back no more than the allowance.
+        let _request = OnMeter::new(&meter);
         meter.progressed(1 << 30);
         assert_eq!(readable(&meter, 1024), 2 * MOST);
     }
