@@ -28,6 +28,7 @@ pub mod key;
 pub mod merge;
 pub mod meta;
 pub mod names;
+mod namespace_budget;
 pub mod object;
 pub mod origin;
 pub mod ownership;

@@ -39,8 +39,8 @@ impl Reversed {
     }
 }
 
-/// What sort keys are compared by. The texts of the wildcards around a name are slices of the name's own text, and the
-/// map finds them without a key of their own.
+/// A text and whether it is a wildcard's, by which sort keys are compared. The texts of the wildcards around a name are
+/// slices of the name's own text, so the map finds them without a key of their own.
 trait Place {
     fn place(&self) -> (&str, bool);
 }

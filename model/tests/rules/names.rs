@@ -736,7 +736,7 @@ fn guests_leave_half_of_the_limit_to_their_host() {
     assert_eq!(edge.claim_state("3.com"), Some(NameClaimState::Used));
     assert_eq!(edge.claim_state("4.com"), Some(NameClaimState::Used));
     assert_eq!(edge.decide("t1", "5.com", Listener), TooMany);
-    // What the guests have stays theirs, also with a lower limit.
+    // The guests keep their names, also with a lower limit.
     edge.grants.most.insert("t1".into(), 1);
     edge.recheck("t1");
     assert_eq!(decided(&edge, &guest("t2/r"))[..2], [Some(Has), Some(Has)]);

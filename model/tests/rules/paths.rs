@@ -9,9 +9,7 @@ use vestibule_model::condition::Reason;
 use vestibule_model::finding::Finding;
 use vestibule_model::hostname::Hostname;
 use vestibule_model::hostname_grant::{GrantedNamespaces, HostnameGrant};
-use vestibule_model::http::{
-    HttpMatch, HttpRoute, HttpRule, HttpTimeouts, MethodMatch, PathMatch, ValueMatch,
-};
+use vestibule_model::http::{HttpMatch, HttpRoute, MethodMatch, PathMatch, ValueMatch};
 use vestibule_model::key::{Kind, ListenerKey, ObjectKey, ObjectName, ParentKey};
 use vestibule_model::merge::Merge;
 use vestibule_model::meta::Meta;
@@ -21,7 +19,7 @@ use vestibule_model::pattern::Pattern;
 use vestibule_model::route::{Route, TlsRoute};
 use vestibule_model::selector::NamespaceScope;
 
-use crate::support::{CONTROLLER, class, gateway, listener, name, pattern, port};
+use crate::support::{CONTROLLER, class, gateway, http_route, listener, name, pattern, port};
 
 const SHOP: &str = "shop.example.com";
 
@@ -42,33 +40,19 @@ fn regex(text: &str) -> PathMatch {
 }
 
 /// A rule for each list of paths.
-fn http_route(rules: &[&[PathMatch]]) -> HttpRoute {
-    let rule = |(index, paths): (usize, &&[PathMatch])| HttpRule {
-        name: None,
-        field: format!("spec.rules[{index}]"),
-        matches: paths
-            .iter()
-            .map(|path| HttpMatch {
-                path: path.clone(),
-                ..HttpMatch::default()
-            })
-            .collect(),
-        filters: Vec::new(),
-        backends: Vec::new(),
-        timeouts: HttpTimeouts::default(),
-        retry: None,
-        session: None,
-        findings: Vec::new(),
+fn route_of(rules: &[&[PathMatch]]) -> HttpRoute {
+    let one = |path: &PathMatch| HttpMatch {
+        path: path.clone(),
+        ..HttpMatch::default()
     };
-    HttpRoute {
+    let at = ObjectKey {
         kind: Kind::HttpRoute,
         name: name("b/web"),
-        meta: Meta::default(),
-        parents: Vec::new(),
-        hostnames: vec![(0, pattern(SHOP))],
-        rules: rules.iter().enumerate().map(rule).collect(),
-        findings: Vec::new(),
-    }
+    };
+    let rules = rules.iter().map(|paths| paths.iter().map(one).collect());
+    let mut route = http_route(&at, rules.collect());
+    route.hostnames = vec![(0, pattern(SHOP))];
+    route
 }
 
 fn outside(route: &HttpRoute, parts: &[&str]) -> Option<Finding> {
@@ -82,7 +66,7 @@ fn calls_are_inside_a_part_by_their_service_and_method() {
     let any = |text: &str| Some(ValueMatch::Regex(Pattern::parse(text).expect(text)));
     let route = |service, method| HttpRoute {
         kind: Kind::GrpcRoute,
-        ..http_route(&[&[PathMatch::Method(MethodMatch { service, method })]])
+        ..route_of(&[&[PathMatch::Method(MethodMatch { service, method })]])
     };
     for (part, service, method, inside) in [
         ("/a.B", text("a.B"), None, true),
@@ -206,7 +190,7 @@ fn a_part_is_taken_by_element() {
 fn every_match_of_every_rule_lies_inside() {
     let parts = &["/api", "/docs/v2"];
     let fine: &[PathMatch] = &[prefix("/api"), prefix("/api/"), exact("/docs/v2/x")];
-    assert_eq!(outside(&http_route(&[fine, &[exact("/api")]]), parts), None);
+    assert_eq!(outside(&route_of(&[fine, &[exact("/api")]]), parts), None);
     for (rules, field) in [
         (
             vec![fine, &[exact("/api"), prefix("/")][..]],
@@ -231,7 +215,7 @@ fn every_match_of_every_rule_lies_inside() {
             "spec.rules[0].matches[0].path",
         ),
     ] {
-        let finding = outside(&http_route(&rules), parts).expect(field);
+        let finding = outside(&route_of(&rules), parts).expect(field);
         assert_eq!(
             (finding.reason, &*finding.field),
             (Reason::HostnameNotOwned, field)
@@ -241,7 +225,7 @@ fn every_match_of_every_rule_lies_inside() {
         assert!(finding.message.contains(paths), "{finding}");
     }
     // A rule that is refused answers with an error wherever it matches.
-    let mut refused = http_route(&[&[prefix("/api")], &[prefix("/")]]);
+    let mut refused = route_of(&[&[prefix("/api")], &[prefix("/")]]);
     let why = Finding::refused(Reason::UnsupportedValue, "spec.rules[1]", "is wrong", "");
     refused.rules[1].findings.push(why);
     let finding = outside(&refused, parts).expect("a finding");
@@ -325,7 +309,7 @@ fn hold(merge: &mut Merge, holder: &str) {
 #[test]
 fn a_namespace_is_kept_to_its_parts_unless_it_has_the_name_otherwise() {
     let mut merge = start();
-    let (route, web) = (http_route(&[&[prefix("/")]]), own("web"));
+    let (route, web) = (route_of(&[&[prefix("/")]]), own("web"));
     put(&mut merge, &sharing("infra/b", "b", &["/api"]));
     assert!(merge.is_guarded(&name("infra/gw")));
     let by = AskedBy::HttpRoute;
@@ -397,7 +381,7 @@ fn parts_are_for_http_routes_on_the_gateways_own_listeners() {
     assert_eq!(merge.shared_paths(&key, &own("tls"), &pattern(SHOP)), []);
     // The Gateway's own routes need no grant, and are kept to none.
     put(&mut merge, &sharing("infra/own", "infra", &["/api"]));
-    let mut route = http_route(&[&[prefix("/")]]);
+    let mut route = route_of(&[&[prefix("/")]]);
     route.name = name("infra/web");
     assert_eq!(kept_to(&merge, &route, &own("web")), [""; 0]);
 }
@@ -405,7 +389,7 @@ fn parts_are_for_http_routes_on_the_gateways_own_listeners() {
 #[test]
 fn a_grant_that_is_deleted_or_cannot_be_read_shares_nothing() {
     let mut merge = start();
-    let (route, web) = (http_route(&[&[prefix("/api")]]), own("web"));
+    let (route, web) = (route_of(&[&[prefix("/api")]]), own("web"));
     let mut made = sharing("infra/b", "b", &["/api"]);
     made.meta.deleting = true;
     put(&mut merge, &made);
@@ -462,7 +446,7 @@ proptest! {
         rules in prop::collection::vec(prop::collection::vec(path_match(), 1..3), 1..3),
     ) {
         let rules: Vec<&[PathMatch]> = rules.iter().map(Vec::as_slice).collect();
-        let route = http_route(&rules);
+        let route = route_of(&rules);
         let all = rules.iter().flat_map(|rule| rule.iter());
         if let Some(finding) = outside(&route, &parts) {
             let at = |path: &PathMatch| {

@@ -4,15 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 
 use proptest::prelude::*;
-use vestibule_model::http::{
-    HttpMatch, HttpRoute, HttpRule, HttpTimeouts, MethodMatch, PathMatch, ValueMatch,
-};
+use vestibule_model::http::{HttpMatch, HttpRoute, MethodMatch, PathMatch, ValueMatch};
 use vestibule_model::key::{Kind, ObjectKey};
-use vestibule_model::meta::Meta;
 use vestibule_model::pattern::Pattern;
 use vestibule_model::pattern_budget::Budgets;
 
-use crate::support::name;
+use crate::support::{http_route, name};
 
 /// Compiled once.
 static PATTERN: LazyLock<Pattern> = LazyLock::new(|| Pattern::parse("/v[0-9]+/.*").unwrap());
@@ -39,28 +36,9 @@ fn route(at: &ObjectKey, created: i64, patterns: usize) -> HttpRoute {
         },
         method: None,
     };
-    HttpRoute {
-        kind: at.kind,
-        name: at.name.clone(),
-        meta: Meta {
-            created,
-            ..Meta::default()
-        },
-        parents: Vec::new(),
-        hostnames: Vec::new(),
-        rules: vec![HttpRule {
-            name: None,
-            field: "spec.rules[0]".into(),
-            matches: (0..patterns).map(one).collect(),
-            filters: Vec::new(),
-            backends: Vec::new(),
-            timeouts: HttpTimeouts::default(),
-            retry: None,
-            session: None,
-            findings: Vec::new(),
-        }],
-        findings: Vec::new(),
-    }
+    let mut route = http_route(at, vec![(0..patterns).map(one).collect()]);
+    route.meta.created = created;
+    route
 }
 
 fn size() -> usize {
@@ -106,7 +84,7 @@ fn the_youngest_go_without_and_nobody_else_is_concerned() {
     let grown = budgets.put(&at(0), Some(&route(&at(0), 0, 3)));
     assert_eq!(grown, BTreeSet::from([at(4)]));
     assert!(budgets.refusal(&at(3)).is_none() && budgets.refusal(&other).is_none());
-    // What goes makes room.
+    // A route that goes makes room.
     assert_eq!(budgets.put(&at(1), None), BTreeSet::from([at(4), at(9)]));
     // One without expressions has no part in it.
     let plain = budgets.put(&at(3), Some(&route(&at(3), 3, 0)));

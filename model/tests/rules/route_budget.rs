@@ -1,18 +1,15 @@
-//! What the routes of a namespace may have in the proxies' tables.
+//! The budget of a namespace for entries in the proxies' tables.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
-use vestibule_model::http::{
-    HttpMatch, HttpRoute, HttpRule, HttpTimeouts, MethodMatch, PathMatch, ValueMatch,
-};
+use vestibule_model::http::{HttpMatch, HttpRoute, MethodMatch, PathMatch, ValueMatch};
 use vestibule_model::key::{Kind, ObjectKey};
-use vestibule_model::meta::Meta;
 use vestibule_model::pattern::Pattern;
 use vestibule_model::route::Route;
 use vestibule_model::route_budget::{RouteBudgets, entries_per_name};
 
-use crate::support::name;
+use crate::support::{http_route, name};
 
 fn key(kind: Kind, at: &str) -> ObjectKey {
     ObjectKey {
@@ -57,7 +54,7 @@ fn the_youngest_go_without_and_nobody_else_is_concerned() {
     );
     budgets.put(&http("a/r2"), 2, u64::MAX);
     assert_eq!(budgets.settle(), BTreeSet::from([http("a/r2")]));
-    // What goes makes room.
+    // A route that goes makes room.
     budgets.put(&http("a/r0"), 0, 0);
     budgets.put(&http("a/r2"), 2, 6);
     assert_eq!(
@@ -68,25 +65,7 @@ fn the_youngest_go_without_and_nobody_else_is_concerned() {
 }
 
 fn route(matches: Vec<HttpMatch>) -> HttpRoute {
-    HttpRoute {
-        kind: Kind::HttpRoute,
-        name: name("a/r"),
-        meta: Meta::default(),
-        parents: Vec::new(),
-        hostnames: Vec::new(),
-        rules: vec![HttpRule {
-            name: None,
-            field: "spec.rules[0]".into(),
-            matches,
-            filters: Vec::new(),
-            backends: Vec::new(),
-            timeouts: HttpTimeouts::default(),
-            retry: None,
-            session: None,
-            findings: Vec::new(),
-        }],
-        findings: Vec::new(),
-    }
+    http_route(&http("a/r"), vec![matches])
 }
 
 #[test]
@@ -118,7 +97,7 @@ fn entries_are_weighed_by_what_they_take() {
     assert_eq!(entries_per_name(Route::Http(&route(Vec::new()))), 1);
 }
 
-/// What the rule reads: in order, who fits in what is left.
+/// The refused routes by the rule itself: in order, each route that does not fit in the rest is refused.
 fn refused(routes: &BTreeMap<ObjectKey, (i64, u64)>, most: u64) -> BTreeSet<ObjectKey> {
     let mut order: Vec<_> = routes.iter().collect();
     order.sort_by_key(|(at, (created, _))| (*created, at.name.name.clone(), at.kind));

@@ -7,8 +7,9 @@ use vestibule_model::gateway::{
     Gateway, GatewayClass, Listener, ListenerSet, ListenerTls, TlsMode,
 };
 use vestibule_model::hostname::HostPattern;
+use vestibule_model::http::{HttpMatch, HttpRoute, HttpRule, HttpTimeouts};
 use vestibule_model::issuer::IssuerAnnotations;
-use vestibule_model::key::{GATEWAY_GROUP, ObjectName};
+use vestibule_model::key::{GATEWAY_GROUP, ObjectKey, ObjectName};
 use vestibule_model::meta::Meta;
 use vestibule_model::protocol::{Port, Protocol};
 use vestibule_model::reference::ParentRef;
@@ -21,6 +22,30 @@ pub(crate) const CONTROLLER: &str = "vestibule.dev/gateway-controller";
 pub(crate) fn name(text: &str) -> ObjectName {
     let (namespace, name) = text.split_once('/').unwrap();
     ObjectName::new(namespace, name)
+}
+
+/// An HTTPRoute or GRPCRoute with a rule for each list of matches.
+pub(crate) fn http_route(at: &ObjectKey, rules: Vec<Vec<HttpMatch>>) -> HttpRoute {
+    let rule = |(index, matches)| HttpRule {
+        name: None,
+        field: format!("spec.rules[{index}]"),
+        matches,
+        filters: Vec::new(),
+        backends: Vec::new(),
+        timeouts: HttpTimeouts::default(),
+        retry: None,
+        session: None,
+        findings: Vec::new(),
+    };
+    HttpRoute {
+        kind: at.kind,
+        name: at.name.clone(),
+        meta: Meta::default(),
+        parents: Vec::new(),
+        hostnames: Vec::new(),
+        rules: rules.into_iter().enumerate().map(rule).collect(),
+        findings: Vec::new(),
+    }
 }
 
 pub(crate) fn pattern(text: &str) -> HostPattern {
