@@ -1,5 +1,5 @@
-//! What the API server refuses by the schema of a kind of Gateway API, and decoding accepts. In a cluster there is no
-//! such object, so these findings are for manifests: `kubectl apply` would refuse the whole object.
+//! Finds hostnames that the API server refuses by the schema of a kind of Gateway API, although decoding accepts them. In
+//! a cluster there is no such object, so these findings are for manifests: `kubectl apply` would refuse the whole object.
 
 use serde_json::Value;
 use vestibule_model::condition::Reason;

@@ -218,19 +218,25 @@ async fn a_reject_is_told_and_goes_with_the_next_good_version() {
     assert_eq!(proxy.table.hashes().len(), 2);
 }
 
+/// Two replicas with the same content, of which none leads yet, and their addresses.
+async fn replicas(content: &[Resource]) -> ([Arc<Publisher>; 2], [String; 2]) {
+    let (a, b) = (replica(content).await, replica(content).await);
+    ([a.0, b.0], [a.1, b.1])
+}
+
+async fn replica(content: &[Resource]) -> (Arc<Publisher>, String) {
+    let publisher = Publisher::new(publish::Config::default());
+    publisher.update(changes(content, &[]));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let server = publish::server().add_service(publish::service(&publisher));
+    tokio::spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
+    (publisher, address)
+}
+
 #[tokio::test]
 async fn a_proxy_finds_the_leader_and_a_new_one_with_equal_content_sends_nothing() {
-    let mut replicas = Vec::new();
-    let mut addresses = Vec::new();
-    for _ in 0..2 {
-        let publisher = Publisher::new(publish::Config::default());
-        publisher.update(changes(&[backend("a", 1), backend("b", 1)], &[]));
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        addresses.push(listener.local_addr().unwrap().to_string());
-        let server = publish::server().add_service(publish::service(&publisher));
-        tokio::spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
-        replicas.push(publisher);
-    }
+    let (replicas, addresses) = replicas(&[backend("a", 1), backend("b", 1)]).await;
     replicas[0].follow(Some(addresses[1].clone()));
     replicas[1].lead(1).unwrap();
     // It only knows the follower.
@@ -255,23 +261,12 @@ async fn a_proxy_finds_the_leader_and_a_new_one_with_equal_content_sends_nothing
 
 #[tokio::test]
 async fn a_leader_that_resigns_keeps_its_proxies_and_sends_them_to_the_next_one_in_one_step() {
-    let mut replicas = Vec::new();
-    let mut addresses = Vec::new();
-    for _ in 0..2 {
-        let publisher = Publisher::new(publish::Config::default());
-        publisher.update(changes(&[backend("a", 1)], &[]));
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        addresses.push(listener.local_addr().unwrap().to_string());
-        let server = publish::server().add_service(publish::service(&publisher));
-        tokio::spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
-        replicas.push(publisher);
-    }
+    let (replicas, addresses) = replicas(&[backend("a", 1)]).await;
     // More often than the client follows redirects without a wait.
     replicas[0].lead(1).unwrap();
     let mut proxy = Proxy::start("one", &addresses[..1], Tcp);
     for term in 1..8 {
-        let (old, new) = (term % 2 == 0, term % 2 == 1);
-        let (old, new) = (usize::from(old), usize::from(new));
+        let (old, new) = if term % 2 == 1 { (0, 1) } else { (1, 0) };
         let (leader, next) = (&replicas[old], &replicas[new]);
         until(leader, |publisher| fact(publisher, "a")).await;
 

@@ -262,7 +262,7 @@ fn entries_of_a_namespace_in_the_proxies_tables_are_bounded() {
     assert_eq!(served(&translator), ["a/old", "a/young", "b/r"]);
     translator.apply([nested("a", 10)]);
     assert_eq!(served(&translator), ["a/old", "b/r"]);
-    // What goes makes room.
+    // A route that goes makes room.
     let young = Change::Remove(key(Kind::HttpRoute, "a", "young"));
     translator.apply([young, routed(("a", "huge", 3), None, 4)]);
     assert_eq!(served(&translator), ["a/huge", "a/old", "b/r"]);

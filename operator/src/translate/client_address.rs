@@ -35,7 +35,7 @@ impl Translator {
         }
     }
 
-    /// What the parameters of a Gateway and of its class say. Parameters that cannot be read might say that nobody is
+    /// Merges the parameters of a Gateway and of its class. Parameters that cannot be read might say that nobody is
     /// believed. So they count as if they did: the class's settings do not take the place of a Gateway's own ones that
     /// are unknown. The Gateway's status says what cannot be read, and the Gateway goes on serving.
     fn client_address(&self, gateway: &Gateway) -> ClientAddress {
@@ -48,7 +48,7 @@ impl Translator {
         ClientAddress::merge(settings).effective()
     }
 
-    /// What some parameters say; `None` if that is not known, because they do not exist or cannot be decoded.
+    /// Returns the setting of some parameters; `None` if it is not known, because they do not exist or cannot be decoded.
     fn client_address_at(&self, reference: &Reference) -> Option<&ClientAddress> {
         if !reference.is(Kind::GatewayParameters) {
             return None;

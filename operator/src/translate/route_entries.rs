@@ -1,4 +1,4 @@
-//! How many entries each route has in the tables of the proxies, which a namespace may only have so many of.
+//! Counts the entries that each route has in the tables of the proxies. They are bounded for each namespace.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use vestibule_model::route_budget::entries_per_name;
 use super::route_state::Parents;
 use super::{Dirty, Translator};
 
-/// What [`Translator::judge_parents`] says of a route that nothing refuses.
+/// The result of [`Translator::judge_parents`] for a route that nothing refuses.
 pub(super) type JudgedParents = (Parents, BTreeSet<Finding>);
 
 /// Most hostnames on listeners that are kept from counting to judging. Beyond it, routes are judged twice.

@@ -63,7 +63,7 @@ fn an_object_of(tenants: &'static [usize]) -> impl Strategy<Value = Op> {
     ]
 }
 
-/// What others do, and what befalls the operator meanwhile.
+/// Steps of others, and the fates of the operator meanwhile.
 fn a_foreign_op() -> impl Strategy<Value = Op> {
     let of = || (1..3_usize, 0..2_usize, any::<bool>());
     prop_oneof![
@@ -79,7 +79,7 @@ fn a_foreign_op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// What tenants have when others begin: names that were asked for in vain are decided anew when a grace ends.
+/// The objects of tenants when others begin. Names that were asked for in vain are decided anew when a grace ends.
 fn begun(before: Vec<Op>) -> World {
     let mut world = World::new();
     for op in before.into_iter().chain([Op::Rest, Op::Pass(90), Op::Rest]) {
