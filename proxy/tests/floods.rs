@@ -7,10 +7,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use common::frames::*;
 use common::web::*;
 use common::*;
 use http_body_util::{BodyExt, Empty, Full};
-use hyper::body::Bytes;
+use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http2;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -22,36 +23,18 @@ use vestibule_stream::proto;
 
 const HOST: &str = "a.example.com";
 const BACKEND: &str = "team-a/one:80";
-const ENHANCE_YOUR_CALM: u32 = 11;
 /// Many more than a connection takes of anything.
 const MANY: u32 = 20_000;
 
-const HEADERS: u8 = 1;
-const RST_STREAM: u8 = 3;
-const SETTINGS: u8 = 4;
-const GOAWAY: u8 = 7;
-const WINDOW_UPDATE: u8 = 8;
-const END_HEADERS: u8 = 4;
-const END_STREAM: u8 = 1;
-
 /// A backend that answers no request for `/never`, with the number of requests that it got.
-async fn counting() -> (SocketAddr, Arc<AtomicUsize>) {
-    let asked = Arc::new(AtomicUsize::new(0));
-    let count = Arc::clone(&asked);
-    let address = serve(move |stream: TcpStream| {
-        let asked = Arc::clone(&count);
-        serve_http(stream, false, move |request| {
-            asked.fetch_add(1, Ordering::SeqCst);
-            async move {
-                if request.uri().path() == "/never" {
-                    std::future::pending::<()>().await;
-                }
-                Response::new(Full::new(Bytes::from_static(b"whole")))
-            }
-        })
+async fn counted() -> (SocketAddr, Arc<AtomicUsize>) {
+    counting(|request: Request<Incoming>| async move {
+        if request.uri().path() == "/never" {
+            std::future::pending::<()>().await;
+        }
+        Response::new(Full::new(Bytes::from_static(b"whole")))
     })
-    .await;
-    (address, asked)
+    .await
 }
 
 fn rig(address: SocketAddr, cancels: Option<u32>) -> Rig {
@@ -71,18 +54,6 @@ fn rig(address: SocketAddr, cancels: Option<u32>) -> Rig {
     })
 }
 
-fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
-    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
-    let head = [length[1], length[2], length[3], kind, flags];
-    [&head[..], &stream.to_be_bytes(), payload].concat()
-}
-
-/// What a client says first.
-fn preface() -> Vec<u8> {
-    let settings = frame(SETTINGS, 0, 0, b"");
-    [&b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..], &settings].concat()
-}
-
 /// `:method` GET, `:scheme` http, `:path` /never, `:authority`.
 fn request(stream: u32, flags: u8) -> Vec<u8> {
     let mut block = vec![0x82, 0x86, 0x44, 6];
@@ -96,25 +67,9 @@ fn reset(stream: u32) -> Vec<u8> {
     frame(RST_STREAM, 0, stream, &8_u32.to_be_bytes())
 }
 
-/// The error code of the last GOAWAY in what a server sent.
-fn goaway(mut bytes: &[u8]) -> Option<u32> {
-    let mut code = None;
-    while let [a, b, c, kind, _, _, _, _, _, rest @ ..] = bytes {
-        let length = usize::try_from(u32::from_be_bytes([0, *a, *b, *c])).unwrap();
-        let Some((payload, behind)) = rest.split_at_checked(length) else {
-            break;
-        };
-        if *kind == GOAWAY {
-            code = Some(u32::from_be_bytes(payload[4..8].try_into().unwrap()));
-        }
-        bytes = behind;
-    }
-    code
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_that_are_cancelled_without_end_end_the_connection() {
-    let (address, asked) = counting().await;
+    let (address, asked) = counted().await;
     let rig = rig(address, None);
     let (mut read, mut write) = rig.connect().await.into_split();
     let ended = Arc::new(AtomicBool::new(false));
@@ -156,7 +111,7 @@ async fn requests_that_are_cancelled_without_end_end_the_connection() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn who_cancels_half_of_its_requests_goes_on() {
-    let (address, asked) = counting().await;
+    let (address, asked) = counted().await;
     let rig = rig(address, Some(20));
     let io = TokioIo::new(rig.connect().await);
     let (mut sender, connection) = http2::handshake(TokioExecutor::new(), io).await.unwrap();
@@ -181,7 +136,7 @@ async fn who_cancels_half_of_its_requests_goes_on() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn frames_that_ask_for_nothing_end_the_connection() {
-    let (address, asked) = counting().await;
+    let (address, asked) = counted().await;
     let many = |frame: &[u8]| frame.repeat(usize::try_from(MANY).unwrap());
     let all = [
         // By the proxy.

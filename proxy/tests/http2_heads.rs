@@ -8,10 +8,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use common::frames::*;
 use common::web::*;
 use common::*;
 use http_body_util::{BodyExt, Empty, Full, StreamBody};
-use hyper::body::{Bytes, Frame};
+use hyper::body::{Bytes, Frame, Incoming};
 use hyper::client::conn::http2;
 use hyper::header::{COOKIE, HeaderMap, HeaderName, HeaderValue};
 use hyper::{Request, Response, StatusCode};
@@ -23,27 +24,16 @@ use vestibule_stream::{Resource, proto};
 
 const HOST: &str = "a.example.com";
 const BACKEND: &str = "team-a/one:80";
-const PROTOCOL_ERROR: u32 = 1;
-const ENHANCE_YOUR_CALM: u32 = 11;
 
 /// A backend that answers with the number of fields that it got, and counts requests.
-async fn counting() -> (SocketAddr, Arc<AtomicUsize>) {
-    let asked = Arc::new(AtomicUsize::new(0));
-    let count = Arc::clone(&asked);
-    let address = serve(move |stream: TcpStream| {
-        let asked = Arc::clone(&count);
-        serve_http(stream, false, move |request| {
-            asked.fetch_add(1, Ordering::SeqCst);
-            async move {
-                let names = request.headers().keys();
-                let own = names.filter(|name| name.as_str().starts_with("n-")).count();
-                let cookies = request.headers().get_all(COOKIE).iter().count();
-                Response::new(Full::new(Bytes::from(format!("{own} {cookies}"))))
-            }
-        })
+async fn counted() -> (SocketAddr, Arc<AtomicUsize>) {
+    counting(|request: Request<Incoming>| async move {
+        let names = request.headers().keys();
+        let own = names.filter(|name| name.as_str().starts_with("n-")).count();
+        let cookies = request.headers().get_all(COOKIE).iter().count();
+        Response::new(Full::new(Bytes::from(format!("{own} {cookies}"))))
     })
-    .await;
-    (address, asked)
+    .await
 }
 
 fn rig(backend: &Resource) -> Rig {
@@ -83,7 +73,7 @@ fn request(fields: usize, cookies: usize) -> Request<Empty<Bytes>> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_head_has_a_number_of_fields_and_its_cookies_twice_as_many() {
-    let (address, asked) = counting().await;
+    let (address, asked) = counted().await;
     let rig = rig(&backend(BACKEND, &[address]));
     let mut client = client(&rig).await;
     for (fields, cookies, status, text) in [
@@ -106,7 +96,7 @@ async fn a_head_has_a_number_of_fields_and_its_cookies_twice_as_many() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn values_do_not_begin_or_end_with_white_space() {
-    let (address, asked) = counting().await;
+    let (address, asked) = counted().await;
     let rig = rig(&backend(BACKEND, &[address]));
     let mut client = client(&rig).await;
     for (value, status) in [
@@ -125,35 +115,12 @@ async fn values_do_not_begin_or_end_with_white_space() {
     assert_eq!(asked.load(Ordering::SeqCst), 2);
 }
 
-fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
-    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
-    let head = [length[1], length[2], length[3], kind, flags];
-    [&head[..], &stream.to_be_bytes(), payload].concat()
-}
-
 /// `:method` GET, `:scheme` http, `:path` /, `:authority`, and these fields.
 fn head(stream: u32, fields: &[u8]) -> Vec<u8> {
     let mut block = vec![0x82, 0x86, 0x84, 0x01, u8::try_from(HOST.len()).unwrap()];
     block.extend_from_slice(HOST.as_bytes());
     block.extend_from_slice(fields);
-    // END_STREAM and END_HEADERS.
-    frame(1, 5, stream, &block)
-}
-
-/// The error code of the last GOAWAY in what a server sent.
-fn goaway(mut bytes: &[u8]) -> Option<u32> {
-    let mut code = None;
-    while let [a, b, c, kind, _, _, _, _, _, rest @ ..] = bytes {
-        let length = usize::try_from(u32::from_be_bytes([0, *a, *b, *c])).unwrap();
-        let Some((payload, behind)) = rest.split_at_checked(length) else {
-            break;
-        };
-        if *kind == 7 {
-            code = Some(u32::from_be_bytes(payload[4..8].try_into().unwrap()));
-        }
-        bytes = behind;
-    }
-    code
+    frame(HEADERS, END_STREAM | END_HEADERS, stream, &block)
 }
 
 /// A field that becomes an entry of the table, and a byte that repeats it.
@@ -181,15 +148,10 @@ async fn heads_that_are_too_large_end_the_connection() {
         ("too many bytes", 3900, 20, ENHANCE_YOUR_CALM, 2000),
     ];
     for (what, value, fields, code, heads) in all {
-        let (address, asked) = counting().await;
+        let (address, asked) = counted().await;
         let rig = rig(&backend(BACKEND, &[address]));
         let (mut read, mut write) = rig.connect().await.into_split();
-        let mut flood = [
-            &b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..],
-            &frame(4, 0, 0, b""),
-            &head(1, &entry(value)),
-        ]
-        .concat();
+        let mut flood = [preface(), head(1, &entry(value))].concat();
         for n in 1..=heads {
             flood.extend(head(2 * n + 1, &vec![AGAIN; fields]));
         }

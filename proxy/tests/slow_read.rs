@@ -6,6 +6,7 @@ mod common;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use common::frames::*;
 use common::web::*;
 use common::*;
 use http_body_util::Full;
@@ -37,12 +38,6 @@ fn resident() -> usize {
     pages * 4096
 }
 
-fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
-    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
-    let head = [length[1], length[2], length[3], kind, flags];
-    [&head[..], &stream.to_be_bytes(), payload].concat()
-}
-
 /// Windows as large as there are, and requests.
 fn http2() -> Vec<u8> {
     let window = 0x7fff_ffff_u32.to_be_bytes();
@@ -51,10 +46,10 @@ fn http2() -> Vec<u8> {
     let mut block = vec![0x82, 0x86, 0x84, 0x41, u8::try_from(HOST.len()).unwrap()];
     block.extend_from_slice(HOST.as_bytes());
     let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
-    bytes.extend(frame(4, 0, 0, &[&[0, 4][..], &window].concat()));
-    bytes.extend(frame(8, 0, 0, &more));
+    bytes.extend(frame(SETTINGS, 0, 0, &[&[0, 4][..], &window].concat()));
+    bytes.extend(frame(WINDOW_UPDATE, 0, 0, &more));
     for n in 0..u32::try_from(REQUESTS).unwrap() {
-        bytes.extend(frame(1, 5, 2 * n + 1, &block));
+        bytes.extend(frame(HEADERS, END_STREAM | END_HEADERS, 2 * n + 1, &block));
     }
     bytes
 }

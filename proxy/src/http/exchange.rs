@@ -25,7 +25,7 @@ use super::H2;
 use super::body::{Upload, UploadState};
 use super::download::BackendBody;
 use super::headers::{detach, take_trailers};
-use super::paced::Paced;
+use super::metered_frames::MeteredFrames;
 use super::patient::Patient;
 use super::pool::{self, Key, Lease, One, Sender, Turn, Two};
 use super::received::{FIELDS, ReceiveError};
@@ -387,7 +387,7 @@ impl Exchange<'_> {
         };
         let meter = Arc::clone(stream.meter());
         let sender = if two {
-            let io = TokioIo::new(Paced::new(Patient::new(stream), &meter));
+            let io = TokioIo::new(MeteredFrames::new(Patient::new(stream), &meter));
             let mut builder = http2::Builder::new(TokioExecutor::new());
             builder
                 .initial_stream_window_size(STREAM_WINDOW)
@@ -563,12 +563,14 @@ fn is_refused(error: &hyper::Error) -> bool {
 
 /// Drives a connection, and keeps the number up to date of how many requests the other side takes at one time.
 fn watched<E>(
-    mut connection: http2::Connection<TokioIo<Paced<Patient<upstream::Stream>>>, Upload, E>,
+    mut connection: http2::Connection<TokioIo<MeteredFrames<Patient<upstream::Stream>>>, Upload, E>,
     most: Arc<AtomicUsize>,
 ) -> impl Future<Output = hyper::Result<()>>
 where
-    E: hyper::rt::bounds::Http2ClientConnExec<Upload, TokioIo<Paced<Patient<upstream::Stream>>>>
-        + Unpin,
+    E: hyper::rt::bounds::Http2ClientConnExec<
+            Upload,
+            TokioIo<MeteredFrames<Patient<upstream::Stream>>>,
+        > + Unpin,
 {
     std::future::poll_fn(move |cx| {
         let polled = Pin::new(&mut connection).poll(cx);

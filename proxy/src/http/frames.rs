@@ -10,15 +10,25 @@ use super::PREFACE;
 /// Bytes of a frame header: length, type, flags, stream (RFC 9113 section 4.1).
 pub(super) const HEAD: usize = 9;
 const DATA: u8 = 0;
-const HEADERS: u8 = 1;
-const CONTINUATION: u8 = 9;
+pub(super) const HEADERS: u8 = 1;
+pub(super) const CONTINUATION: u8 = 9;
 const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
 /// How many frames [`Frames::poison`] writes at one time.
 const POISON: usize = 16;
 
-/// Follows the bytes that one side of a connection sends.
-pub struct Frames {
+/// The header of a frame.
+pub(super) struct FrameHeader {
+    /// Bytes of the payload.
+    length: u32,
+    pub(super) kind: u8,
+    pub(super) flags: u8,
+    /// The identifier of the stream, with the reserved bit.
+    pub(super) stream: [u8; 4],
+}
+
+/// The place of the next byte among the frames that one side of a connection sends.
+pub(super) struct Place {
     /// Bytes of the preface that have not arrived.
     preface: usize,
     head: [u8; HEAD],
@@ -26,6 +36,80 @@ pub struct Frames {
     begun: usize,
     /// Bytes of the payload that have not arrived.
     left: usize,
+}
+
+impl Place {
+    /// The beginning of what a client sends.
+    pub(super) fn of_client() -> Self {
+        Self {
+            preface: PREFACE.len(),
+            ..Self::of_server()
+        }
+    }
+
+    /// The beginning of what a server sends, which has no preface.
+    fn of_server() -> Self {
+        Self {
+            preface: 0,
+            head: [0; HEAD],
+            begun: 0,
+            left: 0,
+        }
+    }
+
+    /// Whether the next byte is the first of a frame.
+    fn is_between(&self) -> bool {
+        self.preface == 0 && self.begun == 0 && self.left == 0
+    }
+
+    /// Bytes of the payload that have not arrived.
+    pub(super) fn left(&self) -> usize {
+        self.left
+    }
+
+    /// Takes bytes of the preface or of a frame header. Returns how many, and the header if it is complete now; `None`
+    /// if the next byte belongs to a payload.
+    pub(super) fn header(&mut self, bytes: &[u8]) -> Option<(usize, Option<FrameHeader>)> {
+        if self.preface > 0 {
+            let taken = self.preface.min(bytes.len());
+            self.preface -= taken;
+            return Some((taken, None));
+        }
+        if self.left > 0 {
+            return None;
+        }
+        let taken = (HEAD - self.begun).min(bytes.len());
+        for (to, from) in self.head.iter_mut().skip(self.begun).zip(bytes) {
+            *to = *from;
+        }
+        self.begun += taken;
+        if self.begun < HEAD {
+            return Some((taken, None));
+        }
+        self.begun = 0;
+        let [a, b, c, kind, flags, stream @ ..] = self.head;
+        let length = u32::from_be_bytes([0, a, b, c]);
+        self.left = usize::try_from(length).unwrap_or(usize::MAX);
+        let header = FrameHeader {
+            length,
+            kind,
+            flags,
+            stream,
+        };
+        Some((taken, Some(header)))
+    }
+
+    /// Takes bytes of the payload, at most this many. Returns how many.
+    pub(super) fn payload(&mut self, most: usize) -> usize {
+        let taken = self.left.min(most);
+        self.left -= taken;
+        taken
+    }
+}
+
+/// Follows the bytes that one side of a connection sends.
+pub struct Frames {
+    place: Place,
     /// The stream whose header block continues in the next frame.
     open: Option<[u8; 4]>,
     /// Bytes of the poison that were written.
@@ -53,29 +137,27 @@ impl Frames {
     /// The state at the beginning of a connection, before the preface.
     #[must_use]
     pub fn new() -> Self {
-        Self {
-            preface: PREFACE.len(),
-            head: [0; HEAD],
-            begun: 0,
-            left: 0,
-            open: None,
-            poisoned: 0,
-        }
+        Self::at(Place::of_client())
     }
 
     /// The state at the beginning of what a server sends, which has no preface.
     #[must_use]
     pub(super) fn of_server() -> Self {
+        Self::at(Place::of_server())
+    }
+
+    fn at(place: Place) -> Self {
         Self {
-            preface: 0,
-            ..Self::new()
+            place,
+            open: None,
+            poisoned: 0,
         }
     }
 
     /// Whether the next byte is the first of a frame.
     #[must_use]
     pub fn is_between(&self) -> bool {
-        self.preface == 0 && self.begun == 0 && self.left == 0
+        self.place.is_between()
     }
 
     /// Reads bytes up to the end of the first frame at which `stop` returns true. Calls `idle` for each frame of a
@@ -108,25 +190,14 @@ impl Frames {
     ) -> usize {
         let mut rest = bytes;
         while !(rest.is_empty() || self.is_between() && stop()) {
-            let taken = if self.preface > 0 {
-                let taken = self.preface.min(rest.len());
-                self.preface -= taken;
-                taken
-            } else if self.left > 0 {
-                let taken = self.left.min(rest.len());
-                self.left -= taken;
-                taken
-            } else {
-                let taken = (HEAD - self.begun).min(rest.len());
-                for (to, from) in self.head.iter_mut().skip(self.begun).zip(rest) {
-                    *to = *from;
+            let taken = match self.place.header(rest) {
+                Some((taken, header)) => {
+                    if let Some(header) = header {
+                        frame(self.begin(&header));
+                    }
+                    taken
                 }
-                self.begun += taken;
-                if self.begun == HEAD {
-                    self.begun = 0;
-                    frame(self.begin());
-                }
-                taken
+                None => self.place.payload(rest.len()),
             };
             rest = rest.get(taken..).unwrap_or_default();
         }
@@ -134,10 +205,13 @@ impl Frames {
     }
 
     /// Takes a complete frame header.
-    fn begin(&mut self) -> Use {
-        let [a, b, c, kind, flags, stream @ ..] = self.head;
-        let length = u32::from_be_bytes([0, a, b, c]);
-        self.left = usize::try_from(length).unwrap_or(usize::MAX);
+    fn begin(&mut self, header: &FrameHeader) -> Use {
+        let FrameHeader {
+            length,
+            kind,
+            flags,
+            stream,
+        } = *header;
         if kind == HEADERS || kind == CONTINUATION {
             self.open = (flags & END_HEADERS == 0).then_some(stream);
         }

@@ -6,12 +6,8 @@
 //! decodes them. The count needs no decoding: HPACK (RFC 7541 section 6) says at the beginning of each field, and of
 //! each string, where it ends.
 
-use super::PREFACE;
+use super::frames::{CONTINUATION, FrameHeader, HEADERS, Place};
 
-/// Bytes of a frame header: length, type, flags, stream (RFC 9113 section 4.1).
-const HEAD: usize = 9;
-const HEADERS: u8 = 1;
-const CONTINUATION: u8 = 9;
 const PADDED: u8 = 0x8;
 const PRIORITY: u8 = 0x20;
 /// Bytes that the flag `PRIORITY` adds.
@@ -25,13 +21,7 @@ const NUMBER: u8 = 5;
 pub struct Heads {
     /// Most fields of one head. The pseudo-header fields count.
     most: usize,
-    /// Bytes of the preface that have not arrived.
-    preface: usize,
-    head: [u8; HEAD],
-    /// Bytes of the frame header that have arrived.
-    begun: usize,
-    /// Bytes of the payload that have not arrived.
-    left: usize,
+    place: Place,
     part: Part,
     /// Bytes at the end of the payload that are padding.
     padding: usize,
@@ -89,10 +79,7 @@ impl Heads {
     pub fn new(most: usize) -> Self {
         Self {
             most,
-            preface: PREFACE.len(),
-            head: [0; HEAD],
-            begun: 0,
-            left: 0,
+            place: Place::of_client(),
             part: Part::Other,
             padding: 0,
             at: At::Field,
@@ -107,25 +94,17 @@ impl Heads {
         let mut seen = Seen::default();
         let mut rest = bytes;
         while !rest.is_empty() {
-            let taken = if self.preface > 0 {
-                let taken = self.preface.min(rest.len());
-                self.preface -= taken;
-                taken
-            } else if self.left > 0 {
-                let taken = self.payload(rest, &mut seen);
-                self.left -= taken;
-                taken
-            } else {
-                let taken = (HEAD - self.begun).min(rest.len());
-                for (to, from) in self.head.iter_mut().skip(self.begun).zip(&*rest) {
-                    *to = *from;
+            let taken = match self.place.header(rest) {
+                Some((taken, header)) => {
+                    if let Some(header) = header {
+                        self.begin(&header, &mut seen);
+                    }
+                    taken
                 }
-                self.begun += taken;
-                if self.begun == HEAD {
-                    self.begun = 0;
-                    self.begin(&mut seen);
+                None => {
+                    let taken = self.payload(rest, &mut seen);
+                    self.place.payload(taken)
                 }
-                taken
             };
             rest = rest.get_mut(taken..).unwrap_or_default();
         }
@@ -133,9 +112,8 @@ impl Heads {
     }
 
     /// Takes a complete frame header.
-    fn begin(&mut self, seen: &mut Seen) {
-        let [a, b, c, kind, flags, stream @ ..] = self.head;
-        self.left = usize::try_from(u32::from_be_bytes([0, a, b, c])).unwrap_or(usize::MAX);
+    fn begin(&mut self, header: &FrameHeader, seen: &mut Seen) {
+        let (kind, flags) = (header.kind, header.flags);
         self.padding = 0;
         let has_priority = flags & PRIORITY != 0;
         self.part = match kind {
@@ -147,7 +125,7 @@ impl Heads {
         if kind == HEADERS {
             (self.at, self.fields) = (At::Field, 0);
             // Those of a stream that was opened before are trailers.
-            let stream = u32::from_be_bytes(stream) & (u32::MAX >> 1);
+            let stream = u32::from_be_bytes(header.stream) & (u32::MAX >> 1);
             if stream > self.last {
                 self.last = stream;
                 seen.requests += 1;
@@ -157,7 +135,7 @@ impl Heads {
 
     /// Takes bytes of a payload. Returns how many.
     fn payload(&mut self, bytes: &mut [u8], seen: &mut Seen) -> usize {
-        let all = self.left.min(bytes.len());
+        let all = self.place.left().min(bytes.len());
         match self.part {
             Part::Other => all,
             Part::PadLength(has_priority) => {
@@ -178,7 +156,7 @@ impl Heads {
                 taken
             }
             Part::Block => {
-                let block = self.left.saturating_sub(self.padding).min(all);
+                let block = self.place.left().saturating_sub(self.padding).min(all);
                 if block == 0 {
                     return all;
                 }
@@ -288,6 +266,7 @@ fn text(strings: u8, left: usize) -> At {
 mod tests {
     use proptest::prelude::*;
 
+    use super::super::PREFACE;
     use super::*;
 
     fn frame(kind: u8, flags: u8, stream: u8, payload: &[u8]) -> Vec<u8> {

@@ -15,14 +15,14 @@ use super::frames::{Frames, HEAD as FRAME_HEADER, Use};
 use crate::upstream::Meter;
 
 /// A connection whose frames are counted.
-pub(super) struct Paced<S> {
+pub(super) struct MeteredFrames<S> {
     stream: S,
     received: Frames,
     sent: Frames,
     meter: Arc<Meter>,
 }
 
-impl<S> Paced<S> {
+impl<S> MeteredFrames<S> {
     pub(super) fn new(stream: S, meter: &Arc<Meter>) -> Self {
         Self {
             stream,
@@ -53,7 +53,7 @@ impl<S> Paced<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Paced<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for MeteredFrames<S> {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -67,7 +67,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Paced<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Paced<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for MeteredFrames<S> {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,

@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "every test file uses another part")]
 
 pub(crate) mod acme;
+pub(crate) mod frames;
 pub(crate) mod sink;
 pub(crate) mod web;
 

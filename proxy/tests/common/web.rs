@@ -94,6 +94,27 @@ where
     };
 }
 
+/// A backend of HTTP/1.1 with these answers, and the number of requests that it got.
+pub(crate) async fn counting<F, A, B>(answer: F) -> (SocketAddr, Arc<AtomicUsize>)
+where
+    F: Fn(Request<Incoming>) -> A + Clone + Send + Sync + 'static,
+    A: Future<Output = Response<B>> + Send + 'static,
+    B: Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<Box<dyn Error + Send + Sync>>,
+{
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&asked);
+    let address = serve(move |stream: TcpStream| {
+        let (asked, answer) = (Arc::clone(&count), answer.clone());
+        serve_http(stream, false, move |request| {
+            asked.fetch_add(1, Ordering::SeqCst);
+            answer(request)
+        })
+    })
+    .await;
+    (address, asked)
+}
+
 /// `delay` in the query is milliseconds to wait, `status` what to answer.
 async fn echo_request(name: &str, request: Request<Incoming>) -> Response<Full<Bytes>> {
     let query = request.uri().query().unwrap_or_default().to_owned();
