@@ -124,21 +124,16 @@ impl Budget {
             return BTreeSet::new();
         }
         let mut left = most;
-        let over = self
-            .routes
-            .iter()
-            .filter(|(_, uses)| match left.checked_sub(**uses) {
-                Some(rest) => {
-                    left = rest;
-                    false
-                }
-                None => {
-                    if beyond == Beyond::LeavesNothing {
-                        left = 0;
-                    }
-                    true
-                }
-            });
+        let over = self.routes.iter().filter(|(_, uses)| {
+            if let Some(rest) = left.checked_sub(**uses) {
+                left = rest;
+                return false;
+            }
+            if beyond == Beyond::LeavesNothing {
+                left = 0;
+            }
+            true
+        });
         over.map(|((_, id), _)| id.clone()).collect()
     }
 }

@@ -190,14 +190,13 @@ impl Frames {
     ) -> usize {
         let mut rest = bytes;
         while !(rest.is_empty() || self.is_between() && stop()) {
-            let taken = match self.place.header(rest) {
-                Some((taken, header)) => {
-                    if let Some(header) = header {
-                        frame(self.begin(&header));
-                    }
-                    taken
+            let taken = if let Some((taken, header)) = self.place.header(rest) {
+                if let Some(header) = header {
+                    frame(self.begin(&header));
                 }
-                None => self.place.payload(rest.len()),
+                taken
+            } else {
+                self.place.payload(rest.len())
             };
             rest = rest.get(taken..).unwrap_or_default();
         }

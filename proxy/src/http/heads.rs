@@ -94,17 +94,14 @@ impl Heads {
         let mut seen = Seen::default();
         let mut rest = bytes;
         while !rest.is_empty() {
-            let taken = match self.place.header(rest) {
-                Some((taken, header)) => {
-                    if let Some(header) = header {
-                        self.begin(&header, &mut seen);
-                    }
-                    taken
+            let taken = if let Some((taken, header)) = self.place.header(rest) {
+                if let Some(header) = header {
+                    self.begin(&header, &mut seen);
                 }
-                None => {
-                    let taken = self.payload(rest, &mut seen);
-                    self.place.payload(taken)
-                }
+                taken
+            } else {
+                let taken = self.payload(rest, &mut seen);
+                self.place.payload(taken)
             };
             rest = rest.get_mut(taken..).unwrap_or_default();
         }
