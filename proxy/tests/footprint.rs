@@ -1,22 +1,21 @@
-//! What 10,000 tenants cost in memory. In a process of its own, since it measures the process.
+//! What 10,000 tenants cost in memory. In a process of its own, since it counts what the process has allocated: unlike
+//! resident memory, that does not depend on which thread the scheduler let run when.
 
 mod control_support;
 
+use std::alloc::System;
 use std::net::SocketAddr;
 
+use cap::Cap;
 use control_support::*;
 use vestibule_proxy::{ConfigSource, Proxy, ProxyConfig};
 use vestibule_stream::Resource;
 
 const TENANTS: usize = 10_000;
-const MIB: usize = 1024 * 1024;
 
-/// Resident memory in bytes.
-fn resident() -> usize {
-    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
-    let pages: usize = statm.split(' ').nth(1).unwrap().parse().unwrap();
-    pages * 4096
-}
+/// Counts the bytes that are allocated. Resident memory is a third more: 31 MB for the certificates below.
+#[global_allocator]
+static ALLOCATED: Cap<System> = Cap::new(System, usize::MAX);
 
 /// A hostname with its certificate.
 fn served(n: usize, bind: SocketAddr) -> [Resource; 2] {
@@ -53,10 +52,9 @@ fn fill<const N: usize>(
     }
 }
 
-/// Listener and certificate by the goal of 30 MB; owner, route and backend on top by a bound that
-/// notices when something grows.
+/// The bounds are a few percent above what was measured, and notice when something grows.
 #[tokio::test(flavor = "multi_thread")]
-async fn ten_thousand_certificates_fit_into_thirty_two_megabytes() {
+async fn a_tenant_takes_no_more_memory_than_it_did() {
     let bind = SocketAddr::from(([127, 0, 0, 1], free_port()));
     let mut config = ProxyConfig::new(ConfigSource::Caller);
     config.workers = 1;
@@ -65,11 +63,11 @@ async fn ten_thousand_certificates_fit_into_thirty_two_megabytes() {
     // Whatever the first certificate sets up in libraries is not the tenants'.
     proxy.apply(&operator.batch(&served(TENANTS, bind), &[]));
 
-    let base = resident();
+    let base = ALLOCATED.allocated();
     fill(&mut proxy, &mut operator, |n| served(n, bind));
-    let with_certificates = resident() - base;
+    let with_certificates = ALLOCATED.allocated() - base;
     fill(&mut proxy, &mut operator, |n| routed(n, bind));
-    let with_routes = resident() - base;
+    let with_routes = ALLOCATED.allocated() - base;
 
     assert_eq!(proxy.counts().certificates, TENANTS + 1);
     assert_eq!(proxy.counts().routes, TENANTS);
@@ -80,8 +78,8 @@ async fn ten_thousand_certificates_fit_into_thirty_two_megabytes() {
         with_routes / TENANTS
     );
     report(&figures);
-    assert!(with_certificates <= 32 * MIB, "{figures}");
-    assert!(with_routes <= 48 * MIB, "{figures}");
+    assert!(with_certificates <= 2_350 * TENANTS, "{figures}");
+    assert!(with_routes <= 3_950 * TENANTS, "{figures}");
 }
 
 /// Worth reading with `--nocapture`.

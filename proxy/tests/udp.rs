@@ -16,6 +16,7 @@ use tokio::net::{TcpStream, UdpSocket};
 use tokio::task::JoinHandle;
 use vestibule_proxy::limits::{ProxyLimits, UdpLimits};
 use vestibule_stream::{Resource, ResourceKey, ResourceKind, proto};
+use vestibule_test_support::free_port;
 
 const BACKEND: &str = "team-a/dns:53/udp";
 
@@ -754,19 +755,11 @@ fn of_tenant(tenant: &str, mut resource: Resource) -> Resource {
 
 /// A listener of another tenant with the same backend.
 fn second_listener(rig: &mut Rig) -> SocketAddr {
-    // A port that is free may be taken by somebody else before it is bound here: another one is tried.
-    for _ in 0..20 {
-        let free = std::net::UdpSocket::bind("127.0.0.1:0")
-            .unwrap()
-            .local_addr();
-        let free = free.unwrap();
-        let listener = of_tenant("team-b", udp(free.port(), "quiet"));
-        let route = of_tenant("team-b", udp_route("quiet", 0, "quiet", &[(BACKEND, 1)]));
-        if rig.apply(vec![listener, route]).is_empty() {
-            return free;
-        }
-    }
-    panic!("no free port");
+    let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
+    let listener = of_tenant("team-b", udp(address.port(), "quiet"));
+    let route = of_tenant("team-b", udp_route("quiet", 0, "quiet", &[(BACKEND, 1)]));
+    assert_eq!(rig.apply(vec![listener, route]), Vec::<String>::new());
+    address
 }
 
 #[tokio::test(flavor = "multi_thread")]

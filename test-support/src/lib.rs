@@ -1,5 +1,7 @@
-//! What the tests of several crates share: waiting until something is so.
+//! What the tests of several crates share: waiting until something is so, and ports of their own.
 
+use std::net::{Ipv4Addr, TcpListener, UdpSocket};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout_at};
@@ -67,8 +69,33 @@ pub async fn within<L: Look>(
     }
 }
 
+/// A port on which nobody listens, for connections or for datagrams, and which nobody gets meanwhile: neither another
+/// caller, nor a socket whose port the kernel chooses, since those are above 32,767.
+///
+/// # Panics
+/// If there are no more such ports.
+#[must_use]
+pub fn free_port() -> u16 {
+    static GIVEN: AtomicUsize = AtomicUsize::new(0);
+    const FIRST: u16 = 12_000;
+    const PORTS: usize = 20_000;
+    // Another process with tests begins elsewhere.
+    let start = usize::try_from(std::process::id()).unwrap_or_default() * 37;
+    loop {
+        let given = GIVEN.fetch_add(1, Ordering::Relaxed);
+        assert!(given < PORTS, "no port is left");
+        let offset = u16::try_from((start + given) % PORTS).unwrap_or_default();
+        let address = (Ipv4Addr::LOCALHOST, FIRST + offset);
+        if TcpListener::bind(address).is_ok() && UdpSocket::bind(address).is_ok() {
+            return address.1;
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     #[tokio::test(start_paused = true)]
@@ -80,6 +107,13 @@ mod tests {
         });
         assert_eq!(found.await, "here");
         eventually("a condition", async || true).await;
+    }
+
+    #[test]
+    fn nobody_gets_a_port_that_another_caller_got() {
+        let given: BTreeSet<u16> = (0..200).map(|_| free_port()).collect();
+        assert_eq!(given.len(), 200);
+        assert!(given.iter().all(|port| *port < 32_768));
     }
 
     #[tokio::test(start_paused = true)]

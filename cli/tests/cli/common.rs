@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+pub(crate) use vestibule_test_support::free_port;
 
 /// Longest wait for anything.
 const PATIENCE: Duration = Duration::from_mins(1);
@@ -66,19 +67,6 @@ pub(crate) fn backend(answer: &'static str) -> u16 {
         }
     });
     port
-}
-
-/// A port that is free now, and that no outgoing connection takes meanwhile: it is below those.
-pub(crate) fn free_port() -> u16 {
-    static NUMBER: AtomicUsize = AtomicUsize::new(0);
-    let start = usize::try_from(std::process::id()).unwrap() * 37;
-    loop {
-        let offset = start + NUMBER.fetch_add(1, Ordering::Relaxed);
-        let port = 20_000 + u16::try_from(offset % 10_000).unwrap();
-        if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
-            return port;
-        }
-    }
 }
 
 pub(crate) fn check(arguments: &[&str]) -> Output {

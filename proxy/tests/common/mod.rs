@@ -26,6 +26,7 @@ use vestibule_proxy::plane::DataPlane;
 use vestibule_proxy::table::Snapshot;
 use vestibule_proxy::worker::Workers;
 use vestibule_stream::{Change, Generation, Resource, ResourceKey, ResourceKind, proto};
+use vestibule_test_support::free_port;
 
 use proto::resource::Resource as Wire;
 
@@ -58,33 +59,23 @@ impl Rig {
         limits: &ProxyLimits,
         configure: impl Fn(u16) -> Vec<Resource>,
     ) -> Self {
-        // A free port may be taken by somebody else before it is bound here: try another one.
-        for _ in 0..20 {
-            let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-            let address = free.local_addr().unwrap();
-            drop(free);
-            let published = Arc::new(ArcSwap::<Snapshot>::default());
-            let state = State::new(Arc::clone(&published)).unwrap();
-            let (tenants, accounts) = (state.tenants().clone(), state.accounts().clone());
-            let metrics = Metrics::observing(tenants, accounts, state.expiries().clone());
-            let metrics = Arc::new(metrics);
-            let plane = Arc::new(DataPlane::new(published, metrics, limits.clone()));
-            let workers = Workers::start(Arc::clone(&plane), workers).unwrap();
-            let mut rig = Self {
-                address,
-                plane,
-                workers: Some(workers),
-                state,
-                counter: 0,
-            };
-            let rejects = rig.apply(configure(address.port()));
-            if rejects.is_empty() {
-                return rig;
-            }
-            let taken = rejects.iter().all(|r| r.contains("PortUnavailable"));
-            assert!(taken, "{rejects:?}");
-        }
-        panic!("no free port");
+        let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
+        let published = Arc::new(ArcSwap::<Snapshot>::default());
+        let state = State::new(Arc::clone(&published)).unwrap();
+        let (tenants, accounts) = (state.tenants().clone(), state.accounts().clone());
+        let metrics = Metrics::observing(tenants, accounts, state.expiries().clone());
+        let metrics = Arc::new(metrics);
+        let plane = Arc::new(DataPlane::new(published, metrics, limits.clone()));
+        let workers = Workers::start(Arc::clone(&plane), workers).unwrap();
+        let mut rig = Self {
+            address,
+            plane,
+            workers: Some(workers),
+            state,
+            counter: 0,
+        };
+        assert_eq!(rig.apply(configure(address.port())), Vec::<String>::new());
+        rig
     }
 
     /// Applies resources; what was rejected is returned.
@@ -432,8 +423,7 @@ pub(crate) async fn echo(mut stream: TcpStream) {
 
 /// An address where nobody listens.
 pub(crate) fn nobody() -> SocketAddr {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap()
+    SocketAddr::from(([127, 0, 0, 1], free_port()))
 }
 
 /// An address at which nobody listens, and nobody can begin to, be it for connections or for datagrams.

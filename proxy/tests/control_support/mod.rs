@@ -1,6 +1,6 @@
 //! Shared by the component tests: backends that answer lines, TLS clients, and an operator that
 //! makes batches.
-#![allow(dead_code, unreachable_pub, reason = "each test binary uses a part")]
+#![allow(dead_code, unreachable_pub, unused_imports, reason = "each test binary uses a part")]
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -13,15 +13,10 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::{TlsAcceptor, TlsConnector, client::TlsStream};
 use vestibule_stream::proto::{self, resource::Resource as Wire};
 use vestibule_stream::{Batch, Encoded, Generation, Resource, ResourceKey, ResourceKind};
+pub use vestibule_test_support::free_port;
 
 /// Longest that a test waits for something that should be there at once.
 pub const PATIENCE: Duration = Duration::from_secs(30);
-
-/// A port that was free a moment ago.
-pub fn free_port() -> u16 {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap().port()
-}
 
 /// A certificate with its key, in DER.
 #[derive(Clone)]

@@ -1,7 +1,7 @@
 //! Pebble and its DNS, on loopback, with a wire to it that can be cut.
 
 use std::fs::{self, File};
-use std::net::{Ipv4Addr, TcpListener as StdListener};
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -12,6 +12,7 @@ use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use serde_json::json;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
+use vestibule_test_support::free_port;
 
 use super::answerer::Answerer;
 
@@ -73,11 +74,6 @@ fn tool(variable: &str, name: &str) -> PathBuf {
         .expect("a path")
         .trim()
         .into()
-}
-
-fn free_port() -> u16 {
-    let listener = StdListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
-    listener.local_addr().expect("an address").port()
 }
 
 static COUNT: AtomicUsize = AtomicUsize::new(0);

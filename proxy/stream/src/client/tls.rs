@@ -320,9 +320,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_dead_address_is_passed_over() {
-        let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let dead = gone.local_addr().unwrap();
-        drop(gone);
+        let dead = SocketAddr::from(([127, 0, 0, 1], vestibule_test_support::free_port()));
         let made = rcgen::generate_simple_self_signed(["operator.ns.svc".to_owned()]).unwrap();
         let key = rustls_pki_types::PrivateKeyDer::try_from(made.signing_key.serialize_der());
         let provider = Arc::new(aws_lc_rs::default_provider());
