@@ -30,6 +30,8 @@ const OURS: &str = "vestibule.dev";
 /// How often a request may have passed such a proxy before. A backend may be a client of another host here, and pass on
 /// the request that it got. A request in a loop passes more often than that.
 const MAX_PASSES: usize = 8;
+/// Bytes from which a value counts as long.
+const LONG: usize = 64;
 const WEBSOCKET: HeaderValue = HeaderValue::from_static("websocket");
 const TRAILERS: HeaderValue = HeaderValue::from_static("trailers");
 
@@ -385,10 +387,24 @@ pub(super) fn set_forwarded(headers: &mut HeaderMap, info: &ForwardedInfo<'_>) {
 }
 
 /// Copies the values of a head. As they arrive, they share the buffer into which the head was read. So they would keep
-/// all of it in memory until the client has read the head.
+/// all of it in memory until the client has read the head. Long values that share their bytes have one copy, because in
+/// HTTP/2 a client can repeat a value without sending it again.
 pub(super) fn detach(headers: &mut HeaderMap) {
+    let mut copies: Vec<(usize, HeaderValue)> = Vec::new();
     for value in headers.values_mut() {
-        if let Some(copied) = copied(value) {
+        let from = value.as_bytes().as_ptr().addr();
+        let is_long = value.len() >= LONG;
+        let is_copy = |(at, copy): &&(usize, HeaderValue)| *at == from && copy.len() == value.len();
+        let known = is_long.then(|| copies.iter().find(is_copy)).flatten();
+        let is_new = is_long && known.is_none();
+        let copied = match known {
+            Some((_, copy)) => Some(copy.clone()),
+            None => copied(value),
+        };
+        if let Some(copied) = copied {
+            if is_new {
+                copies.push((from, copied.clone()));
+            }
             *value = copied;
         }
     }
@@ -401,7 +417,33 @@ pub(super) fn copied(value: &HeaderValue) -> Option<HeaderValue> {
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+
     use super::*;
+
+    #[test]
+    fn values_are_copied_once_however_often_they_are_there() {
+        let buffer = Bytes::from(vec![b'b'; 4000]);
+        let value =
+            |at: std::ops::Range<usize>| HeaderValue::from_maybe_shared(buffer.slice(at)).unwrap();
+        let mut headers = HeaderMap::new();
+        for _ in 0..16 {
+            headers.append("a", value(0..3900));
+            headers.append("c", value(0..3000));
+        }
+        headers.append("b", value(0..10));
+        let before = headers.clone();
+        detach(&mut headers);
+        assert_eq!(headers, before);
+        let mut at: Vec<_> = headers
+            .values()
+            .map(|value| value.as_bytes().as_ptr().addr())
+            .collect();
+        assert!(!at.contains(&buffer.as_ptr().addr()));
+        at.sort_unstable();
+        at.dedup();
+        assert_eq!(at.len(), 3);
+    }
 
     fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
         let mut headers = HeaderMap::new();
