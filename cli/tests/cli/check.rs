@@ -172,7 +172,7 @@ fn a_conflict_and_a_wildcard_are_refused_as_admission_would() {
     );
     let message = conflict["admission"].as_str().unwrap();
     assert!(
-        message.contains("\"a.example\" on port 443 is taken"),
+        message.contains("\"a.example\" belongs to another namespace"),
         "{message}"
     );
     // It names no object of the other tenant.
@@ -208,6 +208,10 @@ spec:
         "    - {name: web, protocol: HTTP, port: 80, allowedRoutes: {namespaces: {from: All}}}\n";
     let directory = directory(&[
         ("platform.yaml", format!("{PLATFORM}{open}")),
+        (
+            "services.yaml",
+            [service("a", "web", 8080), service("b", "web", 8081)].concat(),
+        ),
         ("a.yaml", route("a", "2026-01-01T00:00:00Z", "x.example")),
         (
             "b.yaml",
