@@ -178,21 +178,17 @@ impl GatewayNames {
     ) -> Option<(&HostPattern, &Arc<str>)> {
         let owned = self.nearest(self.claims.covering(names), self.own.covering(names));
         let mut asks = self.asks.covering(names);
-        let assumed = assumes
+        let coming = assumes
             .then(|| asks.find_map(|(pattern, _)| Some((pattern, self.next(pattern)?))))
             .flatten();
-        match (owned, assumed) {
-            (Some(owned), Some(assumed)) => {
-                let is_nearer = assumed.0.specificity() > owned.0.specificity();
+        match (owned, coming) {
+            (Some(owned), Some(coming)) => {
+                let is_nearer = coming.0.specificity() > owned.0.specificity();
                 // Of one pattern, the holder comes first, then whoever should get it, and then the Gateway.
-                let is_own = || assumed.0 == owned.0 && self.holder(owned.0).is_none();
-                Some(if is_nearer || is_own() {
-                    assumed
-                } else {
-                    owned
-                })
+                let is_own = || coming.0 == owned.0 && self.holder(owned.0).is_none();
+                Some(if is_nearer || is_own() { coming } else { owned })
             }
-            (owned, assumed) => owned.or(assumed),
+            (owned, coming) => owned.or(coming),
         }
     }
 
