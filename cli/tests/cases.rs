@@ -41,6 +41,9 @@ struct Header {
     #[serde(default)]
     exempt: BTreeSet<String>,
     cluster: Option<Cluster>,
+    /// What translation assumes, as `HostnameClaims` for those who judge without it (`webhook/tests/cases.rs`).
+    #[serde(default, rename = "recorded")]
+    _recorded: Vec<Value>,
 }
 
 /// What a case says of the cluster.
