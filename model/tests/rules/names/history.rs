@@ -403,8 +403,8 @@ fn compare(world: &World) -> Result<(), TestCaseError> {
                 held.or_else(|| names.owner_at(covering)).cloned()
             };
             let covering = PATTERNS.iter().filter(|p| p.covers(pattern));
-            let owned = covering.filter_map(|p| Some((p, owner(p)?)));
-            let expected = owned.max_by_key(|(p, _)| p.specificity());
+            let candidates = covering.filter_map(|p| Some((p, owner(p)?)));
+            let expected = candidates.max_by_key(|(p, _)| p.specificity());
             let nearest = names.nearest_owner(pattern, assumes);
             let nearest = nearest.map(|(p, owner)| (p, owner.clone()));
             prop_assert_eq!(nearest, expected, "{:?} {}", pattern, assumes);
