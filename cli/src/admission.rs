@@ -30,13 +30,9 @@ impl Admission {
                 other => state.put(other.clone()),
             }
         }
-        // Whoever holds a name is not refused for the sake of an older object that asks for it.
-        let keys = translator.claim_states().keys();
-        let holders = keys.filter_map(|key| {
-            let holder = translator.merge().holder(key)?;
-            Some((key.clone(), Some(holder)))
-        });
-        state.put_holders(holders.collect());
+        // Whoever holds a name is not refused for the sake of an older object that asks for it. In a check, whoever
+        // should get a name counts as its holder.
+        state.put_holders(translator.holders());
         // Sets of the same age are ordered by "namespace/name" as one text, as in Gateway API.
         sets.sort_by_cached_key(|set| (set.meta.created, set.name.to_string()));
         let mut answers = BTreeMap::new();

@@ -93,7 +93,14 @@ fn judge(source: &ManifestFiles, changes: Vec<Change>, args: &CheckArgs) -> Vec<
         translator: &translator,
         observed: now,
     };
-    verdicts(source, &translator, &context)
+    let mut verdicts = verdicts(source, &translator, &context);
+    for verdict in &mut verdicts {
+        // `run` serves what is left of such an object. A cluster does not get to see it.
+        if verdict.admission.is_some() {
+            verdict.outcome = ObjectOutcome::Refused;
+        }
+    }
+    verdicts
 }
 
 struct CheckContext<'a> {

@@ -41,6 +41,9 @@ struct Header {
     #[serde(default)]
     exempt: BTreeSet<String>,
     cluster: Option<Cluster>,
+    /// What translation assumes, as `HostnameClaims` for those who judge without it (`webhook/tests/cases.rs`).
+    #[serde(default, rename = "recorded")]
+    _recorded: Vec<Value>,
 }
 
 /// What a case says of the cluster.
@@ -268,9 +271,11 @@ impl Case {
         translator
     }
 
-    /// The webhook's findings by object, each asked about while only the objects before it exist.
+    /// The webhook's findings by object, each asked about while only the objects before it exist. Names and ports have
+    /// the holders that translation assumes.
     fn reviewed(&self) -> BTreeMap<ObjectKey, (bool, Vec<Finding>)> {
         let mut facts = AdmissionState::new(CONTROLLER);
+        facts.put_holders(self.translated().holders());
         let mut answers = BTreeMap::new();
         for object in &self.objects {
             let review =
@@ -443,9 +448,8 @@ fn outcome(case: &Case) -> BTreeMap<String, Expected> {
 
 /// Admission refuses what status refuses, with the same words, but for what depends on others.
 ///
-/// Of a name that somebody holds it says the same as the status. Here nobody holds what no `HostnameClaim` says, so
-/// that somebody else asked for a name first comes out in the status alone, or, where both are on one port, as a conflict
-/// of listeners.
+/// Of a name that somebody holds it says the same as the status. Conflicts are compared by their fields, because of two
+/// listeners on one port admission says which other one is in the way.
 fn admission_agrees_with_status(case: &Case) {
     let translator = case.translated();
     let is_conflict =

@@ -19,6 +19,9 @@ struct Header {
     mode: Option<String>,
     #[serde(default)]
     exempt: BTreeSet<String>,
+    /// The specs of the `HostnameClaims` in namespace `platform` that say what translation assumes.
+    #[serde(default)]
+    recorded: Vec<Value>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -28,6 +31,7 @@ struct Expected {
 
 struct Case {
     policy: Policy,
+    recorded: Vec<Object>,
     documents: Vec<Value>,
     expected: BTreeMap<String, Expected>,
 }
@@ -48,6 +52,7 @@ impl Case {
                 exempt: header.exempt,
                 ..Policy::default()
             },
+            recorded: header.recorded.iter().map(recorded).collect(),
             documents,
             expected: match expected {
                 Value::Null => BTreeMap::new(),
@@ -55,6 +60,23 @@ impl Case {
             },
         }
     }
+}
+
+/// A `HostnameClaim` with the name that belongs to its spec.
+fn recorded(spec: &Value) -> Object {
+    let decoded = decode(json!({
+        "apiVersion": "vestibule.dev/v1alpha1",
+        "kind": "HostnameClaim",
+        "metadata": {"namespace": "platform", "name": "claim"},
+        "spec": spec,
+    }));
+    let Some((Object::HostnameClaim(mut claim), _)) = decoded.into_object() else {
+        panic!("no claim");
+    };
+    claim.name = claim.key.as_ref().expect("a key").object_name();
+    // It told that the name was another one.
+    claim.findings.clear();
+    Object::HostnameClaim(claim)
 }
 
 /// What the rules say without a server, from the objects before.
@@ -77,6 +99,10 @@ async fn run(path: &Path, dir: &TlsDir, certificate: &Certificate) -> usize {
         .expect("a connection");
     let mut state = AdmissionState::new(support::CONTROLLER);
     let mut reviews = 0;
+    for claim in case.recorded {
+        state.put(claim.clone());
+        webhook.admission().put(claim);
+    }
     for document in &case.documents {
         let Some((object, _)) = decode(document.clone()).into_object() else {
             continue;

@@ -172,7 +172,7 @@ fn a_conflict_and_a_wildcard_are_refused_as_admission_would() {
     );
     let message = conflict["admission"].as_str().unwrap();
     assert!(
-        message.contains("\"a.example\" on port 443 is taken"),
+        message.contains("\"a.example\" belongs to another namespace"),
         "{message}"
     );
     // It names no object of the other tenant.
@@ -185,6 +185,53 @@ fn a_conflict_and_a_wildcard_are_refused_as_admission_would() {
     assert_eq!(wildcard["findings"][0]["origin"], "policy");
     // The first tenant is not affected.
     assert_eq!(of(&all, "TLSRoute", "web")["verdict"], "accepted");
+}
+
+/// In part: the route is served for its other hostname, and would not be applied all the same.
+#[test]
+fn a_hostname_that_another_route_has_is_refused_as_admission_would() {
+    let route = |namespace: &str, created: &str, hostnames: &str| {
+        format!(
+            "
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {{namespace: {namespace}, name: {namespace}, creationTimestamp: \"{created}\"}}
+spec:
+  parentRefs: [{{namespace: platform, name: edge, sectionName: web}}]
+  hostnames: [{hostnames}]
+  rules: [{{backendRefs: [{{name: web, port: 80}}]}}]
+"
+        )
+    };
+    let open =
+        "    - {name: web, protocol: HTTP, port: 80, allowedRoutes: {namespaces: {from: All}}}\n";
+    let directory = directory(&[
+        ("platform.yaml", format!("{PLATFORM}{open}")),
+        (
+            "services.yaml",
+            [service("a", "web", 8080), service("b", "web", 8081)].concat(),
+        ),
+        ("a.yaml", route("a", "2026-01-01T00:00:00Z", "x.example")),
+        (
+            "b.yaml",
+            route("b", "2026-01-02T00:00:00Z", "x.example, y.example"),
+        ),
+    ]);
+    let (code, all) = verdicts(&directory, &[]);
+    assert_eq!(code, Some(1), "{all:#?}");
+    let loser = of(&all, "HTTPRoute", "b");
+    assert_eq!(loser["verdict"], "refused");
+    assert_eq!(
+        loser["status"]["parents"][0]["conditions"][0]["status"],
+        "True"
+    );
+    let message = loser["admission"].as_str().unwrap();
+    assert!(
+        message.contains("\"x.example\" belongs to another namespace"),
+        "{message}"
+    );
+    assert_eq!(of(&all, "HTTPRoute", "a")["admission"], Value::Null);
 }
 
 #[test]

@@ -120,6 +120,22 @@ impl Translator {
         &self.claim_states
     }
 
+    /// The holder of everything that is held. Where nobody records claims ([`ClaimMode::Assumed`]), whoever should get a
+    /// name or port counts as its holder.
+    #[must_use]
+    pub fn holders(&self) -> BTreeMap<ClaimKey, Option<Holder>> {
+        let states = self.claim_states.iter();
+        let holders = states.filter_map(|(key, state)| {
+            let assumed = || match state {
+                ClaimState::Wanted(holder) if self.merge.assumes() => Some(holder.clone()),
+                _ => None,
+            };
+            let holder = self.merge.holder(key).or_else(assumed)?;
+            Some((key.clone(), Some(holder)))
+        });
+        holders.collect()
+    }
+
     pub(super) fn take_claims(
         &mut self,
         changes: BTreeMap<ClaimKey, Option<Holder>>,
