@@ -35,7 +35,7 @@ use crate::listener::{Layer, Mode};
 use crate::plane::{DataPlane, HelloPermit};
 use crate::relay::{self, Relay};
 use crate::table::Beginning;
-use crate::terminate::{self, HandshakeError, TlsSession, Tunnel};
+use crate::terminate::{self, Handshaken, TlsSession, Tunnel};
 use crate::upstream::{Stream, TlsToBackend};
 use connect::connect;
 use select::{Decision, decide, take};
@@ -370,9 +370,11 @@ async fn try_open(
             let handshake = terminate::handshake(client, config, replay);
             let handshake = gate::pass(cost, handshake);
             let result = within(limits.handshake_deadline, handshake).await;
-            let (session, negotiated) = result
-                .map_err(|_| CloseReason::HandshakeTimeout)??
-                .map_err(|error| handshake_failed(&error))?;
+            let Handshaken {
+                session,
+                negotiated,
+                ..
+            } = result.map_err(|_| CloseReason::HandshakeTimeout)???;
             drop(permit);
             plane
                 .metrics
@@ -392,17 +394,6 @@ async fn try_open(
         }
         // These are not selected by a server name. The configuration changed while the hello arrived.
         Mode::Http | Mode::Tcp | Mode::Udp => Err(CloseReason::NoListener),
-    }
-}
-
-fn handshake_failed(error: &HandshakeError) -> CloseReason {
-    tracing::debug!(%error, "handshake failed");
-    match error {
-        HandshakeError::Io(_) => CloseReason::ClientReset,
-        HandshakeError::NotPrepared => CloseReason::NoCertificate,
-        HandshakeError::Closed | HandshakeError::Tls(_) | HandshakeError::TooLarge => {
-            CloseReason::HandshakeFailed
-        }
     }
 }
 

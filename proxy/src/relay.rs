@@ -75,6 +75,17 @@ impl Rest {
         (!bytes.is_empty()).then_some(Self { bytes, sent: 0 })
     }
 
+    /// Number of bytes in memory.
+    #[cfg(test)]
+    pub(crate) fn held(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// All the bytes, whether they were written or not.
+    pub(crate) fn into_bytes(self) -> Box<[u8]> {
+        self.bytes
+    }
+
     /// Writes the rest. It is ready when nothing is left.
     pub(crate) fn poll_write(
         &mut self,

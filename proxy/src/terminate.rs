@@ -8,27 +8,30 @@
 
 mod backend;
 mod handshake;
+mod session;
+mod stream;
 
 use std::cell::RefCell;
 use std::future::Future;
 use std::io::{IoSlice, IoSliceMut};
-use std::ops::Range;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use rustls::kernel::KernelConnection;
-use rustls::server::ServerConnectionData;
 use rustls::{CommonState, HandshakeKind, ProtocolVersion, ServerConfig};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
 pub(crate) use backend::BackendIo;
-pub use handshake::{HandshakeError, handshake};
+pub use handshake::{HandshakeError, Handshaken, handshake};
+pub use session::TlsSession;
+pub(crate) use stream::TlsStream;
 
 use crate::close_reason::CloseReason;
 use crate::gate::{Moves, yield_now};
-use crate::record::{Fatal, HEADER, Keys, MAX_PLAINTEXT, alert, content};
+use crate::record::{Fatal, HEADER, MAX_PLAINTEXT, alert};
 use crate::relay::{Moved, Rest, Side, TURN, reset};
+
+use session::{NO_ROOM, Opened, SLICES, Unreadable};
 
 /// Largest number of bytes of ciphertext that are read at once.
 const INBOUND: usize = 128 * 1024;
@@ -37,25 +40,12 @@ const INBOUND: usize = 128 * 1024;
 const MAX_BATCH: usize = 4;
 /// Largest number of bytes that a record adds to its plaintext.
 const MAX_OVERHEAD: usize = 32;
-/// A piece of plaintext that is shorter than this is moved next to the piece before it. A longer one becomes a slice of
-/// its own in the write.
-const MOVED_BELOW: usize = 2048;
-/// Largest number of slices of one write.
-const SLICES: usize = 16;
 /// Largest number of reads from the client before other connections of the thread get their turn.
 const ROUNDS_UP: usize = TURN / INBOUND;
 /// The same for reads from the backend.
 const ROUNDS_DOWN: usize = TURN / (MAX_BATCH * MAX_PLAINTEXT);
-/// Largest number of key updates, warnings and similar records that a client may send for each [`CONTROL_PER`].
-const MAX_CONTROL: u8 = 32;
-/// Bytes of data after which a client may send another [`MAX_CONTROL`] such records. A single byte is not enough,
-/// because each of these records costs more than a record with one byte.
-const CONTROL_PER: usize = 64 * 1024;
 /// Largest number of reads that drop bytes which a client has already sent, before its connection is closed.
 const MAX_DISCARDS: usize = 8;
-/// `key_update` with `update_not_requested` (RFC 8446 section 4.6.3).
-const KEY_UPDATE: [u8; 5] = [24, 0, 0, 1, 0];
-
 thread_local! {
     static IN: RefCell<Box<[u8]>> = RefCell::new(vec![0; INBOUND].into());
     static OUT: RefCell<Box<[u8]>> =
@@ -88,30 +78,6 @@ impl NegotiatedTls {
             version: if tls13 { "1.3" } else { "1.2" },
             resumed: session.handshake_kind() == Some(HandshakeKind::Resumed),
             alpn: session.alpn_protocol().map(Into::into),
-        }
-    }
-}
-
-/// The TLS side of a terminated connection after its handshake.
-pub struct TlsSession {
-    /// The key schedule, for key updates.
-    kernel: KernelConnection<ServerConnectionData>,
-    opening: Keys,
-    sealing: Keys,
-    /// Bytes that were read after the client's last handshake record.
-    leftover: Box<[u8]>,
-    /// Number of control records since `data` was last 0.
-    control: u8,
-    /// Number of bytes of data, up to [`CONTROL_PER`].
-    data: usize,
-}
-
-impl TlsSession {
-    fn earn_control(&mut self, data: usize) {
-        self.data += data;
-        if self.data >= CONTROL_PER {
-            self.data = 0;
-            self.control = 0;
         }
     }
 }
@@ -167,19 +133,12 @@ impl<'a, B: BackendIo> Tunnel<'a, B> {
         moved: &'a mut Moved,
         session: &'a mut TlsSession,
     ) -> Self {
-        let partial = std::mem::take(&mut session.leftover);
-        let fresh = !partial.is_empty();
-        let up = Up {
-            partial,
-            fresh,
-            ..Up::default()
-        };
         Self {
             client,
             backend,
             moved,
             session,
-            up,
+            up: Up::default(),
             down: Down::default(),
             first: None,
         }
@@ -198,6 +157,15 @@ enum Broken {
 impl From<Fatal> for Broken {
     fn from(fatal: Fatal) -> Self {
         Self::Protocol(fatal)
+    }
+}
+
+impl From<Unreadable> for Broken {
+    fn from(unreadable: Unreadable) -> Self {
+        match unreadable {
+            Unreadable::Client(_) => Self::Client,
+            Unreadable::Protocol(fatal) => Self::Protocol(fatal),
+        }
     }
 }
 
@@ -284,10 +252,6 @@ impl<B: BackendIo> Drop for Tunnel<'_, B> {
 /// The direction from client to backend.
 #[derive(Default)]
 struct Up {
-    /// The start of a record whose rest has not arrived.
-    partial: Box<[u8]>,
-    /// Whether `partial` is what the handshake left over. Then it may contain whole records.
-    fresh: bool,
     /// Plaintext that the backend has not taken.
     rest: Option<Rest>,
     state: State,
@@ -298,10 +262,6 @@ struct Up {
 /// The direction from backend to client.
 #[derive(Default)]
 struct Down {
-    /// Records that the client has not taken.
-    rest: Option<Rest>,
-    /// Records without data. They are sent before the next record with data.
-    control: Vec<u8>,
     /// Binary logarithm of the number of records that are read at once.
     batch: u8,
     state: State,
@@ -309,84 +269,33 @@ struct Down {
     truncated: bool,
 }
 
-/// The records of one read, opened.
-#[derive(Default)]
-struct Opened {
-    /// The ranges with plaintext, in order.
-    slices: [Range<usize>; SLICES],
-    used: usize,
-    /// Number of bytes of plaintext.
-    total: usize,
-    /// Number of bytes of whole records.
-    consumed: usize,
-    /// Whether the client sent `close_notify`.
-    closed: bool,
-}
-
-impl Opened {
-    /// Adds the plaintext at `at`. If it is short, or if there are too many slices, it is moved next to the one before
-    /// it.
-    fn push(&mut self, bytes: &mut [u8], at: Range<usize>) {
-        self.total += at.len();
-        let full = self.used == SLICES;
-        let last = self
-            .used
-            .checked_sub(1)
-            .and_then(|last| self.slices.get_mut(last));
-        match last {
-            Some(last) if full || at.len() < MOVED_BELOW => {
-                let end = last.end + at.len();
-                bytes.copy_within(at, last.end);
-                last.end = end;
-            }
-            _ => {
-                if let Some(place) = self.slices.get_mut(self.used) {
-                    *place = at;
-                    self.used += 1;
-                }
-            }
-        }
+/// Writes the opened plaintext in `bytes`, and returns the part that is not taken at once.
+fn poll_write_opened(
+    cx: &mut Context<'_>,
+    opened: &Opened,
+    bytes: &[u8],
+    to: &mut (impl AsyncWrite + Unpin),
+) -> Result<Option<Rest>, Broken> {
+    if opened.total == 0 {
+        return Ok(None);
     }
-
-    /// Writes the plaintext, and returns the part that is not taken at once.
-    fn poll_write(
-        &self,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-        to: &mut (impl AsyncWrite + Unpin),
-    ) -> Result<Option<Rest>, Broken> {
-        if self.total == 0 {
-            return Ok(None);
-        }
-        let parts = || {
-            let used = self.slices.iter().take(self.used);
-            used.map(|at| bytes.get(at.clone()).unwrap_or_default())
-        };
-        let mut vector = [IoSlice::new(&[]); SLICES];
-        for (place, part) in vector.iter_mut().zip(parts()) {
-            *place = IoSlice::new(part);
-        }
-        let vector = vector.get(..self.used).unwrap_or_default();
-        let mut written = match Pin::new(to).poll_write_vectored(cx, vector) {
-            Poll::Ready(Ok(written)) => written,
-            Poll::Ready(Err(_)) => return Err(Broken::Backend),
-            Poll::Pending => 0,
-        };
-        if written == self.total {
-            return Ok(None);
-        }
-        let mut rest = Vec::with_capacity(self.total.saturating_sub(written));
-        for part in parts() {
-            let skipped = written.min(part.len());
-            written -= skipped;
-            rest.extend_from_slice(part.get(skipped..).unwrap_or_default());
-        }
-        Ok(Rest::new(rest.into_boxed_slice()))
+    let mut vector = [IoSlice::new(&[]); SLICES];
+    let mut used = 0;
+    for (place, part) in vector.iter_mut().zip(opened.slices(bytes)) {
+        *place = IoSlice::new(part);
+        used += 1;
     }
+    let vector = vector.get(..used).unwrap_or_default();
+    let written = match Pin::new(to).poll_write_vectored(cx, vector) {
+        Poll::Ready(Ok(written)) => written,
+        Poll::Ready(Err(_)) => return Err(Broken::Backend),
+        Poll::Pending => 0,
+    };
+    if written == opened.total {
+        return Ok(None);
+    }
+    Ok(opened.after(bytes, written))
 }
-
-/// This would be a bug, because the scratch buffers are large enough for everything that is put into them.
-const NO_ROOM: Broken = Broken::Protocol(Fatal(alert::INTERNAL_ERROR));
 
 impl<B: BackendIo> Tunnel<'_, B> {
     fn poll_up(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Broken>> {
@@ -420,148 +329,14 @@ impl<B: BackendIo> Tunnel<'_, B> {
 
     /// Reads from the client, opens the whole records, and passes them on.
     fn poll_open(&mut self, cx: &mut Context<'_>, scratch: &mut [u8]) -> Poll<Result<(), Broken>> {
-        let held = self.up.partial.len();
-        let (front, back) = scratch.split_at_mut_checked(held).ok_or(NO_ROOM)?;
-        let mut read = 0;
-        if !std::mem::take(&mut self.up.fresh) {
-            let mut buffer = ReadBuf::new(back);
-            let ready = Pin::new(&mut *self.client).poll_read(cx, &mut buffer);
-            ready!(ready).map_err(|_| Broken::Client)?;
-            read = buffer.filled().len();
-            if read == 0 {
-                // The stream ends within a record, so something is certainly missing.
-                if held > 0 {
-                    return Poll::Ready(Err(Broken::Client));
-                }
-                self.up.state = State::Ending;
-                self.up.truncated = true;
-                return Poll::Ready(Ok(()));
-            }
-        }
-        front.copy_from_slice(&self.up.partial);
-        let bytes = scratch.get_mut(..held + read).ok_or(NO_ROOM)?;
-        let mut opened = Opened::default();
-        self.open_records(bytes, &mut opened)?;
+        let opened = ready!(self.session.poll_open(cx, self.client, scratch))?;
         self.moved.up += opened.total as u64;
-        self.up.rest = opened.poll_write(cx, bytes, self.backend)?;
-        if opened.closed {
-            self.up.partial = Box::default();
+        self.up.rest = poll_write_opened(cx, &opened, scratch, self.backend)?;
+        self.up.truncated = opened.truncated;
+        if opened.closed || opened.truncated {
             self.up.state = State::Ending;
-        } else {
-            self.up.partial = bytes.get(opened.consumed..).unwrap_or_default().into();
         }
         Poll::Ready(Ok(()))
-    }
-
-    fn open_records(&mut self, bytes: &mut [u8], opened: &mut Opened) -> Result<(), Broken> {
-        while !opened.closed {
-            let record = bytes.get_mut(opened.consumed..).unwrap_or_default();
-            let Some((header, rest)) = record.split_first_chunk_mut::<HEADER>() else {
-                break;
-            };
-            self.session.opening.check(*header)?;
-            let length = payload_length(*header);
-            let Some(payload) = rest.get_mut(..length) else {
-                break;
-            };
-            let (kind, at) = self.session.opening.open(*header, payload)?;
-            match kind {
-                content::DATA if !at.is_empty() => {
-                    self.session.earn_control(at.len());
-                    let start = opened.consumed + HEADER;
-                    opened.push(bytes, start + at.start..start + at.end);
-                }
-                content::DATA => self.count_control()?,
-                _ => {
-                    let message = payload.get(at).unwrap_or_default();
-                    opened.closed = self.control_record(kind, message)?;
-                }
-            }
-            opened.consumed += HEADER + length;
-        }
-        Ok(())
-    }
-
-    /// Handles an alert or handshake message. Returns true if it is `close_notify`.
-    fn control_record(&mut self, kind: u8, message: &[u8]) -> Result<bool, Broken> {
-        let tls13 = self.session.sealing.can_update();
-        self.count_control()?;
-        match (kind, message) {
-            (content::ALERT, [_, alert::CLOSE_NOTIFY]) => Ok(true),
-            (content::ALERT, [_, alert::USER_CANCELED]) => Ok(false),
-            (content::ALERT, [1, _]) if !tls13 => Ok(false),
-            // This is a fatal alert of the client.
-            (content::ALERT, [_, _]) => Err(Broken::Client),
-            (content::ALERT, _) => Err(Fatal(alert::DECODE_ERROR).into()),
-            (content::HANDSHAKE, [24, 0, 0, 1, request @ (0 | 1)]) if tls13 => {
-                let secret = self.session.kernel.update_rx_secret().ok();
-                self.session.opening = self.keys(secret)?;
-                // One answer is enough for all requests before it (RFC 8446 section 4.6.3). So a client that does not
-                // read cannot make answers pile up.
-                if *request == 1 && self.down.control.is_empty() {
-                    self.update_sealing()?;
-                }
-                Ok(false)
-            }
-            // The client wants to renegotiate, which the server may decline (RFC 5246 section 7.2.2).
-            (content::HANDSHAKE, [1, ..]) if !tls13 => {
-                if self.down.control.is_empty() {
-                    self.queue(content::ALERT, &[1, alert::NO_RENEGOTIATION])?;
-                }
-                Ok(false)
-            }
-            _ => Err(Fatal(alert::UNEXPECTED_MESSAGE).into()),
-        }
-    }
-
-    fn count_control(&mut self) -> Result<(), Broken> {
-        self.session.control += 1;
-        if self.session.control > MAX_CONTROL {
-            return Err(Fatal(alert::UNEXPECTED_MESSAGE).into());
-        }
-        Ok(())
-    }
-
-    fn keys(
-        &self,
-        secret: Option<(u64, rustls::ConnectionTrafficSecrets)>,
-    ) -> Result<Keys, Broken> {
-        secret
-            .and_then(|secret| Keys::new(self.session.kernel.protocol_version(), secret))
-            .ok_or(Fatal(alert::INTERNAL_ERROR).into())
-    }
-
-    /// Changes the keys towards the client. The client is told so in a record under the present keys.
-    fn update_sealing(&mut self) -> Result<(), Broken> {
-        if self.down.state != State::Open {
-            return Ok(());
-        }
-        self.queue(content::HANDSHAKE, &KEY_UPDATE)?;
-        let secret = self.session.kernel.update_tx_secret().ok();
-        self.session.sealing = self.keys(secret)?;
-        Ok(())
-    }
-
-    /// Seals a record without data, and queues it after the records that are already sealed.
-    fn queue(&mut self, kind: u8, message: &[u8]) -> Result<(), Broken> {
-        // Nothing may follow close_notify.
-        if self.down.state != State::Open {
-            return Ok(());
-        }
-        let record = self.seal_control(kind, message).ok_or(NO_ROOM)?;
-        self.down.control.extend_from_slice(&record);
-        Ok(())
-    }
-
-    fn seal_control(&mut self, kind: u8, message: &[u8]) -> Option<Vec<u8>> {
-        let keys = &mut self.session.sealing;
-        let mut record = vec![0; keys.head() + message.len() + keys.tail()];
-        record
-            .get_mut(keys.head()..)?
-            .get_mut(..message.len())?
-            .copy_from_slice(message);
-        keys.seal(kind, &mut record, message.len())?;
-        Some(record)
     }
 
     fn poll_down(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Broken>> {
@@ -569,15 +344,8 @@ impl<B: BackendIo> Tunnel<'_, B> {
             return Poll::Ready(Ok(()));
         }
         for _ in 0..ROUNDS_DOWN {
-            while self.down.rest.is_some() || !self.down.control.is_empty() {
-                let control = &mut self.down.control;
-                let next = || Rest::new(std::mem::take(control).into_boxed_slice());
-                self.down.rest = self.down.rest.take().or_else(next);
-                if let Some(rest) = &mut self.down.rest {
-                    ready!(rest.poll_write(cx, self.client)).map_err(|_| Broken::Client)?;
-                    self.down.rest = None;
-                }
-            }
+            let sent = self.session.poll_send(cx, self.client);
+            ready!(sent).map_err(|_| Broken::Client)?;
             if self.down.state == State::Ending {
                 let closed = Pin::new(&mut *self.client).poll_shutdown(cx);
                 ready!(closed).map_err(|_| Broken::Client)?;
@@ -588,7 +356,7 @@ impl<B: BackendIo> Tunnel<'_, B> {
                 if !self.session.sealing.can_update() {
                     return Poll::Ready(Err(Broken::Exhausted));
                 }
-                self.update_sealing()?;
+                self.session.update_sealing()?;
                 continue;
             }
             ready!(OUT.with_borrow_mut(|scratch| self.poll_seal(cx, scratch)))?;
@@ -599,19 +367,15 @@ impl<B: BackendIo> Tunnel<'_, B> {
 
     /// Reads from the backend to the place where the bytes are sealed, seals them, and passes them on.
     fn poll_seal(&mut self, cx: &mut Context<'_>, scratch: &mut [u8]) -> Poll<Result<(), Broken>> {
-        let keys = &mut self.session.sealing;
-        let head = keys.head();
-        let stride = head + MAX_PLAINTEXT + keys.tail();
         let batch = 1usize << self.down.batch;
-        let mut places = scratch
-            .chunks_exact_mut(stride)
-            .filter_map(|record| record.get_mut(head..head + MAX_PLAINTEXT));
+        let mut places = self.session.places(scratch);
         let mut buffer = ReadBuf::new(places.next().ok_or(NO_ROOM)?);
         match ready!(Pin::new(&mut *self.backend).poll_read(cx, &mut buffer)) {
             Ok(()) => {}
             // A `close_notify` of this proxy would claim that the data are complete, but they may be truncated.
             Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
                 self.down.truncated = true;
+                self.session.truncate();
                 self.down.state = State::Ending;
                 return Poll::Ready(Ok(()));
             }
@@ -619,7 +383,7 @@ impl<B: BackendIo> Tunnel<'_, B> {
         }
         let mut read = buffer.filled().len();
         if read == 0 {
-            self.queue(content::ALERT, &[1, alert::CLOSE_NOTIFY])?;
+            self.session.close()?;
             self.down.state = State::Ending;
             return Poll::Ready(Ok(()));
         }
@@ -627,7 +391,7 @@ impl<B: BackendIo> Tunnel<'_, B> {
             let mut vector: [IoSliceMut<'_>; MAX_BATCH] =
                 std::array::from_fn(|_| IoSliceMut::new(&mut []));
             let mut used = 0;
-            for (slot, place) in vector.iter_mut().zip(places.take(batch - 1)) {
+            for (slot, place) in vector.iter_mut().zip(places.by_ref().take(batch - 1)) {
                 *slot = IoSliceMut::new(place);
                 used += 1;
             }
@@ -638,25 +402,10 @@ impl<B: BackendIo> Tunnel<'_, B> {
                 Err(_) => return Poll::Ready(Err(Broken::Backend)),
             }
         }
-        let mut sealed = 0;
-        let mut left = read;
-        for record in scratch.chunks_exact_mut(stride) {
-            let length = left.min(MAX_PLAINTEXT);
-            if length == 0 {
-                break;
-            }
-            sealed += keys.seal(content::DATA, record, length).ok_or(NO_ROOM)?;
-            left -= length;
-        }
+        drop(places);
         self.moved.down += read as u64;
-        let records = scratch.get(..sealed).ok_or(NO_ROOM)?;
-        let written = match Pin::new(&mut *self.client).poll_write(cx, records) {
-            Poll::Ready(Ok(written)) => written,
-            Poll::Ready(Err(_)) => return Poll::Ready(Err(Broken::Client)),
-            Poll::Pending => 0,
-        };
-        self.down.rest = Rest::new(records.get(written..).unwrap_or_default().into());
-        if self.down.rest.is_some() {
+        let sent = self.session.seal_and_send(cx, self.client, scratch, read)?;
+        if !sent.map_err(|_| Broken::Client)? {
             self.down.batch = self.down.batch.saturating_sub(1);
         } else if read == batch * MAX_PLAINTEXT && batch < MAX_BATCH {
             self.down.batch += 1;
@@ -666,13 +415,7 @@ impl<B: BackendIo> Tunnel<'_, B> {
 
     /// Sends the alert that ends the connection, if it can go at once.
     fn send_last(&mut self, message: &[u8]) {
-        if self.down.rest.is_some() || self.down.state != State::Open {
-            return;
-        }
-        let mut bytes = std::mem::take(&mut self.down.control);
-        if let Some(record) = self.seal_control(content::ALERT, message) {
-            bytes.extend_from_slice(&record);
-            let _ = self.client.try_write(&bytes);
+        if self.session.send_last(self.client, message) {
             discard_unread(|buffer| self.client.try_read(buffer));
         }
     }

@@ -58,7 +58,6 @@ use rustls::ServerConfig;
 use rustls_pki_types::CertificateDer;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
-use tokio_rustls::TlsAcceptor;
 
 use crate::accesslog::ConnectionRecord;
 use crate::close_reason::CloseReason;
@@ -66,7 +65,7 @@ use crate::deadline::within;
 use crate::gate::{self, HandshakeCost};
 use crate::plane::HelloPermit;
 use crate::replayed::Replayed;
-use crate::terminate::NegotiatedTls;
+use crate::terminate::{self, Handshaken, TlsStream};
 
 pub(crate) use serve::serve;
 
@@ -115,7 +114,7 @@ impl Begun {
 
     /// Does the TLS handshake, and returns the connection within TLS.
     pub(crate) async fn tls(
-        client: TcpStream,
+        mut client: TcpStream,
         config: Arc<ServerConfig>,
         cost: HandshakeCost,
         replay: Vec<u8>,
@@ -123,27 +122,18 @@ impl Begun {
     ) -> Result<Self, (ConnectionRecord, CloseReason)> {
         let plane = Arc::clone(record.plane());
         let begun = tokio::time::Instant::now();
-        let accept = TlsAcceptor::from(config).accept(Replayed::new(replay, client));
-        let accept = gate::pass(cost, accept);
-        let stream = match within(plane.limits.handshake_deadline, accept).await {
-            Ok(Ok(Ok(stream))) => Box::new(stream),
+        let handshake = terminate::handshake(&mut client, config, replay);
+        let handshake = gate::pass(cost, handshake);
+        let Handshaken {
+            session,
+            negotiated,
+            client_chain,
+        } = match within(plane.limits.handshake_deadline, handshake).await {
+            Ok(Ok(Ok(done))) => done,
             Ok(Err(crowded)) => return Err((record, crowded.into())),
-            Ok(Ok(Err(error))) => {
-                tracing::debug!(%error, "handshake failed");
-                let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
-                let tls: Option<&rustls::Error> = inner;
-                let reason = if tls.is_some() {
-                    CloseReason::HandshakeFailed
-                } else {
-                    CloseReason::ClientReset
-                };
-                return Err((record, reason));
-            }
+            Ok(Ok(Err(error))) => return Err((record, error.into())),
             Err(_) => return Err((record, CloseReason::HandshakeTimeout)),
         };
-        let (_, session) = stream.get_ref();
-        let negotiated = NegotiatedTls::of(session);
-        let client_chain = session.peer_certificates().map(<[_]>::to_vec);
         let version = match negotiated.alpn.as_deref() {
             Some(H2) => Version::Two,
             _ => Version::One,
@@ -155,10 +145,10 @@ impl Begun {
             .handshake(negotiated.version, negotiated.resumed);
         record.set_negotiated(negotiated);
         Ok(Self {
-            transport: Transport::Tls(stream),
+            transport: Transport::Tls(Box::new(TlsStream::new(client, session))),
             version,
             record,
-            client_chain: client_chain.unwrap_or_default(),
+            client_chain,
             permit: None,
         })
     }

@@ -10,7 +10,6 @@ use std::time::Duration;
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
-use tokio_rustls::server::TlsStream;
 
 use super::activity::Activity;
 use super::frames::Frames;
@@ -19,11 +18,12 @@ use super::heads::Heads;
 use crate::gate::yield_now;
 use crate::lifetime::{Alarm, in_ticks, ticks};
 use crate::replayed::Replayed;
+use crate::terminate::TlsStream;
 
 /// The stream below HTTP.
 pub(super) enum Transport {
     Plain(Replayed),
-    Tls(Box<TlsStream<Replayed>>),
+    Tls(Box<TlsStream>),
 }
 
 impl Transport {
@@ -37,7 +37,7 @@ impl Transport {
     fn socket(&self) -> &TcpStream {
         match self {
             Self::Plain(stream) => stream.socket(),
-            Self::Tls(stream) => stream.get_ref().0.socket(),
+            Self::Tls(stream) => stream.socket(),
         }
     }
 }

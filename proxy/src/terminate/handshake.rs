@@ -3,13 +3,15 @@
 use std::sync::Arc;
 
 use rustls::ServerConfig;
+use rustls::pki_types::CertificateDer;
 use rustls::server::UnbufferedServerConnection;
 use rustls::unbuffered::{ConnectionState, EncodeError, EncodeTlsData, UnbufferedStatus};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::{NegotiatedTls, TlsSession, discard_unread, payload_length};
-use crate::record::{HEADER, Keys, MAX_PROTECTED};
+use crate::close_reason::CloseReason;
+use crate::record::{HEADER, MAX_PROTECTED};
 
 /// Largest number of handshake bytes of a client that are held unread. This is more than the longest record. With the
 /// limit on hellos at one time, it bounds the memory of handshakes: 10,000 of them hold 320 MiB.
@@ -38,12 +40,35 @@ pub enum HandshakeError {
     NotPrepared,
 }
 
+impl From<HandshakeError> for CloseReason {
+    fn from(error: HandshakeError) -> Self {
+        tracing::debug!(%error, "handshake failed");
+        match error {
+            HandshakeError::Io(_) => Self::ClientReset,
+            HandshakeError::NotPrepared => Self::NoCertificate,
+            HandshakeError::Closed | HandshakeError::Tls(_) | HandshakeError::TooLarge => {
+                Self::HandshakeFailed
+            }
+        }
+    }
+}
+
+/// What a handshake comes to.
+pub struct Handshaken {
+    /// What reads and writes from then on.
+    pub session: Box<TlsSession>,
+    /// What the log line says.
+    pub negotiated: NegotiatedTls,
+    /// The certificate chain of the client, its own certificate first. It is empty if the client showed none.
+    pub client_chain: Vec<CertificateDer<'static>>,
+}
+
 /// Does the handshake with a client. `replay` are the bytes that were already read.
 pub async fn handshake(
     client: &mut TcpStream,
     config: Arc<ServerConfig>,
     replay: Vec<u8>,
-) -> Result<(Box<TlsSession>, NegotiatedTls), HandshakeError> {
+) -> Result<Handshaken, HandshakeError> {
     let mut tls = UnbufferedServerConnection::new(config)?;
     let mut incoming = replay;
     let mut outgoing = Vec::new();
@@ -100,18 +125,14 @@ pub async fn handshake(
             }
         }
     }
-    let version = tls.protocol_version().ok_or(HandshakeError::NotPrepared)?;
     let negotiated = NegotiatedTls::of(&tls);
-    let (secrets, kernel) = tls.dangerous_into_kernel_connection()?;
-    let session = TlsSession {
-        kernel,
-        opening: Keys::new(version, secrets.rx).ok_or(HandshakeError::NotPrepared)?,
-        sealing: Keys::new(version, secrets.tx).ok_or(HandshakeError::NotPrepared)?,
-        leftover: incoming.into_boxed_slice(),
-        control: 0,
-        data: 0,
-    };
-    Ok((Box::new(session), negotiated))
+    let client_chain = tls.peer_certificates().map(<[_]>::to_vec);
+    let session = TlsSession::new(tls, incoming).ok_or(HandshakeError::NotPrepared)?;
+    Ok(Handshaken {
+        session: Box::new(session),
+        negotiated,
+        client_chain: client_chain.unwrap_or_default(),
+    })
 }
 
 /// The length of the record at the front of `bytes` with its header, if all of it is there.

@@ -6,8 +6,11 @@ use std::task::{Wake, Waker};
 use rustls::pki_types::{PrivateKeyDer, ServerName};
 use rustls::version::{TLS12, TLS13};
 use rustls::{ClientConnection, SupportedProtocolVersion};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
+use super::session::MAX_CONTROL;
 use super::*;
+use crate::record::content;
 
 /// The ends of a tunnel that the proxy holds, and the blocking sockets at their other ends.
 struct Rig {
@@ -59,7 +62,7 @@ async fn rig(version: &'static SupportedProtocolVersion) -> Rig {
         }
         (tls, far_client)
     });
-    let (session, _) = handshake(&mut client, config, Vec::new()).await.unwrap();
+    let Handshaken { session, .. } = handshake(&mut client, config, Vec::new()).await.unwrap();
     let (tls, far_client) = shaking.join().unwrap();
     Rig {
         client,
@@ -130,17 +133,17 @@ async fn who_is_never_empty_waits_behind_the_driver() {
 async fn answers_to_a_client_that_does_not_read_do_not_pile_up() {
     for (version, message) in [(&TLS13, &[24, 0, 0, 1, 1][..]), (&TLS12, &[1, 0, 0, 0])] {
         let mut rig = rig(version).await;
-        let mut tunnel = rig.tunnel();
+        let session = &mut rig.session;
         let mut one = None;
         for _ in 0..MAX_CONTROL {
-            let answered = tunnel.control_record(content::HANDSHAKE, message);
+            let answered = session.control_record(content::HANDSHAKE, message);
             assert!(matches!(answered, Ok(false)));
-            let pending = tunnel.down.control.len();
+            let pending = session.queued.len();
             assert_ne!(pending, 0);
             assert_eq!(*one.get_or_insert(pending), pending, "{version:?}");
         }
-        let more = tunnel.control_record(content::HANDSHAKE, message);
-        assert!(matches!(more, Err(Broken::Protocol(_))));
+        let more = session.control_record(content::HANDSHAKE, message);
+        assert!(matches!(more, Err(Unreadable::Protocol(_))));
     }
 }
 
@@ -189,4 +192,131 @@ fn what_a_closed_client_goes_on_sending_is_not_read_for_ever() {
         Ok(1)
     });
     assert_eq!(reads, MAX_DISCARDS);
+}
+
+/// What the client sends, through `stream`, until it ends.
+async fn read_all(stream: &mut TlsStream, room: usize) -> std::io::Result<Vec<u8>> {
+    let (mut all, mut piece) = (Vec::new(), vec![0; room]);
+    loop {
+        match stream.read(&mut piece).await? {
+            0 => return Ok(all),
+            read => all.extend_from_slice(&piece[..read]),
+        }
+    }
+}
+
+/// Bytes of which no two pieces look alike.
+fn counted(length: usize) -> Vec<u8> {
+    (0..length).map(|n| (n / 7 + n / 1000) as u8).collect()
+}
+
+#[tokio::test]
+async fn a_stream_is_whole_whatever_is_read_and_written_at_once() {
+    for version in [&TLS12, &TLS13] {
+        for room in [1, 1000, 100_000] {
+            let Rig {
+                client,
+                session,
+                mut tls,
+                mut far_client,
+                ..
+            } = rig(version).await;
+            let length = if room == 1 { 40_000 } else { 400_000 };
+            let tls13 = version.version == ProtocolVersion::TLSv1_3;
+            let peer = std::thread::spawn(move || {
+                let mut stream = rustls::Stream::new(&mut tls, &mut far_client);
+                let mut got = vec![0; length];
+                stream.read_exact(&mut got).unwrap();
+                stream.write_all(&got).unwrap();
+                if tls13 {
+                    stream.conn.refresh_traffic_keys().unwrap();
+                    stream.write_all(&got).unwrap();
+                }
+                stream.conn.send_close_notify();
+                stream.flush().unwrap();
+                // The end comes with close_notify, or this would be an error.
+                assert_eq!(stream.read(&mut [0; 1]).unwrap(), 0);
+            });
+            let mut stream = TlsStream::new(client, session);
+            let all = counted(length);
+            for (number, piece) in all.chunks(room * 3 + 1).enumerate() {
+                if number % 2 == 0 {
+                    stream.write_all(piece).await.unwrap();
+                } else {
+                    let (one, two) = piece.split_at(piece.len() / 3);
+                    let pieces = [IoSlice::new(one), IoSlice::new(&[]), IoSlice::new(two)];
+                    let written = stream.write_vectored(&pieces).await.unwrap();
+                    stream.write_all(&piece[written..]).await.unwrap();
+                }
+            }
+            stream.flush().await.unwrap();
+            let back = read_all(&mut stream, room).await.unwrap();
+            let times = if tls13 { 2 } else { 1 };
+            assert!(back == all.repeat(times), "{version:?} {room}");
+            stream.shutdown().await.unwrap();
+            peer.join().unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_stream_that_the_client_ends_without_close_notify_is_not_whole() {
+    let mut rig = rig(&TLS13).await;
+    let mut peer = rustls::Stream::new(&mut rig.tls, &mut rig.far_client);
+    peer.write_all(b"half").unwrap();
+    rig.far_client.shutdown(std::net::Shutdown::Write).unwrap();
+    let mut stream = TlsStream::new(rig.client, rig.session);
+    let error = read_all(&mut stream, 100).await.unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::UnexpectedEof);
+}
+
+#[tokio::test]
+async fn a_stream_answers_a_damaged_record_with_an_alert() {
+    let mut rig = rig(&TLS13).await;
+    let mut record = vec![content::DATA, 3, 3, 0, 100];
+    record.resize(105, 7);
+    rig.far_client.write_all(&record).unwrap();
+    let mut stream = TlsStream::new(rig.client, rig.session);
+    let error = read_all(&mut stream, 100).await.unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::InvalidData);
+    drop(stream);
+    let mut peer = rustls::Stream::new(&mut rig.tls, &mut rig.far_client);
+    let error = peer.read(&mut [0; 1]).unwrap_err();
+    assert!(error.to_string().contains("BadRecordMac"), "{error}");
+}
+
+#[tokio::test]
+async fn a_stream_holds_little_for_a_client_that_does_not_read() {
+    let rig = rig(&TLS13).await;
+    let mut stream = TlsStream::new(rig.client, rig.session);
+    let bytes = vec![0; 1 << 18];
+    let mut cx = Context::from_waker(Waker::noop());
+    let mut taken = 0;
+    // The driver is asked in between, because only it sees that the socket has room again.
+    for _ in 0..1000 {
+        if let Poll::Ready(written) = Pin::new(&mut stream).poll_write(&mut cx, &bytes) {
+            taken += written.unwrap();
+        }
+        tokio::task::yield_now().await;
+    }
+    assert!(taken > 0);
+    let room = MAX_BATCH * (MAX_PLAINTEXT + MAX_OVERHEAD);
+    assert!(stream.session.held() <= room);
+}
+
+#[tokio::test]
+async fn a_stream_whose_keys_cannot_be_updated_ends() {
+    for (version, goes_on) in [(&TLS12, false), (&TLS13, true)] {
+        let mut rig = rig(version).await;
+        rig.session.sealing.exhaust();
+        let mut stream = TlsStream::new(rig.client, rig.session);
+        let written = stream.write_all(b"more").await;
+        assert_eq!(written.is_ok(), goes_on);
+        if goes_on {
+            let mut peer = rustls::Stream::new(&mut rig.tls, &mut rig.far_client);
+            let mut got = [0; 4];
+            peer.read_exact(&mut got).unwrap();
+            assert_eq!(&got, b"more");
+        }
+    }
 }

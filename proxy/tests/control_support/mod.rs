@@ -1,6 +1,11 @@
 //! Shared by the component tests: backends that answer lines, TLS clients, and an operator that
 //! makes batches.
-#![allow(dead_code, unreachable_pub, unused_imports, reason = "each test binary uses a part")]
+#![allow(
+    dead_code,
+    unreachable_pub,
+    unused_imports,
+    reason = "each test binary uses a part"
+)]
 
 use std::net::SocketAddr;
 use std::sync::Arc;
