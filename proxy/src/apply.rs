@@ -62,7 +62,7 @@ use parse::{ListenerSpec, OwnerSpec, Protocol, RouteSpec};
 use parsing::Parsing;
 use terminate::HeldTerminate;
 use tls::{ConfigFactory, HeldCertificate};
-use trust::{HeldTrust, Users};
+use trust::{HeldTrust, Unions, Users};
 
 /// Opens and closes the sockets of listeners.
 pub trait Binder {
@@ -176,6 +176,7 @@ pub struct State {
     /// The listeners that terminate TLS with each certificate.
     certificate_users: Users,
     trusts: BTreeMap<Arc<str>, HeldTrust>,
+    unions: Unions,
     challenges: BTreeMap<Arc<str>, HeldChallenge>,
     /// The listeners that validate clients by each trust bundle.
     client_trust: Users,
@@ -222,6 +223,7 @@ impl State {
             expiries: Expiries::default(),
             certificate_users: Users::default(),
             trusts: BTreeMap::new(),
+            unions: Unions::default(),
             challenges: BTreeMap::new(),
             client_trust: Users::default(),
             backend_trust: Users::default(),

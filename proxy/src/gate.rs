@@ -7,8 +7,8 @@
 //!   that begins it almost nothing.
 //! - One is for HTTP requests. A tenant's clients can have thousands of them ready at one time, and take most of them back
 //!   before they are answered. One that waits costs next to nothing, and nothing more if it is taken back.
-//! - One is for bulk transfers. A connection that moves many bytes keeps a worker busy for as long as both of its sides
-//!   keep up, and a tenant can have hundreds of such connections.
+//! - One is for transfers. A connection that moves many bytes keeps a worker busy for as long as both of its sides
+//!   keep up, and a tenant can have hundreds of such connections, or thousands that move a few bytes each.
 //!
 //! After some units of work, a gate closes until the worker has looked at everything else that is ready. A task that
 //! comes to a closed gate waits in the line of its tenant. The lines are served by deficit round robin (Shreedhar and
@@ -17,8 +17,8 @@
 //! passing a gate costs a comparison and an addition.
 //!
 //! Every step of a handshake passes the gate, and not only the first one, because a client can put off the work with
-//! the key to a later step (TLS 1.3 by `HelloRetryRequest`, TLS 1.2 by its key exchange). A connection that moved many
-//! bytes when it was polled last passes the gate the next time, and pays for those bytes then.
+//! the key to a later step (TLS 1.3 by `HelloRetryRequest`, TLS 1.2 by its key exchange). A connection that moved bytes
+//! when it was polled last passes the gate the next time, and pays for those bytes then.
 
 use std::cell::RefCell;
 use std::collections::hash_map::Entry;
@@ -50,12 +50,15 @@ const FIELDS_OF_A_UNIT: usize = 32;
 /// Bytes of a backend that cost one unit of requests if no client gets anything of them. They are up to 16 interim heads
 /// (1xx), or 28 frames of HTTP/2.
 const BACKEND_BYTES_OF_A_UNIT: u64 = 256;
-/// Bytes of one unit of transfers. A connection that moves less than half of it at a time does not use the gate.
-const BYTES: u64 = 64 * 1024;
+/// Bytes of one unit of transfers. A worker needs about as long for them as for looking at a connection and moving a
+/// single byte. So that costs one unit as well.
+const BYTES: u64 = 16 * 1024;
+/// Bytes for which a datagram counts, if it is shorter. Each is copied and sent by itself.
+const BYTES_OF_A_DATAGRAM: u64 = 2 * 1024;
 /// Units of transfers before the gate closes, and the quantum of a tenant. They are as many as one connection moves
 /// through a pipe in one turn. (Fewer would be as fair, but the worker would look for other work more often than it is
 /// worth.)
-const BYTES_OF_A_TURN: u32 = 16;
+const BYTES_OF_A_TURN: u32 = 64;
 
 /// The account that a handshake is charged to, and its cost.
 #[derive(Clone, Debug)]
@@ -192,10 +195,53 @@ pub(crate) trait Moves {
     }
 }
 
-/// Runs a future that moves bytes, and lets it pass the gate for transfers if it moved many.
+/// A place in the line of a tenant for moving bytes. How many are moved is known only afterwards, so they are paid for
+/// before more are moved.
+pub(crate) struct TransferTurn(QueueEntry);
+
+impl TransferTurn {
+    /// A place in a [`line`].
+    pub(crate) fn new(line: usize) -> Self {
+        Self(QueueEntry::new(GateKind::Transfers, line))
+    }
+
+    /// Waits until more may be moved. `line` is asked whether the tenant has changed.
+    pub(crate) fn poll_pay(
+        &mut self,
+        cx: &mut Context<'_>,
+        line: impl FnOnce() -> Option<usize>,
+    ) -> Poll<()> {
+        if self.0.owed > 0 {
+            if self.0.ticket.is_none()
+                && let Some(line) = line()
+            {
+                self.0.line = line;
+            }
+            // This gate has no limit on waiting tasks, so it never fails.
+            let _ = ready!(self.0.poll_pass(cx, self.0.owed));
+            self.0.owed = 0;
+        }
+        Poll::Ready(())
+    }
+
+    /// Counts bytes that were moved at once.
+    pub(crate) fn owe(&mut self, bytes: u64) {
+        if bytes > 0 {
+            let units = (bytes / BYTES).max(1);
+            self.0.owed = u8::try_from(units).unwrap_or(u8::MAX);
+        }
+    }
+
+    /// Counts datagrams that were moved at once, with so many bytes in all.
+    pub(crate) fn owe_datagrams(&mut self, datagrams: u64, bytes: u64) {
+        self.owe(bytes.max(datagrams.saturating_mul(BYTES_OF_A_DATAGRAM)));
+    }
+}
+
+/// Runs a future that moves bytes, and lets it pass the gate for transfers before it moves more.
 pub(crate) struct InTurn<F> {
     inner: F,
-    entry: QueueEntry,
+    turn: TransferTurn,
 }
 
 impl<F> InTurn<F> {
@@ -203,7 +249,7 @@ impl<F> InTurn<F> {
     pub(crate) fn new(inner: F, line: usize) -> Self {
         Self {
             inner,
-            entry: QueueEntry::new(GateKind::Transfers, line),
+            turn: TransferTurn::new(line),
         }
     }
 }
@@ -213,20 +259,11 @@ impl<F: Future + Moves + Unpin> Future for InTurn<F> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
         let this = self.get_mut();
-        if this.entry.owed > 0 {
-            if this.entry.ticket.is_none()
-                && let Some(line) = this.inner.line()
-            {
-                this.entry.line = line;
-            }
-            // This gate has no limit on waiting tasks, so it never fails.
-            let _ = ready!(this.entry.poll_pass(cx, this.entry.owed));
-        }
-        // How much a poll moves is known only afterwards, so it is paid for before the next poll.
+        ready!(this.turn.poll_pay(cx, || this.inner.line()));
         let before = this.inner.moved();
         let polled = Pin::new(&mut this.inner).poll(cx);
         let moved = this.inner.moved().saturating_sub(before);
-        this.entry.owed = u8::try_from((moved + BYTES / 2) / BYTES).unwrap_or(u8::MAX);
+        this.turn.owe(moved);
         polled
     }
 }
@@ -747,6 +784,39 @@ mod tests {
             of_many.abs_diff(of_one) <= 8 * MIB,
             "{of_many} and {of_one}"
         );
+        ends.store(true, Ordering::SeqCst);
+        driver.abort();
+    }
+
+    #[tokio::test]
+    async fn a_neighbour_waits_for_two_turns_of_those_who_move_little() {
+        let driver = tokio::spawn(keep());
+        tokio::task::yield_now().await;
+        let ends = Arc::new(AtomicBool::new(false));
+        let [of_many, of_one] = [600, 1].map(|connections| {
+            let all = Arc::<AtomicU64>::default();
+            for _ in 0..connections {
+                let bulk = Bulk {
+                    moved: 0,
+                    at_once: 1,
+                    all: Arc::clone(&all),
+                    ends: Arc::clone(&ends),
+                };
+                tokio::spawn(InTurn::new(bulk, connections));
+            }
+            all
+        });
+        let moved = || [&of_many, &of_one].map(|of| of.load(Ordering::SeqCst));
+        // The first time is free.
+        while moved()[0] < 600 {
+            tokio::task::yield_now().await;
+        }
+        let [before_of_many, before_of_one] = moved();
+        while moved()[1] - before_of_one < 50 {
+            tokio::task::yield_now().await;
+        }
+        let each = (moved()[0] - before_of_many) / 50;
+        assert!(each <= 2 * u64::from(BYTES_OF_A_TURN), "{each}");
         ends.store(true, Ordering::SeqCst);
         driver.abort();
     }

@@ -105,20 +105,26 @@ impl State {
         Arc::new(match spec {
             TlsSpec::Closed => closed(),
             TlsSpec::Verified { name, names, trust } => {
-                let roots = match trust {
-                    TrustSpec::System => Some(Arc::clone(factory.system_trust())),
-                    TrustSpec::Bundles(bundles) => self.trust(bundles).map(|trust| trust.roots),
+                let bundles = match trust {
+                    TrustSpec::System => vec![Arc::clone(factory.system_trust())],
+                    TrustSpec::Bundles(bundles) => {
+                        let held = bundles.iter().filter_map(|name| self.trusts.get(name));
+                        held.map(|held| Arc::clone(held.roots())).collect()
+                    }
                 };
-                roots.map_or_else(closed, |roots| {
-                    Tls::new(factory, name.clone(), names.clone(), roots)
-                })
+                if bundles.is_empty() {
+                    closed()
+                } else {
+                    Tls::new(factory, name.clone(), names.clone(), bundles)
+                }
             }
         })
     }
 
-    /// The union of those `bundles` that are held.
-    pub(super) fn trust(&self, bundles: &[Arc<str>]) -> Option<Trust> {
-        Trust::of(bundles.iter().filter_map(|name| self.trusts.get(name)))
+    /// The union of those `bundles` that are held. Everybody who uses the same bundles has the same union.
+    pub(super) fn trust(&mut self, bundles: &[Arc<str>]) -> Option<Trust> {
+        let held = bundles.iter().filter_map(|name| self.trusts.get(name));
+        self.unions.of(held)
     }
 
     /// Holds a trust bundle, and builds the backends again that refer to it. Returns whether the bundle changed.
@@ -216,6 +222,27 @@ mod tests {
         assert_eq!(names, [AltName::Exact(exact), wildcard, uri]);
         let bundles = vec!["ConfigMap/team-a/ca".into()];
         assert_eq!(trust, TrustSpec::Bundles(bundles));
+    }
+
+    /// Tenants choose how many backends use which bundles.
+    #[test]
+    fn bundles_are_not_copied_for_each_backend() {
+        let mut state = State::new(Arc::default()).unwrap();
+        let names = ["ConfigMap/team-a/one", "ConfigMap/team-a/two"];
+        for name in names {
+            let made = rcgen::generate_simple_self_signed([name.to_lowercase()]).unwrap();
+            let certificates = vec![made.cert.der().to_vec()];
+            let trust = HeldTrust::parse(name, &proto::TrustBundle { certificates }).unwrap();
+            assert!(state.hold_trust(name, trust));
+        }
+        let mut wire = wire("a.example.com", Vec::new());
+        wire.trust_bundles = names.map(Into::into).to_vec();
+        let spec = parse(&wire);
+        let backends: Vec<_> = (0..10).map(|_| state.backend_tls(&spec)).collect();
+        assert!(backends.iter().all(|tls| !tls.is_closed()));
+        for held in state.trusts.values() {
+            assert_eq!(Arc::strong_count(held.roots()), 1 + backends.len());
+        }
     }
 
     #[test]

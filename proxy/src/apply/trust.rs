@@ -1,8 +1,8 @@
 //! Owns trust bundles: CA certificates by which the certificates of clients and backends are checked. They are parsed
 //! once. It also knows which listeners and backends have to be built again when a bundle changes.
 
-use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Weak};
 
 use rustls::RootCertStore;
 use rustls_pki_types::CertificateDer;
@@ -33,11 +33,15 @@ impl HeldTrust {
             return Err(RejectReason::MissingField("certificates"));
         }
         let mut roots = RootCertStore::empty();
+        let mut seen = BTreeSet::new();
         let mut digest = Sha256::new();
         for (index, der) in wire.certificates.iter().enumerate() {
             // The length goes in before each certificate, so that two different bundles never have the same input.
             digest.update((der.len() as u64).to_be_bytes());
             digest.update(der);
+            if !seen.insert(&der[..]) {
+                continue;
+            }
             roots
                 .add(CertificateDer::from(&der[..]))
                 .map_err(|error| RejectReason::InvalidTrustBundle(index, error.to_string()))?;
@@ -53,6 +57,11 @@ impl HeldTrust {
         self.digest == other.digest
     }
 
+    /// The trust anchors.
+    pub(super) fn roots(&self) -> &Arc<RootCertStore> {
+        &self.roots
+    }
+
     pub(super) fn len(&self) -> usize {
         self.roots.len()
     }
@@ -66,21 +75,38 @@ pub(super) struct Trust {
     pub(super) digest: [u8; 32],
 }
 
-impl Trust {
-    /// The union of `bundles`; `None` if there are none. If there is only one, it is shared instead of copied.
-    pub(super) fn of<'a>(mut bundles: impl Iterator<Item = &'a HeldTrust>) -> Option<Self> {
-        let first = bundles.next()?;
-        let mut trust = Self {
-            roots: Arc::clone(&first.roots),
-            digest: first.digest,
-        };
-        for bundle in bundles {
-            let roots = Arc::make_mut(&mut trust.roots);
-            roots.extend(bundle.roots.roots.iter().cloned());
-            let both = Sha256::new().chain_update(trust.digest);
-            trust.digest = both.chain_update(bundle.digest).finalize().into();
+/// The unions that are in use.
+#[derive(Default)]
+pub(super) struct Unions(BTreeMap<[u8; 32], Weak<RootCertStore>>);
+
+impl Unions {
+    /// The union of `bundles`; `None` if there are none. If there is only one, it is shared instead of copied. So are
+    /// unions of the same bundles: every listener of a port has one.
+    pub(super) fn of<'a>(
+        &mut self,
+        bundles: impl Iterator<Item = &'a HeldTrust> + Clone,
+    ) -> Option<Trust> {
+        let first = bundles.clone().next()?;
+        let mut digest = first.digest;
+        for bundle in bundles.clone().skip(1) {
+            let both = Sha256::new().chain_update(digest);
+            digest = both.chain_update(bundle.digest).finalize().into();
         }
-        Some(trust)
+        if digest == first.digest {
+            let roots = Arc::clone(&first.roots);
+            return Some(Trust { roots, digest });
+        }
+        if let Some(roots) = self.0.get(&digest).and_then(Weak::upgrade) {
+            return Some(Trust { roots, digest });
+        }
+        self.0.retain(|_, union| union.strong_count() > 0);
+        let mut roots = RootCertStore::empty();
+        for bundle in bundles {
+            roots.extend(bundle.roots.roots.iter().cloned());
+        }
+        let roots = Arc::new(roots);
+        self.0.insert(digest, Arc::downgrade(&roots));
+        Some(Trust { roots, digest })
     }
 }
 
@@ -140,6 +166,7 @@ mod tests {
     fn bundles_are_checked() {
         let (a, b) = (der("a.example.com"), der("b.example.com"));
         assert_eq!(parse(&[&a, &b]).unwrap().len(), 2);
+        assert_eq!(parse(&[&a, &b, &a]).unwrap().len(), 2);
         assert_eq!(reason(&[]), "MissingField");
         assert_eq!(reason(&[&a, b"x"]), "InvalidTrustBundle");
         assert_eq!(reason(&[&[&a[..], b"x"].concat()]), "InvalidTrustBundle");
@@ -163,14 +190,23 @@ mod tests {
     fn a_union_has_all_and_tells_what_it_is_of() {
         let (a, b) = (der("a.example.com"), der("b.example.com"));
         let (a, b) = (parse(&[&a]).unwrap(), parse(&[&b]).unwrap());
-        assert!(Trust::of([].into_iter()).is_none());
-        let alone = Trust::of([&a].into_iter()).unwrap();
+        let mut unions = Unions::default();
+        assert!(unions.of([].into_iter()).is_none());
+        let alone = unions.of([&a].into_iter()).unwrap();
         assert!(Arc::ptr_eq(&alone.roots, &a.roots));
-        let both = Trust::of([&a, &b].into_iter()).unwrap();
+        let both = unions.of([&a, &b].into_iter()).unwrap();
         assert_eq!(both.roots.len(), 2);
         assert_eq!(a.len(), 1);
         assert_ne!(both.digest, alone.digest);
-        assert_eq!(both.digest, Trust::of([&a, &b].into_iter()).unwrap().digest);
+        // Another listener does not make another copy.
+        let again = unions.of([&a, &b].into_iter()).unwrap();
+        assert!(Arc::ptr_eq(&again.roots, &both.roots));
+        let turned = unions.of([&b, &a].into_iter()).unwrap();
+        assert_ne!(turned.digest, both.digest);
+        // What nobody uses is forgotten with the next new union.
+        drop((both, again, turned));
+        unions.of([&a, &b].into_iter()).unwrap();
+        assert_eq!(unions.0.len(), 1);
     }
 
     #[test]

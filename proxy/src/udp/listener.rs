@@ -458,6 +458,47 @@ mod tests {
         assert_eq!(most, BATCH as u64);
     }
 
+    /// An endpoint can send to all of its sessions at one time, and never stop.
+    #[tokio::test]
+    async fn sessions_of_a_namespace_have_their_turns_together() {
+        const SESSIONS: u8 = 200;
+        const EACH: u64 = 16;
+        let driver = tokio::spawn(crate::gate::keep());
+        let plane = plane();
+        let backend = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        configure(&plane, backend.local_addr().unwrap());
+        let (listener, _) = listener(&plane);
+        let snapshot = plane.snapshot.load_full();
+        let sessions: Vec<SocketAddr> = (1..=SESSIONS)
+            .map(|last| {
+                let client = SocketAddr::from(([127, 1, 0, last], 9));
+                listener.take(&snapshot, &Run::one(client, b"a question"));
+                backend.recv_from(&mut [0; 16]).unwrap().1
+            })
+            .collect();
+        let all = u64::from(SESSIONS) * EACH;
+        // What is moved first is paid for when there is more to move.
+        for wave in 1..=2 {
+            for session in &sessions {
+                for _ in 0..EACH {
+                    backend.send_to(b"an answer", session).unwrap();
+                }
+            }
+            let (mut moved, mut most) = (plane.metrics.udp_downstream.get(), 0);
+            let end = Instant::now() + Duration::from_mins(1);
+            while moved < wave * all {
+                assert!(Instant::now() < end, "{moved} in wave {wave}");
+                tokio::task::yield_now().await;
+                let now = plane.metrics.udp_downstream.get();
+                most = most.max(now - moved);
+                moved = now;
+            }
+            // Two turns, of 64 units each, for 8 datagrams each.
+            assert!(wave == 1 || most <= 1024, "{most} at once");
+        }
+        driver.abort();
+    }
+
     /// Some protocols, such as syslog, have no answers by which an endpoint could show that it is back.
     #[tokio::test]
     async fn an_endpoint_that_does_not_refuse_is_avoided_no_longer() {

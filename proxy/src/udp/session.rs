@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
 use parking_lot::Mutex;
@@ -14,11 +14,11 @@ use super::SessionEnd;
 use super::run::{Run, Sent};
 use super::sender::{is_busy, is_refused, is_too_large};
 use super::sessions::SessionKey;
-use super::socket::{ListenSocket, SessionSocket};
+use super::socket::{BATCH, ListenSocket, SessionSocket};
 use crate::accesslog::TARGET;
 use crate::backend::Backend;
 use crate::bind::BindKey;
-use crate::gate;
+use crate::gate::{self, TransferTurn, line};
 use crate::health::EndpointFailure;
 use crate::lifetime::{Alarm, in_ticks, ticks};
 use crate::listener::Listener;
@@ -28,6 +28,9 @@ use crate::udp_places::{DropReason, Permit};
 
 /// After this many datagrams of an endpoint, the kernel is asked to hand over runs.
 const RUNS_FROM: u64 = 32;
+
+/// Most runs that are read at once.
+const RUNS_AT_ONCE: usize = 4;
 
 /// Number of ticks within which the host of an endpoint reports that nobody listens there.
 const QUIET: u32 = 1;
@@ -207,10 +210,23 @@ impl Session {
         drop(self.permit.lock().take());
     }
 
-    fn poll_backend(&self, cx: &mut Context<'_>) -> Poll<SessionEnd> {
-        let received = self.socket.poll_receive(&self.listen_socket, cx, |run| {
-            self.answer(&run);
-        });
+    /// Forwards what the endpoint sent, as much as is read at once. What it comes to is owed to the gate.
+    fn poll_backend(&self, cx: &mut Context<'_>, turn: &mut TransferTurn) -> Poll<SessionEnd> {
+        // A piece may be a run of 64 datagrams.
+        let most = if self.expects_runs.load(Ordering::Relaxed) {
+            RUNS_AT_ONCE
+        } else {
+            BATCH
+        };
+        let (mut datagrams, mut bytes) = (0, 0);
+        let received = self
+            .socket
+            .poll_receive(&self.listen_socket, cx, most, |run| {
+                datagrams += run.datagrams();
+                bytes += run.bytes.len() as u64;
+                self.answer(&run);
+            });
+        turn.owe_datagrams(datagrams, bytes);
         match received {
             Poll::Pending => return Poll::Pending,
             Poll::Ready(Ok(())) => {
@@ -316,6 +332,8 @@ impl Drop for Session {
 pub(super) struct Carrying {
     session: Arc<Session>,
     alarm: Alarm,
+    /// The place in the line of the namespace. One endpoint can fill thousands of sessions at one time.
+    turn: TransferTurn,
     /// Number of ticks without a datagram after which the session ends.
     idle: u32,
     /// The last configuration in which the endpoint was looked up.
@@ -326,6 +344,7 @@ impl Carrying {
     pub(super) fn new(session: Arc<Session>, looked: Generation) -> Self {
         let idle = in_ticks(session.plane.limits.udp.idle);
         Self {
+            turn: TransferTurn::new(line(&session.chosen.route.account)),
             session,
             alarm: Alarm::default(),
             idle,
@@ -354,7 +373,8 @@ impl Future for Carrying {
         if !this.stands() {
             return Poll::Ready(SessionEnd::EndpointGone);
         }
-        if let Poll::Ready(end) = this.session.poll_backend(cx) {
+        ready!(this.turn.poll_pay(cx, || None));
+        if let Poll::Ready(end) = this.session.poll_backend(cx, &mut this.turn) {
             return Poll::Ready(end);
         }
         let now = ticks();

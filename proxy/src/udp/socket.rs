@@ -159,7 +159,7 @@ impl ListenSocket {
     /// Receives a batch of what clients sent. Returns the number of pieces in it.
     pub(crate) fn receive(&self, each: impl FnMut(Run<'_>)) -> io::Result<usize> {
         let is_wildcard = self.is_wildcard;
-        receive(&self.sender, &self.socket, each, |meta| {
+        receive(&self.sender, &self.socket, BATCH, each, |meta| {
             meta.dst_ip.filter(|_| is_wildcard)
         })
     }
@@ -228,11 +228,12 @@ impl SessionSocket {
         &self,
         listener: &ListenSocket,
         cx: &mut Context<'_>,
+        most: usize,
         mut each: impl FnMut(Run<'_>),
     ) -> Poll<io::Result<()>> {
         loop {
             ready!(self.socket.poll_recv_ready(cx))?;
-            match receive(&listener.sender, &self.socket, &mut each, |_| None) {
+            match receive(&listener.sender, &self.socket, most, &mut each, |_| None) {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                 received => return Poll::Ready(received.map(|_| ())),
             }
@@ -261,6 +262,7 @@ impl SessionSocket {
 fn receive(
     sender: &Sender,
     socket: &UdpSocket,
+    most: usize,
     mut each: impl FnMut(Run<'_>),
     local: impl Fn(&RecvMeta) -> Option<IpAddr>,
 ) -> io::Result<usize> {
@@ -272,8 +274,11 @@ fn receive(
         let mut pieces = buffer.chunks_exact_mut(LONGEST);
         let mut pieces: [IoSliceMut<'_>; BATCH] =
             std::array::from_fn(|_| IoSliceMut::new(pieces.next().unwrap_or_default()));
+        let most = most.min(BATCH);
         let count = socket.try_io(Interest::READABLE, || {
-            sender.receive(socket, &mut pieces, &mut metas)
+            let pieces = pieces.get_mut(..most).unwrap_or_default();
+            let metas = metas.get_mut(..most).unwrap_or_default();
+            sender.receive(socket, pieces, metas)
         })?;
         for (meta, piece) in metas.iter().zip(&pieces).take(count) {
             each(Run {

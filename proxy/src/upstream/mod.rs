@@ -136,20 +136,20 @@ impl fmt::Debug for Tls {
 }
 
 impl Tls {
-    /// Settings for a backend whose certificate must lead to one of `roots` and have one of `names` or, if there are
-    /// none, `name`.
+    /// Settings for a backend whose certificate must lead to a trust anchor of one of the `bundles` and have one of
+    /// `names` or, if there are none, `name`.
     pub(crate) fn new(
         factory: &Arc<Factory>,
         name: ServerName<'static>,
         names: Vec<AltName>,
-        roots: Arc<RootCertStore>,
+        bundles: Vec<Arc<RootCertStore>>,
     ) -> Self {
         let names = if names.is_empty() {
             vec![AltName::Exact(name.clone())]
         } else {
             names
         };
-        let verifier = Verifier::new(roots, names, &factory.provider);
+        let verifier = Verifier::new(bundles, names, &factory.provider);
         Self {
             verifier: (!verifier.trusts_nobody()).then(|| Arc::new(verifier) as _),
             name,

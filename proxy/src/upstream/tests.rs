@@ -8,7 +8,7 @@ use crate::backend::Target;
 fn tls(factory: &Arc<Factory>) -> Tls {
     let roots = Arc::clone(factory.system_trust());
     let name = ServerName::try_from("backend.internal").unwrap();
-    Tls::new(factory, name, Vec::new(), roots)
+    Tls::new(factory, name, Vec::new(), vec![roots])
 }
 
 fn shows() -> Credentials {
@@ -75,7 +75,12 @@ fn without_trust_it_is_closed() {
     assert!(factory.system_trust().len() > 50);
     assert!(Tls::closed(&factory).is_closed());
     let name = ServerName::try_from("backend.internal").unwrap();
-    let nobody = Tls::new(&factory, name, Vec::new(), RootCertStore::empty().into());
+    let nobody = Tls::new(
+        &factory,
+        name,
+        Vec::new(),
+        vec![RootCertStore::empty().into()],
+    );
     assert!(nobody.is_closed());
     let refused = nobody.config(&Credentials::None, Alpn::None).unwrap_err();
     assert_eq!(refused, CloseReason::BackendTlsInvalid);

@@ -26,26 +26,55 @@ pub(crate) enum AltName {
 
 #[derive(Debug)]
 pub(super) struct Verifier {
-    roots: Arc<RootCertStore>,
+    /// The bundles of trust anchors. They are looked at one after the other. A union of them would be a copy of all for
+    /// each backend.
+    bundles: Box<[Arc<RootCertStore>]>,
     names: Box<[AltName]>,
     algorithms: WebPkiSupportedAlgorithms,
 }
 
 impl Verifier {
     pub(super) fn new(
-        roots: Arc<RootCertStore>,
+        bundles: Vec<Arc<RootCertStore>>,
         names: Vec<AltName>,
         provider: &CryptoProvider,
     ) -> Self {
         Self {
-            roots,
+            bundles: bundles.into(),
             names: names.into(),
             algorithms: provider.signature_verification_algorithms,
         }
     }
 
     pub(super) fn trusts_nobody(&self) -> bool {
-        self.roots.is_empty()
+        self.bundles.iter().all(|roots| roots.is_empty())
+    }
+
+    /// Checks that the chain leads to a trust anchor of one of the bundles. If it does not, the error is the one that tells
+    /// most: another one than that the issuer is not known, if there is one.
+    fn is_trusted(
+        &self,
+        parsed: &ParsedCertificate<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<(), Error> {
+        let mut error = Error::InvalidCertificate(CertificateError::UnknownIssuer);
+        for roots in &self.bundles {
+            let algorithms = self.algorithms.all;
+            let verified = verify_server_cert_signed_by_trust_anchor(
+                parsed,
+                roots,
+                intermediates,
+                now,
+                algorithms,
+            );
+            match verified {
+                Ok(()) => return Ok(()),
+                Err(Error::InvalidCertificate(CertificateError::UnknownIssuer)) => {}
+                Err(why) => error = why,
+            }
+        }
+        Err(error)
     }
 
     fn has_a_name(
@@ -107,13 +136,7 @@ impl ServerCertVerifier for Verifier {
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
         let parsed = ParsedCertificate::try_from(end_entity)?;
-        verify_server_cert_signed_by_trust_anchor(
-            &parsed,
-            &self.roots,
-            intermediates,
-            now,
-            self.algorithms.all,
-        )?;
+        self.is_trusted(&parsed, intermediates, now)?;
         self.has_a_name(end_entity, &parsed)?;
         Ok(ServerCertVerified::assertion())
     }
@@ -185,10 +208,22 @@ mod tests {
         names: &[AltName],
         certificate: &CertificateDer<'_>,
     ) -> bool {
-        let mut roots = RootCertStore::empty();
-        roots.add(issuer.der().clone()).unwrap();
+        judge_by(&[issuer], names, certificate)
+    }
+
+    /// The same with a bundle for each issuer.
+    fn judge_by(
+        issuers: &[&CertifiedIssuer<'static, KeyPair>],
+        names: &[AltName],
+        certificate: &CertificateDer<'_>,
+    ) -> bool {
+        let bundles = issuers.iter().map(|issuer| {
+            let mut roots = RootCertStore::empty();
+            roots.add(issuer.der().clone()).unwrap();
+            Arc::new(roots)
+        });
         let provider = rustls::crypto::aws_lc_rs::default_provider();
-        let verifier = Verifier::new(Arc::new(roots), names.to_vec(), &provider);
+        let verifier = Verifier::new(bundles.collect(), names.to_vec(), &provider);
         // What is sent as the server name is not what is checked.
         let sent = ServerName::try_from("sent.example.com").unwrap();
         let now = UnixTime::now();
@@ -235,6 +270,9 @@ mod tests {
         let names = [exact("a.example.com"), AltName::Uri(URI.into())];
         assert!(judge(&other, &names, &certificate));
         assert!(!judge(&ours, &names, &certificate));
+        // The chain may lead to any of the bundles.
+        assert!(judge_by(&[&ours, &other], &names, &certificate));
+        assert!(!judge_by(&[], &names, &certificate));
         // An authority is not a backend.
         assert!(!judge(&ours, &names, ours.der()));
     }
