@@ -41,6 +41,8 @@ pub enum CloseReason {
     NoEndpoints,
     /// The backend could not be connected to.
     BackendConnectFailed,
+    /// This proxy has no file descriptor or port left for a connection to a backend. No endpoint is to blame.
+    OutOfSockets,
     /// The backend did not accept within the deadline.
     BackendConnectTimeout,
     /// The backend's endpoint is a socket of this proxy itself. No connection was made.
@@ -132,6 +134,7 @@ impl CloseReason {
             Self::InvalidBackend => "InvalidBackend",
             Self::NoEndpoints => "NoEndpoints",
             Self::BackendConnectFailed => "BackendConnectFailed",
+            Self::OutOfSockets => "OutOfSockets",
             Self::BackendConnectTimeout => "BackendConnectTimeout",
             Self::BackendLoop => "BackendLoop",
             Self::BackendTlsInvalid => "BackendTlsInvalid",

@@ -7,6 +7,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
 use tokio::net::{TcpSocket, TcpStream};
 use tokio_rustls::TlsConnector;
 
@@ -48,8 +49,9 @@ pub(crate) async fn connect(
     };
     match &result {
         Ok(_) => plane.endpoint_succeeded(backend, endpoint),
-        // This fails for every endpoint alike, and none of them was tried.
+        // These fail for every endpoint alike.
         Err(CloseReason::BackendTlsInvalid) => {}
+        Err(reason @ CloseReason::OutOfSockets) => plane.metrics.connect_failed(reason.reason()),
         Err(reason) => {
             let reason = reason.reason();
             plane.metrics.connect_failed(reason);
@@ -76,6 +78,12 @@ pub(crate) async fn attempt(
             plane.metrics.connect_seconds.observe(took);
             Ok(stream)
         }
+        Ok(Err(error)) if is_used_up(&error) => {
+            if plane.may_warn(Instant::now()) {
+                tracing::warn!(%endpoint, %error, "cannot open sockets for connections to backends");
+            }
+            Err(CloseReason::OutOfSockets)
+        }
         Ok(Err(error)) => {
             tracing::debug!(%endpoint, %error, "backend connection failed");
             Err(CloseReason::BackendConnectFailed)
@@ -85,6 +93,18 @@ pub(crate) async fn attempt(
             Err(CloseReason::BackendConnectTimeout)
         }
     }
+}
+
+/// Whether descriptors, ports or memory for sockets are used up on this side.
+fn is_used_up(error: &io::Error) -> bool {
+    let used_up = [
+        Errno::MFILE,
+        Errno::NFILE,
+        Errno::ADDRNOTAVAIL,
+        Errno::NOBUFS,
+        Errno::NOMEM,
+    ];
+    Errno::from_io_error(error).is_some_and(|errno| used_up.contains(&errno))
 }
 
 async fn dial(endpoint: SocketAddr, keepalive: Duration) -> io::Result<TcpStream> {
@@ -133,6 +153,21 @@ pub(crate) async fn open(
         Err(_) => {
             tracing::debug!(%endpoint, ?allowed, "TLS to the backend timed out");
             Err(CloseReason::BackendConnectTimeout)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_endpoint_is_not_to_blame_for_what_is_used_up_here() {
+        for errno in [Errno::MFILE, Errno::NFILE, Errno::ADDRNOTAVAIL] {
+            assert!(is_used_up(&errno.into()), "{errno:?}");
+        }
+        for errno in [Errno::CONNREFUSED, Errno::NETUNREACH, Errno::TIMEDOUT] {
+            assert!(!is_used_up(&errno.into()), "{errno:?}");
         }
     }
 }

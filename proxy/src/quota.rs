@@ -1,5 +1,6 @@
 //! Owns the quota of connections and UDP sessions for each tenant. A part of all places is reserved for the tenants, in
-//! equal shares. The rest is lent to any tenant that asks. Connections and sessions have separate places.
+//! equal shares. The rest is lent to any tenant that asks. Connections, connections to backends, and sessions have
+//! separate places.
 //!
 //! A tenant that holds less than its share always gets a place, whatever the others do, because lent places are never
 //! taken from the reserved part. A tenant that holds its whole share gets more as long as there are places to lend. A
@@ -55,6 +56,7 @@ struct All {
     tenants: HashMap<Arc<str>, Tenant>,
     connections: Pool,
     sessions: Pool,
+    backend_connections: Pool,
 }
 
 /// The places of one kind.
@@ -75,12 +77,15 @@ struct Pool {
 enum Kind {
     Connections,
     Sessions,
+    /// Connections to backends for requests. A client of HTTP/2 can cause a hundred of them with one connection.
+    BackendConnections,
 }
 
 struct Tenant {
     account: Weak<Account>,
     connections: Taken,
     sessions: Taken,
+    backend_connections: Taken,
 }
 
 /// The places of one kind that a tenant holds.
@@ -95,6 +100,7 @@ impl Tenant {
         match kind {
             Kind::Connections => &self.connections,
             Kind::Sessions => &self.sessions,
+            Kind::BackendConnections => &self.backend_connections,
         }
     }
 
@@ -102,6 +108,7 @@ impl Tenant {
         match kind {
             Kind::Connections => &mut self.connections,
             Kind::Sessions => &mut self.sessions,
+            Kind::BackendConnections => &mut self.backend_connections,
         }
     }
 }
@@ -183,6 +190,7 @@ impl Accounts {
                 account: Arc::downgrade(&account),
                 connections: Taken::default(),
                 sessions: Taken::default(),
+                backend_connections: Taken::default(),
             };
             all.tenants.insert(Arc::clone(tenant), new);
         }
@@ -218,6 +226,15 @@ impl Account {
     /// Takes a place for a UDP session, if this tenant may have one more.
     pub(crate) fn take_session(self: &Arc<Self>, quota_limits: QuotaLimits) -> Option<QuotaGuard> {
         self.take_of(Kind::Sessions, quota_limits)
+    }
+
+    /// Takes a place for a connection to a backend, if this tenant may have one more. There are as many of these places
+    /// as of connections of clients, shared in the same way.
+    pub(crate) fn take_backend_connection(
+        self: &Arc<Self>,
+        quota_limits: QuotaLimits,
+    ) -> Option<QuotaGuard> {
+        self.take_of(Kind::BackendConnections, quota_limits)
     }
 
     fn take_of(self: &Arc<Self>, kind: Kind, quota_limits: QuotaLimits) -> Option<QuotaGuard> {
@@ -266,6 +283,7 @@ impl All {
         let pool = match kind {
             Kind::Connections => &mut self.connections,
             Kind::Sessions => &mut self.sessions,
+            Kind::BackendConnections => &mut self.backend_connections,
         };
         (pool, &mut self.tenants)
     }
@@ -282,11 +300,14 @@ impl All {
         let Some(tenant) = all.get_mut(tenant) else {
             return false;
         };
+        // While something is short, there is still a connection to a backend for each connection of a client.
+        let is_covered = matches!(kind, Kind::BackendConnections)
+            && tenant.backend_connections.held < tenant.connections.held;
         let taken = tenant.taken_mut(kind);
         let borrows = taken.held >= share;
         let nothing_to_lend = pool.lent >= quota_limits.all.saturating_sub(share * tenants);
         let above_others = taken.held > 0 && taken.held * pool.holders >= pool.held;
-        if (borrows && nothing_to_lend) || (quota_limits.scarce && above_others) {
+        if (borrows && nothing_to_lend) || (quota_limits.scarce && above_others && !is_covered) {
             taken.refused += 1;
             return false;
         }
@@ -316,6 +337,7 @@ struct Sample {
     tenant: Arc<str>,
     connections: Taken,
     sessions: Taken,
+    backend_connections: Taken,
     refused_handshakes: u64,
     dropped_lines: u64,
 }
@@ -328,6 +350,7 @@ impl Sample {
             tenant: Arc::clone(name),
             connections: tenant.connections,
             sessions: tenant.sessions,
+            backend_connections: tenant.backend_connections,
             refused_handshakes: counts.map_or(0, Counts::refused_handshakes),
             dropped_lines: counts.map_or(0, Counts::dropped_lines),
         };
@@ -339,14 +362,15 @@ impl Sample {
     }
 
     fn held(&self) -> usize {
-        self.connections.held + self.sessions.held
+        self.connections.held + self.sessions.held + self.backend_connections.held
     }
 
     /// How many of its connections, sessions, handshakes and log lines were refused or dropped. Tenants with most of
     /// them get a series first.
     fn wrongs(&self) -> u64 {
         let handshakes = self.refused_handshakes;
-        self.connections.refused + self.sessions.refused + handshakes + self.dropped_lines
+        let connections = self.connections.refused + self.backend_connections.refused;
+        connections + self.sessions.refused + handshakes + self.dropped_lines
     }
 }
 
@@ -375,6 +399,7 @@ impl Accounts {
             tenant: "".into(),
             connections: taken(|of| of.connections),
             sessions: taken(|of| of.sessions),
+            backend_connections: taken(|of| of.backend_connections),
             refused_handshakes: sum(|of| of.refused_handshakes),
             dropped_lines: sum(|of| of.dropped_lines) + self.nobody.dropped_lines(),
         };
@@ -404,7 +429,7 @@ impl Collector for Accounts {
             let metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
             ConstGauge::new(i64::try_from(share).unwrap_or(i64::MAX)).encode(metric)?;
         }
-        let held: [(&str, &str, ValueOf<usize>); 2] = [
+        let held: [(&str, &str, ValueOf<usize>); 3] = [
             (
                 "tenant_held_connections",
                 "Connections that count towards what the tenant may have",
@@ -414,6 +439,11 @@ impl Collector for Accounts {
                 "tenant_held_udp_sessions",
                 "UDP sessions that count towards what the tenant may have",
                 |of| of.sessions.held,
+            ),
+            (
+                "tenant_held_backend_connections",
+                "Connections to backends for requests of the tenant's routes, idle ones included",
+                |of| of.backend_connections.held,
             ),
         ];
         for (name, help, value) in held {
@@ -425,7 +455,7 @@ impl Collector for Accounts {
                 ConstGauge::new(value).encode(family)?;
             }
         }
-        let counters: [(&str, &str, ValueOf<u64>); 4] = [
+        let counters: [(&str, &str, ValueOf<u64>); 5] = [
             (
                 "tenant_refused_connections",
                 "Connections and requests refused because the tenant had all the connections that it may have",
@@ -435,6 +465,11 @@ impl Collector for Accounts {
                 "tenant_refused_udp_sessions",
                 "Times that no UDP session was begun because the tenant had all that it may have",
                 |of| of.sessions.refused,
+            ),
+            (
+                "tenant_refused_backend_connections",
+                "Requests refused because the tenant had all the connections to backends that it may have",
+                |of| of.backend_connections.refused,
             ),
             (
                 "tenant_refused_handshakes",
@@ -464,6 +499,40 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn while_something_is_short_requests_get_a_connection_for_each_client() {
+        let accounts = Accounts::default();
+        let [many, few] = ["many", "few"].map(|tenant| accounts.of(&tenant.into()));
+        let enough = quota_limits(1000);
+        let scarce = QuotaLimits {
+            scarce: true,
+            ..enough
+        };
+        let mut held = Vec::new();
+        for _ in 0..3 {
+            held.push(many.take(enough).unwrap());
+        }
+        for _ in 0..3 {
+            held.push(many.take_backend_connection(scarce).unwrap());
+        }
+        assert!(many.take_backend_connection(scarce).is_none());
+        held.push(few.take_backend_connection(scarce).unwrap());
+        // With enough of everything, a client of HTTP/2 may have more.
+        for _ in 0..20 {
+            held.push(many.take_backend_connection(enough).unwrap());
+        }
+        assert!(many.take_backend_connection(scarce).is_none());
+        held.push(few.take_backend_connection(scarce).unwrap());
+        let (_, samples) = accounts.samples();
+        let refused: u64 = samples
+            .iter()
+            .map(|of| of.backend_connections.refused)
+            .sum();
+        assert_eq!(refused, 2);
+        drop(held);
+        assert!(accounts.samples().1.iter().all(|of| of.held() == 0));
+    }
 
     fn quota_limits(all: usize) -> QuotaLimits {
         QuotaLimits {

@@ -36,7 +36,7 @@ use crate::close_reason::CloseReason;
 use crate::deadline::within;
 use crate::limits::Repeat;
 use crate::plane::DataPlane;
-use crate::quota::Account;
+use crate::quota::{Account, QuotaGuard};
 use crate::tried::Tried;
 use crate::upstream::{Alpn, Credentials};
 use crate::{dial, health, upstream};
@@ -291,8 +291,11 @@ impl Exchange<'_> {
             },
             Err(reason) => (reason, request.into_body()),
         };
-        // This fails for every endpoint alike, and none of them was tried.
-        if reason == CloseReason::BackendTlsInvalid {
+        // These fail for every endpoint alike.
+        if matches!(
+            reason,
+            CloseReason::BackendTlsInvalid | CloseReason::OutOfSockets | CloseReason::TenantLimit
+        ) {
             return Err(Ended::Failed(ExchangeFailure::Connect(reason)));
         }
         self.plane.metrics.connect_failed(reason.reason());
@@ -367,6 +370,13 @@ impl Exchange<'_> {
 
     /// Opens a connection and begins HTTP on it.
     async fn open(&self, key: &Key, allowed: Duration) -> Result<Lease, CloseReason> {
+        let place = match &self.account {
+            Some(account) => {
+                let place = account.take_backend_connection(self.plane.quota_limits());
+                Some(place.ok_or(CloseReason::TenantLimit)?)
+            }
+            None => None,
+        };
         let open = dial::open(
             self.plane,
             &self.backend.target,
@@ -398,7 +408,8 @@ impl Exchange<'_> {
             let begun = begun.map_err(|_| CloseReason::BackendConnectTimeout)?;
             let (sender, connection) = begun.map_err(failed)?;
             let most = Arc::new(AtomicUsize::new(usize::MAX));
-            tokio::spawn(run(watched(connection, Arc::clone(&most)), key.endpoint));
+            let connection = watched(connection, Arc::clone(&most));
+            tokio::spawn(run(connection, key.endpoint, place));
             Sender::Two(Two {
                 sender,
                 most,
@@ -410,7 +421,7 @@ impl Exchange<'_> {
             let throttle = Arc::new(Throttle::default());
             let io = TokioIo::new(Throttled::new(Patient::new(stream), &throttle));
             let (sender, connection) = builder.handshake(io).await.map_err(failed)?;
-            tokio::spawn(run(connection.with_upgrades(), key.endpoint));
+            tokio::spawn(run(connection.with_upgrades(), key.endpoint, place));
             Sender::One(One::new(sender, throttle, meter))
         };
         self.plane.metrics.backend_opened.inc();
@@ -580,7 +591,12 @@ where
 }
 
 /// Drives a connection to its end.
-async fn run(connection: impl Future<Output = hyper::Result<()>>, endpoint: SocketAddr) {
+/// Runs a connection to an endpoint, which has a place of its namespace until it ends.
+async fn run(
+    connection: impl Future<Output = hyper::Result<()>>,
+    endpoint: SocketAddr,
+    _place: Option<QuotaGuard>,
+) {
     if let Err(error) = connection.await {
         tracing::debug!(%endpoint, %error, "a backend connection failed");
     }

@@ -108,7 +108,12 @@ impl RetryPolicy {
             }
             Ok(Err(Ended::Failed(ExchangeFailure::Refused))) => Some("Refused"),
             Ok(Err(Ended::Failed(ExchangeFailure::Connect(reason)))) => {
-                let certain = [CloseReason::BackendTlsInvalid, CloseReason::BackendLoop];
+                let certain = [
+                    CloseReason::BackendTlsInvalid,
+                    CloseReason::BackendLoop,
+                    CloseReason::OutOfSockets,
+                    CloseReason::TenantLimit,
+                ];
                 (!certain.contains(reason)).then_some("Connect")
             }
             // The backend may already have done what the request asks for.
