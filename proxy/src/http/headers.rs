@@ -397,15 +397,15 @@ pub(super) fn detach(headers: &mut HeaderMap) {
         let is_copy = |(at, copy): &&(usize, HeaderValue)| *at == from && copy.len() == value.len();
         let known = is_long.then(|| copies.iter().find(is_copy)).flatten();
         let is_new = is_long && known.is_none();
-        let copied = match known {
+        let detached = match known {
             Some((_, copy)) => Some(copy.clone()),
             None => copied(value),
         };
-        if let Some(copied) = copied {
+        if let Some(detached) = detached {
             if is_new {
-                copies.push((from, copied.clone()));
+                copies.push((from, detached.clone()));
             }
-            *value = copied;
+            *value = detached;
         }
     }
 }
