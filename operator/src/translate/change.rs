@@ -68,6 +68,7 @@ impl Translator {
         if old == new {
             return;
         }
+        self.note_first_policies([old.as_deref(), new.as_deref()], dirty);
         if let Some(old) = &old {
             self.index.remove(&key, old);
         }

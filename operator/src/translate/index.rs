@@ -11,7 +11,7 @@ use vestibule_model::object::Object;
 use vestibule_model::protocol::Transport;
 use vestibule_model::reference::Reference;
 use vestibule_model::route::Route;
-use vestibule_model::tls_policy::PolicyTarget;
+use vestibule_model::tls_policy::{PolicyPlace, Precedence};
 
 use super::{Dirty, set_user};
 
@@ -29,8 +29,8 @@ pub(super) struct Index {
     /// GatewayClasses and Gateways by the GatewayParameters they refer to.
     parameter_users: BTreeMap<ObjectName, BTreeSet<ObjectKey>>,
     gateways_by_uid: BTreeMap<Arc<str>, BTreeSet<ObjectName>>,
-    /// BackendTLSPolicies by the Services that they target.
-    policies_by_service: BTreeMap<ObjectName, BTreeSet<ObjectName>>,
+    /// BackendTLSPolicies by what they target, in the order in which they apply there.
+    policies_by_place: BTreeMap<PolicyPlace, BTreeSet<Precedence>>,
     /// BackendTLSPolicies that cannot be read, by namespace.
     unreadable_policies: BTreeMap<Arc<str>, BTreeSet<ObjectName>>,
     /// Objects that refer into a namespace that is not their own.
@@ -85,8 +85,9 @@ impl Index {
                 set_user(&mut self.grants_by_namespace, &name.namespace, name, there);
             }
             Object::BackendTlsPolicy(policy) => {
-                for service in policy.targets.iter().filter_map(PolicyTarget::service) {
-                    set_user(&mut self.policies_by_service, service, name, there);
+                let precedence = policy.precedence();
+                for place in policy.places() {
+                    set_user(&mut self.policies_by_place, &place, &precedence, there);
                 }
             }
             Object::Unreadable(key, ..) if key.kind == Kind::BackendTlsPolicy => {
@@ -170,8 +171,28 @@ impl Index {
         }
     }
 
+    /// The policies for a Service and for its ports.
     pub(super) fn policies_of(&self, service: &ObjectName) -> impl Iterator<Item = &ObjectName> {
-        self.policies_by_service.get(service).into_iter().flatten()
+        let whole = PolicyPlace {
+            service: service.clone(),
+            section: None,
+        };
+        self.policies_by_place
+            .range(whole..)
+            .take_while(move |(place, _)| place.service == *service)
+            .flat_map(|(_, policies)| policies.iter().map(Precedence::name))
+    }
+
+    /// The policies for exactly this Service or port.
+    pub(super) fn policies_at(&self, place: &PolicyPlace) -> impl Iterator<Item = &ObjectName> {
+        let policies = self.policies_by_place.get(place).into_iter().flatten();
+        policies.map(Precedence::name)
+    }
+
+    /// The policy that comes first at this Service or port.
+    pub(super) fn first_policy(&self, place: &PolicyPlace) -> Option<&ObjectName> {
+        let policies = self.policies_by_place.get(place)?;
+        policies.first().map(Precedence::name)
     }
 
     pub(super) fn has_unreadable_policy(&self, namespace: &Arc<str>) -> bool {
