@@ -1,7 +1,6 @@
 //! TLS settings outside of listeners: which certificates a Gateway asks of clients and shows to backends (`spec.tls`,
 //! GEP-91 and GEP-3155), and how the proxies speak TLS with backends (BackendTLSPolicy, GEP-1897).
 
-use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -103,12 +102,44 @@ pub struct BackendTlsPolicy {
 }
 
 impl BackendTlsPolicy {
-    /// Which of two policies for one target applies: the older one or, of the same age, the lesser by namespace and
-    /// name. `Less` means that `self` applies.
+    /// Its place among the policies for one target, of which the first applies.
     #[must_use]
-    pub fn precedence(&self, other: &Self) -> Ordering {
-        (self.meta.created, &self.name).cmp(&(other.meta.created, &other.name))
+    pub fn precedence(&self) -> Precedence {
+        Precedence {
+            created: self.meta.created,
+            name: self.name.clone(),
+        }
     }
+
+    /// The Services, and the ports of Services, that it targets.
+    pub fn places(&self) -> impl Iterator<Item = PolicyPlace> {
+        self.targets.iter().filter_map(PolicyTarget::place)
+    }
+}
+
+/// The order of the policies for one target: the older one comes first or, of the same age, the lesser by namespace
+/// and name.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Precedence {
+    created: i64,
+    name: ObjectName,
+}
+
+impl Precedence {
+    /// The policy.
+    #[must_use]
+    pub fn name(&self) -> &ObjectName {
+        &self.name
+    }
+}
+
+/// A Service, or one port of it by name. The Service as a whole comes before its ports.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PolicyPlace {
+    /// The Service.
+    pub service: ObjectName,
+    /// The name of the port; `None`: the Service as a whole.
+    pub section: Option<Arc<str>>,
 }
 
 /// The target of a policy: an object in its own namespace, or a part of that object.
@@ -126,6 +157,15 @@ impl PolicyTarget {
     pub fn service(&self) -> Option<&ObjectName> {
         let is_service = self.reference.is(Kind::Service);
         is_service.then_some(&self.reference.target)
+    }
+
+    /// The Service, or the port of a Service, that it leads to; `None` for other kinds.
+    #[must_use]
+    pub fn place(&self) -> Option<PolicyPlace> {
+        self.service().map(|service| PolicyPlace {
+            service: service.clone(),
+            section: self.section.clone(),
+        })
     }
 }
 

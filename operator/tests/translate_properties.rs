@@ -254,16 +254,29 @@ fn some_tls() -> impl Strategy<Value = GatewayTls> {
 }
 
 fn a_policy() -> impl Strategy<Value = Object> {
+    let target = || {
+        let section = prop::sample::select(&["p1", "p2", "p3"][..]);
+        (a_name(), prop::option::of(section))
+    };
+    // Three, so that the statuses of two of them may name the third.
+    let name = prop::sample::select(&["one", "two", "three"][..]);
     let readable = (
         a_tenant(),
-        a_name(),
+        name,
         0i64..3,
-        a_name(),
-        prop::option::of(prop::sample::select(&["p1", "p2", "p3"][..])),
+        target(),
+        prop::option::of(target()),
         prop::option::of(a_name()),
     )
-        .prop_map(|(ns, n, created, service, section, trusts)| {
-            policy(ns, n, created, (service, section), trusts)
+        .prop_map(|(ns, n, created, first, second, trusts)| {
+            let mut object = policy(ns, n, created, first, trusts);
+            let second = second.map(|second| policy(ns, n, created, second, None));
+            if let Object::BackendTlsPolicy(policy) = &mut object
+                && let Some(Object::BackendTlsPolicy(second)) = second
+            {
+                policy.targets.extend(second.targets);
+            }
+            object
         });
     let unreadable = (a_tenant(), a_name()).prop_map(|(ns, n)| {
         let finding = Finding::refused(Reason::Unreadable, "spec", "does not decode", "");

@@ -585,6 +585,78 @@ fn an_invalid_policy_that_comes_first_is_not_replaced_by_the_next() {
     );
 }
 
+/// However many policies there are for the same Services, an edit of one judges the others only if another one comes
+/// first now. Otherwise whoever writes many of them delays everybody else's changes.
+#[test]
+fn a_policy_is_judged_without_the_others_unless_another_one_comes_first() {
+    const OTHERS: usize = 40;
+    let one = |n: usize, created: i64, trusts: Option<&str>| {
+        let name = format!("p{n}");
+        let mut object = policy("a", &name, created, ("one", None), trusts);
+        if let (Object::BackendTlsPolicy(of), Object::BackendTlsPolicy(port)) = (
+            &mut object,
+            policy("a", &name, created, ("one", Some("p1")), None),
+        ) {
+            of.targets.extend(port.targets);
+        }
+        object
+    };
+    let winner_of = |translator: &Translator, n: usize| {
+        let key = key(Kind::BackendTlsPolicy, "a", &format!("p{n}"));
+        let Some(Status::Policy(status)) = translator.statuses().get(&key) else {
+            panic!("p{n} has no status")
+        };
+        let accepted = &status.ancestors[0].conditions[0];
+        let said = accepted.message.split("BackendTLSPolicy a/").nth(1);
+        said.and_then(|said| said.split_whitespace().next().map(str::to_owned))
+    };
+    let mut objects = routed();
+    objects.extend((0..=OTHERS).map(|n| one(n, 10, None)));
+    let mut translator = translated(objects);
+    assert_eq!(winner_of(&translator, 0), None);
+    assert_eq!(winner_of(&translator, 7).as_deref(), Some("p0"));
+    let mut work = |changes: Vec<Change>| {
+        let work = translator.apply(changes).work;
+        (work.policies, work.backends, work.routes)
+    };
+    let gone = |n: usize| Change::Remove(key(Kind::BackendTlsPolicy, "a", &format!("p{n}")));
+    let put = |n: usize, created: i64, trusts| Change::Put(one(n, created, trusts));
+    // One that comes later changes, goes and comes.
+    assert_eq!(work(vec![put(7, 10, Some("ca"))]), (1, 0, 0));
+    assert_eq!(work(vec![gone(7)]), (1, 0, 0));
+    assert_eq!(work(vec![put(7, 10, None)]), (1, 0, 0));
+    // The first one changes and stays the first.
+    assert_eq!(work(vec![put(0, 10, Some("ca"))]), (1, 1, 0));
+    assert_eq!(work(vec![put(0, 9, None)]), (1, 1, 0));
+    assert_eq!(
+        work(vec![
+            put(9, 1, None),
+            put(0, 9, Some("ca")),
+            put(9, 10, None)
+        ]),
+        (2, 1, 0)
+    );
+    assert_eq!(work(vec![gone(0), put(0, 9, Some("ca"))]), (1, 1, 0));
+    // Another route uses the Service through the same Gateway.
+    let parents = vec![parent("Gateway", Some("platform"), "one", Some("t"))];
+    let backends = vec![backend("a", "one", 1, 1)];
+    let second = route("a", "s", 2, parents, &["t.example.com"], backends);
+    assert_eq!(work(vec![Change::Put(second)]).0, 0);
+    assert_eq!(
+        work(vec![Change::Remove(key(Kind::TlsRoute, "a", "r"))]).0,
+        0
+    );
+    // Another one comes first.
+    assert_eq!(work(vec![put(9, 1, None)]), (OTHERS + 1, 1, 0));
+    assert_eq!(winner_of(&translator, 7).as_deref(), Some("p9"));
+    assert_eq!(winner_of(&translator, 0).as_deref(), Some("p9"));
+    translator.apply([gone(9)]);
+    assert_eq!(winner_of(&translator, 7).as_deref(), Some("p0"));
+    let left = (0..=OTHERS).map(gone);
+    assert!(translator.apply(left).work.routes > 0);
+    assert_eq!(backend_tls(&translator, BACKEND), None);
+}
+
 #[test]
 fn a_policy_for_what_nobody_uses_is_left_to_others() {
     let objects = [

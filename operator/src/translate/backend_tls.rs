@@ -12,14 +12,16 @@ use vestibule_model::gateway::TlsMode;
 use vestibule_model::key::{Kind, ListenerKey, ObjectKey, ObjectName};
 use vestibule_model::object::{Object, Service, ServicePort};
 use vestibule_model::protocol::Transport;
-use vestibule_model::tls_policy::{Authorities, BackendTlsPolicy, PolicyTarget, SubjectAltName};
+use vestibule_model::tls_policy::{
+    Authorities, BackendTlsPolicy, PolicyPlace, PolicyTarget, SubjectAltName,
+};
 use vestibule_stream::proto::{self, subject_alt_name};
 
 use super::backend_key::BackendKey;
 use super::report::all_of;
 use super::source::User;
 use super::trust::{Trust, bundle_name};
-use super::{Dirty, Output, Translator, set_user};
+use super::{Dirty, Output, Translator};
 
 const ACCEPTED: ConditionType = ConditionType::Accepted;
 const RESOLVED: ConditionType = ConditionType::ResolvedRefs;
@@ -29,6 +31,14 @@ const RESOLVED: ConditionType = ConditionType::ResolvedRefs;
 pub(super) struct ServiceUses {
     gateways: BTreeSet<ObjectName>,
     services: BTreeSet<ObjectName>,
+}
+
+impl ServiceUses {
+    /// The Gateways through which the route uses this Service.
+    fn gateways_of(&self, service: &ObjectName) -> BTreeSet<&ObjectName> {
+        let uses = self.services.contains(service);
+        self.gateways.iter().filter(|_| uses).collect()
+    }
 }
 
 /// The state of a policy in use.
@@ -43,7 +53,7 @@ pub(super) struct PolicyState {
 enum Outcome<'a> {
     Holds,
     /// This policy holds instead, because it comes first.
-    Beaten(&'a BackendTlsPolicy),
+    Beaten(&'a ObjectName),
     /// The Service or its port does not exist, as the message says.
     NoTarget(String),
 }
@@ -85,25 +95,61 @@ impl Translator {
             self.service_uses.insert(route.clone(), uses.clone())
         };
         let old = old.unwrap_or_default();
-        for service in old.services.difference(&uses.services) {
-            set_user(&mut self.service_routes, service, route, false);
-        }
-        for service in &uses.services {
-            set_user(&mut self.service_routes, service, route, true);
-        }
         for service in old.services.union(&uses.services) {
-            self.mark_policies(service, dirty);
+            let (before, after) = (old.gateways_of(service), uses.gateways_of(service));
+            let mut differs = false;
+            for gateway in before.symmetric_difference(&after) {
+                differs |= self.count_use(service, gateway, after.contains(gateway));
+            }
+            if differs {
+                self.mark_policies(service, dirty);
+            }
         }
     }
 
-    /// Marks the policies of a Service, because their verdicts depend on the routes that use it and on
-    /// one another.
+    /// Counts one more or one less route that uses a Service through a Gateway. Says whether it is the first one or was
+    /// the last one.
+    fn count_use(&mut self, service: &ObjectName, gateway: &ObjectName, more: bool) -> bool {
+        let gateways = self.service_gateways.entry(service.clone()).or_default();
+        let routes = gateways.entry(gateway.clone()).or_default();
+        let before = *routes;
+        *routes = if more {
+            before + 1
+        } else {
+            before.saturating_sub(1)
+        };
+        let after = *routes;
+        if after == 0 {
+            gateways.remove(gateway);
+            if gateways.is_empty() {
+                self.service_gateways.remove(service);
+            }
+        }
+        before == 0 || after == 0
+    }
+
+    /// Marks the policies of a Service, because their verdicts depend on the Service and on the Gateways whose routes
+    /// use it.
     pub(super) fn mark_policies(&self, service: &ObjectName, dirty: &mut Dirty) {
         let policies = self.index.policies_of(service);
         dirty.policies.extend(policies.cloned());
     }
 
-    /// Marks what depends on a policy that changed, or that became readable or unreadable.
+    /// Notes which policies come first where these objects are policies, before the index takes the change.
+    pub(super) fn note_first_policies(&self, objects: [Option<&Object>; 2], dirty: &mut Dirty) {
+        for object in objects.into_iter().flatten() {
+            if let Object::BackendTlsPolicy(policy) = object {
+                for place in policy.places() {
+                    let first = || self.index.first_policy(&place).cloned();
+                    let noted = &mut dirty.first_policies;
+                    noted.entry(place.clone()).or_insert_with(first);
+                }
+            }
+        }
+    }
+
+    /// Marks a policy that changed, or that became readable or unreadable. What depends on it where it comes first is
+    /// marked when all changes are known.
     pub(super) fn mark_policy(
         &self,
         key: &ObjectKey,
@@ -112,22 +158,38 @@ impl Translator {
     ) {
         dirty.policies.insert(key.name.clone());
         for object in objects.into_iter().flatten() {
-            let Object::BackendTlsPolicy(policy) = object else {
-                // A policy that cannot be read may target any Service of its namespace.
-                let namespace = &key.name.namespace;
-                let backends = self.backend_users.range(BackendKey::range_in(namespace));
-                let backends = backends.map(|(backend, _)| backend);
-                let backends = backends.take_while(|backend| backend.is_in(namespace));
-                dirty.backends.extend(backends.cloned());
-                let routes = self.index.routes_of_services_in(namespace);
-                dirty.routes.extend(routes);
+            if matches!(object, Object::BackendTlsPolicy(_)) {
                 continue;
-            };
-            for service in policy.targets.iter().filter_map(PolicyTarget::service) {
-                self.mark_policies(service, dirty);
-                self.dirty_backends(service, dirty);
+            }
+            // A policy that cannot be read may target any Service of its namespace.
+            let namespace = &key.name.namespace;
+            let backends = self.backend_users.range(BackendKey::range_in(namespace));
+            let backends = backends.map(|(backend, _)| backend);
+            let backends = backends.take_while(|backend| backend.is_in(namespace));
+            dirty.backends.extend(backends.cloned());
+            let routes = self.index.routes_of_services_in(namespace);
+            dirty.routes.extend(routes);
+        }
+    }
+
+    /// Marks what depends on the policies that come first where policies changed: the backends there and, if
+    /// another one comes first now, the other policies there, whose statuses name it. Policies that come later
+    /// have an effect on nothing but their own statuses.
+    pub(super) fn mark_behind_first_policies(&self, dirty: &mut Dirty) {
+        for (place, before) in std::mem::take(&mut dirty.first_policies) {
+            let after = self.index.first_policy(&place);
+            let differs = before.as_ref() != after;
+            if differs {
+                let policies = self.index.policies_at(&place);
+                dirty.policies.extend(policies.cloned());
+            }
+            if differs || after.is_some_and(|first| dirty.policies.contains(first)) {
+                self.dirty_backends(&place.service, dirty);
+            }
+            if before.is_some() != after.is_some() {
                 // A route may use a backend that speaks TLS only if a policy exists.
-                dirty.routes.extend(self.index.routes_of_service(service));
+                let routes = self.index.routes_of_service(&place.service);
+                dirty.routes.extend(routes);
             }
         }
     }
@@ -158,8 +220,10 @@ impl Translator {
             if old != state
                 && let Some(policy) = &policy
             {
-                for service in policy.targets.iter().filter_map(PolicyTarget::service) {
-                    self.dirty_backends(service, dirty);
+                for place in policy.places() {
+                    if self.index.first_policy(&place) == Some(&name) {
+                        self.dirty_backends(&place.service, dirty);
+                    }
                 }
             }
             let kind = Kind::BackendTlsPolicy;
@@ -176,7 +240,7 @@ impl Translator {
 
     fn is_used(&self, policy: &BackendTlsPolicy) -> bool {
         let mut services = policy.targets.iter().filter_map(PolicyTarget::service);
-        services.any(|service| self.service_routes.contains_key(service))
+        services.any(|service| self.service_gateways.contains_key(service))
     }
 
     fn judge_policy(&mut self, policy: &BackendTlsPolicy, output: &mut Output) -> PolicyState {
@@ -247,35 +311,29 @@ impl Translator {
     /// The policy that holds for a port. A policy that names the port comes before one for the whole
     /// Service.
     fn policy_of(&self, service: &Service, port: &ServicePort) -> Option<&BackendTlsPolicy> {
-        let named = (!port.name.is_empty()).then(|| self.first(&service.name, Some(&port.name)));
-        named.flatten().or_else(|| self.first(&service.name, None))
+        let first = |section| {
+            let place = PolicyPlace {
+                service: service.name.clone(),
+                section,
+            };
+            self.index.first_policy(&place)
+        };
+        let named = (!port.name.is_empty()).then(|| first(Some(port.name.clone())));
+        self.backend_tls_policy(named.flatten().or_else(|| first(None))?)
     }
 
-    /// The policy that comes first among those for a Service, or for one port of it.
-    fn first(&self, service: &ObjectName, section: Option<&str>) -> Option<&BackendTlsPolicy> {
-        self.index
-            .policies_of(service)
-            .filter_map(|name| self.backend_tls_policy(name))
-            .filter(|policy| {
-                policy.targets.iter().any(|target| {
-                    target.service() == Some(service) && target.section.as_deref() == section
-                })
-            })
-            .min_by(|a, b| a.precedence(b))
-    }
-
-    fn outcome(&self, policy: &BackendTlsPolicy, target: &PolicyTarget) -> Outcome<'_> {
-        let name = &target.reference.target;
+    fn outcome(&self, policy: &BackendTlsPolicy, place: &PolicyPlace) -> Outcome<'_> {
+        let name = &place.service;
         let Some(Object::Service(service)) = self.get(Kind::Service, name) else {
             return Outcome::NoTarget(format!("Service {name} does not exist"));
         };
-        if let Some(section) = &target.section
+        if let Some(section) = &place.section
             && !service.ports.iter().any(|port| port.name == *section)
         {
             return Outcome::NoTarget(format!("Service {name} has no port named {section:?}"));
         }
-        match self.first(name, target.section.as_deref()) {
-            Some(first) if first.name != policy.name => Outcome::Beaten(first),
+        match self.index.first_policy(place) {
+            Some(first) if *first != policy.name => Outcome::Beaten(first),
             _ => Outcome::Holds,
         }
     }
@@ -305,15 +363,15 @@ impl Translator {
         // The findings about targets that no route uses. They belong to no Gateway, so all of them tell.
         let mut unused = Vec::new();
         for target in &policy.targets {
-            let Some(service) = target.service() else {
-                let field = &target.reference.field;
+            let field = &target.reference.field;
+            let Some(place) = target.place() else {
                 let own = policy.findings.iter().filter(|f| f.field == *field);
                 unused.extend(own.cloned());
                 continue;
             };
-            let against = self.against(policy, target);
+            let against = self.against(policy, &place, field);
             findings.extend(against.clone());
-            let mut gateways = self.gateways_using(service).into_iter().peekable();
+            let mut gateways = self.gateways_using(&place.service).peekable();
             if gateways.peek().is_none() {
                 unused.extend(against.clone());
             }
@@ -364,17 +422,18 @@ impl Translator {
     }
 
     /// Why a policy does not hold for one of its targets; `None` if it does.
-    fn against(&self, policy: &BackendTlsPolicy, target: &PolicyTarget) -> Option<Finding> {
-        let field = &target.reference.field;
-        match self.outcome(policy, target) {
+    fn against(
+        &self,
+        policy: &BackendTlsPolicy,
+        place: &PolicyPlace,
+        field: &str,
+    ) -> Option<Finding> {
+        match self.outcome(policy, place) {
             Outcome::Holds => None,
             Outcome::Beaten(first) => Some(Finding::refused(
                 Reason::Conflicted,
                 field,
-                format!(
-                    "BackendTLSPolicy {} holds for it, which comes first",
-                    first.name
-                ),
+                format!("BackendTLSPolicy {first} holds for it, which comes first"),
                 "remove one of them, or name a port in sectionName",
             )),
             Outcome::NoTarget(message) => Some(Finding::refused(
@@ -387,13 +446,8 @@ impl Translator {
     }
 
     /// The Gateways whose routes use a Service.
-    fn gateways_using(&self, service: &ObjectName) -> BTreeSet<&ObjectName> {
-        self.service_routes
-            .get(service)
-            .into_iter()
-            .flatten()
-            .filter_map(|route| self.service_uses.get(route))
-            .flat_map(|uses| &uses.gateways)
-            .collect()
+    fn gateways_using(&self, service: &ObjectName) -> impl Iterator<Item = &ObjectName> {
+        let gateways = self.service_gateways.get(service);
+        gateways.into_iter().flat_map(BTreeMap::keys)
     }
 }

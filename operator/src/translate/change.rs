@@ -68,6 +68,7 @@ impl Translator {
         if old == new {
             return;
         }
+        self.note_first_policies([old.as_deref(), new.as_deref()], dirty);
         if let Some(old) = &old {
             self.index.remove(&key, old);
         }
@@ -149,7 +150,7 @@ impl Translator {
                 self.mark_shown_to(&name.name, dirty);
                 self.spread(affected, dirty);
             }
-            Kind::ReferenceGrant => self.mark_referrers(&name.namespace, dirty),
+            Kind::ReferenceGrant => self.mark_referrers([old, new], dirty),
             Kind::HostnameGrant => self.mark_grant(name, new, dirty),
             Kind::Secret => {
                 self.secrets.remove(name);

@@ -6,12 +6,13 @@ use std::sync::Arc;
 
 use vestibule_model::endpoint::forms;
 use vestibule_model::gateway::{Listener, TlsMode};
+use vestibule_model::grant::Grants;
 use vestibule_model::key::{Kind, ListenerKey, ObjectKey, ObjectName, ParentKey};
 use vestibule_model::object::Object;
 use vestibule_model::protocol::Transport;
 use vestibule_model::reference::Reference;
 use vestibule_model::route::Route;
-use vestibule_model::tls_policy::PolicyTarget;
+use vestibule_model::tls_policy::{PolicyPlace, Precedence};
 
 use super::{Dirty, set_user};
 
@@ -25,12 +26,13 @@ pub(super) struct Index {
     slices_by_service: BTreeMap<ObjectName, BTreeSet<ObjectName>>,
     /// EndpointSlices of Services, by the addresses that serve in them.
     slices_by_address: BTreeMap<IpAddr, BTreeSet<ObjectName>>,
-    grants_by_namespace: BTreeMap<Arc<str>, BTreeSet<ObjectName>>,
+    /// What ReferenceGrants permit.
+    pub(super) grants: Grants,
     /// GatewayClasses and Gateways by the GatewayParameters they refer to.
     parameter_users: BTreeMap<ObjectName, BTreeSet<ObjectKey>>,
     gateways_by_uid: BTreeMap<Arc<str>, BTreeSet<ObjectName>>,
-    /// BackendTLSPolicies by the Services that they target.
-    policies_by_service: BTreeMap<ObjectName, BTreeSet<ObjectName>>,
+    /// BackendTLSPolicies by what they target, in the order in which they apply there.
+    policies_by_place: BTreeMap<PolicyPlace, BTreeSet<Precedence>>,
     /// BackendTLSPolicies that cannot be read, by namespace.
     unreadable_policies: BTreeMap<Arc<str>, BTreeSet<ObjectName>>,
     /// Objects that refer into a namespace that is not their own.
@@ -81,12 +83,12 @@ impl Index {
                     }
                 }
             }
-            Object::ReferenceGrant(_) => {
-                set_user(&mut self.grants_by_namespace, &name.namespace, name, there);
-            }
+            Object::ReferenceGrant(grant) if there => self.grants.insert(grant),
+            Object::ReferenceGrant(grant) => self.grants.remove(grant),
             Object::BackendTlsPolicy(policy) => {
-                for service in policy.targets.iter().filter_map(PolicyTarget::service) {
-                    set_user(&mut self.policies_by_service, service, name, there);
+                let precedence = policy.precedence();
+                for place in policy.places() {
+                    set_user(&mut self.policies_by_place, &place, &precedence, there);
                 }
             }
             Object::Unreadable(key, ..) if key.kind == Kind::BackendTlsPolicy => {
@@ -170,8 +172,28 @@ impl Index {
         }
     }
 
+    /// The policies for a Service and for its ports.
     pub(super) fn policies_of(&self, service: &ObjectName) -> impl Iterator<Item = &ObjectName> {
-        self.policies_by_service.get(service).into_iter().flatten()
+        let whole = PolicyPlace {
+            service: service.clone(),
+            section: None,
+        };
+        self.policies_by_place
+            .range(whole..)
+            .take_while(move |(place, _)| place.service == *service)
+            .flat_map(|(_, policies)| policies.iter().map(Precedence::name))
+    }
+
+    /// The policies for exactly this Service or port.
+    pub(super) fn policies_at(&self, place: &PolicyPlace) -> impl Iterator<Item = &ObjectName> {
+        let policies = self.policies_by_place.get(place).into_iter().flatten();
+        policies.map(Precedence::name)
+    }
+
+    /// The policy that comes first at this Service or port.
+    pub(super) fn first_policy(&self, place: &PolicyPlace) -> Option<&ObjectName> {
+        let policies = self.policies_by_place.get(place)?;
+        policies.first().map(Precedence::name)
     }
 
     pub(super) fn has_unreadable_policy(&self, namespace: &Arc<str>) -> bool {
@@ -222,14 +244,20 @@ impl Index {
         self.slices_by_address.get(&address).into_iter().flatten()
     }
 
-    pub(super) fn grants_in(&self, namespace: &Arc<str>) -> impl Iterator<Item = &ObjectName> {
-        self.grants_by_namespace
-            .get(namespace)
-            .into_iter()
-            .flatten()
-    }
-
-    pub(super) fn referrers_into(&self, namespace: &Arc<str>) -> BTreeSet<ObjectKey> {
-        self.referrers.get(namespace).cloned().unwrap_or_default()
+    /// The objects of one kind in one namespace that refer into another namespace.
+    pub(super) fn referrers_into(
+        &self,
+        into: &Arc<str>,
+        kind: Kind,
+        namespace: &Arc<str>,
+    ) -> impl Iterator<Item = &ObjectKey> {
+        let first = ObjectKey {
+            kind,
+            name: ObjectName::new(namespace.clone(), ""),
+        };
+        let referrers = self.referrers.get(into).into_iter();
+        referrers
+            .flat_map(move |all| all.range(first.clone()..))
+            .take_while(move |key| key.kind == kind && key.name.namespace == *namespace)
     }
 }

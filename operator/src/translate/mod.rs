@@ -69,6 +69,7 @@ use vestibule_model::protocol::Port;
 use vestibule_model::route::Route;
 use vestibule_model::route_budget::RouteBudgets;
 use vestibule_model::selector::NamespaceScope;
+use vestibule_model::tls_policy::PolicyPlace;
 use vestibule_stream::{Encoded, ResourceKey, ResourceKind};
 
 pub use binds::{Bind, Binds, DesiredPort, InvalidDesiredPort};
@@ -133,6 +134,8 @@ struct Dirty {
     listeners: BTreeSet<ListenerKey>,
     routes: BTreeSet<ObjectKey>,
     policies: BTreeSet<ObjectName>,
+    /// The policy that came first before the changes, wherever policies changed.
+    first_policies: BTreeMap<PolicyPlace, Option<ObjectName>>,
     bundles: BTreeSet<ObjectKey>,
     backends: BTreeSet<BackendKey>,
     certificates: BTreeSet<ObjectName>,
@@ -223,8 +226,8 @@ pub struct Translator {
     /// The state of each BackendTLSPolicy for a Service in use.
     policies: BTreeMap<ObjectName, PolicyState>,
     service_uses: BTreeMap<ObjectKey, ServiceUses>,
-    /// Routes that use a Service on a listener other than TLS passthrough.
-    service_routes: BTreeMap<ObjectName, BTreeSet<ObjectKey>>,
+    /// The Gateways through which routes use a Service on listeners other than TLS passthrough, and how many do.
+    service_gateways: BTreeMap<ObjectName, BTreeMap<ObjectName, usize>>,
     gateways: BTreeMap<ObjectName, GatewayState>,
     /// Listeners that need an internal port.
     port_users: BTreeMap<DesiredPort, BTreeSet<ListenerKey>>,
@@ -296,7 +299,7 @@ impl Translator {
             shown_to: BTreeMap::new(),
             policies: BTreeMap::new(),
             service_uses: BTreeMap::new(),
-            service_routes: BTreeMap::new(),
+            service_gateways: BTreeMap::new(),
             gateways: BTreeMap::new(),
             port_users: BTreeMap::new(),
             allocated: BTreeMap::new(),
@@ -333,6 +336,7 @@ impl Translator {
         for change in changes {
             self.take(change, &mut dirty);
         }
+        self.mark_behind_first_policies(&mut dirty);
         self.ask_for_routes(&mut dirty);
         self.look_at_overlaps(overlaps, &mut dirty, &mut output);
         self.translate_gateway_tls(&mut dirty, &mut output);
