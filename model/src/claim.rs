@@ -255,6 +255,19 @@ impl Holders {
         taken.collect()
     }
 
+    /// Returns, for each key that [`Self::put`] returned, when its holder got it; `None` if nobody holds it.
+    #[must_use]
+    pub fn since(
+        &self,
+        changes: &BTreeMap<ClaimKey, Option<Holder>>,
+    ) -> BTreeMap<ClaimKey, Option<i64>> {
+        let since = |key| self.keys.get(key).map(|claim| claim.since);
+        changes
+            .keys()
+            .map(|key| (key.clone(), since(key)))
+            .collect()
+    }
+
     /// The object that names the holder of a key.
     #[must_use]
     pub fn claim(&self, key: &ClaimKey) -> Option<&Arc<HostnameClaim>> {

@@ -345,6 +345,7 @@ impl LocalIssuer {
                 | Change::Issuance(_)
                 | Change::Claims(_)
                 | Change::SessionKeys(_)
+                | Change::Since(_)
                 | Change::Taken(_)
                 | Change::Time(_) => continue,
             };

@@ -1,6 +1,8 @@
 //! What must hold of translation whatever the objects: incremental equals from scratch, order does not
 //! matter, and tenants do not touch one another.
 
+#[path = "translate_properties/across.rs"]
+mod across;
 mod common;
 #[path = "translate_properties/fresh_run.rs"]
 mod fresh_run;
@@ -609,6 +611,7 @@ fn a_cluster_history() -> impl Strategy<Value = Vec<Change>> {
 fn final_inputs(history: &[Change]) -> Vec<Change> {
     let (mut ports, mut addresses) = (BTreeMap::new(), BTreeMap::new());
     let (mut claims, mut taken) = (BTreeMap::new(), BTreeMap::new());
+    let mut since = BTreeMap::new();
     let (mut challenges, mut issuance, mut time) = (BTreeMap::new(), BTreeMap::new(), None);
     let mut session_keys = None;
     for change in history {
@@ -621,6 +624,7 @@ fn final_inputs(history: &[Change]) -> Vec<Change> {
             Change::Issuance(delta) => issuance.extend(delta.clone()),
             Change::Claims(delta) => claims.extend(delta.clone()),
             Change::Taken(delta) => taken.extend(delta.clone()),
+            Change::Since(delta) => since.extend(delta.clone()),
             Change::Time(now) => time = Some(*now),
             Change::SessionKeys(keys) => session_keys = Some(keys.clone()),
             Change::Put(_) | Change::Remove(_) => {}
@@ -635,6 +639,7 @@ fn final_inputs(history: &[Change]) -> Vec<Change> {
         Change::Issuance(issuance),
         Change::Claims(claims),
         Change::Taken(taken),
+        Change::Since(since),
     ];
     addresses
         .chain(facts)

@@ -107,6 +107,7 @@ pub struct ClaimStore {
     /// The changes of holders that translation has not been told yet.
     updates: BTreeMap<ClaimKey, Option<Holder>>,
     taken: BTreeMap<ClaimKey, Option<Arc<str>>>,
+    since: BTreeMap<ClaimKey, Option<i64>>,
     /// The problems of writing objects, by the tenant that the objects are written for.
     troubles: BTreeMap<Tenant, BTreeMap<ObjectName, WriteProblem>>,
     in_trouble: BTreeMap<ObjectName, Tenant>,
@@ -136,6 +137,7 @@ impl ClaimStore {
             listing: None,
             updates: BTreeMap::new(),
             taken: BTreeMap::new(),
+            since: BTreeMap::new(),
             troubles: BTreeMap::new(),
             in_trouble: BTreeMap::new(),
             troubled: BTreeSet::new(),
@@ -301,12 +303,21 @@ impl ClaimStore {
         std::mem::take(&mut self.taken)
     }
 
-    /// Returns the changes for translation since the last call, from [`Self::take_updates`] and [`Self::take_taken`].
+    /// Returns when the holder of each name got it, where this changed since the last call; `None` if nobody holds the
+    /// name.
+    pub fn take_since(&mut self) -> BTreeMap<ClaimKey, Option<i64>> {
+        std::mem::take(&mut self.since)
+    }
+
+    /// Returns the changes for translation since the last call, from [`Self::take_updates`], [`Self::take_taken`] and
+    /// [`Self::take_since`].
     pub fn take_changes(&mut self) -> Vec<Change> {
         let (updates, taken) = (self.take_updates(), self.take_taken());
         let updates = (!updates.is_empty()).then_some(Change::Claims(updates));
         let taken = (!taken.is_empty()).then_some(Change::Taken(taken));
-        updates.into_iter().chain(taken).collect()
+        let since = self.take_since();
+        let since = (!since.is_empty()).then_some(Change::Since(since));
+        updates.into_iter().chain(taken).chain(since).collect()
     }
 
     /// Returns the next request that is due. `None` if there is none, or if this replica does not lead.

@@ -33,6 +33,9 @@ pub enum Change {
     /// The namespace from which an admin takes each name; `None`: the admin no longer takes it. The caller has to
     /// persist this first, as with claims.
     Taken(BTreeMap<ClaimKey, Option<Arc<str>>>),
+    /// When the holder of each name or port got it, in seconds since the epoch; `None`: nobody holds it any more. It
+    /// belongs to [`Self::Claims`]. A claim without a time counts as younger than all others.
+    Since(BTreeMap<ClaimKey, Option<i64>>),
     /// The addresses of the front of the Gateway with this UID; `None`: the front does not exist. It has an effect
     /// only with [`Binds::Allocated`](super::Binds::Allocated).
     Addresses(Arc<str>, Option<Assigned>),
@@ -55,6 +58,7 @@ impl Translator {
             Change::Ports(ports) => return self.take_ports(ports, dirty),
             Change::Claims(changes) => return self.take_claims(changes, dirty),
             Change::Taken(changes) => return self.take_taken(changes, dirty),
+            Change::Since(changes) => return self.take_since(changes, dirty),
             Change::Challenges(changes) => return self.take_challenges(changes, dirty),
             Change::Time(now) => return self.take_time(now, dirty),
             Change::SessionKeys(keys) => return self.take_session_keys(keys, dirty),

@@ -167,8 +167,10 @@ impl Translator {
         };
         let changes = self.claim_objects.put(name, claim);
         let taken = self.claim_objects.taken(&changes);
+        let since = self.claim_objects.since(&changes);
         self.take_claims(changes, dirty);
         self.take_taken(taken, dirty);
+        self.take_since(since, dirty);
     }
 
     /// Brings up to date which names the changed routes ask for. This comes before listeners and routes are judged, so
@@ -431,9 +433,12 @@ impl Translator {
                 Encoded::new(&Resource::new(key.name.clone(), owner)).ok()
             });
             if self.settle_resource(key, resource, output) {
-                let interests = self.whose(&gateway, &names);
-                self.mark_interested(interests, dirty);
+                dirty.aged.insert((gateway, names));
             }
+        }
+        for (gateway, names) in std::mem::take(&mut dirty.aged) {
+            let interests = self.whose_anywhere(&gateway, &names);
+            self.mark_interested(interests, dirty);
         }
     }
 

@@ -11,6 +11,9 @@
 //! Each Secret has one request. It belongs to the first object that names the Secret, in the order of the merge.
 //! Other objects of the namespace join it if they ask for the same.
 //!
+//! No request of a tenant contains a name to whose certificates another namespace has the right through another
+//! Gateway ([`super::across`]).
+//!
 //! No request contains a name that another namespace serves on port 443, whatever the engine. So whoever terminates
 //! a name on some other port gets no certificate for it. cert-manager may check a name by HTTP, so a request to it
 //! contains no name that another namespace serves on port 80 either.
@@ -37,6 +40,7 @@ use vestibule_model::issuer::{Engine, IssuerRef};
 use vestibule_model::key::{Kind, ListenerKey, ObjectName};
 use vestibule_model::object::Object;
 
+use super::across::held_elsewhere;
 use super::reach::Interest;
 use super::{Dirty, Output, Translator};
 
@@ -281,8 +285,9 @@ impl Translator {
         let mut problems = Vec::with_capacity(wants.len());
         for (key, want) in wants {
             let reach = self.reaches(&want.gateway, &want.hostname, &secret.namespace);
+            let others = self.stands_in_the_way(reach, want, &secret.namespace);
             let problem = match &mut request {
-                _ if stands_in_the_way(reach, want).is_some() => stands_in_the_way(reach, want),
+                _ if others.is_some() => others,
                 None => {
                     request = Some(CertificateRequest {
                         secret: secret.clone(),
@@ -328,6 +333,28 @@ impl Translator {
         (request, problems)
     }
 
+    /// Why a name may not be requested for a namespace, if it may not.
+    fn stands_in_the_way(
+        &self,
+        reach: Reaches,
+        want: &Want,
+        namespace: &Arc<str>,
+    ) -> Option<Finding> {
+        let port = port_of_others(reach, want.issuer.as_ref())?;
+        if self.is_held_elsewhere(&want.gateway, &want.hostname, namespace) {
+            return Some(held_elsewhere("hostname", &want.hostname));
+        }
+        Some(Finding::refused(
+            Reason::ServedByOthers,
+            "hostname",
+            format!(
+                "another namespace serves \"{}\" on port {port} of Gateway {}, so no certificate is requested for it",
+                want.hostname, want.gateway
+            ),
+            "use another hostname, or have it removed there first",
+        ))
+    }
+
     /// Adds the hostnames of annotations to a request. Returns a finding about the first one that is left out, if
     /// any.
     fn add_hostnames(&self, request: &mut CertificateRequest) -> Option<Finding> {
@@ -357,22 +384,30 @@ impl Translator {
         hostname: &Hostname,
     ) -> Result<Reaches, Finding> {
         let (gateway, namespace) = (&request.gateway, &request.secret.namespace);
+        let [annotation, ..] = ALTERNATIVE_NAMES;
+        let field = format!("metadata.annotations[{annotation}]");
         let tenant = self.tenant_of(gateway, hostname);
         let reach = self.reaches(gateway, hostname, namespace);
         let ours = match &tenant {
-            Some(tenant) => tenant == namespace,
+            Some(tenant) if tenant == namespace => {
+                if self.is_held_elsewhere(gateway, hostname, namespace) {
+                    return Err(held_elsewhere(field, hostname));
+                }
+                true
+            }
+            Some(_) => false,
             None => {
                 *namespace == gateway.namespace
+                    && !self.is_first_of_others(hostname, namespace)
                     && port_of_others(reach, request.issuer.as_ref()).is_none()
             }
         };
         if ours {
             return Ok(reach);
         }
-        let [annotation, ..] = ALTERNATIVE_NAMES;
         Err(Finding::refused(
             Reason::HostnameNotOwned,
-            format!("metadata.annotations[{annotation}]"),
+            field,
             format!(
                 "adds \"{hostname}\", which is no hostname of namespace {namespace} on Gateway {gateway}, so the certificate is without it"
             ),
@@ -488,20 +523,6 @@ fn port_of_others([tls, http]: Reaches, issuer: Option<&IssuerRef>) -> Option<u1
     } else {
         None
     }
-}
-
-/// Why a name may not be requested, if it may not.
-fn stands_in_the_way(reach: Reaches, want: &Want) -> Option<Finding> {
-    let port = port_of_others(reach, want.issuer.as_ref())?;
-    Some(Finding::refused(
-        Reason::ServedByOthers,
-        "hostname",
-        format!(
-            "another namespace serves \"{}\" on port {port} of Gateway {}, so no certificate is requested for it",
-            want.hostname, want.gateway
-        ),
-        "use another hostname, or have it removed there first",
-    ))
 }
 
 /// Adds a name to the request of the object that asked first. Returns a finding if the name cannot join the

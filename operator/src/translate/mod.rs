@@ -11,6 +11,7 @@
 //! in use, certificate requests and challenges, and at last statuses. A Secret or ConfigMap is read when the
 //! first unit needs it.
 
+mod across;
 mod backend;
 mod backend_key;
 mod backend_tls;
@@ -149,6 +150,8 @@ struct Dirty {
     claims: BTreeSet<ClaimKey>,
     /// Names that may have another owner now, by Gateway.
     owned: BTreeSet<(ObjectName, HostPattern)>,
+    /// Names whose claim has another time now, by Gateway.
+    aged: BTreeSet<(ObjectName, HostPattern)>,
     /// Gateways and ListenerSets whose status has to be assembled.
     parents: BTreeSet<ParentKey>,
     /// Other objects whose findings, and status if they have one, have to be assembled.
@@ -168,6 +171,8 @@ pub struct Translator {
     /// The `HostnameClaim` objects among the objects.
     claim_objects: Holders,
     claim_states: BTreeMap<ClaimKey, ClaimState>,
+    /// When each claim's holder got it, in seconds since the epoch.
+    held_since: BTreeMap<ClaimKey, i64>,
     inner_names: InnerNames,
     binds: BindUse,
     secrets: BTreeMap<ObjectName, SecretState>,
@@ -267,6 +272,7 @@ impl Translator {
             verdicts: BTreeMap::new(),
             claim_objects: Holders::default(),
             claim_states: BTreeMap::new(),
+            held_since: BTreeMap::new(),
             inner_names: InnerNames::default(),
             binds: BindUse::default(),
             secrets: BTreeMap::new(),

@@ -1,5 +1,5 @@
 //! Whether the challenge for a name may be answered for a tenant. If the name belongs to a tenant, only this tenant
-//! can get a certificate for it. For a name of the Gateway itself, or of no tenant, the answer depends on which
+//! can get a certificate for it. Other Gateways count as well ([`super::across`]). For a name of the Gateway itself, or of no tenant, the answer depends on which
 //! listener and routes are selected where the CA connects.
 //!
 //! The index holds the listeners on ports 443 and 80 of each Gateway, the routes on those of them that are the
@@ -339,6 +339,11 @@ impl ChallengeIndex {
         }
     }
 
+    /// The Gateways on which somebody depends on a name.
+    pub(super) fn gateways(&self) -> impl Iterator<Item = &ObjectName> {
+        self.names.keys()
+    }
+
     /// What depends on the names that a pattern matches.
     pub(super) fn interested(
         &self,
@@ -404,10 +409,15 @@ impl Translator {
         concerned
     }
 
-    /// What has to be judged again after the owner of `names` changed. A name whose owner is found by a narrower
-    /// pattern inside `names` is left out, because its owner is the same as before.
-    pub(super) fn whose(&self, gateway: &ObjectName, names: &HostPattern) -> BTreeSet<Interest> {
-        let matching = self.challenge_index.matching(gateway, names);
+    /// What has to be judged again on Gateway `asking` after the owner of `names` on `gateway` changed. A name whose
+    /// owner is found by a narrower pattern inside `names` is left out, because its owner is the same as before.
+    pub(super) fn whose(
+        &self,
+        asking: &ObjectName,
+        gateway: &ObjectName,
+        names: &HostPattern,
+    ) -> BTreeSet<Interest> {
+        let matching = self.challenge_index.matching(asking, names);
         let concerned = matching.filter(|(name, _)| {
             let Some(hostname) = forward(name) else {
                 return true;
@@ -429,7 +439,7 @@ impl Translator {
     }
 
     /// Whether the challenges for `hostname` may be answered on `gateway` for `tenant`. If the name belongs to one
-    /// tenant, no other tenant can get a certificate for it, on whatever port that one listens.
+    /// tenant, no other tenant can get a certificate for it, on whatever port and whatever Gateway that one listens.
     pub(super) fn reaches(
         &self,
         gateway: &ObjectName,
@@ -440,6 +450,7 @@ impl Translator {
         // holds a name and serves the requests. The index decides this.
         let own = *tenant == gateway.namespace;
         match self.tenant_of(gateway, hostname) {
+            _ if self.is_held_elsewhere(gateway, hostname, tenant) => [Reach::Others; 2],
             // The proxies serve the name for its owner only, whatever listeners match it, so only a socket is
             // needed.
             Some(owner) if owner == *tenant => ChallengeType::ALL.map(|kind| {

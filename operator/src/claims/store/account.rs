@@ -12,6 +12,8 @@ use super::{ClaimStore, ObjectState, Record, Tenant, WriteProblem};
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Summary {
     holder: Option<Holder>,
+    /// When the holder got it.
+    since: Option<i64>,
     /// The namespace of the holder, or else of the candidate.
     occupant: Option<Arc<str>>,
     /// Whether the object names a holder.
@@ -89,6 +91,7 @@ impl ClaimStore {
         let occupant = holder.or(candidate);
         Summary {
             holder: holder.cloned(),
+            since: record.holder.as_ref().map(|of| of.since),
             pending: occupant.is_some() && occupant != says,
             occupant: occupant.map(|of| of.namespace.clone()),
             held: says.is_some(),
@@ -103,6 +106,9 @@ impl ClaimStore {
         count(&mut self.counts.pending, before.pending, after.pending);
         if before.holder != after.holder {
             self.updates.insert(key.clone(), after.holder.clone());
+        }
+        if before.since != after.since {
+            self.since.insert(key.clone(), after.since);
         }
         if after.holder.is_some() && !after.held {
             self.unsaid.entry(key.clone()).or_insert(before.held);
