@@ -27,7 +27,7 @@ impl Permitted {
 }
 
 /// What all grants permit together. A reference is looked up here, so it costs the same however many grants there are.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Grants {
     /// What each group of referrers may refer to, and how many entries of grants say so.
     targets: BTreeMap<Referrers, BTreeMap<GrantTarget, usize>>,
