@@ -739,3 +739,42 @@ fn a_grant_tells_of_each_gateway_that_is_not_there() {
     assert!(message.contains("Gateway platform/other does not exist"));
     assert!(message.contains("Gateway platform/typo does not exist"));
 }
+
+/// Every connection to a listener without a certificate is closed, so nothing of its routes is in force.
+#[test]
+fn a_route_whose_listener_has_no_certificate_is_not_programmed() {
+    let programmed = |world: &Translator| {
+        let key = ObjectKey::new(Kind::TlsRoute, "a", "web");
+        let Some(Status::Route(status)) = world.statuses().get(&key) else {
+            panic!("no status")
+        };
+        let mut conditions = status.parents[0].conditions.iter();
+        let found = conditions.find(|c| c.kind == ConditionType::RouteProgrammed);
+        found.map(|c| (c.truth, c.reason))
+    };
+    let ends = |namespace: &str| {
+        let tls = Tls::Terminate(namespace.into(), "cert".into());
+        let ends = listener("l", 443, Protocol::Tls, "x.example.com", Some(tls));
+        set("a", "set", 1, "one", vec![ends])
+    };
+    let to = vec![parent("ListenerSet", None, "set", None)];
+    let mut world = translated([
+        our_class(),
+        gateway("one", Vec::new(), NamespaceScope::All),
+        ends("a"),
+        route("a", "web", 1, to, &["x.example.com"], Vec::new()),
+    ]);
+    let nothing = Some((Truth::False, Reason::Invalid));
+    assert_eq!(programmed(&world), nothing);
+    // With one, the proxies' acknowledgements decide.
+    world.apply([Change::Put(secret("a", "cert", Holds::Pair(0)))]);
+    assert_eq!(programmed(&world), None);
+    // The Secret of another namespace is not for it.
+    world.apply([Change::Put(secret("b", "cert", Holds::Pair(0)))]);
+    world.apply([Change::Put(ends("b"))]);
+    assert_eq!(programmed(&world), nothing);
+    world.apply([Change::Put(ends("a"))]);
+    assert_eq!(programmed(&world), None);
+    world.apply([Change::Remove(ObjectKey::new(Kind::Secret, "a", "cert"))]);
+    assert_eq!(programmed(&world), nothing);
+}

@@ -76,6 +76,11 @@ impl ListenerState {
     pub(super) fn is_served(&self) -> bool {
         self.takes_part() && !self.supported_kinds.is_empty()
     }
+
+    /// Whether connections to it come to routes: the proxies get it, and do not close every connection.
+    pub(super) fn carries_routes(&self) -> bool {
+        self.is_served() && !self.closed && self.unusable.is_none()
+    }
 }
 
 /// The internal port that a listener needs, and the socket that it has.
@@ -116,11 +121,11 @@ impl Translator {
             if old == state {
                 continue;
             }
-            let is_served = |state: &Option<ListenerState>| {
-                state.as_ref().is_some_and(ListenerState::is_served)
+            let carries_routes = |state: &Option<ListenerState>| {
+                state.as_ref().is_some_and(ListenerState::carries_routes)
             };
-            if is_served(&old) != is_served(&state) {
-                // The statuses of its routes say whether any of their listeners is served.
+            if carries_routes(&old) != carries_routes(&state) {
+                // The statuses of its routes say whether any of their listeners serves them.
                 dirty.others.extend(self.index.routes_to(&key.parent));
             }
             let place = |state: &'_ Option<ListenerState>| {

@@ -70,12 +70,13 @@ impl Translator {
         needs
     }
 
-    /// Whether the proxies get at least one of the listeners to which a route is attached.
+    /// Whether the proxies get at least one of the listeners to which a route is attached, and do not close all of its
+    /// connections, as they do without a certificate.
     fn is_served_on(&self, attached: &[Attached]) -> bool {
         let mut listeners = attached
             .iter()
             .filter_map(|at| self.listeners.get(&at.listener));
-        listeners.any(ListenerState::is_served)
+        listeners.any(ListenerState::carries_routes)
     }
 
     pub(super) fn assemble_route(&mut self, key: &ObjectKey, output: &mut Output) {
