@@ -221,6 +221,18 @@ pub struct ReferenceGrant {
     pub to: Vec<GrantTarget>,
 }
 
+impl ReferenceGrant {
+    /// The kinds and namespaces of the objects that it lets refer into its own namespace. Entries for kinds that
+    /// Vestibule does not know are left out.
+    pub fn referrers(&self) -> impl Iterator<Item = (Kind, &Arc<str>)> {
+        self.from.iter().filter_map(|(group, kind, namespace)| {
+            let mut known = Kind::ALL.into_iter();
+            let found = known.find(|k| **group == *k.group() && **kind == *k.as_str());
+            found.map(|kind| (kind, namespace))
+        })
+    }
+}
+
 /// An entry of `spec.to`: group, kind and name. `None` as the name stands for all objects of the kind.
 pub type GrantTarget = (Arc<str>, Arc<str>, Option<Arc<str>>);
 

@@ -379,3 +379,44 @@ fn idle_names_are_judged_where_something_changes_for_them() {
         2 * NAMES
     );
 }
+
+/// Of those who refer into a namespace, an edit of a ReferenceGrant there judges again only those to whom the grant
+/// speaks, or spoke before. Otherwise whoever writes references and grants delays everybody else's changes.
+#[test]
+fn a_reference_grant_touches_those_of_whom_it_speaks_alone() {
+    let mut objects = vec![our_class(), gateway("one", vec![], NamespaceScope::All)];
+    for tenant in ["a", "b"] {
+        let tls = Tls::Terminate("certs".into(), "tls".into());
+        let end = listener(
+            "end",
+            443,
+            vestibule_model::protocol::Protocol::Tls,
+            &format!("end.{tenant}.test"),
+            Some(tls),
+        );
+        let pass = passthrough("pass", &format!("pass.{tenant}.test"));
+        objects.push(set(tenant, "mine", 1, "one", vec![pass, end]));
+        let parents = vec![parent("ListenerSet", None, "mine", Some("pass"))];
+        let backends = vec![backend("certs", "web", 1, 1)];
+        let host = format!("pass.{tenant}.test");
+        objects.push(route(tenant, "r", 1, parents, &[&host], backends));
+    }
+    objects.push(service("certs", "web", &[1]));
+    objects.push(secret("certs", "tls", Holds::Pair(0)));
+    let mut world = translated(objects);
+    let mut judged = |change| {
+        let work = world.apply([change]).work;
+        (work.listeners, work.routes)
+    };
+    let put = |from, to| Change::Put(grant("certs", "g", from, to));
+    assert_eq!(judged(put(("ListenerSet", "elsewhere"), "Secret")), (0, 0));
+    assert_eq!(judged(put(("TCPRoute", "a"), "Service")), (0, 0));
+    assert_eq!(judged(put(("Unknown", "a"), "Service")), (0, 0));
+    assert_eq!(judged(put(("TLSRoute", "a"), "Service")), (0, 1));
+    // It spoke to one of them before.
+    assert_eq!(judged(put(("TLSRoute", "b"), "Service")), (0, 2));
+    let (listeners, routes) = judged(put(("ListenerSet", "b"), "Secret"));
+    assert_eq!((listeners, routes), (2, 1));
+    let gone = Change::Remove(key(Kind::ReferenceGrant, "certs", "g"));
+    assert_eq!(judged(gone), (2, 0));
+}

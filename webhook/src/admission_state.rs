@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use vestibule_model::claim::{ClaimKey, Holder, Holders, HostnameClaim};
 use vestibule_model::gateway::{Gateway, GatewayClass, ListenerSet};
+use vestibule_model::grant::Grants;
 use vestibule_model::hostname_grant::HostnameGrant;
 use vestibule_model::key::{Kind, ObjectKey, ObjectName};
 use vestibule_model::merge::Merge;
@@ -17,8 +18,9 @@ pub struct AdmissionState {
     merge: Merge,
     /// Gateways of any controller. They are kept to tell a new version from an edit of the status.
     gateways: BTreeMap<ObjectName, Arc<Gateway>>,
-    /// `ReferenceGrants` by namespace.
-    references: BTreeMap<Arc<str>, BTreeMap<Arc<str>, ReferenceGrant>>,
+    /// `ReferenceGrants`, and what they permit.
+    references: BTreeMap<ObjectName, ReferenceGrant>,
+    permitted: Grants,
     /// The `HostnameClaims`.
     holders: Holders,
 }
@@ -30,6 +32,7 @@ impl AdmissionState {
             merge: Merge::new(controller),
             gateways: BTreeMap::new(),
             references: BTreeMap::new(),
+            permitted: Grants::default(),
             holders: Holders::default(),
         }
     }
@@ -47,12 +50,10 @@ impl AdmissionState {
         &self.merge
     }
 
-    /// The `ReferenceGrants` of a namespace.
-    pub fn reference_grants(&self, namespace: &str) -> impl Iterator<Item = &ReferenceGrant> {
-        self.references
-            .get(namespace)
-            .into_iter()
-            .flat_map(BTreeMap::values)
+    /// What the `ReferenceGrants` permit.
+    #[must_use]
+    pub fn reference_grants(&self) -> &Grants {
+        &self.permitted
     }
 
     /// Takes a version of an object. A version without a relevant change costs almost nothing. This matters, because
@@ -64,10 +65,7 @@ impl AdmissionState {
             Object::ListenerSet(set) => self.put_set(&set.name.clone(), Some(Arc::new(set))),
             Object::Namespace(namespace) => self.put_namespace(namespace),
             Object::ReferenceGrant(grant) => {
-                self.references
-                    .entry(grant.name.namespace.clone())
-                    .or_default()
-                    .insert(grant.name.name.clone(), grant);
+                self.put_reference_grant(&grant.name.clone(), Some(grant));
             }
             Object::HostnameGrant(grant) => self.put_grant(grant),
             // A grant that cannot be read gives nothing, and still counts as a grant.
@@ -98,19 +96,25 @@ impl AdmissionState {
             Kind::Namespace => {
                 self.merge.put_namespace(&name.name, None);
             }
-            Kind::ReferenceGrant => {
-                if let Some(grants) = self.references.get_mut(&name.namespace) {
-                    grants.remove(&name.name);
-                    if grants.is_empty() {
-                        self.references.remove(&name.namespace);
-                    }
-                }
-            }
+            Kind::ReferenceGrant => self.put_reference_grant(name, None),
             Kind::HostnameGrant => {
                 self.merge.put_grant(name, None);
             }
             Kind::HostnameClaim => self.put_claim(name, None),
             _ => {}
+        }
+    }
+
+    fn put_reference_grant(&mut self, name: &ObjectName, grant: Option<ReferenceGrant>) {
+        if self.references.get(name) == grant.as_ref() {
+            return;
+        }
+        if let Some(old) = self.references.remove(name) {
+            self.permitted.remove(&old);
+        }
+        if let Some(grant) = grant {
+            self.permitted.insert(&grant);
+            self.references.insert(name.clone(), grant);
         }
     }
 

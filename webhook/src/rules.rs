@@ -7,7 +7,6 @@ use vestibule_model::annotations::{problems_of_gateway, problems_of_set};
 use vestibule_model::condition::Reason;
 use vestibule_model::finding::{Finding, Severity};
 use vestibule_model::gateway::{Gateway, Listener, ListenerSet, TlsMode};
-use vestibule_model::grant::permit;
 use vestibule_model::key::ObjectKey;
 use vestibule_model::merge::SetVerdict;
 use vestibule_model::object::Object;
@@ -131,10 +130,8 @@ fn not_permitted<'a>(
     referrer: &'a ObjectKey,
     references: impl Iterator<Item = &'a Reference> + 'a,
 ) -> impl Iterator<Item = Finding> + 'a {
-    references.filter_map(|reference| {
-        let grants = state.reference_grants(&reference.target.namespace);
-        permit(referrer, reference, grants).err()
-    })
+    let grants = state.reference_grants();
+    references.filter_map(move |reference| grants.permit(referrer, reference).err())
 }
 
 fn warning(finding: Finding) -> Finding {

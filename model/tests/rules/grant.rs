@@ -1,7 +1,8 @@
 //! ReferenceGrants: what each part of one has to agree on.
 
 use vestibule_model::condition::Reason;
-use vestibule_model::grant::permit;
+use vestibule_model::finding::Finding;
+use vestibule_model::grant::{Grants, Permitted};
 use vestibule_model::key::{GATEWAY_GROUP, Kind, ObjectKey, ObjectName};
 use vestibule_model::object::ReferenceGrant;
 use vestibule_model::reference::Reference;
@@ -23,6 +24,16 @@ fn grant(at: &str, from: (&str, &str, &str), to: (&str, &str, Option<&str>)) -> 
         from: vec![(from.0.into(), from.1.into(), from.2.into())],
         to: vec![(to.0.into(), to.1.into(), to.2.map(Into::into))],
     }
+}
+
+fn permit<'a>(
+    referrer: &ObjectKey,
+    reference: &Reference,
+    grants: impl IntoIterator<Item = &'a ReferenceGrant>,
+) -> Result<Permitted, Finding> {
+    let mut all = Grants::default();
+    grants.into_iter().for_each(|grant| all.insert(grant));
+    all.permit(referrer, reference)
 }
 
 #[test]
@@ -115,6 +126,32 @@ fn a_grant_to_a_gateway_is_not_one_to_a_set_nor_the_reverse() {
         let verdict = permit(&referrer, &to_secret("certs/tls"), [&grant]);
         assert_eq!(verdict.is_ok(), permitted, "{granted} {asking}");
     }
+}
+
+/// What two grants permit, or two entries of one, stays until both are gone.
+#[test]
+fn a_grant_that_goes_takes_away_only_what_no_other_one_permits() {
+    let set = ObjectKey::new(Kind::ListenerSet, "team", "set");
+    let from = (GATEWAY_GROUP, "ListenerSet", "team");
+    let all = grant("certs/all", from, ("", "Secret", None));
+    let mut twice = grant("certs/twice", from, ("", "Secret", Some("tls")));
+    twice.from.extend(twice.from.clone());
+    twice.to.extend(twice.to.clone());
+    let same = grant("certs/same", from, ("", "Secret", Some("tls")));
+    let mut grants = Grants::default();
+    let permitted = |grants: &Grants, target: &str| grants.permit(&set, &to_secret(target)).is_ok();
+    for grant in [&all, &twice, &same] {
+        grants.insert(grant);
+    }
+    grants.remove(&all);
+    assert!(permitted(&grants, "certs/tls"));
+    assert!(!permitted(&grants, "certs/other"));
+    grants.remove(&twice);
+    assert!(permitted(&grants, "certs/tls"));
+    grants.remove(&same);
+    assert!(!permitted(&grants, "certs/tls"));
+    // Nothing is left of them.
+    assert_eq!(format!("{grants:?}"), format!("{:?}", Grants::default()));
 }
 
 #[test]

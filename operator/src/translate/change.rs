@@ -150,7 +150,7 @@ impl Translator {
                 self.mark_shown_to(&name.name, dirty);
                 self.spread(affected, dirty);
             }
-            Kind::ReferenceGrant => self.mark_referrers(&name.namespace, dirty),
+            Kind::ReferenceGrant => self.mark_referrers([old, new], dirty),
             Kind::HostnameGrant => self.mark_grant(name, new, dirty),
             Kind::Secret => {
                 self.secrets.remove(name);

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use vestibule_model::endpoint::forms;
 use vestibule_model::gateway::{Listener, TlsMode};
+use vestibule_model::grant::Grants;
 use vestibule_model::key::{Kind, ListenerKey, ObjectKey, ObjectName, ParentKey};
 use vestibule_model::object::Object;
 use vestibule_model::protocol::Transport;
@@ -25,7 +26,8 @@ pub(super) struct Index {
     slices_by_service: BTreeMap<ObjectName, BTreeSet<ObjectName>>,
     /// EndpointSlices of Services, by the addresses that serve in them.
     slices_by_address: BTreeMap<IpAddr, BTreeSet<ObjectName>>,
-    grants_by_namespace: BTreeMap<Arc<str>, BTreeSet<ObjectName>>,
+    /// What ReferenceGrants permit.
+    pub(super) grants: Grants,
     /// GatewayClasses and Gateways by the GatewayParameters they refer to.
     parameter_users: BTreeMap<ObjectName, BTreeSet<ObjectKey>>,
     gateways_by_uid: BTreeMap<Arc<str>, BTreeSet<ObjectName>>,
@@ -81,9 +83,8 @@ impl Index {
                     }
                 }
             }
-            Object::ReferenceGrant(_) => {
-                set_user(&mut self.grants_by_namespace, &name.namespace, name, there);
-            }
+            Object::ReferenceGrant(grant) if there => self.grants.insert(grant),
+            Object::ReferenceGrant(grant) => self.grants.remove(grant),
             Object::BackendTlsPolicy(policy) => {
                 let precedence = policy.precedence();
                 for place in policy.places() {
@@ -243,14 +244,20 @@ impl Index {
         self.slices_by_address.get(&address).into_iter().flatten()
     }
 
-    pub(super) fn grants_in(&self, namespace: &Arc<str>) -> impl Iterator<Item = &ObjectName> {
-        self.grants_by_namespace
-            .get(namespace)
-            .into_iter()
-            .flatten()
-    }
-
-    pub(super) fn referrers_into(&self, namespace: &Arc<str>) -> BTreeSet<ObjectKey> {
-        self.referrers.get(namespace).cloned().unwrap_or_default()
+    /// The objects of one kind in one namespace that refer into another namespace.
+    pub(super) fn referrers_into(
+        &self,
+        into: &Arc<str>,
+        kind: Kind,
+        namespace: &Arc<str>,
+    ) -> impl Iterator<Item = &ObjectKey> {
+        let first = ObjectKey {
+            kind,
+            name: ObjectName::new(namespace.clone(), ""),
+        };
+        let referrers = self.referrers.get(into).into_iter();
+        referrers
+            .flat_map(move |all| all.range(first.clone()..))
+            .take_while(move |key| key.kind == kind && key.name.namespace == *namespace)
     }
 }

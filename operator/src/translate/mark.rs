@@ -1,7 +1,5 @@
 //! Marks the units that depend on a change, so that they are computed again.
 
-use std::sync::Arc;
-
 use vestibule_model::key::{Kind, ObjectKey, ObjectName, ParentKey};
 use vestibule_model::merge::{Affected, Owners};
 use vestibule_model::object::Object;
@@ -11,26 +9,6 @@ use super::backend_key::BackendKey;
 use super::{Dirty, Translator};
 
 impl Translator {
-    /// Marks whatever refers into a namespace whose ReferenceGrants changed.
-    pub(super) fn mark_referrers(&self, namespace: &Arc<str>, dirty: &mut Dirty) {
-        for referrer in self.index.referrers_into(namespace) {
-            match referrer.kind {
-                kind if kind.is_route() => {
-                    dirty.routes.insert(referrer);
-                }
-                Kind::Gateway => {
-                    let parent = ParentKey::Gateway(referrer.name.clone());
-                    self.index.dirty_listeners(&parent, dirty);
-                    dirty.tls.insert(referrer.name.clone());
-                }
-                Kind::ListenerSet => self
-                    .index
-                    .dirty_listeners(&ParentKey::ListenerSet(referrer.name.clone()), dirty),
-                _ => {}
-            }
-        }
-    }
-
     /// Marks what depends on a Gateway or set that changed: its listeners, the listeners that it
     /// had before, and its routes.
     pub(super) fn mark_parent(

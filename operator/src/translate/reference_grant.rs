@@ -1,12 +1,11 @@
-//! ReferenceGrants: whether a reference may lead into another namespace.
+//! ReferenceGrants: whether a reference may lead into another namespace, and what a grant may concern.
 
 use vestibule_model::finding::Finding;
-use vestibule_model::grant::permit;
-use vestibule_model::key::{Kind, ObjectKey, ObjectName};
-use vestibule_model::object::Object;
+use vestibule_model::key::{Kind, ObjectKey, ObjectName, ParentKey};
+use vestibule_model::object::{Object, ReferenceGrant};
 use vestibule_model::reference::Reference;
 
-use super::Translator;
+use super::{Dirty, Translator};
 
 impl Translator {
     /// Judges a reference of `referrer` by the grants of the target's namespace.
@@ -15,13 +14,40 @@ impl Translator {
         referrer: &ObjectKey,
         reference: &Reference,
     ) -> Result<ObjectName, Finding> {
-        let grants = self
-            .index
-            .grants_in(&reference.target.namespace)
-            .filter_map(|name| match self.get(Kind::ReferenceGrant, name)? {
-                Object::ReferenceGrant(grant) => Some(grant),
-                _ => None,
-            });
-        permit(referrer, reference, grants).map(|permitted| permitted.target().clone())
+        let permitted = self.index.grants.permit(referrer, reference);
+        permitted.map(|permitted| permitted.target().clone())
+    }
+
+    /// Marks whatever refers into the namespace of a ReferenceGrant that changed and is among those to whom the grant
+    /// speaks, or spoke before.
+    pub(super) fn mark_referrers(&self, objects: [Option<&Object>; 2], dirty: &mut Dirty) {
+        for object in objects.into_iter().flatten() {
+            if let Object::ReferenceGrant(grant) = object {
+                self.mark_referrers_of(grant, dirty);
+            }
+        }
+    }
+
+    fn mark_referrers_of(&self, grant: &ReferenceGrant, dirty: &mut Dirty) {
+        let into = &grant.name.namespace;
+        for (kind, namespace) in grant.referrers() {
+            for referrer in self.index.referrers_into(into, kind, namespace) {
+                match kind {
+                    kind if kind.is_route() => {
+                        dirty.routes.insert(referrer.clone());
+                    }
+                    Kind::Gateway => {
+                        let parent = ParentKey::Gateway(referrer.name.clone());
+                        self.index.dirty_listeners(&parent, dirty);
+                        dirty.tls.insert(referrer.name.clone());
+                    }
+                    Kind::ListenerSet => {
+                        let parent = ParentKey::ListenerSet(referrer.name.clone());
+                        self.index.dirty_listeners(&parent, dirty);
+                    }
+                    _ => {}
+                }
+            }
+        }
     }
 }
