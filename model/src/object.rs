@@ -84,23 +84,36 @@ impl EndpointSlice {
         lists.into_iter().flatten().copied()
     }
 
-    /// Every address that serves, terminating ones included, with each port of this transport. If the slice has no such
-    /// port, each address comes once without a port.
+    /// Every address that serves, terminating ones included.
+    pub fn serving(&self) -> impl Iterator<Item = IpAddr> {
+        self.addresses.iter().chain(&self.terminating).copied()
+    }
+
+    /// Every address that serves, with the ports of this transport. If the slice has no such port, each address comes
+    /// once without a port.
+    pub fn ports_by_address(
+        &self,
+        transport: Transport,
+    ) -> impl Iterator<Item = (IpAddr, impl Iterator<Item = Option<TransportPort>>)> {
+        let ports = move || {
+            let ports = self.ports.iter();
+            let ports = ports.filter(move |port| port.transport == Some(transport));
+            ports.map(move |port| Some((port.number, transport)))
+        };
+        let portless = ports().next().is_none();
+        self.serving().map(move |address| {
+            let ports = (!portless).then(ports).into_iter().flatten();
+            (address, ports.chain(portless.then_some(None)))
+        })
+    }
+
+    /// The same as pairs of an address and a port.
     pub fn sockets(
         &self,
         transport: Transport,
     ) -> impl Iterator<Item = (IpAddr, Option<TransportPort>)> {
-        let ports = move || {
-            let ports = self.ports.iter();
-            let ports = ports.filter(move |port| port.transport == Some(transport));
-            ports.map(move |port| (port.number, transport))
-        };
-        let portless = ports().next().is_none().then_some(None);
-        let serving = self.addresses.iter().chain(&self.terminating);
-        serving.flat_map(move |address| {
-            let ports = ports().map(Some).chain(portless);
-            ports.map(|port| (*address, port))
-        })
+        let all = self.ports_by_address(transport);
+        all.flat_map(|(address, ports)| ports.map(move |port| (address, port)))
     }
 
     /// The numbers under which the endpoints serve this port of the Service.

@@ -126,6 +126,29 @@ fn endpoints_that_only_proxies_reach_are_left_out_and_told() {
     }
 }
 
+/// When a slice changes, the addresses of the others of its Service are not looked at again, though what routes say of
+/// the endpoints depends on all of them.
+#[test]
+fn a_slice_is_judged_without_the_others_of_its_service() {
+    let mut translator = in_a_cluster();
+    translator.apply((1..=50).map(|n| slice_of(n, &[&format!("10.244.0.{n}")])));
+    let mut work = |changes: Vec<Change>| {
+        let work = translator.apply(changes).work;
+        (work.slices, work.routes)
+    };
+    let good = |n: u8| slice_of(n, &["10.244.1.1"]);
+    let bad = |n: u8| slice_of(n, &["169.254.169.254"]);
+    assert_eq!(work(vec![good(1)]), (1, 0));
+    assert_eq!(work(vec![bad(1)]), (1, 1));
+    assert_eq!(work(vec![good(2)]), (1, 1));
+    assert_eq!(work(vec![bad(3), good(3)]), (1, 1));
+    assert_eq!(work(vec![good(1)]), (1, 1));
+    assert_eq!(work(vec![good(2), good(3)]), (0, 0));
+    assert_eq!(work(vec![slice_of(2, &["10.244.1.2"])]), (1, 0));
+    let gone = Change::Remove(key(Kind::EndpointSlice, "b", "app-2"));
+    assert_eq!(work(vec![gone]), (1, 0));
+}
+
 /// Whatever a namespace writes, what the proxies hold of its regular expressions is bounded; and its neighbours have
 /// their own.
 #[test]

@@ -11,7 +11,7 @@ use vestibule_stream::proto::{self, resource};
 use vestibule_stream::{Encoded, Resource};
 
 use super::backend_key::{BackendKey, backend_resource};
-use super::{Dirty, Output, Translator};
+use super::{Dirty, Output, Translator, set_user};
 
 /// The protocol that a port of a Service speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,8 +66,13 @@ impl Translator {
     /// The first address of a slice that no backend may have, with the reason.
     pub(super) fn denied_in(&self, slice: &EndpointSlice) -> Option<(IpAddr, Denied)> {
         let namespace = &slice.name.namespace;
-        let mut all = Transport::ALL.into_iter().flat_map(|by| slice.sockets(by));
-        all.find_map(|(address, port)| Some((address, self.denied(namespace, address, port)?)))
+        let all = Transport::ALL.into_iter();
+        let all = all.flat_map(|by| slice.ports_by_address(by));
+        let mut suspect = all.filter(|(address, _)| self.may_be_denied(namespace, *address));
+        suspect.find_map(|(address, mut ports)| {
+            let denied = ports.find_map(|port| self.denied(namespace, address, port))?;
+            Some((address, denied))
+        })
     }
 
     /// The first address of a Service, with the reason why no backend may have it, if no address of the
@@ -79,19 +84,41 @@ impl Translator {
     ) -> Option<(IpAddr, Denied)> {
         let mut first = None;
         for slice in self.slices_of(service) {
-            for (address, port) in slice.sockets(transport) {
-                let denied = self.denied(&service.namespace, address, port)?;
-                first.get_or_insert((address, denied));
+            for (address, ports) in slice.ports_by_address(transport) {
+                // If every port is denied, the first one says why.
+                let every = self.denied(&service.namespace, address, None).is_some();
+                for port in ports.take(if every { 1 } else { usize::MAX }) {
+                    let denied = self.denied(&service.namespace, address, port)?;
+                    first.get_or_insert((address, denied));
+                }
             }
         }
         first
     }
 
-    /// Whether a change of this slice may change what routes to the Service say of its endpoints. It may
-    /// only if the slice or another one of the Service has a denied address.
-    pub(super) fn judges_endpoints(&self, service: &ObjectName, slice: &EndpointSlice) -> bool {
-        let mut all = self.slices_of(service).chain([slice]);
-        all.any(|slice| self.denied_in(slice).is_some())
+    /// Judges the addresses of the slices that changed, and marks the routes to Services where a slice has a denied
+    /// address, or had one. What those routes say of the endpoints may be different now.
+    pub(super) fn settle_slices(&mut self, dirty: &mut Dirty, output: &mut Output) {
+        let mut judged = BTreeSet::new();
+        for (name, services) in std::mem::take(&mut dirty.slices) {
+            output.work.slices += 1;
+            let slice = match self.get(Kind::EndpointSlice, &name) {
+                Some(Object::EndpointSlice(slice)) => Some(slice),
+                _ => None,
+            };
+            let denied = slice.filter(|slice| self.denied_in(slice).is_some());
+            let denied = denied.and_then(|slice| slice.service.clone());
+            for service in services {
+                let is_denied = denied.as_ref() == Some(&service.name);
+                let all = &mut self.denied_slices;
+                if set_user(all, &service, &name, is_denied) || all.contains_key(&service) {
+                    judged.insert(service);
+                }
+            }
+        }
+        for service in judged {
+            dirty.routes.extend(self.index.routes_of_service(&service));
+        }
     }
 
     /// The backend of a port: its endpoints in order, their protocol, and the TLS of connections to them.

@@ -11,7 +11,7 @@ use vestibule_model::key::{Kind, ObjectKey, ObjectName, ParentKey};
 use vestibule_model::object::Object;
 use vestibule_model::protocol::Port;
 
-use super::{Assigned, DesiredPort, Dirty, SessionKeys, Translator};
+use super::{Assigned, DesiredPort, Dirty, SessionKeys, Translator, set_user};
 
 /// A change of an object, or of another input of translation.
 #[derive(Debug, Clone)]
@@ -175,8 +175,8 @@ impl Translator {
         dirty.others.insert(key.clone());
     }
 
-    /// Marks what depends on an EndpointSlice: addresses of the release's pods, backends, and routes whose findings
-    /// name its endpoints.
+    /// Marks what depends on an EndpointSlice: addresses of the release's pods, and backends. Its own addresses are
+    /// judged when all changes are known.
     fn mark_slice(
         &mut self,
         name: &ObjectName,
@@ -194,10 +194,8 @@ impl Translator {
                 && let Some(service) = &slice.service
             {
                 let service = ObjectName::new(name.namespace.clone(), service.clone());
-                if self.judges_endpoints(&service, slice) {
-                    dirty.routes.extend(self.index.routes_of_service(&service));
-                }
                 self.dirty_backends(&service, dirty);
+                set_user(&mut dirty.slices, name, &service, true);
             }
         }
     }

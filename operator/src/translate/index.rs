@@ -9,7 +9,6 @@ use vestibule_model::gateway::{Listener, TlsMode};
 use vestibule_model::grant::Grants;
 use vestibule_model::key::{Kind, ListenerKey, ObjectKey, ObjectName, ParentKey};
 use vestibule_model::object::Object;
-use vestibule_model::protocol::Transport;
 use vestibule_model::reference::Reference;
 use vestibule_model::route::Route;
 use vestibule_model::tls_policy::{PolicyPlace, Precedence};
@@ -76,7 +75,7 @@ impl Index {
                 if let Some(service) = &slice.service {
                     let service = ObjectName::new(name.namespace.clone(), service.clone());
                     set_user(&mut self.slices_by_service, &service, name, there);
-                    for (address, _) in slice.sockets(Transport::Tcp) {
+                    for address in slice.serving() {
                         for form in forms(address) {
                             set_user(&mut self.slices_by_address, &form, name, there);
                         }

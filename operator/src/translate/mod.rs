@@ -136,6 +136,8 @@ struct Dirty {
     policies: BTreeSet<ObjectName>,
     /// The policy that came first before the changes, wherever policies changed.
     first_policies: BTreeMap<PolicyPlace, Option<ObjectName>>,
+    /// EndpointSlices whose addresses have to be judged, with the Services to which they belong or belonged.
+    slices: BTreeMap<ObjectName, BTreeSet<ObjectName>>,
     bundles: BTreeSet<ObjectKey>,
     backends: BTreeSet<BackendKey>,
     certificates: BTreeSet<ObjectName>,
@@ -186,6 +188,8 @@ pub struct Translator {
     /// The same relation from the ListenerSet to its Gateway.
     set_attached_to: BTreeMap<ObjectName, ObjectName>,
     backend_users: BTreeMap<BackendKey, BTreeSet<ObjectKey>>,
+    /// The EndpointSlices of each Service that have an address that no backend may have.
+    denied_slices: BTreeMap<ObjectName, BTreeSet<ObjectName>>,
     certificate_users: BTreeMap<ObjectName, BTreeSet<User>>,
     /// The certificates that listeners want, by Secret.
     requesters: BTreeMap<ObjectName, BTreeMap<ListenerKey, Want>>,
@@ -274,6 +278,7 @@ impl Translator {
             attached_sets: BTreeMap::new(),
             set_attached_to: BTreeMap::new(),
             backend_users: BTreeMap::new(),
+            denied_slices: BTreeMap::new(),
             certificate_users: BTreeMap::new(),
             requesters: BTreeMap::new(),
             wants: BTreeMap::new(),
@@ -337,6 +342,7 @@ impl Translator {
             self.take(change, &mut dirty);
         }
         self.mark_behind_first_policies(&mut dirty);
+        self.settle_slices(&mut dirty, &mut output);
         self.ask_for_routes(&mut dirty);
         self.look_at_overlaps(overlaps, &mut dirty, &mut output);
         self.translate_gateway_tls(&mut dirty, &mut output);

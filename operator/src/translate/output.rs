@@ -28,6 +28,8 @@ pub struct Work {
     pub routes: usize,
     /// Owners of hostnames looked up for routes.
     pub owners: usize,
+    /// EndpointSlices of Services whose addresses were judged.
+    pub slices: usize,
     /// Backends computed.
     pub backends: usize,
     /// Secrets and certificates looked at.
@@ -91,6 +93,7 @@ impl Output {
         sum.listeners += work.listeners;
         sum.overlaps += work.overlaps;
         sum.routes += work.routes;
+        sum.slices += work.slices;
         sum.backends += work.backends;
         sum.certificates += work.certificates;
         sum.bundles += work.bundles;

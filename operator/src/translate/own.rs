@@ -16,7 +16,7 @@ use std::sync::Arc;
 use vestibule_model::endpoint::{Denied, forms};
 use vestibule_model::key::{Kind, ObjectKey, ObjectName};
 use vestibule_model::object::{EndpointSlice, Object};
-use vestibule_model::protocol::TransportPort;
+use vestibule_model::protocol::{Port, Transport, TransportPort};
 
 use super::{Dirty, Translator, set_user};
 
@@ -43,6 +43,16 @@ impl OwnAddresses {
             }
         })
     }
+
+    /// Whether it may be denied to backends, with some port at least.
+    fn has(&self, address: IpAddr) -> bool {
+        forms(address).any(|form| {
+            let first = (form, (Port::MIN, Transport::Tcp));
+            let mut gateways = self.gateways.range(first..);
+            self.pods.contains_key(&form)
+                || gateways.next().is_some_and(|((one, _), _)| *one == form)
+        })
+    }
 }
 
 impl Translator {
@@ -59,6 +69,12 @@ impl Translator {
                 .then(|| self.own.denies(address, port))
                 .flatten()
         })
+    }
+
+    /// Whether a slice of this namespace may not have this address with some port. If not, no port has to be looked at.
+    pub(super) fn may_be_denied(&self, namespace: &str, address: IpAddr) -> bool {
+        self.settings.policy.endpoints.denies(address).is_some()
+            || (!self.is_namespace_of_release(namespace) && self.own.has(address))
     }
 
     fn is_namespace_of_release(&self, namespace: &str) -> bool {
@@ -134,6 +150,8 @@ impl Translator {
             });
             if let Some(service) = &slice.service {
                 let service = ObjectName::new(name.namespace.clone(), service.clone());
+                let slices = &mut dirty.slices;
+                set_user(slices, name, &service, true);
                 dirty.routes.extend(self.index.routes_of_service(&service));
                 self.dirty_backends(&service, dirty);
             }
