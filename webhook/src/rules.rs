@@ -131,7 +131,7 @@ fn not_permitted<'a>(
     references: impl Iterator<Item = &'a Reference> + 'a,
 ) -> impl Iterator<Item = Finding> + 'a {
     let grants = state.reference_grants();
-    references.filter_map(|reference| grants.permit(referrer, reference).err())
+    references.filter_map(move |reference| grants.permit(referrer, reference).err())
 }
 
 fn warning(finding: Finding) -> Finding {
