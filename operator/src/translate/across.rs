@@ -13,7 +13,7 @@
 //!
 //! The Gateway's own namespace may certify what its own listeners have, whoever else has the name.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use vestibule_model::claim::{ClaimKey, Claimed};
@@ -22,7 +22,6 @@ use vestibule_model::finding::Finding;
 use vestibule_model::hostname::{HostPattern, Hostname};
 use vestibule_model::key::ObjectName;
 
-use super::reach::Interest;
 use super::{Dirty, Translator};
 
 impl Translator {
@@ -85,21 +84,6 @@ impl Translator {
         namespace: &Arc<str>,
     ) -> bool {
         *namespace != gateway.namespace && self.is_first_of_others(hostname, namespace)
-    }
-
-    /// What has to be judged again, on all Gateways, after `names` of one of them got another owner, or the time of
-    /// their claim changed.
-    pub(super) fn whose_anywhere(
-        &self,
-        gateway: &ObjectName,
-        names: &HostPattern,
-    ) -> BTreeSet<Interest> {
-        // Who has "every name that nobody else holds" matters on that Gateway only.
-        let matters = |asking: &&ObjectName| *names != HostPattern::Any || *asking == gateway;
-        let all = self.challenge_index.gateways();
-        all.filter(matters)
-            .flat_map(|asking| self.whose(asking, gateway, names))
-            .collect()
     }
 }
 

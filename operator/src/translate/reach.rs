@@ -1,6 +1,6 @@
 //! Whether the challenge for a name may be answered for a tenant. If the name belongs to a tenant, only this tenant
-//! can get a certificate for it. Other Gateways count as well ([`super::across`]). For a name of the Gateway itself, or of no tenant, the answer depends on which
-//! listener and routes are selected where the CA connects.
+//! can get a certificate for it. Other Gateways count as well ([`super::across`]). For a name of the Gateway itself, or
+//! of no tenant, the answer depends on which listener and routes are selected where the CA connects.
 //!
 //! The index holds the listeners on ports 443 and 80 of each Gateway, the routes on those of them that are the
 //! Gateway's own, and the names for which somebody wants a certificate. The cost of a question grows with the
@@ -340,7 +340,7 @@ impl ChallengeIndex {
     }
 
     /// The Gateways on which somebody depends on a name.
-    pub(super) fn gateways(&self) -> impl Iterator<Item = &ObjectName> {
+    fn gateways(&self) -> impl Iterator<Item = &ObjectName> {
         self.names.keys()
     }
 
@@ -409,9 +409,24 @@ impl Translator {
         concerned
     }
 
+    /// What has to be judged again, on all Gateways, after `names` of one of them got another owner, or the time of
+    /// their claim changed.
+    pub(super) fn whose_anywhere(
+        &self,
+        gateway: &ObjectName,
+        names: &HostPattern,
+    ) -> BTreeSet<Interest> {
+        // Who has "every name that nobody else holds" matters on that Gateway only.
+        let matters = |asking: &&ObjectName| *names != HostPattern::Any || *asking == gateway;
+        let all = self.challenge_index.gateways();
+        all.filter(matters)
+            .flat_map(|asking| self.whose(asking, gateway, names))
+            .collect()
+    }
+
     /// What has to be judged again on Gateway `asking` after the owner of `names` on `gateway` changed. A name whose
     /// owner is found by a narrower pattern inside `names` is left out, because its owner is the same as before.
-    pub(super) fn whose(
+    fn whose(
         &self,
         asking: &ObjectName,
         gateway: &ObjectName,

@@ -40,9 +40,9 @@ pub struct TlsSession {
     opening: Keys,
     pub(super) sealing: Keys,
     /// The start of a record whose rest has not arrived.
-    partial: Box<[u8]>,
+    pub(super) partial: Box<[u8]>,
     /// Whether `partial` is what the handshake left over. Then it may contain whole records.
-    fresh: bool,
+    pub(super) fresh: bool,
     /// Number of control records since `data` was last 0.
     control: u8,
     /// Number of bytes of data, up to [`CONTROL_PER`].
@@ -268,6 +268,11 @@ impl TlsSession {
         secret
             .and_then(|secret| Keys::new(self.kernel.protocol_version(), secret))
             .ok_or(Fatal(alert::INTERNAL_ERROR))
+    }
+
+    /// Number of bytes of the client that are kept.
+    pub(super) fn held_of_client(&self) -> usize {
+        self.partial.len()
     }
 
     /// Number of bytes that are kept for a client that does not read.

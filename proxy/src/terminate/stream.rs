@@ -66,8 +66,9 @@ impl TlsStream {
         buffer: &mut ReadBuf<'_>,
         scratch: &mut [u8],
     ) -> Poll<Result<(), Unreadable>> {
-        // No more than a record is read that the reader may have no room for.
-        let most = (RECORD + buffer.remaining()).min(scratch.len());
+        // No more than a record is read that the reader may have no room for. What the handshake left over may be longer.
+        let room = self.session.held_of_client().max(RECORD) + buffer.remaining();
+        let most = room.min(scratch.len());
         let scratch = scratch.get_mut(..most).unwrap_or_default();
         let opened = ready!(self.session.poll_open(cx, &mut self.client, scratch))?;
         if opened.truncated {

@@ -261,6 +261,23 @@ async fn a_stream_is_whole_whatever_is_read_and_written_at_once() {
 }
 
 #[tokio::test]
+async fn a_stream_begins_with_what_the_handshake_left_over() {
+    let mut rig = rig(&TLS13).await;
+    let all = counted(30_000);
+    let mut records = Vec::new();
+    rig.tls.writer().write_all(&all).unwrap();
+    while rig.tls.wants_write() {
+        rig.tls.write_tls(&mut records).unwrap();
+    }
+    (rig.session.partial, rig.session.fresh) = (records.into(), true);
+    rig.tls.send_close_notify();
+    rig.tls.write_tls(&mut rig.far_client).unwrap();
+    let mut stream = TlsStream::new(rig.client, rig.session);
+    let read = read_all(&mut stream, 100).await.unwrap();
+    assert!(read == all, "{}", read.len());
+}
+
+#[tokio::test]
 async fn a_stream_that_the_client_ends_without_close_notify_is_not_whole() {
     let mut rig = rig(&TLS13).await;
     let mut peer = rustls::Stream::new(&mut rig.tls, &mut rig.far_client);
