@@ -41,7 +41,7 @@ struct Header {
     #[serde(default)]
     exempt: BTreeSet<String>,
     cluster: Option<Cluster>,
-    /// What translation assumes, as `HostnameClaims` for those who judge without it (`webhook/tests/cases.rs`).
+    /// The specs of the `HostnameClaims` that translation assumes. The webhook reads them (`webhook/tests/cases.rs`).
     #[serde(default, rename = "recorded")]
     _recorded: Vec<Value>,
 }

@@ -26,10 +26,10 @@ impl Permitted {
     }
 }
 
-/// What all grants permit together. A reference is looked up here, so it costs the same however many grants there are.
+/// All grants together, by those to whom they speak. A reference is looked up here, so it costs the same however many grants there are.
 #[derive(Debug, Clone, Default)]
 pub struct Grants {
-    /// What each group of referrers may refer to, and how many entries of grants say so.
+    /// The targets that each group of referrers may refer to. The number counts the entries of grants that say so.
     targets: BTreeMap<Referrers, BTreeMap<GrantTarget, usize>>,
 }
 

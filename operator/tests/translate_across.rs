@@ -78,7 +78,7 @@ impl World {
         Some(request.hostnames.iter().map(Hostname::as_str).collect())
     }
 
-    /// What the first listener of a namespace's set says about its certificate.
+    /// The condition of the first listener of a namespace's set about its certificate.
     fn said(&self, namespace: &str) -> &Condition {
         let set = key(Kind::ListenerSet, namespace, "set");
         let Some(Status::Listeners(status)) = self.control.translator.statuses().get(&set) else {
@@ -120,20 +120,6 @@ impl World {
         let translator = &mut self.control.translator;
         translator.challenges([(key, Some(answer))].into());
         translator.resources().contains_key(&resource)
-    }
-}
-
-fn acme() -> IssuerAnnotations {
-    IssuerAnnotations {
-        acme_cluster_issuer: Some("ca".into()),
-        ..IssuerAnnotations::default()
-    }
-}
-
-fn cert_manager() -> IssuerAnnotations {
-    IssuerAnnotations {
-        cert_manager_issuer: Some("ca".into()),
-        ..IssuerAnnotations::default()
     }
 }
 

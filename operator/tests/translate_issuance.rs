@@ -45,20 +45,6 @@ fn http(name: &str, hostname: &str) -> Listener {
     listener(name, 80, Protocol::Http, hostname, None)
 }
 
-fn acme() -> IssuerAnnotations {
-    IssuerAnnotations {
-        acme_cluster_issuer: Some("ca".into()),
-        ..IssuerAnnotations::default()
-    }
-}
-
-fn cert_manager() -> IssuerAnnotations {
-    IssuerAnnotations {
-        cert_manager_issuer: Some("ca".into()),
-        ..IssuerAnnotations::default()
-    }
-}
-
 fn with(mut object: Object, issuers: IssuerAnnotations) -> Object {
     match &mut object {
         Object::Gateway(gateway) => gateway.issuers = issuers,

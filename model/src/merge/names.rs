@@ -205,10 +205,10 @@ impl Merge {
         self.names.get(gateway)
     }
 
-    /// The names of each of our Gateways on which somebody holds or asks for a name, in order of the Gateways' names.
-    pub fn names_of_gateways(&self) -> impl Iterator<Item = (&ObjectName, &GatewayNames)> {
-        let names = self.names.iter();
-        names.filter(|(gateway, _)| self.gateway(gateway).is_some())
+    /// Our Gateways on which somebody holds or asks for a name, in order of their names.
+    pub fn gateways_with_names(&self) -> impl Iterator<Item = &ObjectName> {
+        let gateways = self.names.keys();
+        gateways.filter(|gateway| self.gateway(gateway).is_some())
     }
 
     /// The decision about a listener or route that asks for names.

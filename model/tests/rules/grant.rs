@@ -128,7 +128,7 @@ fn a_grant_to_a_gateway_is_not_one_to_a_set_nor_the_reverse() {
     }
 }
 
-/// What two grants permit, or two entries of one, stays until both are gone.
+/// A reference that two grants permit, or two entries of one, is permitted until both are gone.
 #[test]
 fn a_grant_that_goes_takes_away_only_what_no_other_one_permits() {
     let set = ObjectKey::new(Kind::ListenerSet, "team", "set");

@@ -1,4 +1,4 @@
-//! Whose a hostname is for certificates, over all Gateways.
+//! Decides which namespace has the right to certificates for a hostname, over all Gateways.
 //!
 //! A claim is about one Gateway, and a certificate is good on all of them. An account serves all tenants of an
 //! issuer, and CAs reuse its authorizations, so a tenant could get a certificate for the name of another one by asking
@@ -47,7 +47,7 @@ impl Translator {
     /// label of the hostname, on each Gateway.
     fn first_holder(&self, hostname: &Hostname) -> Option<&Arc<str>> {
         let names = HostPattern::Exact(hostname.clone());
-        let holders = self.merge.names_of_gateways().filter_map(|(gateway, _)| {
+        let holders = self.merge.gateways_with_names().filter_map(|gateway| {
             let (pattern, owner) = self.merge.nearest_owner(gateway, &names)?;
             let is_own = *owner == gateway.namespace;
             let counts = match pattern {

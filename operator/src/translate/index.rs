@@ -25,7 +25,7 @@ pub(super) struct Index {
     slices_by_service: BTreeMap<ObjectName, BTreeSet<ObjectName>>,
     /// EndpointSlices of Services, by the addresses that serve in them.
     slices_by_address: BTreeMap<IpAddr, BTreeSet<ObjectName>>,
-    /// What ReferenceGrants permit.
+    /// The ReferenceGrants, by those to whom they speak.
     pub(super) grants: Grants,
     /// GatewayClasses and Gateways by the GatewayParameters they refer to.
     parameter_users: BTreeMap<ObjectName, BTreeSet<ObjectKey>>,

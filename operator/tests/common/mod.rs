@@ -455,3 +455,19 @@ pub(crate) fn secret_of_age(namespace: &str, name: &str, future: bool) -> Object
     }
     secret
 }
+
+/// The annotations by which the `ClusterACMEIssuer` "ca" is asked.
+pub(crate) fn acme() -> IssuerAnnotations {
+    IssuerAnnotations {
+        acme_cluster_issuer: Some("ca".into()),
+        ..IssuerAnnotations::default()
+    }
+}
+
+/// The annotations by which cert-manager's Issuer "ca" is asked.
+pub(crate) fn cert_manager() -> IssuerAnnotations {
+    IssuerAnnotations {
+        cert_manager_issuer: Some("ca".into()),
+        ..IssuerAnnotations::default()
+    }
+}

@@ -203,7 +203,7 @@ mod tests {
         assert!(Arc::ptr_eq(&again.roots, &both.roots));
         let turned = unions.of([&b, &a].into_iter()).unwrap();
         assert_ne!(turned.digest, both.digest);
-        // What nobody uses is forgotten with the next new union.
+        // The next new union forgets those that nobody uses.
         drop((both, again, turned));
         unions.of([&a, &b].into_iter()).unwrap();
         assert_eq!(unions.0.len(), 1);

@@ -53,7 +53,7 @@ impl From<HandshakeError> for CloseReason {
     }
 }
 
-/// What a handshake comes to.
+/// The result of a handshake.
 pub struct Handshaken {
     /// What reads and writes from then on.
     pub session: Box<TlsSession>,

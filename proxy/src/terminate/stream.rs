@@ -112,25 +112,20 @@ impl TlsStream {
     ) -> io::Result<usize> {
         let batch = 1 << self.batch;
         let mut pieces = pieces.iter().map(|piece| &piece[..]);
-        let mut piece = pieces.next().unwrap_or_default();
+        let mut next = || pieces.find(|piece| !piece.is_empty());
+        let mut piece = next();
         let mut count = 0;
         for mut place in self.session.places(scratch).take(batch) {
-            while !place.is_empty() {
-                while piece.is_empty() {
-                    match pieces.next() {
-                        Some(next) => piece = next,
-                        None => break,
-                    }
-                }
-                if piece.is_empty() {
-                    break;
-                }
-                let now = piece.len().min(place.len());
+            while let Some(from) = piece
+                && !place.is_empty()
+            {
+                let now = from.len().min(place.len());
                 // Both of these are as long as `now`, so nothing is left out.
-                let (from, rest) = piece.split_at(now);
+                let (from, rest) = from.split_at(now);
                 let (to, room) = place.split_at_mut(now);
                 to.copy_from_slice(from);
-                (piece, place) = (rest, room);
+                place = room;
+                piece = if rest.is_empty() { next() } else { Some(rest) };
                 count += now;
             }
         }
