@@ -41,6 +41,8 @@ pub(crate) enum Failure {
     Reset,
     /// The connection was closed in order (FIN) before an answer.
     Closed,
+    /// Nothing was sent: the other side had just said that it takes no more requests on this connection.
+    NotSent,
     /// TLS went wrong, an unverifiable certificate included.
     Tls(String),
     /// An answer that is not a backend's.
@@ -57,6 +59,7 @@ impl Failure {
             Self::Refused => "refused",
             Self::Reset => "reset",
             Self::Closed => "closed",
+            Self::NotSent => "not sent",
             Self::Tls(_) => "tls",
             Self::Answer(_) => "answer",
             Self::Other(_) => "other",

@@ -2,17 +2,18 @@
 //! that is kept. Nothing is tried twice.
 
 use std::fmt;
+use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
-use bytes::Bytes;
-use http::{HeaderMap, Request, Response};
+use bytes::{Bytes, BytesMut};
+use futures::FutureExt as _;
+use http::{HeaderMap, Request};
 use http_body_util::{BodyExt as _, Empty};
-use hyper::body::Incoming;
-use hyper::client::conn::{http1, http2};
-use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
 use rustls::{ClientConfig, RootCertStore};
 use rustls_pki_types::{CertificateDer, ServerName};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
@@ -61,6 +62,14 @@ pub(crate) struct Got {
 }
 
 impl Got {
+    fn new(head: http::response::Parts, body: Bytes) -> Self {
+        Self {
+            status: head.status.as_u16(),
+            fields: head.headers,
+            body,
+        }
+    }
+
     /// The answer of a backend: a 200 with what our backends say.
     pub(crate) fn answer(&self) -> Result<Answer, Failure> {
         if self.status != 200 {
@@ -136,17 +145,17 @@ impl Origin {
 
     async fn opened(&self) -> Result<Connection, Failure> {
         let (stream, certificate) = self.stream().await?;
-        let stream = TokioIo::new(stream);
         let (sender, driver) = match self.version {
             Version::One => {
-                let (sender, connection) = http1::handshake(stream).await.map_err(failure)?;
-                (Sender::One(sender), tokio::spawn(connection))
+                let handshake = http1::handshake(TokioIo::new(stream));
+                let (sender, connection) = handshake.await.map_err(failure)?;
+                (Sender::One(sender), tokio::spawn(connection.map(drop)))
             }
             Version::Two => {
-                let (sender, connection) = http2::handshake(TokioExecutor::new(), stream)
-                    .await
-                    .map_err(failure)?;
-                (Sender::Two(sender), tokio::spawn(connection))
+                let handshake = h2::client::handshake(stream);
+                let (sender, connection) =
+                    handshake.await.map_err(|error| failure_of_h2(&error))?;
+                (Sender::Two(sender), tokio::spawn(connection.map(drop)))
             }
         };
         Ok(Connection {
@@ -192,13 +201,14 @@ type Stream = Box<dyn Io>;
 
 enum Sender {
     One(http1::SendRequest<Empty<Bytes>>),
-    Two(http2::SendRequest<Empty<Bytes>>),
+    /// h2 itself, because hyper does not tell a request that was not sent from one that was refused.
+    Two(h2::client::SendRequest<Bytes>),
 }
 
 /// An open connection.
 pub(crate) struct Connection {
     sender: Sender,
-    driver: JoinHandle<Result<(), hyper::Error>>,
+    driver: JoinHandle<()>,
     certificate: Option<CertificateDer<'static>>,
     host: String,
     scheme: &'static str,
@@ -220,7 +230,7 @@ impl Connection {
     pub(crate) async fn is_open(&mut self) -> bool {
         match &mut self.sender {
             Sender::One(sender) => sender.ready().await.is_ok(),
-            Sender::Two(sender) => sender.ready().await.is_ok(),
+            Sender::Two(sender) => poll_fn(|cx| sender.poll_ready(cx)).await.is_ok(),
         }
     }
 
@@ -234,28 +244,46 @@ impl Connection {
 
     async fn exchange(&mut self, path: &str) -> Result<Got, Failure> {
         let broken = |error: http::Error| Failure::Other(error.to_string());
-        let response: Response<Incoming> = match &mut self.sender {
+        match &mut self.sender {
             Sender::One(sender) => {
                 let request = Request::get(path).header("host", &self.host);
                 let request = request.body(Empty::new()).map_err(broken)?;
                 // After an answer it is a moment until the connection takes another request.
                 sender.ready().await.map_err(failure)?;
-                sender.send_request(request).await
+                let response = sender.send_request(request).await.map_err(failure)?;
+                let (head, body) = response.into_parts();
+                let body = body.collect().await.map_err(failure)?;
+                Ok(Got::new(head, body.to_bytes()))
             }
             Sender::Two(sender) => {
                 let uri = format!("{}://{}{path}", self.scheme, self.host);
-                let request = Request::get(uri).body(Empty::new()).map_err(broken)?;
-                sender.send_request(request).await
+                let request = Request::get(uri).body(()).map_err(broken)?;
+                let sent = sender.send_request(request, true);
+                let (response, _) = sent.map_err(|error| match error.reason() {
+                    Some(h2::Reason::NO_ERROR) if error.is_go_away() => Failure::NotSent,
+                    _ => failure_of_h2(&error),
+                })?;
+                let got = async {
+                    let (head, mut body) = response.await?.into_parts();
+                    let mut bytes = BytesMut::new();
+                    while let Some(piece) = body.data().await {
+                        let piece = piece?;
+                        body.flow_control().release_capacity(piece.len())?;
+                        bytes.extend_from_slice(&piece);
+                    }
+                    Ok(Got::new(head, bytes.freeze()))
+                };
+                got.await.map_err(|error| failure_of_h2(&error))
             }
         }
-        .map_err(failure)?;
-        let (head, body) = response.into_parts();
-        let body = body.collect().await.map_err(failure)?;
-        Ok(Got {
-            status: head.status.as_u16(),
-            fields: head.headers,
-            body: body.to_bytes(),
-        })
+    }
+}
+
+/// What an error of HTTP/2 comes to.
+fn failure_of_h2(error: &h2::Error) -> Failure {
+    match error.get_io() {
+        Some(error) => Failure::of(error),
+        None => Failure::Other(error.to_string()),
     }
 }
 

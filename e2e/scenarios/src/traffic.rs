@@ -353,7 +353,7 @@ impl Drop for Clients {
 
 /// Asks on the connection, if it is open and not used up, or else on a new one.
 async fn ask_kept(origin: &Origin, kept: &mut Option<(Connection, usize)>) -> Result<(), Failure> {
-    let (mut connection, asked) = match kept.take() {
+    let (mut connection, mut asked) = match kept.take() {
         Some((mut connection, asked)) => {
             if asked < ON_ONE && connection.is_open().await {
                 (connection, asked)
@@ -363,7 +363,12 @@ async fn ask_kept(origin: &Origin, kept: &mut Option<(Connection, usize)>) -> Re
         }
         None => (origin.open().await?, 0),
     };
-    connection.ask("/").await?.answer()?;
+    let mut got = connection.ask("/").await;
+    if let Err(Failure::NotSent) = got {
+        (connection, asked) = (origin.open().await?, 0);
+        got = connection.ask("/").await;
+    }
+    got?.answer()?;
     *kept = Some((connection, asked + 1));
     Ok(())
 }
