@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use rustls::ServerConfig;
 use rustls::pki_types::CertificateDer;
 use rustls::server::UnbufferedServerConnection;
 use rustls::unbuffered::{ConnectionState, EncodeError, EncodeTlsData, UnbufferedStatus};
+use rustls::{ProtocolVersion, ServerConfig};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -75,6 +75,9 @@ pub async fn handshake(
     // rustls gets one record at a time. So the records after its last one are left for this proxy to open.
     let mut shown = 0;
     loop {
+        // From then on, TLS 1.3 has nothing to send but session tickets. In TLS 1.2, `Finished` is still to be sent.
+        let only_tickets =
+            !tls.is_handshaking() && tls.protocol_version() == Some(ProtocolVersion::TLSv1_3);
         let UnbufferedStatus {
             mut discard, state, ..
         } = tls.process_tls_records(incoming.get_mut(..shown).unwrap_or_default());
@@ -82,6 +85,8 @@ pub async fn handshake(
         let mut more = false;
         match state {
             Ok(ConnectionState::EncodeTlsData(mut data)) => encode(&mut data, &mut outgoing),
+            // Tickets go with the first data, in one packet.
+            Ok(ConnectionState::TransmitTlsData(data)) if only_tickets => data.done(),
             Ok(ConnectionState::TransmitTlsData(data)) => {
                 client.write_all(&outgoing).await?;
                 outgoing.clear();
@@ -127,7 +132,7 @@ pub async fn handshake(
     }
     let negotiated = NegotiatedTls::of(&tls);
     let client_chain = tls.peer_certificates().map(<[_]>::to_vec);
-    let session = TlsSession::new(tls, incoming).ok_or(HandshakeError::NotPrepared)?;
+    let session = TlsSession::new(tls, incoming, outgoing).ok_or(HandshakeError::NotPrepared)?;
     Ok(Handshaken {
         session: Box::new(session),
         negotiated,

@@ -4,7 +4,7 @@
 //! An idle session holds no buffer. The caller lends one, which all connections of a thread share. A session keeps only
 //! the start of a record whose rest has not arrived, and sealed records that the client has not taken.
 
-use std::io;
+use std::io::{self, IoSlice};
 use std::ops::Range;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -49,6 +49,8 @@ pub struct TlsSession {
     data: usize,
     /// Records that the client has not taken.
     rest: Option<Rest>,
+    /// Session tickets. They wait for whatever record is sent first, and go before it.
+    tickets: Vec<u8>,
     /// Records without data. They are sent before the next record with data.
     pub(super) queued: Vec<u8>,
     /// Whether no record may follow those that are sealed.
@@ -130,9 +132,16 @@ impl Opened {
 }
 
 impl TlsSession {
-    /// Takes over from rustls. `leftover` are bytes that were read after the client's last handshake record. `None` means
-    /// that version or cipher are not known here, or that the configuration does not hand over its keys.
-    pub(super) fn new(tls: UnbufferedServerConnection, leftover: Vec<u8>) -> Option<Self> {
+    /// Takes over from rustls. `leftover` are bytes that were read after the client's last handshake record, and
+    /// `tickets` the records of session tickets, sealed and not sent. `None` means that version or cipher are not known
+    /// here, or that the configuration does not hand over its keys.
+    pub(super) fn new(
+        tls: UnbufferedServerConnection,
+        leftover: Vec<u8>,
+        mut tickets: Vec<u8>,
+    ) -> Option<Self> {
+        // An idle connection keeps them.
+        tickets.shrink_to_fit();
         let version = tls.protocol_version()?;
         let (secrets, kernel) = tls.dangerous_into_kernel_connection().ok()?;
         Some(Self {
@@ -144,6 +153,7 @@ impl TlsSession {
             control: 0,
             data: 0,
             rest: None,
+            tickets,
             queued: Vec::new(),
             ended: false,
         })
@@ -278,7 +288,7 @@ impl TlsSession {
     /// Number of bytes that are kept for a client that does not read.
     #[cfg(test)]
     pub(super) fn held(&self) -> usize {
-        self.queued.len() + self.rest.as_ref().map_or(0, Rest::held)
+        self.tickets.len() + self.queued.len() + self.rest.as_ref().map_or(0, Rest::held)
     }
 
     /// Whether records wait that hold no data.
@@ -304,6 +314,7 @@ impl TlsSession {
             return Ok(());
         }
         let record = self.seal_control(kind, message).ok_or(NO_ROOM)?;
+        self.queued.append(&mut self.tickets);
         self.queued.extend_from_slice(&record);
         Ok(())
     }
@@ -385,12 +396,25 @@ impl TlsSession {
         }
         // All records but the last one are full, so they follow one another without gaps.
         let records = scratch.get(..sealed).ok_or(NO_ROOM)?;
-        let written = match Pin::new(client).poll_write(cx, records) {
+        let tickets = std::mem::take(&mut self.tickets);
+        let both = [IoSlice::new(&tickets), IoSlice::new(records)];
+        let sent = if tickets.is_empty() {
+            Pin::new(client).poll_write(cx, records)
+        } else {
+            Pin::new(client).poll_write_vectored(cx, &both)
+        };
+        let written = match sent {
             Poll::Ready(Ok(written)) => written,
             Poll::Ready(Err(error)) => return Ok(Err(error)),
             Poll::Pending => 0,
         };
-        self.rest = Rest::new(records.get(written..).unwrap_or_default().into());
+        let rest = if let Some(tickets) = tickets.get(written..) {
+            [tickets, records].concat().into()
+        } else {
+            let written = written - tickets.len();
+            records.get(written..).unwrap_or_default().into()
+        };
+        self.rest = Rest::new(rest);
         Ok(Ok(self.rest.is_none()))
     }
 
@@ -399,7 +423,8 @@ impl TlsSession {
         if self.rest.is_some() || self.ended {
             return false;
         }
-        let mut bytes = std::mem::take(&mut self.queued);
+        let mut bytes = std::mem::take(&mut self.tickets);
+        bytes.append(&mut self.queued);
         let Some(record) = self.seal_control(content::ALERT, message) else {
             return false;
         };

@@ -129,6 +129,49 @@ async fn who_is_never_empty_waits_behind_the_driver() {
     }
 }
 
+/// Polls the tunnel until the client has got something, and returns the number of tickets and the plaintext of all that
+/// had arrived by then.
+async fn first_arrival(rig: &mut Rig) -> (u32, Vec<u8>) {
+    let mut far_client = rig.far_client.try_clone().unwrap();
+    far_client.set_nonblocking(true).unwrap();
+    let mut arrived = vec![0; 1 << 14];
+    let nothing = far_client.read(&mut arrived).unwrap_err();
+    assert_eq!(nothing.kind(), std::io::ErrorKind::WouldBlock);
+    let mut tunnel = rig.tunnel();
+    let length = std::future::poll_fn(|cx| {
+        let _ = Pin::new(&mut tunnel).poll(cx);
+        yield_now(cx);
+        far_client
+            .read(&mut arrived)
+            .map_or(Poll::Pending, Poll::Ready)
+    })
+    .await;
+    drop(tunnel);
+    let mut bytes = &arrived[..length];
+    while !bytes.is_empty() {
+        rig.tls.read_tls(&mut bytes).unwrap();
+        rig.tls.process_new_packets().unwrap();
+    }
+    let mut plaintext = vec![0; 1 << 14];
+    let length = rig.tls.reader().read(&mut plaintext).unwrap_or_default();
+    plaintext.truncate(length);
+    (rig.tls.tls13_tickets_received(), plaintext)
+}
+
+#[tokio::test]
+async fn tickets_go_with_the_first_data() {
+    let mut rig = rig(&TLS13).await;
+    rig.far_backend.write_all(b"hello").unwrap();
+    assert_eq!(first_arrival(&mut rig).await, (2, b"hello".to_vec()));
+}
+
+#[tokio::test]
+async fn tickets_go_with_the_end_if_there_are_no_data() {
+    let mut rig = rig(&TLS13).await;
+    rig.far_backend.shutdown(std::net::Shutdown::Write).unwrap();
+    assert_eq!(first_arrival(&mut rig).await, (2, Vec::new()));
+}
+
 #[tokio::test]
 async fn answers_to_a_client_that_does_not_read_do_not_pile_up() {
     for (version, message) in [(&TLS13, &[24, 0, 0, 1, 1][..]), (&TLS12, &[1, 0, 0, 0])] {
