@@ -17,6 +17,7 @@ mod copied;
 mod print;
 mod raw;
 mod read;
+mod restored;
 mod served;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -41,6 +42,7 @@ use vestibule_model::object::Object;
 
 pub use copied::{CopiedAnnotations, CopiedError};
 pub use read::{ReadError, Reader};
+pub use restored::{Restored, restored};
 
 use raw::Raw;
 use served::{Served, served};

@@ -28,7 +28,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 use tracing_subscriber::EnvFilter;
-use vestibule_crds::watch::configured;
+use vestibule_crds::watch::{configured, restored};
 use vestibule_operator::cluster::health::{Health, router};
 use vestibule_operator::cluster::metrics::Metrics;
 use vestibule_operator::cluster::{self, Outside, owner};
@@ -162,6 +162,10 @@ async fn serve(arguments: Arguments) -> anyhow::Result<()> {
         _ = &mut admin => bail!("the endpoint for probes ended"),
         () = replaced => {
             warn!("the owner of what is made is another object now; starting anew with that one");
+            end.cancel();
+        }
+        restored = restored(&client) => {
+            warn!("{restored}; starting anew, so that nothing later than that counts");
             end.cancel();
         }
         () = end.cancelled() => {}

@@ -133,10 +133,12 @@ async fn run(args: Args) -> anyhow::Result<()> {
     let mut webhook = Webhook::start(settings, admission)
         .with_context(|| format!("cannot serve on {} and {}", args.listen, args.admin))?;
     webhook.follow(watch::watch(&client, &watch::Scope::new(WATCHED)));
+    let restored = watch::restored(&client);
     tracing::info!(listen = %webhook.address(), admin = %webhook.admin(), "the webhook runs");
     tokio::select! {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
+        restored = restored => anyhow::bail!("{restored}; starting anew, to judge by what is there"),
         () = webhook.ended() => anyhow::bail!("a part of the webhook ended early"),
     }
     tracing::info!(seconds = args.shutdown_delay_seconds, "shutting down");

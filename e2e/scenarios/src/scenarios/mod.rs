@@ -24,6 +24,7 @@ mod ownership;
 mod programmed;
 mod quiet;
 mod ready;
+mod restored;
 mod scale;
 mod tenants;
 mod tls_ends;
@@ -275,6 +276,11 @@ pub(crate) fn all() -> Vec<Scenario> {
         // Its thousand objects are deleted for a minute.
         scenario!(Alone, "many", bad_input::a_thousand_listener_sets_at_once),
         scenario!(Asked, "scale", scale::thousands_of_routes),
+        scenario!(
+            Asked,
+            "etcd-restored",
+            restored::etcd_is_restored_from_a_backup
+        ),
         scenario!(Asked, "dying-pod", failing::a_pod_dies_without_a_word),
         scenario!(Asked, "edits-many", edits::each_edit_two_hundred_times),
         scenario!(
