@@ -95,14 +95,7 @@ impl Share {
     pub(super) fn piece(self: &Arc<Self>, bytes: Bytes) -> Piece {
         let size = bytes.len();
         self.bytes.fetch_add(size, Ordering::Relaxed);
-        let others = self.activity.held.bytes.fetch_add(size, Ordering::Relaxed);
-        // A piece keeps the whole buffer that it was read into, which is up to four times as large. Where clients take
-        // little, a copy is cheap, and the connection to the backend reads into its buffer again.
-        let bytes = if others < MOST {
-            bytes
-        } else {
-            Bytes::copy_from_slice(&bytes)
-        };
+        self.activity.held.bytes.fetch_add(size, Ordering::Relaxed);
         Piece {
             bytes,
             charge: Some(Charge {
