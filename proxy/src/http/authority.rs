@@ -4,7 +4,7 @@ use std::net::Ipv6Addr;
 use std::sync::Arc;
 
 use hyper::header::{HOST, HeaderValue};
-use hyper::http::uri::Authority;
+use hyper::http::uri::{Authority, Scheme};
 use hyper::{Request, Version};
 use vestibule_model::hostname::Hostname;
 
@@ -42,6 +42,10 @@ pub(super) enum Unclear {
     /// Not `host` or `host:port`.
     #[error("the request's host is malformed")]
     Malformed,
+    /// The target has a scheme other than `http` and `https`. A backend never sees the scheme, and would take the request
+    /// for one of HTTP.
+    #[error("the request's target has a scheme other than http and https")]
+    Scheme,
     /// The target and the `Host` field have different hosts.
     #[error("the request's target and its Host field differ")]
     Differ,
@@ -54,6 +58,10 @@ impl Target {
         let field = fields.next();
         if fields.next().is_some() {
             return Err(Unclear::Several);
+        }
+        let scheme = request.uri().scheme();
+        if scheme.is_some_and(|scheme| *scheme != Scheme::HTTP && *scheme != Scheme::HTTPS) {
+            return Err(Unclear::Scheme);
         }
         let value = field;
         let field = match field {
@@ -202,6 +210,10 @@ mod tests {
             Err(Unclear::Missing)
         );
         assert_eq!(of(Version::HTTP_2, "/", &[]), Err(Unclear::Missing));
+        for version in [Version::HTTP_11, Version::HTTP_2] {
+            let got = of(version, "ftp://a/", &["a"]);
+            assert_eq!(got, Err(Unclear::Scheme), "{version:?}");
+        }
         assert_eq!(of(Version::HTTP_10, "/", &[]), Ok(None));
         let name = |name: &str| Ok(Some(name.to_owned()));
         assert_eq!(of(Version::HTTP_2, "https://a/", &[]), name("a"));
