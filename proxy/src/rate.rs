@@ -11,7 +11,8 @@ use std::time::Instant;
 
 /// Size of a bucket: how far its time may be ahead of the clock, in nanoseconds.
 const BURST: u64 = SECOND;
-const SECOND: u64 = 1_000_000_000;
+/// A second in nanoseconds of [`now`].
+pub(crate) const SECOND: u64 = 1_000_000_000;
 /// Number of buckets for sources.
 const BUCKETS: usize = 16_384;
 

@@ -1,31 +1,48 @@
-//! Owns the retry budgets of a backend: how many of its requests may be retries at one time. Each namespace whose routes
-//! lead to the backend has a budget of its own, so none can use up that of another.
+//! Owns the retry budgets of a backend: how many of its requests may be retries at one time, and how many retries there
+//! may be in a second. Each namespace whose routes lead to the backend has a budget of its own, so none can use up that
+//! of another.
+//!
+//! The rate holds where the number does not: where a backend fails at once, few retries are under way at any time, and
+//! yet there can be thousands in a second. Answers that need no retry earn retries. So a backend that fails for everybody
+//! gets a few retries in a second, however many requests there are.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
+
+use crate::rate::{SECOND, now};
 
 /// Of this many requests under way at a backend, one may be a retry.
 const SHARE: usize = 5;
 /// This many retries are always allowed, even if there are few requests.
 const AT_LEAST: usize = 10;
 
-/// The budgets of one backend. A budget exists while requests count towards it.
+/// This many retries in a second are always allowed.
+const PER_SECOND: u64 = 10;
+/// What a retry costs, in nanoseconds of a clock that goes on by itself.
+const PRICE: u64 = SECOND / PER_SECOND;
+/// What an answer earns that needs no retry.
+const EARNED: u64 = PRICE / SHARE as u64;
+/// Most that can be saved: the retries of ten seconds.
+const SAVED: u64 = 10 * SECOND;
+
+/// The budgets of one backend. A budget exists while requests count towards it, and until it is full again.
 #[derive(Debug, Default)]
-pub(crate) struct Budgets(Mutex<BTreeMap<Arc<str>, Weak<Budget>>>);
+pub(crate) struct Budgets(Mutex<BTreeMap<Arc<str>, Arc<Budget>>>);
 
 impl Budgets {
     /// The budget for routes of `namespace`.
     pub(crate) fn of(&self, namespace: &Arc<str>) -> Arc<Budget> {
         let mut all = self.0.lock();
-        if let Some(budget) = all.get(namespace).and_then(Weak::upgrade) {
-            return budget;
+        if let Some(budget) = all.get(namespace) {
+            return Arc::clone(budget);
         }
-        all.retain(|_, budget| budget.strong_count() > 0);
+        let now = now();
+        all.retain(|_, budget| Arc::strong_count(budget) > 1 || !budget.is_full(now));
         let budget = Arc::default();
-        all.insert(Arc::clone(namespace), Arc::downgrade(&budget));
+        all.insert(Arc::clone(namespace), Arc::clone(&budget));
         budget
     }
 }
@@ -35,6 +52,8 @@ impl Budgets {
 pub(crate) struct Budget {
     active: AtomicUsize,
     retrying: AtomicUsize,
+    /// The time until which all retries are paid for, in nanoseconds of [`now`]. It may be [`SAVED`] ahead of the clock.
+    paid_until: AtomicU64,
 }
 
 impl Budget {
@@ -49,14 +68,37 @@ impl Budget {
         (self.active.load(Ordering::Relaxed) / SHARE).max(AT_LEAST)
     }
 
-    fn retry(self: &Arc<Self>) -> Option<Retrying> {
+    fn is_full(&self, now: u64) -> bool {
+        self.paid_until.load(Ordering::Relaxed) <= now
+    }
+
+    /// Whether a retry could be paid for.
+    fn is_rich(&self, now: u64) -> bool {
+        let until = self.paid_until.load(Ordering::Relaxed).max(now);
+        until + PRICE <= now + SAVED
+    }
+
+    fn retry(self: &Arc<Self>, now: u64) -> Option<Retrying> {
+        let relaxed = Ordering::Relaxed;
         let most = self.most();
-        let taken = self
-            .retrying
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |now| {
-                (now < most).then_some(now + 1)
-            });
-        taken.is_ok().then(|| Retrying(Arc::clone(self)))
+        let taken = self.retrying.fetch_update(relaxed, relaxed, |retrying| {
+            (retrying < most).then_some(retrying + 1)
+        });
+        // From here on, its `Drop` gives the place back.
+        let retrying = taken.is_ok().then(|| Retrying(Arc::clone(self)))?;
+        let paid = self.paid_until.fetch_update(relaxed, relaxed, |until| {
+            let next = until.max(now) + PRICE;
+            (next <= now + SAVED).then_some(next)
+        });
+        paid.is_ok().then_some(retrying)
+    }
+
+    fn earn(&self, now: u64) {
+        let relaxed = Ordering::Relaxed;
+        // A full budget, as it nearly always is, costs one load.
+        let _ = self.paid_until.fetch_update(relaxed, relaxed, |until| {
+            (until > now).then(|| until - EARNED)
+        });
     }
 }
 
@@ -71,12 +113,17 @@ impl Active {
 
     /// Whether the budget would allow another retry now.
     pub(crate) fn allows_retry(&self) -> bool {
-        self.0.retrying.load(Ordering::Relaxed) < self.0.most()
+        self.0.retrying.load(Ordering::Relaxed) < self.0.most() && self.0.is_rich(now())
+    }
+
+    /// Records that the request has an answer that needs no retry.
+    pub(crate) fn earn(&self) {
+        self.0.earn(now());
     }
 
     /// Counts the request as a retry, if the budget allows it.
     pub(crate) fn retry(&self) -> Option<Retrying> {
-        self.0.retry()
+        self.0.retry(now())
     }
 }
 
@@ -104,17 +151,39 @@ mod tests {
         let budget = Arc::new(Budget::default());
         let mut active = vec![budget.enter()];
         let all = |budget: &Arc<Budget>| -> Vec<Retrying> {
-            std::iter::from_fn(|| budget.retry()).collect()
+            std::iter::from_fn(|| budget.retry(0)).collect()
         };
         assert_eq!(all(&budget).len(), 10);
         active.extend((0..99).map(|_| budget.enter()));
         let retrying = all(&budget);
         assert_eq!(retrying.len(), 20);
-        assert!(budget.retry().is_none());
+        assert!(budget.retry(0).is_none());
         drop(retrying);
         drop(active);
         assert_eq!(budget.active.load(Ordering::Relaxed), 0);
         assert_eq!(budget.retrying.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn retries_have_a_rate_and_answers_that_need_none_earn_more() {
+        let budget = Arc::new(Budget::default());
+        // Each is over before the next one begins.
+        let spend = |now| std::iter::from_fn(|| budget.retry(now).map(drop)).count();
+        assert_eq!(spend(0), 100);
+        assert_eq!(spend(SECOND), 10);
+        assert!(!budget.is_rich(SECOND) && !budget.is_full(SECOND));
+        for _ in 0..50 {
+            budget.earn(SECOND);
+        }
+        assert!(budget.is_rich(SECOND));
+        assert_eq!(spend(SECOND), 10);
+        assert_eq!(spend(100 * SECOND), 100);
+        // Nothing is saved beyond that.
+        for _ in 0..10_000 {
+            budget.earn(200 * SECOND);
+        }
+        assert!(budget.is_full(200 * SECOND));
+        assert_eq!(spend(200 * SECOND), 100);
     }
 
     #[test]
@@ -131,8 +200,9 @@ mod tests {
         assert!(!budgets.of(&a).enter().allows_retry());
         drop(all);
         assert!(budgets.of(&a).enter().allows_retry());
-        // Those that nobody uses are forgotten.
-        let _active = budgets.of(&b).enter();
-        assert_eq!(budgets.0.lock().len(), 1);
+        // One that nobody uses is forgotten when it is full.
+        let c: Arc<str> = "team-c".into();
+        let _active = budgets.of(&c).enter();
+        assert_eq!(Vec::from_iter(budgets.0.lock().keys()), [&a, &c]);
     }
 }

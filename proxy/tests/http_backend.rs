@@ -123,6 +123,74 @@ async fn a_connection_that_ended_while_idle_costs_nothing() {
     assert_eq!(connections.load(Ordering::SeqCst), 20);
 }
 
+/// A connection on which a backend said HTTP/1.0 would get bodies without a length no more. One on which it answered
+/// before it had the body, or got a body that its method has no use for, may be at another place than this proxy thinks.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_in_doubt_is_not_used_again() {
+    let bodies = Arc::new(parking_lot::Mutex::new(Vec::new()));
+    let connections = Arc::new(AtomicUsize::new(0));
+    let (kept, count) = (Arc::clone(&bodies), Arc::clone(&connections));
+    let address = serve(move |mut stream: TcpStream| {
+        count.fetch_add(1, Ordering::SeqCst);
+        let kept = Arc::clone(&kept);
+        async move {
+            let mut seen = String::new();
+            while let Ok(byte) = stream.read_u8().await {
+                seen.push(char::from(byte));
+                // One answers early, and the others when they have the end of a body in chunks.
+                let early = seen.starts_with("POST /early ") && seen.ends_with("\r\n\r\n");
+                if !early && !seen.ends_with("0\r\n\r\n") {
+                    continue;
+                }
+                let version = if seen.contains(" /old ") {
+                    "1.0"
+                } else {
+                    "1.1"
+                };
+                let head = format!(
+                    "HTTP/{version} 200 OK\r\nconnection: keep-alive\r\ncontent-length: 2\r\n\r\nok"
+                );
+                if stream.write_all(head.as_bytes()).await.is_err() {
+                    return;
+                }
+                if !early {
+                    kept.lock().push(std::mem::take(&mut seen));
+                }
+            }
+        }
+    })
+    .await;
+    let rig = rig(address);
+    let mut stream = rig.connect().await;
+    let chunked = format!("host: {HOST}\r\ntransfer-encoding: chunked\r\n\r\n");
+    for (head, body, opened) in [
+        ("POST /usual HTTP/1.1", "5\r\nhello\r\n0\r\n\r\n", 1),
+        ("POST /old HTTP/1.1", "5\r\nhello\r\n0\r\n\r\n", 1),
+        ("POST /after-old HTTP/1.1", "5\r\nhello\r\n0\r\n\r\n", 2),
+        ("GET /unusual HTTP/1.1", "5\r\nhello\r\n0\r\n\r\n", 2),
+        ("POST /after-unusual HTTP/1.1", "5\r\nhello\r\n0\r\n\r\n", 3),
+    ] {
+        let request = format!("{head}\r\n{chunked}{body}");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        assert_eq!(answer(&mut stream).await.body, "ok", "{head}");
+        assert_eq!(connections.load(Ordering::SeqCst), opened, "{head}");
+    }
+    for seen in &*bodies.lock() {
+        assert!(seen.contains("hello"), "{seen}");
+    }
+    // The answer comes first, and then the rest of the body.
+    let request = format!("POST /early HTTP/1.1\r\n{chunked}");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    assert_eq!(answer(&mut stream).await.body, "ok");
+    stream.write_all(b"5\r\nhello\r\n0\r\n\r\n").await.unwrap();
+    let mut stream = rig.connect().await;
+    let request = format!("POST /after-early HTTP/1.1\r\n{chunked}5\r\nhello\r\n0\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    assert_eq!(answer(&mut stream).await.body, "ok");
+    let last = bodies.lock().pop().unwrap();
+    assert!(last.starts_with("POST /after-early "), "{last}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_backend_may_have_seen_is_not_tried_again() {
     // Reads each request and breaks off.

@@ -110,6 +110,49 @@ fn metric(rig: &Rig, name: &str) -> u64 {
     line.map_or(0, |count| count.parse().unwrap())
 }
 
+/// Otherwise a backend that sends requests back to the Gateway would multiply them at every pass.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_loop_is_not_multiplied() {
+    let flaky = Flaky::start().await;
+    let rig = rig(&[with("/", retry(&[503, 508], 3))], &[flaky.address]);
+    for (uuid, code, passed, asked) in [
+        ("first", 503, "", 4),
+        ("nested", 503, "cdn-loop: vestibule.dev\r\n", 4),
+        ("deep", 503, "cdn-loop: vestibule.dev, vestibule.dev\r\n", 1),
+        ("loop", 508, "", 1),
+    ] {
+        let query = format!("uuid={uuid}&responseCode={code}&succeedAfter=9");
+        let request = format!("GET /?{query} HTTP/1.1\r\nhost: {HOST}\r\n{passed}\r\n");
+        let mut stream = rig.connect().await;
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut status = [0; 12];
+        within(uuid, stream.read_exact(&mut status)).await.unwrap();
+        assert_eq!(status, format!("HTTP/1.1 {code}").as_bytes(), "{uuid}");
+        assert_eq!(flaky.asked(uuid).len(), asked, "{uuid}");
+    }
+}
+
+/// One client after the other, of a backend that fails at once: few retries are under way at any time, but not few in
+/// all.
+#[tokio::test(flavor = "multi_thread")]
+async fn retries_of_a_backend_that_always_fails_have_a_rate() {
+    let flaky = Flaky::start().await;
+    let never = proto::HttpRetry {
+        backoff: Some(0),
+        ..retry(&[503], 100).unwrap()
+    };
+    let rig = rig(&[with("/", Some(never))], &[flaky.address]);
+    let begun = std::time::Instant::now();
+    for _ in 0..5 {
+        let request = "/?uuid=all&responseCode=503&succeedAfter=1000000";
+        assert_eq!(get(&rig, HOST, request).await.status, 503);
+    }
+    // A hundred are saved, and ten are added in a second.
+    let most = 5 + 100 + 10 * (begun.elapsed().as_secs() + 1);
+    let asked = flaky.asked("all").len() as u64;
+    assert!((105..=most).contains(&asked), "{asked} of {most}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn upstream_s_cases_of_statuses_hold() {
     let flaky = Flaky::start().await;

@@ -69,6 +69,9 @@ pub(super) struct Attempts {
     pub(super) retries: RetryState,
     /// Whether its mirrors have their copies, or get them.
     pub(super) mirrored: bool,
+    /// Whether the request has passed this proxy several times already. Then retries and mirrors would multiply what may
+    /// be a loop.
+    pub(super) deep: bool,
 }
 
 impl Attempts {
@@ -92,6 +95,7 @@ impl Attempts {
             repeated: false,
             retries: RetryState::default(),
             mirrored: false,
+            deep: false,
         }
     }
 
@@ -436,6 +440,8 @@ impl Exchange<'_> {
         trace: &mut Trace,
     ) -> Result<Answered, Unanswered> {
         self.dress(&mut request, &lease);
+        // Some servers do not read such a body, and take it for the next request.
+        let unusual = !request.body().is_end_stream() && !has_usual_body(request.method());
         let state = Arc::clone(request.body().state());
         trace.awaited = true;
         let begun = Instant::now();
@@ -465,6 +471,12 @@ impl Exchange<'_> {
         trace.awaited = false;
         match sent {
             Ok(response) => {
+                // After HTTP/1.0, hyper sends the next request without chunks, and so without its body. If the backend
+                // answers before it has the whole body, it may take the rest for another request.
+                let old = response.version() < Version::HTTP_11;
+                if unusual || old || !state.is_whole() {
+                    lease.spend();
+                }
                 if response.headers().len() > FIELDS {
                     tracing::debug!(endpoint = ?trace.endpoint, "a response has too many fields");
                     return Err(Unanswered::Seen(state, ExchangeFailure::Broken));
@@ -544,6 +556,18 @@ impl Exchange<'_> {
             }
         }
     }
+}
+
+/// Whether requests with this method usually have a body. For the others, it has no meaning (RFC 9110 section 9.3).
+fn has_usual_body(method: &Method) -> bool {
+    let without = [
+        Method::GET,
+        Method::HEAD,
+        Method::DELETE,
+        Method::OPTIONS,
+        Method::TRACE,
+    ];
+    !without.contains(method)
 }
 
 /// Says in HTTP/1.1 where the body of a request ends whose head does not say it.

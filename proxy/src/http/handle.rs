@@ -258,6 +258,8 @@ async fn outcome(
             Forwarded::Again(body) => {
                 request = original.with(body);
                 edits.clear();
+                // An attempt costs as much as a request.
+                gate::pass_request(shared.line(), request.headers().len()).await;
             }
             Forwarded::Answer(response) => {
                 edits.extend(keep_session(&exchange, &found, presented, record));
@@ -435,6 +437,7 @@ fn decide<'a>(
         return Err(LocalReply::body_too_large());
     }
     let passed = Passed::of(request.headers()).ok_or_else(LocalReply::in_circles)?;
+    attempts.deep = passed.is_deep();
     let upgrade = headers::strip_request(request.headers_mut());
     let scheme = match shared.listener {
         Some(_) => Scheme::Https,
@@ -492,7 +495,7 @@ fn decide<'a>(
     // Both sides have to speak HTTP/1.1 for an upgrade. Otherwise the request is an ordinary one, and mirrors get it.
     let two = found.route.grpc || backend.target.protocol == Protocol::H2c;
     let upgrade = upgrade && upgradable && !two;
-    if !upgrade {
+    if !upgrade && !attempts.deep {
         let way = (&**snapshot, &*listener, &found);
         copy(
             shared,

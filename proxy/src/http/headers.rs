@@ -30,6 +30,9 @@ const OURS: &str = "vestibule.dev";
 /// How often a request may have passed such a proxy before. A backend may be a client of another host here, and pass on
 /// the request that it got. A request in a loop passes more often than that.
 const MAX_PASSES: usize = 8;
+/// From this number of passes on, a request may be in a loop, and is neither retried nor mirrored. Each of these would
+/// begin the rest of the loop once more, and all of them at every pass.
+const DEEP: usize = 2;
 /// Bytes from which a value counts as long.
 const LONG: usize = 64;
 const WEBSOCKET: HeaderValue = HeaderValue::from_static("websocket");
@@ -311,7 +314,11 @@ pub(super) fn strip_response_trailers(trailers: &mut HeaderMap) {
 
 /// The proxies that a request has passed, according to `CDN-Loop` (RFC 8586).
 #[derive(Debug)]
-pub(super) struct Passed(Vec<HeaderValue>);
+pub(super) struct Passed {
+    values: Vec<HeaderValue>,
+    /// How often the request has passed this proxy.
+    times: usize,
+}
 
 impl Passed {
     /// Reads the field; `None` if the request is in a loop.
@@ -320,15 +327,26 @@ impl Passed {
             let id = token.split(';').next().unwrap_or_default();
             id.trim().eq_ignore_ascii_case(OURS)
         };
-        let passes = tokens(headers, &CDN_LOOP).filter(is_ours).count();
+        let times = tokens(headers, &CDN_LOOP).filter(is_ours).count();
         let values = headers.get_all(CDN_LOOP).iter();
-        (passes < MAX_PASSES).then(|| Self(values.cloned().collect()))
+        (times < MAX_PASSES).then(|| Self {
+            values: values.cloned().collect(),
+            times,
+        })
+    }
+
+    /// Whether it has passed this proxy so often that it may be in a loop.
+    pub(super) fn is_deep(&self) -> bool {
+        self.times >= DEEP
     }
 
     /// Writes the field, with this proxy at the end. It replaces what filters have made of it, so that they cannot hide
     /// a loop.
     pub(super) fn say(self, headers: &mut HeaderMap) {
-        let mut all = self.0.into_iter().chain([HeaderValue::from_static(OURS)]);
+        let mut all = self
+            .values
+            .into_iter()
+            .chain([HeaderValue::from_static(OURS)]);
         if let Some(first) = all.next() {
             let _: Result<_, hyper::header::MaxSizeReached> = headers.try_insert(CDN_LOOP, first);
         }

@@ -178,6 +178,8 @@ pub(super) struct Lease {
     pub(super) sender: Sender,
     /// Counts the request until it is over.
     active: OnMeter,
+    /// Whether no other request may have the connection.
+    spent: bool,
 }
 
 impl Lease {
@@ -197,7 +199,13 @@ impl Lease {
             key,
             sender,
             active,
+            spent: false,
         }
+    }
+
+    /// Keeps the connection from being used again.
+    pub(super) fn spend(&mut self) {
+        self.spent = true;
     }
 
     /// The version of HTTP that is spoken on the connection.
@@ -224,10 +232,11 @@ impl Lease {
             key,
             sender,
             active,
+            spent,
         } = self;
         drop(active);
         let Sender::One(one) = sender else { return };
-        if one.sender.is_closed() {
+        if spent || one.sender.is_closed() {
             return;
         }
         one.throttle.release();
@@ -328,6 +337,7 @@ impl Pool {
         let lease = |sender: Sender| Lease {
             key: key.clone(),
             active: OnMeter::new(sender.meter()),
+            spent: false,
             sender,
         };
         kept.two.retain(|shared| !shared.is_closed());

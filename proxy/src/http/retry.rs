@@ -4,8 +4,8 @@
 
 use std::time::Duration;
 
-use hyper::Method;
 use hyper::body::Body;
+use hyper::{Method, StatusCode};
 
 use super::body::Upload;
 use super::download::Download;
@@ -54,9 +54,17 @@ pub(super) async fn retried(
         attempts.retries.made += 1;
         return Ok(body);
     }
-    let Some(reason) = retry.reason(method, &tried).filter(|_| !is_last) else {
+    let reason = retry.reason(method, &tried);
+    if reason.is_none() && matches!(tried, Ok(Ok(_))) {
+        attempts.retries.succeeded();
+    }
+    let Some(reason) = reason.filter(|_| !is_last) else {
         return Err(tried);
     };
+    if attempts.deep {
+        plane.metrics.not_retried("Loop");
+        return Err(tried);
+    }
     if !attempts.retries.is_affordable() {
         plane.metrics.not_retried("Budget");
         return Err(tried);
@@ -103,8 +111,10 @@ impl RetryPolicy {
     fn reason(&self, method: &Method, outcome: &Tried) -> Option<&'static str> {
         match outcome {
             Ok(Ok((response, _))) => {
-                let listed = self.codes.contains(&response.status().as_u16());
-                listed.then_some("Status")
+                let status = response.status();
+                // The request would only be in the loop once more.
+                let listed = self.codes.contains(&status.as_u16());
+                (listed && status != StatusCode::LOOP_DETECTED).then_some("Status")
             }
             Ok(Err(Ended::Failed(ExchangeFailure::Refused))) => Some("Refused"),
             Ok(Err(Ended::Failed(ExchangeFailure::Connect(reason)))) => {

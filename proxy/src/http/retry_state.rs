@@ -41,6 +41,13 @@ impl RetryState {
         self.retrying.is_some()
     }
 
+    /// Records that the request has an answer that needs no retry.
+    pub(super) fn succeeded(&self) {
+        if let Some(active) = &self.active {
+            active.earn();
+        }
+    }
+
     /// No longer counts the request as a retry.
     pub(super) fn end(&mut self) {
         self.retrying = None;
