@@ -55,6 +55,7 @@ pub mod relay;
 mod replayed;
 mod retry_budget;
 mod shutdown;
+mod side;
 mod slot_map;
 mod slots;
 mod splice;

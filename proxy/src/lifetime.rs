@@ -12,10 +12,13 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use crate::close_reason::CloseReason;
+use crate::side::Side;
 use crate::slots::{Slots, Ticket};
 
 /// Length of a tick.
 const TICK: Duration = Duration::from_secs(1);
+/// Ticks between two looks at the sockets of a tunnel in which bytes wait.
+const LOOK: u32 = 5;
 /// A tick that never comes. It is 136 years away.
 const NEVER: u32 = u32::MAX;
 
@@ -106,18 +109,33 @@ pub(crate) struct Lifetime {
     pub(crate) end: Option<u32>,
 }
 
-/// The limit that ended a tunnel.
+/// A tunnel, as far as its time limits have to know it.
+pub(crate) trait Watched {
+    /// Whether bytes wait because their receiver takes none. Then nothing reads from their sender, and so no read shows
+    /// that the sender is gone.
+    fn is_stalled(&self) -> bool;
+
+    /// The side whose connection is lost, as the kernel reports it.
+    fn lost(&self) -> Option<Side>;
+}
+
+/// Why a tunnel ended that did not end by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum TunnelTimeout {
+pub(crate) enum TunnelOver {
     /// There was no byte from either side for too long.
     Idle,
     /// The tunnel reached its maximum age.
     Age,
+    /// This side was gone while bytes waited for the other one.
+    Lost(Side),
 }
 
 /// Runs a tunnel until it ends, or until one of its limits is reached. Nothing but the two sides of the tunnel may wake
 /// its task. Call it only on a thread that runs [`tick`].
-pub(crate) fn unless_over<F: Future + Unpin>(lifetime: Lifetime, future: F) -> UnlessOver<F> {
+pub(crate) fn unless_over<F: Future + Watched + Unpin>(
+    lifetime: Lifetime,
+    future: F,
+) -> UnlessOver<F> {
     UnlessOver {
         future,
         idle: lifetime.idle.unwrap_or(NEVER),
@@ -140,8 +158,8 @@ pub(crate) struct UnlessOver<F> {
     alarm: Alarm,
 }
 
-impl<F: Future + Unpin> Future for UnlessOver<F> {
-    type Output = Result<F::Output, TunnelTimeout>;
+impl<F: Future + Watched + Unpin> Future for UnlessOver<F> {
+    type Output = Result<F::Output, TunnelOver>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
@@ -149,20 +167,31 @@ impl<F: Future + Unpin> Future for UnlessOver<F> {
             return Poll::Ready(Ok(output));
         }
         let now = ticks();
+        let look = if this.future.is_stalled() {
+            now.saturating_add(LOOK)
+        } else {
+            NEVER
+        };
         if this.due == 0 {
             this.moved = now;
         } else if now < this.due {
             this.moved = now;
-            return Poll::Pending;
+            if this.due <= look {
+                return Poll::Pending;
+            }
+        } else if look < NEVER
+            && let Some(side) = this.future.lost()
+        {
+            return Poll::Ready(Err(TunnelOver::Lost(side)));
         }
         if now >= this.end {
-            return Poll::Ready(Err(TunnelTimeout::Age));
+            return Poll::Ready(Err(TunnelOver::Age));
         }
         let over = this.moved.saturating_add(this.idle);
         if now >= over {
-            return Poll::Ready(Err(TunnelTimeout::Idle));
+            return Poll::Ready(Err(TunnelOver::Idle));
         }
-        this.due = over.min(this.end);
+        this.due = over.min(this.end).min(look);
         if this.due < NEVER {
             this.alarm.set(cx, this.due);
         }
@@ -170,11 +199,13 @@ impl<F: Future + Unpin> Future for UnlessOver<F> {
     }
 }
 
-impl From<TunnelTimeout> for CloseReason {
-    fn from(over: TunnelTimeout) -> Self {
+impl From<TunnelOver> for CloseReason {
+    fn from(over: TunnelOver) -> Self {
         match over {
-            TunnelTimeout::Idle => Self::TunnelIdleTimeout,
-            TunnelTimeout::Age => Self::MaxConnectionAge,
+            TunnelOver::Idle => Self::TunnelIdleTimeout,
+            TunnelOver::Age => Self::MaxConnectionAge,
+            TunnelOver::Lost(Side::Client) => Self::ClientReset,
+            TunnelOver::Lost(Side::Backend) => Self::BackendReset,
         }
     }
 }
@@ -196,9 +227,34 @@ mod tests {
         }
     }
 
-    /// A tunnel that never ends by itself, and how often its task was woken.
+    /// The sides of a tunnel that never ends by itself.
+    #[derive(Default)]
+    struct Sides {
+        stalled: bool,
+        lost: Option<Side>,
+    }
+
+    impl Watched for Sides {
+        fn is_stalled(&self) -> bool {
+            self.stalled
+        }
+
+        fn lost(&self) -> Option<Side> {
+            self.lost
+        }
+    }
+
+    impl Future for Sides {
+        type Output = ();
+
+        fn poll(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<()> {
+            Poll::Pending
+        }
+    }
+
+    /// A tunnel, and how often its task was woken.
     struct Tunnel {
-        future: UnlessOver<std::future::Pending<()>>,
+        future: UnlessOver<Sides>,
         woken: Arc<Woken>,
     }
 
@@ -206,12 +262,12 @@ mod tests {
         fn new(idle: Option<u32>, end: Option<u32>) -> Self {
             let lifetime = Lifetime { idle, end };
             Self {
-                future: unless_over(lifetime, std::future::pending()),
+                future: unless_over(lifetime, Sides::default()),
                 woken: Arc::default(),
             }
         }
 
-        fn poll(&mut self) -> Poll<Result<(), TunnelTimeout>> {
+        fn poll(&mut self) -> Poll<Result<(), TunnelOver>> {
             let waker = Waker::from(Arc::clone(&self.woken));
             Pin::new(&mut self.future).poll(&mut Context::from_waker(&waker))
         }
@@ -221,7 +277,7 @@ mod tests {
         }
 
         /// A tick; the task is polled if that woke it.
-        fn tick(&mut self) -> Poll<Result<(), TunnelTimeout>> {
+        fn tick(&mut self) -> Poll<Result<(), TunnelOver>> {
             let before = self.woken();
             advance();
             if self.woken() == before {
@@ -242,7 +298,7 @@ mod tests {
         for _ in 0..5 {
             assert!(tunnel.tick().is_pending());
         }
-        assert_eq!(tunnel.tick(), Poll::Ready(Err(TunnelTimeout::Idle)));
+        assert_eq!(tunnel.tick(), Poll::Ready(Err(TunnelOver::Idle)));
         assert_eq!(tunnel.woken(), 1);
         drop(tunnel);
         assert_eq!(waiting(), 0);
@@ -265,7 +321,39 @@ mod tests {
         for _ in 0..9 {
             assert!(tunnel.tick().is_pending());
         }
-        assert_eq!(tunnel.tick(), Poll::Ready(Err(TunnelTimeout::Idle)));
+        assert_eq!(tunnel.tick(), Poll::Ready(Err(TunnelOver::Idle)));
+    }
+
+    #[test]
+    fn a_lost_side_is_seen_while_bytes_wait_for_the_other_one() {
+        for side in [Side::Client, Side::Backend] {
+            let mut tunnel = Tunnel::new(Some(1000), None);
+            assert!(tunnel.poll().is_pending());
+            tunnel.future.future.stalled = true;
+            assert!(tunnel.poll().is_pending());
+            for _ in 0..3 * LOOK {
+                assert!(tunnel.tick().is_pending());
+            }
+            let woken = tunnel.woken();
+            assert!((2..=3).contains(&woken), "{woken}");
+            tunnel.future.future.lost = Some(side);
+            let ended = std::iter::repeat_with(|| tunnel.tick()).take(LOOK as usize);
+            let ended: Vec<_> = ended.filter(Poll::is_ready).collect();
+            assert_eq!(ended, [Poll::Ready(Err(TunnelOver::Lost(side)))]);
+        }
+    }
+
+    #[test]
+    fn one_whose_bytes_flow_again_is_not_looked_at() {
+        let mut tunnel = Tunnel::new(None, None);
+        tunnel.future.future.stalled = true;
+        assert!(tunnel.poll().is_pending());
+        tunnel.future.future.stalled = false;
+        tunnel.future.future.lost = Some(Side::Client);
+        for _ in 0..10 * LOOK {
+            assert!(tunnel.tick().is_pending());
+        }
+        assert_eq!(tunnel.woken(), 1);
     }
 
     #[tokio::test]
@@ -296,7 +384,7 @@ mod tests {
                 idle: Some(4),
                 end: None,
             };
-            let ended: Result<End, TunnelTimeout> = unless_over(lifetime, relay).await;
+            let ended: Result<End, TunnelOver> = unless_over(lifetime, relay).await;
             ended
         });
         let mut byte = [0; 1];
@@ -318,7 +406,7 @@ mod tests {
             advance();
             tokio::task::yield_now().await;
         }
-        assert_eq!(relaying.await.unwrap(), Err(TunnelTimeout::Idle));
+        assert_eq!(relaying.await.unwrap(), Err(TunnelOver::Idle));
     }
 
     #[test]
@@ -329,7 +417,7 @@ mod tests {
             let polled = tunnel.tick();
             assert!(polled.is_pending() || ticks() == tunnel.future.end);
         }
-        assert_eq!(tunnel.poll(), Poll::Ready(Err(TunnelTimeout::Age)));
+        assert_eq!(tunnel.poll(), Poll::Ready(Err(TunnelOver::Age)));
     }
 
     #[test]

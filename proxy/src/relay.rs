@@ -16,6 +16,9 @@ use tokio::net::TcpStream;
 
 use crate::close_reason::CloseReason;
 use crate::gate::{Moves, yield_now};
+use crate::lifetime::Watched;
+pub use crate::side::Side;
+use crate::side::{bound_unsent, lost};
 use crate::splice::{PIPE_TURN, Pipe};
 
 /// Size of the scratch buffer of each thread, which is also the size of one read.
@@ -26,6 +29,8 @@ pub(crate) const TURN: usize = 256 * 1024;
 const BULK_AFTER: u32 = 128 * 1024;
 /// Bytes after which a direction that got no pipe asks again. Asking for each burst would cost more than copying.
 const ASK_AGAIN_AFTER: u32 = 16 * 1024 * 1024;
+/// Most bytes of a bulk transfer that the kernel holds for a receiver whose window is closed. This is a full pipe.
+const MOST_UNSENT: u32 = 1024 * 1024;
 /// A value in place of such a number. It means that the direction never asks for a pipe again.
 const NO_PIPE: u32 = u32::MAX;
 /// A burst with fewer bytes than this is small. A burst is everything that is read until the source is empty.
@@ -35,15 +40,6 @@ const SMALL_BURSTS: u8 = 16;
 
 thread_local! {
     static SCRATCH_BUFFER: RefCell<Box<[u8]>> = RefCell::new(vec![0; SCRATCH].into());
-}
-
-/// One of the two peers of a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
-    /// The peer that connected to this proxy.
-    Client,
-    /// The peer to which this proxy connected.
-    Backend,
 }
 
 /// How a relayed connection ended.
@@ -140,6 +136,16 @@ impl<'a> Relay<'a> {
 impl Moves for Relay<'_> {
     fn moved(&self) -> u64 {
         self.moved.up + self.moved.down
+    }
+}
+
+impl Watched for Relay<'_> {
+    fn is_stalled(&self) -> bool {
+        self.up.is_stalled() || self.down.is_stalled()
+    }
+
+    fn lost(&self) -> Option<Side> {
+        lost(self.client, self.backend)
     }
 }
 
@@ -242,6 +248,11 @@ impl Default for Flow {
 }
 
 impl Flow {
+    /// Whether bytes wait for the receiver.
+    fn is_stalled(&self) -> bool {
+        self.rest.is_some() || self.pipe.as_ref().is_some_and(|pipe| !pipe.is_empty())
+    }
+
     fn ended(&self) -> bool {
         self.state != State::Open
     }
@@ -283,6 +294,7 @@ impl Flow {
                 if self.pipe.is_none() {
                     self.until_pipe = ASK_AGAIN_AFTER;
                 }
+                bound_unsent(to, MOST_UNSENT);
             }
             let read = if self.pipe.is_some() {
                 self.poll_fill(cx, from, left)

@@ -203,6 +203,7 @@ mod tests {
         // One that nobody uses is forgotten when it is full.
         let c: Arc<str> = "team-c".into();
         let _active = budgets.of(&c).enter();
-        assert_eq!(Vec::from_iter(budgets.0.lock().keys()), [&a, &c]);
+        let known: Vec<_> = budgets.0.lock().keys().cloned().collect();
+        assert_eq!(known, [a, c]);
     }
 }

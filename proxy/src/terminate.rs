@@ -28,8 +28,10 @@ pub(crate) use stream::TlsStream;
 
 use crate::close_reason::CloseReason;
 use crate::gate::{Moves, yield_now};
+use crate::lifetime::Watched;
 use crate::record::{Fatal, HEADER, MAX_PLAINTEXT, alert};
-use crate::relay::{Moved, Rest, Side, TURN, reset};
+use crate::relay::{Moved, Rest, TURN, reset};
+use crate::side::{Side, bound_unsent, lost};
 
 use session::{NO_ROOM, Opened, SLICES, Unreadable};
 
@@ -46,6 +48,8 @@ const ROUNDS_UP: usize = TURN / INBOUND;
 const ROUNDS_DOWN: usize = TURN / (MAX_BATCH * MAX_PLAINTEXT);
 /// Largest number of reads that drop bytes which a client has already sent, before its connection is closed.
 const MAX_DISCARDS: usize = 8;
+/// Most bytes that the kernel holds for a side whose window is closed.
+const MOST_UNSENT: u32 = 512 * 1024;
 thread_local! {
     static IN: RefCell<Box<[u8]>> = RefCell::new(vec![0; INBOUND].into());
     static OUT: RefCell<Box<[u8]>> =
@@ -133,6 +137,8 @@ impl<'a, B: BackendIo> Tunnel<'a, B> {
         moved: &'a mut Moved,
         session: &'a mut TlsSession,
     ) -> Self {
+        bound_unsent(client, MOST_UNSENT);
+        bound_unsent(backend.socket(), MOST_UNSENT);
         Self {
             client,
             backend,
@@ -181,6 +187,16 @@ enum State {
 impl<B: BackendIo> Moves for Tunnel<'_, B> {
     fn moved(&self) -> u64 {
         self.moved.up + self.moved.down
+    }
+}
+
+impl<B: BackendIo> Watched for Tunnel<'_, B> {
+    fn is_stalled(&self) -> bool {
+        self.up.rest.is_some() || self.up.flushing || self.session.is_stalled()
+    }
+
+    fn lost(&self) -> Option<Side> {
+        lost(self.client, self.backend.socket())
     }
 }
 
@@ -254,6 +270,8 @@ impl<B: BackendIo> Drop for Tunnel<'_, B> {
 struct Up {
     /// Plaintext that the backend has not taken.
     rest: Option<Rest>,
+    /// Whether a TLS backend has not taken what is sealed.
+    flushing: bool,
     state: State,
     /// Whether the client ended without `close_notify`. Then a backend with TLS does not get one either.
     truncated: bool,
@@ -309,6 +327,7 @@ impl<B: BackendIo> Tunnel<'_, B> {
             }
             // TLS towards the backend keeps sealed records until the socket has room.
             let flushed = Pin::new(&mut *self.backend).poll_flush(cx);
+            self.up.flushing = flushed.is_pending();
             ready!(flushed).map_err(|_| Broken::Backend)?;
             if self.up.state == State::Ending {
                 // A `close_notify` of this proxy would claim that the data are complete, but they may be truncated.

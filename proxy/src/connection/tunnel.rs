@@ -13,8 +13,9 @@ use crate::cut::{Cut, linger, unless_cut};
 use crate::deadline::within;
 use crate::gate::{InTurn, Moves};
 use crate::http::tunnel::Direction;
-use crate::lifetime::unless_over;
-use crate::relay::{self, End, Moved, Side};
+use crate::lifetime::{Watched, unless_over};
+use crate::relay::{self, End, Moved};
+use crate::side::{Side, lost};
 use crate::terminate::{TlsSession, Tunnel};
 use crate::upstream::TlsToBackend;
 
@@ -117,6 +118,16 @@ struct Originated<'a> {
 impl Moves for Originated<'_> {
     fn moved(&self) -> u64 {
         self.moved.up + self.moved.down
+    }
+}
+
+impl Watched for Originated<'_> {
+    fn is_stalled(&self) -> bool {
+        self.up.is_stalled() || self.down.is_stalled()
+    }
+
+    fn lost(&self) -> Option<Side> {
+        lost(self.client, self.backend.socket())
     }
 }
 

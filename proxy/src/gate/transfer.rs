@@ -6,6 +6,8 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use super::{GateKind, QueueEntry};
+use crate::lifetime::Watched;
+use crate::side::Side;
 
 /// Bytes of one unit of transfers. A worker needs about as long for them as for looking at a connection and moving a
 /// single byte. So that costs one unit as well.
@@ -80,6 +82,16 @@ impl<F> InTurn<F> {
             inner,
             turn: TransferTurn::new(line),
         }
+    }
+}
+
+impl<F: Watched> Watched for InTurn<F> {
+    fn is_stalled(&self) -> bool {
+        self.inner.is_stalled()
+    }
+
+    fn lost(&self) -> Option<Side> {
+        self.inner.lost()
     }
 }
 

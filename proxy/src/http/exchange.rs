@@ -37,6 +37,7 @@ use crate::deadline::within;
 use crate::limits::Repeat;
 use crate::plane::DataPlane;
 use crate::quota::{Account, QuotaGuard};
+use crate::side::bound_unsent;
 use crate::tried::Tried;
 use crate::upstream::{Alpn, Credentials};
 use crate::{dial, health, upstream};
@@ -50,6 +51,9 @@ const CONNECTION_WINDOW: u32 = STREAM_WINDOW * pool::STREAMS;
 const ANSWER_BUFFER: usize = 64 * 1024;
 /// Most bytes of a request's body that wait in memory for a backend, in HTTP/2.
 const SEND_BUFFER: usize = 64 * 1024;
+
+/// Most bytes of requests that the kernel holds for a backend whose window is closed.
+const MOST_UNSENT: u32 = 128 * 1024;
 
 /// What all attempts at one request share.
 pub(super) struct Attempts {
@@ -69,9 +73,6 @@ pub(super) struct Attempts {
     pub(super) retries: RetryState,
     /// Whether its mirrors have their copies, or get them.
     pub(super) mirrored: bool,
-    /// Whether the request has passed this proxy several times already. Then retries and mirrors would multiply what may
-    /// be a loop.
-    pub(super) deep: bool,
 }
 
 impl Attempts {
@@ -95,7 +96,6 @@ impl Attempts {
             repeated: false,
             retries: RetryState::default(),
             mirrored: false,
-            deep: false,
         }
     }
 
@@ -390,6 +390,7 @@ impl Exchange<'_> {
             allowed,
         );
         let stream = open.await?;
+        bound_unsent(stream.socket(), MOST_UNSENT);
         let two = match key.alpn {
             Alpn::Http2 => true,
             Alpn::Both => stream.alpn() == Some(H2),

@@ -437,7 +437,7 @@ fn decide<'a>(
         return Err(LocalReply::body_too_large());
     }
     let passed = Passed::of(request.headers()).ok_or_else(LocalReply::in_circles)?;
-    attempts.deep = passed.is_deep();
+    attempts.retries.deep = passed.is_deep();
     let upgrade = headers::strip_request(request.headers_mut());
     let scheme = match shared.listener {
         Some(_) => Scheme::Https,
@@ -495,7 +495,7 @@ fn decide<'a>(
     // Both sides have to speak HTTP/1.1 for an upgrade. Otherwise the request is an ordinary one, and mirrors get it.
     let two = found.route.grpc || backend.target.protocol == Protocol::H2c;
     let upgrade = upgrade && upgradable && !two;
-    if !upgrade && !attempts.deep {
+    if !upgrade && !attempts.retries.deep {
         let way = (&**snapshot, &*listener, &found);
         copy(
             shared,

@@ -31,6 +31,10 @@ impl<S> Patient<S> {
         }
     }
 
+    pub(super) fn get_ref(&self) -> &S {
+        &self.stream
+    }
+
     /// Passes on the result of a write, or `instead` of its error.
     fn heard<T>(&mut self, written: io::Result<T>, instead: T) -> io::Result<T> {
         let closed = [

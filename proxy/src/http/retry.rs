@@ -61,7 +61,7 @@ pub(super) async fn retried(
     let Some(reason) = reason.filter(|_| !is_last) else {
         return Err(tried);
     };
-    if attempts.deep {
+    if attempts.retries.deep {
         plane.metrics.not_retried("Loop");
         return Err(tried);
     }

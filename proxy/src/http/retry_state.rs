@@ -12,6 +12,9 @@ pub(super) struct RetryState {
     pub(super) made: u32,
     /// Its body, if it has one that is kept.
     pub(super) body: Option<Arc<Kept>>,
+    /// Whether the request has passed this proxy several times already. Then retries and mirrors would multiply what may
+    /// be a loop.
+    pub(super) deep: bool,
     retrying: Option<Retrying>,
     active: Option<Active>,
 }

@@ -97,6 +97,10 @@ impl<S: AsyncRead> Throttled<S> {
             throttle: Arc::clone(throttle),
         }
     }
+
+    pub(super) fn get_ref(&self) -> &S {
+        self.stream.get_ref()
+    }
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Throttled<S> {

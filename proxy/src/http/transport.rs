@@ -145,6 +145,11 @@ impl Guarded {
 }
 
 impl Counted {
+    /// The client's socket.
+    pub(super) fn socket(&self) -> &TcpStream {
+        self.transport.socket()
+    }
+
     /// `guarded` means that the connection speaks HTTP/1. Otherwise, `most_fields` is the most fields of a head before it
     /// is decoded.
     pub(super) fn new(

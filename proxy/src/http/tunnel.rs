@@ -12,11 +12,16 @@ use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use super::patient::Patient;
 use super::record::RequestRecord;
 use super::shared::AfterHttp;
+use super::throttle::Throttled;
+use super::transport::Counted;
 use crate::close_reason::CloseReason;
 use crate::gate::yield_now;
-use crate::lifetime::{Lifetime, unless_over};
+use crate::lifetime::{Lifetime, Watched, unless_over};
+use crate::side::{Side, lost};
+use crate::upstream;
 
 /// Most bytes that are read at one time.
 const SCRATCH: usize = 16 * 1024;
@@ -26,6 +31,9 @@ const TURN: usize = 16;
 thread_local! {
     static BUFFER: RefCell<Box<[u8]>> = RefCell::new(vec![0; SCRATCH].into());
 }
+
+/// The connection to the backend, as it was given to hyper.
+type ToBackend = Throttled<Patient<upstream::Stream>>;
 
 /// Two connections that have finished HTTP.
 pub(super) struct Tunnel {
@@ -53,28 +61,22 @@ impl Tunnel {
                 return CloseReason::BackendReset;
             }
         };
-        let (mut client, mut backend) = (TokioIo::new(client), TokioIo::new(backend));
-        let (mut up, mut down) = (Direction::default(), Direction::default());
-        let mut first = None;
-        let copied = std::future::poll_fn(|cx| {
-            let record = &mut record;
-            let up_is = up.poll(&mut client, &mut backend, cx, &mut |n| {
-                record.tunnelled_in += n;
-            })?;
-            if up_is.is_ready() {
-                first.get_or_insert(CloseReason::ClientClosed);
-            }
-            let down_is = down.poll(&mut backend, &mut client, cx, &mut |n| record.sent += n)?;
-            if down_is.is_ready() {
-                first.get_or_insert(CloseReason::BackendClosed);
-            }
-            match (up_is, down_is) {
-                (Poll::Ready(()), Poll::Ready(())) => Poll::Ready(io::Result::Ok(())),
-                _ => Poll::Pending,
-            }
-        });
-        match unless_over(self.lifetime, copied).await {
-            Ok(Ok(())) => first.unwrap_or(CloseReason::ClientClosed),
+        let client = client.downcast::<TokioIo<Counted>>();
+        let backend = backend.downcast::<TokioIo<ToBackend>>();
+        let (Ok(client), Ok(backend)) = (client, backend) else {
+            // This would be a bug, because nothing else is ever given to hyper.
+            return CloseReason::BackendReset;
+        };
+        let relayed = Relayed {
+            up: Direction::after(client.read_buf.into()),
+            down: Direction::after(backend.read_buf.into()),
+            client: client.io.into_inner(),
+            backend: backend.io.into_inner(),
+            record: &mut record,
+            first: None,
+        };
+        match unless_over(self.lifetime, relayed).await {
+            Ok(Ok(first)) => first,
             Ok(Err(error)) => {
                 tracing::debug!(%error, "a WebSocket broke");
                 record.reason = "TunnelBroken";
@@ -85,6 +87,52 @@ impl Tunnel {
                 record.reason = over.reason();
                 over
             }
+        }
+    }
+}
+
+/// The relay of a [`Tunnel`]. Its output is the side that ended first.
+struct Relayed<'a> {
+    client: Counted,
+    backend: ToBackend,
+    up: Direction,
+    down: Direction,
+    record: &'a mut RequestRecord,
+    first: Option<CloseReason>,
+}
+
+impl Watched for Relayed<'_> {
+    fn is_stalled(&self) -> bool {
+        self.up.is_stalled() || self.down.is_stalled()
+    }
+
+    fn lost(&self) -> Option<Side> {
+        lost(
+            self.client.socket(),
+            self.backend.get_ref().get_ref().socket(),
+        )
+    }
+}
+
+impl Future for Relayed<'_> {
+    type Output = io::Result<CloseReason>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.get_mut();
+        let (client, backend, record) = (&mut this.client, &mut this.backend, &mut *this.record);
+        let count = &mut |n| record.tunnelled_in += n;
+        let up = this.up.poll(client, backend, cx, count)?;
+        if up.is_ready() {
+            this.first.get_or_insert(CloseReason::ClientClosed);
+        }
+        let count = &mut |n| record.sent += n;
+        let down = this.down.poll(backend, client, cx, count)?;
+        if down.is_ready() {
+            this.first.get_or_insert(CloseReason::BackendClosed);
+        }
+        match (up, down, this.first) {
+            (Poll::Ready(()), Poll::Ready(()), Some(first)) => Poll::Ready(Ok(first)),
+            _ => Poll::Pending,
         }
     }
 }
@@ -110,6 +158,11 @@ impl Direction {
             left,
             ..Self::default()
         }
+    }
+
+    /// Whether bytes wait for the sink.
+    pub(crate) fn is_stalled(&self) -> bool {
+        !self.left.is_empty()
     }
 
     /// Copies bytes. It is ready when the direction has ended.

@@ -291,6 +291,11 @@ impl TlsSession {
         self.tickets.len() + self.queued.len() + self.rest.as_ref().map_or(0, Rest::held)
     }
 
+    /// Whether records wait that the client has not taken.
+    pub(super) fn is_stalled(&self) -> bool {
+        self.rest.is_some()
+    }
+
     /// Whether records wait that hold no data.
     pub(super) fn has_queued(&self) -> bool {
         !self.queued.is_empty()

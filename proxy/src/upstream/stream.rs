@@ -44,6 +44,14 @@ impl Stream {
         Self::Tls(Box::new(Tls(stream)))
     }
 
+    /// The socket below.
+    pub(crate) fn socket(&self) -> &TcpStream {
+        match self {
+            Self::Plain(stream) => stream.socket(),
+            Self::Tls(stream) => stream.socket(),
+        }
+    }
+
     /// The protocol that ALPN agreed on, if any.
     pub(crate) fn alpn(&self) -> Option<&[u8]> {
         match self {
