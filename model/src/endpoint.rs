@@ -10,12 +10,14 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use crate::certificate::AddressBlock;
 
 /// Addresses, other than link-local ones, where clouds serve metadata: Azure (with its DNS and DHCP), Alibaba, Oracle
-/// (its first one), and AWS and Google Cloud for IPv6.
-const METADATA: [IpAddr; 5] = [
+/// (its first one); AWS (also for credentials of pods), Google Cloud and Scaleway for IPv6.
+const METADATA: [IpAddr; 7] = [
     IpAddr::V4(Ipv4Addr::new(168, 63, 129, 16)),
     IpAddr::V4(Ipv4Addr::new(100, 100, 100, 200)),
     IpAddr::V4(Ipv4Addr::new(192, 0, 0, 192)),
     IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)),
+    IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x23)),
+    IpAddr::V6(Ipv6Addr::new(0xfd00, 0x42, 0, 0, 0, 0, 0, 0x42)),
     IpAddr::V6(Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254)),
 ];
 
@@ -65,8 +67,8 @@ impl fmt::Display for Denied {
 }
 
 impl EndpointRules {
-    /// Why no backend may have `address`; `None` if one may. If an IPv6 address contains an IPv4 address (mapped, or
-    /// for NAT64, RFC 6052), that one is judged as well.
+    /// Why no backend may have `address`; `None` if one may. If an IPv6 address contains an IPv4 address ([`forms`]), that
+    /// one is judged as well.
     #[must_use]
     pub fn denies(&self, address: IpAddr) -> Option<Denied> {
         forms(address).find_map(|form| self.denies_one(form))
@@ -181,25 +183,41 @@ fn six_to_four(address: Ipv6Addr) -> Option<Ipv4Addr> {
     Some(Ipv4Addr::from_bits(u32::from(high) << 16 | u32::from(low)))
 }
 
-/// An address, followed by the IPv4 address that it contains for NAT64, if any. A connection to the first may end at
-/// the second.
+/// An address, followed by the IPv4 address that it contains, if any. A connection to the first may end at the second,
+/// where something translates or relays it: NAT64, 6to4, or a kernel that knows the older ways to write IPv4 as IPv6.
 pub fn forms(address: IpAddr) -> impl Iterator<Item = IpAddr> {
     let address = address.to_canonical();
     let inner = match address {
-        IpAddr::V6(outer) => translated(outer).map(IpAddr::V4),
+        IpAddr::V6(outer) => translated(outer)
+            .or_else(|| six_to_four(outer))
+            .or_else(|| embedded(outer)),
         IpAddr::V4(_) => None,
     };
-    std::iter::once(address).chain(inner)
+    std::iter::once(address).chain(inner.map(IpAddr::V4))
 }
 
 /// The IPv4 address that a NAT64 gateway would connect to: `64:ff9b::/96`.
 fn translated(address: Ipv6Addr) -> Option<Ipv4Addr> {
-    let [0x64, 0xff9b, 0, 0, 0, 0, high, low] = address.segments() else {
+    let [0x64, 0xff9b, 0, 0, 0, 0, ..] = address.segments() else {
         return None;
     };
-    let [a, b] = high.to_be_bytes();
-    let [c, d] = low.to_be_bytes();
-    Some(Ipv4Addr::new(a, b, c, d))
+    Some(last(address))
+}
+
+/// The IPv4 address in the last 32 bits of an address for a NAT64 of one's own (`64:ff9b:1::/48`, RFC 8215), of one that
+/// is translated (`::ffff:0:0:0/96`, RFC 2765), or compatible with IPv4 (`::/96`).
+fn embedded(address: Ipv6Addr) -> Option<Ipv4Addr> {
+    match address.segments() {
+        [0x64, 0xff9b, 1, ..] | [0, 0, 0, 0, 0xffff, 0, ..] => Some(last(address)),
+        // `::` and `::1` are addresses of IPv6.
+        [0, 0, 0, 0, 0, 0, high, _] if high > 0 => Some(last(address)),
+        _ => None,
+    }
+}
+
+fn last(address: Ipv6Addr) -> Ipv4Addr {
+    let [.., a, b, c, d] = address.octets();
+    Ipv4Addr::new(a, b, c, d)
 }
 
 #[cfg(test)]
@@ -244,6 +262,12 @@ mod tests {
             ("168.63.129.16", Denied::Metadata),
             ("100.100.100.200", Denied::Metadata),
             ("fd00:ec2::254", Denied::Metadata),
+            ("fd00:ec2::23", Denied::Metadata),
+            ("fd00:42::42", Denied::Metadata),
+            ("64:ff9b:1::a9fe:a9fe", Denied::LinkLocal),
+            ("::169.254.169.254", Denied::LinkLocal),
+            ("::ffff:0:169.254.169.254", Denied::LinkLocal),
+            ("2002:a9fe:a9fe::1", Denied::LinkLocal),
         ] {
             assert_eq!(why(bad), Some(expected), "{bad}");
         }
