@@ -10,6 +10,7 @@ mod content;
 mod in_process;
 mod ledger;
 mod metrics;
+mod places;
 mod session;
 pub mod settle;
 mod stream_slots;
@@ -45,6 +46,7 @@ pub use metrics::Metrics;
 use auth::{Authenticator, SubscriberIdentity};
 use content::Content;
 use ledger::Ledger;
+use places::Places;
 use stream_slots::StreamSlots;
 use tls::{ConnectionPermit, StreamGuard};
 
@@ -61,6 +63,10 @@ pub struct Config {
     pub patience: Duration,
     /// Largest number of proxies at the same time.
     pub max_proxies: usize,
+    /// Largest number of bytes of large batches that are under way at the same time, to all proxies together. A large
+    /// batch is encoded for each proxy, and stays in memory until the proxy has read it. When many proxies start at
+    /// once, they take turns. A batch that is longer than this is sent alone.
+    pub batch_bytes: usize,
 }
 
 impl Default for Config {
@@ -71,6 +77,7 @@ impl Default for Config {
             silence: Duration::from_secs(45),
             patience: Duration::from_mins(1),
             max_proxies: 1024,
+            batch_bytes: 256 << 20,
         }
     }
 }
@@ -140,6 +147,7 @@ pub struct Publisher {
     sessions: AtomicU64,
     streams: Arc<Semaphore>,
     slots: StreamSlots,
+    places: Places,
 }
 
 impl Publisher {
@@ -148,6 +156,7 @@ impl Publisher {
     pub fn new(config: Config) -> Arc<Self> {
         // Streams that wait for their Hello count as well, and so do streams that a newer one replaces.
         let streams = Arc::new(Semaphore::new(config.max_proxies.saturating_mul(2)));
+        let places = Places::new(config.batch_bytes);
         Arc::new(Self {
             config,
             metrics: Metrics::default(),
@@ -167,6 +176,7 @@ impl Publisher {
             sessions: AtomicU64::new(0),
             streams,
             slots: StreamSlots::default(),
+            places,
         })
     }
 
