@@ -5,16 +5,14 @@ mod stream_support;
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use stream_support::{BOUND, Proxy, Raw, backend, hash, hello, key};
-use tokio::{net::TcpListener, sync::mpsc, time::timeout};
-use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
-use tonic::Streaming;
-use vestibule_operator::publish::{self, Changes, InProcess, Publisher};
+use tokio::{net::TcpListener, time::timeout};
+use tokio_stream::wrappers::TcpListenerStream;
+use vestibule_operator::publish::{self, Changes, Publisher};
 use vestibule_stream::{
-    Batch, Encoded, Generation, PROTOCOL_VERSION, Resource,
-    client::{Connect, Tcp},
+    Encoded, Generation, PROTOCOL_VERSION, Resource,
+    client::Tcp,
     proto::{
-        Ack, BatchRefusal, Heartbeat, Hello, Inventory, InventoryEntry, NotLeader, OperatorMessage,
-        ProxyMessage, Reject, config_stream_client::ConfigStreamClient,
+        Heartbeat, Hello, Inventory, InventoryEntry, NotLeader, Reject,
         operator_message::Message as FromOperator, proxy_message::Message as FromProxy,
     },
 };

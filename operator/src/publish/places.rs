@@ -1,8 +1,9 @@
-//! Bounds the memory of large batches that are under way.
+//! Bounds the large batches that are under way.
 //!
-//! Each stream encodes its own copy of a batch, and the copy lives until the proxy has read it. When a fleet of hundreds
-//! of proxies starts at once, that would be hundreds of copies of the whole configuration. So a large batch needs a place
-//! of its size before it is made. Places are given in the order in which streams ask.
+//! Each of them takes memory for a list of all its resources, until the proxy has read it, and a share of the network.
+//! When a fleet of hundreds of proxies starts at once, that would be hundreds of lists, and no proxy would be ready before
+//! all of them are. So a large batch needs a place of its size before it is made. Places are given in the order in which
+//! streams ask.
 
 use std::fmt;
 use std::future::Future;
