@@ -139,6 +139,8 @@ fn measure(args: &ClaimsArgs) -> Result<Claims> {
     measured.asked = begin.end();
     let begin = Spent::begin();
     measured.writes = leader.write();
+    // Every object is looked at once more, and nothing follows from that.
+    measured.writes += leader.write();
     measured.written = begin.end();
     measured.held = Used::of(std::process::id());
     let counts = leader.store.counts();

@@ -133,6 +133,8 @@ impl Simulation {
     fn start(args: &SizeArgs) -> Result<Self> {
         let publisher = Publisher::new(publish::Config {
             batch_bytes: args.batch_mib << 20,
+            // A machine that is busy with other things is no proxy that hangs.
+            patience: PATIENCE,
             ..publish::Config::default()
         });
         publisher.set_ready(BTreeSet::new());
@@ -172,11 +174,11 @@ impl Simulation {
         size.programmed_statuses = self.control.asked.statuses - statuses;
         let not = self.control.not_programmed();
         ensure!(not.is_empty(), "{} are not Programmed", not.len());
-        eprintln!("{} sets: programmed", args.sets);
+        stage(&size, "programmed");
         size.edits = self.edit_all(args).await?;
         if args.proxies > 1 {
             size.cold = Some(self.cold(args).await?);
-            eprintln!("{} sets: all proxies are there", args.sets);
+            stage(&size, "all proxies are there");
             size.fleet_edits = self.edit_all(args).await?;
         }
         Ok(size)
@@ -206,12 +208,11 @@ impl Simulation {
             within(args.most_gib)?;
         }
         size.listed = begin.end();
-        eprintln!("{} sets: listed", args.sets);
+        stage(size, "listed");
         let begin = Spent::begin();
         self.control.lead()?;
         self.settle_within(Some(args.most_gib)).await?;
         size.published = begin.end();
-        eprintln!("{} sets: published", args.sets);
         let held = self.control.held();
         let asked = self.control.asked;
         size.resources = self.control.resources();
@@ -219,6 +220,7 @@ impl Simulation {
         (size.claim_writes, size.reads) = (asked.claims, asked.reads);
         size.statuses = asked.statuses;
         size.held = Used::of(std::process::id());
+        stage(size, "published");
         Ok(())
     }
 
@@ -364,6 +366,13 @@ impl Simulation {
         }
         Ok(())
     }
+}
+
+/// Says how far it is, and what is known by now: the last figures of a size that does not come to its end.
+fn stage(size: &Size, what: &str) {
+    let used = Used::of(std::process::id());
+    let known = serde_json::to_string(size).unwrap_or_default();
+    eprintln!("{what}, {used:?}, {known}");
 }
 
 /// Fails if this process has more than it may have.
