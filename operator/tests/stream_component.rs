@@ -4,17 +4,15 @@ mod stream_support;
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
-use stream_support::{BOUND, Proxy, backend, hash, key};
-use tokio::{net::TcpListener, sync::mpsc, time::timeout};
-use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
-use tonic::Streaming;
-use vestibule_operator::publish::{self, Changes, InProcess, Publisher};
+use stream_support::{BOUND, Proxy, Raw, backend, hash, hello, key};
+use tokio::{net::TcpListener, time::timeout};
+use tokio_stream::wrappers::TcpListenerStream;
+use vestibule_operator::publish::{self, Changes, Publisher};
 use vestibule_stream::{
-    Batch, Encoded, Generation, PROTOCOL_VERSION, Resource,
-    client::{Connect, Tcp},
+    Encoded, Generation, PROTOCOL_VERSION, Resource,
+    client::Tcp,
     proto::{
-        Ack, BatchRefusal, Heartbeat, Hello, Inventory, InventoryEntry, NotLeader, OperatorMessage,
-        ProxyMessage, Reject, config_stream_client::ConfigStreamClient,
+        Heartbeat, Hello, Inventory, InventoryEntry, NotLeader, Reject,
         operator_message::Message as FromOperator, proxy_message::Message as FromProxy,
     },
 };
@@ -54,87 +52,6 @@ async fn until(publisher: &Publisher, wanted: impl Fn(&Publisher) -> bool) {
 
 fn fact(publisher: &Publisher, name: &str) -> bool {
     publisher.programmed(&[key(name)]).acknowledged().is_some()
-}
-
-/// A proxy of which every message is written by the test.
-struct Raw {
-    messages: mpsc::Sender<ProxyMessage>,
-    inbound: Streaming<OperatorMessage>,
-}
-
-impl Raw {
-    async fn open(publisher: &Arc<Publisher>, first: FromProxy) -> Self {
-        let channel = InProcess::new(publisher).connect("").await.unwrap();
-        let (messages, outbound) = mpsc::channel(8);
-        let mut client = ConfigStreamClient::new(channel);
-        let call = client.subscribe(ReceiverStream::new(outbound));
-        let inbound = call.await.unwrap().into_inner();
-        let raw = Self { messages, inbound };
-        raw.send(first).await;
-        raw
-    }
-
-    async fn hello(publisher: &Arc<Publisher>, name: &str) -> Self {
-        Self::open(publisher, FromProxy::Hello(hello(name))).await
-    }
-
-    async fn send(&self, message: FromProxy) {
-        let message = Some(message);
-        self.messages.send(ProxyMessage { message }).await.unwrap();
-    }
-
-    /// The next message that is no heartbeat; none at the end.
-    async fn next(&mut self) -> Option<FromOperator> {
-        loop {
-            match timeout(BOUND, self.inbound.message()).await.unwrap() {
-                Ok(Some(OperatorMessage {
-                    message: Some(FromOperator::Heartbeat(_)),
-                })) => {}
-                Ok(Some(OperatorMessage { message })) => return message,
-                Ok(None) | Err(_) => return None,
-            }
-        }
-    }
-
-    async fn batch(&mut self) -> Batch {
-        loop {
-            match self.next().await {
-                Some(FromOperator::Welcome(_)) => {}
-                Some(FromOperator::Batch(batch)) => return batch,
-                other => panic!("{other:?}"),
-            }
-        }
-    }
-
-    async fn ack(&self, batch: &Batch) {
-        let ack = Ack {
-            generation: batch.generation,
-            ..Ack::default()
-        };
-        self.send(FromProxy::Ack(ack)).await;
-    }
-
-    async fn refuse(&self, batch: &Batch, reason: &str) {
-        let refusal = Some(BatchRefusal {
-            reason: reason.to_owned(),
-            message: "no".to_owned(),
-        });
-        let generation = batch.generation;
-        self.send(FromProxy::Ack(Ack {
-            generation,
-            refusal,
-            ..Ack::default()
-        }))
-        .await;
-    }
-}
-
-fn hello(name: &str) -> Hello {
-    Hello {
-        protocol: PROTOCOL_VERSION,
-        proxy: name.to_owned(),
-        ..Hello::default()
-    }
 }
 
 // ---- Publisher and proxy ----

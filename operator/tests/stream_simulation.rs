@@ -114,6 +114,7 @@ fn publisher_config() -> publish::Config {
         silence: Duration::from_secs(2),
         patience: Duration::from_secs(2),
         max_proxies: 16,
+        ..publish::Config::default()
     }
 }
 

@@ -80,6 +80,14 @@ enum Part {
     /// One size of that.
     #[command(hide = true)]
     Size(scale::part::PartArgs),
+    /// Simulates sizes beyond one machine: operator, claims, and hundreds of proxies that start at once.
+    Simulate(scale::simulate::SimulateArgs),
+    /// One size of that.
+    #[command(hide = true)]
+    SimulateSize(scale::simulate::size::SizeArgs),
+    /// Claims alone.
+    #[command(hide = true)]
+    SimulateClaims(scale::simulate::claims::ClaimsArgs),
     /// Measures the webhook's answers, in place of the peers.
     Admission(admission::AdmissionArgs),
     /// One size of that.
@@ -107,6 +115,9 @@ fn main() -> ExitCode {
         Some(Part::Client(args)) => with_open_files(|| client::run(&args)),
         Some(Part::Scale(args)) => scale::run(&args),
         Some(Part::Size(args)) => scale::part::run(&args),
+        Some(Part::Simulate(args)) => scale::simulate::run(&args),
+        Some(Part::SimulateSize(args)) => scale::simulate::size::run(&args),
+        Some(Part::SimulateClaims(args)) => scale::simulate::claims::run(&args),
         Some(Part::Admission(args)) => admission::run(&args),
         Some(Part::AdmissionSize(args)) => admission::part::run(&args),
         Some(Part::Neighbours(args)) => neighbours::run(&args),

@@ -70,11 +70,31 @@ pub(super) struct Difference {
     pub(super) keys: BTreeSet<ResourceKey>,
 }
 
+/// What the frame of an entry takes in a batch at most, in bytes: its kind, tags and lengths.
+const FRAME: u64 = 16;
+
+/// The size of a batch before it is made. The bytes are an upper bound, and a close one.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct BatchSize {
+    pub(super) entries: usize,
+    pub(super) bytes: u64,
+}
+
+impl BatchSize {
+    /// Adds so many entries that have so many bytes in all.
+    fn add(&mut self, entries: usize, bytes: u64) {
+        self.entries += entries;
+        self.bytes += bytes + entries as u64 * FRAME;
+    }
+}
+
 /// The published set and its log.
 #[derive(Debug, Default)]
 pub(super) struct Content {
     generation: Generation,
     live: BTreeMap<ResourceKey, (Encoded, Generation)>,
+    /// Number of bytes of all resources in `live`.
+    bytes: u64,
     removed: BTreeMap<ResourceKey, Generation>,
     /// Each key of `live` and `removed` once, at its last change.
     log: BTreeSet<(Generation, ResourceKey)>,
@@ -99,6 +119,37 @@ impl Content {
         self.live.len()
     }
 
+    /// Returns the size of a batch with everything.
+    pub(super) fn size(&self) -> BatchSize {
+        let mut size = BatchSize::default();
+        size.add(self.live.len(), self.bytes);
+        size
+    }
+
+    /// Returns the size of a batch with everything that changed after `base`.
+    pub(super) fn size_since(&self, base: Generation) -> BatchSize {
+        let mut size = BatchSize::default();
+        for (_, key) in self.log.range(after(base)..) {
+            let length = self.resource(key).map_or(key.name.len(), Encoded::len);
+            size.add(1, length as u64);
+        }
+        size
+    }
+
+    /// Returns the size of a batch with the difference to what a proxy reports that it holds.
+    pub(super) fn size_beside(&self, held: &BTreeMap<ResourceKey, ContentHash>) -> BatchSize {
+        let mut size = BatchSize::default();
+        for (key, (encoded, _)) in &self.live {
+            if held.get(key) != Some(&encoded.hash()) {
+                size.add(1, encoded.len() as u64);
+            }
+        }
+        for key in held.keys().filter(|key| !self.live.contains_key(key)) {
+            size.add(1, key.name.len() as u64);
+        }
+        size
+    }
+
     /// Returns a resource, if it is published.
     pub(super) fn resource(&self, key: &ResourceKey) -> Option<&Encoded> {
         self.live.get(key).map(|(encoded, _)| encoded)
@@ -118,6 +169,7 @@ impl Content {
             self.unlog(&key);
             self.digest.add(&key, encoded.hash());
             self.log.insert((next, key.clone()));
+            self.bytes += encoded.len() as u64;
             self.live.insert(key, (encoded, next));
         }
         for key in changes.removals {
@@ -177,13 +229,7 @@ impl Content {
             return None;
         }
         let mut difference = Difference::default();
-        // This is the smallest possible entry of the generation after `base`: every key has a name, so the default key
-        // comes before all others. The range from here contains exactly the entries after `base`.
-        let after = (
-            Generation::new(base.term, base.counter.saturating_add(1)),
-            ResourceKey::default(),
-        );
-        for (_, key) in self.log.range(after..) {
+        for (_, key) in self.log.range(after(base)..) {
             match self.live.get(key) {
                 Some((encoded, _)) => difference.upserts.push(encoded.upsert()),
                 None => difference.removals.push(key.clone()),
@@ -221,6 +267,7 @@ impl Content {
     fn unlog(&mut self, key: &ResourceKey) {
         if let Some((encoded, changed)) = self.live.remove(key) {
             self.digest.remove(key, encoded.hash());
+            self.bytes -= encoded.len() as u64;
             self.log.remove(&(changed, key.clone()));
         }
         if let Some(changed) = self.removed.remove(key) {
@@ -251,9 +298,17 @@ impl Content {
     }
 }
 
+/// Returns the smallest possible entry of the log in the generation after `base`: every key has a name, so the default
+/// key comes before all others. The range from here contains exactly the entries after `base`.
+fn after(base: Generation) -> (Generation, ResourceKey) {
+    let next = Generation::new(base.term, base.counter.saturating_add(1));
+    (next, ResourceKey::default())
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use prost::Message as _;
     use vestibule_stream::{
         Apply, Batch, Change, Held, Reject, ResourceKind,
         proto::{Backend, Endpoint, resource},
@@ -347,9 +402,25 @@ mod tests {
         }
     }
 
+    /// The size that was computed before is the batch's: all entries, and at least its bytes.
+    fn fits(size: BatchSize, batch: &Batch) {
+        assert_eq!(size.entries, batch.upserts.len() + batch.removals.len());
+        let entries = Batch {
+            upserts: batch.upserts.clone(),
+            removals: batch.removals.clone(),
+            ..Batch::default()
+        };
+        let bytes = entries.encoded_len() as u64;
+        let most = bytes + size.entries as u64 * FRAME;
+        assert!((bytes..=most).contains(&size.bytes), "{size:?}, {bytes}");
+    }
+
     fn resync(content: &mut Content, proxy: &mut Held, sink: &mut Table) {
         content.renew();
+        fits(content.size(), &batch(content, content.all()));
+        let size = content.size_beside(&held(proxy));
         let mut batch = batch(content, content.compare(&held(proxy)));
+        fits(size, &batch);
         batch.full = true;
         batch.keep_held = proxy.generation().is_some();
         let ack = proxy.offer(&batch, sink);
@@ -373,6 +444,7 @@ mod tests {
                     Step::Delta => match proxy.generation() {
                         Some(base) if content.changed_since(base) => {
                             let mut batch = batch(&content, content.since(base).unwrap());
+                            fits(content.size_since(base), &batch);
                             batch.base = Some(base);
                             let ack = proxy.offer(&batch, &mut sink);
                             prop_assert_eq!(ack.refusal, None);

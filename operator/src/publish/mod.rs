@@ -10,10 +10,12 @@ mod content;
 mod in_process;
 mod ledger;
 mod metrics;
+mod places;
 mod session;
 pub mod settle;
 mod stream_slots;
 pub mod tls;
+mod wire;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -26,25 +28,22 @@ use std::{
 
 use parking_lot::Mutex;
 use tokio::sync::{Semaphore, mpsc, watch};
-use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Request, Response, Status, Streaming, transport::Server};
+use tonic::{Request, Status, Streaming, transport::Server};
 use vestibule_stream::{
     Digest, Encoded, Generation, Reject, ResourceKey,
-    limits::{MAX_MESSAGE_BYTES, MAX_PROXY_MESSAGE_BYTES},
-    proto::{
-        OperatorMessage, ProxyMessage,
-        config_stream_server::{ConfigStream, ConfigStreamServer},
-    },
+    proto::{OperatorMessage, ProxyMessage},
 };
 
 pub use content::Changes;
 pub use in_process::InProcess;
 pub use ledger::{AckProgress, Acknowledged, ProxyId, Sent};
 pub use metrics::Metrics;
+pub use wire::StreamServer;
 
 use auth::{Authenticator, SubscriberIdentity};
 use content::Content;
 use ledger::Ledger;
+use places::Places;
 use stream_slots::StreamSlots;
 use tls::{ConnectionPermit, StreamGuard};
 
@@ -61,6 +60,10 @@ pub struct Config {
     pub patience: Duration,
     /// Largest number of proxies at the same time.
     pub max_proxies: usize,
+    /// Largest number of bytes of large batches that are under way at the same time, to all proxies together. Each has a
+    /// list of its resources, until the proxy has read it. When many proxies start at once, they take turns. A batch that
+    /// is longer than this is sent alone.
+    pub batch_bytes: usize,
 }
 
 impl Default for Config {
@@ -71,6 +74,7 @@ impl Default for Config {
             silence: Duration::from_secs(45),
             patience: Duration::from_mins(1),
             max_proxies: 1024,
+            batch_bytes: 256 << 20,
         }
     }
 }
@@ -140,6 +144,7 @@ pub struct Publisher {
     sessions: AtomicU64,
     streams: Arc<Semaphore>,
     slots: StreamSlots,
+    places: Places,
 }
 
 impl Publisher {
@@ -148,6 +153,7 @@ impl Publisher {
     pub fn new(config: Config) -> Arc<Self> {
         // Streams that wait for their Hello count as well, and so do streams that a newer one replaces.
         let streams = Arc::new(Semaphore::new(config.max_proxies.saturating_mul(2)));
+        let places = Places::new(config.batch_bytes);
         Arc::new(Self {
             config,
             metrics: Metrics::default(),
@@ -167,6 +173,7 @@ impl Publisher {
             sessions: AtomicU64::new(0),
             streams,
             slots: StreamSlots::default(),
+            places,
         })
     }
 
@@ -359,39 +366,30 @@ pub fn server() -> Server {
 
 /// Returns the gRPC service of `publisher`, with the message limits of the stream.
 #[must_use]
-pub fn service(publisher: &Arc<Publisher>) -> ConfigStreamServer<Service> {
-    limited(Service {
+pub fn service(publisher: &Arc<Publisher>) -> StreamServer {
+    StreamServer(Calls {
         publisher: Arc::clone(publisher),
         authenticator: None,
     })
 }
 
 /// Returns the same service for connections of [`tls::Secure`]. It serves only clients with a valid token.
-fn secured_service(
-    publisher: &Arc<Publisher>,
-    authenticator: &Arc<Authenticator>,
-) -> ConfigStreamServer<Service> {
-    limited(Service {
+fn secured_service(publisher: &Arc<Publisher>, authenticator: &Arc<Authenticator>) -> StreamServer {
+    StreamServer(Calls {
         publisher: Arc::clone(publisher),
         authenticator: Some(Arc::clone(authenticator)),
     })
 }
 
-fn limited(service: Service) -> ConfigStreamServer<Service> {
-    ConfigStreamServer::new(service)
-        .max_decoding_message_size(MAX_PROXY_MESSAGE_BYTES)
-        .max_encoding_message_size(MAX_MESSAGE_BYTES)
-}
-
-/// The gRPC service. It runs a session for each call.
+/// Runs a session for each call.
 #[derive(Debug, Clone)]
-pub struct Service {
+struct Calls {
     publisher: Arc<Publisher>,
     /// It is `None` within one process, where nobody else can connect.
     authenticator: Option<Arc<Authenticator>>,
 }
 
-impl Service {
+impl Calls {
     /// Authenticates the caller. Returns its identity, and a guard that keeps its connection open.
     async fn admit<T>(
         &self,
@@ -407,16 +405,12 @@ impl Service {
             .await?;
         Ok(Some((identity, permit.admit())))
     }
-}
 
-#[tonic::async_trait]
-impl ConfigStream for Service {
-    type SubscribeStream = ReceiverStream<Result<OperatorMessage, Status>>;
-
+    /// Begins the session of a call, and returns its messages.
     async fn subscribe(
         &self,
         request: Request<Streaming<ProxyMessage>>,
-    ) -> Result<Response<Self::SubscribeStream>, Status> {
+    ) -> Result<mpsc::Receiver<Result<OperatorMessage, Status>>, Status> {
         // This comes before any message is read, and before the caller gets any resource that proxies need.
         let admitted = self.admit(&request).await?;
         let Ok(permit) = Arc::clone(&self.publisher.streams).try_acquire_owned() else {
@@ -444,6 +438,6 @@ impl ConfigStream for Service {
             session::run(publisher, id, identity, request.into_inner(), outbound).await;
             drop((permit, slot, stream_guard));
         });
-        Ok(Response::new(ReceiverStream::new(messages)))
+        Ok(messages)
     }
 }

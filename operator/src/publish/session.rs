@@ -8,7 +8,7 @@ use std::{
 
 use prost::Message as _;
 use tokio::{
-    sync::mpsc,
+    sync::{OwnedSemaphorePermit, mpsc},
     time::{Instant, MissedTickBehavior, interval, sleep_until, timeout},
 };
 use tokio_stream::{Stream, StreamExt};
@@ -16,7 +16,7 @@ use tonic::Status;
 use tracing::{debug, info, warn};
 use vestibule_stream::{
     ContentHash, Generation, PROTOCOL_VERSION, ResourceKey,
-    limits::{MAX_ENTRIES, MAX_NAME_BYTES, cut},
+    limits::{MAX_ENTRIES, MAX_MESSAGE_BYTES, MAX_NAME_BYTES, cut},
     negotiate,
     proto::{
         Ack, Batch, BatchRefusal, Heartbeat, Hello, Inventory, InventoryRequest, NotLeader,
@@ -24,7 +24,10 @@ use vestibule_stream::{
     },
 };
 
-use super::{Publisher, Role, State, auth::SubscriberIdentity, content::Difference, metrics};
+use super::{
+    Publisher, Role, State, auth::SubscriberIdentity, content::BatchSize, content::Difference,
+    metrics, places::Place,
+};
 
 /// Number of refusals in a row after which the stream ends. The proxy then connects again with a new Hello.
 const MAX_REFUSALS: u32 = 3;
@@ -32,6 +35,9 @@ const MAX_REFUSALS: u32 = 3;
 /// Largest number of generations that a proxy can be ahead of a publisher that restarted within its term. A larger
 /// number is not credible.
 const MAX_LEAP: u64 = 1 << 40;
+
+/// Reason of a refusal, in statuses: the configuration does not fit in one batch.
+const TOO_LARGE: &str = "TooLarge";
 
 /// Why a stream ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,6 +58,8 @@ enum End {
     OtherPod,
     /// The token has expired.
     Expired,
+    /// The configuration does not fit in one batch, or the inventory of the proxy is longer than the limit.
+    TooLarge,
 }
 
 impl End {
@@ -66,6 +74,7 @@ impl End {
             Self::Stuck => "Stuck",
             Self::OtherPod => "OtherPod",
             Self::Expired => "Expired",
+            Self::TooLarge => "TooLarge",
         }
     }
 }
@@ -98,6 +107,8 @@ struct InFlight {
     generation: Generation,
     /// The keys in the batch, or `None` if it covers everything.
     keys: Option<BTreeSet<ResourceKey>>,
+    /// The place of a large batch. It becomes free with the acknowledgement, or with the stream.
+    _place: Option<OwnedSemaphorePermit>,
 }
 
 struct Session {
@@ -107,6 +118,8 @@ struct Session {
     outbound: mpsc::Sender<Result<OperatorMessage, Status>>,
     next: Next,
     waiting: Waiting,
+    /// The place for the next batch, if it is large.
+    place: Place,
     refusals: u32,
     /// When the token expires, and the proxy has to send its next one.
     expires: Option<Instant>,
@@ -157,6 +170,7 @@ pub(super) async fn run(
         outbound,
         next: Next::Ask,
         waiting: Waiting::Nothing,
+        place: Place::None,
         refusals: 0,
         expires: identity.map(|identity| identity.until),
     };
@@ -237,9 +251,13 @@ impl Session {
                     };
                     heard = Instant::now();
                     if let Err(end) = self.take(message) {
+                        if end == End::TooLarge {
+                            let _ = self.send(too_large("the inventory is too long")).await;
+                        }
                         return end;
                     }
                 }
+                () = self.place.turn(), if self.place.is_waiting() => {}
                 _ = published.changed(), if idle => {}
                 _ = replaced.changed() => {
                     if !self.speaks() {
@@ -346,18 +364,73 @@ impl Session {
         if !matches!(self.waiting, Waiting::Nothing) || !self.publisher.leads() {
             return Ok(());
         }
-        if let Some((batch, in_flight)) = self.batch()? {
+        if matches!(self.place, Place::None) {
+            let Some(size) = self.next_size() else {
+                return self.ask().await;
+            };
+            if let Some(problem) = excess(size) {
+                return self.refuse(problem).await;
+            }
+            self.place = self.publisher.places.ask(size.bytes);
+        }
+        if self.place.is_waiting() {
+            return Ok(());
+        }
+        let place = self.place.take();
+        if let Some((batch, in_flight)) = self.batch(place)? {
             // The deadline grows by a second for each MiB.
             let size = Duration::from_secs((batch.encoded_len() >> 20) as u64);
             self.waiting = Waiting::Ack(in_flight, self.until(size));
             return self.send(operator_message::Message::Batch(batch)).await;
         }
-        if matches!(self.next, Next::Ask) {
-            self.waiting = Waiting::Inventory(BTreeMap::new(), self.until(Duration::ZERO));
-            let request = operator_message::Message::InventoryRequest(InventoryRequest {});
-            return self.send(request).await;
+        self.ask().await
+    }
+
+    /// Asks the proxy what it holds, if the next batch depends on that.
+    async fn ask(&mut self) -> Result<(), End> {
+        if !matches!(self.next, Next::Ask) {
+            return Ok(());
         }
-        Ok(())
+        self.waiting = Waiting::Inventory(BTreeMap::new(), self.until(Duration::ZERO));
+        let request = operator_message::Message::InventoryRequest(InventoryRequest {});
+        self.send(request).await
+    }
+
+    /// Returns the size of the next batch. `None` if there is nothing to send, or if the proxy has to be asked first.
+    fn next_size(&self) -> Option<BatchSize> {
+        let state = self.publisher.state.lock();
+        let content = &state.content;
+        match &self.next {
+            Next::Ask => None,
+            Next::Equal => Some(BatchSize::default()),
+            Next::Full => Some(content.size()),
+            Next::Resync(held) => Some(content.size_beside(held)),
+            Next::Delta(base) => content
+                .changed_since(*base)
+                .then(|| content.size_since(*base)),
+        }
+    }
+
+    /// Ends the stream, because a batch does not fit in one message. The proxy serves what it holds, and comes back
+    /// after a longer wait. Statuses say what the problem is.
+    async fn refuse(&mut self, problem: String) -> Result<(), End> {
+        warn!(
+            proxy = self.proxy,
+            problem, "the configuration is too large"
+        );
+        let message = too_large(&problem);
+        {
+            let mut state = self.publisher.state.lock();
+            if let Some(entry) = state.ledger.of_session(&self.proxy, self.id) {
+                entry.refusal = Some(BatchRefusal {
+                    reason: TOO_LARGE.to_owned(),
+                    message: problem,
+                });
+            }
+        }
+        self.publisher.moved();
+        let _ = self.send(message).await;
+        Err(End::TooLarge)
     }
 
     /// Whether this stream still counts for the proxy.
@@ -371,7 +444,10 @@ impl Session {
     }
 
     /// Returns the next batch. `None` if there is nothing to send, or if the proxy has to be asked first.
-    fn batch(&mut self) -> Result<Option<(Batch, InFlight)>, End> {
+    fn batch(
+        &mut self,
+        place: Option<OwnedSemaphorePermit>,
+    ) -> Result<Option<(Batch, InFlight)>, End> {
         let publisher = Arc::clone(&self.publisher);
         let mut state = publisher.state.lock();
         let State {
@@ -435,7 +511,12 @@ impl Session {
         publisher.metrics.resource_bytes.inc_by(resources);
         debug!(proxy = self.proxy, %generation, kind, bytes, "batch");
         let keys = (!batch.full).then_some(difference.keys);
-        Ok(Some((batch, InFlight { generation, keys })))
+        let in_flight = InFlight {
+            generation,
+            keys,
+            _place: place,
+        };
+        Ok(Some((batch, in_flight)))
     }
 
     /// Handles one message of the proxy.
@@ -563,13 +644,38 @@ impl State {
     }
 }
 
+/// Returns what is wrong with a batch of this size, if a proxy would not take it.
+fn excess(size: BatchSize) -> Option<String> {
+    let BatchSize { entries, bytes } = size;
+    // The message around the batch has its generations and a digest.
+    let fits = entries <= MAX_ENTRIES && bytes.saturating_add(1024) <= MAX_MESSAGE_BYTES as u64;
+    (!fits).then(|| {
+        format!(
+            "the configuration has {entries} entries with {} MiB, and one batch can have {MAX_ENTRIES} with {} MiB; \
+             spread the Gateways over several releases",
+            bytes >> 20,
+            MAX_MESSAGE_BYTES >> 20
+        )
+    })
+}
+
+fn too_large(message: &str) -> operator_message::Message {
+    operator_message::Message::Refused(Refused {
+        reason: TOO_LARGE.to_owned(),
+        message: message.to_owned(),
+    })
+}
+
 /// Adds a chunk to an inventory, within the limits.
 fn collect(held: &mut BTreeMap<ResourceKey, ContentHash>, chunk: Inventory) -> Result<(), End> {
     for entry in chunk.entries {
         let hash = ContentHash::try_from(entry.hash.as_slice()).map_err(|_| End::Protocol)?;
         let key = entry.key.ok_or(End::Protocol)?;
-        if key.name.len() > MAX_NAME_BYTES || held.len() >= MAX_ENTRIES {
+        if key.name.len() > MAX_NAME_BYTES {
             return Err(End::Protocol);
+        }
+        if held.len() >= MAX_ENTRIES {
+            return Err(End::TooLarge);
         }
         held.insert(key, hash);
     }

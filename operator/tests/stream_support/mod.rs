@@ -8,14 +8,25 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
-use tokio::{sync::watch, task::JoinHandle, time::timeout};
+use tokio::{
+    sync::{mpsc, watch},
+    task::JoinHandle,
+    time::timeout,
+};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Streaming;
 use vestibule_backoff::Backoff;
 use vestibule_operator::publish::{InProcess, Publisher};
 use vestibule_stream::{
-    Apply, Change, ContentHash, Encoded, Generation, ProxyIdentity, Reject, Resource, ResourceKey,
-    ResourceKind,
+    Apply, Batch, Change, ContentHash, Encoded, Generation, PROTOCOL_VERSION, ProxyIdentity,
+    Reject, Resource, ResourceKey, ResourceKind,
     client::{Client, ClientState, Config, Connect},
-    proto::{Backend, Endpoint, resource},
+    limits::MAX_MESSAGE_BYTES,
+    proto::{
+        Ack, Backend, BatchRefusal, Endpoint, Hello, OperatorMessage, ProxyMessage,
+        config_stream_client::ConfigStreamClient, operator_message::Message as FromOperator,
+        proxy_message::Message as FromProxy, resource,
+    },
 };
 
 /// A backend; one with port 0 is rejected by [`Table`].
@@ -125,5 +136,88 @@ impl Proxy {
 impl Drop for Proxy {
     fn drop(&mut self) {
         self.task.abort();
+    }
+}
+
+/// A proxy of which every message is written by the test.
+pub struct Raw {
+    pub messages: mpsc::Sender<ProxyMessage>,
+    pub inbound: Streaming<OperatorMessage>,
+}
+
+impl Raw {
+    pub async fn open(publisher: &Arc<Publisher>, first: FromProxy) -> Self {
+        let channel = InProcess::new(publisher).connect("").await.unwrap();
+        let (messages, outbound) = mpsc::channel(8);
+        let mut client =
+            ConfigStreamClient::new(channel).max_decoding_message_size(MAX_MESSAGE_BYTES);
+        let call = client.subscribe(ReceiverStream::new(outbound));
+        let inbound = call.await.unwrap().into_inner();
+        let raw = Self { messages, inbound };
+        raw.send(first).await;
+        raw
+    }
+
+    pub async fn hello(publisher: &Arc<Publisher>, name: &str) -> Self {
+        Self::open(publisher, FromProxy::Hello(hello(name))).await
+    }
+
+    pub async fn send(&self, message: FromProxy) {
+        let message = Some(message);
+        self.messages.send(ProxyMessage { message }).await.unwrap();
+    }
+
+    /// The next message that is no heartbeat; none at the end.
+    pub async fn next(&mut self) -> Option<FromOperator> {
+        loop {
+            match timeout(BOUND, self.inbound.message()).await.unwrap() {
+                Ok(Some(OperatorMessage {
+                    message: Some(FromOperator::Heartbeat(_)),
+                })) => {}
+                Ok(Some(OperatorMessage { message })) => return message,
+                Ok(None) | Err(_) => return None,
+            }
+        }
+    }
+
+    pub async fn batch(&mut self) -> Batch {
+        loop {
+            match self.next().await {
+                Some(FromOperator::Welcome(_)) => {}
+                Some(FromOperator::Batch(batch)) => return batch,
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    pub async fn ack(&self, batch: &Batch) {
+        let ack = Ack {
+            generation: batch.generation,
+            ..Ack::default()
+        };
+        self.send(FromProxy::Ack(ack)).await;
+    }
+
+    pub async fn refuse(&self, batch: &Batch, reason: &str) {
+        let refusal = Some(BatchRefusal {
+            reason: reason.to_owned(),
+            message: "no".to_owned(),
+        });
+        let generation = batch.generation;
+        self.send(FromProxy::Ack(Ack {
+            generation,
+            refusal,
+            ..Ack::default()
+        }))
+        .await;
+    }
+}
+
+/// The first message of a proxy that holds nothing.
+pub fn hello(name: &str) -> Hello {
+    Hello {
+        protocol: PROTOCOL_VERSION,
+        proxy: name.to_owned(),
+        ..Hello::default()
     }
 }

@@ -44,7 +44,7 @@ const LOOKS: usize = 64;
 pub(crate) const BATCH: usize = 1024;
 /// Secrets that are read, and claims that are written, in one turn, as in the operator.
 const READS: usize = 8;
-const CLAIM_WRITES: usize = 16;
+const CLAIM_WRITES: usize = 64;
 /// The time that statuses say.
 const NOW: i64 = 1_767_323_045;
 /// A bench has one term.

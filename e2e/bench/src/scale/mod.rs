@@ -5,6 +5,7 @@ mod control;
 pub(crate) mod part;
 mod probe;
 mod report;
+pub(crate) mod simulate;
 mod world;
 
 use std::fs;
@@ -36,6 +37,12 @@ pub(crate) struct ScaleArgs {
     /// ListenerSets of each part; ratios are to the first.
     #[arg(long, value_delimiter = ',', default_value = "10,2500", value_parser = clap::value_parser!(u32).range(1..))]
     sets: Vec<u32>,
+    /// Namespaces that the sets are spread over.
+    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    namespaces: u32,
+    /// One size after the other, each alone, where they do not all fit in memory.
+    #[arg(long)]
+    one_at_a_time: bool,
     /// Kinds of route, each measured for itself.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "tls,http")]
     routes: Vec<Routes>,
@@ -95,8 +102,18 @@ pub(crate) fn run(args: &ScaleArgs) -> Result<()> {
     println!("{INCLUDED}\n");
     let mut outcomes = Vec::new();
     for routes in &args.routes {
-        let measured = measure(args, *routes, &folder.0, [proxy_core, own_core])?;
-        println!("{}", report::markdown(*routes, &measured));
+        let groups: Vec<&[u32]> = if args.one_at_a_time {
+            args.sets.chunks(1).collect()
+        } else {
+            vec![&args.sets]
+        };
+        let mut measured = Vec::new();
+        for sets in groups {
+            let cores = [proxy_core, own_core];
+            measured.extend(measure(args, sets, *routes, &folder.0, cores)?);
+        }
+        let namespaces = args.namespaces as usize;
+        println!("{}", report::markdown(*routes, namespaces, &measured));
         outcomes.extend(measured);
     }
     if let Some(path) = &args.json {
@@ -105,9 +122,10 @@ pub(crate) fn run(args: &ScaleArgs) -> Result<()> {
     Ok(())
 }
 
-/// All sizes with one kind of route: each is a process of its own, and they take turns.
+/// Some sizes with one kind of route: each is a process of its own, and they take turns.
 fn measure(
     args: &ScaleArgs,
+    sizes: &[u32],
     routes: Routes,
     folder: &Path,
     [proxy_core, own_core]: [usize; 2],
@@ -120,12 +138,13 @@ fn measure(
     ensure!(proxy.exists(), "{} is not there", proxy.display());
     let mut parts = Vec::new();
     let mut port = args.shared_network.unwrap_or(20_000);
-    for sets in &args.sets {
+    for sets in sizes {
         eprintln!("{}s: bringing {sets} sets in", routes.kind());
         let mut command = Command::new(&itself);
         command
             .arg("size")
             .args(["--sets", &sets.to_string()])
+            .args(["--namespaces", &args.namespaces.to_string()])
             .args(["--routes", &routes.to_string()])
             .args(["--proxy-core", &proxy_core.to_string()])
             .args(["--port", &port.to_string()])

@@ -41,6 +41,9 @@ pub(crate) struct PartArgs {
     /// ListenerSets.
     #[arg(long)]
     sets: usize,
+    /// Namespaces that they are spread over.
+    #[arg(long)]
+    namespaces: usize,
     /// Kind of route.
     #[arg(long)]
     routes: Routes,
@@ -72,7 +75,7 @@ pub(crate) struct Used {
 }
 
 impl Used {
-    fn of(pid: u32) -> Self {
+    pub(crate) fn of(pid: u32) -> Self {
         let memory = proc::memory_alone(pid);
         Self {
             heap: memory.user as f64 / MEBIBYTE,
@@ -209,7 +212,7 @@ impl Part {
                 eprintln!("the stream ended: {error}");
             }
         });
-        let world = World::new(args.sets, args.routes, backends)?;
+        let world = World::new(args.sets, args.namespaces, args.routes, backends)?;
         let mut part = Self {
             sets: args.sets,
             control: Control::new(world, Arc::clone(&publisher), args.port + 2)?,
@@ -219,7 +222,8 @@ impl Part {
             proxy: Some(proxy(args, "first")?),
             made: 0,
         };
-        part.control.put(&World::platform())?;
+        let platform = part.control.world.platform();
+        part.control.put(&platform)?;
         part.control.lead()?;
         part.acked().await?;
         part.settle().await?;

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::Outcome;
 use super::part::{Edited, Round};
-use super::world::{Edit, LISTENERS, NAMESPACES, Routes};
+use super::world::{Edit, LISTENERS, Routes};
 
 /// A line: what, a cell for each size, the goal.
 struct Line {
@@ -14,9 +14,9 @@ struct Line {
 }
 
 /// The table of one kind of route.
-pub(crate) fn markdown(routes: Routes, outcomes: &[Outcome]) -> String {
+pub(crate) fn markdown(routes: Routes, namespaces: usize, outcomes: &[Outcome]) -> String {
     let mut out = format!(
-        "{}s: {LISTENERS} listeners and routes for each set, {NAMESPACES} namespaces, one Gateway\n\n| |",
+        "{}s: {LISTENERS} listeners and routes for each set, {namespaces} namespaces, one Gateway\n\n| |",
         routes.kind()
     );
     for outcome in outcomes {
@@ -300,7 +300,7 @@ fn figures(outcome: &Outcome, kind: Option<Edit>, of: fn(&Edited) -> f64) -> Vec
 }
 
 /// The smallest figure that so many percent do not exceed; of sorted ones.
-fn percentile(sorted: &[f64], percent: usize) -> f64 {
+pub(crate) fn percentile(sorted: &[f64], percent: usize) -> f64 {
     let rank = (sorted.len() * percent).div_ceil(100).max(1);
     sorted.get(rank - 1).copied().unwrap_or(f64::NAN)
 }

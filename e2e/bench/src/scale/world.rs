@@ -11,9 +11,8 @@ use base64::prelude::BASE64_STANDARD;
 use rcgen::{CertificateParams, KeyPair};
 use serde_json::{Value, json};
 use vestibule_model::key::{Kind, ObjectKey};
+use vestibule_operator::translate::CONTROLLER;
 
-/// Namespaces that the sets are spread over.
-pub(crate) const NAMESPACES: usize = 50;
 /// Listeners of a set, and routes.
 pub(crate) const LISTENERS: usize = 16;
 /// The one Gateway's namespace and name.
@@ -93,7 +92,7 @@ pub(crate) enum Id {
     Class,
     /// The Gateway.
     Gateway,
-    /// A team's namespace; the platform's is number `NAMESPACES`.
+    /// A team's namespace; the one after the last is the platform's.
     Namespace(usize),
     /// A ListenerSet.
     Set(usize),
@@ -198,24 +197,41 @@ pub(crate) struct Answer {
 #[derive(Debug)]
 pub(crate) struct World {
     sets: usize,
+    /// Namespaces that the sets are spread over.
+    namespaces: usize,
     routes: Routes,
     /// Ports of the backends A, B and C.
     backends: [u16; 3],
     edited: BTreeMap<usize, State>,
+    /// The controller that the class names.
+    controller: &'static str,
     /// One for all certificates: making as many would take longer than what is measured.
     key: KeyPair,
 }
 
 impl World {
-    /// So many sets, with these backends on loopback.
-    pub(crate) fn new(sets: usize, routes: Routes, backends: [u16; 3]) -> Result<Self> {
+    /// So many sets in so many namespaces, with these backends on loopback.
+    pub(crate) fn new(
+        sets: usize,
+        namespaces: usize,
+        routes: Routes,
+        backends: [u16; 3],
+    ) -> Result<Self> {
         Ok(Self {
             sets,
+            namespaces,
             routes,
             backends,
             edited: BTreeMap::new(),
+            controller: CONTROLLER,
             key: KeyPair::generate()?,
         })
+    }
+
+    /// The same of another release, whose class names another controller.
+    pub(crate) fn of_another_release(mut self) -> Self {
+        self.controller = "example.com/another";
+        self
     }
 
     /// How a client asks on a listener.
@@ -228,8 +244,8 @@ impl World {
     }
 
     /// Class, Gateway and namespaces: what is there before the teams come.
-    pub(crate) fn platform() -> Vec<Id> {
-        let namespaces = (0..=NAMESPACES).map(Id::Namespace);
+    pub(crate) fn platform(&self) -> Vec<Id> {
+        let namespaces = (0..=self.namespaces).map(Id::Namespace);
         [Id::Class, Id::Gateway]
             .into_iter()
             .chain(namespaces)
@@ -284,7 +300,7 @@ impl World {
     /// The hostname that a listener has now.
     pub(crate) fn hostname(&self, set: usize, listener: usize) -> String {
         let new = listener == Edit::ListenerHostname.listener() && self.state(set).new_hostname;
-        name_of(set, listener, new)
+        self.name_of(set, listener, new)
     }
 
     /// Who answers on a listener now.
@@ -334,7 +350,7 @@ impl World {
             Id::Class => json!({
                 "apiVersion": GROUP, "kind": "GatewayClass",
                 "metadata": { "name": "vestibule" },
-                "spec": { "controllerName": "vestibule.dev/gateway-controller" },
+                "spec": { "controllerName": self.controller },
             }),
             Id::Gateway => json!({
                 "apiVersion": GROUP, "kind": "Gateway",
@@ -349,7 +365,7 @@ impl World {
                 },
             }),
             Id::Namespace(number) => {
-                let name = if number == NAMESPACES {
+                let name = if number == self.namespaces {
                     PLATFORM.to_owned()
                 } else {
                     format!("team-{number}")
@@ -364,7 +380,7 @@ impl World {
             Id::Route(set, listener) => self.route(set, listener),
             Id::Service(set, to) => json!({
                 "apiVersion": "v1", "kind": "Service",
-                "metadata": { "namespace": team(set), "name": service(set, to) },
+                "metadata": { "namespace": self.team(set), "name": service(set, to) },
                 "spec": {
                     "type": "ClusterIP", "clusterIP": "10.96.0.7", "selector": { "app": service(set, to) },
                     "ports": [{ "name": "web", "port": 80, "protocol": "TCP", "targetPort": "web" }],
@@ -380,7 +396,7 @@ impl World {
                 json!({
                     "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
                     "metadata": {
-                        "namespace": team(set), "name": format!("{}-x7k2p", service(set, to)),
+                        "namespace": self.team(set), "name": format!("{}-x7k2p", service(set, to)),
                         "labels": { "kubernetes.io/service-name": service(set, to) },
                     },
                     "addressType": "IPv4",
@@ -423,7 +439,7 @@ impl World {
         json!({
             "apiVersion": GROUP, "kind": "ListenerSet",
             "metadata": {
-                "namespace": team(set), "name": format!("set-{set}"),
+                "namespace": self.team(set), "name": format!("set-{set}"),
                 "annotations": { "cert-manager.io/cluster-issuer": "letsencrypt" },
             },
             "spec": {
@@ -446,7 +462,7 @@ impl World {
             .unwrap_or_default();
         json!({
             "apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/tls",
-            "metadata": { "namespace": team(set), "name": format!("set-{set}-{listener}") },
+            "metadata": { "namespace": self.team(set), "name": format!("set-{set}-{listener}") },
             "data": {
                 "tls.crt": BASE64_STANDARD.encode(pem),
                 "tls.key": BASE64_STANDARD.encode(self.key.serialize_pem()),
@@ -455,16 +471,16 @@ impl World {
     }
 
     fn route(&self, set: usize, listener: usize) -> Value {
-        let mut hostnames = vec![name_of(set, listener, false)];
+        let mut hostnames = vec![self.name_of(set, listener, false)];
         if listener == Edit::ListenerHostname.listener() {
             // It follows its listener.
-            hostnames.push(name_of(set, listener, true));
+            hostnames.push(self.name_of(set, listener, true));
         }
         let moved = listener == Edit::RouteBackend.listener() && self.state(set).moved_route;
         let to = if moved { To::Next } else { To::Web };
         json!({
             "apiVersion": GROUP, "kind": self.routes.kind(),
-            "metadata": { "namespace": team(set), "name": format!("set-{set}-{listener}") },
+            "metadata": { "namespace": self.team(set), "name": format!("set-{set}-{listener}") },
             "spec": {
                 "parentRefs": [{ "kind": "ListenerSet", "name": format!("set-{set}"), "sectionName": section(listener) }],
                 "hostnames": hostnames,
@@ -473,12 +489,22 @@ impl World {
         })
     }
 
+    fn team(&self, set: usize) -> String {
+        format!("team-{}", set % self.namespaces)
+    }
+
+    fn name_of(&self, set: usize, listener: usize, new: bool) -> String {
+        let prefix = if new { "new" } else { "app" };
+        let team = self.team(set);
+        format!("{prefix}-{listener}.set-{set}.{team}.example.com")
+    }
+
     /// The key of an object that has a status and is a team's.
     pub(crate) fn key(&self, id: Id) -> Option<ObjectKey> {
         match id {
             Id::Set(set) => Some(ObjectKey::new(
                 Kind::ListenerSet,
-                team(set),
+                self.team(set),
                 format!("set-{set}"),
             )),
             Id::Route(set, listener) => {
@@ -488,7 +514,7 @@ impl World {
                 };
                 Some(ObjectKey::new(
                     kind,
-                    team(set),
+                    self.team(set),
                     format!("set-{set}-{listener}"),
                 ))
             }
@@ -507,15 +533,6 @@ impl World {
             _ => None,
         }
     }
-}
-
-fn team(set: usize) -> String {
-    format!("team-{}", set % NAMESPACES)
-}
-
-fn name_of(set: usize, listener: usize, new: bool) -> String {
-    let prefix = if new { "new" } else { "app" };
-    format!("{prefix}-{listener}.set-{set}.{}.example.com", team(set))
 }
 
 fn section(listener: usize) -> String {
@@ -540,7 +557,7 @@ mod tests {
 
     #[test]
     fn an_edit_changes_its_object_and_what_answers() {
-        let mut world = World::new(3, Routes::Tls, [1, 2, 3]).unwrap();
+        let mut world = World::new(3, 50, Routes::Tls, [1, 2, 3]).unwrap();
         for edit in Edit::ALL {
             let before = (
                 world.hostname(1, edit.listener()),
