@@ -16,11 +16,14 @@ use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 use vestibule_model::challenge::{ChallengeProof, ChallengeType};
 
-use super::World;
+use crate::World;
 
+/// Answers the challenges of a [`World`] until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Answerer {
+pub struct Answerer {
+    /// Its port for HTTP-01.
     pub(crate) http: u16,
+    /// Its port for TLS-ALPN-01.
     pub(crate) tls: u16,
     _tasks: JoinSet<()>,
 }
@@ -60,7 +63,8 @@ impl ResolvesServerCert for Resolver {
 }
 
 impl Answerer {
-    pub(crate) async fn start(world: &Arc<World>) -> Self {
+    /// Starts to answer.
+    pub async fn start(world: &Arc<World>) -> Self {
         let mut tasks = JoinSet::new();
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
             .await

@@ -1,9 +1,12 @@
-//! A world for the ACME engine: Secrets in memory, a stand-in for the proxies that answers challenges on
-//! loopback, and a clock that can be put.
-#![allow(dead_code, reason = "each test binary uses its own part of it")]
+//! What tests of the ACME engine need: Secrets in memory, a stand-in for the proxies that answers challenges on
+//! loopback, a clock that can be put, and a real CA, Pebble.
+#![allow(
+    clippy::missing_panics_doc,
+    reason = "what panics here fails the test that called it"
+)]
 
-pub(crate) mod answerer;
-pub(crate) mod pebble;
+pub mod answerer;
+pub mod pebble;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::pending;
@@ -28,14 +31,16 @@ use zeroize::Zeroizing;
 
 /// A Secret.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Stored {
-    pub(crate) record: StoredSecret,
-    pub(crate) entries: BTreeMap<String, Vec<u8>>,
+pub struct Stored {
+    /// What the engine reads and writes of it.
+    pub record: StoredSecret,
+    /// Its other entries.
+    pub entries: BTreeMap<String, Vec<u8>>,
 }
 
 /// Where an engine is held up, to be killed there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Hold {
+pub enum Hold {
     /// Before the n-th write of a certificate's Secret takes effect.
     BeforeWrite(usize),
     /// After it did, but before the engine hears of it.
@@ -44,34 +49,43 @@ pub(crate) enum Hold {
     Published,
 }
 
+/// What is around an engine: it takes the engine's effects, and tests look at them and change what there is.
 #[derive(Debug)]
-pub(crate) struct World {
-    pub(crate) secrets: Mutex<BTreeMap<ObjectName, Stored>>,
-    pub(crate) challenges: Mutex<BTreeMap<ChallengeKey, ChallengeAnswer>>,
-    pub(crate) said: Mutex<BTreeMap<ObjectName, Issuance>>,
-    pub(crate) issuers: Mutex<BTreeMap<ObjectKey, IssuerState>>,
-    pub(crate) ended: Mutex<Vec<(ObjectName, OrderOutcome, Arc<str>)>>,
-    pub(crate) renewals: Mutex<BTreeMap<ObjectName, i64>>,
-    pub(crate) hold: Mutex<Option<Hold>>,
-    pub(crate) held: AtomicBool,
+pub struct World {
+    /// The Secrets that there are.
+    pub secrets: Mutex<BTreeMap<ObjectName, Stored>>,
+    /// The challenges that are published.
+    pub challenges: Mutex<BTreeMap<ChallengeKey, ChallengeAnswer>>,
+    /// What the engine last said of each certificate.
+    pub said: Mutex<BTreeMap<ObjectName, Issuance>>,
+    /// What the engine last said of each issuer.
+    pub issuers: Mutex<BTreeMap<ObjectKey, IssuerState>>,
+    /// The orders that ended, with how and why.
+    pub ended: Mutex<Vec<(ObjectName, OrderOutcome, Arc<str>)>>,
+    /// When each certificate is renewed, in seconds of Unix time.
+    pub renewals: Mutex<BTreeMap<ObjectName, i64>>,
+    /// Where the engine is held up, if anywhere.
+    pub hold: Mutex<Option<Hold>>,
+    held: AtomicBool,
     /// The CA is kept waiting for answers.
-    pub(crate) slow: watch::Sender<bool>,
+    pub slow: watch::Sender<bool>,
     /// A name whose challenges are answered nowhere, though everybody says they are.
-    pub(crate) deaf: Mutex<Option<Hostname>>,
+    pub deaf: Mutex<Option<Hostname>>,
     /// Writes of Secrets of certificates.
-    pub(crate) writes: Mutex<Vec<ObjectName>>,
+    pub writes: Mutex<Vec<ObjectName>>,
     /// Seconds by which the clock is put.
-    pub(crate) shift: AtomicI64,
+    shift: AtomicI64,
     /// Where issuers of tenants may lead.
-    pub(crate) authorities: Mutex<AuthorityRules>,
+    pub authorities: Mutex<AuthorityRules>,
     /// Everything the engine said in texts, to search for keys.
-    pub(crate) texts: Mutex<String>,
+    pub texts: Mutex<String>,
     inputs: Mutex<Option<mpsc::Sender<Input>>>,
     changed: watch::Sender<u64>,
 }
 
 impl World {
-    pub(crate) fn new() -> Arc<Self> {
+    /// A world with nothing in it.
+    pub fn new() -> Arc<Self> {
         Arc::new(Self {
             secrets: Mutex::default(),
             challenges: Mutex::default(),
@@ -92,12 +106,13 @@ impl World {
         })
     }
 
+    /// Wakes those who wait in [`Self::until`].
     pub(crate) fn change(&self) {
         self.changed.send_modify(|n| *n += 1);
     }
 
     /// Waits until something holds, and fails with what is there if it does not within a minute and a half.
-    pub(crate) async fn until(&self, what: &str, holds: impl Fn(&Self) -> bool) {
+    pub async fn until(&self, what: &str, holds: impl Fn(&Self) -> bool) {
         let mut changed = self.changed.subscribe();
         let wait = async {
             while !holds(self) {
@@ -118,7 +133,8 @@ impl World {
         }
     }
 
-    pub(crate) async fn until_issued(&self, names: &[&ObjectName]) {
+    /// Waits until all of these certificates are issued.
+    pub async fn until_issued(&self, names: &[&ObjectName]) {
         let issued = |world: &Self| {
             let said = world.said.lock();
             names.iter().all(|name| {
@@ -129,35 +145,39 @@ impl World {
         self.until("issued", issued).await;
     }
 
-    pub(crate) fn message(&self, name: &ObjectName) -> String {
+    /// What the engine last said of a certificate: the reason, and the message.
+    pub fn message(&self, name: &ObjectName) -> String {
         let said = self.said.lock();
         said.get(name).map_or_else(String::new, |said| {
             format!("{}: {}", said.reason, said.message)
         })
     }
 
-    pub(crate) fn record(&self, name: &ObjectName) -> StoredSecret {
+    /// What is stored for a certificate.
+    pub fn record(&self, name: &ObjectName) -> StoredSecret {
         let secrets = self.secrets.lock();
         secrets.get(name).expect("a Secret").record.clone()
     }
 
-    pub(crate) fn state(&self, name: &ObjectName) -> RememberedState {
+    /// The state that is stored for a certificate.
+    pub fn state(&self, name: &ObjectName) -> RememberedState {
         RememberedState::read(self.record(name).state.as_deref())
     }
 
-    pub(crate) async fn tell(&self, input: Input) {
+    /// Gives the engine an input.
+    pub async fn tell(&self, input: Input) {
         let sender = self.inputs.lock().clone().expect("an engine");
         sender.send(input).await.expect("the engine listens");
     }
 
     /// Puts the clock, and has this certificate looked at.
-    pub(crate) async fn put_clock(&self, by: i64, name: &ObjectName) {
+    pub async fn put_clock(&self, by: i64, name: &ObjectName) {
         self.shift.fetch_add(by, Ordering::SeqCst);
         self.tell(Input::SecretChanged(name.clone())).await;
     }
 
     /// Starts an engine on what is stored.
-    pub(crate) async fn engine(
+    pub async fn engine(
         self: &Arc<Self>,
         issuers: &[AcmeIssuer],
         requests: &[CertificateRequest],
@@ -196,7 +216,7 @@ impl World {
     }
 
     /// Kills an engine: its challenges are gone with it, as they are from proxies of a new leader.
-    pub(crate) async fn kill(&self, engine: JoinHandle<()>) {
+    pub async fn kill(&self, engine: JoinHandle<()>) {
         engine.abort();
         let _ = engine.await;
         *self.hold.lock() = None;
@@ -205,7 +225,8 @@ impl World {
         self.said.lock().clear();
     }
 
-    pub(crate) async fn until_held(&self) {
+    /// Waits until the engine, or the CA, is held up.
+    pub async fn until_held(&self) {
         self.until("held", |world| world.held.load(Ordering::SeqCst))
             .await;
     }
@@ -370,12 +391,13 @@ impl Effects for World {
     }
 }
 
-pub(crate) fn host(name: &str) -> Hostname {
+/// A hostname.
+pub fn host(name: &str) -> Hostname {
     Hostname::parse(name).expect("a hostname")
 }
 
 /// A cluster's issuer.
-pub(crate) fn issuer(directory: &str, bundle: &str, challenges: &[ChallengeType]) -> AcmeIssuer {
+pub fn issuer(directory: &str, bundle: &str, challenges: &[ChallengeType]) -> AcmeIssuer {
     AcmeIssuer {
         key: ObjectKey::new(Kind::ClusterAcmeIssuer, "", "ca"),
         meta: Meta::default(),
@@ -392,7 +414,7 @@ pub(crate) fn issuer(directory: &str, bundle: &str, challenges: &[ChallengeType]
 }
 
 /// A request of a team for names, all of them reachable in every way.
-pub(crate) fn request(namespace: &str, names: &[&str]) -> CertificateRequest {
+pub fn request(namespace: &str, names: &[&str]) -> CertificateRequest {
     let hostnames: BTreeSet<Hostname> = names.iter().map(|name| host(name)).collect();
     let first = names.first().copied().unwrap_or("none").replace('.', "-");
     CertificateRequest {

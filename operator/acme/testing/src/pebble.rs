@@ -14,24 +14,26 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use vestibule_test_support::free_port;
 
-use super::answerer::Answerer;
+use crate::answerer::Answerer;
 
 /// What Pebble is to be like.
 #[derive(Debug, Default)]
-pub(crate) struct Options {
+pub struct Options {
     /// Environment variables.
-    pub(crate) environment: Vec<(&'static str, &'static str)>,
+    pub environment: Vec<(&'static str, &'static str)>,
     /// Accounts must be bound.
-    pub(crate) external_account: bool,
+    pub external_account: bool,
 }
 
 /// The MAC key of the external account that Pebble knows, base64url.
-pub(crate) const MAC_KEY: &str = "zWNDZM6eQGHWpSRTPal5eIUYFTu7EajVIoguysqZ9wG44nMEtx3MUAsUDkMTQ12W";
+pub const MAC_KEY: &str = "zWNDZM6eQGHWpSRTPal5eIUYFTu7EajVIoguysqZ9wG44nMEtx3MUAsUDkMTQ12W";
 
-pub(crate) struct Pebble {
+/// A CA that runs until it is dropped.
+pub struct Pebble {
     /// The authority of its HTTPS, PEM.
-    pub(crate) bundle: String,
-    pub(crate) directory: String,
+    pub bundle: String,
+    /// The URL of its ACME directory.
+    pub directory: String,
     log: PathBuf,
     wire: Arc<Wire>,
     children: Vec<Child>,
@@ -55,16 +57,13 @@ fn tool(variable: &str, name: &str) -> PathBuf {
     if let Some(path) = std::env::var_os(variable) {
         return path.into();
     }
-    // Tests of several crates use this, and their folders are not equally deep.
-    let folders = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors();
-    let mut scripts = folders.map(|folder| folder.join("e2e/tools/get"));
-    let get = scripts
-        .find(|script| script.exists())
-        .expect("e2e/tools/get is above this crate");
-    let found = Command::new(get)
-        .arg(name)
-        .output()
-        .expect("e2e/tools/get runs");
+    let found = Command::new(concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../../e2e/tools/get"
+    ))
+    .arg(name)
+    .output()
+    .expect("e2e/tools/get runs");
     assert!(
         found.status.success(),
         "{name}: {}",
@@ -79,11 +78,12 @@ fn tool(variable: &str, name: &str) -> PathBuf {
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
 impl Pebble {
-    pub(crate) async fn start(answerer: &Answerer, options: &Options) -> Self {
+    /// Starts it. Its files, with its log, stay in the folder; the caller gives `env!("CARGO_TARGET_TMPDIR")`.
+    pub async fn start(folder: &str, answerer: &Answerer, options: &Options) -> Self {
         // A port that was free may be another process's by the time at which it is listened on.
         let mut last = String::new();
         for _ in 0..5 {
-            match Self::attempt(answerer, options).await {
+            match Self::attempt(folder, answerer, options).await {
                 Ok(pebble) => return pebble,
                 Err(log) => last = log,
             }
@@ -92,10 +92,9 @@ impl Pebble {
     }
 
     /// One that listens, with its resolver; its log, if they did not come to listen.
-    async fn attempt(answerer: &Answerer, options: &Options) -> Result<Self, String> {
+    async fn attempt(folder: &str, answerer: &Answerer, options: &Options) -> Result<Self, String> {
         let number = COUNT.fetch_add(1, Ordering::SeqCst);
-        let directory = Path::new(env!("CARGO_TARGET_TMPDIR"))
-            .join(format!("pebble-{}-{number}", std::process::id()));
+        let directory = Path::new(folder).join(format!("pebble-{}-{number}", std::process::id()));
         fs::create_dir_all(&directory).expect("a directory");
         let bundle = certificate(&directory);
         let (api, management, dns, dns_management) =
@@ -170,17 +169,18 @@ impl Pebble {
         Ok(this)
     }
 
-    pub(crate) fn log(&self) -> String {
+    /// What it has logged so far.
+    pub fn log(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
 
     /// Orders that were asked for; with refused nonces some of them twice.
-    pub(crate) fn orders(&self) -> usize {
+    pub fn orders(&self) -> usize {
         self.log().matches("Added order ").count()
     }
 
     /// Cuts the wire: connections break, and new ones are refused; or mends it.
-    pub(crate) fn cut(&self, cut: bool) {
+    pub fn cut(&self, cut: bool) {
         self.wire.cut.send_replace(cut);
     }
 }
