@@ -1,5 +1,9 @@
-//! A server on loopback with a certificate of its own, and a client that speaks as an API server does.
-#![allow(dead_code, unreachable_pub, reason = "not every test uses all of it")]
+//! What tests of the webhook's server need: a server on loopback with a certificate of its own, and a client that
+//! speaks as an API server does.
+#![allow(
+    clippy::missing_panics_doc,
+    reason = "what panics here fails the test that called it"
+)]
 
 use std::fs;
 use std::net::SocketAddr;
@@ -28,25 +32,32 @@ use vestibule_test_support::eventually;
 use vestibule_webhook::Admission;
 use vestibule_webhook::server::{Config, WATCHED, Webhook};
 
+/// The controller name of the servers.
 pub const CONTROLLER: &str = "vestibule.dev/gateway-controller";
-pub const SERVER_NAME: &str = "vestibule-webhook.vestibule-system.svc";
+/// The name that clients want.
+const SERVER_NAME: &str = "vestibule-webhook.vestibule-system.svc";
 
 /// Longest wait for something that has to happen.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
-pub fn object(value: Value) -> Object {
+/// An object, from what an API server would show.
+fn object(value: Value) -> Object {
     let decoded = vestibule_crds::decode(value);
     decoded.into_object().expect("an object that is read").0
 }
 
 /// A certificate for [`SERVER_NAME`].
 pub struct Certificate {
+    /// The certificate, in PEM.
     pub chain: String,
+    /// Its key, in PEM.
     pub key: String,
+    /// The certificate, in DER.
     pub der: CertificateDer<'static>,
 }
 
 impl Certificate {
+    /// A new self-signed certificate.
     pub fn new() -> Self {
         let key = KeyPair::generate().expect("a key");
         let params = CertificateParams::new(vec![SERVER_NAME.to_owned()]).expect("a name");
@@ -61,14 +72,16 @@ impl Certificate {
 
 /// A directory such as the kubelet mounts for a Secret; removed when it is dropped.
 pub struct TlsDir {
+    /// Where it is.
     pub path: PathBuf,
     version: AtomicUsize,
 }
 
 impl TlsDir {
+    /// An empty one. `name` differs among the tests of a binary.
     pub fn new(name: &str) -> Self {
-        let path = Path::new(env!("CARGO_TARGET_TMPDIR"))
-            .join(format!("webhook-{name}-{}", std::process::id()));
+        let path =
+            std::env::temp_dir().join(format!("vestibule-webhook-{name}-{}", std::process::id()));
         let _ = fs::remove_dir_all(&path);
         fs::create_dir_all(&path).expect("a directory");
         for file in ["tls.crt", "tls.key"] {
@@ -80,6 +93,7 @@ impl TlsDir {
         }
     }
 
+    /// Puts a certificate with its key there, as the kubelet does.
     pub fn put(&self, chain: &str, key: &str) {
         let version = format!("..{}", self.version.fetch_add(1, Ordering::Relaxed));
         let data = self.path.join(&version);
@@ -98,17 +112,20 @@ impl Drop for TlsDir {
     }
 }
 
+/// Some free port of loopback.
 pub fn loopback() -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], 0))
 }
 
+/// The configuration of a server on loopback that looks at its certificate often.
 pub fn config(tls_dir: &Path) -> Config {
     let mut config = Config::new(loopback(), loopback(), tls_dir);
     config.tls_poll = Duration::from_millis(20);
     config
 }
 
-pub fn put(value: Value) -> Event {
+/// The event with which a watch shows an object.
+fn put(value: Value) -> Event {
     let object = object(value);
     Event::Put(Box::new(Watched {
         key: object.key(),
@@ -120,6 +137,7 @@ pub fn put(value: Value) -> Event {
     }))
 }
 
+/// The events that say that each watch has shown everything.
 pub fn all_synced() -> impl Iterator<Item = Event> {
     WATCHED.into_iter().map(Event::Synced)
 }
@@ -157,18 +175,23 @@ pub async fn get(admin: SocketAddr, path: &str) -> (StatusCode, String) {
     (status, text)
 }
 
+/// The status of the readiness probe.
 pub async fn readyz(admin: SocketAddr) -> StatusCode {
     get(admin, "/readyz").await.0
 }
 
+/// What a server answered.
 pub struct Answer {
+    /// The status of HTTP.
     pub status: StatusCode,
+    /// The body.
     pub text: String,
     /// Whether the server said that the connection ends here.
     pub last: bool,
 }
 
 impl Answer {
+    /// The body of a good answer.
     pub fn json(&self) -> Value {
         assert_eq!(self.status, StatusCode::OK, "{}", self.text);
         serde_json::from_str(&self.text).expect("JSON")
@@ -177,6 +200,7 @@ impl Answer {
 
 /// One connection to the server, kept alive.
 pub struct Client {
+    /// The connection.
     pub sender: SendRequest<Full<Bytes>>,
     /// The certificate that the server showed.
     pub shown: CertificateDer<'static>,
@@ -224,6 +248,7 @@ pub async fn tls_over(
 }
 
 impl Client {
+    /// Connects, and trusts `trusted` and nothing else.
     pub async fn connect(
         address: SocketAddr,
         trusted: &[CertificateDer<'static>],
@@ -241,6 +266,7 @@ impl Client {
         Ok(Self { sender, shown })
     }
 
+    /// Sends a review.
     pub async fn post(&mut self, body: impl Into<Bytes>) -> hyper::Result<Answer> {
         self.send(
             Method::POST,
@@ -251,6 +277,7 @@ impl Client {
         .await
     }
 
+    /// Sends a request.
     pub async fn send(
         &mut self,
         method: Method,
@@ -286,6 +313,7 @@ pub fn created(object: &Value) -> Value {
     review("CREATE", object, &Value::Null)
 }
 
+/// What an API server sends for an operation on an object.
 pub fn review(operation: &str, object: &Value, old: &Value) -> Value {
     let some = if object.is_null() { old } else { object };
     let (group, version) = some["apiVersion"]
