@@ -1,17 +1,15 @@
 //! Writes of which nobody knows what came of them: they may land at any time, or never. Whatever happens, the
 //! object of a name that somebody is told to hold says so.
 
-mod claims_support;
-
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use claims_support::*;
 use proptest::prelude::*;
 use vestibule_model::claim::{ClaimKey, Holder};
 use vestibule_model::protocol::Group;
 use vestibule_operator::claims::{ClaimAction, ClaimRequest, WriteOutcome};
 use vestibule_operator::translate::ClaimState;
+use vestibule_operator_testing::claims::*;
 
 const TENANTS: [&str; 3] = ["a", "b", "c"];
 const NAMES: usize = 3;

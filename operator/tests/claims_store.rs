@@ -1,15 +1,13 @@
 //! The store of claims: who keeps a name and who gets it, when writes fail, Gateways come back, objects are
 //! changed by hand, and one tenant wants more than everybody else.
 
-mod claims_support;
-
 use std::time::Duration;
 
-use claims_support::*;
 use vestibule_model::key::ObjectName;
 use vestibule_model::protocol::Group;
 use vestibule_operator::claims::{AT_ONCE, ClaimAction, Counts, GRACED, NOTED_AFTER, WriteOutcome};
 use vestibule_operator::translate::ClaimState;
+use vestibule_operator_testing::claims::*;
 
 const OVER: Duration = Duration::from_secs(61);
 

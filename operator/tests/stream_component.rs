@@ -1,14 +1,12 @@
 //! The publisher over real gRPC: against real proxies, and against proxies that do not behave.
 
-mod stream_support;
-
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
-use stream_support::{BOUND, Proxy, backend, hash, key};
 use tokio::{net::TcpListener, sync::mpsc, time::timeout};
 use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
 use tonic::Streaming;
 use vestibule_operator::publish::{self, Changes, InProcess, Publisher};
+use vestibule_operator_testing::stream::{BOUND, Proxy, backend, hash, key};
 use vestibule_stream::{
     Batch, Encoded, Generation, PROTOCOL_VERSION, Resource,
     client::{Connect, Tcp},

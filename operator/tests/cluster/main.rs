@@ -11,6 +11,4 @@ mod services;
 mod session_keys;
 mod shared;
 mod statuses;
-#[path = "../stream_support/mod.rs"]
-mod stream_support;
 mod support;

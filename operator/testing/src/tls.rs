@@ -13,22 +13,25 @@ use vestibule_model::tls_policy::{
     SubjectAltName, ValidationMode,
 };
 
-use super::{PAIRS, meta};
+use crate::objects::{PAIRS, meta};
 
 /// What a ConfigMap may hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Trusts {
+pub enum Trusts {
     /// The certificate of pair 0 or 1.
     Pair(usize),
     /// Both.
     Both,
+    /// What looks like PEM and is none.
     NotPem,
+    /// An empty entry.
     Nothing,
     /// Another entry than `ca.crt`.
     NoEntry,
 }
 
-pub(crate) fn config_map(namespace: &str, name: &str, trusts: Trusts) -> Object {
+/// A ConfigMap with authorities.
+pub fn config_map(namespace: &str, name: &str, trusts: Trusts) -> Object {
     let pem = match trusts {
         Trusts::Pair(n) => Some(PAIRS[n].0.clone()),
         Trusts::Both => Some(format!("{}{}", PAIRS[0].0, PAIRS[1].0)),
@@ -43,7 +46,7 @@ pub(crate) fn config_map(namespace: &str, name: &str, trusts: Trusts) -> Object 
 }
 
 /// A reference to a core object at this place.
-pub(crate) fn core(kind: &str, namespace: &str, name: &str, field: &str) -> Reference {
+pub fn core(kind: &str, namespace: &str, name: &str, field: &str) -> Reference {
     Reference {
         group: "".into(),
         kind: kind.into(),
@@ -52,7 +55,8 @@ pub(crate) fn core(kind: &str, namespace: &str, name: &str, field: &str) -> Refe
     }
 }
 
-pub(crate) fn validation(authorities: Vec<Reference>, insecure: bool) -> ClientValidation {
+/// The validation of clients by these authorities.
+pub fn validation(authorities: Vec<Reference>, insecure: bool) -> ClientValidation {
     ClientValidation {
         field: "spec.tls.frontend.default.validation".into(),
         authorities,
@@ -66,13 +70,15 @@ pub(crate) fn validation(authorities: Vec<Reference>, insecure: bool) -> ClientV
 }
 
 /// What is asked by port.
-pub(crate) type PerPort = BTreeMap<Port, Option<ClientValidation>>;
+pub type PerPort = BTreeMap<Port, Option<ClientValidation>>;
 
-pub(crate) fn on_8443(asked: Option<ClientValidation>) -> PerPort {
+/// What is asked on port 8443.
+pub fn on_8443(asked: Option<ClientValidation>) -> PerPort {
     BTreeMap::from([(Port::new(8443).expect("a port"), asked)])
 }
 
-pub(crate) fn gateway_tls(
+/// The `spec.tls` of a Gateway.
+pub fn gateway_tls(
     default: Option<ClientValidation>,
     per_port: PerPort,
     client_certificate: Option<Reference>,
@@ -85,7 +91,8 @@ pub(crate) fn gateway_tls(
     }
 }
 
-pub(crate) fn with_tls(gateway: Object, tls: GatewayTls) -> Object {
+/// A Gateway with this `spec.tls`.
+pub fn with_tls(gateway: Object, tls: GatewayTls) -> Object {
     match gateway {
         Object::Gateway(mut gateway) => {
             gateway.tls = Box::new(tls);
@@ -96,7 +103,7 @@ pub(crate) fn with_tls(gateway: Object, tls: GatewayTls) -> Object {
 }
 
 /// A policy for a Service, or a port of it, that trusts what this ConfigMap holds; `None`: the system.
-pub(crate) fn policy(
+pub fn policy(
     namespace: &str,
     name: &str,
     created: i64,

@@ -1,10 +1,6 @@
 //! The real API server that a component test talks to, if there is one.
-#![allow(
-    dead_code,
-    unreachable_pub,
-    reason = "each test binary uses a part of this module"
-)]
 
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -17,17 +13,26 @@ use serde_json::json;
 /// Longest wait for something that has to happen; nothing is asserted about how soon it does.
 pub const BOUND: Duration = Duration::from_mins(1);
 
-/// A client of the API server in `VESTIBULE_TEST_KUBECONFIG`. Only one on loopback is taken: these tests
-/// write.
-pub async fn client() -> Client {
-    let path = std::env::var_os("VESTIBULE_TEST_KUBECONFIG")
-        .expect("run it as `e2e/cluster/apiserver run cargo test ... -- --ignored`");
-    let kubeconfig = Kubeconfig::read_from(path).unwrap();
+/// The kubeconfig of the API server of the tests.
+pub fn kubeconfig() -> PathBuf {
+    std::env::var_os("VESTIBULE_TEST_KUBECONFIG")
+        .expect("run it as `e2e/cluster/apiserver run cargo test ... -- --ignored`")
+        .into()
+}
+
+/// How to talk to the API server of a kubeconfig. Only one on loopback is taken: these tests write.
+pub async fn config(kubeconfig: &Path) -> Config {
+    let kubeconfig = Kubeconfig::read_from(kubeconfig).unwrap();
     let options = KubeConfigOptions::default();
     let config = Config::from_custom_kubeconfig(kubeconfig, &options).await;
     let config = config.unwrap();
     assert_eq!(config.cluster_url.host(), Some("127.0.0.1"), "not a test's");
-    Client::try_from(config).unwrap()
+    config
+}
+
+/// A client of the API server of the tests.
+pub async fn client() -> Client {
+    Client::try_from(config(&kubeconfig()).await).unwrap()
 }
 
 /// A namespace of the test's own. It is not removed: the API server goes with the tests.

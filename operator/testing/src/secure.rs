@@ -1,16 +1,13 @@
 //! An operator that serves the stream over TLS on loopback, with a reviewer and certificates that the
 //! test commands.
-#![allow(
-    dead_code,
-    unreachable_pub,
-    reason = "each test binary uses a part of this module"
-)]
 
 use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
@@ -31,7 +28,7 @@ use vestibule_operator::publish::{Changes, Config, Publisher};
 use vestibule_stream::Resource;
 use vestibule_stream::client::Tls;
 
-use super::stream_support::Proxy;
+use crate::stream::Proxy;
 
 /// The name that the operator's certificate is for.
 pub const NAME: &str = "r-operator.ns.svc";
@@ -43,9 +40,13 @@ pub const POD: &str = "r-proxy-1";
 /// What the reviewer answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
+    /// The token is good.
     Good,
+    /// The token is not good.
     Rejected,
+    /// The API server cannot be reached.
     Away,
+    /// There is no answer.
     Never,
 }
 
@@ -87,8 +88,11 @@ impl TokenReviewer for Reviewer {
 
 /// The operator; everything ends and is removed with it.
 pub struct Operator {
+    /// Where it listens.
     pub address: String,
+    /// What it publishes from.
     pub publisher: Arc<Publisher>,
+    /// How many tokens the reviewer was asked about.
     pub reviews: Arc<AtomicUsize>,
     verdict: Arc<Mutex<Verdict>>,
     present: Arc<Present>,
@@ -149,6 +153,7 @@ impl Operator {
         operator
     }
 
+    /// Publishes resources.
     pub fn publish(&self, resources: &[Resource]) {
         let mut changes = Changes::new();
         for resource in resources {
@@ -157,6 +162,7 @@ impl Operator {
         self.publisher.update(changes);
     }
 
+    /// What the reviewer answers from now on.
     pub fn answer(&self, verdict: Verdict) {
         *self.verdict.lock() = verdict;
     }
@@ -171,27 +177,33 @@ impl Operator {
         fs::write(self.directory.join("ca.crt"), root).unwrap();
     }
 
+    /// Its certificate from now on.
     pub fn serve_with(&mut self, certificate: &Arc<CertifiedKey>) {
         *self.present.0.lock() = Some(Arc::clone(certificate));
     }
 
+    /// It has no certificate from now on.
     pub fn serve_nothing(&mut self) {
         *self.present.0.lock() = None;
     }
 
+    /// Its certificates, for another server.
     pub fn certificates(&self) -> Arc<dyn ResolvesServerCert> {
         Arc::clone(&self.present) as Arc<dyn ResolvesServerCert>
     }
 
+    /// How a proxy connects to it.
     pub fn connector(&self) -> Tls {
         let token = self.directory.join("token");
         Tls::new(self.directory.join("ca.crt"), NAME, Some(token)).unwrap()
     }
 
+    /// A proxy that is connected to it.
     pub fn proxy(&self, name: &str) -> Proxy {
         Proxy::start(name, std::slice::from_ref(&self.address), self.connector())
     }
 
+    /// What proxies trust.
     pub fn roots(&self) -> RootCertStore {
         let pem = fs::read(self.directory.join("ca.crt")).unwrap();
         let mut roots = RootCertStore::empty();
@@ -201,6 +213,7 @@ impl Operator {
         roots
     }
 
+    /// A client of TLS that trusts what proxies trust, and offers these protocols.
     pub fn client_config(&self, protocols: &[&[u8]]) -> ClientConfig {
         let provider = Arc::new(aws_lc_rs::default_provider());
         let mut config = ClientConfig::builder_with_provider(provider)
@@ -235,21 +248,5 @@ pub fn token(sub: &str, aud: &str, seconds: i64) -> String {
     let now = jiff::Timestamp::now();
     let exp = now.as_second() + seconds;
     let claims = json!({"sub": sub, "aud": [aud], "exp": exp}).to_string();
-    format!("aGVhZA.{}.c2ln", base64url(claims.as_bytes()))
-}
-
-fn base64url(bytes: &[u8]) -> String {
-    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
-    let mut text = String::new();
-    for chunk in bytes.chunks(3) {
-        let bits = chunk
-            .iter()
-            .fold(0_u32, |bits, byte| bits << 8 | u32::from(*byte));
-        let bits = bits << (8 * (3 - chunk.len()));
-        for place in 0..=chunk.len() {
-            let index = usize::try_from(bits >> (18 - 6 * place) & 63).unwrap();
-            text.push(char::from(ALPHABET[index]));
-        }
-    }
-    text
+    format!("aGVhZA.{}.c2ln", URL_SAFE_NO_PAD.encode(claims))
 }

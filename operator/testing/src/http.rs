@@ -13,11 +13,11 @@ use vestibule_model::key::{Kind, ObjectName};
 use vestibule_model::object::Object;
 use vestibule_model::reference::{BackendRef, ParentRef, Reference};
 
-use super::{meta, pattern};
+use crate::objects::{meta, pattern};
 
 /// What a rule is like.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Rule {
+pub enum Rule {
     /// Every request, to the backends.
     Plain,
     /// A path, with a filter and a timeout.
@@ -35,7 +35,8 @@ pub(crate) enum Rule {
 }
 
 impl Rule {
-    pub(crate) const ALL: [Self; 7] = [
+    /// All of them.
+    pub const ALL: [Self; 7] = [
         Self::Plain,
         Self::Filtered,
         Self::Extension,
@@ -121,7 +122,7 @@ impl Rule {
 }
 
 /// An HTTPRoute; without hostnames it is for all of them.
-pub(crate) fn http_route(
+pub fn http_route(
     (namespace, name, created): (&str, &str, i64),
     parents: Vec<ParentRef>,
     hostnames: &[&str],
@@ -148,7 +149,7 @@ pub(crate) fn http_route(
 }
 
 /// A GRPCRoute of the same: what a prefix takes of the paths of an HTTPRoute, a service takes of its calls.
-pub(crate) fn as_grpc(mut object: Object) -> Object {
+pub fn as_grpc(mut object: Object) -> Object {
     if let Object::HttpRoute(route) = &mut object {
         route.kind = Kind::GrpcRoute;
         for of in route.rules.iter_mut().flat_map(|rule| &mut rule.matches) {

@@ -1,6 +1,5 @@
 //! A store of claims beside an API server that is not there: what is written, when it lands, and what its
 //! translation has been told.
-#![allow(dead_code, reason = "each test binary uses its own part of it")]
 
 use std::collections::{BTreeMap, VecDeque};
 use std::num::NonZeroU16;
@@ -16,23 +15,26 @@ use vestibule_operator::claims::{
 };
 use vestibule_operator::translate::ClaimState;
 
-pub(crate) const GRACE: Duration = Duration::from_mins(1);
+/// How long a name that nobody uses stays with its holder.
+pub const GRACE: Duration = Duration::from_mins(1);
 
-pub(crate) fn edge() -> ObjectName {
+/// The Gateway of most tests.
+pub fn edge() -> ObjectName {
     ObjectName::new("platform", "edge")
 }
 
 /// A hostname of `edge`.
-pub(crate) fn name(hostname: &str) -> ClaimKey {
+pub fn name(hostname: &str) -> ClaimKey {
     name_on(&edge(), hostname)
 }
 
-pub(crate) fn name_on(gateway: &ObjectName, hostname: &str) -> ClaimKey {
+/// A hostname of a Gateway.
+pub fn name_on(gateway: &ObjectName, hostname: &str) -> ClaimKey {
     ClaimKey::names(gateway, &HostPattern::parse(hostname).unwrap())
 }
 
 /// A TCP port of `edge`.
-pub(crate) fn port(number: u16) -> ClaimKey {
+pub fn port(number: u16) -> ClaimKey {
     ClaimKey::port(&PortKey {
         gateway: edge(),
         port: NonZeroU16::new(number).unwrap(),
@@ -41,12 +43,12 @@ pub(crate) fn port(number: u16) -> ClaimKey {
 }
 
 /// The holder of a port that speaks this.
-pub(crate) fn speaking(namespace: &str, group: Group) -> Holder {
+pub fn speaking(namespace: &str, group: Group) -> Holder {
     Holder::of_port(namespace.into(), group)
 }
 
 /// What the object of a name says if a namespace holds it.
-pub(crate) fn content(hostname: &str, holder: &str) -> ClaimContent {
+pub fn content(hostname: &str, holder: &str) -> ClaimContent {
     ClaimContent {
         key: name(hostname),
         gateway_uid: "uid-1".into(),
@@ -59,27 +61,34 @@ pub(crate) fn content(hostname: &str, holder: &str) -> ClaimContent {
 
 /// An object as a server has it.
 #[derive(Debug, Clone)]
-pub(crate) struct Stored {
-    pub(crate) content: ClaimContent,
-    pub(crate) version: u64,
+pub struct Stored {
+    /// What it says.
+    pub content: ClaimContent,
+    /// Its resource version.
+    pub version: u64,
 }
 
-pub(crate) struct World {
-    pub(crate) store: ClaimStore,
-    pub(crate) time: Time,
-    pub(crate) objects: BTreeMap<ObjectName, Stored>,
-    pub(crate) version: u64,
+/// A replica with its store, and the server beside it.
+pub struct World {
+    /// The store under test.
+    pub store: ClaimStore,
+    /// What time it is for the store.
+    pub time: Time,
+    /// The objects that the server has.
+    pub objects: BTreeMap<ObjectName, Stored>,
+    /// The newest resource version of the server.
+    pub version: u64,
     /// Gateways that there are: those that are ours with their UIDs.
-    pub(crate) gateways: BTreeMap<ObjectName, Option<&'static str>>,
+    pub gateways: BTreeMap<ObjectName, Option<&'static str>>,
     /// Who holds what, as translation knows it.
-    pub(crate) told: BTreeMap<ClaimKey, Holder>,
+    pub told: BTreeMap<ClaimKey, Holder>,
     /// What the watch has not shown yet.
-    pub(crate) unseen: VecDeque<(ObjectName, Option<Stored>)>,
+    pub unseen: VecDeque<(ObjectName, Option<Stored>)>,
 }
 
 impl World {
     /// A replica that has yet to begin.
-    pub(crate) fn new() -> Self {
+    pub fn new() -> Self {
         Self {
             store: ClaimStore::new(GRACE),
             time: Time {
@@ -95,7 +104,7 @@ impl World {
     }
 
     /// One that leads, in a cluster that knows claims.
-    pub(crate) fn leading() -> Self {
+    pub fn leading() -> Self {
         let mut world = Self::new();
         world.store.begin(world.time);
         world.news();
@@ -104,7 +113,7 @@ impl World {
     }
 
     /// The same cluster, with a replica that starts and leads.
-    pub(crate) fn restarted(&self) -> Self {
+    pub fn restarted(&self) -> Self {
         let mut world = Self {
             objects: self.objects.clone(),
             version: self.version,
@@ -122,7 +131,8 @@ impl World {
         world
     }
 
-    pub(crate) fn news(&mut self) -> BTreeMap<ClaimKey, Option<Holder>> {
+    /// What the store has to tell its translation, which hears it.
+    pub fn news(&mut self) -> BTreeMap<ClaimKey, Option<Holder>> {
         let news = self.store.take_updates();
         for (key, holder) in news.clone() {
             match holder {
@@ -133,12 +143,13 @@ impl World {
         news
     }
 
-    pub(crate) fn holder(&self, key: &ClaimKey) -> Option<&str> {
+    /// The namespace that holds a name, as translation knows it.
+    pub fn holder(&self, key: &ClaimKey) -> Option<&str> {
         self.told.get(key).map(|holder| &*holder.namespace)
     }
 
     /// Translation says this of names.
-    pub(crate) fn say<'a>(
+    pub fn say<'a>(
         &mut self,
         states: impl IntoIterator<Item = (&'a ClaimKey, Option<ClaimState>)>,
     ) {
@@ -147,12 +158,13 @@ impl World {
         self.store.translated(states, self.time);
     }
 
-    pub(crate) fn want(&mut self, key: &ClaimKey, holder: impl Into<Holder>) {
+    /// Translation wants a name or a port for a holder.
+    pub fn want(&mut self, key: &ClaimKey, holder: impl Into<Holder>) {
         self.say([(key, Some(ClaimState::Wanted(holder.into())))]);
     }
 
     /// A namespace gets a name or a port, and makes use of it.
-    pub(crate) fn give(&mut self, key: &ClaimKey, holder: impl Into<Holder>) {
+    pub fn give(&mut self, key: &ClaimKey, holder: impl Into<Holder>) {
         let holder = holder.into();
         self.want(key, holder.clone());
         self.rest();
@@ -160,7 +172,8 @@ impl World {
         self.say([(key, Some(ClaimState::Used))]);
     }
 
-    pub(crate) fn pass(&mut self, time: Duration) {
+    /// Lets time pass.
+    pub fn pass(&mut self, time: Duration) {
         self.time.now += time;
         self.time.seconds += i64::try_from(time.as_secs()).unwrap();
         self.store.pass(self.time);
@@ -168,7 +181,7 @@ impl World {
     }
 
     /// The next request, if one is due by now.
-    pub(crate) fn begin(&mut self) -> Option<ClaimRequest> {
+    pub fn begin(&mut self) -> Option<ClaimRequest> {
         let gateways = &self.gateways;
         let state = |gateway: &ObjectName| match gateways.get(gateway) {
             Some(Some(uid)) => GatewayState::Ours((*uid).into()),
@@ -181,13 +194,13 @@ impl World {
     }
 
     /// The next request, after whatever pause it needs.
-    pub(crate) fn next(&mut self) -> Option<ClaimRequest> {
+    pub fn next(&mut self) -> Option<ClaimRequest> {
         self.pass(Duration::from_millis(100));
         self.begin()
     }
 
     /// A request comes to the server: what that makes of it.
-    pub(crate) fn land(&mut self, request: &ClaimRequest) -> WriteOutcome {
+    pub fn land(&mut self, request: &ClaimRequest) -> WriteOutcome {
         let name = &request.name;
         let there = self.objects.get(name);
         let is = |by: &String| there.is_some_and(|stored| stored.version.to_string() == *by);
@@ -220,30 +233,33 @@ impl World {
         WriteOutcome::Known(self.seen(name))
     }
 
-    pub(crate) fn seen(&self, name: &ObjectName) -> Option<SeenClaim> {
+    /// What the server would show of an object.
+    pub fn seen(&self, name: &ObjectName) -> Option<SeenClaim> {
         seen(name, self.objects.get(name))
     }
 
-    pub(crate) fn done(&mut self, request: &ClaimRequest, outcome: WriteOutcome) {
+    /// A request has ended.
+    pub fn done(&mut self, request: &ClaimRequest, outcome: WriteOutcome) {
         self.store.done(&request.name, outcome, self.time);
         self.news();
     }
 
     /// The watch shows an object.
-    pub(crate) fn show(&mut self, name: &ObjectName, stored: Option<&Stored>) -> bool {
+    pub fn show(&mut self, name: &ObjectName, stored: Option<&Stored>) -> bool {
         let right = self.store.observe(name, seen(name, stored), self.time);
         self.news();
         right
     }
 
-    pub(crate) fn show_next(&mut self) {
+    /// The watch shows the oldest change that it has not shown yet.
+    pub fn show_next(&mut self) {
         if let Some((name, stored)) = self.unseen.pop_front() {
             self.show(&name, stored.as_ref());
         }
     }
 
     /// Makes every request, and the watch shows it. Returns how many writes there were.
-    pub(crate) fn rest(&mut self) -> usize {
+    pub fn rest(&mut self) -> usize {
         let mut writes = 0;
         loop {
             // That a Gateway is another one is noticed by asking, and gathers like anything else.
@@ -263,7 +279,7 @@ impl World {
     }
 
     /// Takes a list of what is there, and leads if that is all there is to know.
-    pub(crate) fn take_over(&mut self) -> bool {
+    pub fn take_over(&mut self) -> bool {
         let complete = self.list();
         if complete {
             self.store.lead(true, self.time);
@@ -282,7 +298,7 @@ impl World {
     }
 
     /// Somebody else makes, changes or deletes an object.
-    pub(crate) fn by_hand(&mut self, name: &ObjectName, content: Option<ClaimContent>) -> bool {
+    pub fn by_hand(&mut self, name: &ObjectName, content: Option<ClaimContent>) -> bool {
         self.version += 1;
         let version = self.version;
         let stored = content.map(|content| Stored { content, version });
@@ -294,12 +310,12 @@ impl World {
     }
 
     /// The namespace that holds a name, by its object.
-    pub(crate) fn stands(&self, key: &ClaimKey) -> Option<&str> {
+    pub fn stands(&self, key: &ClaimKey) -> Option<&str> {
         Some(&*self.says(key)?.namespace)
     }
 
     /// Who holds a name or a port, by its object.
-    pub(crate) fn says(&self, key: &ClaimKey) -> Option<&Holder> {
+    pub fn says(&self, key: &ClaimKey) -> Option<&Holder> {
         let stored = self.objects.get(&key.object_name())?;
         (stored.content.key == *key).then_some(&stored.content.holder)
     }

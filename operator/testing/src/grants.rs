@@ -15,10 +15,10 @@ use vestibule_model::object::Object;
 use vestibule_model::protocol::Port;
 use vestibule_model::selector::{LabelSelector, Requirement};
 
-use super::pattern;
+use crate::objects::pattern;
 
 /// A grant of `hostnames` ("*" is all) to namespaces, on every Gateway of the platform's.
-pub(crate) fn hostname_grant(
+pub fn hostname_grant(
     name: &str,
     namespaces: &[&'static str],
     hostnames: &[&'static str],
@@ -47,7 +47,7 @@ pub(crate) fn hostname_grant(
 }
 
 /// Some grant of the platform's, now and then one that cannot be read, or a tenant's own, which gives nothing.
-pub(crate) fn a_hostname_grant(tenants: &'static [&'static str]) -> impl Strategy<Value = Object> {
+pub fn a_hostname_grant(tenants: &'static [&'static str]) -> impl Strategy<Value = Object> {
     const NAMES: [&str; 5] = [
         "*",
         "*.example.com",
@@ -106,7 +106,7 @@ pub(crate) fn a_hostname_grant(tenants: &'static [&'static str]) -> impl Strateg
 
 /// What the grants among some objects give.
 #[derive(Clone, Copy)]
-pub(crate) struct Reading<'a>(pub(crate) &'a BTreeMap<ObjectKey, Object>);
+pub struct Reading<'a>(pub &'a BTreeMap<ObjectKey, Object>);
 
 impl<'a> Reading<'a> {
     /// Those for a namespace on a Gateway; `None`: it needs none.
@@ -146,7 +146,7 @@ impl<'a> Reading<'a> {
     }
 
     /// Whether the namespace may use these names there, on this port or (`None`) on some.
-    pub(crate) fn owns(
+    pub fn owns(
         self,
         gateway: &ObjectName,
         namespace: &str,
@@ -164,7 +164,7 @@ impl<'a> Reading<'a> {
 
     /// Whether a certificate for a listener of the names, on one of the ports on which the namespace has one, may
     /// come from the issuer of that kind and name.
-    pub(crate) fn allows(
+    pub fn allows(
         self,
         gateway: &ObjectName,
         namespace: &str,
@@ -198,7 +198,7 @@ impl<'a> Reading<'a> {
     }
 
     /// How many listeners, and how many names with a certificate from an issuer, it may have there.
-    pub(crate) fn limits(self, gateway: &ObjectName, namespace: &str) -> (usize, usize) {
+    pub fn limits(self, gateway: &ObjectName, namespace: &str) -> (usize, usize) {
         let grants = self.grants(gateway, namespace).unwrap_or_default();
         let most = |limit: fn(&GrantLimits) -> Option<u32>| {
             let stated = grants.iter().filter_map(|grant| limit(&grant.limits));

@@ -1,9 +1,4 @@
 //! What the tests of the configuration stream share: resources, and a table as a proxy has it.
-#![allow(
-    dead_code,
-    unreachable_pub,
-    reason = "each test binary uses a part of this module"
-)]
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -33,10 +28,12 @@ pub fn backend(name: &str, port: u32) -> Resource {
     )
 }
 
+/// The key of a backend.
 pub fn key(name: &str) -> ResourceKey {
     ResourceKey::new(ResourceKind::Backend, name)
 }
 
+/// The hash of a resource's content.
 pub fn hash(resource: &Resource) -> ContentHash {
     Encoded::new(resource).unwrap().hash()
 }
@@ -44,19 +41,23 @@ pub fn hash(resource: &Resource) -> ContentHash {
 /// What is in force at one proxy.
 #[derive(Debug, Default)]
 pub struct InForce {
+    /// What is held, by its content.
     pub hashes: BTreeMap<ResourceKey, ContentHash>,
-    pub generations: Vec<Generation>,
+    /// The generations that were applied, in their order.
+    generations: Vec<Generation>,
 }
 
 /// A shared table: the proxy applies to it, the test looks at it.
 #[derive(Debug, Clone, Default)]
-pub struct Table(pub Arc<Mutex<InForce>>);
+pub struct Table(Arc<Mutex<InForce>>);
 
 impl Table {
+    /// What is held, by its content.
     pub fn hashes(&self) -> BTreeMap<ResourceKey, ContentHash> {
         self.0.lock().hashes.clone()
     }
 
+    /// The newest generation that was applied.
     pub fn generation(&self) -> Option<Generation> {
         self.0.lock().generations.last().copied()
     }
@@ -93,12 +94,15 @@ pub const BOUND: Duration = Duration::from_secs(30);
 
 /// A proxy of the real kind; aborted when dropped.
 pub struct Proxy {
+    /// What it has applied.
     pub table: Table,
+    /// The state of its client.
     pub state: watch::Receiver<ClientState>,
     task: JoinHandle<()>,
 }
 
 impl Proxy {
+    /// Starts one that asks at these addresses.
     pub fn start(name: &str, addresses: &[String], connector: impl Connect + 'static) -> Self {
         let config = Config {
             backoff: Backoff::new(Duration::from_millis(10), Duration::from_millis(50)),
@@ -110,10 +114,12 @@ impl Proxy {
         Self { table, state, task }
     }
 
+    /// Starts one that asks a publisher in this process.
     pub fn of(name: &str, publisher: &Arc<Publisher>) -> Self {
         Self::start(name, &["leader:1".to_owned()], InProcess::new(publisher))
     }
 
+    /// Waits for a state of its client.
     pub async fn until(&mut self, wanted: impl FnMut(&ClientState) -> bool) {
         timeout(BOUND, self.state.wait_for(wanted))
             .await

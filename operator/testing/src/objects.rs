@@ -1,10 +1,5 @@
 //! A small world of objects for tests of translation: two Gateways, a handful of tenants that all use
 //! the same names, and every way in which their objects depend on one another.
-#![allow(dead_code, reason = "each test binary uses its own part of it")]
-
-pub(crate) mod grants;
-pub(crate) mod http;
-pub(crate) mod tls;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -38,7 +33,7 @@ use vestibule_operator::translate::{
 };
 
 /// Direct binds on loopback.
-pub(crate) fn settings() -> Settings {
+pub fn settings() -> Settings {
     Settings {
         controller: CONTROLLER.into(),
         policy: Policy {
@@ -58,7 +53,7 @@ pub(crate) fn settings() -> Settings {
 }
 
 /// Allocated ports behind Services.
-pub(crate) fn cluster_settings() -> Settings {
+pub fn cluster_settings() -> Settings {
     Settings {
         claims: ClaimMode::Assumed,
         shim_for_sets: false,
@@ -78,7 +73,7 @@ pub(crate) fn cluster_settings() -> Settings {
 }
 
 /// A reference to GatewayParameters of the platform's.
-pub(crate) fn parameters_at(name: &str) -> Reference {
+pub fn parameters_at(name: &str) -> Reference {
     Reference {
         group: "vestibule.dev".into(),
         kind: "GatewayParameters".into(),
@@ -89,7 +84,7 @@ pub(crate) fn parameters_at(name: &str) -> Reference {
 
 /// GatewayParameters with this Service type and a limit that differs with it, good or malformed. Those for a `NodePort` are
 /// behind a load balancer that speaks the PROXY protocol.
-pub(crate) fn parameters_of(name: &str, service_type: ServiceType, good: bool) -> Object {
+pub fn parameters_of(name: &str, service_type: ServiceType, good: bool) -> Object {
     let malformed = || Finding::refused(Reason::InvalidParameters, "spec", "is wrong", "");
     Object::GatewayParameters(GatewayParameters {
         name: ObjectName::new("platform", name),
@@ -115,24 +110,26 @@ pub(crate) fn parameters_of(name: &str, service_type: ServiceType, good: bool) -
 }
 
 /// A translator of these objects, from scratch and in this order.
-pub(crate) fn translated(objects: impl IntoIterator<Item = Object>) -> Translator {
+pub fn translated(objects: impl IntoIterator<Item = Object>) -> Translator {
     let mut translator = Translator::new(settings());
     translator.apply(objects.into_iter().map(Change::Put));
     translator
 }
 
-fn meta(created: i64) -> Meta {
+pub(crate) fn meta(created: i64) -> Meta {
     Meta {
         created,
         ..Meta::default()
     }
 }
 
-pub(crate) fn pattern(text: &str) -> HostPattern {
+/// A hostname pattern; an empty one is for all names.
+pub fn pattern(text: &str) -> HostPattern {
     HostPattern::parse(text).expect("a hostname pattern")
 }
 
-pub(crate) fn class(controller: &str) -> Object {
+/// The GatewayClass of all Gateways, for this controller.
+pub fn class(controller: &str) -> Object {
     Object::GatewayClass(GatewayClass {
         name: "vestibule".into(),
         meta: meta(0),
@@ -142,11 +139,13 @@ pub(crate) fn class(controller: &str) -> Object {
     })
 }
 
-pub(crate) fn our_class() -> Object {
+/// The GatewayClass of all Gateways, for our controller.
+pub fn our_class() -> Object {
     class(CONTROLLER)
 }
 
-pub(crate) fn gateway(name: &str, listeners: Vec<Listener>, allowed: NamespaceScope) -> Object {
+/// A Gateway of the platform's.
+pub fn gateway(name: &str, listeners: Vec<Listener>, allowed: NamespaceScope) -> Object {
     Object::Gateway(Gateway {
         name: ObjectName::new("platform", name),
         meta: meta(1),
@@ -164,13 +163,15 @@ pub(crate) fn gateway(name: &str, listeners: Vec<Listener>, allowed: NamespaceSc
 
 /// What a listener does with TLS.
 #[derive(Debug, Clone)]
-pub(crate) enum Tls {
+pub enum Tls {
+    /// It passes TLS on.
     Passthrough,
     /// With the Secret of this namespace and name.
     Terminate(String, String),
 }
 
-pub(crate) fn listener(
+/// A listener, open to routes of its own namespace.
+pub fn listener(
     name: &str,
     port: u16,
     protocol: Protocol,
@@ -205,11 +206,13 @@ pub(crate) fn listener(
     }
 }
 
-pub(crate) fn passthrough(name: &str, hostname: &str) -> Listener {
+/// A listener on port 443 that passes TLS on.
+pub fn passthrough(name: &str, hostname: &str) -> Listener {
     listener(name, 443, Protocol::Tls, hostname, Some(Tls::Passthrough))
 }
 
-pub(crate) fn set(
+/// A ListenerSet on a Gateway of the platform's.
+pub fn set(
     namespace: &str,
     name: &str,
     created: i64,
@@ -227,12 +230,8 @@ pub(crate) fn set(
     })
 }
 
-pub(crate) fn parent(
-    kind: &str,
-    namespace: Option<&str>,
-    name: &str,
-    section: Option<&str>,
-) -> ParentRef {
+/// A reference of a route to its parent.
+pub fn parent(kind: &str, namespace: Option<&str>, name: &str, section: Option<&str>) -> ParentRef {
     ParentRef {
         group: None,
         kind: Some(kind.into()),
@@ -244,7 +243,8 @@ pub(crate) fn parent(
     }
 }
 
-pub(crate) fn backend(namespace: &str, service: &str, port: u16, weight: u32) -> BackendRef {
+/// A reference of a route to a port of a Service.
+pub fn backend(namespace: &str, service: &str, port: u16, weight: u32) -> BackendRef {
     BackendRef {
         reference: Reference {
             group: "".into(),
@@ -257,7 +257,8 @@ pub(crate) fn backend(namespace: &str, service: &str, port: u16, weight: u32) ->
     }
 }
 
-pub(crate) fn route(
+/// A TLSRoute.
+pub fn route(
     namespace: &str,
     name: &str,
     created: i64,
@@ -275,7 +276,8 @@ pub(crate) fn route(
     })
 }
 
-pub(crate) fn port_route(
+/// A TCPRoute or a UDPRoute.
+pub fn port_route(
     transport: Transport,
     (namespace, name, created): (&str, &str, i64),
     parents: Vec<ParentRef>,
@@ -291,7 +293,8 @@ pub(crate) fn port_route(
     })
 }
 
-pub(crate) fn service(namespace: &str, name: &str, ports: &[u16]) -> Object {
+/// A Service with these ports.
+pub fn service(namespace: &str, name: &str, ports: &[u16]) -> Object {
     Object::Service(Service {
         name: ObjectName::new(namespace, name),
         meta: meta(0),
@@ -310,13 +313,8 @@ pub(crate) fn service(namespace: &str, name: &str, ports: &[u16]) -> Object {
     })
 }
 
-pub(crate) fn slice(
-    namespace: &str,
-    service: &str,
-    suffix: u8,
-    port: u16,
-    addresses: &[u8],
-) -> Object {
+/// An EndpointSlice of a port of a Service, with these last numbers of addresses of loopback.
+pub fn slice(namespace: &str, service: &str, suffix: u8, port: u16, addresses: &[u8]) -> Object {
     Object::EndpointSlice(EndpointSlice {
         name: ObjectName::new(namespace, format!("{service}-{suffix}")),
         service: Some(service.into()),
@@ -337,7 +335,8 @@ pub(crate) fn slice(
     })
 }
 
-pub(crate) fn namespace(name: &str, labels: &[(&str, &str)]) -> Object {
+/// A namespace.
+pub fn namespace(name: &str, labels: &[(&str, &str)]) -> Object {
     Object::Namespace(Namespace {
         name: name.into(),
         labels: labels
@@ -347,13 +346,15 @@ pub(crate) fn namespace(name: &str, labels: &[(&str, &str)]) -> Object {
     })
 }
 
-pub(crate) fn by_label(key: &str, value: &str) -> NamespaceScope {
+/// The namespaces with this label.
+pub fn by_label(key: &str, value: &str) -> NamespaceScope {
     NamespaceScope::Selector(LabelSelector {
         requirements: vec![Requirement::In(key.into(), vec![value.into()])],
     })
 }
 
-pub(crate) fn grant(namespace: &str, name: &str, from: (&str, &str), to: &str) -> Object {
+/// A ReferenceGrant from a kind of the Gateway API in a namespace to a core kind.
+pub fn grant(namespace: &str, name: &str, from: (&str, &str), to: &str) -> Object {
     Object::ReferenceGrant(ReferenceGrant {
         name: ObjectName::new(namespace, name),
         from: vec![(
@@ -366,7 +367,7 @@ pub(crate) fn grant(namespace: &str, name: &str, from: (&str, &str), to: &str) -
 }
 
 /// Two self-signed certificates with their keys, in PEM; made once, since keys are slow.
-static PAIRS: LazyLock<[(String, String); 2]> = LazyLock::new(|| {
+pub(crate) static PAIRS: LazyLock<[(String, String); 2]> = LazyLock::new(|| {
     std::array::from_fn(|n| {
         let key = rcgen::KeyPair::generate().expect("a key");
         let certificate = rcgen::CertificateParams::new(vec![format!("host{n}.example.com")])
@@ -378,19 +379,23 @@ static PAIRS: LazyLock<[(String, String); 2]> = LazyLock::new(|| {
 
 /// What a Secret may hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Holds {
+pub enum Holds {
     /// Pair 0 or 1.
     Pair(usize),
     /// The certificate of one and the key of the other.
     Mismatch,
+    /// A certificate without its key.
     NoKey,
+    /// A certificate that is not PEM.
     NotPem,
     /// Pair 0, and behind its certificate a second one that cannot be read.
     BrokenChain,
+    /// Pair 0, in a Secret of another type.
     WrongType,
 }
 
-pub(crate) fn secret(namespace: &str, name: &str, holds: Holds) -> Object {
+/// A Secret of TLS.
+pub fn secret(namespace: &str, name: &str, holds: Holds) -> Object {
     let (certificate, key) = match holds {
         Holds::Pair(n) => (PAIRS[n].0.clone(), Some(PAIRS[n].1.clone())),
         Holds::Mismatch => (PAIRS[0].0.clone(), Some(PAIRS[1].1.clone())),
@@ -417,12 +422,13 @@ pub(crate) fn secret(namespace: &str, name: &str, holds: Holds) -> Object {
     })
 }
 
-pub(crate) fn key(kind: Kind, namespace: &str, name: &str) -> ObjectKey {
+/// The key of an object.
+pub fn key(kind: Kind, namespace: &str, name: &str) -> ObjectKey {
     ObjectKey::new(kind, namespace, name)
 }
 
 /// The reasons of an object's findings.
-pub(crate) fn reasons(translator: &Translator, key: &ObjectKey) -> Vec<&'static str> {
+pub fn reasons(translator: &Translator, key: &ObjectKey) -> Vec<&'static str> {
     translator
         .findings()
         .get(key)
@@ -446,7 +452,7 @@ static AGES: LazyLock<[(String, String); 2]> = LazyLock::new(|| {
 });
 
 /// A Secret with a certificate that was valid from 2000 to 2020, or will be from 2030 to 2040.
-pub(crate) fn secret_of_age(namespace: &str, name: &str, future: bool) -> Object {
+pub fn secret_of_age(namespace: &str, name: &str, future: bool) -> Object {
     let (certificate, key) = &AGES[usize::from(future)];
     let mut secret = secret(namespace, name, Holds::Pair(0));
     if let Object::Secret(secret) = &mut secret {
@@ -457,7 +463,7 @@ pub(crate) fn secret_of_age(namespace: &str, name: &str, future: bool) -> Object
 }
 
 /// The annotations by which the `ClusterACMEIssuer` "ca" is asked.
-pub(crate) fn acme() -> IssuerAnnotations {
+pub fn acme() -> IssuerAnnotations {
     IssuerAnnotations {
         acme_cluster_issuer: Some("ca".into()),
         ..IssuerAnnotations::default()
@@ -465,7 +471,7 @@ pub(crate) fn acme() -> IssuerAnnotations {
 }
 
 /// The annotations by which cert-manager's Issuer "ca" is asked.
-pub(crate) fn cert_manager() -> IssuerAnnotations {
+pub fn cert_manager() -> IssuerAnnotations {
     IssuerAnnotations {
         cert_manager_issuer: Some("ca".into()),
         ..IssuerAnnotations::default()
