@@ -28,7 +28,7 @@ use tokio_rustls::client::TlsStream;
 use vestibule_crds::watch::{Event, Watched};
 use vestibule_model::object::Object;
 use vestibule_model::policy::Policy;
-use vestibule_test_support::eventually;
+use vestibule_test_support::{eventually, http_get};
 use vestibule_webhook::Admission;
 use vestibule_webhook::server::{Config, WATCHED, Webhook};
 
@@ -161,18 +161,8 @@ pub async fn serving(dir: &TlsDir, admission: Admission, objects: Vec<Value>) ->
 
 /// Plain HTTP.
 pub async fn get(admin: SocketAddr, path: &str) -> (StatusCode, String) {
-    let stream = TcpStream::connect(admin).await.expect("a connection");
-    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.expect("HTTP");
-    tokio::spawn(connection);
-    let request = Request::get(path)
-        .header(header::HOST, "admin")
-        .body(Full::<Bytes>::default())
-        .expect("a request");
-    let response = sender.send_request(request).await.expect("a response");
-    let status = response.status();
-    let body = response.into_body().collect().await.expect("a body");
-    let text = String::from_utf8(body.to_bytes().into()).expect("text");
-    (status, text)
+    let (status, text) = http_get(admin, path).await;
+    (StatusCode::from_u16(status).expect("a status"), text)
 }
 
 /// The status of the readiness probe.

@@ -6,24 +6,35 @@ use rcgen::{CertificateParams, CustomExtension, KeyPair};
 use rustls::client::WantsClientCert;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::WebPkiSupportedAlgorithms;
-use rustls::pki_types::{ServerName, SubjectPublicKeyInfoDer, UnixTime};
+use rustls::pki_types::{CertificateDer, ServerName, SubjectPublicKeyInfoDer, UnixTime};
 use rustls::{DigitallySignedStruct, SignatureScheme};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-use super::*;
+use vestibule_stream::{Resource, proto};
 
-pub(crate) const ACME_TLS: &[u8] = b"acme-tls/1";
-pub(crate) const TOKEN: &str = "evaGxfADs6pSRb2LAv9IZf17Dt3juxGJ-PCt92wr-oA";
-pub(crate) const THUMBPRINT: &str = "9jg46WB3rR_AHD-EBXdN7cBkH1WOu0tA3M9fm21mqTI";
+use proto::resource::Resource as Wire;
+
+use crate::pki::provider;
+use crate::resources::bind;
+
+/// The protocol of TLS-ALPN-01.
+pub const ACME_TLS: &[u8] = b"acme-tls/1";
+/// The token of challenges over HTTP.
+pub const TOKEN: &str = "evaGxfADs6pSRb2LAv9IZf17Dt3juxGJ-PCt92wr-oA";
+/// The thumbprint of the account that they are for.
+pub const THUMBPRINT: &str = "9jg46WB3rR_AHD-EBXdN7cBkH1WOu0tA3M9fm21mqTI";
 
 /// A certificate with its key, as an order makes one for a handshake.
-pub(crate) struct ChallengeCertificate {
-    pub(crate) certificate: Vec<u8>,
-    pub(crate) key: Vec<u8>,
+pub struct ChallengeCertificate {
+    /// The certificate, in DER.
+    pub certificate: Vec<u8>,
+    /// Its key, in DER.
+    pub key: Vec<u8>,
 }
 
 impl ChallengeCertificate {
-    pub(crate) fn new(hostname: &str) -> Self {
+    /// One for a hostname.
+    pub fn new(hostname: &str) -> Self {
         let mut params = CertificateParams::new([hostname.to_owned()]).unwrap();
         let identifier = CustomExtension::new_acme_identifier(&[7; 32]);
         params.custom_extensions = vec![identifier];
@@ -35,7 +46,7 @@ impl ChallengeCertificate {
     }
 
     /// Of the Gateway that the tests' listeners are of.
-    pub(crate) fn resource(&self, port: u16, hostname: &str) -> Resource {
+    pub fn resource(&self, port: u16, hostname: &str) -> Resource {
         let answer = proto::challenge::Answer::TlsAlpn01(proto::TlsAlpn01 {
             certificate: self.certificate.clone(),
             private_key: self.key.clone(),
@@ -46,7 +57,7 @@ impl ChallengeCertificate {
 }
 
 /// A challenge over HTTP.
-pub(crate) fn http_challenge(port: u16, hostname: &str) -> Resource {
+pub fn http_challenge(port: u16, hostname: &str) -> Resource {
     let answer = proto::challenge::Answer::Http01(proto::Http01 {
         token: TOKEN.into(),
         key_authorization: format!("{TOKEN}.{THUMBPRINT}"),
@@ -74,7 +85,7 @@ fn challenge(
 }
 
 /// A client as CAs are: it offers `alpn` and looks at the certificate itself.
-pub(crate) fn ca(
+pub fn ca(
     alpn: &[&[u8]],
     versions: &[&'static rustls::SupportedProtocolVersion],
 ) -> rustls::ClientConfig {
@@ -84,7 +95,7 @@ pub(crate) fn ca(
 }
 
 /// The builder of a client that takes any certificate, so that the test can look at it.
-pub(crate) fn takes_any(
+pub fn takes_any(
     versions: &[&'static rustls::SupportedProtocolVersion],
 ) -> rustls::ConfigBuilder<rustls::ClientConfig, WantsClientCert> {
     let provider = provider();
@@ -138,7 +149,7 @@ impl ServerCertVerifier for Looks {
 }
 
 /// What `text` has of a key, in any of the forms that text could have it.
-pub(crate) fn leak(text: &str, key: &[u8]) -> Option<String> {
+pub fn leak(text: &str, key: &[u8]) -> Option<String> {
     // In the middle of the secret, so that it is found whatever is around it.
     let part = &key[key.len() / 3..key.len() / 3 + 12];
     let decimal = format!("{part:?}");

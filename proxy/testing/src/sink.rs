@@ -8,7 +8,7 @@ use tracing_subscriber::EnvFilter;
 
 /// All that was logged so far.
 #[derive(Clone, Default)]
-pub(crate) struct Sink(Arc<Mutex<Vec<u8>>>);
+pub struct Sink(Arc<Mutex<Vec<u8>>>);
 
 impl Write for Sink {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
@@ -23,7 +23,7 @@ impl Write for Sink {
 
 impl Sink {
     /// Has the process log here, in JSON, whatever `filter` lets through.
-    pub(crate) fn subscribe(filter: &str) -> Self {
+    pub fn subscribe(filter: &str) -> Self {
         let sink = Self::default();
         let writer = sink.clone();
         tracing_subscriber::fmt()
@@ -35,12 +35,13 @@ impl Sink {
         sink
     }
 
-    pub(crate) fn text(&self) -> String {
+    /// The log so far.
+    pub fn text(&self) -> String {
         String::from_utf8(self.0.lock().clone()).unwrap()
     }
 
     /// The lines of the access log.
-    pub(crate) fn lines(&self) -> Vec<serde_json::Value> {
+    pub fn lines(&self) -> Vec<serde_json::Value> {
         let text = self.text();
         let lines = text.lines().map(|line| serde_json::from_str(line).unwrap());
         lines

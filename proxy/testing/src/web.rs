@@ -14,28 +14,36 @@ use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
+use vestibule_proxy::limits::ProxyLimits;
+use vestibule_stream::{Resource, proto};
 
-use super::*;
+use proto::resource::Resource as Wire;
+
+use crate::net::{read_to_end, serve};
+use crate::resources::{backend, route};
+use crate::rig::Rig;
+use crate::waiting::within;
 
 /// A backend that answers with what it was asked: the request line, then its fields, then its body.
-pub(crate) struct Echo {
-    pub(crate) address: SocketAddr,
+pub struct Echo {
+    /// Where it listens.
+    pub address: SocketAddr,
     /// Connections so far.
-    pub(crate) connections: Arc<AtomicUsize>,
+    connections: Arc<AtomicUsize>,
     /// Requests so far.
-    pub(crate) requests: Arc<AtomicUsize>,
+    requests: Arc<AtomicUsize>,
 }
 
 impl Echo {
     /// HTTP/1.1.
-    pub(crate) async fn start(name: &'static str) -> Self {
+    pub async fn start(name: &'static str) -> Self {
         Self::of(name, false).await
     }
 
     /// HTTP/2 by prior knowledge.
-    pub(crate) async fn h2c(name: &'static str) -> Self {
+    pub async fn h2c(name: &'static str) -> Self {
         Self::of(name, true).await
     }
 
@@ -59,17 +67,19 @@ impl Echo {
         }
     }
 
-    pub(crate) fn connections(&self) -> usize {
+    /// Connections so far.
+    pub fn connections(&self) -> usize {
         self.connections.load(Ordering::SeqCst)
     }
 
-    pub(crate) fn requests(&self) -> usize {
+    /// Requests so far.
+    pub fn requests(&self) -> usize {
         self.requests.load(Ordering::SeqCst)
     }
 }
 
 /// Answers the requests of a connection until it ends, in HTTP/1.1 or, if `two` says so, in HTTP/2.
-pub(crate) async fn serve_http<I, F, A, B>(stream: I, two: bool, answer: F)
+pub async fn serve_http<I, F, A, B>(stream: I, two: bool, answer: F)
 where
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     F: Fn(Request<Incoming>) -> A,
@@ -95,7 +105,7 @@ where
 }
 
 /// A backend of HTTP/1.1 with these answers, and the number of requests that it got.
-pub(crate) async fn counting<F, A, B>(answer: F) -> (SocketAddr, Arc<AtomicUsize>)
+pub async fn counting<F, A, B>(answer: F) -> (SocketAddr, Arc<AtomicUsize>)
 where
     F: Fn(Request<Incoming>) -> A + Clone + Send + Sync + 'static,
     A: Future<Output = Response<B>> + Send + 'static,
@@ -152,7 +162,7 @@ async fn echo_request(name: &str, request: Request<Incoming>) -> Response<Full<B
 }
 
 /// A route on a listener of the same name, for the listener's hostname.
-pub(crate) fn http_route(name: &str, hostname: &str, rules: Vec<proto::HttpRule>) -> Resource {
+pub fn http_route(name: &str, hostname: &str, rules: Vec<proto::HttpRule>) -> Resource {
     let mut resource = route(name, hostname, None);
     if let Some(Wire::TlsRoute(route)) = resource.resource.take() {
         resource.resource = Some(Wire::HttpRoute(proto::HttpRoute {
@@ -166,25 +176,15 @@ pub(crate) fn http_route(name: &str, hostname: &str, rules: Vec<proto::HttpRule>
 }
 
 /// No log lines.
-pub(crate) fn quiet() -> ProxyLimits {
+pub fn quiet() -> ProxyLimits {
     ProxyLimits {
         access_log: false,
         ..ProxyLimits::default()
     }
 }
 
-/// Whose a hostname is on the Gateway.
-pub(crate) fn owner(hostname: &str, tenant: &str) -> Resource {
-    let owner = proto::HostnameOwner {
-        gateway: "infra/edge".into(),
-        hostname: hostname.into(),
-        tenant: tenant.into(),
-    };
-    Resource::new(format!("infra/edge/{hostname}"), Wire::HostnameOwner(owner))
-}
-
 /// A listener under another name, of the namespace that the name says.
-pub(crate) fn called(name: &str, mut resource: Resource) -> Resource {
+pub fn called(name: &str, mut resource: Resource) -> Resource {
     name.clone_into(&mut resource.name);
     if let Some(Wire::Listener(listener)) = &mut resource.resource {
         name.split('/')
@@ -196,12 +196,7 @@ pub(crate) fn called(name: &str, mut resource: Resource) -> Resource {
 }
 
 /// A namespace's route for a hostname on a listener, which leads to the backend called as the namespace.
-pub(crate) fn route_of(
-    tenant: &str,
-    at: &str,
-    hostname: &str,
-    path: proto::http_match::Path,
-) -> Resource {
+pub fn route_of(tenant: &str, at: &str, hostname: &str, path: proto::http_match::Path) -> Resource {
     let mut leads = rule("/", &format!("{tenant}/web:80"));
     leads.matches[0].path = Some(path);
     let mut made = http_route(tenant, hostname, vec![leads]);
@@ -216,12 +211,12 @@ pub(crate) fn route_of(
 }
 
 /// A match for every path.
-pub(crate) fn all_paths() -> proto::http_match::Path {
+pub fn all_paths() -> proto::http_match::Path {
     proto::http_match::Path::Prefix("/".into())
 }
 
 /// A rule for a prefix that leads to one backend; an empty name is an invalid reference.
-pub(crate) fn rule(prefix: &str, backend: &str) -> proto::HttpRule {
+pub fn rule(prefix: &str, backend: &str) -> proto::HttpRule {
     proto::HttpRule {
         matches: vec![proto::HttpMatch {
             path: Some(proto::http_match::Path::Prefix(prefix.into())),
@@ -233,7 +228,7 @@ pub(crate) fn rule(prefix: &str, backend: &str) -> proto::HttpRule {
 }
 
 /// A rule for a service and a method, each of any if it is empty, that leads to one backend.
-pub(crate) fn calls(service: &str, method: &str, backend: &str) -> proto::HttpRule {
+pub fn calls(service: &str, method: &str, backend: &str) -> proto::HttpRule {
     use proto::grpc_method::{Method, Service};
     let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());
     let of = proto::GrpcMethod {
@@ -245,7 +240,8 @@ pub(crate) fn calls(service: &str, method: &str, backend: &str) -> proto::HttpRu
     made
 }
 
-pub(crate) fn grpc_route(name: &str, hostname: &str, rules: Vec<proto::HttpRule>) -> Resource {
+/// As [`http_route`], for calls of gRPC.
+pub fn grpc_route(name: &str, hostname: &str, rules: Vec<proto::HttpRule>) -> Resource {
     let mut resource = http_route(name, hostname, rules);
     if let Some(Wire::HttpRoute(route)) = resource.resource.take() {
         resource.resource = Some(Wire::GrpcRoute(route));
@@ -253,7 +249,8 @@ pub(crate) fn grpc_route(name: &str, hostname: &str, rules: Vec<proto::HttpRule>
     resource
 }
 
-pub(crate) fn to(backend: &str, weight: u32) -> proto::HttpBackend {
+/// A backend of a rule, with its weight.
+pub fn to(backend: &str, weight: u32) -> proto::HttpBackend {
     proto::HttpBackend {
         backend: backend.into(),
         weight,
@@ -261,14 +258,15 @@ pub(crate) fn to(backend: &str, weight: u32) -> proto::HttpBackend {
     }
 }
 
-pub(crate) fn filter(filter: proto::http_filter::Filter) -> proto::HttpFilter {
+/// A filter of a rule.
+pub fn filter(filter: proto::http_filter::Filter) -> proto::HttpFilter {
     proto::HttpFilter {
         filter: Some(filter),
     }
 }
 
 /// As [`backend`], of a protocol.
-pub(crate) fn backend_of(
+pub fn backend_of(
     name: &str,
     addresses: &[SocketAddr],
     protocol: proto::BackendProtocol,
@@ -282,20 +280,23 @@ pub(crate) fn backend_of(
 
 /// An answer in parts.
 #[derive(Debug)]
-pub(crate) struct Answer {
-    pub(crate) status: u16,
-    pub(crate) head: String,
-    pub(crate) body: String,
+pub struct Answer {
+    /// The status.
+    pub status: u16,
+    /// The status line and the fields.
+    pub head: String,
+    /// What came behind the head.
+    pub body: String,
 }
 
 impl Answer {
     /// The first field of a name.
-    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+    pub fn header(&self, name: &str) -> Option<&str> {
         self.headers(name).next()
     }
 
     /// All fields of a name.
-    pub(crate) fn headers(&self, name: &str) -> impl Iterator<Item = &str> {
+    pub fn headers(&self, name: &str) -> impl Iterator<Item = &str> {
         self.head.lines().filter_map(move |line| {
             let (key, value) = line.split_once(": ")?;
             key.eq_ignore_ascii_case(name).then_some(value)
@@ -303,7 +304,7 @@ impl Answer {
     }
 
     /// A field that the backend got; several are joined.
-    pub(crate) fn echoed(&self, name: &str) -> Option<String> {
+    pub fn echoed(&self, name: &str) -> Option<String> {
         let (head, _) = self.body.split_once("\n\n")?;
         let values = head.lines().filter_map(|line| {
             let (key, value) = line.split_once(": ")?;
@@ -316,7 +317,7 @@ impl Answer {
 
 /// One request on a connection of its own. `head` is without the empty line; `host` and
 /// `connection: close` are added.
-pub(crate) async fn ask(rig: &Rig, head: &str, body: &str) -> Answer {
+pub async fn ask(rig: &Rig, head: &str, body: &str) -> Answer {
     let mut stream = rig.connect().await;
     let text = format!("{head}\r\nconnection: close\r\n\r\n{body}");
     stream.write_all(text.as_bytes()).await.unwrap();
@@ -325,11 +326,12 @@ pub(crate) async fn ask(rig: &Rig, head: &str, body: &str) -> Answer {
 }
 
 /// GET of a path for a host.
-pub(crate) async fn get(rig: &Rig, host: &str, path: &str) -> Answer {
+pub async fn get(rig: &Rig, host: &str, path: &str) -> Answer {
     ask(rig, &format!("GET {path} HTTP/1.1\r\nhost: {host}"), "").await
 }
 
-pub(crate) fn parse(text: &str) -> Answer {
+/// An answer as it came.
+pub fn parse(text: &str) -> Answer {
     parts(text).unwrap_or_else(|| panic!("no status in {text:?}"))
 }
 
@@ -344,13 +346,13 @@ fn parts(text: &str) -> Option<Answer> {
 
 /// Reads one answer on a connection that stays; its length says where it ends. None: the connection ended
 /// before. The test must not have asked for more, since what comes behind the answer is lost.
-pub(crate) async fn one_answer(stream: &mut (impl AsyncRead + Unpin)) -> Option<Answer> {
+pub async fn one_answer(stream: &mut (impl AsyncRead + Unpin)) -> Option<Answer> {
     let mut bytes = Vec::with_capacity(512);
     within("an answer", read_answer(stream, &mut bytes)).await
 }
 
 /// As [`one_answer`], for a caller who may stop reading and go on later: `bytes` keeps what came so far.
-pub(crate) async fn read_answer(
+pub async fn read_answer(
     stream: &mut (impl AsyncRead + Unpin),
     bytes: &mut Vec<u8>,
 ) -> Option<Answer> {
