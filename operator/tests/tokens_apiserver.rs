@@ -13,7 +13,7 @@ use vestibule_operator::publish::auth::{
 };
 use vestibule_operator::publish::tls::{ConnectionLimits, Secure};
 use vestibule_operator_testing::apiserver::{client, namespace};
-use vestibule_operator_testing::secure::{Operator, authority};
+use vestibule_operator_testing::secure::{NAME, Operator, authority};
 use vestibule_operator_testing::stream::{Proxy, backend};
 use vestibule_test_support::eventually;
 
@@ -139,7 +139,7 @@ async fn a_proxy_subscribes_with_the_token_of_its_pod() {
     let uid = account.pod("r-proxy-1").await;
     // Files, publisher and certificate are this one's; its own server is not asked.
     let mut operator = Operator::start(ConnectionLimits::default()).await;
-    let (certificate, root) = authority(vestibule_operator_testing::secure::NAME);
+    let (certificate, root) = authority(NAME);
     operator.serve_with(&certificate);
     operator.trust(&root);
     let reviewer = KubeReviewer::new(account.client.clone());
