@@ -56,7 +56,7 @@ fn set(namespace: &str, hostname: &str) -> Value {
 }
 
 async fn server(name: &str) -> (Webhook, TlsDir, Certificate) {
-    let (dir, certificate) = (TlsDir::new(name), Certificate::new());
+    let (dir, certificate) = (TlsDir::new(name), Certificate::self_signed());
     dir.put(&certificate.chain, &certificate.key);
     let webhook = ready(&dir, Policy::default(), vec![class(), gateway()]).await;
     (webhook, dir, certificate)
@@ -144,7 +144,7 @@ async fn is_ready_when_there_is_a_certificate_and_everything_was_read() {
             "waits for a certificate\n".to_owned()
         )
     );
-    let certificate = Certificate::new();
+    let certificate = Certificate::self_signed();
     let trusted = std::slice::from_ref(&certificate.der);
     assert!(Client::connect(webhook.address(), trusted).await.is_err());
     dir.put(&certificate.chain, &certificate.key);
@@ -208,7 +208,7 @@ fn futures_channel() -> (
 #[tokio::test]
 async fn a_rotated_certificate_is_shown_to_new_connections_and_old_ones_go_on() {
     let (webhook, dir, first) = server("rotate").await;
-    let second = Certificate::new();
+    let second = Certificate::self_signed();
     let mut old = client(&webhook, &first).await;
     let body = created(&set("alpha", "a.example")).to_string();
     assert_eq!(old.post(body.clone()).await.expect("an answer").status, 200);
@@ -237,7 +237,7 @@ async fn both_versions_of_tls_are_spoken() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_many_who_want_one_name_at_once_one_gets_it() {
-    let (dir, certificate) = (TlsDir::new("race"), Certificate::new());
+    let (dir, certificate) = (TlsDir::new("race"), Certificate::self_signed());
     dir.put(&certificate.chain, &certificate.key);
     let admission = Admission::new(CONTROLLER, Policy::default());
     // However busy the machine is.
@@ -372,7 +372,7 @@ async fn an_object_of_three_mebibytes_is_reviewed() {
 
 #[tokio::test]
 async fn who_takes_every_place_keeps_nobody_else_out() {
-    let (dir, certificate) = (TlsDir::new("places"), Certificate::new());
+    let (dir, certificate) = (TlsDir::new("places"), Certificate::self_signed());
     dir.put(&certificate.chain, &certificate.key);
     let mut config = config(&dir.path);
     config.limits.connections = 4;
@@ -410,7 +410,7 @@ async fn whoever_runs_it_learns_that_a_part_has_ended() {
 
 #[tokio::test]
 async fn slow_and_silent_connections_end() {
-    let (dir, certificate) = (TlsDir::new("slow"), Certificate::new());
+    let (dir, certificate) = (TlsDir::new("slow"), Certificate::self_signed());
     dir.put(&certificate.chain, &certificate.key);
     let mut config = config(&dir.path);
     config.limits.handshake = Duration::from_secs(1);

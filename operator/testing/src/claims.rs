@@ -88,7 +88,7 @@ pub struct World {
 
 impl World {
     /// A replica that has yet to begin.
-    pub fn new() -> Self {
+    pub fn starting() -> Self {
         Self {
             store: ClaimStore::new(GRACE),
             time: Time {
@@ -105,7 +105,7 @@ impl World {
 
     /// One that leads, in a cluster that knows claims.
     pub fn leading() -> Self {
-        let mut world = Self::new();
+        let mut world = Self::starting();
         world.store.begin(world.time);
         world.news();
         world.store.lead(true, world.time);
@@ -113,13 +113,14 @@ impl World {
     }
 
     /// The same cluster, with a replica that starts and leads.
+    #[must_use]
     pub fn restarted(&self) -> Self {
         let mut world = Self {
             objects: self.objects.clone(),
             version: self.version,
             gateways: self.gateways.clone(),
             time: self.time,
-            ..Self::new()
+            ..Self::starting()
         };
         for (name, stored) in self.objects.clone() {
             world.show(&name, Some(&stored));
@@ -194,7 +195,7 @@ impl World {
     }
 
     /// The next request, after whatever pause it needs.
-    pub fn next(&mut self) -> Option<ClaimRequest> {
+    pub fn next_request(&mut self) -> Option<ClaimRequest> {
         self.pass(Duration::from_millis(100));
         self.begin()
     }
@@ -263,7 +264,7 @@ impl World {
         let mut writes = 0;
         loop {
             // That a Gateway is another one is noticed by asking, and gathers like anything else.
-            while let Some(request) = self.next().or_else(|| self.next()) {
+            while let Some(request) = self.next_request().or_else(|| self.next_request()) {
                 let outcome = self.land(&request);
                 self.done(&request, outcome);
                 writes += usize::from(request.action != ClaimAction::Read);

@@ -2,7 +2,8 @@
 //! loopback, a clock that can be put, and a real CA, Pebble.
 #![allow(
     clippy::missing_panics_doc,
-    reason = "what panics here fails the test that called it"
+    clippy::must_use_candidate,
+    reason = "tests call all of it: a panic fails the test, and nothing is called for no reason"
 )]
 
 pub mod answerer;
@@ -17,7 +18,10 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
-use vestibule_acme::*;
+use vestibule_acme::{
+    Budgets, ChallengeAck, Effects, Engine, Input, IssuerState, Observation, OrderOutcome,
+    RememberedState, Settings, StoreError, StoredSecret, Write, Written, wall,
+};
 use vestibule_model::challenge::{ChallengeAnswer, ChallengeKey, ChallengeType, Reach};
 use vestibule_model::endpoint::AuthorityRules;
 use vestibule_model::hostname::Hostname;
