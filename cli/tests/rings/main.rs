@@ -123,8 +123,8 @@ fn every_helper_of_tests_is_used() {
             }
             named.read(&source);
             if helpers {
-                let names = public(&source).into_iter();
-                defined.extend(names.map(|(name, line)| (file.clone(), line, name)));
+                let items = public(&source).into_iter();
+                defined.extend(items.map(|(name, line)| (file.clone(), line, name)));
             }
         }
     }
