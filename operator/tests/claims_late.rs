@@ -1,17 +1,15 @@
 //! Writes of which nobody knows what came of them: they may land at any time, or never. Whatever happens, the
 //! object of a name that somebody is told to hold says so.
 
-mod claims_support;
-
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use claims_support::*;
 use proptest::prelude::*;
 use vestibule_model::claim::{ClaimKey, Holder};
 use vestibule_model::protocol::Group;
 use vestibule_operator::claims::{ClaimAction, ClaimRequest, WriteOutcome};
 use vestibule_operator::translate::ClaimState;
+use vestibule_operator_testing::claims::*;
 
 const TENANTS: [&str; 3] = ["a", "b", "c"];
 const NAMES: usize = 3;
@@ -25,15 +23,15 @@ fn a_create_that_lands_late_takes_no_name_from_whoever_has_it_now() {
     let mut world = World::leading();
     let shop = name("shop.example.com");
     world.want(&shop, "a");
-    let late = world.next().expect("a request");
+    let late = world.next_request().expect("a request");
     world.done(&late, WriteOutcome::Unknown);
     // Another one's turn has come before anything is known.
     world.want(&shop, "b");
-    let read = world.next().expect("a request");
+    let read = world.next_request().expect("a request");
     assert_eq!(read.action, ClaimAction::Read, "it is made sure of first");
     let outcome = world.land(&read);
     world.done(&read, outcome);
-    let create = world.next().expect("a request");
+    let create = world.next_request().expect("a request");
     assert!(matches!(world.land(&create), WriteOutcome::Known(Some(_))));
     // There is one object per name: the late one finds it.
     assert!(matches!(world.land(&late), WriteOutcome::Moved));
@@ -51,7 +49,7 @@ fn a_create_of_a_former_leader_takes_no_name_out_of_a_wildcard() {
     let mut before = World::leading();
     let (wildcard, inside) = (name("*.example.com"), name("shop.example.com"));
     before.want(&inside, "b");
-    let late = before.next().expect("a request");
+    let late = before.next_request().expect("a request");
     let mut world = before.restarted();
     // There is nothing about `b`'s name yet, so the wildcard has all names below it.
     world.give(&wildcard, "a");
@@ -72,7 +70,7 @@ fn a_create_that_lands_late_counts_where_it_could_be_made_now() {
         let mut before = World::leading();
         let (wildcard, inside) = (name("*.example.com"), name("shop.example.com"));
         before.want(&inside, "b");
-        let late = before.next().expect("a request");
+        let late = before.next_request().expect("a request");
         let mut world = before.restarted();
         if granted {
             world.give(&wildcard, "a");
@@ -94,13 +92,13 @@ fn a_create_that_lands_before_the_next_one_is_taken_for_what_it_is() {
     let mut world = World::leading();
     let shop = name("shop.example.com");
     world.want(&shop, "a");
-    let late = world.next().expect("a request");
+    let late = world.next_request().expect("a request");
     world.done(&late, WriteOutcome::Unknown);
     world.want(&shop, "b");
-    let read = world.next().expect("a request");
+    let read = world.next_request().expect("a request");
     let outcome = world.land(&read);
     world.done(&read, outcome);
-    let create = world.next().expect("a request");
+    let create = world.next_request().expect("a request");
     assert!(matches!(world.land(&late), WriteOutcome::Known(Some(_))));
     let outcome = world.land(&create);
     assert!(matches!(outcome, WriteOutcome::Moved));
@@ -130,7 +128,7 @@ fn what_takes_a_name_and_may_land_late_is_made_sure_of_before_the_holder_is_serv
         if let Some(rival) = rival {
             world.want(&shop, rival);
         }
-        let late = world.next().expect("a request");
+        let late = world.next_request().expect("a request");
         world.done(&late, WriteOutcome::Unknown);
         // It is allowed again, and there at once.
         world.want(&shop, "a");
@@ -148,7 +146,7 @@ fn a_create_without_an_answer_that_is_refused_from_then_on_keeps_its_name_from_n
     let mut world = World::leading();
     let shop = name("shop.example.com");
     world.want(&shop, "a");
-    let late = world.next().expect("a request");
+    let late = world.next_request().expect("a request");
     world.done(&late, WriteOutcome::Unknown);
     world.want(&shop, "b");
     for _ in 0..12 {
@@ -180,7 +178,7 @@ fn a_pass_that_lands_late_gives_no_port_back() {
     let (a, b) = (speaking("a", Group::Tls), speaking("b", Group::Tls));
     world.give(&port, a);
     world.say([(&port, Some(ClaimState::Passed("b".into())))]);
-    let late = world.next().expect("a request");
+    let late = world.next_request().expect("a request");
     world.done(&late, WriteOutcome::Unknown);
     assert_eq!(world.told.get(&port), Some(&b));
     world.say([(&port, Some(ClaimState::Passed("c".into())))]);

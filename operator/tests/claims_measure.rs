@@ -2,15 +2,13 @@
 
 #![expect(clippy::print_stdout, reason = "what it measures is for people")]
 
-mod apiserver_support;
-
 use std::time::{Duration, Instant};
 
-use apiserver_support::client;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{Api, DeleteParams, PostParams};
 use serde_json::json;
 use vestibule_crds::vestibule::HostnameClaim;
+use vestibule_operator_testing::apiserver::client;
 
 const CLAIMS: usize = 1_000;
 

@@ -2,12 +2,9 @@
 
 #![expect(clippy::print_stdout, reason = "what it measures is for people")]
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use common::*;
 use vestibule_model::key::{Kind, ObjectKey};
 use vestibule_model::policy::Policy;
 use vestibule_model::selector::NamespaceScope;
@@ -15,6 +12,7 @@ use vestibule_operator::claims::{ClaimStore, Counts, GRACE, GatewayState, Time, 
 use vestibule_operator::control::ControlLoop;
 use vestibule_operator::issuance::CertificateRegistry;
 use vestibule_operator::translate::{Change, ClaimMode, Output, Settings, Translator, Work};
+use vestibule_operator_testing::objects::*;
 use vestibule_stream::ResourceKind;
 
 struct Leader {

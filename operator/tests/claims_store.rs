@@ -1,15 +1,13 @@
 //! The store of claims: who keeps a name and who gets it, when writes fail, Gateways come back, objects are
 //! changed by hand, and one tenant wants more than everybody else.
 
-mod claims_support;
-
 use std::time::Duration;
 
-use claims_support::*;
 use vestibule_model::key::ObjectName;
 use vestibule_model::protocol::Group;
 use vestibule_operator::claims::{AT_ONCE, ClaimAction, Counts, GRACED, NOTED_AFTER, WriteOutcome};
 use vestibule_operator::translate::ClaimState;
+use vestibule_operator_testing::claims::*;
 
 const OVER: Duration = Duration::from_secs(61);
 
@@ -45,7 +43,7 @@ fn a_name_is_nobodys_from_when_it_is_taken_until_an_object_says_whose_it_is() {
     world.pass(OVER);
     assert_eq!(world.holder(&shop), None);
     world.want(&shop, "b");
-    let request = world.next().expect("it changes hands");
+    let request = world.next_request().expect("it changes hands");
     assert!(
         matches!(request.action, ClaimAction::Replace { .. }),
         "one update"
@@ -80,7 +78,7 @@ fn a_name_that_nobody_else_wants_goes_with_its_object() {
     world.say([(&shop, Some(ClaimState::Unused))]);
     world.pass(OVER);
     world.say([(&shop, None)]);
-    let request = world.next().expect("its object goes");
+    let request = world.next_request().expect("its object goes");
     assert!(matches!(request.action, ClaimAction::Delete { .. }));
     let outcome = world.land(&request);
     world.done(&request, outcome);
@@ -217,13 +215,13 @@ fn one_name_does_not_wait_for_the_thousands_of_somebody_else() {
     let shop = name("shop.example.com");
     world.time.now += Duration::from_millis(10);
     world.want(&shop, "b");
-    let first: Vec<_> = (0..2).filter_map(|_| world.next()).collect();
+    let first: Vec<_> = (0..2).filter_map(|_| world.next_request()).collect();
     assert!(first.iter().any(
         |request| matches!(&request.action, ClaimAction::Create(of) if *of.holder.namespace == *"b")
     ));
     // Nobody has all the room either, be it that nothing is answered.
     let mut under_way = first.len();
-    while world.next().is_some() {
+    while world.next_request().is_some() {
         under_way += 1;
     }
     assert_eq!(under_way, AT_ONCE + 1);
@@ -233,7 +231,7 @@ fn one_name_does_not_wait_for_the_thousands_of_somebody_else() {
         "a write that ends is waited for"
     );
     world.want(&name("late.example.com"), "c");
-    assert!(world.next().is_some());
+    assert!(world.next_request().is_some());
 }
 
 #[test]
@@ -295,7 +293,7 @@ fn names_of_a_gateway_that_stays_away_are_forgotten_after_the_grace() {
 
 #[test]
 fn a_gateway_without_claims_is_served_at_once_whatever_others_have() {
-    let mut world = World::new();
+    let mut world = World::starting();
     let (fresh, known) = (edge(), ObjectName::new("platform", "known"));
     world.gateways.insert(known.clone(), Some("uid-1"));
     for gateway in [&known, &ObjectName::new("platform", "others")] {
@@ -389,7 +387,7 @@ fn objects_that_were_changed_or_made_by_hand_are_put_right_after_a_restart_too()
 /// A replica that follows and took a name and a wildcard around it for held at the beginning; the leader has written
 /// the wildcard.
 fn assuming(around: &str) -> World {
-    let mut world = World::new();
+    let mut world = World::starting();
     let (shop, wide) = (name("shop.example.com"), name("*.example.com"));
     world.want(&shop, "b");
     world.want(&wide, around);
@@ -497,7 +495,7 @@ fn a_name_that_an_admin_takes_goes_to_whoever_else_asks_in_one_write() {
     world.news();
     assert_eq!(world.holder(&shop), None);
     world.want(&shop, "b");
-    let request = world.next().expect("a write");
+    let request = world.next_request().expect("a write");
     let ClaimAction::Replace { content, .. } = &request.action else {
         panic!("not one update: {request:?}");
     };
@@ -525,7 +523,7 @@ fn a_port_is_passed_on_in_one_write() {
     assert_eq!(world.told.get(&port), Some(&b));
     assert_eq!(world.store.counts().pending, 1);
     world.say([(&port, Some(ClaimState::Used))]);
-    let request = world.next().expect("a write");
+    let request = world.next_request().expect("a write");
     let ClaimAction::Replace { content, .. } = &request.action else {
         panic!("not one update: {request:?}");
     };

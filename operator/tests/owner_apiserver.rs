@@ -1,15 +1,13 @@
 //! The owner of what the operator makes, on a real API server.
 
-mod apiserver_support;
-
 use std::time::Duration;
 
-use apiserver_support::{BOUND, client};
 use k8s_openapi::api::rbac::v1::ClusterRole;
 use kube::api::{Api, DeleteParams, PostParams};
 use serde_json::json;
 use vestibule_operator::cluster::health::Health;
 use vestibule_operator::cluster::owner;
+use vestibule_operator_testing::apiserver::{BOUND, client};
 use vestibule_test_support::eventually;
 
 #[tokio::test]

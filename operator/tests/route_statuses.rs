@@ -1,15 +1,10 @@
 //! A route says that it is accepted once every ready proxy has it; a listener says that it is programmed
 //! once the Service of its Gateway leads to it as well.
 
-mod common;
-mod stream_support;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use common::*;
 use serde_json::{Value, json};
-use stream_support::{BOUND, Proxy};
 use tokio::time::timeout;
 use vestibule_model::key::{Kind, ObjectKey};
 use vestibule_model::object::Object;
@@ -22,6 +17,8 @@ use vestibule_operator::publish::{self, Changes, Publisher};
 use vestibule_operator::translate::{
     Assigned, CONTROLLER, Change, DesiredPort, Settings, Translator,
 };
+use vestibule_operator_testing::objects::*;
+use vestibule_operator_testing::stream::{BOUND, Proxy};
 use vestibule_stream::{ResourceKey, ResourceKind};
 
 /// An operator without an API server.

@@ -1,12 +1,9 @@
 //! Certificates of Vestibule's own servers, kept in a real API server. The clock is the test's.
 
-mod apiserver_support;
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use apiserver_support::{client, namespace};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
@@ -23,6 +20,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use vestibule_internal_ca::CurrentCertificate;
 use vestibule_internal_ca::rotation::RotationPolicy;
+use vestibule_operator_testing::apiserver::{client, namespace};
 use vestibule_test_support::eventually;
 
 /// A release in a namespace of its own, and its replicas.

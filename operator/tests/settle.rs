@@ -2,14 +2,9 @@
 //! what the configuration before and after an edit both serve is served by everything that is published on
 //! the way, and a new route is not published before what it leads to.
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use common::http::{Rule, http_route};
-use common::tls::{Trusts, config_map, policy};
-use common::*;
 use proptest::prelude::*;
 use vestibule_model::gateway::Listener;
 use vestibule_model::hostname::HostPattern;
@@ -18,6 +13,9 @@ use vestibule_model::protocol::Protocol;
 use vestibule_model::selector::NamespaceScope;
 use vestibule_operator::publish::settle::{GRACE, Present, Settle};
 use vestibule_operator::translate::{Change, Translator};
+use vestibule_operator_testing::http::{Rule, http_route};
+use vestibule_operator_testing::objects::*;
+use vestibule_operator_testing::tls::{Trusts, config_map, policy};
 use vestibule_stream::proto::{self, resource};
 use vestibule_stream::{Encoded, ResourceKey, ResourceKind};
 

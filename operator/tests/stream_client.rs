@@ -1,15 +1,13 @@
 //! The proxy's end of the configuration stream against operators that do not behave.
 
-mod stream_support;
-
 use std::io;
 
 use hyper_util::rt::TokioIo;
-use stream_support::{BOUND, Proxy, backend};
 use tokio::{sync::mpsc, time::timeout};
 use tokio_stream::{StreamExt, wrappers::ReceiverStream};
 use tonic::{Request, Response, Status, Streaming, transport::Channel};
 use vestibule_operator::publish;
+use vestibule_operator_testing::stream::{BOUND, Proxy, backend};
 use vestibule_stream::{
     Batch, Digest, Generation, PROTOCOL_VERSION,
     client::{Connect, ConnectError, endpoint},

@@ -1,13 +1,11 @@
 //! The publisher over real gRPC: against real proxies, and against proxies that do not behave.
 
-mod stream_support;
-
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
-use stream_support::{BOUND, Proxy, Raw, backend, hash, hello, key};
 use tokio::{net::TcpListener, time::timeout};
 use tokio_stream::wrappers::TcpListenerStream;
 use vestibule_operator::publish::{self, Changes, Publisher};
+use vestibule_operator_testing::stream::{BOUND, Proxy, Raw, backend, hash, hello, key};
 use vestibule_stream::{
     Encoded, Generation, PROTOCOL_VERSION, Resource,
     client::Tcp,

@@ -1,13 +1,11 @@
 //! Large configurations on the stream: how many proxies get one at a time, and what happens to one that does not fit.
 
-mod stream_support;
-
 use std::{sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
-use stream_support::{BOUND, Raw, key};
 use tokio::time::{sleep, timeout};
 use vestibule_operator::publish::{self, Changes, Publisher};
+use vestibule_operator_testing::stream::{BOUND, Raw, key};
 use vestibule_stream::{
     Batch, Resource,
     proto::{

@@ -2,8 +2,6 @@
 //! partitions, restarts of both kinds and moves of the Lease. A failure names its seed; run that one
 //! alone with `SEED=n`.
 
-mod stream_support;
-
 use std::{
     cell::RefCell,
     collections::{BTreeMap, BTreeSet},
@@ -16,12 +14,12 @@ use std::{
 };
 
 use hyper_util::rt::TokioIo;
-use stream_support::{Table, backend, hash, key};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tonic::transport::{Channel, server::Connected};
 use turmoil::{Builder, Sim};
 use vestibule_backoff::Backoff;
 use vestibule_operator::publish::{self, Changes, Publisher};
+use vestibule_operator_testing::stream::{Table, backend, hash, key};
 use vestibule_stream::{
     ContentHash, ProxyIdentity, ResourceKey,
     client::{Client, Config, Connect, ConnectError, endpoint},

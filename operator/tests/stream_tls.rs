@@ -1,15 +1,10 @@
 //! The configuration stream over TLS: who is let in, and what those who are not can do.
 
-mod stream_support;
-mod tls_support;
-
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use rustls_pki_types::ServerName;
-use stream_support::{BOUND, backend, hash, key};
-use tls_support::{NAME, Operator, POD, Verdict, authority, token};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
@@ -19,6 +14,8 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::metadata::MetadataValue;
 use tonic::{Code, Request};
 use vestibule_operator::publish::tls::ConnectionLimits;
+use vestibule_operator_testing::secure::{NAME, Operator, POD, USER, Verdict, authority, token};
+use vestibule_operator_testing::stream::{BOUND, backend, hash, key};
 use vestibule_stream::client::{ClientState, Connect};
 use vestibule_stream::proto::config_stream_client::ConfigStreamClient;
 use vestibule_stream::proto::{Hello, ProxyMessage, proxy_message};
@@ -99,7 +96,7 @@ async fn a_bad_token_is_refused_with_what_to_do_and_a_good_one_is_taken_at_once(
     assert!(proxy.table.hashes().is_empty());
     assert_eq!(operator.reviews.load(Ordering::Relaxed), 0);
 
-    operator.show(&token(tls_support::USER, "vestibule-config", 600));
+    operator.show(&token(USER, "vestibule-config", 600));
     proxy.until(|state| state.held.is_some()).await;
 }
 
@@ -140,12 +137,12 @@ async fn a_proxy_is_the_pod_of_its_token_and_no_other() {
 async fn a_stream_ends_with_its_token_and_goes_on_with_the_next() {
     let operator = Operator::start(ConnectionLimits::default()).await;
     operator.publish(&[backend("a/b:1", 1)]);
-    operator.show(&token(tls_support::USER, "vestibule-config", 5));
+    operator.show(&token(USER, "vestibule-config", 5));
     let mut proxy = operator.proxy(POD);
     proxy.until(|state| state.held.is_some()).await;
     let held = proxy.state.borrow().held;
     let sent = operator.publisher.proxies()[POD].sent.resource_bytes;
-    operator.show(&token(tls_support::USER, "vestibule-config", 600));
+    operator.show(&token(USER, "vestibule-config", 600));
     proxy
         .until(|state| refusal(state).1.contains("expired"))
         .await;
@@ -162,7 +159,7 @@ async fn a_stream_ends_with_its_token_and_goes_on_with_the_next() {
 #[tokio::test]
 async fn the_streams_of_one_proxy_are_few() {
     let operator = Operator::start(ConnectionLimits::default()).await;
-    let token = token(tls_support::USER, "vestibule-config", 600);
+    let token = token(USER, "vestibule-config", 600);
     let header = MetadataValue::try_from(format!("Bearer {token}")).unwrap();
     let mut held = Vec::new();
     let refused = loop {
@@ -202,10 +199,7 @@ async fn calls_without_a_good_token_are_refused_before_a_message_is_read() {
         );
     }
     operator.answer(Verdict::Rejected);
-    let good = format!(
-        "Bearer {}",
-        token(tls_support::USER, "vestibule-config", 600)
-    );
+    let good = format!("Bearer {}", token(USER, "vestibule-config", 600));
     let status = call(&operator, Some(&good)).await;
     assert_eq!(status.code(), Code::Unauthenticated);
     assert!(!status.message().contains(&good[20..60]), "{status}");
@@ -368,10 +362,7 @@ async fn a_flood_of_tokens_does_not_reach_the_api_server_nor_keep_others_out() {
         let mut client = ConfigStreamClient::new(channel.clone());
         let (_sender, messages) = mpsc::channel(1);
         let mut request = Request::new(ReceiverStream::new(messages));
-        let value = format!(
-            "Bearer {}",
-            token(tls_support::USER, "vestibule-config", 600 + n)
-        );
+        let value = format!("Bearer {}", token(USER, "vestibule-config", 600 + n));
         let value = MetadataValue::try_from(value).unwrap();
         request.metadata_mut().insert("authorization", value);
         let status = client.subscribe(request).await.expect_err("refused");
@@ -411,10 +402,7 @@ async fn what_is_sent_before_the_token_is_checked_is_bounded() {
     let mut client = ConfigStreamClient::new(channel.unwrap()).max_encoding_message_size(64 << 20);
     let (sender, messages) = mpsc::channel(1);
     let mut request = Request::new(ReceiverStream::new(messages));
-    let value = format!(
-        "Bearer {}",
-        token(tls_support::USER, "vestibule-config", 600)
-    );
+    let value = format!("Bearer {}", token(USER, "vestibule-config", 600));
     let value = MetadataValue::try_from(value).unwrap();
     request.metadata_mut().insert("authorization", value);
     let call = tokio::spawn(async move { client.subscribe(request).await.map(|_| ()) });

@@ -1,24 +1,20 @@
 //! Tokens as a real API server makes and reviews them.
 
-mod apiserver_support;
-mod stream_support;
-mod tls_support;
-
 use std::sync::Arc;
 
-use apiserver_support::{client, namespace};
 use k8s_openapi::api::authentication::v1::TokenRequest;
 use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
 use kube::Client;
 use kube::api::{Api, DeleteParams, PostParams};
 use serde_json::{Value, json};
-use stream_support::{Proxy, backend};
-use tls_support::{Operator, authority};
 use tokio::net::TcpListener;
 use vestibule_operator::publish::auth::{
     Authenticator, Fleets, KubeReviewer, Review, TokenReviewer,
 };
 use vestibule_operator::publish::tls::{ConnectionLimits, Secure};
+use vestibule_operator_testing::apiserver::{client, namespace};
+use vestibule_operator_testing::secure::{NAME, Operator, authority};
+use vestibule_operator_testing::stream::{Proxy, backend};
 use vestibule_test_support::eventually;
 
 const AUDIENCE: &str = "vestibule-config";
@@ -143,7 +139,7 @@ async fn a_proxy_subscribes_with_the_token_of_its_pod() {
     let uid = account.pod("r-proxy-1").await;
     // Files, publisher and certificate are this one's; its own server is not asked.
     let mut operator = Operator::start(ConnectionLimits::default()).await;
-    let (certificate, root) = authority(tls_support::NAME);
+    let (certificate, root) = authority(NAME);
     operator.serve_with(&certificate);
     operator.trust(&root);
     let reviewer = KubeReviewer::new(account.client.clone());

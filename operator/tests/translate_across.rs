@@ -1,13 +1,9 @@
 //! A certificate is good on every Gateway, so a name that a namespace has on one of them is certified for no other
 //! namespace through another one.
 
-mod common;
-
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use common::grants::hostname_grant;
-use common::*;
 use vestibule_model::certificate::{AlternativeNames, CertificateAnnotations, CertificateOptions};
 use vestibule_model::challenge::{ChallengeAnswer, ChallengeKey, ChallengeProof, ChallengeType};
 use vestibule_model::condition::{Condition, ConditionType, Reason, Truth};
@@ -24,6 +20,8 @@ use vestibule_operator::issuance::CertificateRegistry;
 use vestibule_operator::translate::{
     Change, ClaimMode, Settings, Status, Translator, challenge_resource,
 };
+use vestibule_operator_testing::grants::hostname_grant;
+use vestibule_operator_testing::objects::*;
 
 const GRACE: Duration = Duration::from_mins(1);
 const NAME: &str = "shop.b.example.com";

@@ -1,12 +1,8 @@
 //! What tenants' backends and certificates may not be.
 
-mod common;
-
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use common::http::{Rule, http_route};
-use common::*;
 use rcgen::{CertificateParams, KeyPair, PKCS_RSA_SHA256, RsaKeySize};
 use vestibule_model::certificate::AddressBlock;
 use vestibule_model::endpoint::EndpointRules;
@@ -17,6 +13,8 @@ use vestibule_model::pattern::Pattern;
 use vestibule_model::protocol::{Port, Protocol, Transport};
 use vestibule_model::selector::NamespaceScope;
 use vestibule_operator::translate::{Assigned, Change, Settings, Status, Translator};
+use vestibule_operator_testing::http::{Rule, http_route};
+use vestibule_operator_testing::objects::*;
 use vestibule_stream::proto::resource;
 use vestibule_stream::{Encoded, ResourceKey, ResourceKind};
 

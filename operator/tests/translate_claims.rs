@@ -1,12 +1,7 @@
 //! Names that belong to one namespace on a Gateway, and what its ports speak: who has which, case by case.
 
-mod common;
-
 use std::collections::{BTreeMap, BTreeSet};
 
-use common::grants::hostname_grant;
-use common::http::{Rule, http_route};
-use common::*;
 use vestibule_model::claim::{ClaimKey, Holder};
 use vestibule_model::condition::{ConditionType, Reason, Truth};
 use vestibule_model::finding::Finding;
@@ -23,6 +18,9 @@ use vestibule_model::selector::NamespaceScope;
 use vestibule_operator::translate::{
     Change, ClaimMode, ClaimState, Output, Settings, Status, Translator,
 };
+use vestibule_operator_testing::grants::hostname_grant;
+use vestibule_operator_testing::http::{Rule, http_route};
+use vestibule_operator_testing::objects::*;
 use vestibule_stream::proto::resource::Resource as Body;
 use vestibule_stream::{ResourceKey, ResourceKind};
 

@@ -1,9 +1,6 @@
 //! How the address of a client is found, as it is on the stream: from the parameters of a Gateway and of its class, to
 //! every listener of the Gateway, and to none of another one.
 
-mod common;
-
-use common::*;
 use prost::Message;
 use vestibule_model::certificate::AddressBlock;
 use vestibule_model::client_address::{
@@ -18,6 +15,7 @@ use vestibule_model::parameters::{GatewayParameters, LimitParameters, ServicePar
 use vestibule_model::protocol::Protocol;
 use vestibule_model::selector::NamespaceScope;
 use vestibule_operator::translate::{Change, Translator};
+use vestibule_operator_testing::objects::*;
 use vestibule_stream::proto::{self, resource};
 use vestibule_stream::{ResourceKey, ResourceKind};
 

@@ -1,14 +1,12 @@
 //! A thousand ListenerSets at once: the work is counted, and every one of them is served.
 
-mod common;
-
-use common::*;
 use vestibule_model::condition::ProgrammedBasis;
 use vestibule_model::key::{Kind, ObjectKey};
 use vestibule_model::object::Object;
 use vestibule_model::protocol::Port;
 use vestibule_model::selector::NamespaceScope;
 use vestibule_operator::translate::{Assigned, Change, Status, Translator, Work};
+use vestibule_operator_testing::objects::*;
 
 const SETS: usize = 1000;
 

@@ -1,18 +1,17 @@
 //! HTTPRoutes, as they are on the stream: every part of a rule, what is made of rules and references
 //! that cannot be kept, and what follows when something else changes.
 
-mod common;
-
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use common::*;
 use prost::Message;
 use vestibule_crds::{decode, yaml};
 use vestibule_model::condition::{ConditionType, Reason};
 use vestibule_model::key::Kind;
 use vestibule_model::object::Object;
 use vestibule_operator::translate::{Change, SessionKey, SessionKeys, Status, Translator};
+use vestibule_operator_testing::objects::*;
+use vestibule_operator_testing::tls::policy;
 use vestibule_stream::proto::http_session::Carrier;
 use vestibule_stream::proto::{
     self, BackendProtocol, http_filter, http_match, http_value_match, path_modifier, resource,
@@ -602,7 +601,7 @@ fn services_say_what_they_speak() {
     );
 
     // TLS needs somebody who says whom to trust; a policy for another port does not.
-    let policy = |section: &str| tls::policy("red", "web", 0, ("web", Some(section)), None);
+    let policy = |section: &str| policy("red", "web", 0, ("web", Some(section)), None);
     world.apply([Change::Put(policy("h2c"))]);
     assert_eq!(speak(&world)[3], None);
     world.apply([Change::Put(policy("safe"))]);

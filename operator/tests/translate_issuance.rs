@@ -1,13 +1,8 @@
 //! What is asked for of certificate engines, what of CAs' challenges is answered, and what listeners say.
 
-mod common;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use common::grants::hostname_grant;
-use common::http::{Rule, http_route};
-use common::*;
 use vestibule_model::certificate::{
     AddressBlock, AlternativeNames, CertificateAnnotations, CertificateOptions,
 };
@@ -27,6 +22,9 @@ use vestibule_model::object::Object;
 use vestibule_model::protocol::Protocol;
 use vestibule_model::selector::NamespaceScope;
 use vestibule_operator::translate::{Change, Status, Translator, challenge_resource};
+use vestibule_operator_testing::grants::hostname_grant;
+use vestibule_operator_testing::http::{Rule, http_route};
+use vestibule_operator_testing::objects::*;
 
 const OURS: Reach = Reach::Ours;
 const NONE: Reach = Reach::NoListener;

@@ -2,17 +2,15 @@
 //! Gateway say, from annotations as they are written to the request and the condition, as a golden file.
 //! `VESTIBULE_REGENERATE=1` writes it anew.
 
-mod common;
-
 use std::fmt::Write as _;
 
-use common::translated;
 use serde_json::{Value, json};
 use vestibule_crds::decode;
 use vestibule_model::condition::ConditionType;
 use vestibule_model::key::{Kind, ObjectKey, ObjectName};
 use vestibule_model::object::Object;
 use vestibule_operator::translate::{Status, Translator};
+use vestibule_operator_testing::objects::translated;
 
 const GOLDEN: &str = include_str!("goldens/issuer_matrix.txt");
 

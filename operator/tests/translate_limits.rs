@@ -1,8 +1,6 @@
 //! Limits of GatewayParameters on their way to the proxies: each listener of the Gateway has them, the sets'
 //! included, and an edit reaches those listeners and no others.
 
-mod common;
-
 use std::time::Duration;
 
 use vestibule_model::client_address::ClientAddress;
@@ -17,7 +15,9 @@ use vestibule_operator::translate::{Change, Translator};
 use vestibule_stream::proto::resource::Resource as Wire;
 use vestibule_stream::{ResourceKey, ResourceKind, proto};
 
-use common::{gateway, namespace, our_class, parameters_at, passthrough, set, translated};
+use vestibule_operator_testing::objects::{
+    gateway, namespace, our_class, parameters_at, passthrough, set, translated,
+};
 
 const OWN: &str = "Gateway/platform/edge/own";
 const OF_SET: &str = "ListenerSet/team-a/web/tls";

@@ -1,12 +1,8 @@
 //! TCPRoutes and UDPRoutes: what the proxies get, which route of several has a listener, what each says of itself, and
 //! that the two transports are in nobody's way.
 
-mod common;
-
 use std::collections::{BTreeMap, BTreeSet};
 
-use common::grants::hostname_grant;
-use common::*;
 use vestibule_model::claim::ClaimKey;
 use vestibule_model::condition::{ConditionType, Reason, Truth};
 use vestibule_model::finding::Finding;
@@ -20,6 +16,8 @@ use vestibule_operator::translate::{
     Assigned, Change, ClaimMode, ClaimState, DesiredPort, DesiredService, GatewayService, Settings,
     Status, Translator,
 };
+use vestibule_operator_testing::grants::hostname_grant;
+use vestibule_operator_testing::objects::*;
 use vestibule_stream::proto::{self, resource};
 use vestibule_stream::{ResourceKey, ResourceKind};
 
@@ -527,7 +525,7 @@ fn a_udp_port_of_a_gateway_is_nobodys_endpoint() {
 /// BackendTLSPolicies are about connections: one for a Service is no matter of its UDP ports.
 #[test]
 fn a_backend_policy_is_no_matter_of_datagrams() {
-    use common::tls::{Trusts, config_map, policy};
+    use vestibule_operator_testing::tls::{Trusts, config_map, policy};
     let route = |by| port_route(by, ("red", "all", 5), at(None), backends());
     let of_policy = key(Kind::BackendTlsPolicy, "red", "p");
     for by in Transport::ALL {

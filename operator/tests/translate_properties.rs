@@ -3,19 +3,12 @@
 
 #[path = "translate_properties/across.rs"]
 mod across;
-mod common;
 #[path = "translate_properties/fresh_run.rs"]
 mod fresh_run;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use common::grants::{Reading, a_hostname_grant};
-use common::http::{Rule, as_grpc, http_route};
-use common::tls::{
-    PerPort, Trusts, config_map, core, gateway_tls, on_8443, policy, validation, with_tls,
-};
-use common::*;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
@@ -37,6 +30,12 @@ use vestibule_model::service::ServiceType;
 use vestibule_model::tls_policy::GatewayTls;
 use vestibule_operator::translate::{
     Assigned, CONTROLLER, Change, DesiredPort, SessionKey, SessionKeys, Translator,
+};
+use vestibule_operator_testing::grants::{Reading, a_hostname_grant};
+use vestibule_operator_testing::http::{Rule, as_grpc, http_route};
+use vestibule_operator_testing::objects::*;
+use vestibule_operator_testing::tls::{
+    PerPort, Trusts, config_map, core, gateway_tls, on_8443, policy, validation, with_tls,
 };
 use vestibule_stream::proto::{self, resource};
 use vestibule_stream::{ContentHash, ResourceKey};

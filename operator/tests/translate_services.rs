@@ -1,7 +1,5 @@
 //! Services in front of Gateways, golden: what is applied, and when it has to be made anew.
 
-mod common;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -22,7 +20,7 @@ use vestibule_operator::translate::{
 };
 use vestibule_stream::{ResourceKey, ResourceKind};
 
-use common::{gateway, listener, our_class};
+use vestibule_operator_testing::objects::{self, Tls, gateway, listener, our_class, set};
 
 const UID: &str = "6a5e0f3e-2f0e-4f9c-9d35-8f1f0f6f7a11";
 
@@ -41,7 +39,7 @@ fn settings(defaults: ServiceParameters) -> Settings {
                 defaults,
             },
         },
-        ..common::settings()
+        ..objects::settings()
     }
 }
 
@@ -56,13 +54,7 @@ fn labels(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
 fn world(edit: impl FnOnce(&mut vestibule_model::gateway::Gateway)) -> Object {
     let listeners = vec![
         listener("http", 80, Protocol::Http, "", None),
-        listener(
-            "tls",
-            443,
-            Protocol::Tls,
-            "",
-            Some(common::Tls::Passthrough),
-        ),
+        listener("tls", 443, Protocol::Tls, "", Some(Tls::Passthrough)),
     ];
     let Object::Gateway(mut gateway) = gateway("shared", listeners, NamespaceScope::All) else {
         unreachable!("a Gateway")
@@ -393,7 +385,7 @@ fn an_edit_that_is_wrong_costs_no_address() {
     assert!(output.ports.is_empty());
     assert_eq!(names(translator.resources()), names(&before));
     // A set that is new is served on the ports that there are. Its status says so, and why it is not accepted.
-    let passthrough = Some(common::Tls::Passthrough);
+    let passthrough = Some(Tls::Passthrough);
     let new = a_set(vec![listener(
         "new",
         443,
@@ -482,7 +474,7 @@ fn desired(port: u16) -> DesiredPort {
 }
 
 fn a_set(listeners: Vec<vestibule_model::gateway::Listener>) -> Object {
-    common::set("red", "web", 1, "shared", listeners)
+    set("red", "web", 1, "shared", listeners)
 }
 
 #[test]

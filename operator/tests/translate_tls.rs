@@ -1,14 +1,8 @@
 //! TLS towards clients and backends, as it is on the stream: what is trusted, what is closed, and that
 //! nothing falls back to plaintext or to no check at all.
 
-mod common;
-
 use std::sync::Arc;
 
-use common::tls::{
-    PerPort, Trusts, config_map, core, gateway_tls, on_8443, policy, validation, with_tls,
-};
-use common::*;
 use prost::Message;
 use vestibule_model::condition::{ConditionType, Reason, Truth};
 use vestibule_model::finding::Finding;
@@ -20,6 +14,11 @@ use vestibule_model::selector::{LabelSelector, NamespaceScope, Requirement};
 use vestibule_model::service::ServiceType;
 use vestibule_model::tls_policy::PolicyTarget;
 use vestibule_operator::translate::{Change, Status, Translator};
+use vestibule_operator_testing::grants::hostname_grant;
+use vestibule_operator_testing::objects::*;
+use vestibule_operator_testing::tls::{
+    PerPort, Trusts, config_map, core, gateway_tls, on_8443, policy, validation, with_tls,
+};
 use vestibule_stream::proto::{self, listener, resource, tls_listener};
 use vestibule_stream::{ResourceKey, ResourceKind};
 
@@ -726,7 +725,7 @@ fn a_policy_tells_of_each_target_for_which_it_does_not_hold() {
 
 #[test]
 fn a_grant_tells_of_each_gateway_that_is_not_there() {
-    let mut grant = grants::hostname_grant("g", &["a"], &["*"]);
+    let mut grant = hostname_grant("g", &["a"], &["*"]);
     grant.gateways = ["one", "typo", "other"].map(Into::into).into();
     let mut objects = routed();
     objects.push(Object::HostnameGrant(grant));

@@ -1,15 +1,13 @@
 //! One edit costs the same whoever else is there: translated units and bytes on the stream are
 //! counted at 10 and at 2,500 ListenerSets.
 
-mod common;
-
-use common::grants::hostname_grant;
-use common::*;
 use vestibule_model::claim::ClaimKey;
 use vestibule_model::key::{Kind, ObjectKey, ObjectName};
 use vestibule_model::object::Object;
 use vestibule_model::selector::NamespaceScope;
 use vestibule_operator::translate::{Change, Output, Translator, Work};
+use vestibule_operator_testing::grants::hostname_grant;
+use vestibule_operator_testing::objects::*;
 use vestibule_stream::{ResourceKey, ResourceKind};
 
 /// A world of `sets` ListenerSets over 50 namespaces, each with a passthrough and a terminate

@@ -1,13 +1,11 @@
 //! The line that a connection leaves in the log. In a binary of its own, as the subscriber is the
 //! process's.
 
-mod common;
-
-use common::sink::Sink;
-use common::*;
 use tokio::io::AsyncWriteExt;
 use vestibule_proxy::close_reason::CloseReason;
 use vestibule_proxy::limits::ProxyLimits;
+use vestibule_proxy_testing::sink::Sink;
+use vestibule_proxy_testing::*;
 use vestibule_stream::{ResourceKind, proto};
 
 const NAME: &str = "a.example.com";

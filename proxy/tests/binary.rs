@@ -1,18 +1,18 @@
 //! The binary as a pod runs it: flags, probes, and SIGTERM.
 
-mod control_support;
-
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use control_support::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use vestibule_proxy::log;
+use vestibule_proxy_testing::component::*;
+use vestibule_proxy_testing::*;
 use vestibule_stream::recording;
 use vestibule_test_support::eventually;
+use vestibule_test_support::{free_port, http_get};
 
 const SET: &str = "ListenerSet/team-b/web/tls";
 const HOST: &str = "b.example.com";
@@ -51,8 +51,8 @@ impl Drop for Process {
 fn recorded(name: &str, bind: SocketAddr, endpoint: SocketAddr) -> PathBuf {
     let batch = Operator::default().batch(
         &[
-            listener(SET, bind, HOST, None),
-            route("team-b/web", SET, HOST, "team-b/web:443"),
+            listener_at(SET, bind, HOST, None),
+            tls_route("team-b/web", SET, HOST, "team-b/web:443"),
             backend("team-b/web:443", &[endpoint]),
         ],
         &[],
@@ -67,12 +67,12 @@ fn recorded(name: &str, bind: SocketAddr, endpoint: SocketAddr) -> PathBuf {
 async fn status(address: SocketAddr, path: &str) -> Option<u16> {
     // Not there yet, or no longer.
     TcpStream::connect(address).await.ok()?;
-    Some(get(address, path).await.0)
+    Some(http_get(address, path).await.0)
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pod_that_is_told_to_end_serves_until_everybody_knows() {
-    let own = identity(&[HOST]);
+    let own = Identity::new(HOST);
     let endpoint = tls_backend("b", "127.0.0.1:0", &own).await;
     let bind = SocketAddr::from(([127, 0, 0, 1], free_port()));
     let health = SocketAddr::from(([127, 0, 0, 1], free_port()));
@@ -100,7 +100,7 @@ async fn a_pod_that_is_told_to_end_serves_until_everybody_knows() {
         }
     };
     tokio::time::timeout(PATIENCE, ready).await.unwrap();
-    let mut open = Client::connect(bind, HOST, &own.certificate).await.unwrap();
+    let mut open = Client::connect(bind, HOST, &own.chain[0]).await.unwrap();
     assert_eq!(open.ask("x").await.unwrap(), "b x");
 
     let told = Instant::now();
@@ -114,7 +114,7 @@ async fn a_pod_that_is_told_to_end_serves_until_everybody_knows() {
     assert_eq!(status(health, "/healthz").await, Some(200));
     // New ones are served until the delay is over, and the open one after it.
     let mut served = 0;
-    while let Ok(answer) = request(bind, HOST, &own.certificate).await {
+    while let Ok(answer) = request(bind, HOST, &own.chain[0]).await {
         assert_eq!(answer, "b hi");
         served += 1;
     }
@@ -135,7 +135,7 @@ async fn a_pod_that_is_told_to_end_serves_until_everybody_knows() {
 /// The log is a pipe that nobody reads, as that of a container whose runtime hangs.
 #[tokio::test(flavor = "multi_thread")]
 async fn nobody_waits_for_who_reads_the_log() {
-    let own = identity(&[HOST]);
+    let own = Identity::new(HOST);
     let endpoint = tls_backend("b", "127.0.0.1:0", &own).await;
     let bind = SocketAddr::from(([127, 0, 0, 1], free_port()));
     let health = SocketAddr::from(([127, 0, 0, 1], free_port()));
@@ -176,7 +176,7 @@ async fn nobody_waits_for_who_reads_the_log() {
         asked += 1000;
     }
     assert!(asked > log::QUEUE);
-    assert_eq!(request(bind, HOST, &own.certificate).await.unwrap(), "b hi");
+    assert_eq!(request(bind, HOST, &own.chain[0]).await.unwrap(), "b hi");
 
     process.terminate();
     let mut exit = None;
@@ -197,7 +197,7 @@ async fn no_hello(address: SocketAddr) {
 }
 
 async fn dropped(health: SocketAddr) -> u64 {
-    let (_, text) = get(health, "/metrics").await;
+    let (_, text) = http_get(health, "/metrics").await;
     let mut lines = text.lines();
     let line = lines.find_map(|line| line.strip_prefix("vestibule_proxy_log_lines_dropped_total "));
     line.expect("the metric").parse().unwrap()

@@ -1,17 +1,15 @@
 //! CAs that check hostnames: what they get, and that nobody else gets it.
 
-mod common;
-
 use std::process::Stdio;
 use std::time::Duration;
 
-use common::acme::*;
-use common::*;
 use rustls::version::{TLS12, TLS13};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use vestibule_proxy::close_reason::CloseReason;
 use vestibule_proxy::limits::ProxyLimits;
+use vestibule_proxy_testing::acme::*;
+use vestibule_proxy_testing::*;
 use vestibule_stream::{Resource, ResourceKind, proto};
 
 /// Passed through to a backend that does TLS itself.

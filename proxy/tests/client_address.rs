@@ -1,15 +1,13 @@
 //! Who the client is behind a load balancer, by real connections on loopback: PROXY headers before TLS and HTTP, hops
 //! that say whom a request is from, and what each of them is believed.
 
-mod common;
-
-use common::web::*;
-use common::*;
 use proto::resource::Resource as Wire;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use vestibule_proxy::close_reason::CloseReason;
 use vestibule_proxy::limits::ProxyLimits;
+use vestibule_proxy_testing::web::*;
+use vestibule_proxy_testing::*;
 use vestibule_stream::{Resource, proto};
 
 const NAME: &str = "a.example.com";

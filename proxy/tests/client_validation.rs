@@ -1,15 +1,10 @@
 //! Clients that have to show a certificate: who is let in, and that no session ticket is a way around.
 
-mod common;
-mod pki;
-
 use std::collections::VecDeque;
 use std::process::Stdio;
 use std::sync::Arc;
 
-use common::*;
 use parking_lot::Mutex;
-use pki::{Authority, Leaf};
 use rustls::client::{
     ClientSessionStore, Resumption, Tls12ClientSessionValue, Tls13ClientSessionValue,
 };
@@ -22,6 +17,8 @@ use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 use vestibule_proxy::close_reason::CloseReason;
 use vestibule_proxy::limits::ProxyLimits;
+use vestibule_proxy_testing::*;
+use vestibule_proxy_testing::{Authority, Identity};
 use vestibule_stream::{Resource, ResourceKind, proto};
 
 use proto::ClientValidationMode as Mode;
@@ -111,7 +108,7 @@ impl rustls::client::ResolvesClientCert for Shows {
     }
 }
 
-fn shows(leaf: Option<&Leaf>) -> Arc<Shows> {
+fn shows(leaf: Option<&Identity>) -> Arc<Shows> {
     let certified = leaf.map(|leaf| {
         let key = rustls::crypto::aws_lc_rs::sign::any_supported_type(&leaf.key()).unwrap();
         Arc::new(CertifiedKey::new(leaf.chain.clone(), key))

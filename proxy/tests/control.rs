@@ -1,22 +1,22 @@
 //! The control side of a proxy with real sockets: sockets outlive configuration, acknowledgements
 //! tell the truth about ports, the admin endpoint, and a stream over a pipe in memory.
 
-mod control_support;
-
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use control_support::*;
 use tokio::net::TcpStream;
 use vestibule_proxy::bind::BindKey;
 use vestibule_proxy::limits::ProxyLimits;
 use vestibule_proxy::proxy::Connector;
 use vestibule_proxy::{ConfigSource, Proxy, ProxyConfig};
+use vestibule_proxy_testing::component::*;
+use vestibule_proxy_testing::*;
 use vestibule_stream::proto::config_stream_server::{ConfigStream, ConfigStreamServer};
 use vestibule_stream::proto::{OperatorMessage, ProxyMessage, operator_message, proxy_message};
-use vestibule_stream::{ResourceKind, client};
+use vestibule_stream::{ResourceKey, ResourceKind, client};
 use vestibule_test_support::eventually;
+use vestibule_test_support::{free_port, http_get};
 
 async fn start(source: ConfigSource) -> Proxy {
     let mut config = ProxyConfig::new(source);
@@ -61,7 +61,7 @@ fn edit_at_random(
     extra_bind: SocketAddr,
     endpoint: SocketAddr,
 ) {
-    let certificates: Vec<_> = (0..4).map(|_| identity(&["*.a.example.com"])).collect();
+    let certificates: Vec<_> = (0..4).map(|_| Identity::new("*.a.example.com")).collect();
     let mut random = Random(7);
     for step in 0..10_000 {
         let n = random.below(20);
@@ -86,17 +86,23 @@ fn edit_at_random(
         };
         let number = usize::try_from(random.below(4)).unwrap();
         let (upserts, removals) = match random.below(9) {
-            0 | 1 => (vec![listener(&set, place, &host, mode)], vec![]),
-            2 | 3 => (vec![route(&route_name, &set, &host, &backend_name)], vec![]),
+            0 | 1 => (vec![listener_at(&set, place, &host, mode)], vec![]),
+            2 | 3 => (
+                vec![tls_route(&route_name, &set, &host, &backend_name)],
+                vec![],
+            ),
             4 => (vec![backend(&backend_name, &[endpoint])], vec![]),
-            5 => (vec![certificate(&secret, &certificates[number])], vec![]),
-            6 => (vec![], vec![key(ResourceKind::Listener, &set)]),
-            7 => (vec![], vec![key(ResourceKind::TlsRoute, &route_name)]),
+            5 => (vec![certificates[number].resource(&secret)], vec![]),
+            6 => (vec![], vec![ResourceKey::new(ResourceKind::Listener, &set)]),
+            7 => (
+                vec![],
+                vec![ResourceKey::new(ResourceKind::TlsRoute, &route_name)],
+            ),
             _ => (
                 vec![],
                 vec![
-                    key(ResourceKind::Certificate, &secret),
-                    key(ResourceKind::Backend, &backend_name),
+                    ResourceKey::new(ResourceKind::Certificate, &secret),
+                    ResourceKey::new(ResourceKind::Backend, &backend_name),
                 ],
             ),
         };
@@ -108,8 +114,8 @@ fn edit_at_random(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sockets_outlive_configuration() {
-    let own = identity(&["b.example.com"]);
-    let terminated = identity(&["c.example.com"]);
+    let own = Identity::new("b.example.com");
+    let terminated = Identity::new("c.example.com");
     let bind = local(free_port());
     let extra_bind = local(free_port());
     let backend_b = tls_backend("b", "127.0.0.1:0", &own).await;
@@ -118,11 +124,11 @@ async fn sockets_outlive_configuration() {
     let mut operator = Operator::default();
     let ack = proxy.apply(&operator.batch(
         &[
-            listener(SET, bind, "b.example.com", None),
-            listener(SET_TERMINATED, bind, "c.example.com", Some(&["team-c/web"])),
-            certificate("team-c/web", &terminated),
-            route("team-b/web", SET, "b.example.com", "team-b/web:443"),
-            route(
+            listener_at(SET, bind, "b.example.com", None),
+            listener_at(SET_TERMINATED, bind, "c.example.com", Some(&["team-c/web"])),
+            terminated.resource("team-c/web"),
+            tls_route("team-b/web", SET, "b.example.com", "team-b/web:443"),
+            tls_route(
                 "team-c/web",
                 SET_TERMINATED,
                 "c.example.com",
@@ -140,11 +146,11 @@ async fn sockets_outlive_configuration() {
     for _ in 0..100 {
         clients.push((
             "b",
-            Client::connect(bind, "b.example.com", &own.certificate)
+            Client::connect(bind, "b.example.com", &own.chain[0])
                 .await
                 .unwrap(),
         ));
-        let client = Client::connect(bind, "c.example.com", &terminated.certificate).await;
+        let client = Client::connect(bind, "c.example.com", &terminated.chain[0]).await;
         clients.push(("c", client.unwrap()));
     }
     for (name, client) in &mut clients {
@@ -165,13 +171,13 @@ async fn sockets_outlive_configuration() {
     let ack = proxy.apply(&operator.batch(
         &[],
         &[
-            key(ResourceKind::Listener, SET),
-            key(ResourceKind::Listener, SET_TERMINATED),
-            key(ResourceKind::TlsRoute, "team-b/web"),
-            key(ResourceKind::TlsRoute, "team-c/web"),
-            key(ResourceKind::Backend, "team-b/web:443"),
-            key(ResourceKind::Backend, "team-c/web:80"),
-            key(ResourceKind::Certificate, "team-c/web"),
+            ResourceKey::new(ResourceKind::Listener, SET),
+            ResourceKey::new(ResourceKind::Listener, SET_TERMINATED),
+            ResourceKey::new(ResourceKind::TlsRoute, "team-b/web"),
+            ResourceKey::new(ResourceKind::TlsRoute, "team-c/web"),
+            ResourceKey::new(ResourceKind::Backend, "team-b/web:443"),
+            ResourceKey::new(ResourceKind::Backend, "team-c/web:80"),
+            ResourceKey::new(ResourceKind::Certificate, "team-c/web"),
         ],
     ));
     assert_eq!(ack.rejects, []);
@@ -181,11 +187,7 @@ async fn sockets_outlive_configuration() {
             format!("{name} orphan")
         );
     }
-    assert!(
-        request(bind, "b.example.com", &own.certificate)
-            .await
-            .is_err()
-    );
+    assert!(request(bind, "b.example.com", &own.chain[0]).await.is_err());
 
     drop(clients);
     assert_eq!(proxy.drain(PATIENCE).await, 0);
@@ -193,7 +195,7 @@ async fn sockets_outlive_configuration() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_ack_tells_the_truth_about_ports() {
-    let own = identity(&["b.example.com"]);
+    let own = Identity::new("b.example.com");
     let backend_b = tls_backend("b", "127.0.0.1:0", &own).await;
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let (bad, good) = (taken.local_addr().unwrap(), local(free_port()));
@@ -202,9 +204,9 @@ async fn the_ack_tells_the_truth_about_ports() {
     let mut operator = Operator::default();
     let other = "ListenerSet/team-a/web/tls";
     let resources = [
-        listener(other, bad, "", None),
-        listener(SET, good, "b.example.com", None),
-        route("team-b/web", SET, "b.example.com", "team-b/web:443"),
+        listener_at(other, bad, "", None),
+        listener_at(SET, good, "b.example.com", None),
+        tls_route("team-b/web", SET, "b.example.com", "team-b/web:443"),
         backend("team-b/web:443", &[backend_b]),
     ];
     let ack = proxy.apply(&operator.batch(&resources, &[]));
@@ -215,9 +217,7 @@ async fn the_ack_tells_the_truth_about_ports() {
     assert_eq!(proxy.bound(&bind_key(good)), Some(good));
     // Acknowledged is served, at once.
     assert_eq!(
-        request(good, "b.example.com", &own.certificate)
-            .await
-            .unwrap(),
+        request(good, "b.example.com", &own.chain[0]).await.unwrap(),
         "b hi"
     );
 
@@ -233,7 +233,7 @@ async fn the_ack_tells_the_truth_about_ports() {
     assert_eq!(proxy.bound(&bind_key(bad)), Some(bad));
     // A bind that goes and comes back at once is no conflict with itself.
     for _ in 0..20 {
-        let gone = operator.batch(&[], &[key(ResourceKind::Listener, other)]);
+        let gone = operator.batch(&[], &[ResourceKey::new(ResourceKind::Listener, other)]);
         assert_eq!(proxy.apply(&gone).rejects, []);
         assert_eq!(
             proxy.apply(&operator.batch(&resources[..1], &[])).rejects,
@@ -251,50 +251,50 @@ async fn an_unspecified_ipv6_bind_takes_both_families() {
         // Containers without IPv6: nothing to see here, and binds of other tests are IPv4.
         return;
     }
-    let own = identity(&["b.example.com"]);
+    let own = Identity::new("b.example.com");
     let backend_b = tls_backend("b", "[::1]:0", &own).await;
     let port = free_port();
     let bind = SocketAddr::from((std::net::Ipv6Addr::UNSPECIFIED, port));
     let mut proxy = start(ConfigSource::Caller).await;
     let ack = proxy.apply(&Operator::default().batch(
         &[
-            listener(SET, bind, "b.example.com", None),
-            route("team-b/web", SET, "b.example.com", "team-b/web:443"),
+            listener_at(SET, bind, "b.example.com", None),
+            tls_route("team-b/web", SET, "b.example.com", "team-b/web:443"),
             backend("team-b/web:443", &[backend_b]),
         ],
         &[],
     ));
     assert_eq!(ack.rejects, []);
     for client in [local(port), format!("[::1]:{port}").parse().unwrap()] {
-        let answer = request(client, "b.example.com", &own.certificate).await;
+        let answer = request(client, "b.example.com", &own.chain[0]).await;
         assert_eq!(answer.unwrap(), "b hi", "{client}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_admin_endpoint_shows_what_is_in_force_without_keys() {
-    let terminated = identity(&["c.example.com"]);
+    let terminated = Identity::new("c.example.com");
     let mut proxy = start(ConfigSource::Caller).await;
     let admin = proxy.admin().unwrap();
-    assert_eq!(get(admin, "/healthz").await.0, 200);
-    assert_eq!(get(admin, "/readyz").await.0, 503);
+    assert_eq!(http_get(admin, "/healthz").await.0, 200);
+    assert_eq!(http_get(admin, "/readyz").await.0, 503);
     let mut operator = Operator::default();
     let bind = local(free_port());
     proxy.apply(&operator.batch(
         &[
-            listener(SET_TERMINATED, bind, "c.example.com", Some(&["team-c/web"])),
-            certificate("team-c/web", &terminated),
+            listener_at(SET_TERMINATED, bind, "c.example.com", Some(&["team-c/web"])),
+            terminated.resource("team-c/web"),
         ],
         &[],
     ));
-    assert_eq!(get(admin, "/readyz").await.0, 200);
-    let (status, config) = get(admin, "/config").await;
+    assert_eq!(http_get(admin, "/readyz").await.0, 200);
+    let (status, config) = http_get(admin, "/config").await;
     assert_eq!(status, 200);
     let dump: serde_json::Value = serde_json::from_str(&config).unwrap();
     assert_eq!(dump["listeners"][0]["name"], SET_TERMINATED);
     assert_eq!(dump["certificates"][0]["names"][0], "c.example.com");
     assert!(!config.contains("private"));
-    let (_, metrics) = get(admin, "/metrics").await;
+    let (_, metrics) = http_get(admin, "/metrics").await;
     for line in [
         "vestibule_proxy_config_generation 1",
         "vestibule_proxy_config_resources{kind=\"certificate\"} 1",
@@ -309,25 +309,25 @@ async fn the_admin_endpoint_shows_what_is_in_force_without_keys() {
         "StaleGeneration"
     );
     assert_eq!(proxy.counts().listeners, 1);
-    assert_eq!(get(admin, "/readyz").await.0, 200);
+    assert_eq!(http_get(admin, "/readyz").await.0, 200);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn draining_lets_connections_end_and_takes_no_new_ones() {
-    let own = identity(&["b.example.com"]);
+    let own = Identity::new("b.example.com");
     let backend_b = tls_backend("b", "127.0.0.1:0", &own).await;
     let bind = local(free_port());
     let mut proxy = start(ConfigSource::Caller).await;
     proxy.apply(&Operator::default().batch(
         &[
-            listener(SET, bind, "b.example.com", None),
-            route("team-b/web", SET, "b.example.com", "team-b/web:443"),
+            listener_at(SET, bind, "b.example.com", None),
+            tls_route("team-b/web", SET, "b.example.com", "team-b/web:443"),
             backend("team-b/web:443", &[backend_b]),
         ],
         &[],
     ));
     let admin = proxy.admin().unwrap();
-    let mut client = Client::connect(bind, "b.example.com", &own.certificate)
+    let mut client = Client::connect(bind, "b.example.com", &own.chain[0])
         .await
         .unwrap();
     assert_eq!(client.ask("x").await.unwrap(), "b x");
@@ -338,7 +338,7 @@ async fn draining_lets_connections_end_and_takes_no_new_ones() {
         }
     };
     tokio::time::timeout(PATIENCE, refused).await.unwrap();
-    assert_eq!(get(admin, "/readyz").await.0, 503);
+    assert_eq!(http_get(admin, "/readyz").await.0, 503);
     assert_eq!(client.ask("y").await.unwrap(), "b y");
     drop(client);
     assert_eq!(drained.await.unwrap(), 0);
@@ -392,7 +392,7 @@ impl ConfigStream for Publisher {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_over_a_pipe_in_memory_configures_the_proxy() {
-    let own = identity(&["b.example.com"]);
+    let own = Identity::new("b.example.com");
     let backend_b = tls_backend("b", "127.0.0.1:0", &own).await;
     let bind = local(free_port());
 
@@ -431,8 +431,8 @@ async fn a_stream_over_a_pipe_in_memory_configures_the_proxy() {
     let mut operator = Operator::default();
     send.send(operator.batch(
         &[
-            listener(SET, bind, "b.example.com", None),
-            route("team-b/web", SET, "b.example.com", "team-b/web:443"),
+            listener_at(SET, bind, "b.example.com", None),
+            tls_route("team-b/web", SET, "b.example.com", "team-b/web:443"),
             backend("team-b/web:443", &[backend_b]),
         ],
         &[],
@@ -445,9 +445,7 @@ async fn a_stream_over_a_pipe_in_memory_configures_the_proxy() {
         .unwrap();
     assert_eq!((ack.rejects, ack.refusal), (vec![], None));
     assert_eq!(
-        request(bind, "b.example.com", &own.certificate)
-            .await
-            .unwrap(),
+        request(bind, "b.example.com", &own.chain[0]).await.unwrap(),
         "b hi"
     );
     let connected = || proxy.metrics().encode().unwrap();
@@ -465,9 +463,7 @@ async fn a_stream_over_a_pipe_in_memory_configures_the_proxy() {
     .await;
     assert!(proxy.is_ready());
     assert_eq!(
-        request(bind, "b.example.com", &own.certificate)
-            .await
-            .unwrap(),
+        request(bind, "b.example.com", &own.chain[0]).await.unwrap(),
         "b hi"
     );
 }

@@ -1,13 +1,11 @@
 //! CORS filters on loopback: what pages of other origins are told, and that preflight requests reach no backend. The
 //! cases of upstream's conformance test `HTTPRouteCORS` are among these.
 
-mod common;
-
 use std::fmt::Write as _;
 
-use common::web::*;
-use common::*;
 use proto::http_filter::Filter;
+use vestibule_proxy_testing::web::*;
+use vestibule_proxy_testing::*;
 use vestibule_stream::proto;
 
 const HOST: &str = "a.example.com";

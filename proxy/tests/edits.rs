@@ -1,10 +1,8 @@
 //! Nothing fails while the configuration changes: a connection, a request or a stream sees the one before
 //! an edit or the one after it, whole.
 
-mod common;
 #[path = "edits/mod.rs"]
 mod edits;
-mod pki;
 
 use std::hash::{BuildHasher, RandomState};
 

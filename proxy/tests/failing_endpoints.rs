@@ -1,16 +1,14 @@
 //! Endpoints that fail without a word: what is tried elsewhere, what is not, and how an endpoint that
 //! fails is left alone and taken back.
 
-mod common;
-
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use common::web::*;
-use common::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use vestibule_proxy::limits::{HttpLimits, ProxyLimits, Repeat};
+use vestibule_proxy_testing::web::*;
+use vestibule_proxy_testing::*;
 use vestibule_stream::proto;
 use vestibule_stream::proto::resource::Resource as Wire;
 

@@ -1,15 +1,15 @@
 //! What 10,000 tenants cost in memory. In a process of its own, since it counts what the process has allocated: unlike
 //! resident memory, that does not depend on which thread the scheduler let run when.
 
-mod control_support;
-
 use std::alloc::System;
 use std::net::SocketAddr;
 
 use cap::Cap;
-use control_support::*;
 use vestibule_proxy::{ConfigSource, Proxy, ProxyConfig};
+use vestibule_proxy_testing::component::*;
+use vestibule_proxy_testing::*;
 use vestibule_stream::Resource;
+use vestibule_test_support::free_port;
 
 const TENANTS: usize = 10_000;
 
@@ -23,8 +23,8 @@ fn served(n: usize, bind: SocketAddr) -> [Resource; 2] {
     let secret = format!("tenant-{n}/web-tls");
     let set = format!("ListenerSet/tenant-{n}/web/tls");
     [
-        listener(&set, bind, &host, Some(&[&secret])),
-        certificate(&secret, &identity(&[&host])),
+        listener_at(&set, bind, &host, Some(&[&secret])),
+        Identity::new(&host).resource(&secret),
     ]
 }
 
@@ -35,7 +35,7 @@ fn routed(n: usize, endpoint: SocketAddr) -> [Resource; 3] {
     let service = format!("tenant-{n}/web:8080");
     [
         owner(&host, &format!("tenant-{n}")),
-        route(&format!("tenant-{n}/web"), &set, &host, &service),
+        tls_route(&format!("tenant-{n}/web"), &set, &host, &service),
         backend(&service, &[endpoint]),
     ]
 }

@@ -1,16 +1,12 @@
 //! gRPC routes on loopback, with calls framed by hand: which version of HTTP backends get, what clients are told where
 //! no backend answers, deadlines, streams both ways, and how a call ends that either side leaves.
 
-mod common;
-
 use std::future::ready;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use common::web::*;
-use common::*;
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::{Bytes, Frame, Incoming};
@@ -22,6 +18,8 @@ use proto::BackendProtocol;
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use vestibule_proxy::limits::ProxyLimits;
+use vestibule_proxy_testing::web::*;
+use vestibule_proxy_testing::*;
 use vestibule_stream::proto::resource::Resource as Wire;
 use vestibule_stream::{Resource, ResourceKind, proto};
 

@@ -4,15 +4,11 @@
 //! Ignored where they cannot be built: `e2e/tools/get grpc-interop-client grpc-interop-server grpcurl h2spec` builds
 //! them, with Go.
 
-mod common;
-
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
-use common::web::*;
-use common::*;
 use futures::SinkExt;
 use futures::channel::mpsc;
 use http_body_util::{BodyExt, Full};
@@ -24,6 +20,8 @@ use proto::BackendProtocol;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 use tonic_prost::ProstCodec;
+use vestibule_proxy_testing::web::*;
+use vestibule_proxy_testing::*;
 use vestibule_stream::proto;
 
 const HOST: &str = "api.example.com";

@@ -1,18 +1,16 @@
 //! HTTP/1.1 clients that close their side after their request: they get the whole answer. Clients that
 //! are gone do not keep a backend busy.
 
-mod common;
-
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use common::web::*;
-use common::*;
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use vestibule_proxy::close_reason::CloseReason;
 use vestibule_proxy::limits::{HttpLimits, ProxyLimits};
+use vestibule_proxy_testing::web::*;
+use vestibule_proxy_testing::*;
 
 const HOST: &str = "a.example.com";
 const BACKEND: &str = "team-a/one:80";

@@ -1,15 +1,13 @@
 //! Handshakes that come all at once, and sources that open connections without end: by real clients on loopback.
 
-mod common;
-
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::web::*;
-use common::*;
 use tokio::task::JoinSet;
 use vestibule_proxy::close_reason::CloseReason;
 use vestibule_proxy::limits::ProxyLimits;
+use vestibule_proxy_testing::web::*;
+use vestibule_proxy_testing::*;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_crowd_of_handshakes_comes_through_the_gate() {

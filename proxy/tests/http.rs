@@ -1,11 +1,8 @@
 //! HTTP and HTTPS listeners on loopback: which answer a request gets, what a hostile or slow client
 //! gets, and the end of connections in a drain.
 
-mod common;
-
 use std::time::Duration;
 
-use common::*;
 use http_body_util::{BodyExt, Empty};
 use hyper::body::Bytes;
 use hyper::client::conn::http2;
@@ -15,6 +12,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use vestibule_proxy::close_reason::CloseReason;
 use vestibule_proxy::limits::{HttpLimits, ProxyLimits};
+use vestibule_proxy_testing::*;
 
 fn quiet() -> ProxyLimits {
     ProxyLimits {

@@ -1,16 +1,11 @@
 //! Heads in HTTP/2: the number of their fields is bounded before they are decoded, and they say nothing that a reader
 //! of HTTP/1 would read otherwise.
 
-mod common;
-
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use common::frames::*;
-use common::web::*;
-use common::*;
 use http_body_util::{BodyExt, Empty, Full, StreamBody};
 use hyper::body::{Bytes, Frame, Incoming};
 use hyper::client::conn::http2;
@@ -20,6 +15,9 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use vestibule_proxy::close_reason::CloseReason;
+use vestibule_proxy_testing::frames::*;
+use vestibule_proxy_testing::web::*;
+use vestibule_proxy_testing::*;
 use vestibule_stream::{Resource, proto};
 
 const HOST: &str = "a.example.com";

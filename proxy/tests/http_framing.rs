@@ -1,12 +1,8 @@
 //! Where requests and answers end, in front of backends and clients on loopback: what is cut off never looks complete,
 //! and what two readers could measure differently has one length or is refused.
 
-mod common;
-
 use std::net::SocketAddr;
 
-use common::web::*;
-use common::*;
 use http_body_util::{BodyExt, Empty, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http2;
@@ -16,6 +12,8 @@ use proto::BackendProtocol;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
+use vestibule_proxy_testing::web::*;
+use vestibule_proxy_testing::*;
 use vestibule_stream::proto;
 
 const HOST: &str = "a.example.com";

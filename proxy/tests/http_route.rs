@@ -1,17 +1,15 @@
 //! HTTP routes on loopback: which backend a request reaches, and what filters make of it.
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use common::web::*;
-use common::*;
 use proto::http_filter::Filter;
 use proto::path_modifier::Path;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use vestibule_proxy::close_reason::CloseReason;
 use vestibule_proxy::limits::{EscapedSlashes, HttpLimits, ProxyLimits, Underscores};
+use vestibule_proxy_testing::web::*;
+use vestibule_proxy_testing::*;
 use vestibule_stream::proto;
 
 const HOST: &str = "a.example.com";

@@ -1,17 +1,15 @@
 //! iperf3 through a TCP and a UDP listener of one port number: its client and server agree over TCP on what they
 //! measure, and measure it by datagrams.
 
-mod common;
-
 use std::io::{BufRead, BufReader};
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use common::*;
 use vestibule_proxy::limits::ProxyLimits;
 use vestibule_proxy::limits::UdpLimits;
+use vestibule_proxy_testing::*;
 
 const TCP_BACKEND: &str = "team-a/iperf:5201";
 const UDP_BACKEND: &str = "team-a/iperf:5201/udp";

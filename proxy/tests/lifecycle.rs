@@ -1,19 +1,19 @@
 //! The end of a proxy in a cluster: unready at once, accepting until everybody knows, then drained;
 //! and the endpoint that probes and scrapers see.
 
-mod control_support;
-
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use control_support::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use vestibule_proxy::limits::ProxyLimits;
 use vestibule_proxy::{ConfigSource, Proxy, ProxyConfig};
+use vestibule_proxy_testing::component::*;
+use vestibule_proxy_testing::*;
 use vestibule_test_support::eventually;
+use vestibule_test_support::{free_port, http_get};
 
 const SET: &str = "ListenerSet/team-b/web/tls";
 const HOST: &str = "b.example.com";
@@ -32,8 +32,8 @@ async fn start(backend_address: SocketAddr) -> (Proxy, SocketAddr) {
     let bind = SocketAddr::from(([127, 0, 0, 1], free_port()));
     let ack = proxy.apply(&Operator::default().batch(
         &[
-            listener(SET, bind, HOST, None),
-            route("team-b/web", SET, HOST, "team-b/web:443"),
+            listener_at(SET, bind, HOST, None),
+            tls_route("team-b/web", SET, HOST, "team-b/web:443"),
             backend("team-b/web:443", &[backend_address]),
         ],
         &[],
@@ -49,24 +49,24 @@ fn v4(endpoint: SocketAddr) -> SocketAddr {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_cluster_sees_health_and_nothing_else() {
-    let own = identity(&[HOST]);
+    let own = Identity::new(HOST);
     let (proxy, _) = start(tls_backend("b", "127.0.0.1:0", &own).await).await;
     let health = v4(proxy.health().unwrap());
-    assert_eq!(get(health, "/healthz").await.0, 200);
-    assert_eq!(get(health, "/readyz").await.0, 200);
-    let (status, metrics) = get(health, "/metrics").await;
+    assert_eq!(http_get(health, "/healthz").await.0, 200);
+    assert_eq!(http_get(health, "/readyz").await.0, 200);
+    let (status, metrics) = http_get(health, "/metrics").await;
     assert_eq!(status, 200);
     assert!(metrics.contains("vestibule_proxy_ready 1"), "{metrics}");
     for path in ["/", "/config", "/status", "/config/", "//config"] {
-        assert_eq!(get(health, path).await.0, 404, "{path}");
+        assert_eq!(http_get(health, path).await.0, 404, "{path}");
     }
-    assert_eq!(get(proxy.admin().unwrap(), "/config").await.0, 200);
+    assert_eq!(http_get(proxy.admin().unwrap(), "/config").await.0, 200);
 }
 
 /// The admin endpoint listens on loopback so that nobody but the pod itself reaches it, and the pod itself is a proxy.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_backend_is_the_admin_or_the_health_endpoint() {
-    let own = identity(&[HOST]);
+    let own = Identity::new(HOST);
     let (mut proxy, bind) = start(tls_backend("b", "127.0.0.1:0", &own).await).await;
     let mut operator = Operator::default();
     operator.batch(&[], &[]);
@@ -74,7 +74,7 @@ async fn no_backend_is_the_admin_or_the_health_endpoint() {
     for (count, endpoint) in (1..).zip(endpoints) {
         let ack = proxy.apply(&operator.batch(&[backend("team-b/web:443", &[endpoint])], &[]));
         assert_eq!((ack.rejects, ack.refusal), (vec![], None));
-        request(bind, HOST, &own.certificate).await.unwrap_err();
+        request(bind, HOST, &own.chain[0]).await.unwrap_err();
         eventually("the connection was refused", async || {
             proxy.metrics().closed_count("BackendLoop") == count
         })
@@ -84,7 +84,7 @@ async fn no_backend_is_the_admin_or_the_health_endpoint() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nobody_keeps_the_probes_out() {
-    let own = identity(&[HOST]);
+    let own = Identity::new(HOST);
     let (proxy, _) = start(tls_backend("b", "127.0.0.1:0", &own).await).await;
     let health = v4(proxy.health().unwrap());
     // One pod that takes all it gets, and a kubelet with another address.
@@ -153,10 +153,10 @@ impl Load {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn whoever_still_comes_after_the_delay_is_served() {
-    let own = identity(&[HOST]);
+    let own = Identity::new(HOST);
     let (proxy, bind) = start(tls_backend("b", "127.0.0.1:0", &own).await).await;
     let health = v4(proxy.health().unwrap());
-    let load = Load::start(bind, &own.certificate);
+    let load = Load::start(bind, &own.chain[0]);
     eventually("some load", async || {
         load.served.load(Ordering::Acquire) > 100
     })
@@ -166,7 +166,7 @@ async fn whoever_still_comes_after_the_delay_is_served() {
     let begun = Instant::now();
     let ended = tokio::spawn(proxy.shut_down(delay, PATIENCE));
     let unready = async {
-        while get(health, "/readyz").await.0 != 503 {
+        while http_get(health, "/readyz").await.0 != 503 {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };
@@ -212,8 +212,8 @@ async fn what_is_cut_ends_in_order_however_much_is_under_way() {
     let host = "a.example.com";
     let edit = operator.batch(
         &[
-            listener(SET, bind, host, None),
-            route("team-b/web", SET, host, "team-b/web:443"),
+            listener_at(SET, bind, host, None),
+            tls_route("team-b/web", SET, host, "team-b/web:443"),
         ],
         &[],
     );

@@ -2,15 +2,11 @@
 //! are idle, connections that are old, requests that take too long, and bodies that are too large. Limits are
 //! as small as there are, and clients wait for what is to come; nothing here says how fast it comes.
 
-mod common;
-
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use common::web::*;
-use common::*;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
 use hyper::client::conn::http2;
@@ -21,6 +17,8 @@ use tokio::net::TcpStream;
 use vestibule_proxy::bounds::Bounds;
 use vestibule_proxy::close_reason::CloseReason;
 use vestibule_proxy::limits::ProxyLimits;
+use vestibule_proxy_testing::web::*;
+use vestibule_proxy_testing::*;
 use vestibule_stream::proto::resource::Resource as Wire;
 use vestibule_stream::{Resource, proto};
 

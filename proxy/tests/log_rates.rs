@@ -1,12 +1,10 @@
 //! How many lines of the access log each tenant may have. In a binary of its own, as the subscriber is the process's.
 
-mod common;
-
-use common::sink::Sink;
-use common::web::*;
-use common::*;
 use tokio::io::AsyncWriteExt;
 use vestibule_proxy::limits::ProxyLimits;
+use vestibule_proxy_testing::sink::Sink;
+use vestibule_proxy_testing::web::*;
+use vestibule_proxy_testing::*;
 
 const OWN: &str = "Gateway/infra/edge/web";
 const MANY: usize = 200;

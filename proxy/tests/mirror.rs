@@ -1,14 +1,10 @@
 //! Mirrors on loopback: who gets copies, of what, and that no request waits for one. The cases of upstream's conformance
 //! tests `HTTPRouteRequestMirror`, `-MultipleMirrors` and `-PercentageMirror` are among these.
 
-mod common;
-
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use common::web::*;
-use common::*;
 use http_body_util::BodyExt;
 use hyper::body::Bytes;
 use hyper::header::HOST as HOST_FIELD;
@@ -16,6 +12,8 @@ use hyper::{HeaderMap, Response};
 use parking_lot::Mutex;
 use proto::http_filter::Filter;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use vestibule_proxy_testing::web::*;
+use vestibule_proxy_testing::*;
 use vestibule_stream::proto;
 
 const HOST: &str = "a.example.com";

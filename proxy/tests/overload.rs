@@ -1,15 +1,13 @@
 //! A proxy that runs short of something offers less, step by step, and more again when there is enough: by real clients on
 //! loopback and readings that are made up.
 
-mod common;
-
-use common::web::*;
-use common::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use vestibule_proxy::close_reason::CloseReason;
 use vestibule_proxy::limits::ProxyLimits;
 use vestibule_proxy::overload::{Readings, Usage};
+use vestibule_proxy_testing::web::*;
+use vestibule_proxy_testing::*;
 
 const OF_A: &str = "a.example.com";
 const OF_B: &str = "b.example.com";

@@ -3,10 +3,6 @@
 //!
 //! The operator refuses nearly all of what is configured here. This is about a proxy that is told of it all the same.
 
-mod common;
-
-use common::web::*;
-use common::*;
 use http_body_util::{BodyExt, Empty};
 use hyper::Request;
 use hyper::body::Bytes;
@@ -15,6 +11,8 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use proto::resource::Resource as Wire;
 use tokio::io::AsyncWriteExt;
 use vestibule_proxy::close_reason::CloseReason;
+use vestibule_proxy_testing::web::*;
+use vestibule_proxy_testing::*;
 use vestibule_stream::{Resource, ResourceKind, proto};
 
 const NAME: &str = "web.example.com";

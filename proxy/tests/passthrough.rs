@@ -1,12 +1,10 @@
 //! Passthrough end to end: bytes, ends and resets go through as they came.
 
-mod common;
-
-use common::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use vestibule_proxy::close_reason::CloseReason;
 use vestibule_proxy::limits::ProxyLimits;
+use vestibule_proxy_testing::*;
 
 const NAME: &str = "a.example.com";
 const BACKEND: &str = "team-a/web:443";

@@ -1,16 +1,14 @@
 //! How many connections each tenant may have: one that takes all it can get, by real clients on loopback, and what is
 //! left to its neighbour.
 
-mod common;
-
-use common::web::*;
-use common::*;
 use proto::resource::Resource as Wire;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 use vestibule_proxy::close_reason::CloseReason;
 use vestibule_proxy::limits::ProxyLimits;
+use vestibule_proxy_testing::web::*;
+use vestibule_proxy_testing::*;
 use vestibule_stream::{Resource, proto};
 
 const OF_A: &str = "a.example.com";

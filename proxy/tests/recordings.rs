@@ -1,16 +1,15 @@
 //! Replays recorded configuration streams into a real proxy and asks it, after each batch, for what
 //! should be served by then. See `recordings/README.md`.
 
-mod control_support;
-
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use control_support::*;
 use prost::Message;
 use vestibule_proxy::limits::ProxyLimits;
 use vestibule_proxy::{ConfigSource, Proxy, ProxyConfig};
+use vestibule_proxy_testing::component::*;
+use vestibule_proxy_testing::*;
 use vestibule_stream::proto::resource::Resource as Wire;
 use vestibule_stream::{
     Apply, Batch, Change, Encoded, Generation, Held, Reject, Resource, ResourceKey, ResourceKind,
@@ -80,17 +79,17 @@ fn record() -> Vec<Batch> {
     };
     let names = ["term.example.com", "*.term.example.com"];
     let secret = "team-b/term";
-    let terminated = |hostname| listener(TERM, address(BIND), hostname, Some(&[secret]));
-    let term_route = |hostname, backend| route("team-b/term", TERM, hostname, backend);
+    let terminated = |hostname| listener_at(TERM, address(BIND), hostname, Some(&[secret]));
+    let term_route = |hostname, backend| tls_route("team-b/term", TERM, hostname, backend);
     r.add(
         true,
         false,
         &[
-            listener(PASS, address(BIND), "pass.example.com", None),
-            route("team-a/pass", PASS, "pass.example.com", "team-a/own:8443"),
+            listener_at(PASS, address(BIND), "pass.example.com", None),
+            tls_route("team-a/pass", PASS, "pass.example.com", "team-a/own:8443"),
             backend("team-a/own:8443", &[address(OWN)]),
             terminated("term.example.com"),
-            certificate(secret, &identity(&names)),
+            Identity::of(&names).resource(secret),
             term_route("term.example.com", "team-b/plain:8080"),
             backend("team-b/plain:8080", &[address(PLAIN)]),
             backend("team-b/other:8081", &[address(OTHER)]),
@@ -99,7 +98,7 @@ fn record() -> Vec<Batch> {
     );
     r.delta(&[term_route("term.example.com", "team-b/other:8081")], &[]);
     r.delta(&[backend("team-b/other:8081", &[address(PLAIN)])], &[]);
-    r.delta(&[certificate(secret, &identity(&names))], &[]);
+    r.delta(&[Identity::of(&names).resource(secret)], &[]);
     r.delta(
         &[
             terminated("*.term.example.com"),
@@ -107,19 +106,22 @@ fn record() -> Vec<Batch> {
         ],
         &[],
     );
-    r.delta(&[], &[key(ResourceKind::TlsRoute, "team-b/term")]);
+    r.delta(
+        &[],
+        &[ResourceKey::new(ResourceKind::TlsRoute, "team-b/term")],
+    );
     r.delta(
         &[],
         &[
-            key(ResourceKind::Listener, TERM),
-            key(ResourceKind::Backend, "team-b/plain:8080"),
-            key(ResourceKind::Backend, "team-b/other:8081"),
-            key(ResourceKind::Certificate, secret),
+            ResourceKey::new(ResourceKind::Listener, TERM),
+            ResourceKey::new(ResourceKind::Backend, "team-b/plain:8080"),
+            ResourceKey::new(ResourceKind::Backend, "team-b/other:8081"),
+            ResourceKey::new(ResourceKind::Certificate, secret),
         ],
     );
     let third = [
-        listener(THIRD, address(SECOND_BIND), "", None),
-        route("infra/third", THIRD, "third.example.com", "team-a/own:8443"),
+        listener_at(THIRD, address(SECOND_BIND), "", None),
+        tls_route("infra/third", THIRD, "third.example.com", "team-a/own:8443"),
         backend("team-a/own:8443", &[address(OWN)]),
     ];
     r.add(true, true, &third[..2], &[]);
@@ -170,7 +172,7 @@ struct Backends {
 
 impl Backends {
     async fn start() -> Self {
-        let own = identity(&["pass.example.com", "third.example.com"]);
+        let own = Identity::of(&["pass.example.com", "third.example.com"]);
         tls_backend("own", OWN, &own).await;
         plain_backend("plain", PLAIN).await;
         plain_backend("other", OTHER).await;
@@ -236,7 +238,7 @@ async fn replay(path: &Path, backends: &Backends) {
             }
         }
         let terminated = leaves.get("team-b/term");
-        check(expected, &backends.own.certificate, terminated, &what).await;
+        check(expected, &backends.own.chain[0], terminated, &what).await;
         // Replayed, it is older than what is held.
         assert_eq!(
             proxy.apply(batch).refusal.unwrap().reason,
@@ -248,7 +250,7 @@ async fn replay(path: &Path, backends: &Backends) {
     let proxy = start(ConfigSource::File(path.to_owned())).await;
     assert!(proxy.is_ready());
     let last = EXPECTED.last().unwrap();
-    check(last, &backends.own.certificate, None, "from the file").await;
+    check(last, &backends.own.chain[0], None, "from the file").await;
     assert_eq!(proxy.drain(PATIENCE).await, 0);
 }
 

@@ -1,15 +1,13 @@
 //! Connections that come to nothing: hostile clients, names that match nothing, dead backends,
 //! limits, drain. Each is closed without a byte in answer, and counted by its reason.
 
-mod common;
-
 use std::time::Duration;
 
-use common::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use vestibule_proxy::close_reason::CloseReason;
 use vestibule_proxy::limits::ProxyLimits;
+use vestibule_proxy_testing::*;
 
 const NAME: &str = "a.example.com";
 const BACKEND: &str = "team-a/web:443";

@@ -2,22 +2,20 @@
 //! and that many requests that fail at once do not multiply. The cases of upstream's conformance tests
 //! `HTTPRouteRetry`, `-ConnectionError`, `-WithRequestTimeout` and `-WithBackendTimeout` are among these.
 
-mod common;
-
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use common::web::*;
-use common::*;
 use http_body_util::{BodyExt, Full};
 use hyper::Response;
 use hyper::body::Bytes;
 use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::Semaphore;
+use vestibule_proxy_testing::web::*;
+use vestibule_proxy_testing::*;
 use vestibule_stream::proto;
 
 const HOST: &str = "a.example.com";

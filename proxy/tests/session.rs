@@ -2,14 +2,9 @@
 //! proxies; what gives a new session, and what a client cannot do with a token. In a binary of its own, as one test
 //! reads the log of the process.
 
-mod common;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
-use common::sink::Sink;
-use common::web::*;
-use common::*;
 use http_body_util::{BodyExt, Empty, Full};
 use hyper::body::Bytes;
 use hyper::client::conn::http2;
@@ -18,6 +13,9 @@ use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::AsyncWriteExt;
 use vestibule_proxy::limits::ProxyLimits;
+use vestibule_proxy_testing::sink::Sink;
+use vestibule_proxy_testing::web::*;
+use vestibule_proxy_testing::*;
 use vestibule_stream::proto::http_session::Carrier;
 use vestibule_stream::proto::resource::Resource as Wire;
 use vestibule_stream::{Resource, proto};

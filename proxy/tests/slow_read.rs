@@ -1,14 +1,9 @@
 //! Clients that ask for much and take nothing, in each protocol: what they make the proxy hold, and that they are ended.
 //! In processes of its own, since it measures the process.
 
-mod common;
-
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use common::frames::*;
-use common::web::*;
-use common::*;
 use http_body_util::Full;
 use hyper::Response;
 use hyper::body::Bytes;
@@ -18,6 +13,9 @@ use tokio::net::TcpStream;
 use vestibule_proxy::bounds::Bounds;
 use vestibule_proxy::close_reason::CloseReason;
 use vestibule_proxy::limits::{HttpLimits, ProxyLimits};
+use vestibule_proxy_testing::frames::*;
+use vestibule_proxy_testing::web::*;
+use vestibule_proxy_testing::*;
 use vestibule_stream::proto;
 
 const HOST: &str = "a.example.com";

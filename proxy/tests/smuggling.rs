@@ -1,13 +1,11 @@
 //! Requests that two readers could read differently: each is refused, whole or in pieces, in plaintext
 //! and within TLS, and nothing that it carries is ever a request to a backend.
 
-mod common;
-
-use common::web::*;
-use common::*;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use vestibule_proxy::close_reason::CloseReason;
 use vestibule_proxy::limits::ProxyLimits;
+use vestibule_proxy_testing::web::*;
+use vestibule_proxy_testing::*;
 
 const HOST: &str = "a.example.com";
 const BACKEND: &str = "team-a/web:80";

@@ -1,17 +1,15 @@
 //! Tunnels whose backend takes nothing more: the proxy sees that the client is gone, although it reads nothing of it.
 
-mod common;
-
 use std::io;
 use std::time::Duration;
 
-use common::web::*;
-use common::*;
 use proto::BackendProtocol;
 use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use vestibule_proxy::close_reason::CloseReason;
 use vestibule_proxy::limits::ProxyLimits;
+use vestibule_proxy_testing::web::*;
+use vestibule_proxy_testing::*;
 use vestibule_stream::proto;
 
 const NAME: &str = "a.example.com";

@@ -1,14 +1,9 @@
 //! Listeners of bytes, by real clients and backends on loopback: who speaks first does not matter, ends and resets are
 //! carried, and a route's backends, limits and age are those of every other connection.
 
-mod common;
-mod pki;
-
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use common::*;
-use pki::Authority;
 use proto::resource::Resource as Wire;
 use socket2::SockRef;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -17,6 +12,8 @@ use tokio_rustls::TlsAcceptor;
 use vestibule_proxy::bounds::Bounds;
 use vestibule_proxy::close_reason::CloseReason;
 use vestibule_proxy::limits::ProxyLimits;
+use vestibule_proxy_testing::Authority;
+use vestibule_proxy_testing::*;
 use vestibule_stream::{Resource, ResourceKey, ResourceKind, proto};
 
 const BACKEND: &str = "team-a/db:5432";
@@ -436,7 +433,7 @@ async fn where_a_policy_says_so_the_backend_is_spoken_to_over_tls() {
     const INNER: &str = "backend.internal";
     const BUNDLE: &str = "ConfigMap/team-a/ca";
     let authority = Authority::new("inner");
-    let config = authority.server(&[INNER], &[]).server_config(None);
+    let config = authority.server(&[INNER], &[]).server_config();
     let acceptor = TlsAcceptor::from(std::sync::Arc::new(config));
     let address = serve(move |tcp| {
         let acceptor = acceptor.clone();

@@ -1,12 +1,9 @@
 //! Termination end to end: every cipher, ends in both directions, key updates, hostile records.
 
-mod common;
-
 use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::*;
 use proptest::prelude::*;
 use rustls::version::{TLS12, TLS13};
 use rustls::{CipherSuite, HandshakeKind};
@@ -15,6 +12,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 use vestibule_proxy::close_reason::CloseReason;
 use vestibule_proxy::limits::ProxyLimits;
+use vestibule_proxy_testing::*;
 
 const NAME: &str = "a.example.com";
 const BACKEND: &str = "team-a/web:80";

@@ -4,17 +4,15 @@
 //! Datagrams get lost where a queue is full. So a client here sends the next one when it has the answer to the one
 //! before, or few enough that any queue takes them.
 
-mod common;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use common::*;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpStream, UdpSocket};
 use tokio::task::JoinHandle;
 use vestibule_proxy::limits::{ProxyLimits, UdpLimits};
+use vestibule_proxy_testing::*;
 use vestibule_stream::{Resource, ResourceKey, ResourceKind, proto};
 use vestibule_test_support::free_port;
 
@@ -635,7 +633,7 @@ async fn a_listener_that_comes_back_at_once_serves_every_client() {
 #[tokio::test(flavor = "multi_thread")]
 async fn one_number_is_a_port_of_tcp_and_one_of_udp() {
     const TCP: &str = "team-a/dns:53";
-    let (datagrams, stream) = (echo("a").await, serve(common::echo).await);
+    let (datagrams, stream) = (echo("a").await, serve(vestibule_proxy_testing::echo).await);
     let both = || {
         Rig::start(&quiet(), |port| {
             let mut all = serving(port, &[datagrams]);

@@ -1,9 +1,6 @@
 //! TLS again behind terminated TLS: who a backend has to be, what it is shown, and that there is
 //! nothing else where that cannot be had.
 
-mod common;
-mod pki;
-
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,8 +8,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use aws_lc_rs::aead::{
     AES_128_GCM, AES_256_GCM, Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey,
 };
-use common::*;
-use pki::{Authority, Leaf};
 use rustls::version::{TLS12, TLS13};
 use rustls::{ConnectionTrafficSecrets, HandshakeKind};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -22,6 +17,8 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use vestibule_proxy::close_reason::CloseReason;
 use vestibule_proxy::limits::ProxyLimits;
+use vestibule_proxy_testing::*;
+use vestibule_proxy_testing::{Authority, Identity};
 use vestibule_stream::{Resource, ResourceKind, proto};
 
 use proto::resource::Resource as Wire;
@@ -158,7 +155,7 @@ async fn world_with(make: impl FnOnce(&Authority) -> rustls::ServerConfig) -> Wo
 }
 
 async fn world() -> World {
-    world_with(|ca| ca.server(&[INNER], &[URI]).server_config(None)).await
+    world_with(|ca| ca.server(&[INNER], &[URI]).server_config()).await
 }
 
 impl World {
@@ -266,7 +263,7 @@ async fn send_tickets(stream: TlsStream<TcpStream>) {
 #[tokio::test(flavor = "multi_thread")]
 async fn session_tickets_without_end_end_the_connection() {
     let mut world = world_with(|ca| {
-        let mut config = ca.server(&[INNER], &[URI]).server_config(None);
+        let mut config = ca.server(&[INNER], &[URI]).server_config();
         config.enable_secret_extraction = true;
         config
     })
@@ -465,7 +462,7 @@ async fn without_what_it_needs_no_connection_is_made() {
 async fn the_gateways_certificate_is_shown() {
     let clients = Authority::new("clients");
     let leaf = clients.client("gateway");
-    let mut world = world_with(|ca| ca.server(&[INNER], &[]).server_config(Some(&clients))).await;
+    let mut world = world_with(|ca| ca.server(&[INNER], &[]).server_config_for(&clients)).await;
     // The backend wants one. In TLS 1.3 the proxy hears of it after its own handshake.
     let mut client = world.client().await;
     assert!(read_to_end(&mut client).await.is_err());
@@ -496,7 +493,7 @@ async fn the_gateways_certificate_is_shown() {
 async fn a_backend_that_the_gateways_certificate_is_not_for_is_not_shown_it() {
     let clients = Authority::new("clients");
     let leaf = clients.client("gateway");
-    let mut world = world_with(|ca| ca.server(&[INNER], &[]).server_config(Some(&clients))).await;
+    let mut world = world_with(|ca| ca.server(&[INNER], &[]).server_config_for(&clients)).await;
     assert_eq!(world.rig.apply(vec![leaf.resource(SHOWN)]), NONE);
     world.set_listener(|port| {
         let mut resource = listener(port, "web", NAME, Some("team-a/cert"));
@@ -570,7 +567,7 @@ async fn policies_come_and_go_under_connections() {
 async fn sessions_are_resumed_with_what_made_them() {
     for version in [&TLS13, &TLS12] {
         let mut world = world_with(|ca| {
-            let leaf: Leaf = ca.server(&[INNER], &[]);
+            let leaf: Identity = ca.server(&[INNER], &[]);
             let builder = rustls::ServerConfig::builder_with_provider(provider())
                 .with_protocol_versions(&[version])
                 .unwrap();
@@ -653,7 +650,7 @@ async fn a_backend_that_says_nothing_is_given_up() {
 async fn another_endpoint_is_tried_where_one_is_not_who_it_should_be() {
     let mut world = world().await;
     let stranger = Authority::new("strangers").server(&[INNER], &[]);
-    let stranger = Far::start(stranger.server_config(None)).await;
+    let stranger = Far::start(stranger.server_config()).await;
     let both = secured(&[stranger.address, world.far.address], Some(policy()));
     assert_eq!(world.rig.apply(vec![both]), NONE);
     for _ in 0..8 {

@@ -1,9 +1,12 @@
-//! What the tests of several crates share: waiting until something is so, and ports of their own.
+//! What the tests of several crates share: waiting until something is so, ports of their own, and a look at a port for
+//! probes.
 
-use std::net::{Ipv4Addr, TcpListener, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout_at};
 
 /// Longest wait of [`eventually`]. Nothing waits so long unless it has failed: it is no statement of how soon anything
@@ -90,6 +93,23 @@ pub fn free_port() -> u16 {
             return address.1;
         }
     }
+}
+
+/// Asks a port for probes and metrics: the status, and the body.
+///
+/// # Panics
+/// If it does not answer.
+pub async fn http_get(address: SocketAddr, path: &str) -> (u16, String) {
+    let mut stream = TcpStream::connect(address).await.expect("a connection");
+    let request = format!("GET {path} HTTP/1.1\r\nhost: admin\r\nconnection: close\r\n\r\n");
+    let sent = stream.write_all(request.as_bytes()).await;
+    sent.expect("it takes the request");
+    let mut text = String::new();
+    let read = stream.read_to_string(&mut text).await;
+    read.expect("it answers");
+    let (head, body) = text.split_once("\r\n\r\n").expect("HTTP");
+    let status = head.split(' ').nth(1).and_then(|text| text.parse().ok());
+    (status.expect("a status"), body.to_owned())
 }
 
 #[cfg(test)]

@@ -3,8 +3,6 @@
 //!
 //! Run by `e2e/cluster/apiserver run`, which sets `KUBECONFIG`; ignored without it.
 
-mod support;
-
 use std::fs;
 use std::io::Write;
 use std::net::SocketAddr;
@@ -19,7 +17,6 @@ use kube::core::{ApiResource, GroupVersionKind};
 use parking_lot::Mutex;
 use rcgen::{CertificateParams, KeyPair};
 use serde_json::{Value, json};
-use support::{TlsDir, get, readyz};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::process::{Child, Command};
@@ -28,6 +25,7 @@ use vestibule_model::claim::ClaimKey;
 use vestibule_model::hostname::HostPattern;
 use vestibule_model::key::ObjectName;
 use vestibule_test_support::eventually;
+use vestibule_webhook_testing::{TlsDir, get, loopback, readyz};
 
 const WEBHOOK: &str = "enforced.vestibule.dev";
 const PREFIX: &str = "vestibule-webhook-test";
@@ -238,9 +236,7 @@ struct Service {
 
 impl Service {
     async fn start() -> Self {
-        let listener = TcpListener::bind(support::loopback())
-            .await
-            .expect("a port");
+        let listener = TcpListener::bind(loopback()).await.expect("a port");
         let address = listener.local_addr().expect("an address");
         let endpoints: Arc<Mutex<Vec<SocketAddr>>> = Arc::default();
         let (known, next) = (Arc::clone(&endpoints), AtomicUsize::new(0));

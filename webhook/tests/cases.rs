@@ -1,18 +1,16 @@
 //! The case table of the workspace (`cli/tests/cases`), through the server: real TLS, and reviews as
 //! API servers send them.
 
-mod support;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use serde::Deserialize;
 use serde_json::{Value, json};
-use support::{Certificate, Client, TlsDir};
 use vestibule_crds::{decode, yaml};
 use vestibule_model::object::Object;
 use vestibule_model::policy::Policy;
 use vestibule_webhook::{AdmissionState, Operation, Reviewer};
+use vestibule_webhook_testing::{CONTROLLER, Certificate, Client, TlsDir, created, ready};
 
 #[derive(Debug, Deserialize)]
 struct Header {
@@ -93,11 +91,11 @@ async fn run(path: &Path, dir: &TlsDir, certificate: &Certificate) -> usize {
         .to_string_lossy()
         .into_owned();
     let case = Case::read(path);
-    let webhook = support::ready(dir, case.policy.clone(), Vec::new()).await;
+    let webhook = ready(dir, case.policy.clone(), Vec::new()).await;
     let mut client = Client::connect(webhook.address(), std::slice::from_ref(&certificate.der))
         .await
         .expect("a connection");
-    let mut state = AdmissionState::new(support::CONTROLLER);
+    let mut state = AdmissionState::new(CONTROLLER);
     let mut reviews = 0;
     for claim in case.recorded {
         state.put(claim.clone());
@@ -114,7 +112,7 @@ async fn run(path: &Path, dir: &TlsDir, certificate: &Certificate) -> usize {
                 sent["metadata"]["namespace"] = (*key.name.namespace).into();
             }
             let answer = client
-                .post(support::created(&sent).to_string())
+                .post(created(&sent).to_string())
                 .await
                 .expect("an answer")
                 .json();
@@ -154,7 +152,7 @@ async fn every_case_comes_out_the_same_through_the_server() {
         .collect();
     paths.sort();
     assert!(!paths.is_empty());
-    let (dir, certificate) = (TlsDir::new("cases"), Certificate::new());
+    let (dir, certificate) = (TlsDir::new("cases"), Certificate::self_signed());
     dir.put(&certificate.chain, &certificate.key);
     let mut reviews = 0;
     for path in paths {

@@ -1,7 +1,5 @@
 //! The server as API servers meet it: TLS, keep-alive, rotation, bounds, and its end.
 
-mod support;
-
 use std::io::ErrorKind;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,7 +7,6 @@ use std::time::Duration;
 
 use hyper::{Method, StatusCode};
 use serde_json::{Value, json};
-use support::{Certificate, Client, PATIENCE, TlsDir, as_kubectl_shows, created, readyz};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 use vestibule_crds::decode;
@@ -17,11 +14,15 @@ use vestibule_model::policy::Policy;
 use vestibule_test_support::eventually;
 use vestibule_webhook::Admission;
 use vestibule_webhook::server::Webhook;
+use vestibule_webhook_testing::{
+    CONTROLLER, Certificate, Client, PATIENCE, TlsDir, all_synced, as_kubectl_shows, config,
+    created, get, ready, readyz, review, serving, tls, tls_of, tls_over,
+};
 
 fn class() -> Value {
     json!({
         "apiVersion": "gateway.networking.k8s.io/v1", "kind": "GatewayClass",
-        "metadata": {"name": "vestibule"}, "spec": {"controllerName": support::CONTROLLER},
+        "metadata": {"name": "vestibule"}, "spec": {"controllerName": CONTROLLER},
     })
 }
 
@@ -55,9 +56,9 @@ fn set(namespace: &str, hostname: &str) -> Value {
 }
 
 async fn server(name: &str) -> (Webhook, TlsDir, Certificate) {
-    let (dir, certificate) = (TlsDir::new(name), Certificate::new());
+    let (dir, certificate) = (TlsDir::new(name), Certificate::self_signed());
     dir.put(&certificate.chain, &certificate.key);
-    let webhook = support::ready(&dir, Policy::default(), vec![class(), gateway()]).await;
+    let webhook = ready(&dir, Policy::default(), vec![class(), gateway()]).await;
     (webhook, dir, certificate)
 }
 
@@ -131,11 +132,11 @@ async fn kubectl_shows_what_is_wrong_where_and_what_to_do() {
 async fn is_ready_when_there_is_a_certificate_and_everything_was_read() {
     let dir = TlsDir::new("ready");
     let mut webhook = Webhook::start(
-        support::config(&dir.path),
-        Admission::new(support::CONTROLLER, Policy::default()),
+        config(&dir.path),
+        Admission::new(CONTROLLER, Policy::default()),
     )
     .expect("a server");
-    let why = async |webhook: &Webhook| support::get(webhook.admin(), "/readyz").await;
+    let why = async |webhook: &Webhook| get(webhook.admin(), "/readyz").await;
     assert_eq!(
         why(&webhook).await,
         (
@@ -143,7 +144,7 @@ async fn is_ready_when_there_is_a_certificate_and_everything_was_read() {
             "waits for a certificate\n".to_owned()
         )
     );
-    let certificate = Certificate::new();
+    let certificate = Certificate::self_signed();
     let trusted = std::slice::from_ref(&certificate.der);
     assert!(Client::connect(webhook.address(), trusted).await.is_err());
     dir.put(&certificate.chain, &certificate.key);
@@ -153,7 +154,7 @@ async fn is_ready_when_there_is_a_certificate_and_everything_was_read() {
     .await;
     let (events, stream) = futures_channel();
     webhook.follow(stream);
-    for event in support::all_synced() {
+    for event in all_synced() {
         assert_eq!(
             readyz(webhook.admin()).await,
             StatusCode::SERVICE_UNAVAILABLE
@@ -175,7 +176,7 @@ async fn is_ready_when_there_is_a_certificate_and_everything_was_read() {
         true
     );
     assert_eq!(readyz(webhook.admin()).await, StatusCode::OK);
-    let metrics = support::get(webhook.admin(), "/metrics").await.1;
+    let metrics = get(webhook.admin(), "/metrics").await.1;
     for line in [
         "vestibule_webhook_store_synced 1",
         "vestibule_webhook_reviews_total{kind=\"ListenerSet\",result=\"allowed\",mode=\"Enforce\"} 1",
@@ -207,7 +208,7 @@ fn futures_channel() -> (
 #[tokio::test]
 async fn a_rotated_certificate_is_shown_to_new_connections_and_old_ones_go_on() {
     let (webhook, dir, first) = server("rotate").await;
-    let second = Certificate::new();
+    let second = Certificate::self_signed();
     let mut old = client(&webhook, &first).await;
     let body = created(&set("alpha", "a.example")).to_string();
     assert_eq!(old.post(body.clone()).await.expect("an answer").status, 200);
@@ -228,7 +229,7 @@ async fn both_versions_of_tls_are_spoken() {
     let (webhook, _dir, certificate) = server("versions").await;
     let trusted = std::slice::from_ref(&certificate.der);
     for version in [&rustls::version::TLS12, &rustls::version::TLS13] {
-        let stream = support::tls_of(webhook.address(), trusted, &[version]).await;
+        let stream = tls_of(webhook.address(), trusted, &[version]).await;
         let session = stream.expect("TLS").into_inner().1;
         assert_eq!(session.protocol_version(), Some(version.version));
     }
@@ -236,11 +237,11 @@ async fn both_versions_of_tls_are_spoken() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_many_who_want_one_name_at_once_one_gets_it() {
-    let (dir, certificate) = (TlsDir::new("race"), Certificate::new());
+    let (dir, certificate) = (TlsDir::new("race"), Certificate::self_signed());
     dir.put(&certificate.chain, &certificate.key);
-    let admission = Admission::new(support::CONTROLLER, Policy::default());
+    let admission = Admission::new(CONTROLLER, Policy::default());
     // However busy the machine is.
-    let webhook = support::serving(
+    let webhook = serving(
         &dir,
         admission.with_patience(Duration::from_mins(5)),
         vec![class(), gateway()],
@@ -300,7 +301,7 @@ async fn a_forged_review_delays_and_refuses_nothing() {
     for forger in forgers {
         assert!(forger.await.expect("answers") > 0);
     }
-    let metrics = support::get(webhook.admin(), "/metrics").await.1;
+    let metrics = get(webhook.admin(), "/metrics").await.1;
     let waits = metrics
         .lines()
         .find(|line| line.starts_with("vestibule_webhook_review_waits_total "))
@@ -351,7 +352,7 @@ async fn what_is_no_review_has_a_status_of_its_own() {
         let answer = client.send(method, path, media, body.to_owned()).await;
         assert_eq!(answer.expect("an answer").status, status, "{path} {media}");
     }
-    let metrics = support::get(webhook.admin(), "/metrics").await.1;
+    let metrics = get(webhook.admin(), "/metrics").await.1;
     for reason in ["TooLong", "NotJSON"] {
         let line = format!("vestibule_webhook_errors_total{{reason=\"{reason}\"}} 1");
         assert!(metrics.contains(&line), "{metrics}");
@@ -364,19 +365,19 @@ async fn an_object_of_three_mebibytes_is_reviewed() {
     let mut client = client(&webhook, &certificate).await;
     let mut large = set("alpha", "a.example");
     large["metadata"]["annotations"] = json!({"a/b": "x".repeat(3 << 20)});
-    let review = support::review("UPDATE", &large, &large);
+    let review = review("UPDATE", &large, &large);
     let answer = client.post(review.to_string()).await.expect("an answer");
     assert_eq!(answer.json()["response"]["allowed"], true);
 }
 
 #[tokio::test]
 async fn who_takes_every_place_keeps_nobody_else_out() {
-    let (dir, certificate) = (TlsDir::new("places"), Certificate::new());
+    let (dir, certificate) = (TlsDir::new("places"), Certificate::self_signed());
     dir.put(&certificate.chain, &certificate.key);
-    let mut config = support::config(&dir.path);
+    let mut config = config(&dir.path);
     config.limits.connections = 4;
     config.limits.handshake = Duration::from_hours(1);
-    let admission = Admission::new(support::CONTROLLER, Policy::default());
+    let admission = Admission::new(CONTROLLER, Policy::default());
     let webhook = Webhook::start(config, admission).expect("a server");
     let trusted = std::slice::from_ref(&certificate.der);
     let mut silent = Vec::new();
@@ -389,7 +390,7 @@ async fn who_takes_every_place_keeps_nobody_else_out() {
         let source = std::net::SocketAddr::from(([127, 0, 0, 2], 0));
         socket.bind(source).expect("an address of loopback");
         let stream = socket.connect(webhook.address()).await?;
-        support::tls_over(stream, trusted, rustls::DEFAULT_VERSIONS).await
+        tls_over(stream, trusted, rustls::DEFAULT_VERSIONS).await
     };
     let served = timeout(PATIENCE, async {
         eventually("served", async || from_elsewhere().await.is_ok()).await;
@@ -400,8 +401,8 @@ async fn who_takes_every_place_keeps_nobody_else_out() {
 #[tokio::test]
 async fn whoever_runs_it_learns_that_a_part_has_ended() {
     let dir = TlsDir::new("ended");
-    let admission = Admission::new(support::CONTROLLER, Policy::default());
-    let mut webhook = Webhook::start(support::config(&dir.path), admission).expect("a server");
+    let admission = Admission::new(CONTROLLER, Policy::default());
+    let mut webhook = Webhook::start(config(&dir.path), admission).expect("a server");
     webhook.follow(futures::stream::empty());
     let ended = timeout(PATIENCE, webhook.ended()).await;
     ended.expect("the watch has ended");
@@ -409,21 +410,18 @@ async fn whoever_runs_it_learns_that_a_part_has_ended() {
 
 #[tokio::test]
 async fn slow_and_silent_connections_end() {
-    let (dir, certificate) = (TlsDir::new("slow"), Certificate::new());
+    let (dir, certificate) = (TlsDir::new("slow"), Certificate::self_signed());
     dir.put(&certificate.chain, &certificate.key);
-    let mut config = support::config(&dir.path);
+    let mut config = config(&dir.path);
     config.limits.handshake = Duration::from_secs(1);
     config.limits.first_request = Duration::from_secs(1);
     config.limits.idle = Duration::from_secs(1);
     config.limits.request = Duration::from_secs(1);
-    let webhook = Webhook::start(
-        config,
-        Admission::new(support::CONTROLLER, Policy::default()),
-    )
-    .expect("a server");
+    let webhook =
+        Webhook::start(config, Admission::new(CONTROLLER, Policy::default())).expect("a server");
     let trusted = std::slice::from_ref(&certificate.der);
     eventually("there", async || {
-        support::tls(webhook.address(), trusted).await.is_ok()
+        tls(webhook.address(), trusted).await.is_ok()
     })
     .await;
     let ends = async |stream: &mut (dyn tokio::io::AsyncRead + Unpin + Send)| {
@@ -443,7 +441,7 @@ async fn slow_and_silent_connections_end() {
         .await
         .expect("a connection");
     ends(&mut no_handshake).await;
-    let connect = async || support::tls(webhook.address(), trusted).await.expect("TLS");
+    let connect = async || tls(webhook.address(), trusted).await.expect("TLS");
     let mut no_request = connect().await;
     ends(&mut no_request).await;
     let mut half_head = connect().await;
@@ -464,7 +462,7 @@ async fn slow_and_silent_connections_end() {
     );
     idle.write_all(whole.as_bytes()).await.expect("written");
     ends(&mut idle).await;
-    let metrics = support::get(webhook.admin(), "/metrics").await.1;
+    let metrics = get(webhook.admin(), "/metrics").await.1;
     for reason in ["SlowHandshake", "NoRequest", "SlowRequest", "Idle"] {
         assert!(
             metrics.contains(&format!("errors_total{{reason=\"{reason}\"}}")),
@@ -472,7 +470,7 @@ async fn slow_and_silent_connections_end() {
         );
     }
     eventually("without connections", async || {
-        let metrics = support::get(webhook.admin(), "/metrics").await.1;
+        let metrics = get(webhook.admin(), "/metrics").await.1;
         metrics.contains("connections_active 0")
     })
     .await;
@@ -535,7 +533,7 @@ async fn no_apply_fails_while_it_leaves() {
     let body = created(&set("alpha", "a.example")).to_string();
     assert!(!idle.post(body.clone()).await.expect("an answer").last);
     eventually("under way", async || {
-        let metrics = support::get(admin, "/metrics").await.1;
+        let metrics = get(admin, "/metrics").await.1;
         let count = metrics
             .lines()
             .find_map(|l| l.strip_prefix("vestibule_webhook_review_duration_seconds_count "))
@@ -548,8 +546,7 @@ async fn no_apply_fails_while_it_leaves() {
     let known = async { known.await.expect("the test goes on") };
     let stop = tokio::spawn(webhook.stop(known, PATIENCE));
     eventually("unready", async || {
-        support::get(admin, "/readyz").await
-            == (StatusCode::SERVICE_UNAVAILABLE, "shuts down\n".to_owned())
+        get(admin, "/readyz").await == (StatusCode::SERVICE_UNAVAILABLE, "shuts down\n".to_owned())
     })
     .await;
     // Old and new connections are answered, and told that this is their last answer.
@@ -578,7 +575,7 @@ async fn what_has_begun_is_finished_and_idle_connections_close() {
         idle.post(body.clone()).await.expect("an answer").status,
         200
     );
-    let mut begun = support::tls(webhook.address(), trusted).await.expect("TLS");
+    let mut begun = tls(webhook.address(), trusted).await.expect("TLS");
     let head = format!(
         "POST /validate HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n\
          content-length: {}\r\n\r\n",

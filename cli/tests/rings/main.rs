@@ -13,13 +13,18 @@
 //! The functions of a type may be spread over modules. Where an `impl` block calls one by `self.name` or `Self::name`,
 //! its room leads to the module that defines the function. A call on any other value is not seen, because its type is
 //! not written beside it.
+//!
+//! And no dead helper: the compiler does not say that nobody uses a public item of a crate. The crates that only tests
+//! depend on have nothing but such items, so what they define has to be named somewhere else.
 
+mod helpers;
 mod modules;
 mod tokens;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use helpers::{Named, public};
 use modules::{Ring, Tree};
 
 /// How many lines are shown of one room that name another.
@@ -30,18 +35,22 @@ fn workspace() -> PathBuf {
     crates.parent().expect("the workspace's folder").to_owned()
 }
 
-/// The root files of all crates of the workspace, relative to it.
-fn roots() -> Vec<String> {
+/// The folders of all crates of the workspace, relative to it.
+fn members() -> Vec<String> {
     let manifest = fs::read_to_string(workspace().join("Cargo.toml")).expect("Cargo.toml");
     let members = manifest
         .split_once("members = [")
         .and_then(|(_, rest)| rest.split_once(']'))
         .expect("a list of members")
         .0;
-    let roots: Vec<String> = members
-        .split('"')
-        .skip(1)
-        .step_by(2)
+    let members = members.split('"').skip(1).step_by(2);
+    members.map(ToOwned::to_owned).collect()
+}
+
+/// The root files of all crates of the workspace, relative to it.
+fn roots() -> Vec<String> {
+    let roots: Vec<String> = members()
+        .iter()
         .flat_map(|member| ["lib", "main"].map(|root| format!("{member}/src/{root}.rs")))
         .filter(|root| workspace().join(root).exists())
         .collect();
@@ -79,6 +88,72 @@ fn no_crate_has_a_ring_of_modules() {
         found.extend(rings.iter().map(|ring| shown(&root, ring)));
     }
     assert!(found.is_empty(), "rings of modules:\n{}", found.join("\n"));
+}
+
+/// Each source file in a folder, and in those in it.
+fn sources(folder: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(folder) else {
+        return Vec::new();
+    };
+    let entries = entries.map(|entry| entry.expect("an entry").path());
+    entries
+        .flat_map(|path| match path.is_dir() {
+            true => sources(&path),
+            false if path.extension().is_some_and(|end| end == "rs") => vec![path],
+            false => Vec::new(),
+        })
+        .collect()
+}
+
+#[test]
+fn every_helper_of_tests_is_used() {
+    let mut named = Named::default();
+    let mut defined = Vec::new();
+    for member in members() {
+        let folder = workspace().join(&member);
+        let helpers = member == "test-support" || member.ends_with("/testing");
+        let mut files = sources(&folder.join("tests"));
+        // Unit tests use the helpers of several crates.
+        files.extend(sources(&folder.join("src")));
+        for file in files {
+            let source = fs::read_to_string(&file).expect("a source file");
+            let in_source = file.starts_with(folder.join("src"));
+            if in_source && !helpers && !source.contains("vestibule_test_support") {
+                continue;
+            }
+            named.read(&source);
+            if helpers {
+                let items = public(&source).into_iter();
+                defined.extend(items.map(|(name, line)| (file.clone(), line, name)));
+            }
+        }
+    }
+    assert!(defined.len() > 100, "only these are seen: {defined:?}");
+    let dead: Vec<String> = defined
+        .iter()
+        .filter(|(.., name)| named.only_defined(name))
+        .map(|(file, line, name)| format!("{}:{line}: {name}", file.display()))
+        .collect();
+    assert!(dead.is_empty(), "nobody uses:\n{}", dead.join("\n"));
+}
+
+#[test]
+fn a_helper_that_nobody_names_is_found() {
+    let source = "
+        pub use a::{LEFT, b}; pub(crate) fn inner() {}
+        /// Names dead.
+        pub struct Used { pub dead: u8, pub read: u8 }
+        impl Used { pub async fn called(&self) -> u8 { self.read } }
+        pub const LEFT: u8 = 1;";
+    let mut named = Named::default();
+    named.read(source);
+    named.read("fn test() { Used::new().called(); }");
+    let dead = public(source).into_iter();
+    let dead: Vec<String> = dead
+        .filter(|(name, _)| named.only_defined(name))
+        .map(|(name, _)| name)
+        .collect();
+    assert_eq!(dead, ["dead", "LEFT"]);
 }
 
 /// The members of each ring of a crate that is written as one file.

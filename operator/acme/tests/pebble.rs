@@ -2,14 +2,12 @@
 //!
 //! Ignored where Pebble cannot be built: `e2e/tools/get pebble pebble-challtestsrv` builds it, with Go.
 
-mod support;
-
 use std::sync::Arc;
 
-use support::answerer::Answerer;
-use support::pebble::{MAC_KEY, Options, Pebble};
-use support::{Hold, Stored, World, issuer, request};
 use vestibule_acme::{ChallengeAck, Input, Leaf, OrderOutcome};
+use vestibule_acme_testing::answerer::Answerer;
+use vestibule_acme_testing::pebble::{MAC_KEY, Options, Pebble};
+use vestibule_acme_testing::{Hold, Stored, World, issuer, request};
 use vestibule_model::certificate::AddressBlock;
 use vestibule_model::challenge::ChallengeType::{Http01, TlsAlpn01};
 use vestibule_model::challenge::Reach;
@@ -31,7 +29,7 @@ struct Set {
 async fn set(options: Options) -> Set {
     let world = World::new();
     let answerer = Answerer::start(&world).await;
-    let pebble = Pebble::start(&answerer, &options).await;
+    let pebble = Pebble::start(env!("CARGO_TARGET_TMPDIR"), &answerer, &options).await;
     let issuer = issuer(&pebble.directory, &pebble.bundle, &[TlsAlpn01, Http01]);
     Set {
         world,
@@ -267,7 +265,7 @@ async fn a_failed_check_is_waited_out_across_restarts_and_says_why() {
     // The proxies have it, they think, but the CA gets to somewhere else: a name that is not ours.
     lost.gateway = ObjectName::new("platform", "elsewhere");
     let blocked = request("team-b", &["blocked.test"]);
-    *set.world.deaf.lock() = Some(support::host("lost.test"));
+    *set.world.deaf.lock() = Some(vestibule_acme_testing::host("lost.test"));
     let engine = set.engine(&[lost.clone(), blocked.clone()]).await;
     for (name, words) in [
         (&lost.secret, "the CA says:"),

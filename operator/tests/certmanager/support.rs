@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams};
-use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Client, Config};
 use prometheus_client::encoding::text::encode;
@@ -26,6 +25,7 @@ use vestibule_operator::certmanager::{Maker, Settings};
 use vestibule_operator::cluster::certmanager::{self, Channels, Issuances, Requests};
 use vestibule_operator::cluster::lease::elector::Role;
 use vestibule_operator::cluster::metrics::Metrics;
+use vestibule_operator_testing::apiserver;
 use vestibule_test_support::{Look, within};
 
 /// Longest wait for something that has to happen. Nothing waits so long unless it has failed.
@@ -81,10 +81,8 @@ impl Drop for Server {
 
 impl Server {
     pub(crate) async fn start() -> Self {
-        assert!(
-            std::env::var_os("VESTIBULE_TEST_KUBECONFIG").is_some(),
-            "run it as `e2e/cluster/apiserver run cargo test ... -- --ignored`"
-        );
+        // Whoever runs the tests with an API server has the tools to start another one.
+        let _ = apiserver::kubeconfig();
         let mut process = Command::new(repository().join("e2e/cluster/apiserver"))
             .arg("--stdin")
             .stdin(Stdio::piped())
@@ -98,11 +96,7 @@ impl Server {
         });
         let line = line.await.expect("no panic").expect("a line");
         let kubeconfig = PathBuf::from(line.trim());
-        let file = Kubeconfig::read_from(&kubeconfig).expect("a kubeconfig");
-        let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default())
-            .await
-            .expect("a kubeconfig that leads to a server");
-        assert_eq!(config.cluster_url.host(), Some("127.0.0.1"), "not a test's");
+        let config = apiserver::config(&kubeconfig).await;
         Self {
             client: Client::try_from(config.clone()).expect("a client"),
             process,

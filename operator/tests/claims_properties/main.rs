@@ -8,8 +8,6 @@
 //!
 //! Who holds a name is read off the objects, and for whom it is served off what is published.
 
-#[path = "../common/mod.rs"]
-mod common;
 mod history;
 mod holder;
 mod ports;

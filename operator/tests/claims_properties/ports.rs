@@ -9,11 +9,11 @@ use vestibule_model::key::{Kind, ObjectKey, ObjectName, PortKey};
 use vestibule_model::object::Object;
 use vestibule_model::protocol::{Port, Transport};
 
-use crate::common::*;
 use crate::history::Held;
 use crate::view::OWN;
 use crate::world::World;
 use crate::{KINDS, Op, TENANTS, a_fate};
+use vestibule_operator_testing::objects::*;
 
 /// The port.
 pub(crate) const PORT: u16 = 5432;

@@ -24,14 +24,14 @@ use vestibule_operator::issuance::CertificateRegistry;
 use vestibule_operator::translate::{Change, ClaimMode, ClaimState, Settings, Translator};
 use vestibule_stream::{ResourceKey, ResourceKind};
 
-use crate::common::grants::hostname_grant;
-use crate::common::http::{Rule, http_route};
-use crate::common::*;
 use crate::history::History;
 use crate::ports::{self, PortHistory};
 use crate::table::{Shared, Table};
 use crate::view::{OWN, View, number};
 use crate::{Fate, GRANTS, HOSTS, KINDS, Op, PATH, PORTS, RouteOf, TENANTS, Wanted};
+use vestibule_operator_testing::grants::hostname_grant;
+use vestibule_operator_testing::http::{Rule, http_route};
+use vestibule_operator_testing::objects::*;
 
 pub(crate) const GRACE: Duration = Duration::from_mins(1);
 

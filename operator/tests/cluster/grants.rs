@@ -4,8 +4,8 @@ use kube::api::PostParams;
 use serde_json::{Value, json};
 use vestibule_test_support::eventually;
 
-use crate::stream_support::Proxy;
 use crate::support::{Network, World};
+use vestibule_operator_testing::stream::Proxy;
 
 /// A grant in the Gateway's namespace to one part's namespace.
 fn grant(world: &World, name: &str, to: &str, hostnames: &[&str]) -> Value {

@@ -2,8 +2,8 @@
 
 use vestibule_test_support::eventually;
 
-use crate::stream_support::Proxy;
 use crate::support::{Network, World};
+use vestibule_operator_testing::stream::Proxy;
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs an API server: VESTIBULE_TEST_KUBECONFIG"]

@@ -20,10 +20,10 @@ use vestibule_stream::proto::{challenge, resource};
 use vestibule_stream::{Apply, Change, ProxyIdentity, Reject};
 use vestibule_test_support::eventually;
 
-use crate::acme_support::World as Challenges;
-use crate::acme_support::answerer::Answerer;
-use crate::acme_support::pebble::{Options, Pebble};
 use crate::support::{Manager, Network, World, condition};
+use vestibule_acme_testing::World as Challenges;
+use vestibule_acme_testing::answerer::Answerer;
+use vestibule_acme_testing::pebble::{Options, Pebble};
 
 /// Orders in an hour, where they are not what a test is about.
 const PLENTY: NonZeroU32 = NonZeroU32::new(100_000).expect("above zero");
@@ -64,7 +64,8 @@ impl Set {
         let world = World::new().await;
         let challenges = Challenges::new();
         let answerer = Answerer::start(&challenges).await;
-        let pebble = Pebble::start(&answerer, &Options::default()).await;
+        let pebble =
+            Pebble::start(env!("CARGO_TARGET_TMPDIR"), &answerer, &Options::default()).await;
         world.class().await;
         world.apply(world.gateway("shared")).await;
         Self {

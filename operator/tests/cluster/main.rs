@@ -1,8 +1,6 @@
 //! The cluster side against a real API server, with the rights that the chart gives it and no more.
 //! `VESTIBULE_TEST_KUBECONFIG` names the server; `e2e/cluster/apiserver` starts one.
 
-#[path = "../../acme/tests/support/mod.rs"]
-mod acme_support;
 mod claims;
 mod crowd;
 mod grants;
@@ -13,6 +11,4 @@ mod services;
 mod session_keys;
 mod shared;
 mod statuses;
-#[path = "../stream_support/mod.rs"]
-mod stream_support;
 mod support;

@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 
 use futures::StreamExt;
 use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams};
-use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Client, Config};
@@ -37,16 +36,11 @@ use vestibule_operator::translate::{self, Binds, ClaimMode, ServiceSettings};
 use vestibule_stream::client::{Connect, ConnectError};
 use vestibule_test_support::eventually;
 
-use crate::stream_support::Proxy;
+use vestibule_operator_testing::apiserver;
+use vestibule_operator_testing::stream::Proxy;
 
 /// Longest wait for something that has to happen.
 const BOUND: Duration = Duration::from_secs(90);
-
-fn kubeconfig() -> PathBuf {
-    std::env::var_os("VESTIBULE_TEST_KUBECONFIG")
-        .expect("VESTIBULE_TEST_KUBECONFIG names the kubeconfig of an API server")
-        .into()
-}
 
 /// The corner of one test.
 pub(crate) struct World {
@@ -58,12 +52,8 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) async fn new() -> Self {
-        let path = kubeconfig();
-        let file = Kubeconfig::read_from(&path).expect("a kubeconfig");
-        let options = KubeConfigOptions::default();
-        let config = Config::from_custom_kubeconfig(file, &options)
-            .await
-            .expect("a kubeconfig that leads to a server");
+        let path = apiserver::kubeconfig();
+        let config = apiserver::config(&path).await;
         let id = RandomState::new().build_hasher().finish() & 0xff_ffff;
         let world = Self {
             admin: Client::try_from(config.clone()).expect("a client"),

@@ -14,7 +14,7 @@ use vestibule_model::reference::{BackendRef, ParentRef};
 use vestibule_model::route::Route;
 use vestibule_model::selector::{NamespaceScope, Requirement};
 
-use crate::common::grants::Reading;
+use vestibule_operator_testing::grants::Reading;
 
 pub(crate) type Objects = BTreeMap<ObjectKey, Object>;
 

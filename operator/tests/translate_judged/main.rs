@@ -1,8 +1,6 @@
 //! From objects to the proxy's table: after every edit, clients get what a plain reading of the
 //! specification gives them, and the statuses say so.
 
-#[path = "../common/mod.rs"]
-mod common;
 mod held;
 mod judge;
 mod world;
@@ -10,7 +8,6 @@ mod world;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
-use common::*;
 use proptest::prelude::*;
 use vestibule_model::condition::{
     Condition, ConditionType, ListenersStatus, ProgrammedBasis, Truth,
@@ -22,6 +19,7 @@ use vestibule_model::policy::{Mode, Policy};
 use vestibule_model::protocol::{Protocol, Transport};
 use vestibule_model::selector::NamespaceScope;
 use vestibule_operator::translate::{Change, Settings, Status, Translator};
+use vestibule_operator_testing::objects::*;
 use vestibule_proxy::table::{Pick, Route, Snapshot};
 
 use held::Held;
@@ -35,7 +33,7 @@ const NAMES: [&str; 6] = [
     "own.example.com",
     "elsewhere.org",
 ];
-/// Ports as written, and where `common::settings` binds them.
+/// Ports as written, and where `vestibule_operator_testing::objects::settings` binds them.
 const PORTS: [(u16, u16); 2] = [(443, 10443), (8443, 8443)];
 
 /// Objects, what they are translated to, and the proxy that holds it.

@@ -8,9 +8,9 @@ use vestibule_model::protocol::{Port, Protocol};
 use vestibule_model::selector::NamespaceScope;
 use vestibule_operator::translate::Change;
 
-use crate::common::grants::a_hostname_grant;
-use crate::common::http::{Rule, as_grpc, http_route};
-use crate::common::*;
+use vestibule_operator_testing::grants::a_hostname_grant;
+use vestibule_operator_testing::http::{Rule, as_grpc, http_route};
+use vestibule_operator_testing::objects::*;
 
 const SPACES: [&str; 4] = ["a-b", "a", "b", "platform"];
 const HOSTS: [&str; 6] = [

@@ -23,7 +23,7 @@ use super::ledger::{Config, Ledger};
 use super::model::{Ask, CLOSED, Dial, Hello, Link, Model, is_late, waits};
 use super::servers::Props;
 use super::wire::{Answer, Io, Pace, config, one, two};
-use crate::common::within;
+use vestibule_proxy_testing::within;
 
 /// A configuration, by its number; the port and the server name of a connection; what came of it; a request.
 type AskedOf = (usize, u16, Option<String>, Link, Ask);

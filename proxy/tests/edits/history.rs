@@ -10,9 +10,9 @@ use vestibule_stream::{Resource, ResourceKey, ResourceKind as Kind};
 
 use super::ledger::Config;
 use super::servers::Props;
-use crate::common::{http, listener};
 use listeners::named;
 pub(crate) use traffic::{ask, dial};
+use vestibule_proxy_testing::{http, listener};
 
 /// Hosts that clients ask for.
 pub(crate) const HOSTS: [&str; 4] = [

@@ -188,7 +188,11 @@ impl<'a> Model<'a> {
     }
 
     /// Of `authorities`, those in one of the bundles that are held. None: no bundle is held.
-    fn trust(self, names: &[String], of: &[crate::pki::Authority]) -> Option<BTreeSet<usize>> {
+    fn trust(
+        self,
+        names: &[String],
+        of: &[vestibule_proxy_testing::Authority],
+    ) -> Option<BTreeSet<usize>> {
         let held = names
             .iter()
             .filter_map(|name| self.config.get(Kind::TrustBundle, name));

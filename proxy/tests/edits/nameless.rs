@@ -26,9 +26,11 @@ use vestibule_stream::{ResourceKind as Kind, proto};
 use super::bed::Reserved;
 use super::history::Random;
 use super::ledger::{Config, Ledger, difference};
-use crate::common::web::{backend_of, calls, grpc_route, serve_http, to};
-use crate::common::{PATIENCE, Rig, backend, echo, http, refusing, serve, tcp, tcp_route};
-use crate::common::{udp, udp_route, within};
+use vestibule_proxy_testing::web::{backend_of, calls, grpc_route, serve_http, to};
+use vestibule_proxy_testing::{
+    PATIENCE, Rig, backend, echo, http, refusing, serve, tcp, tcp_route,
+};
+use vestibule_proxy_testing::{udp, udp_route, within};
 
 /// Servers of each kind. The first two are endpoints of one backend, the others of another one.
 const SERVERS: usize = 4;

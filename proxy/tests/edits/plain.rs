@@ -21,9 +21,9 @@ use vestibule_stream::{Resource, ResourceKey, ResourceKind as Kind, proto};
 use super::gate::{Gate, Stop};
 use super::ledger::Ledger;
 use super::rules;
-use crate::common::web::{Answer, backend_of, http_route, rule};
-use crate::common::*;
-use crate::pki::{Authority, Leaf};
+use vestibule_proxy_testing::web::{Answer, backend_of, http_route, rule};
+use vestibule_proxy_testing::*;
+use vestibule_proxy_testing::{Authority, Identity};
 
 mod turns;
 
@@ -142,7 +142,7 @@ async fn a_handshake_reaches_the_endpoints_of_its_hello() {
 
 /// A backend over TLS that says who its client is.
 async fn asker(ca: &Authority, clients: &Authority, known: Vec<Vec<u8>>) -> SocketAddr {
-    let config = ca.server(&[INNER], &[]).server_config(Some(clients));
+    let config = ca.server(&[INNER], &[]).server_config_for(clients);
     let acceptor = TlsAcceptor::from(Arc::new(config));
     serve(move |stream| {
         let (acceptor, known) = (acceptor.clone(), known.clone());
@@ -183,7 +183,7 @@ fn showing(mut resource: Resource, shown: &str) -> Resource {
 struct Shows {
     rig: Rig,
     server: Identity,
-    next: Leaf,
+    next: Identity,
 }
 
 async fn shows() -> Shows {
@@ -252,7 +252,7 @@ impl Slow {
         let (go, waiting) = watch::channel(false);
         let connections = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&connections);
-        let mut config = ca.server(&[INNER], &[]).server_config(None);
+        let mut config = ca.server(&[INNER], &[]).server_config();
         config.alpn_protocols = vec![alpn.to_vec()];
         let acceptor = TlsAcceptor::from(Arc::new(config));
         let address = serve(move |tcp| {

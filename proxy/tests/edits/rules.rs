@@ -7,7 +7,7 @@ use vestibule_stream::{ResourceKind as Kind, proto};
 use super::ledger::Config;
 use super::model::ANSWERED;
 use super::servers::ASKED;
-use crate::common::web::filter;
+use vestibule_proxy_testing::web::filter;
 
 use proto::http_filter::Filter;
 use proto::resource::Resource as Wire;

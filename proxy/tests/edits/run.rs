@@ -16,7 +16,7 @@ use super::ledger::{Config, Ledger, difference};
 use super::model::Hello;
 use super::servers::Props;
 use super::wire::Pace;
-use crate::common::PATIENCE;
+use vestibule_proxy_testing::PATIENCE;
 
 /// How much is done.
 #[derive(Clone, Copy, Debug)]

@@ -20,10 +20,10 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 
-use crate::common::acme::ChallengeCertificate;
-use crate::common::web::serve_http;
-use crate::common::{provider, refusing, serve};
-use crate::pki::{Authority, Leaf};
+use vestibule_proxy_testing::acme::ChallengeCertificate;
+use vestibule_proxy_testing::web::serve_http;
+use vestibule_proxy_testing::{Authority, Identity};
+use vestibule_proxy_testing::{provider, refusing, serve};
 
 /// Names that are in the certificate of every backend over TLS.
 pub(crate) const INNER: [&str; 2] = ["n0.internal", "n1.internal"];
@@ -68,11 +68,11 @@ pub(crate) struct Props {
     /// Of clients, and of Gateways towards backends.
     pub(crate) clients: Vec<Authority>,
     /// That listeners show.
-    pub(crate) leaves: Vec<Leaf>,
+    pub(crate) leaves: Vec<Identity>,
     /// That Gateways show to backends.
-    pub(crate) shown: Vec<Leaf>,
+    pub(crate) shown: Vec<Identity>,
     /// That clients show to listeners, one of each authority of clients.
-    pub(crate) showing: Vec<Leaf>,
+    pub(crate) showing: Vec<Identity>,
     pub(crate) challenges: Vec<(String, ChallengeCertificate)>,
     /// What a certificate is called, by its encoding.
     pub(crate) labels: HashMap<Vec<u8>, String>,
@@ -84,7 +84,7 @@ impl Props {
         let authorities = vec![Authority::new("backends 0"), Authority::new("backends 1")];
         let clients = vec![Authority::new("clients 0"), Authority::new("clients 1")];
         let mut labels = HashMap::new();
-        let mut leaves = |count: usize, what: &str, make: &dyn Fn(usize) -> Leaf| {
+        let mut leaves = |count: usize, what: &str, make: &dyn Fn(usize) -> Identity| {
             let made = (0..count).map(make).collect::<Vec<_>>();
             for (index, leaf) in made.iter().enumerate() {
                 labels.insert(leaf.chain[0].to_vec(), format!("{what}{index}"));
@@ -153,7 +153,7 @@ impl Props {
 }
 
 /// A server that takes a certificate of its clients, and does without.
-fn optional(leaf: &Leaf, clients: &[Authority]) -> rustls::ServerConfig {
+fn optional(leaf: &Identity, clients: &[Authority]) -> rustls::ServerConfig {
     let mut roots = RootCertStore::empty();
     for authority in clients {
         roots.roots.extend(authority.roots().roots.iter().cloned());

@@ -13,9 +13,9 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use super::ledger::Ledger;
 use super::model::{ANSWERED, Ask, Hello};
 use super::servers::{BODY, DRIPS, NEVER, Props, SEEN, UNTIL};
-use crate::common::acme::{ca, takes_any};
-use crate::common::web::{self, read_answer};
-use crate::common::{PATIENCE, within};
+use vestibule_proxy_testing::acme::{ca, takes_any};
+use vestibule_proxy_testing::web::{self, read_answer};
+use vestibule_proxy_testing::{PATIENCE, within};
 
 /// What HTTP is spoken over.
 pub(crate) trait Io: AsyncRead + AsyncWrite + Send + Unpin {}

@@ -3,10 +3,10 @@
 use vestibule_stream::{Resource, ResourceKind as Kind, proto};
 
 use super::{CLIENTS, FLIPPING, HOSTS, History, LISTENERS, SHOWN, TRUST};
-use crate::common::acme::http_challenge;
-use crate::common::{endpoint, http, listener};
 use crate::edits::model::is_plain_resource;
-use crate::pki::Authority;
+use vestibule_proxy_testing::Authority;
+use vestibule_proxy_testing::acme::http_challenge;
+use vestibule_proxy_testing::{endpoint, http, listener};
 
 use proto::listener::Protocol;
 use proto::resource::Resource as Wire;

@@ -5,11 +5,11 @@ use std::net::SocketAddr;
 use vestibule_stream::{Resource, ResourceKind as Kind, proto};
 
 use super::{FLIPPING, HOSTS, History, LISTENERS, TRUST};
-use crate::common::endpoint;
-use crate::common::web::to;
 use crate::edits::model::address;
 use crate::edits::rules;
 use crate::edits::servers::{INNER, NOBODYS, Speaks};
+use vestibule_proxy_testing::endpoint;
+use vestibule_proxy_testing::web::to;
 
 use proto::resource::Resource as Wire;
 

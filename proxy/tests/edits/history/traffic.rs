@@ -1,8 +1,8 @@
 //! What clients do: connections and requests that anybody might make.
 
 use super::{HOSTS, Ports, Random};
-use crate::common::acme::TOKEN;
 use crate::edits::model::{Ask, Dial, Hello, TOKEN_PATH};
+use vestibule_proxy_testing::acme::TOKEN;
 
 /// That nobody serves.
 const STRANGER: &str = "z.example.org";

@@ -3,10 +3,10 @@
 use vestibule_stream::{ResourceKind as Kind, proto};
 
 use super::{Ask, CLOSED, Failed, Model, OverTls, TOKEN_PATH, attached};
-use crate::common::PATIENCE;
-use crate::common::acme::{THUMBPRINT, TOKEN};
 use crate::edits::rules::{self, VARIANT};
 use crate::edits::servers::{ASKED, Speaks};
+use vestibule_proxy_testing::PATIENCE;
+use vestibule_proxy_testing::acme::{THUMBPRINT, TOKEN};
 
 use proto::http_filter::Filter;
 use proto::listener::Protocol;

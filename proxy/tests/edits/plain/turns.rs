@@ -9,8 +9,8 @@ use tokio::net::TcpStream;
 use vestibule_stream::{Resource, ResourceKey, ResourceKind as Kind};
 
 use super::{HOST, NEW, OLD, quiet, versioned, who};
-use crate::common::web::{http_route, rule};
-use crate::common::*;
+use vestibule_proxy_testing::web::{http_route, rule};
+use vestibule_proxy_testing::*;
 
 /// Has two configurations take turns while clients ask all the time, until there were so many answers.
 /// Says which answers there were.
