@@ -12,7 +12,7 @@ pub(super) const HEAD: usize = 9;
 const DATA: u8 = 0;
 pub(super) const HEADERS: u8 = 1;
 pub(super) const CONTINUATION: u8 = 9;
-const END_STREAM: u8 = 1;
+pub(super) const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
 /// How many frames [`Frames::poison`] writes at one time.
 const POISON: usize = 16;
@@ -170,6 +170,7 @@ impl Frames {
     ) -> usize {
         let count = |frame| {
             // Those with heads are bounded elsewhere: by the number of requests, and by the size and pieces of a head.
+            // Those that come after the trailers are counted together with the heads ([`super::heads`]).
             if frame == Use::None {
                 idle();
             }
