@@ -19,11 +19,14 @@ use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::sync::mpsc;
 use vestibule_proxy::close_reason::CloseReason;
 use vestibule_stream::{Resource, proto};
 
 const HOST: &str = "a.example.com";
 const BACKEND: &str = "team-a/one:80";
+/// Most bytes of heads and trailers that a client or backend of these tests takes, which is more than the proxy does.
+const LARGE: u32 = 1024 * 1024;
 
 /// A backend that answers with the number of fields that it got, and counts requests.
 async fn counted() -> (SocketAddr, Arc<AtomicUsize>) {
@@ -50,8 +53,17 @@ fn rig(backend: &Resource) -> Rig {
 }
 
 async fn client(rig: &Rig) -> http2::SendRequest<Empty<Bytes>> {
+    client_of(rig).await
+}
+
+async fn client_of<B>(rig: &Rig) -> http2::SendRequest<B>
+where
+    B: hyper::body::Body<Data = Bytes, Error = Infallible> + Send + Unpin + 'static,
+{
     let io = TokioIo::new(rig.connect().await);
-    let (sender, connection) = http2::handshake(TokioExecutor::new(), io).await.unwrap();
+    let mut builder = http2::Builder::new(TokioExecutor::new());
+    builder.max_header_list_size(LARGE);
+    let (sender, connection) = builder.handshake(io).await.unwrap();
     tokio::spawn(connection);
     sender
 }
@@ -168,34 +180,61 @@ async fn heads_that_are_too_large_end_the_connection() {
     }
 }
 
-/// A backend for HTTP/2 that answers with so many fields and so many trailers.
-async fn answering(fields: usize, trailers: usize) -> SocketAddr {
-    serve(move |stream: TcpStream| {
-        let answer = move |_| async move {
-            let many = |count: usize| -> HeaderMap {
-                let name = |n| HeaderName::try_from(format!("n-{n}")).unwrap();
-                let value = HeaderValue::from_static("v");
-                (0..count).map(|n| (name(n), value.clone())).collect()
-            };
-            let frames = [
-                Frame::data(Bytes::from_static(b"body")),
-                Frame::trailers(many(trailers)),
-            ];
-            let frames = frames.map(Ok::<_, Infallible>);
-            let body = StreamBody::new(futures::stream::iter(frames));
-            let mut response = Response::new(body);
-            *response.headers_mut() = many(fields);
-            Ok::<_, Infallible>(response)
+/// So many fields of a value that is so long.
+fn many(count: usize, value: usize) -> HeaderMap {
+    let name = |n| HeaderName::try_from(format!("n-{n}")).unwrap();
+    let value = HeaderValue::try_from("v".repeat(value)).unwrap();
+    (0..count).map(|n| (name(n), value.clone())).collect()
+}
+
+type Ending =
+    StreamBody<futures::stream::Iter<std::array::IntoIter<Result<Frame<Bytes>, Infallible>, 2>>>;
+
+/// A body with trailers.
+fn ending(trailers: HeaderMap) -> Ending {
+    let frames = [
+        Frame::data(Bytes::from_static(b"body")),
+        Frame::trailers(trailers),
+    ];
+    StreamBody::new(futures::stream::iter(frames.map(Ok)))
+}
+
+/// A backend for HTTP/2 that answers with so many fields and these trailers. Of each request it reports how many
+/// trailers came; `None` if its body broke off.
+async fn answering(
+    fields: usize,
+    trailers: HeaderMap,
+) -> (SocketAddr, mpsc::Receiver<Option<usize>>) {
+    let (sender, receiver) = mpsc::channel(4);
+    let address = serve(move |stream: TcpStream| {
+        let (trailers, sender) = (trailers.clone(), sender.clone());
+        let answer = move |request: Request<Incoming>| {
+            let (trailers, sender) = (trailers.clone(), sender.clone());
+            async move {
+                let body = request.into_body().collect().await.ok();
+                let got = body.map(|body| body.trailers().map_or(0, HeaderMap::len));
+                let _ = sender.send(got).await;
+                let mut response = Response::new(ending(trailers));
+                *response.headers_mut() = many(fields, 1);
+                Ok::<_, Infallible>(response)
+            }
         };
         async move {
-            let builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+            let mut builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+            builder.max_header_list_size(LARGE);
             let service = hyper::service::service_fn(answer);
             let _ = builder
                 .serve_connection(TokioIo::new(stream), service)
                 .await;
         }
     })
-    .await
+    .await;
+    (address, receiver)
+}
+
+fn rig_of_h2c(address: SocketAddr) -> Rig {
+    let protocol = proto::BackendProtocol::H2c;
+    rig(&backend_of(BACKEND, &[address], protocol))
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -205,12 +244,8 @@ async fn answers_of_http2_backends_have_a_number_of_fields() {
         (101, 0, 502, true),
         (1, 101, 200, false),
     ] {
-        let address = answering(fields, trailers).await;
-        let rig = rig(&backend_of(
-            BACKEND,
-            &[address],
-            proto::BackendProtocol::H2c,
-        ));
+        let (address, _got) = answering(fields, many(trailers, 1)).await;
+        let rig = rig_of_h2c(address);
         let mut client = client(&rig).await;
         let answer = within("an answer", client.send_request(request(0, 0))).await;
         let answer = answer.unwrap();
@@ -218,5 +253,45 @@ async fn answers_of_http2_backends_have_a_number_of_fields() {
         assert_eq!(answer.status(), status, "{fields} and {trailers}");
         let body = within("the body", answer.into_body().collect()).await;
         assert_eq!(body.is_ok(), is_whole, "{fields} and {trailers}");
+    }
+}
+
+/// Trailers by their number and the length of each, and whether they pass. The proxy takes 64 KiB, of which each field
+/// has 32 bytes more.
+const TRAILERS: [(usize, usize, bool); 5] = [
+    (1, 3000, true),
+    (10, 3000, true),
+    (11, 3000, false),
+    // Of these, h2 would leave out the last ones without a word.
+    (21, 3000, false),
+    (30, 3000, false),
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn trailers_of_a_backend_come_whole_or_the_answer_breaks_off() {
+    for (count, length, is_whole) in TRAILERS {
+        let (address, _got) = answering(1, many(count, length)).await;
+        let rig = rig_of_h2c(address);
+        let mut client = client(&rig).await;
+        let answer = within("an answer", client.send_request(request(0, 0))).await;
+        let body = answer.unwrap().into_body();
+        let body = within("the body", body.collect()).await.ok();
+        let trailers = body.map(|body| body.trailers().map_or(0, HeaderMap::len));
+        assert_eq!(trailers, is_whole.then_some(count), "{count}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn trailers_of_a_client_come_whole_or_the_request_breaks_off() {
+    for (count, length, is_whole) in TRAILERS {
+        let (address, mut got) = answering(1, HeaderMap::new()).await;
+        let rig = rig_of_h2c(address);
+        let mut client = client_of(&rig).await;
+        let uri = format!("http://{HOST}/");
+        let request = Request::post(uri).body(ending(many(count, length)));
+        let answer = within("an end", client.send_request(request.unwrap())).await;
+        let got = within("a request", got.recv()).await.unwrap();
+        assert_eq!(got, is_whole.then_some(count), "{count}");
+        assert_eq!(answer.is_ok_and(|answer| answer.status() == 200), is_whole);
     }
 }

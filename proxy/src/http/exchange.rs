@@ -473,8 +473,9 @@ impl Exchange<'_> {
                 if response.status() == StatusCode::SWITCHING_PROTOCOLS {
                     meter.become_tunnel();
                 }
-                let begins = BackendBody::begin(response, lease.version(), &meter).await;
-                let response = begins.map_err(|error| {
+                let head_bytes = self.plane.limits.http.head_bytes;
+                let begins = BackendBody::begin(response, lease.version(), &meter, head_bytes);
+                let response = begins.await.map_err(|error| {
                     tracing::debug!(endpoint = ?trace.endpoint, %error, "a response broke off");
                     let failure = match error {
                         ReceiveError::Flood => ExchangeFailure::Flood,
