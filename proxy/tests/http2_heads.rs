@@ -1,5 +1,5 @@
 //! Heads in HTTP/2: the number of their fields is bounded before they are decoded, and they say nothing that a reader
-//! of HTTP/1 would read otherwise.
+//! of HTTP/1 would read otherwise. Backends get none that they do not take.
 
 mod common;
 
@@ -294,4 +294,103 @@ async fn trailers_of_a_client_come_whole_or_the_request_breaks_off() {
         assert_eq!(got, is_whole.then_some(count), "{count}");
         assert_eq!(answer.is_ok_and(|answer| answer.status() == 200), is_whole);
     }
+}
+
+/// A request with a field of this length.
+fn large(path: &str, length: usize) -> Request<Empty<Bytes>> {
+    let uri = format!("http://{HOST}{path}");
+    let request = Request::post(uri).header("n", "v".repeat(length));
+    request.body(Empty::new()).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_head_is_no_larger_than_the_backend_announces() {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&asked);
+    let address = serve(move |stream: TcpStream| {
+        let count = Arc::clone(&count);
+        let service = hyper::service::service_fn(move |_| {
+            count.fetch_add(1, Ordering::SeqCst);
+            std::future::ready(Ok::<_, Infallible>(Response::new(Empty::<Bytes>::new())))
+        });
+        async move {
+            let mut builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+            builder.max_header_list_size(6000);
+            let io = TokioIo::new(stream);
+            let _ = builder.serve_connection(io, service).await;
+        }
+    })
+    .await;
+    let rig = rig_of_h2c(address);
+    let mut client = client(&rig).await;
+    // The settings arrive at the latest with the first answer.
+    for (length, status) in [(1, 200), (4000, 200), (7000, 431), (1, 200)] {
+        let answer = within("an answer", client.send_request(large("/", length))).await;
+        let answer = answer.unwrap();
+        assert_eq!(answer.status(), status, "{length}");
+        let body = answer.into_body().collect().await.unwrap().to_bytes();
+        // The backend itself has no words for it.
+        assert_eq!(body.is_empty(), status == 200, "{length}");
+    }
+    assert_eq!(asked.load(Ordering::SeqCst), 3);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_large_head_breaks_no_connection_of_others() {
+    let (asked, opened) = (Arc::<AtomicUsize>::default(), Arc::<AtomicUsize>::default());
+    let release = Arc::new(tokio::sync::Semaphore::new(0));
+    let counts = (
+        Arc::clone(&asked),
+        Arc::clone(&opened),
+        Arc::clone(&release),
+    );
+    // It ends the whole connection for a large head, and answers others when it is told to.
+    let address = serve(move |stream: TcpStream| {
+        let (asked, opened, release) = counts.clone();
+        opened.fetch_add(1, Ordering::SeqCst);
+        let over = Arc::new(tokio::sync::Notify::new());
+        let end = Arc::clone(&over);
+        let service = hyper::service::service_fn(move |request: Request<Incoming>| {
+            asked.fetch_add(1, Ordering::SeqCst);
+            let is_broken = request.uri().path() == "/break";
+            let (release, end) = (Arc::clone(&release), Arc::clone(&end));
+            async move {
+                if is_broken {
+                    end.notify_one();
+                    std::future::pending::<()>().await;
+                }
+                release.acquire().await.unwrap().forget();
+                Ok::<_, Infallible>(Response::new(Empty::<Bytes>::new()))
+            }
+        });
+        async move {
+            let mut builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+            builder.max_header_list_size(LARGE);
+            tokio::select! {
+                _ = builder.serve_connection(TokioIo::new(stream), service) => {}
+                () = over.notified() => {}
+            }
+        }
+    })
+    .await;
+    let rig = rig_of_h2c(address);
+    let mut client = client(&rig).await;
+    let waits = client.send_request(large("/", 1));
+    let waits = tokio::spawn(waits);
+    wait("a request", || asked.load(Ordering::SeqCst) == 1).await;
+    for _ in 0..3 {
+        let answer = client.send_request(large("/break", 9000));
+        assert_eq!(within("an answer", answer).await.unwrap().status(), 502);
+    }
+    release.add_permits(1);
+    let answer = within("an answer", waits).await.unwrap();
+    assert_eq!(answer.unwrap().status(), 200);
+    // Those that are answered take turns on one connection, as soon as the proxy knows that it is free.
+    let (before, requests) = (opened.load(Ordering::SeqCst), 20);
+    release.add_permits(requests);
+    for _ in 0..requests {
+        let answer = client.send_request(large("/", 9000));
+        assert_eq!(within("an answer", answer).await.unwrap().status(), 200);
+    }
+    assert!(opened.load(Ordering::SeqCst) < before + requests);
 }

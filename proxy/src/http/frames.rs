@@ -11,6 +11,7 @@ use super::PREFACE;
 pub(super) const HEAD: usize = 9;
 const DATA: u8 = 0;
 pub(super) const HEADERS: u8 = 1;
+pub(super) const SETTINGS: u8 = 4;
 pub(super) const CONTINUATION: u8 = 9;
 pub(super) const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
@@ -48,7 +49,7 @@ impl Place {
     }
 
     /// The beginning of what a server sends, which has no preface.
-    fn of_server() -> Self {
+    pub(super) fn of_server() -> Self {
         Self {
             preface: 0,
             head: [0; HEAD],
