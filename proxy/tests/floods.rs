@@ -163,6 +163,16 @@ async fn frames_that_ask_for_nothing_end_the_connection() {
             many(&frame(0xbe, 0, 0, b"")),
             Some(CloseReason::TooManyFrames),
         ),
+        (
+            "HEADERS of a stream that the proxy has reset",
+            // Trailers without END_STREAM are an error of the stream.
+            [
+                request(1, 0),
+                many(&frame(HEADERS, END_HEADERS, 1, &[0x40, 1, b'x', 1, b'y'])),
+            ]
+            .concat(),
+            Some(CloseReason::TooManyFrames),
+        ),
         // By h2.
         (
             "empty DATA",

@@ -32,10 +32,12 @@ const MAX_NAME: usize = 256;
 const MAX_VALUE: usize = 4096;
 /// Longest path (`MaxLength`).
 const MAX_PATH: usize = 1024;
-/// Headers that say where a message ends, or that are about one connection. Only the proxy sets them.
-pub(super) const FRAMING: [&str; 8] = [
+/// Headers that say where a message ends or when it is sent, or that are about one connection. Only the proxy sets them.
+pub(super) const FRAMING: [&str; 10] = [
     "connection",
     "content-length",
+    "expect",
+    "http2-settings",
     "keep-alive",
     "proxy-connection",
     "te",

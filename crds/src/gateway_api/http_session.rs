@@ -21,7 +21,7 @@ const MAX_NAME: usize = 256;
 /// Most characters of the path of a cookie.
 const MAX_PATH: usize = 1024;
 /// Headers that have a meaning of their own. A token in one of them would change the meaning of a request or response.
-const OTHERS: [&str; 19] = [
+const OTHERS: [&str; 18] = [
     "accept",
     "authorization",
     "cache-control",
@@ -31,7 +31,6 @@ const OTHERS: [&str; 19] = [
     "cookie",
     "date",
     "etag",
-    "expect",
     "forwarded",
     "host",
     "location",

@@ -442,12 +442,16 @@ fn part_of_uri(text: &str) -> Result<String, RejectReason> {
     }
 }
 
-/// Headers that filters must not change. They say where a message ends, or where a request goes. A connection to a
+/// Headers that filters must not change. They say where a message ends or when it is sent, or where a request goes. A connection to a
 /// backend carries requests of several routes, so one route could change the requests of another by them.
-const KEPT: [HeaderName; 7] = [
+const KEPT: [HeaderName; 11] = [
     header::CONNECTION,
     header::CONTENT_LENGTH,
+    header::EXPECT,
     header::HOST,
+    HeaderName::from_static("http2-settings"),
+    HeaderName::from_static("keep-alive"),
+    HeaderName::from_static("proxy-connection"),
     header::TE,
     header::TRAILER,
     header::TRANSFER_ENCODING,
@@ -577,10 +581,14 @@ mod tests {
         assert_eq!(reason(headers("x a", "b")), "InvalidFilter");
         assert_eq!(reason(headers("x-a", "b\r\nc: d")), "InvalidFilter");
         assert_eq!(reason(headers("Content-Length", "1")), "InvalidFilter");
-        assert_eq!(
-            reason(headers("transfer-encoding", "chunked")),
-            "InvalidFilter"
-        );
+        for name in [
+            "transfer-encoding",
+            "expect",
+            "http2-settings",
+            "keep-alive",
+        ] {
+            assert_eq!(reason(headers(name, "a")), "InvalidFilter", "{name}");
+        }
         let redirect = |scheme: &str, hostname: &str, port, status| {
             with_filter(Wire::Redirect(proto::HttpRedirect {
                 scheme: scheme.into(),

@@ -214,6 +214,9 @@ impl Activity {
         for _ in 0..seen.requests {
             self.unserved();
         }
+        for _ in 0..seen.idle {
+            self.idle_frame();
+        }
     }
 
     /// Records a request that is not served because of its head. Each request counts as one until it

@@ -33,7 +33,7 @@ pub(super) struct BackendBody {
 type Taken = Option<Result<Frame<Bytes>, ReceiveError>>;
 
 impl BackendBody {
-    /// Takes the part of the body that has arrived together with the head.
+    /// Takes the part of the body that has arrived together with the head. A head of `head_bytes` is too large.
     ///
     /// # Errors
     /// The body has broken off before any part of it arrived. The client has seen nothing of the response yet, so it
@@ -42,10 +42,11 @@ impl BackendBody {
         response: Response<Incoming>,
         version: Version,
         meter: &Arc<Meter>,
+        head_bytes: u32,
     ) -> Result<Response<Self>, ReceiveError> {
         let (head, body) = response.into_parts();
         let mut body = Self {
-            body: Received::new(body, version),
+            body: Received::new(body, version, head_bytes),
             meter: Arc::clone(meter),
             next: None,
         };

@@ -24,6 +24,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use super::H2;
 use super::body::{Upload, UploadState};
 use super::download::BackendBody;
+use super::head_size;
 use super::headers::{detach, take_trailers};
 use super::metered_frames::MeteredFrames;
 use super::patient::Patient;
@@ -171,6 +172,8 @@ pub(super) enum ExchangeFailure {
     Refused,
     /// The proxy gave up the connection, because the backend sent without end what leads to nothing.
     Flood,
+    /// The head of the request is larger than the backend takes, as it announced.
+    HeadTooLarge,
 }
 
 impl ExchangeFailure {
@@ -181,6 +184,7 @@ impl ExchangeFailure {
             Self::Connect(CloseReason::BackendLoop) => StatusCode::LOOP_DETECTED,
             Self::NoEndpoints | Self::Connect(_) => StatusCode::SERVICE_UNAVAILABLE,
             Self::Broken | Self::Refused | Self::Flood => StatusCode::BAD_GATEWAY,
+            Self::HeadTooLarge => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
         }
     }
 
@@ -192,6 +196,7 @@ impl ExchangeFailure {
             Self::Broken => "BackendBroken",
             Self::Refused => "BackendRefused",
             Self::Flood => "BackendFlood",
+            Self::HeadTooLarge => "HeadTooLarge",
         }
     }
 }
@@ -202,6 +207,8 @@ pub(super) type Answered = (Response<BackendBody>, Lease);
 enum Unanswered {
     /// The connection did not begin to write the request, so it is returned.
     Unseen(Box<Request<Upload>>),
+    /// The backend takes no such head.
+    TooLarge,
     /// The backend may have seen it.
     Seen(Arc<UploadState>, ExchangeFailure),
 }
@@ -238,7 +245,8 @@ impl Exchange<'_> {
                 failure.unwrap_or(ExchangeFailure::NoEndpoints),
             ));
         };
-        let key = self.key(endpoint);
+        let alone = attempts.repeated || head_size::is_large(&request);
+        let key = self.key(endpoint, alone);
         trace.endpoint = Some(endpoint);
         trace.retries = u8::try_from(attempts.tried.len()).unwrap_or(u8::MAX);
         let opened = loop {
@@ -254,6 +262,9 @@ impl Exchange<'_> {
                     }
                     // The connection had ended while it was idle, so the next one is tried.
                     Err(Unanswered::Unseen(request)) => *request,
+                    Err(Unanswered::TooLarge) => {
+                        return Err(Ended::Failed(ExchangeFailure::HeadTooLarge));
+                    }
                     Err(Unanswered::Seen(state, failure)) => {
                         return Err(self.broken(attempts, &state, failure));
                     }
@@ -284,6 +295,9 @@ impl Exchange<'_> {
                 }
                 Err(Unanswered::Unseen(request)) => {
                     (CloseReason::BackendReset, request.into_body())
+                }
+                Err(Unanswered::TooLarge) => {
+                    return Err(Ended::Failed(ExchangeFailure::HeadTooLarge));
                 }
                 Err(Unanswered::Seen(state, failure)) => {
                     // The endpoint is not to blame if the client did not send the whole request.
@@ -336,7 +350,8 @@ impl Exchange<'_> {
         }
     }
 
-    fn key(&self, endpoint: SocketAddr) -> Key {
+    /// `alone` means that an HTTP/2 connection has no other request at the same time.
+    fn key(&self, endpoint: SocketAddr, alone: bool) -> Key {
         let target = &self.backend.target;
         let tls = upstream::identity(target.tls.as_ref(), &self.credentials);
         let alpn = match target.protocol {
@@ -350,6 +365,7 @@ impl Exchange<'_> {
             endpoint,
             alpn,
             tls,
+            alone: alone && alpn != Alpn::Http1,
         }
     }
 
@@ -361,7 +377,7 @@ impl Exchange<'_> {
         patience: Duration,
         allowed: Duration,
     ) -> Option<Result<Lease, CloseReason>> {
-        let _opening = match (key.alpn == Alpn::Http2).then(|| pool::turn(key)) {
+        let _opening = match (key.alpn == Alpn::Http2 && !key.alone).then(|| pool::turn(key)) {
             None => None,
             Some(Turn::Open(opening)) => Some(opening),
             Some(Turn::Wait(other)) => {
@@ -443,6 +459,10 @@ impl Exchange<'_> {
         self.dress(&mut request, &lease);
         // Some servers do not read such a body, and take it for the next request.
         let unusual = !request.body().is_end_stream() && !has_usual_body(request.method());
+        let is_two = matches!(lease.sender, Sender::Two(..));
+        if is_two && !lease.meter().takes_head(head_size::of_request(&request)) {
+            return Err(Unanswered::TooLarge);
+        }
         let state = Arc::clone(request.body().state());
         trace.awaited = true;
         let begun = Instant::now();
@@ -486,8 +506,9 @@ impl Exchange<'_> {
                 if response.status() == StatusCode::SWITCHING_PROTOCOLS {
                     meter.become_tunnel();
                 }
-                let begins = BackendBody::begin(response, lease.version(), &meter).await;
-                let response = begins.map_err(|error| {
+                let head_bytes = self.plane.limits.http.head_bytes;
+                let begins = BackendBody::begin(response, lease.version(), &meter, head_bytes);
+                let response = begins.await.map_err(|error| {
                     tracing::debug!(endpoint = ?trace.endpoint, %error, "a response broke off");
                     let failure = match error {
                         ReceiveError::Flood => ExchangeFailure::Flood,

@@ -2,7 +2,8 @@
 //! these headers are removed from the request, and only as far as the hops are trusted.
 //!
 //! Lists are read from their end, where the nearest hop wrote, up to the first address that is not one of a trusted
-//! hop. So nothing that a client wrote at the beginning, unbalanced quotes included, can change how the end is read.
+//! hop. So nothing that a client wrote at the beginning, unbalanced quotes included, can change how the end is read. The
+//! next reader may read from the beginning, so it gets only the end of a list that could be read in two ways.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -23,7 +24,7 @@ const MAX_REQUEST_ID: usize = 128;
 pub(super) struct HopInfo {
     /// The client: the first address, from the nearest hop on, that is not one of a trusted hop.
     pub(super) client: IpAddr,
-    /// The whole list of addresses, as it arrived.
+    /// The whole list of addresses, as it arrived. Of a malformed `Forwarded`, it is the end of the list.
     pub(super) list: Option<Vec<u8>>,
     pub(super) scheme: Option<Scheme>,
     pub(super) host: Option<HeaderValue>,
@@ -81,7 +82,7 @@ impl HopInfo {
         let host = host(&element.host);
         Self {
             client,
-            list: list(headers, &FORWARDED),
+            list: list(headers, &FORWARDED).and_then(unambiguous),
             port: default_port(scheme, host.as_ref()),
             host: host.map(|(value, _)| value),
             scheme,
@@ -127,6 +128,39 @@ fn list(headers: &HeaderMap, name: &HeaderName) -> Option<Vec<u8>> {
         .filter(|line| !line.is_empty())
         .collect();
     (!lines.is_empty()).then(|| lines.join(&b", "[..]))
+}
+
+/// A list of `Forwarded` that every reader takes apart in the same way: the whole list or, if its quotes are not those of
+/// whole values, the elements at its end that are well-formed by themselves.
+fn unambiguous(list: Vec<u8>) -> Option<Vec<u8>> {
+    if is_quoted_well(&list) {
+        return Some(list);
+    }
+    let entries = list.rsplit(|byte| *byte == b',');
+    let whole = entries
+        .take_while(|entry| is_quoted_well(entry) && Element::parse(entry.trim_ascii()).is_some());
+    // Each has a comma in front of it.
+    let length: usize = whole.map(|entry| entry.len() + 1).sum();
+    let end = list.get(list.len().saturating_sub(length.saturating_sub(1))..)?;
+    let end = end.trim_ascii();
+    (!end.is_empty()).then(|| end.to_vec())
+}
+
+/// Whether every quote in the text belongs to a quoted string that is a whole value.
+fn is_quoted_well(text: &[u8]) -> bool {
+    let mut rest = text;
+    while let Some(at) = rest.iter().position(|byte| *byte == b'"') {
+        let (before, quoted) = rest.split_at_checked(at).unwrap_or_default();
+        let Some((_, behind)) = value_of(quoted) else {
+            return false;
+        };
+        let next = behind.trim_ascii_start().first();
+        if before.last() != Some(&b'=') || !matches!(next, None | Some(b',' | b';')) {
+            return false;
+        }
+        rest = behind;
+    }
+    true
 }
 
 /// The value of a field, if it occurs once. Of several values, it is not known which one the hop wrote.

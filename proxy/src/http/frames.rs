@@ -11,8 +11,9 @@ use super::PREFACE;
 pub(super) const HEAD: usize = 9;
 const DATA: u8 = 0;
 pub(super) const HEADERS: u8 = 1;
+pub(super) const SETTINGS: u8 = 4;
 pub(super) const CONTINUATION: u8 = 9;
-const END_STREAM: u8 = 1;
+pub(super) const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
 /// How many frames [`Frames::poison`] writes at one time.
 const POISON: usize = 16;
@@ -48,7 +49,7 @@ impl Place {
     }
 
     /// The beginning of what a server sends, which has no preface.
-    fn of_server() -> Self {
+    pub(super) fn of_server() -> Self {
         Self {
             preface: 0,
             head: [0; HEAD],
@@ -170,6 +171,7 @@ impl Frames {
     ) -> usize {
         let count = |frame| {
             // Those with heads are bounded elsewhere: by the number of requests, and by the size and pieces of a head.
+            // Those that come after the trailers are counted together with the heads ([`super::heads`]).
             if frame == Use::None {
                 idle();
             }

@@ -221,7 +221,10 @@ async fn outcome(
     }
     gate::pass_request(shared.line(), request.headers().len()).await;
     let version = request.version();
-    let mut request = request.map(|body| Upload::new(Received::new(body, version), &record.upload));
+    let mut request = request.map(|body| {
+        let body = Received::new(body, version, limits.head_bytes);
+        Upload::new(body, &record.upload)
+    });
     // Only HTTP/1.1 can be upgraded.
     let upgradable = request.version() == Version::HTTP_11 && request.body().is_end_stream();
     let client = upgradable.then(|| hyper::upgrade::on(&mut request));

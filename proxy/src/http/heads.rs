@@ -1,12 +1,15 @@
-//! Owns the view of the heads of an HTTP/2 client below hyper: how many requests it begins, and how many fields each
-//! head has.
+//! Owns the view of the heads of an HTTP/2 client below hyper: how many requests it begins, how many fields each head
+//! has, and which heads belong to nothing.
 //!
 //! h2 bounds a head by its size, which allows about 1900 fields in 64 KiB. A client sends a field with one byte if it
 //! has sent the field before, and the decoded field takes more than a hundred. So the fields are counted before h2
 //! decodes them. The count needs no decoding: HPACK (RFC 7541 section 6) says at the beginning of each field, and of
 //! each string, where it ends.
+//!
+//! A stream has one head and one set of trailers. h2 decodes and drops what comes after that on a stream that it has
+//! reset. So what comes in addition counts as frames that serve no request.
 
-use super::frames::{CONTINUATION, FrameHeader, HEADERS, Place};
+use super::frames::{CONTINUATION, END_STREAM, FrameHeader, HEADERS, Place};
 
 const PADDED: u8 = 0x8;
 const PRIORITY: u8 = 0x20;
@@ -30,6 +33,12 @@ pub struct Heads {
     fields: usize,
     /// The highest stream that was opened.
     last: u32,
+    /// Most requests at one time.
+    streams: u32,
+    /// How many requests may still have trailers.
+    trailers: u32,
+    /// Whether the present frames with fields are neither a head nor trailers.
+    is_idle: bool,
 }
 
 /// The part of a frame's payload to which its next byte belongs.
@@ -71,14 +80,20 @@ pub struct Seen {
     pub requests: u32,
     /// Fields of heads and trailers.
     pub fields: u64,
+    /// Frames with fields that belong to no request: its trailers came before, or it has none.
+    pub idle: u32,
 }
 
 impl Heads {
-    /// The state at the beginning of a connection. `most` is the most fields of one head.
+    /// The state at the beginning of a connection. `most` is the most fields of one head, and `streams` is the most
+    /// requests at one time.
     #[must_use]
-    pub fn new(most: usize) -> Self {
+    pub fn new(most: usize, streams: u32) -> Self {
         Self {
             most,
+            streams,
+            trailers: 0,
+            is_idle: false,
             place: Place::of_client(),
             part: Part::Other,
             padding: 0,
@@ -121,12 +136,23 @@ impl Heads {
         };
         if kind == HEADERS {
             (self.at, self.fields) = (At::Field, 0);
-            // Those of a stream that was opened before are trailers.
             let stream = u32::from_be_bytes(header.stream) & (u32::MAX >> 1);
             if stream > self.last {
                 self.last = stream;
                 seen.requests += 1;
+                self.is_idle = false;
+                if flags & END_STREAM == 0 {
+                    // Of requests that ended without trailers, no more are remembered than can be open.
+                    self.trailers = self.trailers.saturating_add(1).min(self.streams);
+                }
+            } else {
+                // These are trailers of a stream that was opened before, or come after its end.
+                self.is_idle = self.trailers == 0;
+                self.trailers = self.trailers.saturating_sub(1);
             }
+        }
+        if self.is_idle && (kind == HEADERS || kind == CONTINUATION) {
+            seen.idle += 1;
         }
     }
 
@@ -314,6 +340,47 @@ mod tests {
         )
     }
 
+    #[test]
+    fn a_request_has_trailers_once() {
+        let head = |flags, stream| frame(HEADERS, flags, stream, &[0x82]);
+        let trailers = |stream| head(5, stream);
+        let parts = |stream| [head(1, stream), frame(CONTINUATION, 4, stream, &[0x82])].concat();
+        for (what, bytes, idle) in [
+            ("trailers", [head(4, 1), trailers(1)].concat(), 0),
+            ("in two frames", [head(4, 1), parts(1)].concat(), 0),
+            ("twice", [head(4, 1), trailers(1), trailers(1)].concat(), 1),
+            (
+                "twice, in two frames",
+                [head(4, 1), trailers(1), parts(1)].concat(),
+                2,
+            ),
+            ("after the end", [head(5, 1), trailers(1)].concat(), 1),
+            (
+                "of two requests",
+                [head(4, 1), head(4, 3), trailers(1), trailers(3)].concat(),
+                0,
+            ),
+            // With two at one time, one of the first three has ended.
+            (
+                "of three requests",
+                [
+                    head(4, 1),
+                    head(4, 3),
+                    head(4, 5),
+                    trailers(3),
+                    trailers(5),
+                    trailers(5),
+                ]
+                .concat(),
+                1,
+            ),
+        ] {
+            let mut heads = Heads::new(100, 2);
+            let seen = heads.follow(&mut [PREFACE, &bytes].concat());
+            assert_eq!(seen.idle, idle, "{what}");
+        }
+    }
+
     proptest! {
         #[test]
         fn fields_are_counted_in_any_frames_and_pieces(
@@ -342,15 +409,16 @@ mod tests {
             bytes.extend(frame(HEADERS, 5, 1, &[0x82]));
             bytes.extend(frame(HEADERS, 5, 3, &[0x82]));
             let before = bytes.clone();
-            let mut heads = Heads::new(most);
+            let mut heads = Heads::new(most, 100);
             let mut seen = Seen::default();
             for piece in bytes.chunks_mut(piece) {
-                let Seen { requests, fields } = heads.follow(piece);
+                let Seen { requests, fields, idle } = heads.follow(piece);
                 seen.requests += requests;
                 seen.fields += fields;
+                seen.idle += idle;
             }
             let counted = fields.len().min(most) as u64 + 2;
-            prop_assert_eq!(seen, Seen { requests: 2, fields: counted });
+            prop_assert_eq!(seen, Seen { requests: 2, fields: counted, idle: 0 });
             // One byte has changed if there are too many.
             let mut changed = before.iter().zip(&bytes).filter(|(old, new)| old != new);
             match fields.get(most) {
@@ -367,7 +435,7 @@ mod tests {
             mut bytes in prop::collection::vec(any::<u8>(), 0..2000),
         ) {
             let begin = frame(HEADERS, 0, 1, &[]);
-            let mut heads = Heads::new(100);
+            let mut heads = Heads::new(100, 100);
             heads.follow(&mut [PREFACE, &begin[..3], &[1, 0, 0, 0, 0, 1]].concat());
             heads.follow(&mut frame(CONTINUATION, 0, 1, &bytes));
             heads.follow(&mut bytes);

@@ -80,6 +80,9 @@ impl From<ExchangeFailure> for LocalReply {
             StatusCode::BAD_GATEWAY => "the backend broke off\n",
             StatusCode::SERVICE_UNAVAILABLE => "no backend is there for this request\n",
             StatusCode::LOOP_DETECTED => "the backend of this request is the Gateway itself\n",
+            StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => {
+                "the head of the request is larger than the backend takes\n"
+            }
             _ => "the backend cannot be connected to as is asked for\n",
         };
         Self::new(failure.status(), failure.reason(), text)

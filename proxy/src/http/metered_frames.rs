@@ -1,4 +1,5 @@
-//! Owns the view of an HTTP/2 connection to a backend for its [meter](Meter): which bytes belong to bodies.
+//! Owns the view of an HTTP/2 connection to a backend for its [meter](Meter): which bytes belong to bodies, and how large
+//! a head may be.
 //!
 //! Windows bound the bodies that a backend sends, so they take no turns. But a body may go on after its request is gone,
 //! or consist of padding. So it is no progress before a client gets it. What the proxy sends of a body is progress at
@@ -12,12 +13,14 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::frames::{Frames, HEAD as FRAME_HEADER, Use};
+use super::head_size::Announced;
 use crate::upstream::Meter;
 
 /// A connection whose frames are counted.
 pub(super) struct MeteredFrames<S> {
     stream: S,
     received: Frames,
+    announced: Announced,
     sent: Frames,
     meter: Arc<Meter>,
 }
@@ -27,6 +30,7 @@ impl<S> MeteredFrames<S> {
         Self {
             stream,
             received: Frames::of_server(),
+            announced: Announced::new(),
             sent: Frames::new(),
             meter: Arc::clone(meter),
         }
@@ -34,6 +38,9 @@ impl<S> MeteredFrames<S> {
 
     fn read(&mut self, bytes: &[u8]) {
         let meter = &self.meter;
+        if let Some(most) = self.announced.follow(bytes) {
+            meter.announced(most);
+        }
         self.received.follow_all(bytes, |frame| {
             if let Use::Data(length) = frame {
                 meter.carried(usize::try_from(length).unwrap_or(usize::MAX));

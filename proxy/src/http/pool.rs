@@ -52,11 +52,15 @@ pub(super) struct Key {
     /// The protocols that were offered when it was opened.
     pub(super) alpn: Alpn,
     pub(super) tls: Option<TlsIdentity>,
+    /// Whether it has one request at a time in HTTP/2 too. The backend might end the connection because of a request,
+    /// and that ends all requests on it.
+    pub(super) alone: bool,
 }
 
 impl Key {
-    fn parts(&self) -> (usize, SocketAddr, Alpn, Option<TlsIdentity>) {
-        (self.backend.identity(), self.endpoint, self.alpn, self.tls)
+    fn parts(&self) -> (usize, SocketAddr, Alpn, Option<TlsIdentity>, bool) {
+        let identity = self.backend.identity();
+        (identity, self.endpoint, self.alpn, self.tls, self.alone)
     }
 }
 
@@ -343,7 +347,7 @@ impl Pool {
         kept.two.retain(|shared| !shared.is_closed());
         let free = kept.two.iter_mut().filter(|shared| {
             let most = shared.two.most.load(Ordering::Relaxed);
-            let most = most.clamp(1, STREAMS as usize);
+            let most = most.clamp(1, if key.alone { 1 } else { STREAMS as usize });
             shared.two.meter.requests() < most
         });
         if let Some(shared) = free.min_by_key(|shared| shared.two.meter.requests()) {
@@ -389,7 +393,8 @@ impl Pool {
                     shared.idle_since = now;
                     return !(gone || shared.is_closed());
                 }
-                let over = now.saturating_duration_since(shared.idle_since) >= IDLE_TWO;
+                let allowed = if key.alone { IDLE_ONE } else { IDLE_TWO };
+                let over = now.saturating_duration_since(shared.idle_since) >= allowed;
                 !(gone || over || shared.is_closed())
             });
         }
@@ -457,6 +462,7 @@ mod tests {
             endpoint: ([10, 0, 0, host], 80).into(),
             alpn: Alpn::Http1,
             tls: None,
+            alone: false,
         }
     }
 

@@ -2,13 +2,19 @@
 //!
 //! hyper takes a stream of HTTP/2 that is reset with `NO_ERROR` for a body that has ended (RFC 9113 section 8.1). That
 //! would make half of a body look complete to the other side, so a body only ends here where its sender says so.
+//!
+//! h2 drops the field with which trailers reach the bound for a head, and all fields after it, without a word. So
+//! trailers of half that size break the body off: of those that are smaller, h2 dropped nothing, unless one field alone
+//! has the other half.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
+use hyper::Version;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
-use hyper::{HeaderMap, Version};
+
+use super::head_size;
 
 /// Most fields of trailers, and of the head of a response. In HTTP/1.1, hyper has the same bound.
 pub(super) const FIELDS: usize = 100;
@@ -18,6 +24,8 @@ pub(super) struct Received {
     body: Incoming,
     /// Whether it comes by HTTP/2, where its last frame has the flag `END_STREAM`.
     two: bool,
+    /// The size from which trailers are too large.
+    most_trailers: usize,
 }
 
 /// Why a body does not arrive completely.
@@ -27,7 +35,7 @@ pub(super) enum ReceiveError {
     Http(#[from] hyper::Error),
     #[error("the stream was reset before the end of the body")]
     Reset,
-    #[error("there are too many trailers")]
+    #[error("there are too many trailers, or they are too large")]
     TooManyTrailers,
     #[error("the backend sent too much that leads to nothing")]
     Flood,
@@ -46,10 +54,14 @@ impl ReceiveError {
 pub(super) type Polled = Poll<Option<Result<Frame<Bytes>, ReceiveError>>>;
 
 impl Received {
-    /// A body that came with this version of HTTP.
-    pub(super) fn new(body: Incoming, version: Version) -> Self {
-        let two = version == Version::HTTP_2;
-        Self { body, two }
+    /// A body that came with this version of HTTP. A head of `head_bytes` is too large.
+    pub(super) fn new(body: Incoming, version: Version, head_bytes: u32) -> Self {
+        let half = head_bytes / 2;
+        Self {
+            body,
+            two: version == Version::HTTP_2,
+            most_trailers: usize::try_from(half).unwrap_or(usize::MAX),
+        }
     }
 
     /// Whether it came with HTTP/1, where the next request can only be read after it.
@@ -70,10 +82,12 @@ impl Body for Received {
         }
         // It also bounds trailers.
         let trailers = match &frame {
-            Some(Ok(frame)) => frame.trailers_ref().map_or(0, HeaderMap::len),
-            _ => 0,
+            Some(Ok(frame)) => frame.trailers_ref(),
+            _ => None,
         };
-        if trailers > FIELDS {
+        if trailers.is_some_and(|all| {
+            all.len() > FIELDS || head_size::of_fields(all) >= self.most_trailers
+        }) {
             return Poll::Ready(Some(Err(ReceiveError::TooManyTrailers)));
         }
         Poll::Ready(frame.map(|frame| frame.map_err(ReceiveError::Http)))

@@ -86,6 +86,7 @@ pub(crate) async fn serve(begun: Begun) {
         Arc::clone(&activity),
         version == Version::One,
         limits.decoded_fields(),
+        limits.streams,
     ));
     let service = {
         let shared = Arc::clone(&shared);

@@ -151,19 +151,20 @@ impl Counted {
     }
 
     /// `guarded` means that the connection speaks HTTP/1. Otherwise, `most_fields` is the most fields of a head before it
-    /// is decoded.
+    /// is decoded, and `streams` is the most requests at one time.
     pub(super) fn new(
         transport: Transport,
         activity: Arc<Activity>,
         guarded: bool,
         most_fields: usize,
+        streams: u32,
     ) -> Self {
         Self {
             transport,
             activity,
             guard: guarded.then(Box::default),
             frames: Frames::new(),
-            heads: Heads::new(most_fields),
+            heads: Heads::new(most_fields, streams),
             lingering: None,
         }
     }

@@ -12,7 +12,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
@@ -58,6 +58,8 @@ pub(crate) struct Meter {
     begun: Instant,
     /// Up to when time has given back, in milliseconds. The clock is read only when nothing is left.
     looked: AtomicU64,
+    /// The size of the largest head that the backend takes, as it announced in HTTP/2.
+    most_head: AtomicU32,
     metrics: Arc<Metrics>,
     endpoint: SocketAddr,
 }
@@ -73,6 +75,7 @@ impl Meter {
             over: AtomicBool::new(false),
             begun: Instant::now(),
             looked: AtomicU64::new(0),
+            most_head: AtomicU32::new(u32::MAX),
             metrics: Arc::clone(metrics),
             endpoint,
         })
@@ -92,6 +95,17 @@ impl Meter {
     /// Whether the proxy gave up the connection.
     pub(crate) fn is_over(&self) -> bool {
         self.over.load(Ordering::Relaxed)
+    }
+
+    /// Records the size of the largest head that the backend takes.
+    pub(crate) fn announced(&self, most: u32) {
+        self.most_head.store(most, Ordering::Relaxed);
+    }
+
+    /// Whether the backend takes a head of this size, as far as it has said.
+    pub(crate) fn takes_head(&self, size: usize) -> bool {
+        let most = self.most_head.load(Ordering::Relaxed);
+        u32::try_from(size).is_ok_and(|size| size <= most)
     }
 
     /// Sets the tenant in whose line reading waits.

@@ -212,6 +212,32 @@ fn what_a_client_writes_in_front_does_not_reach_what_a_hop_wrote() {
 }
 
 #[test]
+fn a_list_that_can_be_read_in_two_ways_loses_its_beginning() {
+    for (list, kept) in [
+        ("for=1.2.3.4", Some("for=1.2.3.4")),
+        ("for=unknown, x", Some("for=unknown, x")),
+        (
+            r#"for="1.2.3.4, for=x";host="a\"b" ;proto=https, for=5.6.7.8"#,
+            Some(r#"for="1.2.3.4, for=x";host="a\"b" ;proto=https, for=5.6.7.8"#),
+        ),
+        (r#"for="1.2.3.4, for=5.6.7.8"#, Some("for=5.6.7.8")),
+        (
+            r#"for="1.2.3.4, for=5.6.7.8;host="a", for=9.9.9.9"#,
+            Some(r#"for=5.6.7.8;host="a", for=9.9.9.9"#),
+        ),
+        (r#"for=1.2.3.4"", for=5.6.7.8"#, Some("for=5.6.7.8")),
+        (r#"for="1.2.3.4"x"#, None),
+        (r#"for="1.2.3.4\"#, None),
+        (r#"for=1.2.3.4, for=""#, None),
+        ("\"", None),
+    ] {
+        let said = forwarded(&rfc(Some(1), &[]), &[list]);
+        let said = said.list.map(|list| String::from_utf8(list).unwrap());
+        assert_eq!(said.as_deref(), kept, "{list}");
+    }
+}
+
+#[test]
 fn an_element_is_read_by_who_reads_elements() {
     for (client, authority) in [
         ("198.51.100.1", Some("a.example.com:8443")),
@@ -249,6 +275,9 @@ proptest! {
             }
             let said = HopInfo::read(&map, &trust, ip("10.0.0.1")).unwrap();
             prop_assert_eq!(said.client, ip(hop));
+            if name == "forwarded" {
+                prop_assert!(said.list.is_none_or(|list| is_quoted_well(&list)));
+            }
         }
     }
 }

@@ -1,0 +1,150 @@
+//! Owns the size of heads and trailers, as HTTP/2 counts it (RFC 9113 section 6.5.2), and the largest one that a backend
+//! takes.
+
+use hyper::{HeaderMap, Request};
+
+use super::frames::{Place, SETTINGS};
+
+/// The bytes of a field in addition to its name and value.
+const EACH: usize = 32;
+/// The fields that HTTP/2 adds to a request, without their values.
+const PSEUDO: [&str; 4] = [":method", ":scheme", ":authority", ":path"];
+/// From here on, a head has a connection to an HTTP/2 backend for itself. Common servers end the whole connection for a
+/// head that is too large, and the lowest common bound is 8 KiB.
+const LARGE: usize = 8 * 1024;
+/// Bytes of a setting: its identifier and its value.
+const SETTING: usize = 6;
+/// `SETTINGS_MAX_HEADER_LIST_SIZE`
+const MOST: [u8; 2] = [0, 6];
+
+/// The size of these fields.
+pub(super) fn of_fields(fields: &HeaderMap) -> usize {
+    let fields = fields.iter();
+    let sizes = fields.map(|(name, value)| EACH + name.as_str().len() + value.len());
+    sizes.sum()
+}
+
+/// The size of the head of a request.
+pub(super) fn of_request<B>(request: &Request<B>) -> usize {
+    let uri = request.uri();
+    let target = uri.path_and_query().map_or(0, |path| path.as_str().len());
+    let origin = uri.scheme_str().map_or(0, str::len)
+        + uri
+            .authority()
+            .map_or(0, |authority| authority.as_str().len());
+    let pseudo: usize = PSEUDO.iter().map(|name| EACH + name.len()).sum();
+    let values = request.method().as_str().len() + origin + target;
+    pseudo + values + of_fields(request.headers())
+}
+
+/// Whether a head of this request could be too large for a common server.
+pub(super) fn is_large<B>(request: &Request<B>) -> bool {
+    of_request(request) > LARGE
+}
+
+/// Reads what an HTTP/2 server announces about heads.
+pub(super) struct Announced {
+    place: Place,
+    /// Whether the present frame has settings.
+    is_settings: bool,
+    setting: [u8; SETTING],
+    /// Bytes of the setting that have arrived.
+    begun: usize,
+}
+
+impl Announced {
+    /// The state at the beginning of a connection.
+    pub(super) fn new() -> Self {
+        Self {
+            place: Place::of_server(),
+            is_settings: false,
+            setting: [0; SETTING],
+            begun: 0,
+        }
+    }
+
+    /// Reads bytes of the server. Returns the size of the largest head that it takes, if it says one in them.
+    pub(super) fn follow(&mut self, bytes: &[u8]) -> Option<u32> {
+        let mut most = None;
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let taken = if let Some((taken, header)) = self.place.header(rest) {
+                if let Some(header) = header {
+                    self.is_settings = header.kind == SETTINGS;
+                    self.begun = 0;
+                }
+                taken
+            } else {
+                let taken = self.place.payload(rest.len());
+                if self.is_settings {
+                    let settings = rest.get(..taken).unwrap_or_default();
+                    most = self.settings(settings).or(most);
+                }
+                taken
+            };
+            rest = rest.get(taken..).unwrap_or_default();
+        }
+        most
+    }
+
+    fn settings(&mut self, bytes: &[u8]) -> Option<u32> {
+        let mut most = None;
+        for byte in bytes {
+            if let Some(place) = self.setting.get_mut(self.begun) {
+                *place = *byte;
+            }
+            self.begun += 1;
+            if self.begun == SETTING {
+                self.begun = 0;
+                let [a, b, value @ ..] = self.setting;
+                if [a, b] == MOST {
+                    most = Some(u32::from_be_bytes(value));
+                }
+            }
+        }
+        most
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_largest_head_is_seen_in_any_pieces() {
+        let setting = |id: u8, value: u32| [&[0, id][..], &value.to_be_bytes()].concat();
+        let frame = |kind: u8, payload: &[u8]| {
+            let length = u8::try_from(payload.len()).unwrap();
+            [&[0, 0, length, kind, 0, 0, 0, 0, 0][..], payload].concat()
+        };
+        let bytes = [
+            frame(
+                SETTINGS,
+                &[setting(3, 100), setting(6, 4096), setting(4, 6)].concat(),
+            ),
+            // The acknowledgement, and a frame that only looks like settings.
+            frame(SETTINGS, &[]),
+            frame(6, &[setting(6, 1), vec![0, 6]].concat()),
+            frame(SETTINGS, &setting(6, 70_000)),
+            frame(SETTINGS, &setting(1, 9)),
+        ]
+        .concat();
+        for size in [1, 2, 5, 9, 13, bytes.len()] {
+            let mut announced = Announced::new();
+            let all = bytes
+                .chunks(size)
+                .filter_map(|piece| announced.follow(piece));
+            let all: Vec<u32> = all.collect();
+            assert_eq!(all.last(), Some(&70_000), "in pieces of {size}");
+            assert!(size == bytes.len() || all == [4096, 70_000]);
+        }
+    }
+
+    #[test]
+    fn a_head_counts_as_in_http2() {
+        let request = Request::get("http://a.example.com/path").header("name", "value");
+        let request = request.body(()).unwrap();
+        let (names, values) = (7 + 7 + 10 + 5 + 4, 3 + 4 + 13 + 5 + 5);
+        assert_eq!(of_request(&request), 5 * 32 + names + values);
+    }
+}
