@@ -175,7 +175,9 @@ impl Budget {
         namespace.take(per_namespace, now);
     }
 
-    /// Counts an order that another process made `age` ago.
+    /// Counts an order that another process made `age` ago. The tenant may have written the Secret that says so, so
+    /// what the Secrets of a namespace say counts for no more than what the namespace could have ordered, in every
+    /// bucket.
     pub(crate) fn remember(
         &mut self,
         issuer: &ObjectKey,
@@ -183,7 +185,7 @@ impl Budget {
         age: Duration,
         now: Duration,
     ) {
-        if age < HOUR {
+        if age < HOUR && self.allows_namespace(namespace, now) {
             self.take(issuer, namespace, now);
         }
     }
@@ -344,6 +346,31 @@ mod tests {
         budget.remember(&issuer("y"), &b, HOUR / 2, now);
         assert!(!budget.allows_namespace("b", now));
         assert!(budget.allows_namespace("b", now + HOUR));
+    }
+
+    #[test]
+    fn what_secrets_say_counts_for_no_more_than_their_namespace_may_order() {
+        let budgets = Budgets {
+            per_hour: rate(10),
+            per_issuer: rate(8),
+            per_namespace: rate(2),
+        };
+        let issuer = ObjectKey::new(Kind::ClusterAcmeIssuer, "", "ca");
+        let now = Duration::from_secs(5);
+        let (a, b): (Arc<str>, Arc<str>) = (Arc::from("a"), Arc::from("b"));
+        let mut budget = Budget::new(budgets);
+        budget.take(&issuer, &a, now);
+        for _ in 0..192 {
+            budget.remember(&issuer, &a, Duration::ZERO, now);
+        }
+        // The namespace has used up its two, and of the eight of the issuer six are left.
+        assert!(!budget.allows_namespace("a", now));
+        let mut left = 0;
+        while budget.allows_any(now) && budget.allows_issuer(&issuer, now) {
+            budget.take(&issuer, &b, now);
+            left += 1;
+        }
+        assert_eq!(left, 6);
     }
 
     #[test]

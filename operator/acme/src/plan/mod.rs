@@ -247,6 +247,9 @@ struct Entry {
     stale: bool,
     /// The Secret has been read at least once, or could not be.
     seen: bool,
+    /// The order that its Secret remembers may be an earlier leader's, so it is to be counted. Of a request that came
+    /// later, this process knows what it ordered.
+    counts: bool,
     /// What the Secret holds, or `None` if it does not exist.
     record: Option<Seen>,
     state: RememberedState,
@@ -371,6 +374,8 @@ pub(crate) struct Planner {
     renewing: BTreeSet<ObjectName>,
     /// Certificates whose Secret has not been read yet.
     unseen: BTreeSet<ObjectName>,
+    /// Whether the first requests have come, which are all that there are.
+    told: bool,
     /// Number of running requests for renewal windows.
     asking: usize,
     tickets: Ticket,
@@ -408,6 +413,7 @@ impl Planner {
             under_way: Tally::default(),
             renewing: BTreeSet::new(),
             unseen: BTreeSet::new(),
+            told: false,
             asking: 0,
             tickets: 0,
             steps: Vec::new(),
@@ -421,8 +427,9 @@ impl Planner {
     pub(crate) fn learn(&mut self, event: Event, now: Now) {
         match event {
             Event::Input(Input::Requests(changes)) => {
+                let first = !std::mem::replace(&mut self.told, true);
                 for (secret, request) in changes {
-                    self.request(secret, request, now);
+                    self.request(secret, request, first, now);
                 }
             }
             Event::Input(Input::Issuers(changes)) => {
@@ -492,8 +499,14 @@ impl Planner {
         timer.min(tokens).min(issuer).min(longest)
     }
 
-    /// Takes in a request, or its removal.
-    fn request(&mut self, secret: ObjectName, request: Option<CertificateRequest>, now: Now) {
+    /// Takes in a request, or its removal. `first` says that it is among the first that this process is told.
+    fn request(
+        &mut self,
+        secret: ObjectName,
+        request: Option<CertificateRequest>,
+        first: bool,
+        now: Now,
+    ) {
         let Some(request) = request else {
             self.drop_entry(&secret);
             return;
@@ -516,6 +529,7 @@ impl Planner {
             ticket: None,
             stale: true,
             seen: false,
+            counts: first,
             record: None,
             state: RememberedState::default(),
             running: None,

@@ -28,7 +28,7 @@ impl Planner {
         let Some(entry) = self.entries.get_mut(secret) else {
             return;
         };
-        let first = !std::mem::replace(&mut entry.seen, true);
+        entry.seen = true;
         self.unseen.remove(secret);
         let (record, next_key, mut state) = match read {
             Some((record, leaf)) => {
@@ -87,7 +87,7 @@ impl Planner {
             (_, Some(running)) => running.persisted = false,
             (_, None) => {}
         }
-        if first
+        if std::mem::take(&mut entry.counts)
             && let (Some(issuer), Some(at)) = (&entry.issuer, entry.state.ordered_at)
             && let Some(budget) = self.budgets.get_mut(usize::from(entry.state.renewal))
         {
