@@ -25,6 +25,7 @@ pub struct Budgets {
 }
 
 const HOUR: Duration = Duration::from_hours(1);
+const TWICE: NonZeroU32 = NonZeroU32::MIN.saturating_add(1);
 /// The period in which registrations are counted. Let's Encrypt uses the same.
 pub(crate) const REGISTRATION_PERIOD: Duration = Duration::from_hours(3);
 
@@ -188,6 +189,40 @@ impl Budget {
         if age < HOUR && self.allows_namespace(namespace, now) {
             self.take(issuer, namespace, now);
         }
+    }
+}
+
+/// How many orders that the Secrets of a namespace name may be asked for at their CA, which nobody knows to be orders of
+/// that namespace. It is twice as many as the namespace may make in an hour, because it may have as many renewals, and
+/// a new leader asks for all that are under way.
+#[derive(Debug)]
+pub(crate) struct Claims {
+    rate: Rate,
+    namespaces: BTreeMap<Arc<str>, Bucket>,
+}
+
+impl Claims {
+    pub(crate) fn new(budgets: Budgets) -> Self {
+        Self {
+            rate: Rate::hourly(budgets.per_namespace.saturating_mul(TWICE)),
+            namespaces: BTreeMap::new(),
+        }
+    }
+
+    /// How long until an order that a Secret of this namespace names may be asked for.
+    pub(crate) fn wait(&self, namespace: &str, now: Duration) -> Duration {
+        let bucket = self.namespaces.get(namespace);
+        bucket.map_or(Duration::ZERO, |bucket| bucket.wait(self.rate, now))
+    }
+
+    /// Counts one that is asked for.
+    pub(crate) fn take(&mut self, namespace: &Arc<str>, now: Duration) {
+        let rate = self.rate;
+        // A bucket that is full again need not be kept.
+        self.namespaces
+            .retain(|_, bucket| bucket.taken(rate, now) > 0);
+        let bucket = self.namespaces.entry(namespace.clone());
+        bucket.or_insert(Bucket::EMPTY).take(rate, now);
     }
 }
 

@@ -62,6 +62,18 @@ impl AcmeFailure {
         Self::new(FailureKind::Unreachable, message)
     }
 
+    /// The same failure without what the CA says of it.
+    #[must_use]
+    pub(crate) fn without_words(self) -> Self {
+        if self.problem.is_none() {
+            return self;
+        }
+        Self {
+            message: "the CA does not show the order for now".into(),
+            ..self
+        }
+    }
+
     /// A failure of this kind. It makes the message fit to be shown.
     #[must_use]
     pub(crate) fn new(kind: FailureKind, message: impl AsRef<str>) -> Self {

@@ -87,10 +87,8 @@ fn a_ca_that_wants_to_check_another_name_is_not_asked_again_at_once() {
             .to_vec(),
     };
     let view = View {
-        status: Status::Pending,
         names: vec![foreign],
-        problem: None,
-        retry_after: None,
+        ..View::new(Status::Pending)
     };
     let mut next = ordering.done(ordering.ticket, Done::Looked(Ok(view)));
     // The failure may be written into the Secret. The next order comes later.
@@ -104,6 +102,15 @@ fn a_ca_that_wants_to_check_another_name_is_not_asked_again_at_once() {
             .iter()
             .any(|step| matches!(step, PlanStep::Publish(..))),
         "no challenge of that name"
+    );
+    let says_it = |step: &PlanStep| match step {
+        PlanStep::Issuance(_, Some(said)) => said.message.contains("h7.test"),
+        PlanStep::Observe(Observation::OrderEnded { message, .. }) => message.contains("h7.test"),
+        _ => false,
+    };
+    assert!(
+        !ordering.steps.iter().any(says_it),
+        "that name is another's"
     );
 }
 
@@ -129,7 +136,9 @@ fn an_order_for_other_names_is_closed_before_the_next_one_is_made() {
         panic!("{task:?}");
     };
     assert_eq!(hostnames.len(), 2);
-    assert_eq!(given_up.as_deref(), Some("first"));
+    let given_up = given_up.expect("the first order");
+    assert_eq!(given_up.url, "first");
+    assert_eq!(given_up.hostnames, [host(0)].into());
     assert!(
         !ordering
             .steps
