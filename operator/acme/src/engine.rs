@@ -320,9 +320,8 @@ async fn run<E: Effects>(
                 // Generate the key first, so that a failure to do so does not lose an order.
                 let key = PrivateKey::generate().map_err(of_key)?;
                 let ca = ca(accounts, &issuer)?;
-                let url = ca
-                    .order(&hostnames, profile.as_deref(), replaces.as_ref())
-                    .await?;
+                let made = ca.order(&hostnames, profile.as_deref(), replaces.as_ref());
+                let url = ca.judged(made.await).await?;
                 Ok((url, key))
             })
             .await,
@@ -332,7 +331,11 @@ async fn run<E: Effects>(
             url,
             hostnames,
         } => Done::Looked(
-            bounded(async { ca(accounts, &issuer)?.look(&url, &hostnames).await }).await,
+            bounded(async {
+                let ca = ca(accounts, &issuer)?;
+                ca.judged(ca.look(&url, &hostnames).await).await
+            })
+            .await,
         ),
         Task::Declare {
             issuer,
@@ -343,7 +346,8 @@ async fn run<E: Effects>(
             bounded(async {
                 let kinds = names.iter().map(|(_, kind)| *kind).collect();
                 effects.reachable(secret, &gateway, &kinds).await;
-                ca(accounts, &issuer)?.declare(&url, &names).await
+                let ca = ca(accounts, &issuer)?;
+                ca.judged(ca.declare(&url, &names).await).await
             })
             .await,
         ),
@@ -355,13 +359,15 @@ async fn run<E: Effects>(
         } => Done::Looked(
             bounded(async {
                 let request = key.request(hostnames.iter()).map_err(of_key)?;
-                ca(accounts, &issuer)?.finalize(&url, &request).await
+                let ca = ca(accounts, &issuer)?;
+                ca.judged(ca.finalize(&url, &request).await).await
             })
             .await,
         ),
         Task::Download { issuer, url, key } => Done::Downloaded(
             bounded(async {
-                let chain = ca(accounts, &issuer)?.download(&url).await?;
+                let ca = ca(accounts, &issuer)?;
+                let chain = ca.judged(ca.download(&url).await).await?;
                 let leaf = Leaf::read(&chain, &key);
                 Ok((chain, leaf))
             })

@@ -55,6 +55,16 @@ pub(super) struct Heard {
     pub(super) retry_after: Option<Duration>,
     /// The identifiers of the last order.
     pub(super) identifiers: Option<BTreeSet<String>>,
+    /// The status in the last document.
+    pub(super) status: Option<String>,
+}
+
+/// What is read of every document, beside what the library reads.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Document {
+    identifiers: Option<Vec<Identifier>>,
+    status: Option<String>,
 }
 
 /// Runs a future, and also returns what its answers say.
@@ -73,24 +83,19 @@ pub(super) fn identifiers() -> Option<BTreeSet<String>> {
     heard.ok().flatten()
 }
 
-/// The identifiers of an order, if the document is one (RFC 8555, 7.1.3).
-fn identifiers_in(body: &[u8]) -> Option<BTreeSet<String>> {
-    #[derive(Deserialize)]
-    struct Order {
-        identifiers: Vec<Identifier>,
-    }
-    let order: Order = serde_json::from_slice(body).ok()?;
-    let names = order.identifiers.iter();
-    Some(
-        names
-            .map(|name| {
-                name.clone()
-                    .authorized(false)
-                    .to_string()
-                    .to_ascii_lowercase()
-            })
-            .collect(),
-    )
+/// Notes what an answer says, for [`heard`].
+pub(super) fn hear(body: &[u8], retry_after: Option<Duration>) {
+    let _ = HEARD.try_with(|heard| {
+        let document: Document = serde_json::from_slice(body).unwrap_or_default();
+        let mut heard = heard.borrow_mut();
+        heard.retry_after = retry_after;
+        heard.status = document.status;
+        if let Some(identifiers) = document.identifiers {
+            let names = identifiers.into_iter();
+            let names = names.map(|name| name.authorized(false).to_string().to_ascii_lowercase());
+            heard.identifiers = Some(names.collect());
+        }
+    });
 }
 
 /// Why there is no good answer.
@@ -302,13 +307,7 @@ impl Http {
             .await
             .map_err(|_| HttpError::Unreachable("it does not answer in time"))??;
         let said = retry_after(&response);
-        let _ = HEARD.try_with(|heard| {
-            let mut heard = heard.borrow_mut();
-            heard.retry_after = said;
-            if let Some(identifiers) = identifiers_in(response.body()) {
-                heard.identifiers = Some(identifiers);
-            }
-        });
+        hear(response.body(), said);
         let status = response.status();
         if status.is_success() {
             return Ok(response);

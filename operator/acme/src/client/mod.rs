@@ -257,6 +257,27 @@ impl Ca {
         Ok(url)
     }
 
+    /// Finds out whether the CA refuses the account as a whole. What it answers to a request about an order may be of
+    /// the names of that order only, which its tenant chose, so the CA is asked for the account.
+    pub(crate) async fn judged<T>(&self, result: Result<T, AcmeFailure>) -> Result<T, AcmeFailure> {
+        let refused = match result {
+            Err(failure) if failure.may_be_of_account() => failure,
+            other => return other,
+        };
+        // What comes is no order, so the library only says whether the CA answers well.
+        let (answer, heard) = heard(self.account.order(self.account.id().to_owned())).await;
+        let error = answer.err();
+        let of_account = error.map(|error| failure(error, AcmeOperation::Account));
+        Err(match (of_account, heard.status.as_deref()) {
+            (Some(of_account), _) if of_account.may_be_of_account() => of_account,
+            (_, Some(status @ ("deactivated" | "revoked"))) => AcmeFailure::new(
+                FailureKind::Account,
+                format!("the CA says that the account is {status}"),
+            ),
+            _ => refused,
+        })
+    }
+
     /// Asks for the state of an order, which has to be for these names. Of an order for other names, nothing but that
     /// is asked for and returned.
     pub(crate) async fn look(
@@ -684,3 +705,6 @@ fn failure(error: Error, asked: AcmeOperation) -> AcmeFailure {
         _ => AcmeFailure::unreachable("the CA's answer is not one of an ACME server"),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -212,3 +212,43 @@ fn a_request_that_moves_to_another_gateway_goes_on_there() {
     assert!(sim.missing().is_empty(), "{:?}", sim.planner);
     assert_eq!(sim.orders.len(), 1);
 }
+
+#[test]
+fn an_order_that_is_refused_leaves_its_issuer_to_the_others() {
+    let mut sim = Sim::new([1000; 3], 16);
+    let refused = request(0, &[0], [Reach::Ours; 2]);
+    sim.set(refused.clone());
+    until(&mut sim, |task| matches!(task, Task::Order { .. }));
+    let place = sim
+        .tasks
+        .iter()
+        .position(|(_, _, task)| matches!(task, Task::Order { .. }));
+    let (secret, ticket, _) = sim.tasks.swap_remove(place.expect("an order"));
+    let problem =
+        br#"{"type":"urn:ietf:params:acme:error:unauthorized","detail":"not for h0.test"}"#;
+    let problem = crate::problem::Problem::read(problem).expect("a problem");
+    let failure = problem.failure(crate::problem::AcmeOperation::Order, 403, None);
+    let now = sim.now();
+    let done = Done::Ordered(Err(failure));
+    sim.planner
+        .learn(Event::Done(secret.clone(), ticket, done), now);
+    sim.set(request(1, &[1], [Reach::Ours; 2]));
+    for step in sim.planner.advance(now) {
+        match step {
+            PlanStep::Issuer(key, said) => panic!("{key}: {said:?}"),
+            PlanStep::Task(secret, ticket, task) => sim.tasks.push((secret, ticket, task)),
+            _ => {}
+        }
+    }
+    let said = sim.planner.entries[&secret]
+        .said
+        .as_ref()
+        .expect("its own state");
+    assert!(said.message.contains("not for h0.test"), "{said:?}");
+    sim.calm(Duration::from_mins(1));
+    assert_eq!(
+        sim.missing(),
+        [&secret],
+        "the other team has its certificate"
+    );
+}
