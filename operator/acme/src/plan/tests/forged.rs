@@ -135,8 +135,9 @@ fn an_order_of_another_team_is_left_alone_and_not_told_of() {
         }
         for (secret, _, task) in &sim.tasks {
             let touches = match task {
-                Task::Declare { url, .. } | Task::Finalize { url, .. } => Some(url),
-                Task::Download { url, .. } => Some(url),
+                Task::Declare { url, .. }
+                | Task::Finalize { url, .. }
+                | Task::Download { url, .. } => Some(url),
                 _ => None,
             };
             assert!(
