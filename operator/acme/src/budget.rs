@@ -25,6 +25,7 @@ pub struct Budgets {
 }
 
 const HOUR: Duration = Duration::from_hours(1);
+const TWICE: NonZeroU32 = NonZeroU32::MIN.saturating_add(1);
 /// The period in which registrations are counted. Let's Encrypt uses the same.
 pub(crate) const REGISTRATION_PERIOD: Duration = Duration::from_hours(3);
 
@@ -175,7 +176,9 @@ impl Budget {
         namespace.take(per_namespace, now);
     }
 
-    /// Counts an order that another process made `age` ago.
+    /// Counts an order that another process made `age` ago. The tenant may have written the Secret that says so, so
+    /// what the Secrets of a namespace say counts for no more than what the namespace could have ordered, in every
+    /// bucket.
     pub(crate) fn remember(
         &mut self,
         issuer: &ObjectKey,
@@ -183,9 +186,43 @@ impl Budget {
         age: Duration,
         now: Duration,
     ) {
-        if age < HOUR {
+        if age < HOUR && self.allows_namespace(namespace, now) {
             self.take(issuer, namespace, now);
         }
+    }
+}
+
+/// How many orders that the Secrets of a namespace name may be asked for at their CA, which nobody knows to be orders of
+/// that namespace. It is twice as many as the namespace may make in an hour, because it may have as many renewals, and
+/// a new leader asks for all that are under way.
+#[derive(Debug)]
+pub(crate) struct Claims {
+    rate: Rate,
+    namespaces: BTreeMap<Arc<str>, Bucket>,
+}
+
+impl Claims {
+    pub(crate) fn new(budgets: Budgets) -> Self {
+        Self {
+            rate: Rate::hourly(budgets.per_namespace.saturating_mul(TWICE)),
+            namespaces: BTreeMap::new(),
+        }
+    }
+
+    /// How long until an order that a Secret of this namespace names may be asked for.
+    pub(crate) fn wait(&self, namespace: &str, now: Duration) -> Duration {
+        let bucket = self.namespaces.get(namespace);
+        bucket.map_or(Duration::ZERO, |bucket| bucket.wait(self.rate, now))
+    }
+
+    /// Counts one that is asked for.
+    pub(crate) fn take(&mut self, namespace: &Arc<str>, now: Duration) {
+        let rate = self.rate;
+        // A bucket that is full again need not be kept.
+        self.namespaces
+            .retain(|_, bucket| bucket.taken(rate, now) > 0);
+        let bucket = self.namespaces.entry(namespace.clone());
+        bucket.or_insert(Bucket::EMPTY).take(rate, now);
     }
 }
 
@@ -344,6 +381,31 @@ mod tests {
         budget.remember(&issuer("y"), &b, HOUR / 2, now);
         assert!(!budget.allows_namespace("b", now));
         assert!(budget.allows_namespace("b", now + HOUR));
+    }
+
+    #[test]
+    fn what_secrets_say_counts_for_no_more_than_their_namespace_may_order() {
+        let budgets = Budgets {
+            per_hour: rate(10),
+            per_issuer: rate(8),
+            per_namespace: rate(2),
+        };
+        let issuer = ObjectKey::new(Kind::ClusterAcmeIssuer, "", "ca");
+        let now = Duration::from_secs(5);
+        let (a, b): (Arc<str>, Arc<str>) = (Arc::from("a"), Arc::from("b"));
+        let mut budget = Budget::new(budgets);
+        budget.take(&issuer, &a, now);
+        for _ in 0..192 {
+            budget.remember(&issuer, &a, Duration::ZERO, now);
+        }
+        // The namespace has used up its two, and of the eight of the issuer six are left.
+        assert!(!budget.allows_namespace("a", now));
+        let mut left = 0;
+        while budget.allows_any(now) && budget.allows_issuer(&issuer, now) {
+            budget.take(&issuer, &b, now);
+            left += 1;
+        }
+        assert_eq!(left, 6);
     }
 
     #[test]

@@ -23,7 +23,7 @@ use crate::clock::Now;
 use crate::effects::{ChallengeAck, Effects, Input, Observation};
 use crate::keys::{KeyError, PrivateKey};
 use crate::leaf::Leaf;
-use crate::plan::{Done, Event, PlanStep, Planner, Publish, Settings, Task, Ticket};
+use crate::plan::{Done, Event, GivenUp, PlanStep, Planner, Publish, Settings, Task, Ticket};
 use crate::problem::{AcmeFailure, FailureKind};
 
 /// Deadline for one task as a whole. The requests in it have deadlines of their own.
@@ -206,10 +206,10 @@ impl<E: Effects> Engine<E> {
                         ca.forget(&url);
                     }
                 }
-                PlanStep::Close(issuer, url) => {
+                PlanStep::Close(issuer, given_up) => {
                     let (effects, accounts) = (self.effects.clone(), self.accounts.clone());
                     self.tasks.spawn(async move {
-                        caught(&*effects, "close", close(&accounts, &issuer, &url)).await;
+                        caught(&*effects, "close", close(&accounts, &issuer, &given_up)).await;
                         None
                     });
                 }
@@ -278,8 +278,9 @@ fn fault(task: &Task) -> Done {
 }
 
 /// Closes an order as a courtesy to the CA, and gives up after a short time.
-async fn close(accounts: &OpenAccounts, issuer: &ObjectKey, url: &str) {
-    let closing = async { ca(accounts, issuer)?.close(url).await };
+async fn close(accounts: &OpenAccounts, issuer: &ObjectKey, given_up: &GivenUp) {
+    let GivenUp { url, hostnames } = given_up;
+    let closing = async { ca(accounts, issuer)?.close(url, hostnames).await };
     let outcome = match tokio::time::timeout(CLOSING, closing).await {
         Ok(Ok(())) => "closed".to_owned(),
         Ok(Err(failure)) => failure.message,
@@ -313,22 +314,29 @@ async fn run<E: Effects>(
             given_up,
         } => Done::Ordered(
             bounded(async {
-                if let Some(url) = given_up {
-                    close(accounts, &issuer, &url).await;
+                if let Some(given_up) = given_up {
+                    close(accounts, &issuer, &given_up).await;
                 }
                 // Generate the key first, so that a failure to do so does not lose an order.
                 let key = PrivateKey::generate().map_err(of_key)?;
                 let ca = ca(accounts, &issuer)?;
-                let url = ca
-                    .order(&hostnames, profile.as_deref(), replaces.as_ref())
-                    .await?;
+                let made = ca.order(&hostnames, profile.as_deref(), replaces.as_ref());
+                let url = ca.judged(made.await).await?;
                 Ok((url, key))
             })
             .await,
         ),
-        Task::Look { issuer, url } => {
-            Done::Looked(bounded(async { ca(accounts, &issuer)?.look(&url).await }).await)
-        }
+        Task::Look {
+            issuer,
+            url,
+            hostnames,
+        } => Done::Looked(
+            bounded(async {
+                let ca = ca(accounts, &issuer)?;
+                ca.judged(ca.look(&url, &hostnames).await).await
+            })
+            .await,
+        ),
         Task::Declare {
             issuer,
             url,
@@ -338,7 +346,8 @@ async fn run<E: Effects>(
             bounded(async {
                 let kinds = names.iter().map(|(_, kind)| *kind).collect();
                 effects.reachable(secret, &gateway, &kinds).await;
-                ca(accounts, &issuer)?.declare(&url, &names).await
+                let ca = ca(accounts, &issuer)?;
+                ca.judged(ca.declare(&url, &names).await).await
             })
             .await,
         ),
@@ -350,13 +359,15 @@ async fn run<E: Effects>(
         } => Done::Looked(
             bounded(async {
                 let request = key.request(hostnames.iter()).map_err(of_key)?;
-                ca(accounts, &issuer)?.finalize(&url, &request).await
+                let ca = ca(accounts, &issuer)?;
+                ca.judged(ca.finalize(&url, &request).await).await
             })
             .await,
         ),
         Task::Download { issuer, url, key } => Done::Downloaded(
             bounded(async {
-                let chain = ca(accounts, &issuer)?.download(&url).await?;
+                let ca = ca(accounts, &issuer)?;
+                let chain = ca.judged(ca.download(&url).await).await?;
                 let leaf = Leaf::read(&chain, &key);
                 Ok((chain, leaf))
             })

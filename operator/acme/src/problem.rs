@@ -28,7 +28,7 @@ pub(crate) enum FailureKind {
     RateLimited,
     /// An `ACMEIssuer` leads to an address that Vestibule does not connect to for tenants.
     NotAllowed,
-    /// The CA refuses the account.
+    /// The CA refuses the account as a whole, which it says in answer to a request about the account.
     Account,
     /// The certificate being replaced has a successor already.
     AlreadyReplaced,
@@ -60,6 +60,28 @@ impl AcmeFailure {
     #[must_use]
     pub(crate) fn unreachable(message: impl AsRef<str>) -> Self {
         Self::new(FailureKind::Unreachable, message)
+    }
+
+    /// Whether the CA may refuse the account as a whole, and not only what was asked with it.
+    #[must_use]
+    pub(crate) fn may_be_of_account(&self) -> bool {
+        let kind = self.problem.as_deref();
+        matches!(
+            short(kind),
+            "unauthorized" | "accountDoesNotExist" | "userActionRequired"
+        )
+    }
+
+    /// The same failure without what the CA says of it.
+    #[must_use]
+    pub(crate) fn without_words(self) -> Self {
+        if self.problem.is_none() {
+            return self;
+        }
+        Self {
+            message: "the CA does not show the order for now".into(),
+            ..self
+        }
     }
 
     /// A failure of this kind. It makes the message fit to be shown.
@@ -141,13 +163,13 @@ impl Problem {
         };
         AcmeFailure {
             kind: classify(kind, asked, status),
-            message: self.message(kind),
+            message: self.message(kind, asked),
             problem: self.kind.as_deref().map(|kind| clean(kind, MAX_TYPE)),
             retry_after,
         }
     }
 
-    fn message(&self, kind: &str) -> String {
+    fn message(&self, kind: &str, asked: AcmeOperation) -> String {
         let mut text = String::from("the CA says: ");
         text.push_str(&clean(
             self.detail.as_deref().unwrap_or("(no detail)"),
@@ -174,7 +196,7 @@ impl Problem {
                 clean(detail, MAX_DETAIL)
             );
         }
-        let hint = hint(kind);
+        let hint = hint(kind, asked);
         if !hint.is_empty() {
             // The hint must not be cut off, so the rest is cut first.
             text = clean(&text, MAX_MESSAGE - hint.len() - 2);
@@ -204,16 +226,23 @@ fn classify(kind: &str, asked: AcmeOperation, status: u16) -> FailureKind {
     match kind {
         "badNonce" => FailureKind::Unreachable,
         "rateLimited" => FailureKind::RateLimited,
+        // A tenant chooses what is ordered, so no answer to an order is about the account that others use too.
         "accountDoesNotExist"
         | "externalAccountRequired"
         | "userActionRequired"
         | "invalidContact"
         | "unsupportedContact"
         | "badSignatureAlgorithm"
-        | "badPublicKey" => FailureKind::Account,
+        | "badPublicKey"
+            if asked == AcmeOperation::Account =>
+        {
+            FailureKind::Account
+        }
         "unauthorized" => match asked {
             // The account's key does not belong to the account, or the account is deactivated.
-            AcmeOperation::Account | AcmeOperation::Order => FailureKind::Account,
+            AcmeOperation::Account => FailureKind::Account,
+            // The account may have no certificates for one of the names.
+            AcmeOperation::Order => FailureKind::Rejected,
             AcmeOperation::Progress => FailureKind::Validation,
         },
         "alreadyReplaced" => FailureKind::AlreadyReplaced,
@@ -233,8 +262,12 @@ fn classify(kind: &str, asked: AcmeOperation, status: u16) -> FailureKind {
 }
 
 /// Advice for a problem of this type, or an empty text.
-fn hint(kind: &str) -> &'static str {
+fn hint(kind: &str, asked: AcmeOperation) -> &'static str {
     match kind {
+        "unauthorized" if asked == AcmeOperation::Order => {
+            "have the CA allow the issuer's account this hostname, or choose another hostname or issuer"
+        }
+        "unauthorized" if asked == AcmeOperation::Account => "",
         "dns" => "see to it that the hostname resolves to the Gateway's address",
         "connection" | "tls" => {
             "see to it that the hostname resolves to the Gateway's address, and that the CA can reach it there"
@@ -251,7 +284,9 @@ fn hint(kind: &str) -> &'static str {
         "userActionRequired" => "agree to the CA's terms with its account, as its message says",
         "invalidProfile" => "choose a spec.profile of the issuer that the CA offers",
         "invalidContact" | "unsupportedContact" => "correct spec.contact of the issuer",
-        "accountDoesNotExist" => "the account is registered again",
+        "accountDoesNotExist" if asked == AcmeOperation::Account => {
+            "the account is registered again"
+        }
         _ => "",
     }
 }
@@ -339,9 +374,19 @@ mod tests {
                 .kind
         };
         assert_eq!(
-            of("unauthorized", AcmeOperation::Order, 403),
+            of("unauthorized", AcmeOperation::Account, 403),
             FailureKind::Account
         );
+        assert_eq!(
+            of("unauthorized", AcmeOperation::Order, 403),
+            FailureKind::Rejected
+        );
+        for kind in ["accountDoesNotExist", "userActionRequired", "badPublicKey"] {
+            assert_eq!(of(kind, AcmeOperation::Account, 400), FailureKind::Account);
+            for asked in [AcmeOperation::Order, AcmeOperation::Progress] {
+                assert_eq!(of(kind, asked, 400), FailureKind::Other, "{kind}");
+            }
+        }
         assert_eq!(
             of("unauthorized", AcmeOperation::Progress, 403),
             FailureKind::Validation

@@ -5,7 +5,8 @@
 //! documents. For a tenant's issuer, every address is checked when it is connected to, so that nobody can point a name
 //! elsewhere between the check and the connection.
 
-use std::cell::Cell;
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -22,10 +23,11 @@ use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::client::legacy::connect::dns::Name;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use instant_acme::{BodyWrapper, BytesResponse, HttpClient};
+use instant_acme::{BodyWrapper, BytesResponse, HttpClient, Identifier};
 use rustls::{ClientConfig, RootCertStore};
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
+use serde::Deserialize;
 use tokio::net::TcpStream;
 use tower::Service;
 use vestibule_model::endpoint::{AuthorityRules, Denied};
@@ -43,17 +45,57 @@ const CONNECT: Duration = Duration::from_secs(10);
 const MAX_RETRY_AFTER: Duration = Duration::from_hours(7 * 24);
 
 tokio::task_local! {
-    /// The Retry-After of the last answer within the scope.
-    static SAID: Cell<Option<Duration>>;
+    static HEARD: RefCell<Heard>;
 }
 
-/// Runs a future, and also returns the Retry-After of the last answer in it.
-pub(super) async fn with_retry_after<T>(future: impl Future<Output = T>) -> (T, Option<Duration>) {
-    SAID.scope(Cell::new(None), async {
-        let result = future.await;
-        (result, SAID.with(Cell::get))
-    })
-    .await
+/// What the answers within a future say beside what the library returns.
+#[derive(Debug, Default)]
+pub(super) struct Heard {
+    /// The Retry-After of the last answer.
+    pub(super) retry_after: Option<Duration>,
+    /// The identifiers of the last order.
+    pub(super) identifiers: Option<BTreeSet<String>>,
+    /// The status in the last document.
+    pub(super) status: Option<String>,
+}
+
+/// What is read of every document, beside what the library reads.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Document {
+    identifiers: Option<Vec<Identifier>>,
+    status: Option<String>,
+}
+
+/// Runs a future, and also returns what its answers say.
+pub(super) async fn heard<T>(future: impl Future<Output = T>) -> (T, Heard) {
+    HEARD
+        .scope(RefCell::default(), async {
+            let result = future.await;
+            (result, HEARD.with(RefCell::take))
+        })
+        .await
+}
+
+/// The identifiers of the last order within [`heard`].
+pub(super) fn identifiers() -> Option<BTreeSet<String>> {
+    let heard = HEARD.try_with(|heard| heard.borrow().identifiers.clone());
+    heard.ok().flatten()
+}
+
+/// Notes what an answer says, for [`heard`].
+pub(super) fn hear(body: &[u8], retry_after: Option<Duration>) {
+    let _ = HEARD.try_with(|heard| {
+        let document: Document = serde_json::from_slice(body).unwrap_or_default();
+        let mut heard = heard.borrow_mut();
+        heard.retry_after = retry_after;
+        heard.status = document.status;
+        if let Some(identifiers) = document.identifiers {
+            let names = identifiers.into_iter();
+            let names = names.map(|name| name.authorized(false).to_string().to_ascii_lowercase());
+            heard.identifiers = Some(names.collect());
+        }
+    });
 }
 
 /// Why there is no good answer.
@@ -265,7 +307,7 @@ impl Http {
             .await
             .map_err(|_| HttpError::Unreachable("it does not answer in time"))??;
         let said = retry_after(&response);
-        let _ = SAID.try_with(|cell| cell.set(said));
+        hear(response.body(), said);
         let status = response.status();
         if status.is_success() {
             return Ok(response);

@@ -16,7 +16,7 @@ use serde::Deserialize;
 use vestibule_model::challenge::ChallengeType;
 use vestibule_model::hostname::Hostname;
 
-use self::http::{Http, HttpError, with_retry_after};
+use self::http::{Http, HttpError, heard};
 use crate::leaf::Leaf;
 use crate::problem::{self, AcmeFailure, AcmeOperation, FailureKind, Problem, Subproblem};
 use crate::renewal::Window;
@@ -52,12 +52,27 @@ pub(crate) enum Status {
 pub(crate) struct View {
     /// Its state.
     pub(crate) status: Status,
+    /// The identifiers that the order is for, if the CA says so.
+    pub(crate) identifiers: Option<BTreeSet<String>>,
     /// Its names. They are filled in only for a pending or failed order.
     pub(crate) names: Vec<Name>,
     /// Why it failed, if it did.
     pub(crate) problem: Option<AcmeFailure>,
     /// When the CA wants to be asked again, if it said so.
     pub(crate) retry_after: Option<Duration>,
+}
+
+impl View {
+    /// An order of which nothing but its state is known.
+    pub(crate) fn new(status: Status) -> Self {
+        Self {
+            status,
+            identifiers: None,
+            names: Vec::new(),
+            problem: None,
+            retry_after: None,
+        }
+    }
 }
 
 /// A name of an order.
@@ -86,6 +101,26 @@ struct Kept {
     order: Order,
     /// The order was just made, so its state needs no request.
     fresh: bool,
+    /// What it is for, if the CA says so.
+    identifiers: Option<BTreeSet<String>>,
+}
+
+impl Kept {
+    fn stale(order: Order) -> Self {
+        Self {
+            order,
+            fresh: false,
+            identifiers: None,
+        }
+    }
+}
+
+/// Whether these are exactly the identifiers of an order for these names.
+pub(crate) fn are_of(identifiers: &BTreeSet<String>, hostnames: &BTreeSet<Hostname>) -> bool {
+    identifiers.len() == hostnames.len()
+        && hostnames
+            .iter()
+            .all(|hostname| identifiers.contains(hostname.as_str()))
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -194,11 +229,18 @@ impl Ca {
         if let Some(replaces) = replaces {
             new = new.replaces(replaces);
         }
-        let order = self
-            .account
-            .new_order(&new)
-            .await
-            .map_err(|error| failure(error, AcmeOperation::Order))?;
+        let (result, heard) = heard(self.account.new_order(&new)).await;
+        let order = result.map_err(|error| failure(error, AcmeOperation::Order))?;
+        let identifiers = heard.identifiers;
+        if identifiers
+            .as_ref()
+            .is_some_and(|of| !are_of(of, hostnames))
+        {
+            return Err(AcmeFailure::new(
+                FailureKind::Other,
+                "the CA made an order for other names than it was asked for",
+            ));
+        }
         let url = order.url().to_owned();
         if url.len() > MAX_URL || !url.starts_with("https://") {
             return Err(AcmeFailure::new(
@@ -206,30 +248,87 @@ impl Ca {
                 "the CA gave the order a URL that cannot be used",
             ));
         }
-        self.keep(url.clone(), Kept { order, fresh: true });
+        let kept = Kept {
+            order,
+            fresh: true,
+            identifiers,
+        };
+        self.keep(url.clone(), kept);
         Ok(url)
     }
 
-    /// Asks for the state of an order.
-    pub(crate) async fn look(&self, url: &str) -> Result<View, AcmeFailure> {
+    /// Finds out whether the CA refuses the account as a whole. What it answers to a request about an order may be of
+    /// the names of that order only, which its tenant chose, so the CA is asked for the account.
+    pub(crate) async fn judged<T>(&self, result: Result<T, AcmeFailure>) -> Result<T, AcmeFailure> {
+        let refused = match result {
+            Err(failure) if failure.may_be_of_account() => failure,
+            other => return other,
+        };
+        // What comes is no order, so the library only says whether the CA answers well.
+        let (answer, heard) = heard(self.account.order(self.account.id().to_owned())).await;
+        let error = answer.err();
+        let of_account = error.map(|error| failure(error, AcmeOperation::Account));
+        Err(match (of_account, heard.status.as_deref()) {
+            (Some(of_account), _) if of_account.may_be_of_account() => of_account,
+            (_, Some(status @ ("deactivated" | "revoked"))) => AcmeFailure::new(
+                FailureKind::Account,
+                format!("the CA says that the account is {status}"),
+            ),
+            _ => refused,
+        })
+    }
+
+    /// Asks for the state of an order, which has to be for these names. Of an order for other names, nothing but that
+    /// is asked for and returned.
+    pub(crate) async fn look(
+        &self,
+        url: &str,
+        hostnames: &BTreeSet<Hostname>,
+    ) -> Result<View, AcmeFailure> {
         let kept = self.kept.lock().remove(url);
-        let (result, retry_after) = with_retry_after(async {
-            let mut order = match kept {
-                Some(Kept { order, fresh: true }) => order,
+        let (result, heard) = heard(async {
+            let (mut order, identifiers) = match kept {
+                Some(Kept {
+                    order,
+                    fresh: true,
+                    identifiers,
+                }) => (order, identifiers),
                 Some(Kept { mut order, .. }) => {
                     order.refresh().await?;
-                    order
+                    (order, http::identifiers())
                 }
-                None => self.account.order(self.of_ours(url)?).await?,
+                None => {
+                    let order = self.account.order(self.of_ours(url)?).await?;
+                    (order, http::identifiers())
+                }
             };
-            let view = view(&mut order).await?;
-            Ok((order, view))
+            if identifiers
+                .as_ref()
+                .is_some_and(|of| !are_of(of, hostnames))
+            {
+                let view = View {
+                    identifiers,
+                    ..View::new(Status::Pending)
+                };
+                return Ok((None, view));
+            }
+            let view = View {
+                identifiers,
+                ..view(&mut order).await?
+            };
+            Ok((Some(order), view))
         })
         .await;
         let (order, mut view) = result.map_err(progress)?;
-        view.retry_after = retry_after;
-        let fresh = false;
-        self.keep(url.to_owned(), Kept { order, fresh });
+        view.retry_after = heard.retry_after;
+        if let Some(order) = order {
+            let kept = Kept {
+                order,
+                fresh: false,
+                identifiers: view.identifiers.clone(),
+            };
+            self.keep(url.to_owned(), kept);
+        }
         Ok(view)
     }
 
@@ -250,8 +349,7 @@ impl Ca {
                 return Err(failure);
             }
         }
-        let fresh = false;
-        self.keep(url.to_owned(), Kept { order, fresh });
+        self.keep(url.to_owned(), Kept::stale(order));
         Ok(())
     }
 
@@ -262,17 +360,12 @@ impl Ca {
         request: &CertificateSigningRequestDer<'_>,
     ) -> Result<View, AcmeFailure> {
         let mut order = self.take(url).await?;
-        let (result, retry_after) = with_retry_after(order.finalize_csr(request)).await;
+        let (result, heard) = heard(order.finalize_csr(request)).await;
         result.map_err(progress)?;
         let mut view = view(&mut order).await.map_err(progress)?;
-        view.retry_after = retry_after;
-        self.keep(
-            url.to_owned(),
-            Kept {
-                order,
-                fresh: false,
-            },
-        );
+        view.identifiers = heard.identifiers;
+        view.retry_after = heard.retry_after;
+        self.keep(url.to_owned(), Kept::stale(order));
         Ok(view)
     }
 
@@ -318,19 +411,30 @@ impl Ca {
         Ok((window, retry_after))
     }
 
-    /// Gives an order up. It deactivates authorizations that are still pending, because they would count for the
-    /// account until they expire. Authorizations that are valid stay so.
-    pub(crate) async fn close(&self, url: &str) -> Result<(), AcmeFailure> {
+    /// Gives up an order for these names. It deactivates their authorizations that are still pending, because they would
+    /// count for the account until they expire. Authorizations that are valid stay so. An authorization of another name
+    /// may be another team's, since the account may be everybody's, so it is left alone.
+    pub(crate) async fn close(
+        &self,
+        url: &str,
+        hostnames: &BTreeSet<Hostname>,
+    ) -> Result<(), AcmeFailure> {
         self.forget(url);
-        let mut order = self.order_at(url).await?;
+        let (order, heard) = heard(self.order_at(url)).await;
+        let mut order = order?;
+        let identifiers = heard.identifiers.as_ref();
         let open = [OrderStatus::Pending, OrderStatus::Invalid];
-        if !open.contains(&order.state().status) {
+        if !open.contains(&order.state().status)
+            || identifiers.is_some_and(|of| !are_of(of, hostnames))
+        {
             return Ok(());
         }
         let mut authorizations = order.authorizations();
         while let Some(authorization) = authorizations.next().await {
             let mut authorization = authorization.map_err(progress)?;
-            if authorization.status == AuthorizationStatus::Pending {
+            let name = authorization.identifier().to_string();
+            let asked = hostnames.iter().any(|hostname| hostname.as_str() == name);
+            if asked && authorization.status == AuthorizationStatus::Pending {
                 authorization.deactivate().await.map_err(progress)?;
             }
         }
@@ -429,10 +533,8 @@ async fn view(order: &mut Order) -> Result<View, Error> {
         OrderStatus::Invalid => Status::Invalid,
     };
     let mut view = View {
-        status,
-        names: Vec::new(),
         problem: order.state().error.as_ref().map(embedded),
-        retry_after: None,
+        ..View::new(status)
     };
     if !matches!(status, Status::Pending | Status::Invalid) {
         return Ok(view);
@@ -603,3 +705,6 @@ fn failure(error: Error, asked: AcmeOperation) -> AcmeFailure {
         _ => AcmeFailure::unreachable("the CA's answer is not one of an ACME server"),
     }
 }
+
+#[cfg(test)]
+mod tests;

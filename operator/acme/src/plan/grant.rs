@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use vestibule_model::key::{ObjectKey, ObjectName};
 
-use super::Planner;
 use super::lane::Lane;
+use super::{Entry, Origin, Planner, Running};
 use crate::clock::Now;
 
 /// A namespace may have this many times its slots under way. An order is under way from its creation to its end, and
@@ -54,7 +54,11 @@ impl Planner {
     /// Updates whether an order of this certificate is under way.
     pub(super) fn recount(&mut self, secret: &ObjectName) {
         let entry = self.entries.get(secret);
-        match entry.filter(|entry| entry.running.is_some() || entry.ordering.is_some()) {
+        // A Secret can name any number of orders, so only those that are known count.
+        let known = |entry: &&Entry| {
+            entry.ordering.is_some() || entry.running.as_ref().is_some_and(Running::is_known)
+        };
+        match entry.filter(known) {
             None => self.under_way.remove(secret),
             Some(entry) if self.under_way.has(secret, entry.issuer.as_ref()) => {}
             Some(entry) => self.under_way.insert(secret, entry.issuer.as_ref()),
@@ -90,13 +94,16 @@ impl Planner {
             },
             |lane, secret| {
                 this.entries.get(secret).is_some_and(|entry| {
-                    entry.issuer.as_ref().is_some_and(|issuer| {
-                        this.free_at(lane, issuer)
-                            && budget(lane)
-                                .is_none_or(|budget| budget.allows_issuer(issuer, now.steady))
-                    }) && entry
-                        .locks()
-                        .all(|lock| this.locks.get(&lock).is_none_or(|holder| holder == secret))
+                    let wait = this.claims.wait(&secret.namespace, now.steady);
+                    (!entry.claims() || wait.is_zero())
+                        && entry.issuer.as_ref().is_some_and(|issuer| {
+                            this.free_at(lane, issuer)
+                                && budget(lane)
+                                    .is_none_or(|budget| budget.allows_issuer(issuer, now.steady))
+                        })
+                        && entry
+                            .locks()
+                            .all(|lock| this.locks.get(&lock).is_none_or(|holder| holder == secret))
                 })
             },
         );
@@ -122,6 +129,12 @@ impl Planner {
         {
             budget.take(issuer, &secret.namespace, now.steady);
         }
+        if entry.claims() {
+            self.claims.take(&secret.namespace, now.steady);
+            if let Some(running) = self.running(secret) {
+                running.origin = Origin::Paid;
+            }
+        }
         match lane {
             Lane::Resume => self.resume(secret, now),
             Lane::Renew | Lane::New => self.order(secret, lane == Lane::Renew, now),
@@ -130,8 +143,18 @@ impl Planner {
 
     /// When a budget next allows an order that is waiting for it.
     pub(super) fn next_grant(&self, now: Now) -> Option<Duration> {
+        let claimed = self.free(Lane::Resume).then(|| {
+            self.queue
+                .each(Lane::Resume)
+                .filter(|secret| self.entries.get(secret).is_some_and(Entry::claims))
+                .map(|secret| self.claims.wait(&secret.namespace, now.steady))
+                .filter(|wait| !wait.is_zero())
+                .map(|wait| now.steady + wait)
+                .min()
+        });
+        let claimed = claimed.flatten();
         if !self.unseen.is_empty() {
-            return None;
+            return claimed;
         }
         let waits = |lane: Lane| {
             let budget = lane.budget().and_then(|place| self.budgets.get(place))?;
@@ -147,6 +170,7 @@ impl Planner {
                 })
                 .min()
         };
-        [Lane::Renew, Lane::New].into_iter().filter_map(waits).min()
+        let ordered = [Lane::Renew, Lane::New].into_iter().filter_map(waits);
+        ordered.chain(claimed).min()
     }
 }

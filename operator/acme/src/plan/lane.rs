@@ -3,7 +3,7 @@
 /// What a certificate waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Lane {
-    /// It goes on with an existing order, for which it needs no budget.
+    /// It goes on with an existing order, for which it needs no budget of orders.
     Resume,
     /// It is renewed.
     Renew,

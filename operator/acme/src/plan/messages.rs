@@ -13,6 +13,8 @@ use crate::clock::{Now, time};
 use crate::effects::{ChallengeAck, Observation, Waiting};
 use crate::problem::FailureKind;
 
+const CLAIMS: &str = "waits for its turn: a namespace may have only so many orders in an hour taken up that its \
+                      Secrets name";
 /// Counts are reported at most this often.
 const COUNT: Duration = Duration::from_secs(1);
 
@@ -160,6 +162,11 @@ impl Planner {
             (Some(blocker), _) => self.blocker_words(secret, entry, blocker, issuer, now),
             (None, Phase::Active(stage)) => {
                 (Pending, Reason::Pending, stage_words(entry, stage, issuer))
+            }
+            (None, Phase::Queued(_))
+                if entry.claims() && !self.claims.wait(&secret.namespace, now.steady).is_zero() =>
+            {
+                (Pending, Reason::OverBudget, CLAIMS.into())
             }
             // It queues each time that the CA has to be asked again, which is not worth reporting.
             (None, Phase::Queued(_) | Phase::Rest)

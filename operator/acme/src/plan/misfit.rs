@@ -3,7 +3,8 @@
 use vestibule_model::challenge::Reach;
 use vestibule_model::key::ObjectName;
 
-use super::{PlanStep, Planner};
+use super::turn::UNWANTED;
+use super::{GivenUp, Origin, PlanStep, Planner};
 
 impl Planner {
     /// Looks at a certificate again after its request or its issuer changed.
@@ -60,20 +61,26 @@ impl Planner {
         {
             entry.state.order = None;
             let next = entry.issuer.clone();
+            // Nobody knows whose order it is that the Secret names, so it is left alone.
+            let Origin::Known(hostnames) = running.origin else {
+                return;
+            };
+            let given_up = GivenUp {
+                url: running.url.clone(),
+                hostnames,
+            };
             let before = match &maker {
                 // The next order is of the same account and closes this one first. If another order waited
                 // for that already, it is closed now.
-                Some(maker) if Some(maker) == next.as_ref() => {
-                    entry.given_up.replace(running.url.clone())
-                }
-                Some(_) => Some(running.url.clone()),
+                Some(maker) if Some(maker) == next.as_ref() => entry.given_up.replace(given_up),
+                Some(_) => Some(given_up),
                 None => None,
             };
-            if let (Some(maker), Some(url)) = (&maker, before) {
-                self.steps.push(PlanStep::Close(maker.clone(), url));
+            if let (Some(maker), Some(given_up)) = (&maker, before) {
+                self.steps.push(PlanStep::Close(maker.clone(), given_up));
             }
             if let Some(issuer) = maker.or(next) {
-                self.abandoned(secret, issuer, running.url);
+                self.abandoned(secret, issuer, running.url, UNWANTED);
             }
         }
     }

@@ -61,7 +61,7 @@ use self::lane::Lane;
 use self::queue::Queue;
 use self::tally::Tally;
 use crate::backoff::Random;
-use crate::budget::{Budget, Budgets, Registrations};
+use crate::budget::{Budget, Budgets, Claims, Registrations};
 use crate::client::{AccountInfo, Opened, Registering, View};
 use crate::clock::Now;
 use crate::effects::{ChallengeAck, Input, IssuerState, Observation, StoredSecret, Write, Written};
@@ -96,7 +96,14 @@ pub(crate) enum PlanStep {
     /// Forget what is kept of this order, because nothing will ask about it again.
     Forget(ObjectKey, String),
     /// Close an order that is given up, so that the CA need not wait for the rest of its names.
-    Close(ObjectKey, String),
+    Close(ObjectKey, GivenUp),
+}
+
+/// An order that is given up. This process has compared its identifiers with these names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct GivenUp {
+    pub(crate) url: String,
+    pub(crate) hostnames: BTreeSet<Hostname>,
 }
 
 /// A challenge to publish.
@@ -129,10 +136,14 @@ pub(crate) enum Task {
         replaces: Option<Leaf>,
         /// An order for the same Secret that is given up. It is closed first, because the CA may share the checks of a
         /// name between both orders.
-        given_up: Option<String>,
+        given_up: Option<GivenUp>,
     },
-    /// Ask for the state of an order.
-    Look { issuer: ObjectKey, url: String },
+    /// Ask for the state of an order, which has to be for these names.
+    Look {
+        issuer: ObjectKey,
+        url: String,
+        hostnames: BTreeSet<Hostname>,
+    },
     /// Tell the CA that these challenges are answered.
     Declare {
         issuer: ObjectKey,
@@ -247,6 +258,9 @@ struct Entry {
     stale: bool,
     /// The Secret has been read at least once, or could not be.
     seen: bool,
+    /// The order that its Secret remembers may be an earlier leader's, so it is to be counted. Of a request that came
+    /// later, this process knows what it ordered.
+    counts: bool,
     /// What the Secret holds, or `None` if it does not exist.
     record: Option<Seen>,
     state: RememberedState,
@@ -265,7 +279,7 @@ struct Entry {
     /// While an order is being made: the digest of what it is for, and whether it renews.
     ordering: Option<(String, bool)>,
     /// An order of the same account that is given up, until the next order closes it.
-    given_up: Option<String>,
+    given_up: Option<GivenUp>,
     /// Why it waits, if nothing else says so.
     trouble: Option<AcmeFailure>,
     /// The window in which the CA wants it renewed.
@@ -285,10 +299,23 @@ struct Seen {
     leaf: Option<Leaf>,
 }
 
+/// How it is known whose an order is. A tenant can write the URL of another team's order into its Secret, and the
+/// account may be everybody's.
+#[derive(Debug, PartialEq, Eq)]
+enum Origin {
+    /// A Secret says so, and nobody has asked the CA.
+    Claimed,
+    /// The same, but the budget of its namespace has paid for asking the CA.
+    Paid,
+    /// It is for these names: this process asked for them, or the CA says so.
+    Known(BTreeSet<Hostname>),
+}
+
 /// An order in memory.
 #[derive(Debug)]
 struct Running {
     url: String,
+    origin: Origin,
     account: String,
     /// Digest of what the order is for.
     wanted: String,
@@ -355,6 +382,8 @@ pub(crate) struct Planner {
     /// The budgets of new certificates and of renewals, in this order.
     budgets: [Budget; 2],
     registrations: Registrations,
+    /// The budget of asking a CA for orders that Secrets name.
+    claims: Claims,
     queue: Queue,
     /// Which certificate holds the challenges of a name at a Gateway.
     locks: BTreeMap<(ObjectName, Hostname), ObjectName>,
@@ -371,6 +400,8 @@ pub(crate) struct Planner {
     renewing: BTreeSet<ObjectName>,
     /// Certificates whose Secret has not been read yet.
     unseen: BTreeSet<ObjectName>,
+    /// Whether the first requests have come, which are all that there are.
+    told: bool,
     /// Number of running requests for renewal windows.
     asking: usize,
     tickets: Ticket,
@@ -396,6 +427,7 @@ impl Planner {
             random: Random::new(settings.seed),
             budgets: [Budget::new(settings.budgets), Budget::new(settings.budgets)],
             registrations: Registrations::new(settings.registrations),
+            claims: Claims::new(settings.budgets),
             queue: Queue::default(),
             settings,
             entries: BTreeMap::new(),
@@ -408,6 +440,7 @@ impl Planner {
             under_way: Tally::default(),
             renewing: BTreeSet::new(),
             unseen: BTreeSet::new(),
+            told: false,
             asking: 0,
             tickets: 0,
             steps: Vec::new(),
@@ -421,8 +454,9 @@ impl Planner {
     pub(crate) fn learn(&mut self, event: Event, now: Now) {
         match event {
             Event::Input(Input::Requests(changes)) => {
+                let first = !std::mem::replace(&mut self.told, true);
                 for (secret, request) in changes {
-                    self.request(secret, request, now);
+                    self.request(secret, request, first, now);
                 }
             }
             Event::Input(Input::Issuers(changes)) => {
@@ -492,8 +526,14 @@ impl Planner {
         timer.min(tokens).min(issuer).min(longest)
     }
 
-    /// Takes in a request, or its removal.
-    fn request(&mut self, secret: ObjectName, request: Option<CertificateRequest>, now: Now) {
+    /// Takes in a request, or its removal. `first` says that it is among the first that this process is told.
+    fn request(
+        &mut self,
+        secret: ObjectName,
+        request: Option<CertificateRequest>,
+        first: bool,
+        now: Now,
+    ) {
         let Some(request) = request else {
             self.drop_entry(&secret);
             return;
@@ -516,6 +556,7 @@ impl Planner {
             ticket: None,
             stale: true,
             seen: false,
+            counts: first,
             record: None,
             state: RememberedState::default(),
             running: None,
@@ -571,7 +612,7 @@ impl Planner {
         self.under_way.remove(secret);
         self.dirty.remove(secret);
         if let (Some(running), Some(issuer)) = (entry.running, entry.issuer) {
-            self.abandoned(secret, issuer, running.url);
+            self.abandoned(secret, issuer, running.url, turn::UNWANTED);
         }
         self.steps.push(PlanStep::Issuance(secret.clone(), None));
         if entry.said_renewal.is_some() {

@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use vestibule_model::key::ObjectName;
 
-use super::{After, Done, LIFETIME, Phase, Planner, PrivateKey, Running, Stage, Task, Ticket};
-use crate::client::{Status, View};
+use super::{
+    After, Done, LIFETIME, Origin, Phase, Planner, PrivateKey, Running, Stage, Task, Ticket,
+};
+use crate::client::{Status, View, are_of};
 use crate::clock::Now;
 use crate::leaf::Leaf;
 use crate::problem::{AcmeFailure, FailureKind};
@@ -114,6 +116,7 @@ impl Planner {
         };
         entry.running = Some(Running {
             url,
+            origin: Origin::Known(entry.request.hostnames.clone()),
             account: account
                 .map(|account| account.url.clone())
                 .unwrap_or_default(),
@@ -136,8 +139,46 @@ impl Planner {
         self.write(secret, After::Ordered);
     }
 
+    /// Compares the identifiers of an order with the names of the request. Returns whether it may go on.
+    fn compare(&mut self, secret: &ObjectName, view: &View, now: Now) -> bool {
+        let Some(entry) = self.entries.get_mut(secret) else {
+            return false;
+        };
+        let hostnames = &entry.request.hostnames;
+        let same = view.identifiers.as_ref().map(|of| are_of(of, hostnames));
+        let Some(running) = &mut entry.running else {
+            self.leave(secret);
+            return false;
+        };
+        match (running.is_known(), same) {
+            (true, None | Some(true)) => true,
+            (false, Some(true)) => {
+                running.origin = Origin::Known(hostnames.clone());
+                true
+            }
+            (false, None | Some(false)) => {
+                self.disown(secret);
+                false
+            }
+            (true, Some(false)) => {
+                // Whose order the CA shows is unknown, so it is not closed.
+                running.over = true;
+                let message = "the CA shows an order for other names than it was asked for";
+                self.fail(
+                    secret,
+                    AcmeFailure::new(FailureKind::Rejected, message),
+                    now,
+                );
+                false
+            }
+        }
+    }
+
     pub(super) fn looked(&mut self, secret: &ObjectName, view: View, now: Now) {
         self.reached(secret);
+        if !self.compare(secret, &view, now) {
+            return;
+        }
         let declared = self.running(secret).is_some_and(|running| running.declared);
         let waits = !matches!(view.status, Status::Valid | Status::Invalid);
         if waits && self.expired(secret, now) {
@@ -182,6 +223,21 @@ impl Planner {
     pub(super) fn hitch(&mut self, secret: &ObjectName, failure: AcmeFailure, now: Now) {
         let finalizing = self.entries.get(secret).map(|entry| entry.phase)
             == Some(Phase::Active(Stage::Finalize));
+        if self
+            .running(secret)
+            .is_some_and(|running| !running.is_known())
+        {
+            // What the CA says may be about another team's order, or about what is no order at all.
+            match failure.kind {
+                FailureKind::Unreachable | FailureKind::RateLimited | FailureKind::NotAllowed
+                    if !self.expired(secret, now) =>
+                {
+                    self.pause(secret, failure.without_words(), now);
+                }
+                _ => self.disown(secret),
+            }
+            return;
+        }
         match failure.kind {
             FailureKind::Unreachable | FailureKind::RateLimited | FailureKind::NotAllowed
                 if self.expired(secret, now) =>

@@ -66,7 +66,7 @@ impl Planner {
             self.leave(secret);
             return;
         };
-        let published = !entry.published.is_empty() && !running.declared;
+        let published = !entry.published.is_empty() && !running.declared && running.is_known();
         if running.chain.is_some() {
             self.write(secret, After::Issued);
         } else if !running.persisted {
@@ -79,12 +79,19 @@ impl Planner {
     }
 
     pub(super) fn look(&mut self, secret: &ObjectName) {
-        let Some((issuer, url)) = self.order_of(secret) else {
+        let hostnames = self.entries.get(secret);
+        let hostnames = hostnames.map(|entry| entry.request.hostnames.clone());
+        let (Some((issuer, url)), Some(hostnames)) = (self.order_of(secret), hostnames) else {
             self.leave(secret);
             return;
         };
+        let task = Task::Look {
+            issuer,
+            url,
+            hostnames,
+        };
         self.stage(secret, Stage::Look);
-        self.start(secret, Task::Look { issuer, url });
+        self.start(secret, task);
     }
 
     pub(super) fn order_of(&self, secret: &ObjectName) -> Option<(ObjectKey, String)> {
@@ -142,15 +149,10 @@ impl Planner {
         };
         // A CA that wants to check another name is wrong. No listener would reach such a name, so nobody would wait for a
         // change, and the CA would be asked again without a pause.
-        let foreign = view
-            .names
-            .iter()
-            .find(|name| !entry.request.hostnames.contains(&name.hostname));
-        if let Some(name) = foreign {
-            let message = format!(
-                "the CA wants to check {}, which the order is not for",
-                name.hostname
-            );
+        let mut names = view.names.iter();
+        if names.any(|name| !entry.request.hostnames.contains(&name.hostname)) {
+            // That name may be another team's, so it is not shown.
+            let message = "the CA wants to check a name that the order is not for";
             let failure = AcmeFailure::new(FailureKind::Rejected, message);
             return self.fail(secret, failure, now);
         }

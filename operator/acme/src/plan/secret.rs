@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use vestibule_model::key::ObjectName;
 
-use super::{After, LIFETIME, Planner, PrivateKey, Running, Seen, Stage, Task};
+use super::{After, LIFETIME, Origin, Planner, PrivateKey, Running, Seen, Stage, Task};
 use crate::clock::Now;
 use crate::effects::{OrderOutcome, StoredSecret, Written};
 use crate::leaf::Leaf;
@@ -28,7 +28,7 @@ impl Planner {
         let Some(entry) = self.entries.get_mut(secret) else {
             return;
         };
-        let first = !std::mem::replace(&mut entry.seen, true);
+        entry.seen = true;
         self.unseen.remove(secret);
         let (record, next_key, mut state) = match read {
             Some((record, leaf)) => {
@@ -57,12 +57,15 @@ impl Planner {
         if leaf(&entry.record) != leaf(&record) {
             entry.window = None;
             let wait = self.random.below(self.settings.spread);
-            entry.ask_window = now.steady + wait;
+            // A Secret that changes all the time must not have the CA asked each time.
+            entry.ask_window = entry.ask_window.max(now.steady + wait);
         }
         entry.record = record;
         entry.state = state;
         match (&entry.state.order, &mut entry.running) {
             (Some(stored), Some(running)) if stored.url == running.url => running.persisted = true,
+            // The Secret may say anything, so an order that is known to be ours stays.
+            (_, Some(running)) if running.is_known() => running.persisted = false,
             (Some(stored), running) if !next_key.is_empty() && fresh(stored.since, now.wall) => {
                 // The order is an earlier leader's, or ours from before. It goes on for the rest of
                 // its time. The age is bounded, because the clock may have been set, and the tenant
@@ -70,6 +73,7 @@ impl Planner {
                 let age = u64::try_from(now.wall.saturating_sub(stored.since)).unwrap_or_default();
                 *running = Some(Running {
                     url: stored.url.clone(),
+                    origin: Origin::Claimed,
                     account: stored.account.clone(),
                     wanted: stored.wanted.clone(),
                     key: next_key,
@@ -80,14 +84,13 @@ impl Planner {
                     looks: 0,
                     finalized: 0,
                     deadline: now.steady + LIFETIME.saturating_sub(Duration::from_secs(age)),
-                    conflicts: running.as_ref().map_or(0, |running| running.conflicts),
+                    conflicts: 0,
                     chain: None,
                 });
             }
-            (_, Some(running)) => running.persisted = false,
-            (_, None) => {}
+            (_, running) => *running = None,
         }
-        if first
+        if std::mem::take(&mut entry.counts)
             && let (Some(issuer), Some(at)) = (&entry.issuer, entry.state.ordered_at)
             && let Some(budget) = self.budgets.get_mut(usize::from(entry.state.renewal))
         {
@@ -130,7 +133,8 @@ impl Planner {
                             running.persisted = true;
                             running.conflicts = 0;
                         }
-                        self.look(secret);
+                        // If its challenges are out, the CA has been asked already.
+                        self.resume(secret, now);
                     }
                     After::Issued => self.issued(secret, now),
                     After::Failed => self.leave(secret),

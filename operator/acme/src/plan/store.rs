@@ -2,7 +2,7 @@
 
 use vestibule_model::key::ObjectName;
 
-use super::{After, Phase, PlanStep, Planner, Stage, Task};
+use super::{After, GivenUp, Origin, Phase, PlanStep, Planner, Stage, Task};
 use crate::backoff;
 use crate::clock::Now;
 use crate::effects::{Observation, OrderOutcome, Write};
@@ -94,6 +94,21 @@ impl Planner {
         }
     }
 
+    /// Forgets an order that the Secret names and that is not known to be for the names of the request. It may be
+    /// another team's, so nothing is done to it and nothing is said of it. A new one is made within the usual budget.
+    pub(super) fn disown(&mut self, secret: &ObjectName) {
+        let Some(entry) = self.entries.get_mut(secret) else {
+            return;
+        };
+        entry.state.order = None;
+        let running = entry.running.take();
+        if let (Some(running), Some(issuer)) = (running, entry.issuer.clone()) {
+            let why = "the order that the Secret names is none for these names at this CA";
+            self.abandoned(secret, issuer, running.url, why);
+        }
+        self.leave(secret);
+    }
+
     /// Ends an order.
     pub(super) fn end(&mut self, secret: &ObjectName, outcome: OrderOutcome, message: &str) {
         let Some(entry) = self.entries.get_mut(secret) else {
@@ -105,12 +120,14 @@ impl Planner {
             return;
         };
         if let Some(running) = running {
-            let step = if outcome == OrderOutcome::Issued || running.over {
-                PlanStep::Forget
-            } else {
-                PlanStep::Close
+            let url = running.url;
+            let step = match running.origin {
+                Origin::Known(hostnames) if outcome != OrderOutcome::Issued && !running.over => {
+                    PlanStep::Close(issuer.clone(), GivenUp { url, hostnames })
+                }
+                _ => PlanStep::Forget(issuer.clone(), url),
             };
-            self.steps.push(step(issuer.clone(), running.url));
+            self.steps.push(step);
         }
         self.steps.push(PlanStep::Observe(Observation::OrderEnded {
             secret: secret.clone(),

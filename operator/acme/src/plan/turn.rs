@@ -7,11 +7,14 @@ use vestibule_model::hostname::Hostname;
 use vestibule_model::key::{ObjectKey, ObjectName};
 
 use super::lane::Lane;
-use super::{Entry, Phase, PlanStep, Planner, Running, Stage, Task, Ticket};
+use super::{Entry, Origin, Phase, PlanStep, Planner, Running, Stage, Task, Ticket};
 use crate::backoff;
 use crate::clock::Now;
 use crate::effects::{Observation, OrderOutcome};
 use crate::problem::AcmeFailure;
+
+/// Why an order is given up after a change.
+pub(super) const UNWANTED: &str = "it is wanted no longer, or in another form";
 
 impl Planner {
     pub(super) fn enqueue(&mut self, secret: &ObjectName, lane: Lane) {
@@ -157,19 +160,38 @@ impl Planner {
         })
     }
 
-    pub(super) fn abandoned(&mut self, secret: &ObjectName, issuer: ObjectKey, url: String) {
+    pub(super) fn abandoned(
+        &mut self,
+        secret: &ObjectName,
+        issuer: ObjectKey,
+        url: String,
+        why: &str,
+    ) {
         let outcome = OrderOutcome::Abandoned;
         self.steps.push(PlanStep::Forget(issuer.clone(), url));
         self.steps.push(PlanStep::Observe(Observation::OrderEnded {
             secret: secret.clone(),
             issuer,
             outcome,
-            message: "it is wanted no longer, or in another form".into(),
+            message: why.into(),
         }));
     }
 }
 
+impl Running {
+    /// Whether it is known to be for the names of the request.
+    pub(super) fn is_known(&self) -> bool {
+        matches!(self.origin, Origin::Known(_))
+    }
+}
+
 impl Entry {
+    /// Whether the CA may be asked for its order only within the budget of its namespace.
+    pub(super) fn claims(&self) -> bool {
+        let running = self.running.as_ref();
+        running.is_some_and(|running| running.origin == Origin::Claimed)
+    }
+
     /// The names that an order of it must hold alone. Two certificates for one name would disturb each other, because a
     /// proxy has one TLS-ALPN-01 answer for a name.
     pub(super) fn locks(&self) -> impl Iterator<Item = (ObjectName, Hostname)> + '_ {

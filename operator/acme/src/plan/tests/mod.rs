@@ -1,6 +1,7 @@
 //! The planner against simulated CAs, Secrets and proxies.
 
 mod fixtures;
+mod forged;
 mod histories;
 mod orders;
 mod registrations;

@@ -87,10 +87,8 @@ fn a_ca_that_wants_to_check_another_name_is_not_asked_again_at_once() {
             .to_vec(),
     };
     let view = View {
-        status: Status::Pending,
         names: vec![foreign],
-        problem: None,
-        retry_after: None,
+        ..View::new(Status::Pending)
     };
     let mut next = ordering.done(ordering.ticket, Done::Looked(Ok(view)));
     // The failure may be written into the Secret. The next order comes later.
@@ -104,6 +102,15 @@ fn a_ca_that_wants_to_check_another_name_is_not_asked_again_at_once() {
             .iter()
             .any(|step| matches!(step, PlanStep::Publish(..))),
         "no challenge of that name"
+    );
+    let says_it = |step: &PlanStep| match step {
+        PlanStep::Issuance(_, Some(said)) => said.message.contains("h7.test"),
+        PlanStep::Observe(Observation::OrderEnded { message, .. }) => message.contains("h7.test"),
+        _ => false,
+    };
+    assert!(
+        !ordering.steps.iter().any(says_it),
+        "that name is another's"
     );
 }
 
@@ -129,7 +136,9 @@ fn an_order_for_other_names_is_closed_before_the_next_one_is_made() {
         panic!("{task:?}");
     };
     assert_eq!(hostnames.len(), 2);
-    assert_eq!(given_up.as_deref(), Some("first"));
+    let given_up = given_up.expect("the first order");
+    assert_eq!(given_up.url, "first");
+    assert_eq!(given_up.hostnames, [host(0)].into());
     assert!(
         !ordering
             .steps
@@ -202,4 +211,44 @@ fn a_request_that_moves_to_another_gateway_goes_on_there() {
     sim.calm(Duration::from_hours(1));
     assert!(sim.missing().is_empty(), "{:?}", sim.planner);
     assert_eq!(sim.orders.len(), 1);
+}
+
+#[test]
+fn an_order_that_is_refused_leaves_its_issuer_to_the_others() {
+    let mut sim = Sim::new([1000; 3], 16);
+    let refused = request(0, &[0], [Reach::Ours; 2]);
+    sim.set(refused.clone());
+    until(&mut sim, |task| matches!(task, Task::Order { .. }));
+    let place = sim
+        .tasks
+        .iter()
+        .position(|(_, _, task)| matches!(task, Task::Order { .. }));
+    let (secret, ticket, _) = sim.tasks.swap_remove(place.expect("an order"));
+    let problem =
+        br#"{"type":"urn:ietf:params:acme:error:unauthorized","detail":"not for h0.test"}"#;
+    let problem = crate::problem::Problem::read(problem).expect("a problem");
+    let failure = problem.failure(crate::problem::AcmeOperation::Order, 403, None);
+    let now = sim.now();
+    let done = Done::Ordered(Err(failure));
+    sim.planner
+        .learn(Event::Done(secret.clone(), ticket, done), now);
+    sim.set(request(1, &[1], [Reach::Ours; 2]));
+    for step in sim.planner.advance(now) {
+        match step {
+            PlanStep::Issuer(key, said) => panic!("{key}: {said:?}"),
+            PlanStep::Task(secret, ticket, task) => sim.tasks.push((secret, ticket, task)),
+            _ => {}
+        }
+    }
+    let said = sim.planner.entries[&secret]
+        .said
+        .as_ref()
+        .expect("its own state");
+    assert!(said.message.contains("not for h0.test"), "{said:?}");
+    sim.calm(Duration::from_mins(1));
+    assert_eq!(
+        sim.missing(),
+        [&secret],
+        "the other team has its certificate"
+    );
 }

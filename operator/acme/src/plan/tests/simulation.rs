@@ -184,7 +184,7 @@ impl Sim {
                 PlanStep::Withdraw(key) => {
                     self.published.remove(&key).expect("it was published");
                 }
-                PlanStep::Close(_, url) => self.close(&url),
+                PlanStep::Close(_, given_up) => self.close(&given_up),
                 PlanStep::Observe(Observation::OrderEnded { message, .. })
                     if message.contains("not done within an hour") =>
                 {
@@ -292,8 +292,8 @@ impl Sim {
                 given_up,
                 ..
             } => {
-                if let Some(url) = given_up {
-                    self.close(&url);
+                if let Some(given_up) = given_up {
+                    self.close(&given_up);
                 }
                 self.orders.push(Ordered {
                     hostnames,
@@ -349,8 +349,9 @@ impl Sim {
     }
 
     /// Makes an order invalid, unless the CA has checked its names already.
-    pub(super) fn close(&mut self, url: &str) {
-        let order = self.order(url);
+    pub(super) fn close(&mut self, given_up: &GivenUp) {
+        let order = self.order(&given_up.url);
+        assert_eq!(order.hostnames, given_up.hostnames, "it is another's");
         order.invalid = !order.checked;
         self.excuses += 1;
     }
@@ -370,6 +371,7 @@ impl Sim {
         };
         View {
             status,
+            identifiers: Some(order.hostnames.iter().map(ToString::to_string).collect()),
             names: order
                 .hostnames
                 .iter()

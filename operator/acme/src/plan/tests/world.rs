@@ -332,6 +332,13 @@ impl World {
         });
         View {
             status,
+            identifiers: Some(
+                self.requests[secret]
+                    .hostnames
+                    .iter()
+                    .map(ToString::to_string)
+                    .collect(),
+            ),
             names: names.collect(),
             problem: None,
             retry_after: None,
