@@ -55,6 +55,7 @@ impl World {
             let present = Present {
                 published: &|key| published.get(key).cloned(),
                 waits: &|_, _| false,
+                reads: &|key| self.translator.is_being_read(key),
             };
             self.settle.due(self.now, &present)
         } else {

@@ -9,6 +9,8 @@ struct World {
     published: BTreeMap<ResourceKey, Encoded>,
     settle: Settle,
     waits: bool,
+    /// Certificates and trust bundles that are being read.
+    reads: BTreeSet<ResourceKey>,
 }
 
 impl World {
@@ -18,6 +20,7 @@ impl World {
             published: BTreeMap::new(),
             settle: Settle::default(),
             waits: false,
+            reads: BTreeSet::new(),
         }
     }
 
@@ -25,11 +28,13 @@ impl World {
     fn put(&mut self, changes: Vec<(ResourceKey, Option<Encoded>)>) -> Vec<String> {
         self.settle.add(changes);
         let (published, waits) = (self.published.clone(), self.waits);
+        let reads = self.reads.clone();
         let due = self.settle.due(
             self.now,
             &Present {
                 published: &|key| published.get(key).cloned(),
                 waits: &|_, _| waits,
+                reads: &|key| reads.contains(key),
             },
         );
         let names = due.keys().map(|key| key.name.clone()).collect();

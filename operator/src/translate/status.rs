@@ -19,7 +19,7 @@ use vestibule_model::object::Object;
 use super::listener::ListenerState;
 use super::output::Status;
 use super::report::{WAITING_FOR_CLAIM, WAITING_FOR_PORT, fails};
-use super::{Dirty, Output, Translator, features, set_user};
+use super::{Dirty, Output, Translator, features, set_user, source};
 
 const ACCEPTED: ConditionType = ConditionType::Accepted;
 impl Translator {
@@ -423,6 +423,7 @@ fn listener_programmed(key: &ListenerKey, state: &ListenerState) -> ProgrammedBa
     if let Some(finding) = &state.refused {
         let reason = match state.conflict {
             Some(conflict) => conflict.reason(),
+            None if source::is_unread(finding) => Reason::Pending,
             None => Reason::Invalid,
         };
         return ProgrammedBasis::NotPublished(reason, finding.to_string());
@@ -433,6 +434,7 @@ fn listener_programmed(key: &ListenerKey, state: &ListenerState) -> ProgrammedBa
     if let Some(finding) = &state.unusable {
         let reason = match finding.reason {
             Reason::InvalidTLSConfig => Reason::InvalidTLSConfig,
+            Reason::Pending => Reason::Pending,
             _ => Reason::Invalid,
         };
         return ProgrammedBasis::NotPublished(reason, finding.to_string());
