@@ -93,29 +93,15 @@ impl Settle {
 
     /// Removes and returns the changes to publish now, in one generation.
     pub fn due(&mut self, now: Instant, present: &Present<'_>) -> Pending {
-        let mut held = BTreeSet::new();
-        // Each resource is judged after those that it refers to. If one of those is held, it works as before, so it is
-        // no reason to hold a resource that refers to it.
-        let mut keys: Vec<ResourceKey> = self.pending.keys().cloned().collect();
-        keys.sort_by_key(|key| match key.kind() {
-            ResourceKind::Certificate | ResourceKind::TrustBundle => 0,
-            ResourceKind::HttpRoute
-            | ResourceKind::GrpcRoute
-            | ResourceKind::TlsRoute
-            | ResourceKind::TcpRoute
-            | ResourceKind::UdpRoute => 2,
-            _ => 1,
-        });
-        for key in keys {
-            let worse = self.is_worse(&key, &held, present);
-            let Some(change) = self.pending.get_mut(&key) else {
-                continue;
-            };
-            if worse && now < *change.since.get_or_insert(now) + GRACE {
-                held.insert(key);
+        let mut ended = BTreeSet::new();
+        let held = loop {
+            let mut held = self.hold(&ended, now, present);
+            let late = self.keep_references(&mut held, &ended, now, present);
+            if late.is_empty() {
+                break held;
             }
-        }
-        self.keep_references(&mut held, now, present);
+            ended.extend(late);
+        };
         let waits = held.iter().filter_map(|key| self.pending.get(key)?.since);
         let ends = waits.flat_map(|since| [since + GRACE, since + LONGEST]);
         self.deadline = ends.filter(|end| now < *end).min();
@@ -128,6 +114,38 @@ impl Settle {
         due.into_iter()
             .filter_map(|key| Some((key.clone(), self.pending.remove(&key)?.resource)))
             .collect()
+    }
+
+    /// Returns the changes that wait for themselves. Those in `ended` wait no more.
+    fn hold(
+        &mut self,
+        ended: &BTreeSet<ResourceKey>,
+        now: Instant,
+        present: &Present<'_>,
+    ) -> BTreeSet<ResourceKey> {
+        let mut held = BTreeSet::new();
+        // Each resource is judged after those that it refers to. If one of those is held, it works as before, so it is
+        // no reason to hold a resource that refers to it.
+        let mut keys: Vec<ResourceKey> = self.pending.keys().cloned().collect();
+        keys.retain(|key| !ended.contains(key));
+        keys.sort_by_key(|key| match key.kind() {
+            ResourceKind::Certificate | ResourceKind::TrustBundle => 0,
+            ResourceKind::HttpRoute
+            | ResourceKind::GrpcRoute
+            | ResourceKind::TlsRoute
+            | ResourceKind::TcpRoute
+            | ResourceKind::UdpRoute => 2,
+            _ => 1,
+        });
+        for key in keys {
+            if self.is_worse(&key, &held, present)
+                && let Some(change) = self.pending.get_mut(&key)
+                && now < *change.since.get_or_insert(now) + GRACE
+            {
+                held.insert(key);
+            }
+        }
+        held
     }
 
     /// Whether publishing a change would make requests fail that may work again in a moment.
@@ -190,32 +208,43 @@ impl Settle {
     /// version of that resource, so everything that it refers to has to stay as well, and so on along the references.
     /// This ends, because each step adds a pending change that was not held before.
     ///
-    /// A change is not held for longer than [`LONGEST`] in this way. Otherwise somebody who may use a certificate of
-    /// another namespace could edit his listeners in turn, and that certificate could never be withdrawn.
+    /// No change is held for longer than [`LONGEST`] in this way. Otherwise somebody who may use a certificate of
+    /// another namespace could edit their listeners in turn, and that certificate could never be withdrawn. Returns the
+    /// changes that cannot wait any longer, since what they need goes now.
     fn keep_references(
         &mut self,
         held: &mut BTreeSet<ResourceKey>,
+        ended: &BTreeSet<ResourceKey>,
         now: Instant,
         present: &Present<'_>,
-    ) {
+    ) -> BTreeSet<ResourceKey> {
+        let mut late = BTreeSet::new();
         let mut next: Vec<ResourceKey> = held.iter().cloned().collect();
-        while let Some(key) = next.pop() {
-            let kept = present.decoded(&key);
+        while let Some(holder) = next.pop() {
+            let kept = present.decoded(&holder);
             for key in kept.iter().flat_map(references) {
                 let after = |key: &ResourceKey| self.after(key, held, present);
                 let there = match key.kind() {
                     ResourceKind::Backend => is_target_usable(&key.name, &after),
                     _ => after(&key).is_some(),
                 };
-                if !there
-                    && let Some(change) = self.pending.get_mut(&key)
-                    && now < *change.since.get_or_insert(now) + LONGEST
-                    && held.insert(key.clone())
-                {
+                if there || held.contains(&key) {
+                    continue;
+                }
+                let Some(change) = self.pending.get_mut(&key) else {
+                    continue;
+                };
+                let goes =
+                    ended.contains(&key) || *change.since.get_or_insert(now) + LONGEST <= now;
+                if goes {
+                    late.insert(holder.clone());
+                } else {
+                    held.insert(key.clone());
                     next.push(key);
                 }
             }
         }
+        late
     }
 }
 
