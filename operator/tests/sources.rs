@@ -24,6 +24,7 @@ use vestibule_operator::cluster::store::{Channels, Store};
 use vestibule_operator::issuance::CertificateRegistry;
 use vestibule_operator::publish::{self, Publisher};
 use vestibule_operator::translate::CONTROLLER;
+use vestibule_stream::proto::resource;
 use vestibule_stream::{ResourceKey, ResourceKind};
 
 /// References of one listener.
@@ -118,9 +119,9 @@ impl World {
         }
     }
 
-    fn is_published(&self, kind: ResourceKind, name: &str) -> bool {
+    fn get(&self, kind: ResourceKind, name: &str) -> Option<resource::Resource> {
         let key = ResourceKey::new(kind, name);
-        self.publisher.resource(&key).is_some()
+        self.publisher.resource(&key)?.decode()
     }
 }
 
@@ -172,12 +173,11 @@ fn references_of_one_namespace_hold_up_nothing_of_another() {
             vec![listener("web", 80, Protocol::Http, &name, None)],
         ));
         let statuses = world.turn();
-        assert!(world.is_published(ResourceKind::Listener, "ListenerSet/zzz/set/web"));
-        assert_eq!(
-            world.store.publish_at(),
-            None,
-            "nothing of the neighbour waits"
-        );
+        let published = world.get(ResourceKind::Listener, "ListenerSet/zzz/set/web");
+        let Some(resource::Resource::Listener(published)) = published else {
+            panic!("edit {edit} has no listener");
+        };
+        assert_eq!(published.hostname, name);
         let status = statuses.get(&neighbour);
         let (resolved, _) = condition(status.expect("a status"), "ResolvedRefs");
         assert_eq!(resolved, "True");
@@ -203,7 +203,7 @@ fn a_good_secret_is_read_in_the_turn_of_its_namespace() {
         .store
         .source_read(&secret_key, Ok(Some(object)), world.now);
     world.turn();
-    assert!(world.is_published(ResourceKind::Certificate, "zzz/good"));
+    assert!(world.get(ResourceKind::Certificate, "zzz/good").is_some());
     // What the tenant no longer refers to is not read, so the queue is as long as the last edit.
     let mut reads = 1;
     for source in first.iter().filter(|source| **source != secret_key) {

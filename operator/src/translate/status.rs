@@ -15,11 +15,14 @@ use vestibule_model::gateway::Listener;
 use vestibule_model::key::{Kind, ListenerKey, ObjectKey, ObjectName, ParentKey};
 use vestibule_model::merge::SetVerdict;
 use vestibule_model::object::Object;
+use vestibule_stream::ResourceKey;
 
+use super::backend_key::{BackendKey, backend_resource};
 use super::listener::ListenerState;
 use super::output::Status;
 use super::report::{WAITING_FOR_CLAIM, WAITING_FOR_PORT, fails};
-use super::{Dirty, Output, Translator, features, set_user, source};
+use super::route::route_resource;
+use super::{Dirty, Output, Translator, features, listener_resource, set_user, source};
 
 const ACCEPTED: ConditionType = ConditionType::Accepted;
 impl Translator {
@@ -255,6 +258,35 @@ impl Translator {
             parent: parent.clone(),
             listener: listener.clone(),
         })
+    }
+
+    /// The resources about which the status of a Gateway, a ListenerSet or a BackendTLSPolicy makes statements: its
+    /// listeners with the routes that they count, or the backends in the policy's namespace.
+    #[must_use]
+    pub fn counted(&self, object: &ObjectKey) -> BTreeSet<ResourceKey> {
+        let parent = match object.kind {
+            Kind::Gateway => ParentKey::Gateway(object.name.clone()),
+            Kind::ListenerSet => ParentKey::ListenerSet(object.name.clone()),
+            _ => {
+                let namespace = &object.name.namespace;
+                let backends = self.backend_users.range(BackendKey::range_in(namespace));
+                let backends = backends.map(|(backend, _)| backend);
+                let backends = backends.take_while(|backend| backend.is_in(namespace));
+                return backends.map(backend_resource).collect();
+            }
+        };
+        let mut counted = BTreeSet::new();
+        for listener in self
+            .merge
+            .listeners(&parent)
+            .map_or(&[][..], |found| found.0)
+        {
+            let key = listener.key(&parent);
+            counted.insert(listener_resource(&key));
+            let routes = self.attached.get(&key).into_iter().flatten();
+            counted.extend(routes.map(route_resource));
+        }
+        counted
     }
 
     /// Whether a listener counts as valid for its object: it is accepted, and it may use at least one of the
