@@ -91,6 +91,12 @@ impl World {
         self.store.take([Event::Put(Box::new(watched))], self.now);
     }
 
+    /// Lets the time pass after which translation gets to know what does not exist.
+    fn look_on(&mut self) {
+        self.now = self.store.look_at().expect("something to look at");
+        self.store.look_on(self.now);
+    }
+
     /// What the loop does at the end of each turn. Returns the statuses to write.
     fn turn(&mut self) -> BTreeMap<ObjectKey, Value> {
         self.store.publish(self.now);
@@ -220,6 +226,11 @@ fn a_good_secret_is_read_in_the_turn_of_its_namespace() {
         }
     }
     assert_eq!(reads, REFERENCES);
+    // The answers are translated together, not one after the other.
+    world.look_on();
+    assert_eq!(world.store.look_at(), None);
+    let flooded = key(Kind::ListenerSet, "aaa", "flood");
+    assert!(!world.store.control.translator.is_undecided(&flooded));
 }
 
 #[test]
@@ -253,6 +264,7 @@ fn an_unread_source_is_pending_and_only_an_answer_says_that_it_does_not_exist() 
     written(&mut world);
     assert_eq!(world.store.sources_to_read(8, world.now), [source.clone()]);
     world.store.source_read(&source, Ok(None), world.now);
+    world.look_on();
     let statuses = world.turn();
     let (resolved, message) = condition(&statuses[&set_key], "ResolvedRefs");
     assert_eq!(resolved, "False");
@@ -270,4 +282,42 @@ fn an_unread_source_is_pending_and_only_an_answer_says_that_it_does_not_exist() 
     let statuses = world.turn();
     assert_eq!(condition(&statuses[&set_key], "ResolvedRefs").0, "False");
     assert_eq!(world.store.sources_to_read(8, world.now), []);
+}
+
+#[test]
+fn what_did_not_exist_when_it_was_used_before_is_read_again() {
+    let mut world = World::new();
+    world.put(good());
+    let source = key(Kind::Secret, "zzz", "good");
+    assert_eq!(world.store.sources_to_read(8, world.now), [source.clone()]);
+    world.store.source_read(&source, Ok(None), world.now);
+    // The Secret is created while nothing uses it, so its event is dropped.
+    world.put(set(
+        "zzz",
+        "set",
+        2,
+        "one",
+        vec![passthrough("web", "zzz.example.com")],
+    ));
+    world.put(secret("zzz", "good", Holds::Pair(0)));
+    world.put(good());
+    world.look_on();
+    assert_eq!(world.store.sources_to_read(8, world.now), [source.clone()]);
+    // It is given up and used again while it is being read, and an event comes in between. Then the result is too old.
+    world.put(set(
+        "zzz",
+        "set",
+        2,
+        "one",
+        vec![passthrough("web", "zzz.example.com")],
+    ));
+    world.put(secret("zzz", "good", Holds::Pair(0)));
+    world.put(good());
+    assert_eq!(world.store.sources_to_read(8, world.now), []);
+    world.store.source_read(&source, Ok(None), world.now);
+    assert_eq!(world.store.sources_to_read(8, world.now), [source.clone()]);
+    let found = secret("zzz", "good", Holds::Pair(0));
+    world.store.source_read(&source, Ok(Some(found)), world.now);
+    world.turn();
+    assert!(world.get(ResourceKind::Certificate, "zzz/good").is_some());
 }

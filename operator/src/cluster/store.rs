@@ -75,6 +75,10 @@ pub struct Store {
     kept: BTreeSet<ObjectKey>,
     /// Sources that have to be read or are being read.
     reads: ReadQueue,
+    /// Sources that do not exist, as a read says, and when translation gets to know. It gets them together, because only
+    /// the status of who refers to them changes, and somebody may refer to thousands.
+    absent: BTreeSet<ObjectKey>,
+    absent_at: Option<Instant>,
     /// Sources that the first list of the watch will show if they exist.
     listed: BTreeSet<ObjectKey>,
     /// Changes that are not published yet. `dirty_since` is the time of the first of them.
@@ -127,6 +131,8 @@ impl Store {
             used: BTreeSet::new(),
             kept: BTreeSet::new(),
             reads: ReadQueue::new(),
+            absent: BTreeSet::new(),
+            absent_at: None,
             listed: BTreeSet::new(),
             unpublished: BTreeMap::new(),
             dirty_since: None,
@@ -298,7 +304,7 @@ impl Store {
             // The watch has shown the source, perhaps while nothing used it.
             return self.read_again(key, now);
         }
-        if !self.is_wanting(key) {
+        if !self.used.contains(key) {
             return;
         }
         match source {
@@ -307,7 +313,10 @@ impl Store {
                 self.learn(&object.key());
                 self.apply(vec![Change::Put(object)], now);
             }
-            Ok(None) => self.apply(vec![Change::Absent(key.clone())], now),
+            Ok(None) => {
+                self.absent.insert(key.clone());
+                self.absent_at.get_or_insert(now + PACE);
+            }
             Err(_) => {}
         }
     }
@@ -418,8 +427,14 @@ impl Store {
         }
     }
 
-    /// Judges some more of the listeners that others overlap with, if it is time.
+    /// Judges some more of the listeners that others overlap with, and those who refer to sources that do not exist, if
+    /// it is time.
     pub fn look_on(&mut self, now: Instant) {
+        if self.absent_at.is_some_and(|at| at <= now) {
+            self.absent_at = None;
+            let absent = std::mem::take(&mut self.absent);
+            self.apply(absent.into_iter().map(Change::Absent).collect(), now);
+        }
         if self.look_at.is_some_and(|at| at <= now) {
             self.look_at = None;
             self.control.look_at_overlaps(OVERLAPS);
@@ -430,7 +445,7 @@ impl Store {
     /// When [`Self::look_on`] has something to do.
     #[must_use]
     pub fn look_at(&self) -> Option<Instant> {
-        self.look_at
+        self.look_at.into_iter().chain(self.absent_at).min()
     }
 
     fn apply(&mut self, changes: Vec<Change>, now: Instant) {
@@ -649,6 +664,8 @@ impl Store {
                 self.used.remove(&source);
                 self.listed.remove(&source);
                 self.reads.remove(&source);
+                // If it is used again, it may exist by then.
+                self.absent.remove(&source);
                 if self.kept.remove(&source) {
                     self.forget(&source);
                     changes.push(Change::Remove(source));
