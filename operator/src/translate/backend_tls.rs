@@ -257,7 +257,7 @@ impl Translator {
         let trust = self.follow_trust(&referrer, references, Reason::InvalidKind, output);
         if !trust.usable
             && invalid.is_none()
-            && let Some(finding) = trust.problem()
+            && let Some(finding) = source::problem(&trust.broken)
         {
             let reason = if source::is_unread(finding) {
                 Reason::Pending

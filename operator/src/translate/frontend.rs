@@ -256,7 +256,7 @@ impl Translator {
                 "name the ConfigMap that holds the authority's",
             ));
         }
-        let none = (!trust.usable).then(|| match trust.problem() {
+        let none = (!trust.usable).then(|| match source::problem(&trust.broken) {
             Some(unread) if source::is_unread(unread) => unread.clone(),
             _ => Finding::refused(
                 Reason::NoValidCACertificate,

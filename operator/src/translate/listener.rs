@@ -593,8 +593,7 @@ impl Translator {
             }
             permitted.push(target);
         }
-        let unread = findings.iter().find(|finding| source::is_unread(finding));
-        let unusable = unread.or(findings.first()).filter(|_| !usable).cloned();
+        let unusable = source::problem(&findings).filter(|_| !usable).cloned();
         Resolved {
             certificates: permitted,
             unusable,

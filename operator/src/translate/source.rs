@@ -39,6 +39,12 @@ pub(super) fn unread(kind: Kind, name: &ObjectName, field: &str) -> Finding {
     Finding::warning(Reason::Pending, field, message, "wait")
 }
 
+/// The finding that says best why none of several sources can be used: as long as one is being read, the one about that.
+pub(super) fn problem(findings: &[Finding]) -> Option<&Finding> {
+    let unread = findings.iter().find(|finding| is_unread(finding));
+    unread.or(findings.first())
+}
+
 /// Whether a finding says that a source is being read.
 pub(super) fn is_unread(finding: &Finding) -> bool {
     finding.reason == Reason::Pending
@@ -112,10 +118,10 @@ impl Translator {
     }
 
     /// Takes that a source does not exist.
-    pub(super) fn take_absent(&mut self, source: ObjectKey, dirty: &mut Dirty) {
-        if self.waits_for(&source) {
+    pub(super) fn take_absent(&mut self, source: &ObjectKey, dirty: &mut Dirty) {
+        if self.waits_for(source) {
             self.absent_sources.insert(source.clone());
-            self.mark(&source, None, None, dirty);
+            self.mark(source, None, None, dirty);
         }
     }
 

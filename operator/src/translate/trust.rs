@@ -102,17 +102,6 @@ pub(super) struct Trust {
     pub(super) usable: bool,
 }
 
-impl Trust {
-    /// The finding that says best why no certificate can be used: as long as one is being read, that one.
-    pub(super) fn problem(&self) -> Option<&Finding> {
-        let unread = self
-            .broken
-            .iter()
-            .find(|finding| source::is_unread(finding));
-        unread.or(self.broken.first())
-    }
-}
-
 impl Translator {
     /// Resolves the references of `referrer` to CA certificates. The grant is judged first, because
     /// without one nobody may learn whether the target exists. A finding about a kind that is not
