@@ -254,7 +254,10 @@ fn an_unread_source_is_pending_and_only_an_answer_says_that_it_does_not_exist() 
     };
     written(&mut world);
     // A read that fails says nothing about it.
-    assert_eq!(world.store.sources_to_read(8, world.now), [source.clone()]);
+    assert_eq!(
+        world.store.sources_to_read(8, world.now),
+        std::slice::from_ref(&source)
+    );
     world
         .store
         .source_read(&source, Err("no answer".into()), world.now);
@@ -262,7 +265,10 @@ fn an_unread_source_is_pending_and_only_an_answer_says_that_it_does_not_exist() 
     let statuses = world.turn();
     assert_eq!(condition(&statuses[&set_key], "ResolvedRefs").0, "Unknown");
     written(&mut world);
-    assert_eq!(world.store.sources_to_read(8, world.now), [source.clone()]);
+    assert_eq!(
+        world.store.sources_to_read(8, world.now),
+        std::slice::from_ref(&source)
+    );
     world.store.source_read(&source, Ok(None), world.now);
     world.look_on();
     let statuses = world.turn();
@@ -289,7 +295,10 @@ fn what_did_not_exist_when_it_was_used_before_is_read_again() {
     let mut world = World::new();
     world.put(good());
     let source = key(Kind::Secret, "zzz", "good");
-    assert_eq!(world.store.sources_to_read(8, world.now), [source.clone()]);
+    assert_eq!(
+        world.store.sources_to_read(8, world.now),
+        std::slice::from_ref(&source)
+    );
     world.store.source_read(&source, Ok(None), world.now);
     // The Secret is created while nothing uses it, so its event is dropped.
     world.put(set(
@@ -302,7 +311,10 @@ fn what_did_not_exist_when_it_was_used_before_is_read_again() {
     world.put(secret("zzz", "good", Holds::Pair(0)));
     world.put(good());
     world.look_on();
-    assert_eq!(world.store.sources_to_read(8, world.now), [source.clone()]);
+    assert_eq!(
+        world.store.sources_to_read(8, world.now),
+        std::slice::from_ref(&source)
+    );
     // It is given up and used again while it is being read, and an event comes in between. Then the result is too old.
     world.put(set(
         "zzz",
@@ -315,7 +327,10 @@ fn what_did_not_exist_when_it_was_used_before_is_read_again() {
     world.put(good());
     assert_eq!(world.store.sources_to_read(8, world.now), []);
     world.store.source_read(&source, Ok(None), world.now);
-    assert_eq!(world.store.sources_to_read(8, world.now), [source.clone()]);
+    assert_eq!(
+        world.store.sources_to_read(8, world.now),
+        std::slice::from_ref(&source)
+    );
     let found = secret("zzz", "good", Holds::Pair(0));
     world.store.source_read(&source, Ok(Some(found)), world.now);
     world.turn();
