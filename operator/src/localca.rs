@@ -339,7 +339,8 @@ impl LocalIssuer {
             let (key, there) = match change {
                 Change::Put(object) => (object.key(), true),
                 Change::Remove(key) => (key.clone(), false),
-                Change::Ports(_)
+                Change::Absent(_)
+                | Change::Ports(_)
                 | Change::Addresses(..)
                 | Change::Challenges(_)
                 | Change::Issuance(_)

@@ -73,7 +73,7 @@ impl World {
     async fn settled(&self) {
         let mut facts = self.publisher.acks();
         let settled = async {
-            while !self.publisher.is_settled() {
+            while !self.publisher.is_settled(|_| true) {
                 facts.changed().await.expect("a publisher");
             }
         };
@@ -208,7 +208,7 @@ async fn what_is_published_later_is_waited_for() {
     world.settled().await;
     let withheld = ResourceKey::new(ResourceKind::TlsRoute, "platform/web");
     world.publisher.withhold(BTreeSet::from([withheld]));
-    assert!(!world.publisher.is_settled());
+    assert!(!world.publisher.is_settled(|_| true));
     let due = world.judge(&web(), 1, &json!({}));
     assert!(due.waits);
     assert_eq!(accepted(&due.status).0, "Unknown");
@@ -238,6 +238,15 @@ async fn counts_of_routes_wait_for_the_proxies() {
     let due = world.judge(&one, 1, &json!({}));
     assert!(!due.waits);
     assert_eq!(due.status["listeners"][0]["attachedRoutes"], 1);
+    // A change of a route that it counts is waited for, and one of somebody else is not.
+    let withhold = |name: &str| {
+        let route = ResourceKey::new(ResourceKind::TlsRoute, name);
+        world.publisher.withhold(BTreeSet::from([route]));
+    };
+    withhold("aaa/flood");
+    assert!(!world.judge(&one, 1, &json!({})).waits);
+    withhold("platform/web");
+    assert!(world.judge(&one, 1, &json!({})).waits);
 }
 
 #[tokio::test]

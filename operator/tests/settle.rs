@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use proptest::prelude::*;
 use vestibule_model::gateway::Listener;
 use vestibule_model::hostname::HostPattern;
+use vestibule_model::key::ObjectKey;
 use vestibule_model::object::Object;
 use vestibule_model::protocol::Protocol;
 use vestibule_model::selector::NamespaceScope;
@@ -53,6 +54,7 @@ impl World {
             let present = Present {
                 published: &|key| published.get(key).cloned(),
                 waits: &|_, _| false,
+                reads: &|key| self.translator.is_being_read(key),
             };
             self.settle.due(self.now, &present)
         } else {
@@ -506,5 +508,30 @@ proptest! {
             all.iter().map(|(key, it)| (key.clone(), it.hash())).collect()
         };
         prop_assert_eq!(hashes(&world.published), hashes(world.translator.resources()));
+    }
+
+    /// A source that was looked for and is not there is like one that was never put, whatever happens in between.
+    #[test]
+    fn who_looked_for_every_source_translates_as_if_all_were_known(
+        steps in prop::collection::vec(any_change(), 1..40),
+    ) {
+        let mut known = Translator::new(settings());
+        let mut reading = Translator::new(settings()).reading_sources();
+        let start = with(base(true), app()).into_iter().map(Change::Put);
+        for step in std::iter::once(start.collect()).chain(steps.into_iter().map(|it| vec![it])) {
+            known.apply(step.clone());
+            let mut wanted = reading.apply(step).readers;
+            while !wanted.is_empty() {
+                let sources = wanted.into_iter().map(|(_, source)| source);
+                let absent = sources.filter(|source| reading.waits_for(source)).map(Change::Absent);
+                let absent: Vec<Change> = absent.collect();
+                wanted = reading.apply(absent).readers;
+            }
+            let waits: Vec<_> = reading.sources().filter(|it| reading.waits_for(it)).collect();
+            prop_assert_eq!(waits, Vec::<&ObjectKey>::new(), "nobody was asked for them");
+            prop_assert_eq!(reading.resources(), known.resources());
+            prop_assert_eq!(reading.statuses(), known.statuses());
+            prop_assert_eq!(reading.findings(), known.findings());
+        }
     }
 }

@@ -626,7 +626,7 @@ fn final_inputs(history: &[Change]) -> Vec<Change> {
             Change::Since(delta) => since.extend(delta.clone()),
             Change::Time(now) => time = Some(*now),
             Change::SessionKeys(keys) => session_keys = Some(keys.clone()),
-            Change::Put(_) | Change::Remove(_) => {}
+            Change::Put(_) | Change::Remove(_) | Change::Absent(_) => {}
         }
     }
     let addresses = addresses

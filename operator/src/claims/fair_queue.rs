@@ -1,4 +1,4 @@
-//! Queues the objects that have to be written. Tenants take turns, and the objects of one tenant come in the order of
+//! Queues objects that have to be written or read. Tenants take turns, and the objects of one tenant come in the order of
 //! their times, so a tenant with thousands of objects does not hold up the others.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -6,28 +6,36 @@ use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Instant;
 
-use vestibule_model::key::ObjectName;
-
-use super::AT_ONCE;
-
 /// The queue of objects, by tenant. [`Self::next`] goes round the tenants that have an object due and room for it.
-#[derive(Debug, Default)]
-pub(super) struct FairQueue {
-    waiting: BTreeSet<(Instant, Arc<str>, ObjectName)>,
+#[derive(Debug)]
+pub(crate) struct FairQueue<T> {
+    waiting: BTreeSet<(Instant, Arc<str>, T)>,
     /// The objects that are due, by tenant.
-    ripe: BTreeMap<Arc<str>, BTreeSet<(Instant, ObjectName)>>,
-    /// How many objects of each tenant are being written.
+    ripe: BTreeMap<Arc<str>, BTreeSet<(Instant, T)>>,
+    /// How many objects of each tenant are being written or read, and how many may be.
     under_way: BTreeMap<Arc<str>, usize>,
+    at_once: usize,
     /// The tenant that had the last turn.
     last: Option<Arc<str>>,
 }
 
-impl FairQueue {
-    pub(super) fn insert(&mut self, at: Instant, tenant: &Arc<str>, name: &ObjectName) {
+impl<T: Ord + Clone> FairQueue<T> {
+    /// Returns an empty queue, of which at most `at_once` objects of a tenant are under way.
+    pub(crate) fn new(at_once: usize) -> Self {
+        Self {
+            waiting: BTreeSet::new(),
+            ripe: BTreeMap::new(),
+            under_way: BTreeMap::new(),
+            at_once,
+            last: None,
+        }
+    }
+
+    pub(crate) fn insert(&mut self, at: Instant, tenant: &Arc<str>, name: &T) {
         self.waiting.insert((at, tenant.clone(), name.clone()));
     }
 
-    pub(super) fn remove(&mut self, at: Instant, tenant: &Arc<str>, name: &ObjectName) {
+    pub(crate) fn remove(&mut self, at: Instant, tenant: &Arc<str>, name: &T) {
         self.waiting.remove(&(at, tenant.clone(), name.clone()));
         if let Some(ripe) = self.ripe.get_mut(tenant) {
             ripe.remove(&(at, name.clone()));
@@ -37,8 +45,8 @@ impl FairQueue {
         }
     }
 
-    /// Removes and returns the next object that is due, of the tenant whose turn it is.
-    pub(super) fn next(&mut self, now: Instant) -> Option<ObjectName> {
+    /// Removes and returns the next object that is due, of the tenant whose turn it is, and that tenant.
+    pub(crate) fn next(&mut self, now: Instant) -> Option<(Arc<str>, T)> {
         while self.waiting.first().is_some_and(|(at, ..)| *at <= now)
             && let Some((at, tenant, name)) = self.waiting.pop_first()
         {
@@ -59,12 +67,12 @@ impl FairQueue {
         if ripe.is_empty() {
             self.ripe.remove(&tenant);
         }
-        self.last = Some(tenant);
-        Some(name)
+        self.last = Some(tenant.clone());
+        Some((tenant, name))
     }
 
     /// Returns the time at which [`Self::next`] has something to return.
-    pub(super) fn deadline(&self) -> Option<Instant> {
+    pub(crate) fn deadline(&self) -> Option<Instant> {
         let ripe = self
             .ripe
             .iter()
@@ -75,11 +83,11 @@ impl FairQueue {
         ripe.chain(waiting).min()
     }
 
-    pub(super) fn begun(&mut self, tenant: &Arc<str>) {
+    pub(crate) fn begun(&mut self, tenant: &Arc<str>) {
         *self.under_way.entry(tenant.clone()).or_default() += 1;
     }
 
-    pub(super) fn ended(&mut self, tenant: &Arc<str>) {
+    pub(crate) fn ended(&mut self, tenant: &Arc<str>) {
         if let Some(count) = self.under_way.get_mut(tenant) {
             *count -= 1;
             if *count == 0 {
@@ -88,7 +96,7 @@ impl FairQueue {
         }
     }
 
-    pub(super) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.waiting.clear();
         self.ripe.clear();
     }
@@ -96,6 +104,6 @@ impl FairQueue {
     fn may_begin(&self, tenant: &Arc<str>) -> bool {
         self.under_way
             .get(tenant)
-            .is_none_or(|count| *count < AT_ONCE)
+            .is_none_or(|count| *count < self.at_once)
     }
 }

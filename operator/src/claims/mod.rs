@@ -13,7 +13,7 @@
 //! Every replica keeps a store from the events of its watch, but only the leader makes the requests. `store` decides,
 //! and `object` follows one object through its writes.
 
-mod fair_queue;
+pub(crate) mod fair_queue;
 mod grace;
 mod memory;
 mod object;

@@ -16,7 +16,7 @@ use super::grace::Graces;
 use super::object::{
     ClaimAction, ClaimContent, ClaimRequest, ObjectState, SeenClaim, WriteOutcome,
 };
-use super::{NOTED_AFTER, Time};
+use super::{AT_ONCE, NOTED_AFTER, Time};
 use crate::translate::{Change, ClaimState};
 
 /// The holder of a name or a port, or the candidate for it.
@@ -98,7 +98,7 @@ pub struct ClaimStore {
     /// The last states of names from translation.
     states: BTreeMap<ClaimKey, ClaimState>,
     graces: Graces,
-    queue: FairQueue,
+    queue: FairQueue<ObjectName>,
     /// The state of each Gateway when a request about one of its claims was last considered.
     gateways: BTreeMap<ObjectName, GatewayState>,
     gateways_changed: bool,
@@ -131,7 +131,7 @@ impl ClaimStore {
             objects: BTreeMap::new(),
             states: BTreeMap::new(),
             graces: Graces::new(grace),
-            queue: FairQueue::default(),
+            queue: FairQueue::new(AT_ONCE),
             gateways: BTreeMap::new(),
             gateways_changed: false,
             listing: None,
@@ -333,7 +333,7 @@ impl ClaimStore {
         if std::mem::take(&mut self.gateways_changed) {
             self.look_at_gateways(&gateway);
         }
-        while let Some(name) = self.queue.next(now) {
+        while let Some((_, name)) = self.queue.next(now) {
             let Some(action) = self.next_action(&name, now, &gateway) else {
                 self.wait_to_note(&name, now);
                 self.sweep(&name);

@@ -1,6 +1,8 @@
-//! Reads one Secret or ConfigMap that has come into use.
+//! Reads the Secrets and ConfigMaps that have come into use, in turns of the namespaces that wait for them.
 
-use std::time::Duration;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use kube::Client;
 use kube::api::GetParams;
@@ -9,6 +11,100 @@ use serde_json::Value;
 use vestibule_crds::decode;
 use vestibule_model::key::{Kind, ObjectKey};
 use vestibule_model::object::Object;
+
+use crate::claims::fair_queue::FairQueue;
+
+/// Largest number of Secrets and ConfigMaps that are being read at the same time.
+pub(super) const READS: usize = 8;
+/// Largest number of them that one namespace waits for. So there is room for others even if the API server answers
+/// slowly.
+const READS_OF_ONE: usize = READS / 2;
+
+/// The sources that have to be read, and those that are being read. The namespaces of the objects that use them take
+/// turns, so a namespace with a thousand references delays only itself. A source waits in the queue of each namespace
+/// that uses it, and is read once.
+#[derive(Debug)]
+pub(super) struct ReadQueue {
+    queue: FairQueue<ObjectKey>,
+    /// Where each source waits, and since when.
+    waiting: BTreeMap<ObjectKey, BTreeMap<Arc<str>, Instant>>,
+    reading: BTreeMap<ObjectKey, Reading>,
+}
+
+#[derive(Debug)]
+struct Reading {
+    /// The namespace whose turn it was.
+    namespace: Arc<str>,
+    /// Whether the watch has shown the source in the meantime. Then the result may be older.
+    overtaken: bool,
+}
+
+impl ReadQueue {
+    pub(super) fn new() -> Self {
+        Self {
+            queue: FairQueue::new(READS_OF_ONE),
+            waiting: BTreeMap::new(),
+            reading: BTreeMap::new(),
+        }
+    }
+
+    /// Has a source read for a namespace, unless it is being read.
+    pub(super) fn insert(&mut self, namespace: &Arc<str>, source: &ObjectKey, now: Instant) {
+        if self.reading.contains_key(source) {
+            return;
+        }
+        let waiting = self.waiting.entry(source.clone()).or_default();
+        if !waiting.contains_key(namespace) {
+            waiting.insert(namespace.clone(), now);
+            self.queue.insert(now, namespace, source);
+        }
+    }
+
+    /// Removes a source that need not be read any more.
+    pub(super) fn remove(&mut self, source: &ObjectKey) {
+        for (namespace, since) in self.waiting.remove(source).unwrap_or_default() {
+            self.queue.remove(since, &namespace, source);
+        }
+    }
+
+    /// Returns up to `count` sources to read now.
+    pub(super) fn begin(&mut self, count: usize, now: Instant) -> Vec<ObjectKey> {
+        let mut sources = Vec::new();
+        while sources.len() < count
+            && let Some((namespace, source)) = self.queue.next(now)
+        {
+            self.remove(&source);
+            self.queue.begun(&namespace);
+            let reading = Reading {
+                namespace,
+                overtaken: false,
+            };
+            self.reading.insert(source.clone(), reading);
+            sources.push(source);
+        }
+        sources
+    }
+
+    /// Notes that the watch has shown a source.
+    pub(super) fn overtake(&mut self, source: &ObjectKey) {
+        if let Some(reading) = self.reading.get_mut(source) {
+            reading.overtaken = true;
+        }
+    }
+
+    /// Notes that a read ended. Returns whether its result counts.
+    pub(super) fn end(&mut self, source: &ObjectKey) -> bool {
+        let Some(reading) = self.reading.remove(source) else {
+            return false;
+        };
+        self.queue.ended(&reading.namespace);
+        !reading.overtaken
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiting.is_empty() && self.reading.is_empty()
+    }
+}
 
 /// Longest wait for a response of the API server.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -32,5 +128,69 @@ pub(super) async fn fetch(client: &Client, key: &ObjectKey) -> Result<Option<Obj
         Ok(Err(kube::Error::SerdeError(_))) => Err("the answer does not read".into()),
         Ok(Err(error)) => Err(error.to_string()),
         Err(_) => Err("no answer from the API server".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn secret(namespace: &str, name: &str) -> ObjectKey {
+        ObjectKey::new(Kind::Secret, namespace, name)
+    }
+
+    #[test]
+    fn namespaces_take_turns_and_none_takes_all_reads() {
+        let now = Instant::now();
+        let mut queue = ReadQueue::new();
+        let (first, second): (Arc<str>, Arc<str>) = ("aaa".into(), "zzz".into());
+        for n in 0..640 {
+            queue.insert(&first, &secret("aaa", &format!("s{n:03}")), now);
+        }
+        let begun = queue.begin(READS, now);
+        assert_eq!(begun.len(), READS_OF_ONE, "there is room for others");
+        queue.insert(&second, &secret("zzz", "good"), now);
+        assert_eq!(queue.begin(1, now), [secret("zzz", "good")]);
+        // Each read that ends makes room for one more of the same namespace.
+        assert!(queue.begin(READS, now).is_empty());
+        assert!(queue.end(&begun[0]));
+        assert_eq!(queue.begin(READS, now).len(), 1);
+        // If both wait, they take turns.
+        for source in &begun[1..] {
+            assert!(queue.end(source));
+        }
+        assert!(queue.end(&secret("zzz", "good")));
+        for name in ["t1", "t2"] {
+            queue.insert(&second, &secret("zzz", name), now);
+        }
+        let turns = queue.begin(4, now);
+        let of = |namespace: &str| {
+            let some = turns.iter().filter(|key| &*key.name.namespace == namespace);
+            some.count()
+        };
+        assert_eq!((of("aaa"), of("zzz")), (2, 2));
+    }
+
+    #[test]
+    fn a_source_that_another_namespace_queued_last_comes_in_the_turn_of_each_that_uses_it() {
+        let now = Instant::now();
+        let mut queue = ReadQueue::new();
+        let (flood, owner): (Arc<str>, Arc<str>) = ("aaa".into(), "zzz".into());
+        let shared = secret("zzz", "shared");
+        for n in 0..100 {
+            queue.insert(&flood, &secret("aaa", &format!("s{n:03}")), now);
+        }
+        queue.insert(&flood, &shared, now);
+        queue.insert(&owner, &shared, now);
+        assert!(queue.begin(2, now).contains(&shared));
+        // It is read once, also if it is wanted meanwhile.
+        queue.insert(&owner, &shared, now);
+        assert!(queue.begin(1, now).iter().all(|source| *source != shared));
+        queue.overtake(&shared);
+        assert!(!queue.end(&shared), "the watch was faster");
+        assert!(!queue.end(&shared));
+        queue.insert(&owner, &shared, now);
+        queue.remove(&shared);
+        assert!(queue.begin(1, now).iter().all(|source| *source != shared));
     }
 }

@@ -23,6 +23,7 @@ use super::metrics::Metrics;
 use super::ports::allocation::Allocation;
 use super::secrets::Namespaces;
 use super::services::{DesiredServices, ServiceState, ServiceStates};
+use super::sources::ReadQueue;
 use super::statuses::plan::{LiveStatus, Planner};
 use super::{claims, clock};
 use crate::claims::{ClaimRequest, ClaimStore, GatewayState, WriteOutcome};
@@ -34,8 +35,6 @@ use crate::translate::{
     Change, DesiredPort, DesiredService, Output, SessionKeys, Settings, Translator,
 };
 
-/// Longest time that publication waits for Secrets and ConfigMaps that are being read.
-const FETCH_PATIENCE: Duration = Duration::from_secs(2);
 /// Largest number of listeners that are judged again in each [`PACE`] after another listener has begun to overlap with
 /// them. A tenant could create and delete a listener for a wide hostname again and again, and this bounds how many
 /// statuses that causes.
@@ -68,17 +67,20 @@ pub struct Store {
     desired_ports: watch::Sender<Option<Arc<BTreeSet<DesiredPort>>>>,
     desired_services: watch::Sender<Option<Arc<DesiredServices>>>,
     event_recorder: EventRecorder,
-    secret_namespaces: Namespaces,
     /// Kinds of which the watch has shown every object.
     synced: BTreeSet<Kind>,
     /// Sources (Secrets and ConfigMaps) that something may use.
     used: BTreeSet<ObjectKey>,
     /// Sources that are kept, and so are in the translator.
     kept: BTreeSet<ObjectKey>,
-    /// Sources that are being read, and whether the watch has shown them in the meantime.
-    reading: BTreeMap<ObjectKey, bool>,
-    /// Sources that have to be read.
-    to_read: BTreeSet<ObjectKey>,
+    /// Sources that have to be read or are being read.
+    reads: ReadQueue,
+    /// Sources that do not exist, as a read says, and when translation gets to know. It gets them together, because only
+    /// the status of who refers to them changes, and somebody may refer to thousands.
+    absent: BTreeSet<ObjectKey>,
+    absent_at: Option<Instant>,
+    /// Sources that the first list of the watch will show if they exist.
+    listed: BTreeSet<ObjectKey>,
     /// Changes that are not published yet. `dirty_since` is the time of the first of them.
     unpublished: BTreeMap<ResourceKey, Option<Encoded>>,
     dirty_since: Option<Instant>,
@@ -114,7 +116,9 @@ impl Store {
         claims: ClaimStore,
         channels: Channels,
     ) -> Self {
-        let translator = Translator::new(settings).reading_secrets_of(secret_namespaces.clone());
+        let translator = Translator::new(settings)
+            .reading_secrets_of(secret_namespaces)
+            .reading_sources();
         Self {
             control: ControlLoop::new(translator, claims, channels.certificates),
             planner,
@@ -123,12 +127,13 @@ impl Store {
             desired_ports: channels.ports,
             desired_services: channels.services,
             event_recorder: channels.event_recorder,
-            secret_namespaces,
             synced: BTreeSet::new(),
             used: BTreeSet::new(),
             kept: BTreeSet::new(),
-            reading: BTreeMap::new(),
-            to_read: BTreeSet::new(),
+            reads: ReadQueue::new(),
+            absent: BTreeSet::new(),
+            absent_at: None,
+            listed: BTreeSet::new(),
             unpublished: BTreeMap::new(),
             dirty_since: None,
             settle: Settle::default(),
@@ -162,7 +167,7 @@ impl Store {
                     self.metrics.event(key.kind);
                     self.planner.forget(&key);
                     if is_source(key.kind) {
-                        self.overtake(&key);
+                        self.reads.overtake(&key);
                         self.control.certificates.secret(&key.name);
                         if !self.kept.remove(&key) {
                             continue;
@@ -180,6 +185,14 @@ impl Store {
                 Event::Synced(kind) => {
                     self.synced.insert(kind);
                     self.metrics.synced(kind, true);
+                    let first = ObjectKey::new(kind, "", "");
+                    let listed = self.listed.range(first..);
+                    let listed = listed.take_while(|source| source.kind == kind);
+                    let listed: Vec<ObjectKey> = listed.cloned().collect();
+                    for source in listed {
+                        self.listed.remove(&source);
+                        changes.push(Change::Absent(source));
+                    }
                 }
             }
         }
@@ -215,7 +228,7 @@ impl Store {
             debug!(object = %key, finding = %finding, "read");
         }
         if is_source(key.kind) {
-            self.overtake(&key);
+            self.reads.overtake(&key);
             if !self.used.contains(&key) {
                 return None;
             }
@@ -242,15 +255,10 @@ impl Store {
         Some(Change::Put(object))
     }
 
-    /// Notes that the watch has shown a source. If it is being read, the result may be older.
-    fn overtake(&mut self, source: &ObjectKey) {
-        if let Some(overtaken) = self.reading.get_mut(source) {
-            *overtaken = true;
-        }
-    }
-
     fn keep(&mut self, source: &ObjectKey, object: &Object) {
         self.kept.insert(source.clone());
+        self.listed.remove(source);
+        self.reads.remove(source);
         if source.kind == Kind::Secret {
             let times = validity(object);
             self.metrics.certificates.lasts(&source.name, times);
@@ -280,16 +288,9 @@ impl Store {
         self.sources_live = true;
     }
 
-    /// Returns up to `count` sources that have to be read now.
-    pub fn sources_to_read(&mut self, count: usize) -> Vec<ObjectKey> {
-        let mut sources = Vec::new();
-        while sources.len() < count
-            && let Some(source) = self.to_read.pop_first()
-        {
-            self.reading.insert(source.clone(), false);
-            sources.push(source);
-        }
-        sources
+    /// Returns up to `count` sources that have to be read now. The namespaces that wait for them take turns.
+    pub fn sources_to_read(&mut self, count: usize, now: Instant) -> Vec<ObjectKey> {
+        self.reads.begin(count, now)
     }
 
     /// Takes the result of reading a source; `None` if it does not exist.
@@ -299,27 +300,39 @@ impl Store {
         source: Result<Option<Object>, String>,
         now: Instant,
     ) {
-        let overtaken = self.reading.remove(key).unwrap_or(true);
-        if overtaken || !self.used.contains(key) {
+        if !self.reads.end(key) {
+            // The watch has shown the source, perhaps while nothing used it.
+            return self.read_again(key, now);
+        }
+        if !self.used.contains(key) {
             return;
         }
-        if let Ok(Some(object)) = source {
-            self.keep(key, &object);
-            self.learn(&object.key());
-            self.apply(vec![Change::Put(object)], now);
+        match source {
+            Ok(Some(object)) => {
+                self.keep(key, &object);
+                self.learn(&object.key());
+                self.apply(vec![Change::Put(object)], now);
+            }
+            Ok(None) => {
+                self.absent.insert(key.clone());
+                self.absent_at.get_or_insert(now + PACE);
+            }
+            Err(_) => {}
         }
     }
 
-    /// Whether a source is used and has not been read yet.
+    /// Whether a source is used, and it is not known yet what it is.
     #[must_use]
     pub fn is_wanting(&self, source: &ObjectKey) -> bool {
-        self.used.contains(source) && !self.kept.contains(source)
+        self.control.translator.waits_for(source)
     }
 
     /// Schedules a source to be read again.
-    pub fn read_again(&mut self, source: ObjectKey) {
-        if self.is_wanting(&source) {
-            self.to_read.insert(source);
+    pub fn read_again(&mut self, source: &ObjectKey, now: Instant) {
+        if self.is_wanting(source) {
+            for namespace in self.control.translator.readers_of(source) {
+                self.reads.insert(&namespace, source, now);
+            }
         }
     }
 
@@ -414,8 +427,14 @@ impl Store {
         }
     }
 
-    /// Judges some more of the listeners that others overlap with, if it is time.
+    /// Judges some more of the listeners that others overlap with, and those who refer to sources that do not exist, if
+    /// it is time.
     pub fn look_on(&mut self, now: Instant) {
+        if self.absent_at.is_some_and(|at| at <= now) {
+            self.absent_at = None;
+            let absent = std::mem::take(&mut self.absent);
+            self.apply(absent.into_iter().map(Change::Absent).collect(), now);
+        }
         if self.look_at.is_some_and(|at| at <= now) {
             self.look_at = None;
             self.control.look_at_overlaps(OVERLAPS);
@@ -426,7 +445,7 @@ impl Store {
     /// When [`Self::look_on`] has something to do.
     #[must_use]
     pub fn look_at(&self) -> Option<Instant> {
-        self.look_at
+        self.look_at.into_iter().chain(self.absent_at).min()
     }
 
     fn apply(&mut self, changes: Vec<Change>, now: Instant) {
@@ -447,6 +466,7 @@ impl Store {
                 ports: new_ports,
                 services: new_services,
                 sources,
+                readers,
                 ..
             } = output;
             ports |= !new_ports.is_empty();
@@ -473,16 +493,15 @@ impl Store {
             // Sources that are no longer used are removed from the translator, which may change more.
             let gone = self.use_sources(sources);
             self.control.add(gone);
+            for (namespace, source) in readers {
+                self.want(&namespace, source, now);
+            }
             begin = Instant::now();
         }
         if self.control.translator.is_behind() {
             self.look_at.get_or_insert(now + PACE);
         }
         self.metrics.claims.are(self.control.claims.counts());
-        if !self.to_read.is_empty() {
-            // The objects that use a source get no status before it is read.
-            self.dirty_since.get_or_insert(now);
-        }
         if ports {
             self.send_ports();
         }
@@ -624,24 +643,29 @@ impl Store {
         );
     }
 
-    /// Whether this release is allowed to read a source.
-    fn may_read(&self, source: &ObjectKey) -> bool {
-        let namespaces = self.secret_namespaces.as_ref();
-        source.kind != Kind::Secret
-            || namespaces.is_none_or(|all| all.contains(&source.name.namespace))
+    /// Has a source read that an object of a namespace has come to use.
+    fn want(&mut self, namespace: &Arc<str>, source: ObjectKey, now: Instant) {
+        if !self.is_wanting(&source) {
+            return;
+        }
+        if self.sources_live {
+            self.reads.insert(namespace, &source, now);
+        } else {
+            self.listed.insert(source);
+        }
     }
 
     fn use_sources(&mut self, sources: BTreeMap<ObjectKey, bool>) -> Vec<Change> {
         let mut changes = Vec::new();
         for (source, used) in sources {
             if used {
-                self.used.insert(source.clone());
-                if self.sources_live && self.may_read(&source) {
-                    self.to_read.insert(source);
-                }
+                self.used.insert(source);
             } else {
                 self.used.remove(&source);
-                self.to_read.remove(&source);
+                self.listed.remove(&source);
+                self.reads.remove(&source);
+                // If it is used again, it may exist by then.
+                self.absent.remove(&source);
                 if self.kept.remove(&source) {
                     self.forget(&source);
                     changes.push(Change::Remove(source));
@@ -651,20 +675,15 @@ impl Store {
         changes
     }
 
-    /// Publishes the changes, except while a source that they need is being read, and except those that would make
-    /// requests fail ([`Settle`]).
+    /// Publishes the changes, except those that would make requests fail or that need a source that is being read. Each
+    /// of these waits alone and for a short time ([`Settle`]), so no namespace can hold up what belongs to others.
     ///
-    /// Returns whether statuses may be judged now. Changes that are not published must not count as in force. The
-    /// publisher knows of those that wait in [`Settle`], but not of the others, so statuses have to wait for the
-    /// others.
-    pub fn publish(&mut self, now: Instant) -> bool {
+    /// Statuses are judged after that. The publisher knows which changes wait, so they do not count as in force.
+    pub fn publish(&mut self, now: Instant) {
         let settled = self.settle.deadline().is_some_and(|at| at <= now);
         if self.dirty_since.is_none() && !settled {
             self.control.certificates.published();
-            return true;
-        }
-        if self.sources_deadline().is_some_and(|at| now < at) {
-            return false;
+            return;
         }
         self.settle.add(std::mem::take(&mut self.unpublished));
         let changes = if self.is_synced {
@@ -674,6 +693,7 @@ impl Store {
                 &Present {
                     published: &|key| publisher.resource(key),
                     waits: &|key, old| translator.listener_waits(key, old),
+                    reads: &|key| translator.is_being_read(key),
                 },
             )
         } else {
@@ -681,7 +701,6 @@ impl Store {
             self.settle.all()
         };
         self.give(changes, now);
-        true
     }
 
     /// Publishes everything, because it is complete from now on.
@@ -719,23 +738,16 @@ impl Store {
         self.publisher.programmed(&self.published).waiting_for.len()
     }
 
-    /// Whether there are changes that are not published.
+    /// Whether there are changes to publish, or sources to read that may lead to some.
     #[must_use]
     pub fn is_dirty(&self) -> bool {
-        self.dirty_since.is_some()
+        self.dirty_since.is_some() || !self.reads.is_empty()
     }
 
     /// Returns the time at which [`Self::publish`] has something to do even if nothing happens.
     #[must_use]
     pub fn publish_at(&self) -> Option<Instant> {
-        self.sources_deadline().or(self.settle.deadline())
-    }
-
-    /// Returns the latest time at which changes are published that wait for Secrets and ConfigMaps.
-    fn sources_deadline(&self) -> Option<Instant> {
-        let waits = !self.reading.is_empty() || !self.to_read.is_empty();
-        let since = self.dirty_since.filter(|_| waits)?;
-        Some(since + FETCH_PATIENCE)
+        self.settle.deadline()
     }
 }
 

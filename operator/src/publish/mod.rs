@@ -281,12 +281,12 @@ impl Publisher {
         state.ledger.programmed(&keys, withheld, &state.content)
     }
 
-    /// Whether every expected proxy has acknowledged everything that is published. A resource that it rejected counts
-    /// as well.
+    /// Whether every expected proxy has acknowledged everything that is published, and no change of a resource that
+    /// `matters` waits to be published. A resource that a proxy rejected counts as acknowledged.
     #[must_use]
-    pub fn is_settled(&self) -> bool {
+    pub fn is_settled(&self, matters: impl Fn(&ResourceKey) -> bool) -> bool {
         let state = self.state.lock();
-        state.withheld.is_empty() && state.ledger.has_acked(state.content.last_change())
+        !state.withheld.iter().any(matters) && state.ledger.has_acked(state.content.last_change())
     }
 
     /// Returns a channel that signals when an answer of [`Publisher::programmed`] may have changed.

@@ -20,6 +20,8 @@ use vestibule_stream::{Encoded, ResourceKey, ResourceKind};
 
 /// How long a change that makes requests fail waits.
 pub const GRACE: Duration = Duration::from_secs(1);
+/// How long a change waits at most, if other changes wait that would break without what it takes away.
+pub const LONGEST: Duration = Duration::from_secs(2);
 
 /// Changes to publish. `None` is a removal.
 pub type Pending = BTreeMap<ResourceKey, Option<Encoded>>;
@@ -31,6 +33,8 @@ pub struct Present<'a> {
     /// Whether a listener whose removal is pending only waits for the record of its names or for a port, and will then
     /// have at least the names that it has now.
     pub waits: &'a dyn Fn(&ResourceKey, &proto::Listener) -> bool,
+    /// Whether the Secret or `ConfigMap` behind a certificate or a trust bundle is being read.
+    pub reads: &'a dyn Fn(&ResourceKey) -> bool,
 }
 
 impl Present<'_> {
@@ -50,17 +54,18 @@ pub struct Settle {
 #[derive(Debug)]
 struct Change {
     resource: Option<Encoded>,
-    /// The end of its grace. `None` if the change was not judged yet, or if it waits only because another change does.
-    until: Option<Instant>,
+    /// Since when it waits, for itself or for another change. A change of a resource that replaces a change that waits
+    /// has waited as long, so nobody can put off the publication of a resource by changing it again and again.
+    since: Option<Instant>,
 }
 
 impl Settle {
-    /// Takes changes. A later change of a key replaces the earlier one, and its grace ends when that of the earlier one
+    /// Takes changes. A later change of a key replaces the earlier one, and its wait ends when that of the earlier one
     /// does.
     pub fn add(&mut self, changes: impl IntoIterator<Item = (ResourceKey, Option<Encoded>)>) {
         for (key, resource) in changes {
-            let until = self.pending.get(&key).and_then(|change| change.until);
-            self.pending.insert(key, Change { resource, until });
+            let since = self.pending.get(&key).and_then(|change| change.since);
+            self.pending.insert(key, Change { resource, since });
         }
     }
 
@@ -88,10 +93,41 @@ impl Settle {
 
     /// Removes and returns the changes to publish now, in one generation.
     pub fn due(&mut self, now: Instant, present: &Present<'_>) -> Pending {
+        let mut ended = BTreeSet::new();
+        let held = loop {
+            let mut held = self.hold(&ended, now, present);
+            let late = self.keep_references(&mut held, &ended, now, present);
+            if late.is_empty() {
+                break held;
+            }
+            ended.extend(late);
+        };
+        let waits = held.iter().filter_map(|key| self.pending.get(key)?.since);
+        let ends = waits.flat_map(|since| [since + GRACE, since + LONGEST]);
+        self.deadline = ends.filter(|end| now < *end).min();
+        let due: Vec<ResourceKey> = self
+            .pending
+            .keys()
+            .filter(|key| !held.contains(*key))
+            .cloned()
+            .collect();
+        due.into_iter()
+            .filter_map(|key| Some((key.clone(), self.pending.remove(&key)?.resource)))
+            .collect()
+    }
+
+    /// Returns the changes that wait for themselves. Those in `ended` wait no more.
+    fn hold(
+        &mut self,
+        ended: &BTreeSet<ResourceKey>,
+        now: Instant,
+        present: &Present<'_>,
+    ) -> BTreeSet<ResourceKey> {
         let mut held = BTreeSet::new();
         // Each resource is judged after those that it refers to. If one of those is held, it works as before, so it is
         // no reason to hold a resource that refers to it.
         let mut keys: Vec<ResourceKey> = self.pending.keys().cloned().collect();
+        keys.retain(|key| !ended.contains(key));
         keys.sort_by_key(|key| match key.kind() {
             ResourceKind::Certificate | ResourceKind::TrustBundle => 0,
             ResourceKind::HttpRoute
@@ -102,29 +138,14 @@ impl Settle {
             _ => 1,
         });
         for key in keys {
-            let worse = self.is_worse(&key, &held, present);
-            let Some(change) = self.pending.get_mut(&key) else {
-                continue;
-            };
-            if !worse {
-                change.until = None;
-            } else if now < *change.until.get_or_insert(now + GRACE) {
+            if self.is_worse(&key, &held, present)
+                && let Some(change) = self.pending.get_mut(&key)
+                && now < *change.since.get_or_insert(now) + GRACE
+            {
                 held.insert(key);
             }
         }
-        self.keep_references(&mut held, present);
-        let waits = held.iter().filter_map(|key| self.pending.get(key)?.until);
-        // A change whose grace is over may be held for another one. It ends with that one, so it sets no deadline.
-        self.deadline = waits.filter(|until| now < *until).min();
-        let due: Vec<ResourceKey> = self
-            .pending
-            .keys()
-            .filter(|key| !held.contains(*key))
-            .cloned()
-            .collect();
-        due.into_iter()
-            .filter_map(|key| Some((key.clone(), self.pending.remove(&key)?.resource)))
-            .collect()
+        held
     }
 
     /// Whether publishing a change would make requests fail that may work again in a moment.
@@ -152,7 +173,9 @@ impl Settle {
                     && (!is_usable(&new, &after) || (old.tls.is_some() && new.tls.is_none()))
             }
             (Some(Listener(new)), Some(Listener(old))) => {
-                shows_certificate(&old, present.published) && !shows_certificate(&new, &after)
+                let closes =
+                    shows_certificate(&old, present.published) && !shows_certificate(&new, &after);
+                closes || needs_unread(&old, &new, present)
             }
             (None, Some(Listener(old))) => (present.waits)(key, &old),
             (Some(new), old) if is_route(&new) => {
@@ -184,21 +207,44 @@ impl Settle {
     /// Also holds the changes that would break a reference of a resource that is held. The proxies keep the former
     /// version of that resource, so everything that it refers to has to stay as well, and so on along the references.
     /// This ends, because each step adds a pending change that was not held before.
-    fn keep_references(&self, held: &mut BTreeSet<ResourceKey>, present: &Present<'_>) {
+    ///
+    /// No change is held for longer than [`LONGEST`] in this way. Otherwise somebody who may use a certificate of
+    /// another namespace could edit their listeners in turn, and that certificate could never be withdrawn. Returns the
+    /// changes that cannot wait any longer, since what they need goes now.
+    fn keep_references(
+        &mut self,
+        held: &mut BTreeSet<ResourceKey>,
+        ended: &BTreeSet<ResourceKey>,
+        now: Instant,
+        present: &Present<'_>,
+    ) -> BTreeSet<ResourceKey> {
+        let mut late = BTreeSet::new();
         let mut next: Vec<ResourceKey> = held.iter().cloned().collect();
-        while let Some(key) = next.pop() {
-            let kept = present.decoded(&key);
+        while let Some(holder) = next.pop() {
+            let kept = present.decoded(&holder);
             for key in kept.iter().flat_map(references) {
                 let after = |key: &ResourceKey| self.after(key, held, present);
                 let there = match key.kind() {
                     ResourceKind::Backend => is_target_usable(&key.name, &after),
                     _ => after(&key).is_some(),
                 };
-                if !there && self.pending.contains_key(&key) && held.insert(key.clone()) {
+                if there || held.contains(&key) {
+                    continue;
+                }
+                let Some(change) = self.pending.get_mut(&key) else {
+                    continue;
+                };
+                let goes =
+                    ended.contains(&key) || *change.since.get_or_insert(now) + LONGEST <= now;
+                if goes {
+                    late.insert(holder.clone());
+                } else {
+                    held.insert(key.clone());
                     next.push(key);
                 }
             }
         }
+        late
     }
 }
 
@@ -263,9 +309,7 @@ fn references(resource: &resource::Resource) -> Vec<ResourceKey> {
                 .map(|name| bundle_key(name))
                 .collect()
         }
-        resource::Resource::Listener(listener) => certificates(listener)
-            .map(|name| certificate_key(name))
-            .collect(),
+        resource::Resource::Listener(listener) => sources(listener).into_iter().collect(),
         route => targets(route).into_iter().map(backend_key).collect(),
     }
 }
@@ -293,18 +337,47 @@ fn shows_certificate(listener: &proto::Listener, resource: Lookup<'_>) -> bool {
     certificates(listener).any(|name| resource(&certificate_key(name)).is_some())
 }
 
-/// Returns the names of the certificates that a listener terminates TLS with.
-fn certificates(listener: &proto::Listener) -> impl Iterator<Item = &String> {
-    let terminate = match &listener.protocol {
+/// Whether a listener that stays on its place comes to need something that is being read. The proxies keep it as it is
+/// until that is known, so a certificate or an authority is replaced without a gap.
+fn needs_unread(old: &proto::Listener, new: &proto::Listener, present: &Present<'_>) -> bool {
+    let place = |listener: &proto::Listener| (listener.hostname.clone(), listener.port);
+    let before = sources(old);
+    place(old) == place(new)
+        && sources(new)
+            .iter()
+            .any(|key| !before.contains(key) && (present.reads)(key))
+}
+
+/// Returns the certificates and trust bundles that a listener refers to.
+fn sources(listener: &proto::Listener) -> BTreeSet<ResourceKey> {
+    let validation = terminate(listener).and_then(|it| it.client_validation.as_ref());
+    let bundles = validation.into_iter().flat_map(|it| &it.trust_bundles);
+    let to_backends = [
+        &listener.backend_certificate,
+        &listener.selective_backend_certificate,
+    ];
+    let to_backends = to_backends.into_iter().filter(|name| !name.is_empty());
+    certificates(listener)
+        .chain(to_backends)
+        .map(|name| certificate_key(name))
+        .chain(bundles.map(|name| bundle_key(name)))
+        .collect()
+}
+
+fn terminate(listener: &proto::Listener) -> Option<&proto::TlsTerminate> {
+    match &listener.protocol {
         Some(proto::listener::Protocol::Tls(proto::TlsListener {
             mode: Some(proto::tls_listener::Mode::Terminate(terminate)),
         })) => Some(terminate),
         Some(proto::listener::Protocol::Http(http)) => http.terminate.as_ref(),
         _ => None,
-    };
-    terminate
-        .into_iter()
-        .flat_map(|terminate| &terminate.certificates)
+    }
+}
+
+/// Returns the names of the certificates that a listener terminates TLS with.
+fn certificates(listener: &proto::Listener) -> impl Iterator<Item = &String> {
+    let terminate = terminate(listener).into_iter();
+    terminate.flat_map(|terminate| &terminate.certificates)
 }
 
 /// Whether the new route still has every name on every listener that the old one had.

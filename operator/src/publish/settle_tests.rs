@@ -9,6 +9,8 @@ struct World {
     published: BTreeMap<ResourceKey, Encoded>,
     settle: Settle,
     waits: bool,
+    /// Certificates and trust bundles that are being read.
+    reads: BTreeSet<ResourceKey>,
 }
 
 impl World {
@@ -18,6 +20,7 @@ impl World {
             published: BTreeMap::new(),
             settle: Settle::default(),
             waits: false,
+            reads: BTreeSet::new(),
         }
     }
 
@@ -25,11 +28,13 @@ impl World {
     fn put(&mut self, changes: Vec<(ResourceKey, Option<Encoded>)>) -> Vec<String> {
         self.settle.add(changes);
         let (published, waits) = (self.published.clone(), self.waits);
+        let reads = self.reads.clone();
         let due = self.settle.due(
             self.now,
             &Present {
                 published: &|key| published.get(key).cloned(),
                 waits: &|_, _| waits,
+                reads: &|key| reads.contains(key),
             },
         );
         let names = due.keys().map(|key| key.name.clone()).collect();
@@ -306,4 +311,88 @@ fn everything_is_published_when_it_has_to_be() {
     assert_eq!(world.settle.withheld().len(), 1);
     assert_eq!(world.settle.all().len(), 1);
     assert_eq!(world.settle.deadline(), None);
+}
+
+fn certificate(name: &str) -> (ResourceKey, Option<Encoded>) {
+    let certificate = resource::Resource::Certificate(proto::Certificate::default());
+    encoded(name, certificate)
+}
+
+/// A listener for HTTPS with these certificates and these authorities for clients.
+fn https(name: &str, certificates: &[&str], bundles: &[&str]) -> (ResourceKey, Option<Encoded>) {
+    let names = |names: &[&str]| names.iter().map(ToString::to_string).collect();
+    let validation = proto::ClientValidation {
+        trust_bundles: names(bundles),
+        ..proto::ClientValidation::default()
+    };
+    let terminate = proto::TlsTerminate {
+        certificates: names(certificates),
+        client_validation: Some(validation).filter(|_| !bundles.is_empty()),
+    };
+    let http = proto::HttpListener {
+        terminate: Some(terminate),
+    };
+    let listener = proto::Listener {
+        protocol: Some(proto::listener::Protocol::Http(http)),
+        ..proto::Listener::default()
+    };
+    encoded(name, resource::Resource::Listener(listener))
+}
+
+#[test]
+fn a_listener_that_comes_to_need_what_is_being_read_stays_until_it_is_read() {
+    let mut world = World::new();
+    world.put(vec![
+        https("l", &["a", "b"], &[]),
+        certificate("a"),
+        certificate("b"),
+    ]);
+    // One of its two certificates is replaced, and clients need one from now on.
+    let authority = resource::Resource::TrustBundle(proto::TrustBundle::default());
+    let authority = encoded("ca", authority);
+    world.reads = [certificate("c").0, authority.0.clone()].into();
+    let edit = vec![gone(certificate("b")), https("l", &["a", "c"], &["ca"])];
+    assert_eq!(world.put(edit), NOTHING);
+    // What belongs to others does not wait.
+    assert_eq!(world.put(vec![backend("x", 1)]), ["x"]);
+    world.reads = [authority.0.clone()].into();
+    assert_eq!(world.put(vec![certificate("c")]), ["c"]);
+    world.reads.clear();
+    assert_eq!(world.put(vec![authority]), ["l", "ca"]);
+    assert_eq!(world.pass(GRACE), ["b"]);
+    // Whoever names another unread Secret with each edit puts off an edit by the grace of the first.
+    for (n, published) in [(0, false), (1, false), (2, true)] {
+        let other = format!("d{n}");
+        world.reads = [certificate(&other).0].into();
+        let due = world.put(vec![https("l", &["a", &other], &[])]);
+        assert_eq!(due == ["l"], published, "{due:?}");
+        world.now += GRACE / 2;
+    }
+    // A listener that moves is not kept, and a new one does not wait.
+    world.reads = [certificate("e").0].into();
+    assert_eq!(world.put(vec![https("new", &["e"], &[])]), ["new"]);
+}
+
+#[test]
+fn a_certificate_is_withdrawn_whatever_those_do_who_use_it() {
+    let mut world = World::new();
+    world.put(vec![
+        https("l0", &["c"], &[]),
+        https("l1", &["c"], &[]),
+        certificate("c"),
+    ]);
+    // Its owner deletes it, while a user edits one listener after the other, so that always one is kept.
+    world.put(vec![gone(certificate("c"))]);
+    let step = GRACE / 4;
+    let mut steps = 0;
+    while world.published.contains_key(&certificate("c").0) {
+        steps += 1;
+        assert!(step * steps <= LONGEST, "it is never withdrawn");
+        let other = format!("d{steps}");
+        world.reads = [certificate(&other).0].into();
+        let name = format!("l{}", steps % 2);
+        world.put(vec![https(&name, &["c", &other], &[])]);
+        world.pass(step);
+    }
+    assert!(steps > 4, "the edits put it off");
 }

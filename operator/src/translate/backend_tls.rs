@@ -18,8 +18,8 @@ use vestibule_model::tls_policy::{
 use vestibule_stream::proto::{self, subject_alt_name};
 
 use super::backend_key::BackendKey;
-use super::report::all_of;
-use super::source::User;
+use super::report::{all_of, fails};
+use super::source::{self, User};
 use super::trust::{Trust, bundle_name};
 use super::{Dirty, Output, Translator};
 
@@ -257,9 +257,14 @@ impl Translator {
         let trust = self.follow_trust(&referrer, references, Reason::InvalidKind, output);
         if !trust.usable
             && invalid.is_none()
-            && let Some(finding) = trust.broken.first()
+            && let Some(finding) = source::problem(&trust.broken)
         {
-            invalid = Some((Reason::NoValidCACertificate, finding.clone()));
+            let reason = if source::is_unread(finding) {
+                Reason::Pending
+            } else {
+                Reason::NoValidCACertificate
+            };
+            invalid = Some((reason, finding.clone()));
         }
         PolicyState { trust, invalid }
     }
@@ -387,7 +392,7 @@ impl Translator {
                 Reason::ResolvedRefs,
                 "All references are resolved",
             ),
-            Some(finding) => Condition::fails(RESOLVED, finding.reason, finding.to_string()),
+            Some(finding) => fails(RESOLVED, finding),
         };
         let ancestors = ancestors
             .into_iter()
@@ -396,6 +401,7 @@ impl Translator {
                 against.extend(unused.iter().cloned());
                 let accepted = match (refusal, &state.invalid) {
                     (Some(reason), _) => Condition::fails(ACCEPTED, reason, all_of(&against)),
+                    (None, Some((Reason::Pending, finding))) => fails(ACCEPTED, finding),
                     (None, Some((reason, finding))) => Condition::fails(
                         ACCEPTED,
                         *reason,

@@ -21,6 +21,8 @@ use super::{Dirty, Output, Translator, set_user};
 /// The state of a Secret that something refers to.
 #[derive(Debug, Clone)]
 pub(super) enum SecretState {
+    /// Nobody has looked yet whether it exists.
+    Unread,
     /// It does not exist.
     Missing,
     /// The built-in engine made the Secret, and has no certificate for it yet.
@@ -85,14 +87,13 @@ pub(super) fn resource_key(secret: &ObjectName) -> ResourceKey {
 
 impl SecretState {
     /// The state of a Secret at `now`, and when that state ends.
-    fn of(secret: Option<&Object>, now: Option<i64>, max_rsa_bits: u16) -> (Self, Option<i64>) {
+    fn of(secret: &Object, now: Option<i64>, max_rsa_bits: u16) -> (Self, Option<i64>) {
         let secret = match secret {
-            Some(Object::Secret(secret)) => secret,
-            Some(object) => {
+            Object::Secret(secret) => secret,
+            object => {
                 let problem = format!("{} cannot be read, as its own finding says", object.key());
                 return (Self::Unusable(problem), None);
             }
-            None => return (Self::Missing, None),
         };
         if secret.acme && secret.certificate.as_ref().is_none_or(|c| c.is_empty()) {
             return (Self::Issuing, None);
@@ -237,13 +238,16 @@ impl Translator {
             name: name.clone(),
         };
         let object = self.objects.get(&key);
+        let unread = self.is_unread(&key);
         self.secrets.entry(name.clone()).or_insert_with(|| {
             output.work.certificates += 1;
-            let (state, deadline) = SecretState::of(
-                object.map(Arc::as_ref),
-                self.now,
-                self.settings.policy.max_rsa_bits,
-            );
+            let (state, deadline) = match object {
+                Some(object) => {
+                    SecretState::of(object, self.now, self.settings.policy.max_rsa_bits)
+                }
+                None if unread => (SecretState::Unread, None),
+                None => (SecretState::Missing, None),
+            };
             self.deadlines.extend(deadline.map(|at| (at, name.clone())));
             state
         })
@@ -293,7 +297,7 @@ impl Translator {
         for name in &dirty.certificates {
             let resource = if self.certificate_users.contains_key(name) {
                 match self.secret_state(name, output) {
-                    SecretState::Missing | SecretState::Issuing => None,
+                    SecretState::Unread | SecretState::Missing | SecretState::Issuing => None,
                     // The proxies reject an empty certificate and keep serving the last good one. So
                     // this code does not need to know what they served before.
                     SecretState::Unusable(_) | SecretState::NotYetValid(_) => {

@@ -24,6 +24,9 @@ pub enum Change {
     Put(Object),
     /// The object is gone.
     Remove(ObjectKey),
+    /// The caller looked for this Secret or `ConfigMap`, and it does not exist. It has an effect only with
+    /// [`Translator::reading_sources`].
+    Absent(ObjectKey),
     /// Internal ports that were allocated; `None`: the port was given up. The caller has to persist an allocation
     /// before it sends this. It has an effect only with [`Binds::Allocated`](super::Binds::Allocated).
     Ports(BTreeMap<DesiredPort, Option<Port>>),
@@ -55,6 +58,7 @@ impl Translator {
         let (key, new) = match change {
             Change::Put(object) => (object.key(), Some(Arc::new(object))),
             Change::Remove(key) => (key, None),
+            Change::Absent(key) => return self.take_absent(&key, dirty),
             Change::Ports(ports) => return self.take_ports(ports, dirty),
             Change::Claims(changes) => return self.take_claims(changes, dirty),
             Change::Taken(changes) => return self.take_taken(changes, dirty),
@@ -72,6 +76,7 @@ impl Translator {
         if old == new {
             return;
         }
+        self.note_presence(&key, new.is_some());
         self.note_first_policies([old.as_deref(), new.as_deref()], dirty);
         if let Some(old) = &old {
             self.index.remove(&key, old);
@@ -82,7 +87,7 @@ impl Translator {
         self.mark(&key, old.as_deref(), new.as_deref(), dirty);
     }
 
-    fn mark(
+    pub(super) fn mark(
         &mut self,
         key: &ObjectKey,
         old: Option<&Object>,

@@ -16,7 +16,8 @@ use vestibule_stream::proto;
 
 use super::backend_key::BackendKey;
 use super::certificate::SecretState;
-use super::source::User;
+use super::report::fails;
+use super::source::{self, User};
 use super::trust::{Trust, bundle_name};
 use super::{Dirty, Output, Translator};
 
@@ -255,13 +256,14 @@ impl Translator {
                 "name the ConfigMap that holds the authority's",
             ));
         }
-        let none = (!trust.usable).then(|| {
-            Finding::refused(
+        let none = (!trust.usable).then(|| match source::problem(&trust.broken) {
+            Some(unread) if source::is_unread(unread) => unread.clone(),
+            _ => Finding::refused(
                 Reason::NoValidCACertificate,
                 &asked.field,
                 "has no valid certificate of an authority, so no client could be let in",
                 "correct its caCertificateRefs",
-            )
+            ),
         });
         Validation { trust, none }
     }
@@ -301,6 +303,7 @@ impl Translator {
         };
         let problem = match self.secret_state(&secret, output) {
             SecretState::Usable(_) => None,
+            SecretState::Unread => Some(source::unread(Kind::Secret, &secret, &reference.field)),
             SecretState::Issuing => invalid(
                 format!("Secret {secret} waits for its certificate, which is being issued"),
                 "wait until it is there",
@@ -341,6 +344,13 @@ impl Translator {
         };
         let told = |finding: &Finding| match key.parent {
             ParentKey::Gateway(_) => finding.clone(),
+            ParentKey::ListenerSet(_) if source::is_unread(finding) => Finding {
+                field: format!("{}.protocol", listener.field),
+                message: format!(
+                    "Gateway {gateway} asks clients for certificates, and an authority is being read"
+                ),
+                ..finding.clone()
+            },
             ParentKey::ListenerSet(_) => Finding {
                 field: format!("{}.protocol", listener.field),
                 message: format!(
@@ -386,7 +396,7 @@ impl Translator {
         let certificate = state.and_then(|state| state.client_certificate.as_ref());
         let problem = certificate.and_then(|certificate| certificate.problem.as_ref());
         let mut conditions = vec![match problem {
-            Some(finding) => Condition::fails(refs, finding.reason, finding.to_string()),
+            Some(finding) => fails(refs, finding),
             None if resolved => {
                 Condition::holds(refs, Reason::ResolvedRefs, "All references are resolved")
             }

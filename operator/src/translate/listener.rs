@@ -19,7 +19,7 @@ use super::certificate::SecretState;
 use super::frontend::Asked;
 use super::issuance::{Asking, Want, Wants};
 use super::reach::ChallengeListener;
-use super::source::User;
+use super::source::{self, User};
 use super::{Dirty, Output, Translator, listener_resource, set_user};
 
 /// The state of a listener whose object takes part.
@@ -77,9 +77,11 @@ impl ListenerState {
         self.takes_part() && !self.supported_kinds.is_empty()
     }
 
-    /// Whether connections to it come to routes: the proxies get it, and do not close every connection.
+    /// Whether connections to it come to routes: the proxies get it, and do not close every connection. While its
+    /// certificate is being read, the proxies keep what they have ([`crate::publish::settle`]), so nothing is different.
     pub(super) fn carries_routes(&self) -> bool {
-        self.is_served() && !self.closed && self.unusable.is_none()
+        let usable = self.unusable.as_ref().is_none_or(source::is_unread);
+        self.is_served() && !self.closed && usable
     }
 }
 
@@ -565,6 +567,9 @@ impl Translator {
                         });
                     }
                 }
+                SecretState::Unread => {
+                    findings.push(source::unread(Kind::Secret, &target, &reference.field));
+                }
                 SecretState::Issuing => findings.push(invalid(
                     &reference.field,
                     format!("Secret {target} waits for its certificate, which is being issued"),
@@ -588,7 +593,7 @@ impl Translator {
             }
             permitted.push(target);
         }
-        let unusable = findings.first().filter(|_| !usable).cloned();
+        let unusable = source::problem(&findings).filter(|_| !usable).cloned();
         Resolved {
             certificates: permitted,
             unusable,

@@ -223,6 +223,11 @@ pub struct Translator {
     challenges: BTreeMap<ChallengeKey, ChallengeAnswer>,
     /// The units that may use each Secret or ConfigMap.
     source_users: BTreeMap<ObjectKey, BTreeSet<User>>,
+    /// Whether the caller reads a source only when something comes to use it. Then a source is unread until the caller
+    /// says what it is.
+    reads_sources: bool,
+    /// Sources in use that do not exist, as somebody who looked says.
+    absent_sources: BTreeSet<ObjectKey>,
     bundles: BTreeMap<ObjectKey, BundleState>,
     bundle_users: BTreeMap<ObjectKey, BTreeSet<User>>,
     gateway_tls: BTreeMap<ObjectName, GatewayTlsState>,
@@ -302,6 +307,8 @@ impl Translator {
             issuance: BTreeMap::new(),
             challenges: BTreeMap::new(),
             source_users: BTreeMap::new(),
+            reads_sources: false,
+            absent_sources: BTreeSet::new(),
             bundles: BTreeMap::new(),
             bundle_users: BTreeMap::new(),
             gateway_tls: BTreeMap::new(),
@@ -326,6 +333,15 @@ impl Translator {
     #[must_use]
     pub fn reading_secrets_of(mut self, namespaces: Option<Arc<BTreeSet<Arc<str>>>>) -> Self {
         self.secret_namespaces = namespaces;
+        self
+    }
+
+    /// The same translator, for a caller that reads a Secret or `ConfigMap` when something comes to use it
+    /// ([`Output::readers`]). Such a source counts as unread until the caller puts it, or says with
+    /// [`Change::Absent`] that it does not exist. Without this, a source that was not put does not exist.
+    #[must_use]
+    pub fn reading_sources(mut self) -> Self {
+        self.reads_sources = true;
         self
     }
 
@@ -367,6 +383,7 @@ impl Translator {
         self.translate_issuers(&dirty, &mut output);
         self.translate_challenges(&dirty, &mut output);
         self.assemble(dirty, &mut output);
+        self.forget_sources(&output);
         output
     }
 

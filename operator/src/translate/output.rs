@@ -1,6 +1,6 @@
 //! The output of a pass of translation: what differs from before, and how much work it was.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use vestibule_model::claim::ClaimKey;
@@ -70,9 +70,11 @@ pub struct Output {
     /// Services have to be deleted.
     pub services: BTreeMap<Arc<str>, Option<DesiredService>>,
     /// Secrets and ConfigMaps that something may use from now on (true), or no longer (false). In a
-    /// cluster, the caller keeps only these in memory, and reads one that is newly used before it publishes
-    /// the output.
+    /// cluster, the caller keeps only these in memory.
     pub sources: BTreeMap<ObjectKey, bool>,
+    /// The namespaces of objects that came to use a Secret or `ConfigMap` that is unread, with that source. The caller
+    /// has to read it, and the namespaces wait for it ([`Translator::reading_sources`](super::Translator)).
+    pub readers: BTreeSet<(Arc<str>, ObjectKey)>,
     /// How much work the pass did.
     pub work: Work,
 }
@@ -89,6 +91,7 @@ impl Output {
         self.claims.extend(later.claims);
         join(&mut self.ports, later.ports);
         join(&mut self.sources, later.sources);
+        self.readers.extend(later.readers);
         let (sum, work) = (&mut self.work, later.work);
         sum.listeners += work.listeners;
         sum.overlaps += work.overlaps;

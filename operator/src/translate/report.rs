@@ -4,13 +4,13 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use vestibule_model::condition::{Condition, ConditionType};
+use vestibule_model::condition::{Condition, ConditionType, Truth};
 use vestibule_model::finding::Finding;
 use vestibule_model::key::ObjectKey;
 use vestibule_model::object::Object;
 
-use super::Translator;
 use super::output::{Output, Status};
+use super::{Translator, source};
 
 pub(super) const WAITING_FOR_PORT: &str = "Waiting for an internal port";
 /// The message about a name or port until its `HostnameClaim` is recorded.
@@ -72,9 +72,14 @@ impl Translator {
     }
 }
 
-/// A condition that is False, with the reason and the message of a finding.
+/// A condition that is False, with the reason and the message of a finding. If the finding says that a source is being
+/// read, the condition is Unknown.
 pub(super) fn fails(kind: ConditionType, finding: &Finding) -> Condition {
-    Condition::fails(kind, finding.reason.in_condition(), finding.to_string())
+    let mut condition = Condition::fails(kind, finding.reason.in_condition(), finding.to_string());
+    if source::is_unread(finding) {
+        condition.truth = Truth::Unknown;
+    }
+    condition
 }
 
 /// The text of several findings, for the message of one condition.

@@ -1,9 +1,14 @@
 //! Secrets and ConfigMaps as sources of certificates: which of them are used and by whom, because only those are
 //! read.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
+use vestibule_model::condition::Reason;
+use vestibule_model::finding::Finding;
 use vestibule_model::key::{Kind, ListenerKey, ObjectKey, ObjectName};
+
+use vestibule_stream::{ResourceKey, ResourceKind};
 
 use super::{Dirty, Output, Translator, set_user};
 
@@ -16,6 +21,33 @@ pub(super) enum User {
     Gateway(ObjectName),
     /// A BackendTLSPolicy in use.
     Policy(ObjectName),
+}
+
+impl User {
+    fn namespace(&self) -> &Arc<str> {
+        match self {
+            Self::Listener(listener) => &listener.parent.name().namespace,
+            Self::Gateway(name) | Self::Policy(name) => &name.namespace,
+        }
+    }
+}
+
+/// The finding about a reference to a Secret or `ConfigMap` that was not read yet. Nothing is known about it, so the
+/// finding refuses nothing. It is the only finding whose reason is [`Reason::Pending`].
+pub(super) fn unread(kind: Kind, name: &ObjectName, field: &str) -> Finding {
+    let message = format!("{kind} {name} is being read");
+    Finding::warning(Reason::Pending, field, message, "wait")
+}
+
+/// The finding that says best why none of several sources can be used: as long as one is being read, the one about that.
+pub(super) fn problem(findings: &[Finding]) -> Option<&Finding> {
+    let unread = findings.iter().find(|finding| is_unread(finding));
+    unread.or(findings.first())
+}
+
+/// Whether a finding says that a source is being read.
+pub(super) fn is_unread(finding: &Finding) -> bool {
+    finding.reason == Reason::Pending
 }
 
 impl Translator {
@@ -38,6 +70,83 @@ impl Translator {
         (format!("{kind} {name} does not exist"), create)
     }
 
+    /// Whether nobody has said yet what a Secret or `ConfigMap` is. One that may not be read is not unread, because it
+    /// is never read.
+    pub(super) fn is_unread(&self, source: &ObjectKey) -> bool {
+        let readable = self.secret_namespaces.as_ref();
+        self.reads_sources
+            && !self.objects.contains_key(source)
+            && !self.absent_sources.contains(source)
+            && (source.kind != Kind::Secret
+                || readable.is_none_or(|all| all.contains(&source.name.namespace)))
+    }
+
+    /// Whether something uses a Secret or `ConfigMap` of which nobody has said yet what it is.
+    #[must_use]
+    pub fn waits_for(&self, source: &ObjectKey) -> bool {
+        self.source_users.contains_key(source) && self.is_unread(source)
+    }
+
+    /// Whether the Secret or `ConfigMap` behind a certificate or trust bundle is being read.
+    #[must_use]
+    pub fn is_being_read(&self, resource: &ResourceKey) -> bool {
+        let (kind, name) = match resource.kind() {
+            ResourceKind::Certificate => (Kind::Secret, &*resource.name),
+            ResourceKind::TrustBundle => match resource.name.split_once('/') {
+                Some(("Secret", name)) => (Kind::Secret, name),
+                Some((_, name)) => (Kind::ConfigMap, name),
+                None => return false,
+            },
+            _ => return false,
+        };
+        name.split_once('/')
+            .is_some_and(|(namespace, name)| self.waits_for(&ObjectKey::new(kind, namespace, name)))
+    }
+
+    /// Whether the status of an object depends on a Secret or `ConfigMap` that is being read.
+    #[must_use]
+    pub fn is_undecided(&self, object: &ObjectKey) -> bool {
+        let findings = self.findings.get(object);
+        findings.is_some_and(|all| all.iter().any(is_unread))
+    }
+
+    /// The namespaces of the objects that use a Secret or `ConfigMap`.
+    #[must_use]
+    pub fn readers_of(&self, source: &ObjectKey) -> BTreeSet<Arc<str>> {
+        let users = self.source_users.get(source).into_iter().flatten();
+        users.map(|user| user.namespace().clone()).collect()
+    }
+
+    /// Takes that a source does not exist.
+    pub(super) fn take_absent(&mut self, source: &ObjectKey, dirty: &mut Dirty) {
+        if self.waits_for(source) {
+            self.absent_sources.insert(source.clone());
+            self.mark(source, None, None, dirty);
+        }
+    }
+
+    /// Notes that an object came or went. If a source in use goes, it is known not to exist.
+    pub(super) fn note_presence(&mut self, source: &ObjectKey, there: bool) {
+        if there || !self.reads_sources {
+            self.absent_sources.remove(source);
+        } else if self.source_users.contains_key(source) {
+            self.absent_sources.insert(source.clone());
+        }
+    }
+
+    /// Forgets what is known about sources that nothing uses any more. When something uses one again, it is unread.
+    pub(super) fn forget_sources(&mut self, output: &Output) {
+        for (source, used) in &output.sources {
+            if !used {
+                self.absent_sources.remove(source);
+                self.bundles.remove(source);
+                if source.kind == Kind::Secret {
+                    self.secrets.remove(&source.name);
+                }
+            }
+        }
+    }
+
     /// Records whether `user` uses a Secret or ConfigMap. Reports it if it got its first user, or lost its last.
     pub(super) fn set_source_user(
         &mut self,
@@ -48,6 +157,10 @@ impl Translator {
     ) {
         let was = self.source_users.contains_key(source);
         set_user(&mut self.source_users, source, user, there);
+        if there && self.is_unread(source) {
+            let reader = (user.namespace().clone(), source.clone());
+            output.readers.insert(reader);
+        }
         if self.source_users.contains_key(source) != was {
             // A source that is given up and used again within one pass has not changed.
             let news = output.sources.remove(source).is_none();

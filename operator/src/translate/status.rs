@@ -15,11 +15,14 @@ use vestibule_model::gateway::Listener;
 use vestibule_model::key::{Kind, ListenerKey, ObjectKey, ObjectName, ParentKey};
 use vestibule_model::merge::SetVerdict;
 use vestibule_model::object::Object;
+use vestibule_stream::ResourceKey;
 
+use super::backend_key::{BackendKey, backend_resource};
 use super::listener::ListenerState;
 use super::output::Status;
 use super::report::{WAITING_FOR_CLAIM, WAITING_FOR_PORT, fails};
-use super::{Dirty, Output, Translator, features, set_user};
+use super::route::route_resource;
+use super::{Dirty, Output, Translator, features, listener_resource, set_user, source};
 
 const ACCEPTED: ConditionType = ConditionType::Accepted;
 impl Translator {
@@ -257,6 +260,35 @@ impl Translator {
         })
     }
 
+    /// The resources about which the status of a Gateway, a ListenerSet or a BackendTLSPolicy makes statements: its
+    /// listeners with the routes that they count, or the backends in the policy's namespace.
+    #[must_use]
+    pub fn counted(&self, object: &ObjectKey) -> BTreeSet<ResourceKey> {
+        let parent = match object.kind {
+            Kind::Gateway => ParentKey::Gateway(object.name.clone()),
+            Kind::ListenerSet => ParentKey::ListenerSet(object.name.clone()),
+            _ => {
+                let namespace = &object.name.namespace;
+                let backends = self.backend_users.range(BackendKey::range_in(namespace));
+                let backends = backends.map(|(backend, _)| backend);
+                let backends = backends.take_while(|backend| backend.is_in(namespace));
+                return backends.map(backend_resource).collect();
+            }
+        };
+        let mut counted = BTreeSet::new();
+        for listener in self
+            .merge
+            .listeners(&parent)
+            .map_or(&[][..], |found| found.0)
+        {
+            let key = listener.key(&parent);
+            counted.insert(listener_resource(&key));
+            let routes = self.attached.get(&key).into_iter().flatten();
+            counted.extend(routes.map(route_resource));
+        }
+        counted
+    }
+
     /// Whether a listener counts as valid for its object: it is accepted, and it may use at least one of the
     /// certificates that it refers to, if it refers to any (`listenerset-reference-grant`). A listener that waits for
     /// its Secret is valid, or certificate integrations would wait for it forever.
@@ -423,6 +455,7 @@ fn listener_programmed(key: &ListenerKey, state: &ListenerState) -> ProgrammedBa
     if let Some(finding) = &state.refused {
         let reason = match state.conflict {
             Some(conflict) => conflict.reason(),
+            None if source::is_unread(finding) => Reason::Pending,
             None => Reason::Invalid,
         };
         return ProgrammedBasis::NotPublished(reason, finding.to_string());
@@ -433,6 +466,7 @@ fn listener_programmed(key: &ListenerKey, state: &ListenerState) -> ProgrammedBa
     if let Some(finding) = &state.unusable {
         let reason = match finding.reason {
             Reason::InvalidTLSConfig => Reason::InvalidTLSConfig,
+            Reason::Pending => Reason::Pending,
             _ => Reason::Invalid,
         };
         return ProgrammedBasis::NotPublished(reason, finding.to_string());

@@ -13,7 +13,7 @@ use vestibule_model::reference::Reference;
 use vestibule_stream::proto::{self, resource};
 use vestibule_stream::{Encoded, Resource, ResourceKey, ResourceKind};
 
-use super::{Dirty, Output, Translator};
+use super::{Dirty, Output, Translator, source};
 
 /// Most certificates in a bundle. There are fewer than 200 public CAs.
 const MAX_CERTIFICATES: usize = 512;
@@ -23,6 +23,8 @@ const ENTRY: &str = "ca.crt";
 /// The state of a ConfigMap or Secret with CA certificates.
 #[derive(Debug, Clone)]
 pub(super) enum BundleState {
+    /// Nobody has looked yet whether it exists.
+    Unread,
     /// It does not exist.
     Missing,
     /// It cannot be used, for this reason.
@@ -41,12 +43,11 @@ pub(super) fn bundle_resource(source: &ObjectKey) -> ResourceKey {
 }
 
 impl BundleState {
-    fn of(source: &ObjectKey, object: Option<&Object>) -> Self {
+    fn of(source: &ObjectKey, object: &Object) -> Self {
         let pem = match object {
-            None => return Self::Missing,
-            Some(Object::ConfigMap(map)) => map.authorities.as_ref(),
-            Some(Object::Secret(secret)) => secret.authorities.as_ref(),
-            Some(_) => {
+            Object::ConfigMap(map) => map.authorities.as_ref(),
+            Object::Secret(secret) => secret.authorities.as_ref(),
+            _ => {
                 return Self::Unusable(format!("{source} cannot be read, as its own finding says"));
             }
         };
@@ -142,6 +143,11 @@ impl Translator {
                     trust.usable = true;
                     None
                 }
+                BundleState::Unread => {
+                    let finding = source::unread(kind, &source.name, &reference.field);
+                    trust.broken.push(finding);
+                    None
+                }
                 BundleState::Missing => {
                     let create = "create it, with PEM certificates in \"ca.crt\"";
                     Some(self.absent(source.kind, &source.name, create))
@@ -163,9 +169,14 @@ impl Translator {
     /// The state of a ConfigMap or Secret. It is computed once for each version of the object.
     fn bundle_state(&mut self, source: &ObjectKey, output: &mut Output) -> &BundleState {
         let object = self.objects.get(source);
+        let unread = self.is_unread(source);
         self.bundles.entry(source.clone()).or_insert_with(|| {
             output.work.bundles += 1;
-            BundleState::of(source, object.map(Arc::as_ref))
+            match object {
+                Some(object) => BundleState::of(source, object),
+                None if unread => BundleState::Unread,
+                None => BundleState::Missing,
+            }
         })
     }
 
@@ -176,7 +187,7 @@ impl Translator {
             let resource = if self.bundle_users.contains_key(source) {
                 match self.bundle_state(source, output) {
                     BundleState::Usable(encoded) => Some((**encoded).clone()),
-                    BundleState::Missing | BundleState::Unusable(_) => None,
+                    BundleState::Unread | BundleState::Missing | BundleState::Unusable(_) => None,
                 }
             } else {
                 self.bundles.remove(source);

@@ -226,9 +226,8 @@ impl Control {
         self.store.pass(now);
         more |= self.write_claims(now)?;
         more |= self.read_secrets(now)?;
-        if self.store.publish(now) {
-            more |= self.write_statuses(now)?;
-        }
+        self.store.publish(now);
+        more |= self.write_statuses(now)?;
         Ok(more)
     }
 
@@ -338,7 +337,7 @@ impl Control {
 
     fn read_secrets(&mut self, now: Instant) -> Result<bool> {
         let mut more = false;
-        for key in self.store.sources_to_read(READS) {
+        for key in self.store.sources_to_read(READS, now) {
             more = true;
             self.asked.reads += 1;
             let id = World::find(key.kind.as_str(), &key.name.name);

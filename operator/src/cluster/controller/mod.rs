@@ -23,11 +23,12 @@ use super::lease::elector::Role;
 use super::metrics::Metrics;
 use super::ports::allocation::Allocation;
 use super::services::ServiceStates;
+use super::sources::{self, READS};
 use super::statuses::plan::{LiveStatus, Next, WriteFailure};
 use super::statuses::write::Writer;
 use super::store::{SOURCES, Store};
 use super::sync::{self, Progress};
-use super::{Settings, clock, lease, sources, statuses};
+use super::{Settings, clock, lease, statuses};
 use crate::claims::{ClaimStore, WriteOutcome, WriteProblem};
 use crate::control::ControlLoop;
 use crate::issuance::{EngineLink, Issuances};
@@ -44,8 +45,6 @@ const WRITES: usize = 8;
 const CLAIM_WRITES: usize = 64;
 /// Largest number of statuses to look at before events get their turn again.
 const LOOKS: usize = 64;
-/// Largest number of Secrets and ConfigMaps that are being read at the same time.
-const READS: usize = 8;
 /// Wait before a Secret or ConfigMap that could not be read is read again.
 const READ_AGAIN: Duration = Duration::from_secs(5);
 /// The loop runs at least this often.
@@ -199,7 +198,8 @@ impl Controller {
                     self.source_read(&key, source, &mut work);
                 }
                 Some(again) = work.again.join_next() => {
-                    self.store.read_again(again.context("a pause ended early")?);
+                    let source = again.context("a pause ended early")?;
+                    self.store.read_again(&source, Instant::now());
                 }
                 Some(ended) = self.lease.join_next() => {
                     ended.context("the election ended early")?;
@@ -389,7 +389,8 @@ impl Controller {
         if work.reads.len() >= READS {
             return;
         }
-        for key in self.store.sources_to_read(READS - work.reads.len()) {
+        let room = READS - work.reads.len();
+        for key in self.store.sources_to_read(room, Instant::now()) {
             let client = client.clone();
             work.reads.spawn(async move {
                 let source = sources::fetch(&client, &key).await;
@@ -418,9 +419,7 @@ impl Controller {
     /// Publishes the changes, and starts the writes of statuses that are due. Returns whether there is more to look at.
     fn write_statuses(&mut self, work: &mut PendingWork) -> bool {
         let now = Instant::now();
-        if !self.store.publish(now) {
-            return false;
-        }
+        self.store.publish(now);
         if self.lag.is_some_and(|at| at <= now) {
             self.lag = None;
             if self.behind() > 0 {
@@ -501,12 +500,6 @@ impl Controller {
         // If there is no room for more writes, the end of a write wakes the loop. Only the leader writes.
         let claims = leads && work.claims.len() < CLAIM_WRITES;
         let claims = claims.then(|| self.store.claims_deadline()).flatten();
-        if self.store.is_dirty() {
-            return [self.store.publish_at(), self.store.look_at(), claims]
-                .into_iter()
-                .flatten()
-                .min();
-        }
         // A write that ends wakes the loop by itself.
         let writes = leads && work.writes.len() < WRITES;
         let planned = writes.then(|| self.store.planner.deadline()).flatten();

@@ -130,7 +130,14 @@ pub fn judge(
     {
         note(&mut due, problem);
     }
-    let waits = counts_or_judges_routes(status) && due != *old && !publisher.is_settled();
+    let unsettled = counts_or_judges_routes(status) && due != *old && {
+        // A change that waits matters only to those whose resource it is. Otherwise one tenant could hold up the
+        // statuses of all.
+        let counted = translator.counted(key);
+        !publisher.is_settled(|resource| counted.contains(resource))
+    };
+    // What a Secret or `ConfigMap` is will be known in a moment, and then the status is another one.
+    let waits = unsettled || translator.is_undecided(key);
     Some(Due { status: due, waits })
 }
 
