@@ -58,7 +58,12 @@ impl Translator {
         let (key, new) = match change {
             Change::Put(object) => (object.key(), Some(Arc::new(object))),
             Change::Remove(key) => (key, None),
-            Change::Absent(key) => return self.take_absent(&key, dirty),
+            Change::Absent(key) => {
+                if self.take_absent(&key) {
+                    self.mark(&key, None, None, dirty);
+                }
+                return;
+            }
             Change::Ports(ports) => return self.take_ports(ports, dirty),
             Change::Claims(changes) => return self.take_claims(changes, dirty),
             Change::Taken(changes) => return self.take_taken(changes, dirty),

@@ -117,12 +117,9 @@ impl Translator {
         users.map(|user| user.namespace().clone()).collect()
     }
 
-    /// Takes that a source does not exist.
-    pub(super) fn take_absent(&mut self, source: &ObjectKey, dirty: &mut Dirty) {
-        if self.waits_for(source) {
-            self.absent_sources.insert(source.clone());
-            self.mark(source, None, None, dirty);
-        }
+    /// Takes that a source does not exist. Returns whether something waits for that.
+    pub(super) fn take_absent(&mut self, source: &ObjectKey) -> bool {
+        self.waits_for(source) && self.absent_sources.insert(source.clone())
     }
 
     /// Notes that an object came or went. If a source in use goes, it is known not to exist.
