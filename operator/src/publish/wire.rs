@@ -81,16 +81,16 @@ impl Service<Request<Body>> for StreamServer {
 
 /// The messages of one stream, as the body of the response.
 struct Messages {
-    messages: mpsc::Receiver<Result<OperatorMessage, Status>>,
+    incoming: mpsc::Receiver<Result<OperatorMessage, Status>>,
     /// What is left of the batch that is being sent.
     rest: vec::IntoIter<Upsert>,
     ended: bool,
 }
 
 impl Messages {
-    fn new(messages: mpsc::Receiver<Result<OperatorMessage, Status>>) -> Self {
+    fn new(incoming: mpsc::Receiver<Result<OperatorMessage, Status>>) -> Self {
         Self {
-            messages,
+            incoming,
             rest: Vec::new().into_iter(),
             ended: false,
         }
@@ -159,7 +159,7 @@ impl http_body::Body for Messages {
         if this.ended {
             return Poll::Ready(None);
         }
-        let status = match ready!(this.messages.poll_recv(context)) {
+        let status = match ready!(this.incoming.poll_recv(context)) {
             Some(Ok(message)) => return Poll::Ready(Some(Ok(Frame::data(this.begin(message))))),
             Some(Err(status)) => status,
             None => Status::new(Code::Ok, ""),

@@ -149,7 +149,7 @@ fn measure(args: &ClaimsArgs) -> Result<Claims> {
         "{counts:?}"
     );
     let begin = Instant::now();
-    leader.ask(args.names..args.names + 1)?;
+    leader.ask(args.names..=args.names)?;
     measured.edit_writes = leader.write();
     measured.edit = begin.elapsed().as_secs_f64() * 1e6;
 

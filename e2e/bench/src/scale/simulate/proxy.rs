@@ -114,7 +114,7 @@ fn start(binary: &Path, recording: &Path, log: &Path) -> Result<(Spent, Used)> {
 fn is_ready(admin: std::net::SocketAddr) -> bool {
     let ask = || -> std::io::Result<Vec<u8>> {
         let mut stream = TcpStream::connect(admin)?;
-        stream.set_read_timeout(Some(Duration::from_secs(60)))?;
+        stream.set_read_timeout(Some(Duration::from_mins(1)))?;
         stream.write_all(b"GET /readyz HTTP/1.1\r\nhost: proxy\r\nconnection: close\r\n\r\n")?;
         let mut answer = Vec::new();
         stream.read_to_end(&mut answer)?;

@@ -247,7 +247,7 @@ impl Simulation {
         // The kernel's high-water mark of this process begins anew.
         fs::write("/proc/self/clear_refs", "5").context("resetting the high-water mark")?;
         let before = Used::of(pid);
-        let sent = self.sent();
+        let bytes = self.sent();
         let begin = Spent::begin();
         self.connect(args.proxies - 1)?;
         self.acked(args).await?;
@@ -259,7 +259,7 @@ impl Simulation {
         Ok(Cold {
             proxies: args.proxies - 1,
             spent,
-            bytes: self.sent() - sent,
+            bytes: self.sent() - bytes,
             resident: before.resident,
             peak,
             settled: begin.end(),
@@ -289,17 +289,17 @@ impl Simulation {
         self.edits += 1;
         let object = self.control.world.edit(set, edit);
         let event = self.control.event(object)?;
-        let (sent, asked) = (self.sent(), self.control.asked);
+        let (bytes, asked) = (self.sent(), self.control.asked);
         let begin = Spent::begin();
         self.control.take(&[event])?;
         self.acked(args).await?;
-        let acked = begin.end();
+        let served = begin.end();
         self.settle().await?;
         Ok(Edited {
             edit,
-            acked: acked.seconds * 1e3,
+            acked: served.seconds * 1e3,
             cpu: begin.end().cpu * 1e3,
-            bytes: (self.sent() - sent) / self.names.len() as u64,
+            bytes: (self.sent() - bytes) / self.names.len() as u64,
             statuses: self.control.asked.statuses - asked.statuses,
             claims: self.control.asked.claims - asked.claims,
         })
