@@ -47,7 +47,7 @@ fn object(value: Value) -> Object {
     decoded.into_object().expect("an object that is read").0
 }
 
-/// A certificate for [`SERVER_NAME`].
+/// A certificate for the name of the server that the tests start.
 pub struct Certificate {
     /// The certificate, in PEM.
     pub chain: String,
