@@ -442,8 +442,8 @@ fn part_of_uri(text: &str) -> Result<String, RejectReason> {
     }
 }
 
-/// Headers that filters must not change. They say where a message ends or when it is sent, or where a request goes. A connection to a
-/// backend carries requests of several routes, so one route could change the requests of another by them.
+/// Headers that filters must not change. They say where a message ends or when it is sent, or where a request goes. A
+/// connection to a backend carries requests of several routes, so one route could change the requests of another by them.
 const KEPT: [HeaderName; 11] = [
     header::CONNECTION,
     header::CONTENT_LENGTH,

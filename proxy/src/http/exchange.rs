@@ -245,8 +245,8 @@ impl Exchange<'_> {
                 failure.unwrap_or(ExchangeFailure::NoEndpoints),
             ));
         };
-        let alone = attempts.repeated || head_size::is_large(&request);
-        let key = self.key(endpoint, alone);
+        let repeated = attempts.repeated;
+        let key = self.key(endpoint, || repeated || head_size::is_large(&request));
         trace.endpoint = Some(endpoint);
         trace.retries = u8::try_from(attempts.tried.len()).unwrap_or(u8::MAX);
         let opened = loop {
@@ -350,8 +350,9 @@ impl Exchange<'_> {
         }
     }
 
-    /// `alone` means that an HTTP/2 connection has no other request at the same time.
-    fn key(&self, endpoint: SocketAddr, alone: bool) -> Key {
+    /// `alone` says whether an HTTP/2 connection may have no other request at the same time. It is asked only where
+    /// HTTP/2 is possible.
+    fn key(&self, endpoint: SocketAddr, alone: impl FnOnce() -> bool) -> Key {
         let target = &self.backend.target;
         let tls = upstream::identity(target.tls.as_ref(), &self.credentials);
         let alpn = match target.protocol {
@@ -365,7 +366,7 @@ impl Exchange<'_> {
             endpoint,
             alpn,
             tls,
-            alone: alone && alpn != Alpn::Http1,
+            alone: alpn != Alpn::Http1 && alone(),
         }
     }
 
