@@ -295,7 +295,7 @@ impl Teams<'_> {
 }
 
 /// A set with one hostname that is passed through, and its route.
-fn simple(team: &Team, name: &str, hostname: &str) -> Vec<Value> {
+pub(super) fn simple(team: &Team, name: &str, hostname: &str) -> Vec<Value> {
     let space = &team.namespace;
     let listener = manifests::listener("site", hostname, Mode::Passthrough);
     let parent = manifests::to_listener_set(name, None);

@@ -1,12 +1,12 @@
 //! etcd is restored from a backup: nobody loses a name by it, and what is served goes on.
 
 use anyhow::{Context as _, Result, ensure};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::api::{self, items, name, text};
 use crate::load::Load;
-use crate::manifests::{self, Mode};
 use crate::runner::Verdict;
+use crate::scenarios::handover::simple;
 use crate::wait::{LATER, until};
 use crate::world::{NAMESPACE, OPERATOR, Stage, Team, WEBHOOK, World};
 
@@ -25,7 +25,7 @@ pub(super) async fn etcd_is_restored_from_a_backup(stage: &Stage) -> Result<Verd
     let (of_a, of_b) = ([kept.as_str(), moved.as_str()], [moved.as_str()]);
     tokio::try_join!(stage.backend(&a, &of_a), stage.backend(&b, &of_b))?;
     for (name, hostname) in [("kept", &kept), ("moved", &moved)] {
-        a.kubectl.apply(&passed(&a, name, hostname)).await?.must()?;
+        a.kubectl.apply(&simple(&a, name, hostname)).await?.must()?;
         a.answers(&a.target(world, hostname).await?).await?;
         holds(stage, &a, hostname).await?;
     }
@@ -36,7 +36,7 @@ pub(super) async fn etcd_is_restored_from_a_backup(stage: &Stage) -> Result<Verd
         .delete(api::LISTENER_SET, &a.namespace, "moved")
         .await?;
     until("B to be let in", LATER, async || {
-        b.kubectl.apply(&passed(&b, "moved", &moved)).await?.must()
+        b.kubectl.apply(&simple(&b, "moved", &moved)).await?.must()
     })
     .await?;
     holds(stage, &b, &moved).await?;
@@ -74,17 +74,6 @@ pub(super) async fn etcd_is_restored_from_a_backup(stage: &Stage) -> Result<Verd
     let counts = load.stop().await?;
     ensure!(counts.failed.is_empty(), "over the restore: {counts}");
     Ok(Verdict::Passed(vec![format!("over the restore: {counts}")]))
-}
-
-/// A set of a team with one passed-through hostname, and its route.
-fn passed(team: &Team, name: &str, hostname: &str) -> Vec<Value> {
-    let space = &team.namespace;
-    let listener = manifests::listener("site", hostname, Mode::Passthrough);
-    let parent = manifests::to_listener_set(name, None);
-    vec![
-        manifests::listener_set(space, name, team.parent(), &[listener]),
-        manifests::tls_route(space, name, &parent, hostname, ("web", 443)),
-    ]
 }
 
 /// Waits until the record says that the team holds the hostname.
