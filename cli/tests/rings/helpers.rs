@@ -14,7 +14,7 @@ pub(crate) fn public(source: &str) -> Vec<(String, usize)> {
     let tokens = tokens(source);
     let behind = |at: usize| {
         let mut rest = tokens[at..].iter();
-        // What re-exports defines nothing, and `pub(crate)` is the compiler's.
+        // A re-export defines nothing, and the compiler itself finds an unused `pub(crate)` item.
         let first = tokens.get(at)?.text;
         if first == "use" || first == "(" {
             return None;

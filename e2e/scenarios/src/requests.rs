@@ -279,7 +279,7 @@ impl Connection {
     }
 }
 
-/// What an error of HTTP/2 comes to.
+/// Counts an error of HTTP/2 as one of the failures.
 fn failure_of_h2(error: &h2::Error) -> Failure {
     match error.get_io() {
         Some(error) => Failure::of(error),

@@ -48,7 +48,7 @@ tokio::task_local! {
     static HEARD: RefCell<Heard>;
 }
 
-/// What the answers within a future say beside what the library returns.
+/// The parts of a future's answers that the library does not return.
 #[derive(Debug, Default)]
 pub(super) struct Heard {
     /// The Retry-After of the last answer.
@@ -59,7 +59,7 @@ pub(super) struct Heard {
     pub(super) status: Option<String>,
 }
 
-/// What is read of every document, beside what the library reads.
+/// The fields of every document that the library does not return.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Document {

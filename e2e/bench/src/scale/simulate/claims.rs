@@ -29,7 +29,7 @@ pub(crate) struct ClaimsArgs {
     namespaces: usize,
 }
 
-/// What came of it.
+/// The figures of a simulation of claims.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Claims {
     pub(crate) names: usize,
@@ -38,7 +38,7 @@ pub(crate) struct Claims {
     /// Every write, each answered at once.
     pub(crate) written: Spent,
     pub(crate) writes: usize,
-    /// What the process held then.
+    /// The memory that the process held when all names were written.
     pub(crate) held: Used,
     /// A new leader that lists all objects.
     pub(crate) listed: Spent,

@@ -1,6 +1,6 @@
-//! What gives way first beyond one machine: the operator at sizes that no test cluster has, claims by the million, and
-//! hundreds of proxies that start at once against one leader. All of it is in process: there is no API server, no TLS
-//! and no network, and the proxies keep nothing. `scale` has the table of a real proxy.
+//! Simulates what no test cluster has: the operator with very many hostnames, claims by the million, and hundreds of
+//! proxies that start at once against one leader. All of it is in process: there is no API server, no TLS and no network,
+//! and the proxies keep nothing. `scale` has the table of a real proxy.
 
 pub(crate) mod claims;
 mod proxy;
@@ -22,7 +22,7 @@ use crate::{sys, watch_for_stop};
 use claims::Claims;
 use size::Size;
 
-/// What to simulate.
+/// The sizes to simulate.
 #[derive(clap::Args, Debug)]
 pub(crate) struct SimulateArgs {
     /// ListenerSets of each size, with 16 hostnames, listeners and routes each.
@@ -153,7 +153,7 @@ pub(crate) fn run(args: &SimulateArgs) -> Result<()> {
     Ok(())
 }
 
-/// What a child says. One that fails says why, and the others go on.
+/// Runs a child, and returns its figures. If it fails, this prints why, and the other children go on.
 fn child<T: DeserializeOwned>(command: Command, log: &Path) -> Option<T> {
     if stopped() {
         return None;

@@ -17,12 +17,12 @@ use crate::scale::part::Used;
 /// Longest that a proxy may take to read everything.
 const PATIENCE: Duration = Duration::from_mins(10);
 
-/// What a proxy took.
+/// The cost of a configuration at a proxy.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Measured {
     /// From the start of its process until it has everything, edits too.
     pub(crate) ready: Spent,
-    /// What it holds then.
+    /// The memory that the proxy holds afterwards.
     pub(crate) used: Used,
     /// Batches after the first one.
     pub(crate) edits: usize,

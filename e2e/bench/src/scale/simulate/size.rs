@@ -47,7 +47,7 @@ pub(crate) struct SizeArgs {
     recording: Option<PathBuf>,
 }
 
-/// What came of one size.
+/// The figures of one size.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Size {
     pub(crate) sets: usize,
