@@ -19,6 +19,7 @@ fn long(name: &str, bytes: usize) -> Resource {
     let certificate = Certificate {
         chain: vec![vec![1; bytes].into()],
         private_key: Vec::new(),
+        secret_uid: String::new(),
     };
     Resource::new(name, resource::Resource::Certificate(certificate))
 }

@@ -210,6 +210,33 @@ fn a_certificate_that_the_proxies_would_refuse_is_told() {
 }
 
 #[test]
+fn a_secret_that_was_made_again_is_told_from_the_one_before() {
+    let of = |uid: &str, holds| {
+        let mut object = secret("a", "cert", holds);
+        if let Object::Secret(secret) = &mut object {
+            secret.meta.uid = uid.into();
+        }
+        object
+    };
+    let mut translator = translated(world(gateway_tls(None, PerPort::default(), None)));
+    for (uid, holds) in [
+        ("first", Holds::Pair(0)),
+        ("first", Holds::NotPem),
+        // A proxy keeps the last good version for the same Secret alone.
+        ("second", Holds::NotPem),
+        ("second", Holds::Pair(0)),
+    ] {
+        translator.apply([Change::Put(of(uid, holds))]);
+        let sent = resource(&translator, ResourceKind::Certificate, "a/cert");
+        let Some(resource::Resource::Certificate(sent)) = sent else {
+            panic!("{sent:?}")
+        };
+        assert_eq!(sent.secret_uid, uid);
+        assert_eq!(sent.chain.is_empty(), holds == Holds::NotPem);
+    }
+}
+
+#[test]
 fn a_set_whose_listener_may_use_one_of_its_certificates_is_accepted() {
     let of_set = |secret: &str| {
         let tls = Some(Tls::Terminate("a".into(), secret.into()));

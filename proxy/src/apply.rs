@@ -282,7 +282,8 @@ impl State {
 
         let mut dirty = BTreeSet::new();
         let mut rebuild = BTreeSet::new();
-        for name in removed(ResourceKind::Certificate) {
+        let lost = parsed.lost_certificates.iter().map(String::as_str);
+        for name in removed(ResourceKind::Certificate).chain(lost) {
             self.drop_certificate(name, &mut rebuild);
             self.show(name, None);
         }

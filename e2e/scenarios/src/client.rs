@@ -41,8 +41,9 @@ pub(crate) enum Failure {
     Reset,
     /// The connection was closed in order (FIN) before an answer.
     Closed,
-    /// Nothing was sent: the other side had just said that it takes no more requests on this connection.
-    NotSent,
+    /// The other side said that it takes no more requests on this connection, and that this one is among those that it
+    /// did not process (RFC 9113, section 6.8). It may be sent on another connection, whatever its method.
+    NotProcessed,
     /// TLS went wrong, an unverifiable certificate included.
     Tls(String),
     /// An answer that is not a backend's.
@@ -59,7 +60,7 @@ impl Failure {
             Self::Refused => "refused",
             Self::Reset => "reset",
             Self::Closed => "closed",
-            Self::NotSent => "not sent",
+            Self::NotProcessed => "not processed",
             Self::Tls(_) => "tls",
             Self::Answer(_) => "answer",
             Self::Other(_) => "other",

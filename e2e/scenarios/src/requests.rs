@@ -201,7 +201,7 @@ type Stream = Box<dyn Io>;
 
 enum Sender {
     One(http1::SendRequest<Empty<Bytes>>),
-    /// h2 itself, because hyper does not tell a request that was not sent from one that was refused.
+    /// h2 itself, because hyper does not tell a request that was not processed from one that was refused.
     Two(h2::client::SendRequest<Bytes>),
 }
 
@@ -259,10 +259,7 @@ impl Connection {
                 let uri = format!("{}://{}{path}", self.scheme, self.host);
                 let request = Request::get(uri).body(()).map_err(broken)?;
                 let sent = sender.send_request(request, true);
-                let (response, _) = sent.map_err(|error| match error.reason() {
-                    Some(h2::Reason::NO_ERROR) if error.is_go_away() => Failure::NotSent,
-                    _ => failure_of_h2(&error),
-                })?;
+                let (response, _) = sent.map_err(|error| failure_of_h2(&error))?;
                 let got = async {
                     let (head, mut body) = response.await?.into_parts();
                     let mut bytes = BytesMut::new();
@@ -280,9 +277,15 @@ impl Connection {
 }
 
 /// Counts an error of HTTP/2 as one of the failures.
+///
+/// h2 gives a GOAWAY as the error of a request only if the request came too late for it: those up to the last stream of
+/// the GOAWAY go on.
 fn failure_of_h2(error: &h2::Error) -> Failure {
     match error.get_io() {
         Some(error) => Failure::of(error),
+        None if error.is_go_away() && error.reason() == Some(h2::Reason::NO_ERROR) => {
+            Failure::NotProcessed
+        }
         None => Failure::Other(error.to_string()),
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! Those that arrive do so at a fixed rate, whether or not those before them are done (open loop); those that stay ask
 //! again when they were answered (closed loop); those that hold keep one connection open and ask on it now and then.
-//! None of them tries anything twice.
+//! None of them tries anything twice. The one exception is what RFC 9113 asks for: a request that came too late for a GOAWAY,
+//! and so was not processed, is sent on a new connection. These are counted by themselves.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -60,6 +61,8 @@ impl fmt::Display for Way {
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Tallies {
     ok: u64,
+    /// Those that were sent on another connection, because they came too late for a GOAWAY.
+    moved: u64,
     failed: BTreeMap<(Way, String), u64>,
     /// The first ones that failed, at most [`EXAMPLES`].
     examples: Vec<Example>,
@@ -129,6 +132,7 @@ impl Tallies {
     /// Adds those of another time.
     pub(crate) fn merge(&mut self, other: Self) {
         self.ok += other.ok;
+        self.moved += other.moved;
         for (what, count) in other.failed {
             *self.failed.entry(what).or_default() += count;
         }
@@ -151,6 +155,9 @@ impl Tallies {
 impl fmt::Display for Tallies {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} requests, {} failed", self.requests(), self.failed())?;
+        if self.moved > 0 {
+            write!(f, ", {} too late for a GOAWAY and sent again", self.moved)?;
+        }
         if self.failed() > 0 {
             write!(f, " [{}]", self.reasons())?;
         }
@@ -251,7 +258,7 @@ impl Clients {
             let mut connection = None;
             while !*stopped.borrow() {
                 let started = clock::now();
-                let result = ask_kept(&origin, &mut connection).await;
+                let result = ask_kept(&origin, &mut connection, &shared).await;
                 let failed = result.is_err();
                 shared.count(way, &origin.host, started, result);
                 let pause = if failed { PAUSE } else { pause };
@@ -352,7 +359,11 @@ impl Drop for Clients {
 }
 
 /// Asks on the connection, if it is open and not used up, or else on a new one.
-async fn ask_kept(origin: &Origin, kept: &mut Option<(Connection, usize)>) -> Result<(), Failure> {
+async fn ask_kept(
+    origin: &Origin,
+    kept: &mut Option<(Connection, usize)>,
+    shared: &Shared,
+) -> Result<(), Failure> {
     let (mut connection, mut asked) = match kept.take() {
         Some((mut connection, asked)) => {
             if asked < ON_ONE && connection.is_open().await {
@@ -364,7 +375,8 @@ async fn ask_kept(origin: &Origin, kept: &mut Option<(Connection, usize)>) -> Re
         None => (origin.open().await?, 0),
     };
     let mut got = connection.ask("/").await;
-    if let Err(Failure::NotSent) = got {
+    if let Err(Failure::NotProcessed) = got {
+        shared.tallies.lock().moved += 1;
         (connection, asked) = (origin.open().await?, 0);
         got = connection.ask("/").await;
     }

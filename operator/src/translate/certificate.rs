@@ -194,7 +194,7 @@ fn read(secret: &Secret, max_rsa_bits: u16) -> Result<(Encoded, Option<Validity>
             _ => format!("\"tls.crt\" of Secret {} is not a certificate", secret.name),
         })?;
     let validity = chain.first().and_then(Validity::of);
-    encode(&secret.name, &chain, key.secret_der())
+    encode(&secret.name, &secret.meta.uid, &chain, key.secret_der())
         .map(|encoded| (encoded, validity))
         .ok_or_else(|| format!("Secret {} is too large", secret.name))
 }
@@ -214,13 +214,19 @@ fn rsa_bits(key: &dyn SigningKey) -> Option<usize> {
     }
 }
 
-fn encode(name: &ObjectName, chain: &[CertificateDer<'_>], key: &[u8]) -> Option<Encoded> {
+fn encode(
+    name: &ObjectName,
+    uid: &str,
+    chain: &[CertificateDer<'_>],
+    key: &[u8],
+) -> Option<Encoded> {
     let certificate = proto::Certificate {
         chain: chain
             .iter()
             .map(|der| Bytes::copy_from_slice(der))
             .collect(),
         private_key: key.to_vec(),
+        secret_uid: uid.to_owned(),
     };
     Encoded::new(&Resource::new(
         name.to_string(),
@@ -251,6 +257,16 @@ impl Translator {
             self.deadlines.extend(deadline.map(|at| (at, name.clone())));
             state
         })
+    }
+
+    /// The UID of a Secret; empty if it is not there.
+    fn secret_uid(&self, name: &ObjectName) -> &str {
+        let key = ObjectKey {
+            kind: Kind::Secret,
+            name: name.clone(),
+        };
+        let meta = self.objects.get(&key).and_then(|object| object.meta());
+        meta.map_or("", |meta| &*meta.uid)
     }
 
     /// Takes the time, and marks whatever uses a Secret whose certificate became valid or expired. At
@@ -298,10 +314,10 @@ impl Translator {
             let resource = if self.certificate_users.contains_key(name) {
                 match self.secret_state(name, output) {
                     SecretState::Unread | SecretState::Missing | SecretState::Issuing => None,
-                    // The proxies reject an empty certificate and keep serving the last good one. So
-                    // this code does not need to know what they served before.
+                    // The proxies reject an empty certificate and keep serving the last good one of the
+                    // same Secret. So this code does not need to know what they served before.
                     SecretState::Unusable(_) | SecretState::NotYetValid(_) => {
-                        encode(name, &[], &[])
+                        encode(name, self.secret_uid(name), &[], &[])
                     }
                     SecretState::Usable(certificate) => Some((*certificate.encoded).clone()),
                 }

@@ -27,6 +27,9 @@ pub(super) struct Parsed {
     pub(super) udp_routes: BTreeMap<String, RouteSpec>,
     pub(super) backends: BTreeMap<String, (Target, Option<TlsSpec>)>,
     pub(super) certificates: BTreeMap<String, HeldCertificate>,
+    /// The certificates whose Secret is another one than before. If the new version is rejected, the old one is no
+    /// substitute for it.
+    pub(super) lost_certificates: Vec<String>,
     pub(super) trusts: BTreeMap<String, HeldTrust>,
     pub(super) challenges: BTreeMap<String, ChallengeSpec>,
     pub(super) owners: Vec<OwnerSpec>,
@@ -92,7 +95,12 @@ impl State {
                 parsed.backends.insert(name.to_owned(), (target, tls));
             }),
             Some(Wire::Certificate(wire)) => {
-                self.certificate(name, wire, *now).map(|certificate| {
+                let held = self.certificates.get(name);
+                let last_good = held.filter(|held| held.is_of_secret_of(wire));
+                if held.is_some() && last_good.is_none() {
+                    parsed.lost_certificates.push(name.to_owned());
+                }
+                certificate(name, wire, last_good, *now).map(|certificate| {
                     parsed.certificates.insert(name.to_owned(), certificate);
                 })
             }
@@ -101,19 +109,18 @@ impl State {
             rejects.add(key.clone(), &reason);
         }
     }
+}
 
-    /// Reads a certificate. It is rejected if it is of less use than the one that is held.
-    fn certificate(
-        &self,
-        name: &str,
-        wire: &proto::Certificate,
-        now: i64,
-    ) -> Result<HeldCertificate, RejectReason> {
-        let certificate = HeldCertificate::parse(name, wire)?;
-        let old = self.certificates.get(name);
-        match old.and_then(|old| certificate.is_worse_than(old, now)) {
-            Some(reason) => Err(reason),
-            None => Ok(certificate),
-        }
+/// Reads a certificate. It is rejected if it is of less use than the last good version.
+fn certificate(
+    name: &str,
+    wire: &proto::Certificate,
+    last_good: Option<&HeldCertificate>,
+    now: i64,
+) -> Result<HeldCertificate, RejectReason> {
+    let certificate = HeldCertificate::parse(name, wire)?;
+    match last_good.and_then(|held| certificate.is_worse_than(held, now)) {
+        Some(reason) => Err(reason),
+        None => Ok(certificate),
     }
 }

@@ -141,6 +141,7 @@ fn certificate(name: &str, hostname: &str) -> Resource {
         Wire::Certificate(proto::Certificate {
             chain: vec![made.cert.der().to_vec().into()],
             private_key: made.signing_key.serialize_der(),
+            secret_uid: String::new(),
         }),
     )
 }

@@ -31,6 +31,8 @@ const VALIDATED: Duration = Duration::from_mins(10);
 /// A certificate with its key, checked.
 pub(super) struct HeldCertificate {
     certified: Arc<CertifiedKey>,
+    /// UID of the Secret that it was made of.
+    secret_uid: Box<str>,
     /// Seconds since the Unix epoch.
     pub(super) not_after: i64,
     /// Cost of a handshake with it, in units of a handshake with an ECDSA key on P-256.
@@ -75,9 +77,16 @@ impl HeldCertificate {
         let not_after = not_after.ok_or(RejectReason::MissingField("chain"))?;
         Ok(Self {
             certified: certify(chain, &wire.private_key)?,
+            secret_uid: wire.secret_uid.as_str().into(),
             not_after,
             units,
         })
+    }
+
+    /// Whether this was made of the same Secret as `wire`. A Secret that was deleted and made again is another one, even
+    /// if it has the same name, because another team may have the namespace now.
+    pub(super) fn is_of_secret_of(&self, wire: &proto::Certificate) -> bool {
+        *self.secret_uid == *wire.secret_uid
     }
 
     /// Why this must not replace `old`, if so: it has expired at `now`, and `old` has not.
@@ -381,6 +390,7 @@ mod tests {
         let wire = |chain: &[&[u8]], key: &[u8]| proto::Certificate {
             chain: chain.iter().map(|der| der.to_vec().into()).collect(),
             private_key: key.to_vec(),
+            secret_uid: String::new(),
         };
         assert_eq!(reason(&wire(&[&cert], &key)), "");
         assert_eq!(reason(&wire(&[&cert], &other)), "KeyMismatch");

@@ -117,6 +117,7 @@ impl Identity {
             resource: Some(Wire::Certificate(proto::Certificate {
                 chain: self.chain.iter().map(|der| der.to_vec().into()).collect(),
                 private_key: self.key.clone(),
+                secret_uid: String::new(),
             })),
         }
     }

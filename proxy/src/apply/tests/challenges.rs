@@ -274,6 +274,7 @@ fn an_expired_certificate_serves_while_nothing_better_is_there() {
         let wire = proto::Certificate {
             chain: vec![certificate.into()],
             private_key: key.serialize_der(),
+            secret_uid: String::new(),
         };
         Resource::new("team-a/web", Wire::Certificate(wire))
     };

@@ -115,6 +115,45 @@ fn https_without_a_certificate_is_bound_and_closed() {
 }
 
 #[test]
+fn a_certificate_of_another_secret_is_no_last_good_version_of_this_one() {
+    const CERTIFICATE: &str = "team-a/web";
+    let of = |uid: &str, mut resource: Resource| {
+        if let Some(Wire::Certificate(wire)) = &mut resource.resource {
+            wire.secret_uid = uid.to_owned();
+        }
+        resource
+    };
+    let good = |uid| of(uid, certificate(CERTIFICATE, "a.example.com"));
+    let unusable = |uid| {
+        let empty = Wire::Certificate(proto::Certificate::default());
+        of(uid, Resource::new(CERTIFICATE, empty))
+    };
+    let serves = |h: &Harness| {
+        let dump = serde_json::to_value(h.state.dump()).unwrap();
+        dump["listeners"][0]["serving"].as_bool().unwrap()
+    };
+    let rejected = [(CERTIFICATE.to_owned(), "MissingField".to_owned())];
+    let mut h = Harness::new();
+    let terminating = listener_on(A, BIND.port, "a.example.com", Some(&[CERTIFICATE]));
+    assert_eq!(h.apply(vec![terminating, good("first")]), []);
+    assert_eq!(h.apply(vec![unusable("first")]), rejected);
+    assert!(
+        serves(&h),
+        "the last good version of the same Secret serves"
+    );
+    // The Secret was deleted and made again, perhaps by another team in a namespace of the same name.
+    assert_eq!(h.apply(vec![unusable("second")]), rejected);
+    assert!(!serves(&h));
+    assert!(h.state.certificates.is_empty());
+    assert_eq!(h.state.expiries.len(), 0);
+    for uid in ["second", "third"] {
+        assert_eq!(h.apply(vec![good(uid)]), []);
+        assert!(serves(&h));
+    }
+    assert_eq!(h.state.expiries.len(), 1);
+}
+
+#[test]
 fn certificates_reach_the_listeners_that_name_them() {
     fn config(h: &Harness) -> Option<Arc<rustls::ServerConfig>> {
         let name = Hostname::parse("a.example.com").unwrap();

@@ -294,6 +294,7 @@ impl History {
                 let key = Wire::Certificate(proto::Certificate {
                     chain: vec![vec![1, 2, 3].into()],
                     private_key: vec![1, 2, 3],
+                    secret_uid: String::new(),
                 });
                 Resource::new("team-a/broken", key)
             }
