@@ -16,7 +16,7 @@ use vestibule_model::certificate::AddressBlock;
 use vestibule_model::endpoint::{AuthorityRules, EndpointRules};
 use vestibule_model::parameters::ServiceParameters;
 use vestibule_model::policy::{
-    MAX_RSA_BITS, Mode, NAMES_PER_NAMESPACE, Policy, REGEX_MIB, ROUTE_ENTRIES,
+    MAX_RSA_BITS, Mode, NAMES_PER_NAMESPACE, PORTS_PER_NAMESPACE, Policy, REGEX_MIB, ROUTE_ENTRIES,
 };
 use vestibule_model::selector::{LabelSelector, Labels};
 use vestibule_model::service::{IpFamily, IpFamilyPolicy, ServiceType, TrafficPolicy};
@@ -167,6 +167,14 @@ pub(crate) struct Arguments {
         default_value_t = NAMES_PER_NAMESPACE
     )]
     names_per_namespace: u32,
+    /// Most ports of a Gateway that the `ListenerSets` of a namespace may use, unless a `HostnameGrant` says otherwise.
+    /// Ports on which the Gateway has a listener of its own do not count.
+    #[arg(
+        long,
+        env = "VESTIBULE_PORTS_PER_NAMESPACE",
+        default_value_t = PORTS_PER_NAMESPACE
+    )]
+    ports_per_namespace: u32,
     /// Ranges of addresses that no backend may have, besides loopback, link-local and metadata addresses, which none
     /// may have anyway.
     #[arg(
@@ -337,6 +345,7 @@ impl Arguments {
                 mode: self.policy_mode,
                 exempt: self.exempt_namespace.iter().cloned().collect(),
                 names_per_namespace: self.names_per_namespace,
+                ports_per_namespace: self.ports_per_namespace,
                 endpoints: EndpointRules {
                     loopback: false,
                     denied: self.deny_endpoint_cidrs.clone(),
