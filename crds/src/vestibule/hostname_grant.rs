@@ -289,8 +289,7 @@ pub struct LimitsSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("format" = "int32", "minimum" = 0, "maximum" = MAX_LIMIT))]
     pub hostnames: Option<i64>,
-    /// Most ports that listeners of ListenerSets use, without ports that the Gateway has itself. Without a limit, that of
-    /// the release counts.
+    /// Most ports of ListenerSets that the Gateway does not have itself. Without a limit, that of the release counts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("format" = "int32", "minimum" = 0, "maximum" = MAX_LIMIT))]
     pub ports: Option<i64>,

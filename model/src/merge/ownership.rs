@@ -240,8 +240,6 @@ impl Merge {
                 findings.push(finding.clone());
             }
         }
-        let present = before.as_ref().map(|(old, check)| (*old, check));
-        findings.extend(self.ports_of_change(&at, present, (set, &check)));
         let limits = self.limits(&at.gateway, &at.namespace);
         if limits == GrantLimits::default() {
             return findings;

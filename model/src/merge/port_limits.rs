@@ -128,30 +128,30 @@ impl Merge {
             .or(self.ports_per_namespace)
     }
 
-    /// Findings about new listeners of a set that is not applied yet, if their ports would be more than the namespace
-    /// may use. Listeners that no grant gives are left out, because they use nothing.
-    pub(super) fn ports_of_change(
-        &self,
-        tenant: &GatewayTenant,
-        old: Option<(&ListenerSet, &GrantCheck)>,
-        new: (&ListenerSet, &GrantCheck),
-    ) -> Vec<Finding> {
-        let gateway = self.gateway(&tenant.gateway);
-        let (Some(limit), Some(gateway)) = (self.most_ports(tenant), gateway) else {
+    /// Findings about listeners that a ListenerSet would get by a change from `old`, if their ports are more than its
+    /// namespace may use. A listener that is there already on the same port is not judged again, so that a set over the
+    /// limit can still be edited. Listeners that no grant gives are left out, because they use nothing.
+    #[must_use]
+    pub fn ports_of_change(&self, old: Option<&ListenerSet>, set: &ListenerSet) -> Vec<Finding> {
+        let Some((tenant, check)) = self.check_grants(set) else {
             return Vec::new();
         };
-        let given = |(set, check): (&ListenerSet, &GrantCheck)| -> Vec<Arc<PortAsk>> {
+        let gateway = self.gateway(&tenant.gateway);
+        let (Some(limit), Some(gateway)) = (self.most_ports(&tenant), gateway) else {
+            return Vec::new();
+        };
+        let given = |set: &ListenerSet, check: &GrantCheck| -> Vec<Arc<PortAsk>> {
             let listeners = first_of_name(&set.listeners);
             let refused = listeners.filter(|(index, _)| check.refused.contains_key(index));
             let refused: BTreeSet<&str> = refused.map(|(_, listener)| &*listener.name).collect();
             let is_given = |ask: &Arc<PortAsk>| !refused.contains(&*ask.listener.listener);
             asks(set, gateway).filter(is_given).collect()
         };
-        let former = old.map(given).unwrap_or_default();
-        let asks = given(new);
-        let name = &new.0.name;
+        let old = old.filter(|old| old.gateway == set.gateway);
+        let before = old.and_then(|old| Some(given(old, &self.check_grants(old)?.1)));
+        let (former, new) = (before.unwrap_or_default(), given(set, &check));
         self.port_limits
-            .of_change(tenant, name, limit, &former, &asks, self)
+            .of_change(&tenant, &set.name, limit, &former, &new, self)
     }
 }
 

@@ -66,7 +66,7 @@ struct TenantPorts {
 impl TenantPorts {
     fn uses<'a>(&'a self, facts: &'a dyn PortFacts) -> impl Iterator<Item = &'a PortKey> {
         let all = self.asks.keys().chain(&self.held);
-        all.filter(|at| !facts.is_own(at))
+        all.filter(move |at| !facts.is_own(at))
     }
 
     /// Returns the ports beyond the limit; `None` if the tenant is within it.

@@ -461,7 +461,7 @@ fn admission_refuses_new_ports_and_lets_what_is_there_be_edited() {
     world.put(set_on("a/s", 1, &[0, 1]));
     world.record(false);
     let fields = |world: &World, old: Option<&ListenerSet>, new: &ListenerSet| {
-        let findings = world.merge.ownership_of_change(old, new);
+        let findings = world.merge.ports_of_change(old, new);
         assert!(
             findings
                 .iter()
