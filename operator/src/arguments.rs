@@ -72,6 +72,9 @@ pub(crate) struct Arguments {
     /// Their `loadBalancerClass`.
     #[arg(long, env = "VESTIBULE_LOAD_BALANCER_CLASS")]
     load_balancer_class: Option<String>,
+    /// Their `allocateLoadBalancerNodePorts`, for type `LoadBalancer`: whether each port has a `NodePort`.
+    #[arg(long, env = "VESTIBULE_LOAD_BALANCER_NODE_PORTS")]
+    load_balancer_node_ports: Option<bool>,
     /// An annotation on them, as KEY=VALUE; may be given several times.
     #[arg(long, value_name = "KEY=VALUE", value_parser = pair)]
     service_annotation: Vec<(String, String)>,
@@ -330,6 +333,7 @@ impl Arguments {
             ip_family_policy: self.ip_family_policy,
             ip_families: self.ip_families.clone(),
             load_balancer_class: self.load_balancer_class.as_deref().map(Into::into),
+            load_balancer_node_ports: self.load_balancer_node_ports,
         };
         let services = ServiceSettings {
             release: self.release.as_str().into(),
