@@ -290,6 +290,9 @@ fn ops() -> impl Strategy<Value = Op> {
 }
 
 proptest! {
+    // Each step is followed by a start from scratch, so these are enough.
+    #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
+
     /// Whatever is asked for, in whatever order, the listeners over the limit are those that the rule says; a namespace is
     /// served on no more ports than it may be or holds; and what is in service and still declared stays in service.
     #[test]
