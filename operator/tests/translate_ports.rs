@@ -994,12 +994,8 @@ fn a_namespace_uses_no_more_ports_than_it_may() {
     assert_eq!(accepted(&translator, "young"), [Reason::Accepted; 3]);
     let of_old = [Reason::QuotaExceeded, Reason::Accepted];
     assert_eq!(accepted(&translator, "old"), of_old);
-    assert!(
-        !translator
-            .claim_states()
-            .keys()
-            .any(|key| { key.to_string().contains("8003") })
-    );
+    let mut claimed = translator.claim_states().keys();
+    assert!(!claimed.any(|key| key.to_string().contains("8003")));
     // Another namespace has ports of its own.
     let blue = vec![listener("l", 8003, Protocol::Tcp, "", None)];
     translator.apply([Change::Put(set("blue", "set", 9, "one", blue))]);
