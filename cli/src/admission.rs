@@ -22,7 +22,8 @@ impl Admission {
     #[must_use]
     pub(crate) fn of_all(translator: &Translator, policy: &Policy) -> Self {
         let mut state = AdmissionState::new(translator.merge().controller())
-            .with_names_per_namespace(policy.names_per_namespace);
+            .with_names_per_namespace(policy.names_per_namespace)
+            .with_ports_per_namespace(policy.ports_per_namespace);
         let mut sets: Vec<&ListenerSet> = Vec::new();
         for (_, object) in translator.objects() {
             match object.as_ref() {

@@ -86,6 +86,8 @@ pub struct GrantLimits {
     pub certificates: Option<u32>,
     /// Hostnames, wildcards counted once.
     pub hostnames: Option<u32>,
+    /// Ports that listeners of ListenerSets use and the Gateway does not have itself.
+    pub ports: Option<u32>,
 }
 
 impl GrantLimits {
@@ -96,6 +98,7 @@ impl GrantLimits {
             listeners: self.listeners.max(other.listeners),
             certificates: self.certificates.max(other.certificates),
             hostnames: self.hostnames.max(other.hostnames),
+            ports: self.ports.max(other.ports),
         }
     }
 }

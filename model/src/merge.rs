@@ -6,6 +6,7 @@
 mod names;
 mod nearest;
 mod ownership;
+mod port_limits;
 mod port_routes;
 mod preview;
 
@@ -21,7 +22,7 @@ use crate::hostname::HostPattern;
 use crate::hostname_grant::HostnameGrant;
 use crate::key::{ListenerKey, ObjectKey, ObjectName, ParentKey, PortKey};
 use crate::names::{GatewayNames, NameDecision, NameSource};
-use crate::ownership::{GrantChecks, Grants};
+use crate::ownership::{GrantChecks, Grants, PortLimits};
 use crate::port::{Changed, Neighbour, PortClaims};
 use crate::protocol::Protocol;
 use crate::selector::Labels;
@@ -102,6 +103,8 @@ pub struct Merge {
     refused_ports: BTreeMap<ParentKey, BTreeSet<PortKey>>,
     /// Most names of a namespace on a Gateway, where no grant says otherwise.
     names_per_namespace: Option<u32>,
+    /// Most ports of a Gateway that a namespace may use, where no grant says otherwise.
+    ports_per_namespace: Option<u32>,
     /// Whether the next holder of a name already counts as its holder; see [`Self::assuming`].
     assumes: bool,
     /// The next holder of each name when it was computed last, if `assumes`.
@@ -109,6 +112,7 @@ pub struct Merge {
     /// The `HostnameGrant` objects, which say who may use which names.
     pub(crate) grants: Grants,
     pub(crate) grant_checks: GrantChecks,
+    port_limits: PortLimits,
 }
 
 impl Merge {
@@ -467,8 +471,9 @@ impl Merge {
     /// Computes again what these sets have. Sets of the same namespaces whose listeners come over or under a limit by
     /// that are included.
     ///
-    /// The order matters. Grants say which listeners count, the counts say which of them are over a limit, and only the
-    /// listeners that are left ask for names. What a listener claims on its port depends, in turn, on its name.
+    /// The order matters. Grants say which listeners count, the counts say which of them are over a limit, the ports of
+    /// those that are left say which of them are over the limit on ports, and only the listeners that are left then ask
+    /// for names. What a listener claims on its port depends, in turn, on its name.
     pub(crate) fn settle_sets(&mut self, mut sets: BTreeSet<ObjectName>, affected: &mut Affected) {
         affected.sets.extend(sets.iter().cloned());
         let mut recounted = BTreeSet::new();
@@ -484,11 +489,14 @@ impl Merge {
             let limits = self.limits(&at.gateway, &at.namespace);
             sets.extend(self.grant_checks.recount(&at, limits));
         }
-        for name in sets {
-            let set = self.sets.get(&name).map(Arc::as_ref);
+        for name in &sets {
+            let set = self.sets.get(name).map(Arc::as_ref);
             affected
                 .listeners
-                .extend(self.grant_checks.judge(&name, set));
+                .extend(self.grant_checks.judge(name, set));
+        }
+        sets.extend(self.count_ports_of(&sets, affected));
+        for name in sets {
             self.settle_names_of(&name, affected);
             self.settle_ports_of(&name, affected);
             self.settle_refused_ports_of(&name, affected);

@@ -6,6 +6,7 @@
 //! counts as a grant.
 
 mod grant_checks;
+mod port_limits;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -24,6 +25,7 @@ use crate::selector::Labels;
 pub(crate) use grant_checks::{
     GatewayTenant, GrantCheck, GrantChecks, too_many_certificates, too_many_listeners,
 };
+pub(crate) use port_limits::{PortAsk, PortFacts, PortLimits};
 
 /// The grants that are in one namespace.
 #[derive(Debug, Clone, Default)]

@@ -76,4 +76,6 @@ pub struct ServiceParameters {
     pub ip_families: Vec<IpFamily>,
     /// `loadBalancerClass`, for type `LoadBalancer`.
     pub load_balancer_class: Option<Arc<str>>,
+    /// `allocateLoadBalancerNodePorts`, for type `LoadBalancer`.
+    pub load_balancer_node_ports: Option<bool>,
 }

@@ -131,6 +131,9 @@ pub struct Policy {
     pub exempt: BTreeSet<String>,
     /// Most hostnames that a namespace may hold on a Gateway, unless a HostnameGrant says otherwise.
     pub names_per_namespace: u32,
+    /// Most ports of a Gateway that the ListenerSets of a namespace may use, unless a HostnameGrant says otherwise.
+    /// Ports on which the Gateway has a listener of its own do not count.
+    pub ports_per_namespace: u32,
     /// Which addresses backends may not have.
     pub endpoints: EndpointRules,
     /// Largest RSA key that a certificate may have, in bits. The proxies sign with it in each handshake.
@@ -144,6 +147,10 @@ pub struct Policy {
 
 /// Default of [`Policy::names_per_namespace`].
 pub const NAMES_PER_NAMESPACE: u32 = 10_000;
+
+/// Default of [`Policy::ports_per_namespace`]. More than sixty namespaces have room on a Gateway, which has at most
+/// 1,000 ports.
+pub const PORTS_PER_NAMESPACE: u32 = 16;
 
 /// Default of [`Policy::max_rsa_bits`]. A signature with a key of 8192 bits costs six times as much.
 pub const MAX_RSA_BITS: u16 = 4096;
@@ -160,6 +167,7 @@ impl Default for Policy {
             mode: Mode::default(),
             exempt: BTreeSet::new(),
             names_per_namespace: NAMES_PER_NAMESPACE,
+            ports_per_namespace: PORTS_PER_NAMESPACE,
             endpoints: EndpointRules::default(),
             max_rsa_bits: MAX_RSA_BITS,
             regex_mib: REGEX_MIB,

@@ -253,6 +253,12 @@ impl PortClaims {
         Some(Holder::of_port(namespace, group))
     }
 
+    /// Whether the Gateway itself has a listener on the port, even one that is refused for a mistake.
+    #[must_use]
+    pub fn is_of_gateway(&self) -> bool {
+        !self.own.is_empty() || !self.refused_own.is_empty()
+    }
+
     /// The claim of a listener.
     #[must_use]
     pub fn claim(&self, listener: &ListenerKey) -> Option<&Claim> {

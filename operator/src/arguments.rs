@@ -16,7 +16,7 @@ use vestibule_model::certificate::AddressBlock;
 use vestibule_model::endpoint::{AuthorityRules, EndpointRules};
 use vestibule_model::parameters::ServiceParameters;
 use vestibule_model::policy::{
-    MAX_RSA_BITS, Mode, NAMES_PER_NAMESPACE, Policy, REGEX_MIB, ROUTE_ENTRIES,
+    MAX_RSA_BITS, Mode, NAMES_PER_NAMESPACE, PORTS_PER_NAMESPACE, Policy, REGEX_MIB, ROUTE_ENTRIES,
 };
 use vestibule_model::selector::{LabelSelector, Labels};
 use vestibule_model::service::{IpFamily, IpFamilyPolicy, ServiceType, TrafficPolicy};
@@ -72,6 +72,9 @@ pub(crate) struct Arguments {
     /// Their `loadBalancerClass`.
     #[arg(long, env = "VESTIBULE_LOAD_BALANCER_CLASS")]
     load_balancer_class: Option<String>,
+    /// Their `allocateLoadBalancerNodePorts`, for type `LoadBalancer`: whether each port has a `NodePort`.
+    #[arg(long, env = "VESTIBULE_LOAD_BALANCER_NODE_PORTS")]
+    load_balancer_node_ports: Option<bool>,
     /// An annotation on them, as KEY=VALUE; may be given several times.
     #[arg(long, value_name = "KEY=VALUE", value_parser = pair)]
     service_annotation: Vec<(String, String)>,
@@ -167,6 +170,14 @@ pub(crate) struct Arguments {
         default_value_t = NAMES_PER_NAMESPACE
     )]
     names_per_namespace: u32,
+    /// Most ports of a Gateway that the `ListenerSets` of a namespace may use, unless a `HostnameGrant` says otherwise.
+    /// Ports on which the Gateway has a listener of its own do not count.
+    #[arg(
+        long,
+        env = "VESTIBULE_PORTS_PER_NAMESPACE",
+        default_value_t = PORTS_PER_NAMESPACE
+    )]
+    ports_per_namespace: u32,
     /// Ranges of addresses that no backend may have, besides loopback, link-local and metadata addresses, which none
     /// may have anyway.
     #[arg(
@@ -322,6 +333,7 @@ impl Arguments {
             ip_family_policy: self.ip_family_policy,
             ip_families: self.ip_families.clone(),
             load_balancer_class: self.load_balancer_class.as_deref().map(Into::into),
+            load_balancer_node_ports: self.load_balancer_node_ports,
         };
         let services = ServiceSettings {
             release: self.release.as_str().into(),
@@ -337,6 +349,7 @@ impl Arguments {
                 mode: self.policy_mode,
                 exempt: self.exempt_namespace.iter().cloned().collect(),
                 names_per_namespace: self.names_per_namespace,
+                ports_per_namespace: self.ports_per_namespace,
                 endpoints: EndpointRules {
                     loopback: false,
                     denied: self.deny_endpoint_cidrs.clone(),

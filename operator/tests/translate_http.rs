@@ -667,7 +667,10 @@ fn an_edit_of_a_route_is_one_route() {
 
 #[test]
 fn a_route_that_proxies_could_not_take_says_so() {
-    let mut world = translated([our_class()]);
+    let mut settings = settings();
+    settings.policy.ports_per_namespace = 32 * 64;
+    let mut world = Translator::new(settings);
+    world.apply([Change::Put(our_class())]);
     // Each listener takes each hostname: together they are more than a message may be.
     let hosts: Vec<String> = (0..16)
         .map(|n| {

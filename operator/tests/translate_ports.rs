@@ -922,3 +922,83 @@ fn a_port_of_the_other_transport_is_another_port() {
     assert_eq!(served(&translator, Transport::Tcp), ["red"]);
     assert_eq!(served(&translator, Transport::Udp), ["blue"]);
 }
+
+/// The proxies, the Service and the record get no port beyond the limit of a namespace, and its other listeners go on.
+#[test]
+fn a_namespace_uses_no_more_ports_than_it_may() {
+    let mut settings = cluster_settings();
+    settings.claims = ClaimMode::Recorded;
+    settings.policy.ports_per_namespace = 2;
+    let mut translator = Translator::new(settings);
+    let on = |of: &str, created: i64, ports: &[u16]| {
+        let listeners = ports.iter().map(|port| {
+            let name = format!("l{port}");
+            listener(
+                &name,
+                *port,
+                Protocol::Http,
+                &format!("{of}{port}.example.com"),
+                None,
+            )
+        });
+        Change::Put(set("red", of, created, "one", listeners.collect()))
+    };
+    let mut edge = gateway(
+        "one",
+        vec![listener("own", 80, Protocol::Http, "own.example.com", None)],
+        NamespaceScope::All,
+    );
+    if let Object::Gateway(gateway) = &mut edge {
+        gateway.meta.uid = "uid".into();
+    }
+    translator.apply([Change::Put(our_class()), Change::Put(edge)]);
+    let record = |translator: &mut Translator| {
+        for _ in 0..10 {
+            let states = translator.claim_states().iter();
+            let wanted = states.filter_map(|(key, state)| match state {
+                ClaimState::Wanted(holder) => Some((key.clone(), Some(holder.clone()))),
+                _ => None,
+            });
+            let wanted: BTreeMap<_, _> = wanted.collect();
+            if wanted.is_empty() {
+                return;
+            }
+            translator.apply([Change::Claims(wanted)]);
+        }
+        panic!("wishes do not come to an end");
+    };
+    let ports = |translator: &Translator| {
+        let desired = translator.ports().iter();
+        let numbers = desired.map(|desired| desired.port.get());
+        numbers.collect::<Vec<u16>>()
+    };
+    let accepted = |translator: &Translator, name: &str| {
+        let set = key(Kind::ListenerSet, "red", name);
+        let Some(Status::Listeners(status)) = translator.statuses().get(&set) else {
+            panic!("no status");
+        };
+        let conditions = status.listeners.iter().map(|listener| {
+            let mut conditions = listener.conditions.iter();
+            let accepted = conditions.find(|of| of.kind == ConditionType::Accepted);
+            accepted.expect("a condition").reason
+        });
+        conditions.collect::<Vec<Reason>>()
+    };
+    translator.apply([on("young", 5, &[80, 8001, 8002])]);
+    record(&mut translator);
+    assert_eq!(ports(&translator), [80, 8001, 8002]);
+    // An older set takes nothing from what is in service, and its listener on a port in use is served.
+    translator.apply([on("old", 1, &[8003, 8001])]);
+    record(&mut translator);
+    assert_eq!(ports(&translator), [80, 8001, 8002]);
+    assert_eq!(accepted(&translator, "young"), [Reason::Accepted; 3]);
+    let of_old = [Reason::QuotaExceeded, Reason::Accepted];
+    assert_eq!(accepted(&translator, "old"), of_old);
+    let mut claimed = translator.claim_states().keys();
+    assert!(!claimed.any(|key| key.to_string().contains("8003")));
+    // Another namespace has ports of its own.
+    let blue = vec![listener("l", 8003, Protocol::Tcp, "", None)];
+    translator.apply([Change::Put(set("blue", "set", 9, "one", blue))]);
+    record(&mut translator);
+    assert_eq!(ports(&translator), [80, 8001, 8002, 8003]);
+}

@@ -29,7 +29,7 @@ use vestibule_model::selector::NamespaceScope;
 use vestibule_model::service::ServiceType;
 use vestibule_model::tls_policy::GatewayTls;
 use vestibule_operator::translate::{
-    Assigned, CONTROLLER, Change, DesiredPort, SessionKey, SessionKeys, Translator,
+    Assigned, CONTROLLER, Change, DesiredPort, SessionKey, SessionKeys, Settings, Translator,
 };
 use vestibule_operator_testing::grants::{Reading, a_hostname_grant};
 use vestibule_operator_testing::http::{Rule, as_grpc, http_route};
@@ -647,6 +647,12 @@ fn final_inputs(history: &[Change]) -> Vec<Change> {
         .collect()
 }
 
+/// The same with a limit on ports that namespaces reach.
+fn few_ports(mut settings: Settings) -> Settings {
+    settings.policy.ports_per_namespace = 1;
+    settings
+}
+
 /// Wishes as they add up from what was put out.
 fn add_up<K: Ord>(desired_services: &mut BTreeSet<K>, news: BTreeMap<K, bool>) {
     for (key, wanted) in news {
@@ -667,7 +673,7 @@ proptest! {
         history in a_cluster_history(),
         batch in 1usize..5,
     ) {
-        let mut incremental = Translator::new(cluster_settings());
+        let mut incremental = Translator::new(few_ports(cluster_settings()));
         let (mut ports, mut sources, mut services) = Default::default();
         for changes in history.chunks(batch) {
             let output = incremental.apply(changes.to_vec());
@@ -680,7 +686,7 @@ proptest! {
                 };
             }
         }
-        let mut scratch = Translator::new(cluster_settings());
+        let mut scratch = Translator::new(few_ports(cluster_settings()));
         scratch.apply(final_objects(&history).into_values().map(Change::Put));
         scratch.apply(final_inputs(&history));
         assert_same(&incremental, &scratch);
@@ -697,7 +703,7 @@ proptest! {
 
     #[test]
     fn incremental_equals_from_scratch(history in a_history(), batch in 1usize..5) {
-        let mut incremental = Translator::new(settings());
+        let mut incremental = Translator::new(few_ports(settings()));
         let mut outputs: Held = BTreeMap::new();
         for changes in history.chunks(batch) {
             let output = incremental.apply(changes.to_vec());
@@ -708,7 +714,8 @@ proptest! {
                 };
             }
         }
-        let mut scratch = translated(final_objects(&history).into_values());
+        let mut scratch = Translator::new(few_ports(settings()));
+        scratch.apply(final_objects(&history).into_values().map(Change::Put));
         scratch.apply(final_inputs(&history));
         assert_same(&incremental, &scratch);
         // What was put out step by step adds up to what is held.
@@ -748,7 +755,8 @@ proptest! {
         objects.retain(|key, object| apart(key, object) && on_gateway_one(object));
         let b_names = names_of(&objects, |key| !of_a(key));
         objects.retain(|key, object| !of_a(key) || takes_none_of(object, &b_names));
-        let mut world = translated(objects.into_values());
+        let mut world = Translator::new(few_ports(settings()));
+        world.apply(objects.into_values().map(Change::Put));
         world.apply(final_inputs(&history));
         let before: Held = held(&world).into_iter().filter(|(k, _)| of_b(k)).collect();
         let b_asks = own_on_443(&world, "b");

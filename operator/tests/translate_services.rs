@@ -242,6 +242,7 @@ fn parameters_count_field_by_field_the_gateways_first() {
         ip_family_policy: Some(IpFamilyPolicy::SingleStack),
         ip_families: vec![IpFamily::V4],
         load_balancer_class: Some("release".into()),
+        load_balancer_node_ports: Some(false),
     };
     let of_class = ServiceParameters {
         annotations: labels(&[("b", "class"), ("c", "class")]),
@@ -252,6 +253,7 @@ fn parameters_count_field_by_field_the_gateways_first() {
     let own = ServiceParameters {
         annotations: labels(&[("c", "own")]),
         ip_family_policy: Some(IpFamilyPolicy::RequireDualStack),
+        load_balancer_node_ports: Some(true),
         ..ServiceParameters::default()
     };
     let Object::GatewayClass(mut class) = our_class() else {
@@ -278,6 +280,7 @@ fn parameters_count_field_by_field_the_gateways_first() {
     assert_eq!(spec["ipFamilies"], json!(["IPv6", "IPv4"]));
     assert_eq!(spec["ipFamilyPolicy"], "RequireDualStack");
     assert_eq!(spec["loadBalancerClass"], "release");
+    assert_eq!(spec["allocateLoadBalancerNodePorts"], true);
     let annotations = &service.front()["metadata"]["annotations"];
     assert_eq!(annotations["a"], "release");
     assert_eq!(annotations["b"], "class");
@@ -291,6 +294,7 @@ fn only_external_types_have_a_traffic_policy_and_only_load_balancers_a_class() {
     for service_type in ServiceType::ALL {
         let defaults = ServiceParameters {
             load_balancer_class: Some("example.net/edge".into()),
+            load_balancer_node_ports: Some(false),
             ..of_type(*service_type)
         };
         let spec = service(defaults, vec![our_class(), world(|_| {})]).front()["spec"].clone();
@@ -301,6 +305,10 @@ fn only_external_types_have_a_traffic_policy_and_only_load_balancers_a_class() {
             spec.get("loadBalancerClass").is_some(),
             *service_type == ServiceType::LoadBalancer
         );
+        let allocates = spec.get("allocateLoadBalancerNodePorts");
+        let none = json!(false);
+        let expected = (*service_type == ServiceType::LoadBalancer).then_some(&none);
+        assert_eq!(allocates, expected);
     }
 }
 

@@ -47,9 +47,11 @@ pub struct Recheck(Arc<ListenerSet>);
 impl Admission {
     /// Admission for the GatewayClasses of `controller`, without any objects yet.
     pub fn new(controller: impl Into<Arc<str>>, policy: Policy) -> Self {
-        let state = AdmissionState::new(controller);
+        let state = AdmissionState::new(controller)
+            .with_names_per_namespace(policy.names_per_namespace)
+            .with_ports_per_namespace(policy.ports_per_namespace);
         Self {
-            state: RwLock::new(state.with_names_per_namespace(policy.names_per_namespace)),
+            state: RwLock::new(state),
             policy,
             pending: Mutex::new(Pending::new(PATIENCE)),
         }

@@ -44,6 +44,13 @@ impl AdmissionState {
         self
     }
 
+    /// The same, with this limit of ports for namespaces where no grant states one.
+    #[must_use]
+    pub fn with_ports_per_namespace(mut self, most: u32) -> Self {
+        self.merge = self.merge.with_ports_per_namespace(most);
+        self
+    }
+
     /// The merge of all ListenerSets with their Gateways.
     #[must_use]
     pub fn merge(&self) -> &Merge {

@@ -20,7 +20,7 @@ use clap::{Parser, ValueEnum};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 use vestibule_crds::watch;
-use vestibule_model::policy::{Mode, NAMES_PER_NAMESPACE, Policy};
+use vestibule_model::policy::{Mode, NAMES_PER_NAMESPACE, PORTS_PER_NAMESPACE, Policy};
 use vestibule_webhook::Admission;
 use vestibule_webhook::server::{Config, WATCHED, Webhook};
 
@@ -58,6 +58,13 @@ struct Args {
         default_value_t = NAMES_PER_NAMESPACE
     )]
     names_per_namespace: u32,
+    /// Most ports of a Gateway that the `ListenerSets` of a namespace may use, unless a `HostnameGrant` says otherwise.
+    #[arg(
+        long,
+        env = "VESTIBULE_PORTS_PER_NAMESPACE",
+        default_value_t = PORTS_PER_NAMESPACE
+    )]
+    ports_per_namespace: u32,
     /// Seconds that requests are still taken after SIGTERM, until everybody knows that it ends.
     #[arg(long, env = "VESTIBULE_SHUTDOWN_DELAY_SECONDS", default_value_t = 10)]
     shutdown_delay_seconds: u64,
@@ -85,6 +92,7 @@ impl Args {
                 .map(str::to_owned)
                 .collect(),
             names_per_namespace: self.names_per_namespace,
+            ports_per_namespace: self.ports_per_namespace,
             ..Policy::default()
         }
     }

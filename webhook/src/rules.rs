@@ -87,6 +87,7 @@ fn of_set(state: &AdmissionState, old: Option<&ListenerSet>, set: &ListenerSet) 
                 .into_iter()
                 .map(inherited_is_told),
         )
+        .chain(merge.ports_of_change(old, set))
         .chain(merge.conflicts_of_change(old, set))
         .chain(told)
         .collect()

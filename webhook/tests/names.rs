@@ -359,6 +359,40 @@ fn whoever_holds_as_many_names_as_it_may_gets_no_more() {
 }
 
 #[test]
+fn whoever_uses_as_many_ports_as_it_may_gets_no_more() {
+    let mut state = held(&[]).with_ports_per_namespace(2);
+    let on = |ports: &[u16]| {
+        let listeners = ports
+            .iter()
+            .map(|port| listener(*port, "HTTP", "a.example.com"));
+        set_of("alpha", &listeners.collect::<Vec<_>>())
+    };
+    // The Gateway's own port costs nothing, so the last one is one too many.
+    let more = on(&[80, 8080, 8081, 8082]);
+    let at_last = [(Reason::QuotaExceeded, "spec.listeners[3].port")];
+    let refused = create(&state, &more);
+    assert_eq!(refusals(&refused), at_last);
+    let action = "HostnameGrant with a higher limits.ports";
+    assert!(refused.message.is_some_and(|text| text.contains(action)));
+    assert!(create(&state, &on(&[80, 8080, 8081])).allowed);
+    // It came in while no webhook answered, and can be edited.
+    state.put(more.clone());
+    assert!(review(&state, Some(&more), &more).allowed);
+    let fewer = on(&[80, 8080, 8082]);
+    assert!(review(&state, Some(&more), &fewer).allowed);
+    let others = on(&[80, 8080, 8081, 8082, 8083]);
+    let at_new = [(Reason::QuotaExceeded, "spec.listeners[4].port")];
+    assert_eq!(refusals(&review(&state, Some(&more), &others)), at_new);
+    // A grant says otherwise, in either direction.
+    let limited = |most: u32| json!({"hostnames": ["*"], "limits": {"ports": most}});
+    grant(&mut state, "alpha", &limited(4));
+    assert!(review(&state, Some(&more), &others).allowed);
+    grant(&mut state, "alpha", &limited(0));
+    let refused = review(&state, Some(&more), &others);
+    assert_eq!(refusals(&refused), at_new);
+}
+
+#[test]
 fn what_an_admin_takes_from_its_holder_is_open_to_others() {
     let mut state = held(&[]);
     let taken = |from: &str| {

@@ -61,6 +61,9 @@ fn of_arguments(arguments: &Value) -> Option<(String, Policy)> {
             Some(("--names-per-namespace", most)) => {
                 policy.names_per_namespace = most.parse().ok()?;
             }
+            Some(("--ports-per-namespace", most)) => {
+                policy.ports_per_namespace = most.parse().ok()?;
+            }
             Some(("--max-rsa-bits", most)) => policy.max_rsa_bits = most.parse().ok()?,
             Some(("--regex-mib", most)) => policy.regex_mib = most.parse().ok()?,
             Some(("--route-entries", most)) => policy.route_entries = most.parse().ok()?,
@@ -94,6 +97,7 @@ mod tests {
             "--policy-mode=Warn",
             "--exempt-namespace=old,older",
             "--names-per-namespace=7",
+            "--ports-per-namespace=8",
             "--max-rsa-bits=2048",
             "--regex-mib=5",
             "--route-entries=6",
@@ -108,6 +112,7 @@ mod tests {
                 mode,
                 exempt,
                 names_per_namespace: 7,
+                ports_per_namespace: 8,
                 endpoints: EndpointRules {
                     loopback: false,
                     denied: ["10.96.0.0/12", "fd00::/8"]
@@ -135,6 +140,7 @@ mod tests {
             "--policy-mode=",
             "--exempt-namespace=",
             "--names-per-namespace=",
+            "--ports-per-namespace=",
         ] {
             assert!(deployment.contains(&format!("- {argument}")), "{argument}");
         }

@@ -223,6 +223,9 @@ pub struct ServiceSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("maxLength" = 316))]
     pub load_balancer_class: Option<String>,
+    /// Whether each port of a LoadBalancer also has a NodePort. Ports that have one keep it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub allocate_load_balancer_node_ports: Option<bool>,
 }
 
 pub(crate) fn convert(
@@ -277,6 +280,7 @@ pub(crate) fn convert(
             ),
             ip_families: families,
             load_balancer_class: service.load_balancer_class.map(Into::into),
+            load_balancer_node_ports: service.allocate_load_balancer_node_ports,
         },
         limits,
         certificate_namespaces: wire

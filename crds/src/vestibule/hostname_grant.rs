@@ -289,6 +289,10 @@ pub struct LimitsSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("format" = "int32", "minimum" = 0, "maximum" = MAX_LIMIT))]
     pub hostnames: Option<i64>,
+    /// Most ports of ListenerSets that the Gateway does not have itself. Without a limit, that of the release counts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("format" = "int32", "minimum" = 0, "maximum" = MAX_LIMIT))]
+    pub ports: Option<i64>,
 }
 
 /// The state of a grant, as Vestibule sees it.
@@ -628,6 +632,7 @@ impl Reader {
             listeners: read("listeners", spec.listeners),
             certificates: read("certificates", spec.certificates),
             hostnames: read("hostnames", spec.hostnames),
+            ports: read("ports", spec.ports),
         }
     }
 }

@@ -117,10 +117,13 @@ impl Merge {
     /// Takes, for each key, its holder from now on, or `None` if nobody holds it.
     pub fn put_claims(&mut self, changes: BTreeMap<ClaimKey, Option<Holder>>) -> Affected {
         let mut affected = Affected::default();
+        let mut counted = BTreeSet::new();
         for (key, holder) in changes {
-            if self.holder(&key) == holder {
+            let former = self.holder(&key);
+            if former == holder {
                 continue;
             }
+            counted.extend(self.count_holder(&key, former.as_ref(), holder.as_ref()));
             match (&key.of, key.port_key()) {
                 (Claimed::Names(names), _) => {
                     let holder = holder.as_ref().map(|holder| &holder.namespace);
@@ -134,6 +137,10 @@ impl Merge {
                 (Claimed::Port(..), None) => {}
             }
             affected.claims.insert(key);
+        }
+        for set in self.recount_ports(&counted, &mut affected) {
+            self.settle_names_of(&set, &mut affected);
+            self.settle_ports_of(&set, &mut affected);
         }
         affected
     }

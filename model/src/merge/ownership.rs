@@ -72,12 +72,15 @@ impl Merge {
     }
 
     /// Why the namespace of a ListenerSet may not have one of its listeners: no grant gives the hostname, or the
-    /// listener is over the limit. Such a listener makes no claim.
+    /// listener or its port is over the limit. Such a listener makes no claim.
     #[must_use]
     pub fn not_owned(&self, listener: &ListenerKey) -> Option<&Finding> {
         match &listener.parent {
             ParentKey::Gateway(_) => None,
-            ParentKey::ListenerSet(set) => self.grant_checks.refusal(set, listener),
+            ParentKey::ListenerSet(set) => self
+                .grant_checks
+                .refusal(set, listener)
+                .or_else(|| self.port_limits.refusal(set, listener)),
         }
     }
 

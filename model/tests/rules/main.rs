@@ -13,6 +13,7 @@ mod paths;
 mod pattern;
 mod pattern_budget;
 mod policy;
+mod ports;
 mod route_budget;
 mod secrecy;
 mod support;

@@ -37,7 +37,7 @@ fn names(text: &str) -> HostPattern {
 }
 
 /// A grant in `infra` of these hostnames to these namespaces.
-fn grant(at: &str, namespaces: &[&str], hostnames: &[&str]) -> HostnameGrant {
+pub(crate) fn grant(at: &str, namespaces: &[&str], hostnames: &[&str]) -> HostnameGrant {
     HostnameGrant {
         name: name(at),
         meta: Meta::default(),
@@ -529,6 +529,7 @@ fn grants() -> impl Strategy<Value = HostnameGrant> {
                     listeners: l,
                     certificates: c,
                     hostnames: None,
+                    ports: None,
                 };
                 made.meta.deleting = deleting;
                 made

@@ -260,7 +260,8 @@ impl Translator {
     #[must_use]
     pub fn new(settings: Settings) -> Self {
         let mut merge = Merge::new(settings.controller.clone())
-            .with_names_per_namespace(settings.policy.names_per_namespace);
+            .with_names_per_namespace(settings.policy.names_per_namespace)
+            .with_ports_per_namespace(settings.policy.ports_per_namespace);
         if settings.claims == ClaimMode::Assumed {
             merge = merge.assuming();
         }

@@ -22,6 +22,7 @@ fn desired(uid: &str) -> GatewayService {
         ip_family_policy: None,
         ip_families: Vec::new(),
         load_balancer_class: None,
+        load_balancer_node_ports: None,
         requested: Vec::new(),
         selector: BTreeMap::from([("app".to_owned(), "proxy".to_owned())]),
         front_labels: labels.clone(),

@@ -70,6 +70,9 @@ pub(in super::super) fn build(
         load_balancer_class: set
             .load_balancer_class
             .filter(|_| service_type == ServiceType::LoadBalancer),
+        load_balancer_node_ports: set
+            .load_balancer_node_ports
+            .filter(|_| service_type == ServiceType::LoadBalancer),
         service_type,
         selector: settings.selector.clone(),
         front,
@@ -106,6 +109,9 @@ fn combine(parameters: &[&GatewayParameters], defaults: &ServiceParameters) -> S
             load_balancer_class: set
                 .load_balancer_class
                 .or_else(|| layer.load_balancer_class.clone()),
+            load_balancer_node_ports: set
+                .load_balancer_node_ports
+                .or(layer.load_balancer_node_ports),
         }
     })
 }

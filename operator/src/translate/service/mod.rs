@@ -77,6 +77,8 @@ pub struct GatewayService {
     pub ip_families: Vec<IpFamily>,
     /// `loadBalancerClass`, for type LoadBalancer.
     pub load_balancer_class: Option<Arc<str>>,
+    /// `allocateLoadBalancerNodePorts`, for type LoadBalancer. If it is `None`, the cluster decides.
+    pub load_balancer_node_ports: Option<bool>,
     /// Addresses to ask for, from the load balancer or as cluster IPs.
     pub requested: Vec<IpAddr>,
     /// `selector` of the front.
@@ -136,6 +138,9 @@ impl GatewayService {
         }
         if let Some(class) = &self.load_balancer_class {
             spec.insert("loadBalancerClass".into(), (**class).into());
+        }
+        if let Some(allocates) = self.load_balancer_node_ports {
+            spec.insert("allocateLoadBalancerNodePorts".into(), allocates.into());
         }
         if let Some(first) = self.requested.first() {
             if self.service_type == ServiceType::LoadBalancer {
