@@ -23,7 +23,7 @@ prepare: ## Fetch and build all that the tests need of the network (make test do
 
 .PHONY: quick
 quick: ## The workspace's own tests only
-	cargo test --locked --workspace
+	e2e/workspace-tests
 
 .PHONY: lint
 lint: ## Format and lints

@@ -19,6 +19,9 @@ macro_rules! named {
         pub enum $name { $($(#[$vmeta])* $variant),+ }
 
         impl $name {
+            /// Every value, in the order of their declaration.
+            pub const ALL: &'static [Self] = &[$(Self::$variant),+];
+
             /// The text the API uses.
             #[must_use]
             pub fn as_str(self) -> &'static str {
@@ -28,7 +31,7 @@ macro_rules! named {
             /// The value the API's text stands for.
             #[must_use]
             pub fn from_text(text: &str) -> Option<Self> {
-                [$(Self::$variant),+].into_iter().find(|value| value.as_str() == text)
+                Self::ALL.iter().copied().find(|value| value.as_str() == text)
             }
         }
 

@@ -10,6 +10,7 @@ pub mod control;
 pub mod issuance;
 pub mod localca;
 pub mod publish;
+mod resource_version;
 pub mod session_keys;
 pub mod status;
 pub mod translate;

@@ -35,7 +35,6 @@ pub use dump::{
     BackendDump, ChallengeDump, HttpRouteDump, ListenerDump, OwnerDump, PortRouteDump, RouteDump,
     StateDump,
 };
-pub use parse::is_dual_stack;
 pub use reject::RejectReason;
 pub use tls::CertificateInfo;
 
@@ -97,6 +96,20 @@ pub struct Work {
     pub tls_configs: u64,
     /// Endpoint lists replaced.
     pub endpoint_lists: u64,
+}
+
+impl std::ops::Sub for Work {
+    type Output = Self;
+
+    /// The work since `before`.
+    fn sub(self, before: Self) -> Self {
+        Self {
+            places: self.places - before.places,
+            route_entries: self.route_entries - before.route_entries,
+            tls_configs: self.tls_configs - before.tls_configs,
+            endpoint_lists: self.endpoint_lists - before.endpoint_lists,
+        }
+    }
 }
 
 /// How many resources are held, by kind.

@@ -301,6 +301,16 @@ async fn open_tcp(
     })
 }
 
+/// Whether a CA asks, and the proxy has no answer for it. It is counted.
+fn is_unanswered(plane: &DataPlane, question: Option<&ChallengeQuery>) -> bool {
+    if let Some(question) = question {
+        plane
+            .metrics
+            .challenge(question.kind(), ChallengeOutcome::Absent);
+    }
+    question.is_some()
+}
+
 /// The bytes that were read of a connection, and the time that is left for the rest of the hello.
 struct First {
     bytes: Vec<u8>,
@@ -338,10 +348,7 @@ async fn try_open(
         // Here each request selects its own route, by the host in it.
         Mode::Https(config) => {
             let config = config?;
-            if let Some(question) = &question {
-                plane
-                    .metrics
-                    .challenge(question.kind(), ChallengeOutcome::Absent);
+            if is_unanswered(&plane, question.as_ref()) {
                 return Ok(Step::NoChallenge);
             }
             Ok(Step::Https(config, cost, replay, permit))
@@ -360,10 +367,7 @@ async fn try_open(
         }
         Mode::Terminate(config) => {
             let config = config?;
-            if let Some(question) = &question {
-                plane
-                    .metrics
-                    .challenge(question.kind(), ChallengeOutcome::Absent);
+            if is_unanswered(&plane, question.as_ref()) {
                 return Ok(Step::NoChallenge);
             }
             let begun = tokio::time::Instant::now();

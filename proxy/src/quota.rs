@@ -14,9 +14,9 @@ use std::sync::{Arc, Weak};
 use parking_lot::Mutex;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
-use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::metrics::{MetricType, TypedMetric};
 
 use crate::rate::Bucket;
 
@@ -447,13 +447,9 @@ impl Collector for Accounts {
             ),
         ];
         for (name, help, value) in held {
-            let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-            for sample in &samples {
-                let labels = [("tenant", &*sample.tenant)];
-                let family = metric.encode_family(&labels)?;
-                let value = i64::try_from(value(sample)).unwrap_or(i64::MAX);
-                ConstGauge::new(value).encode(family)?;
-            }
+            encode_by_tenant(&mut encoder, (name, help), &samples, |sample| {
+                ConstGauge::new(i64::try_from(value(sample)).unwrap_or(i64::MAX))
+            })?;
         }
         let counters: [(&str, &str, ValueOf<u64>); 5] = [
             (
@@ -483,15 +479,27 @@ impl Collector for Accounts {
             ),
         ];
         for (name, help, value) in counters {
-            let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-            for sample in &samples {
-                let labels = [("tenant", &*sample.tenant)];
-                let family = metric.encode_family(&labels)?;
-                ConstCounter::new(value(sample)).encode(family)?;
-            }
+            encode_by_tenant(&mut encoder, (name, help), &samples, |sample| {
+                ConstCounter::new(value(sample))
+            })?;
         }
         Ok(())
     }
+}
+
+/// Writes one metric, with a series for each sample.
+fn encode_by_tenant<M: EncodeMetric + TypedMetric>(
+    encoder: &mut DescriptorEncoder<'_>,
+    (name, help): (&str, &str),
+    samples: &[Sample],
+    metric: impl Fn(&Sample) -> M,
+) -> fmt::Result {
+    let mut family = encoder.encode_descriptor(name, help, None, M::TYPE)?;
+    for sample in samples {
+        let labels = [("tenant", &*sample.tenant)];
+        metric(sample).encode(family.encode_family(&labels)?)?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]

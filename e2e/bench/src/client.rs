@@ -119,7 +119,7 @@ pub(crate) enum Direction {
     Both,
 }
 
-/// What came of it.
+/// Figures of one load, as the client saw it.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Outcome {
     /// Wall time of the load, seconds.

@@ -18,7 +18,7 @@ const SETS: usize = 40;
 /// Longest that one apply may take, before it counts as failed.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What came of them.
+/// Numbers of applies by their result.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     accepted: usize,

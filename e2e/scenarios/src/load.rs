@@ -65,7 +65,7 @@ pub(crate) async fn run_for(args: Args) -> Result<()> {
     Ok(())
 }
 
-/// What came of the connections.
+/// Numbers of connections by their result, and their times.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     /// Connections that were answered.

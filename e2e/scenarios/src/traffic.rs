@@ -57,7 +57,7 @@ impl fmt::Display for Way {
     }
 }
 
-/// What came of requests.
+/// Numbers of requests by their result.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Tallies {
     ok: u64,
@@ -333,7 +333,7 @@ impl Clients {
         }));
     }
 
-    /// What came of the requests since the last time; those that hold something begin anew.
+    /// Returns the results of the requests since the last call. Requests that hold something begin anew.
     pub(crate) fn take(&self) -> Tallies {
         let taken = std::mem::take(&mut *self.shared.tallies.lock());
         self.turn.send_modify(|turn| *turn += 1);

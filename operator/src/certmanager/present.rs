@@ -8,6 +8,7 @@ use vestibule_model::key::ObjectName;
 
 use super::progress::{Progress, bounded};
 use super::{MANAGED_BY, Settings};
+use crate::resource_version::is_later;
 
 /// A Certificate, as the server has it.
 #[derive(Debug, Clone, PartialEq)]
@@ -82,15 +83,10 @@ impl PresentCertificate {
         Some((name, present))
     }
 
-    /// Whether this, the answer to a write, is later than what the watch has shown. Versions of one kind are
-    /// numbers that rise (KEP-5504); where they are not, the watch is right.
+    /// Whether this response to a write is later than what the watch has shown.
     #[must_use]
     pub fn is_after(&self, there: Option<&Self>) -> bool {
-        let Some(there) = there else { return true };
-        let number = |present: &Self| present.version.parse::<u64>().ok();
-        number(self)
-            .zip(number(there))
-            .is_some_and(|(answer, shown)| answer > shown)
+        there.is_none_or(|there| is_later(&self.version, &there.version))
     }
 }
 

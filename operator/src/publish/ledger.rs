@@ -63,7 +63,6 @@ pub(super) struct Proxy {
     pub(super) rejects: BTreeMap<ResourceKey, Reject>,
     /// Set if it refused the last batch as a whole.
     pub(super) refusal: Option<BatchRefusal>,
-    pub(super) capabilities: Vec<String>,
     /// What was sent to it.
     pub(super) sent: Sent,
 }
@@ -108,16 +107,9 @@ impl Ledger {
 
     /// Begins a stream of a proxy that holds the generation `held`. It replaces an older stream of the same proxy;
     /// returns whether there was one.
-    pub(super) fn connect(
-        &mut self,
-        proxy: &str,
-        session: u64,
-        held: Option<Generation>,
-        capabilities: Vec<String>,
-    ) -> bool {
+    pub(super) fn connect(&mut self, proxy: &str, session: u64, held: Option<Generation>) -> bool {
         let entry = self.proxies.entry(proxy.to_owned()).or_default();
         let replaced = entry.session.replace(session).is_some();
-        entry.capabilities = capabilities;
         entry.refusal = None;
         // The process has restarted, or it does not hold what it acknowledged.
         if held < entry.acked {

@@ -98,8 +98,6 @@ pub struct ProxyStatus {
     pub acked: Option<Generation>,
     /// Resources whose last version it rejected, so that it is not in force there.
     pub rejects: Vec<Reject>,
-    /// The features that it supports.
-    pub capabilities: Vec<String>,
     /// What was sent to it.
     pub sent: Sent,
 }
@@ -329,7 +327,6 @@ impl Publisher {
                 connected: entry.session.is_some(),
                 acked: entry.acked,
                 rejects: entry.rejects.values().cloned().collect(),
-                capabilities: entry.capabilities.clone(),
                 sent: entry.sent,
             };
             (proxy.clone(), status)

@@ -331,16 +331,7 @@ impl Session {
             Some(_) if hello.held_digest == state.content.digest().to_vec() => Next::Equal,
             Some(_) => Next::Ask,
         };
-        let capabilities = hello
-            .capabilities
-            .iter()
-            .take(64)
-            .cloned()
-            .map(cut)
-            .collect();
-        let replaced = state
-            .ledger
-            .connect(&self.proxy, self.id, hello.held, capabilities);
+        let replaced = state.ledger.connect(&self.proxy, self.id, hello.held);
         if replaced {
             // The older stream ends now, whatever it waits for.
             let replaced = &self.publisher.replaced;

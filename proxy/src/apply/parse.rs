@@ -1,6 +1,6 @@
 //! Owns the step from wire messages to typed values. Everything that passes here can be put in force.
 
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use vestibule_model::client_address::ClientAddress;
@@ -388,12 +388,6 @@ fn endpoint(wire: &proto::Endpoint) -> Result<SocketAddr, RejectReason> {
     Ok(SocketAddr::new(address, port))
 }
 
-/// Whether a bind accepts both IPv4 and IPv6 connections.
-#[must_use]
-pub fn is_dual_stack(bind: &BindKey) -> bool {
-    bind.address == IpAddr::V6(Ipv6Addr::UNSPECIFIED)
-}
-
 #[cfg(test)]
 mod tests {
     use vestibule_model::hostname::HostnameError;
@@ -427,7 +421,6 @@ mod tests {
         let spec = listener(NAME, &wire()).unwrap();
         assert_eq!(spec.pattern.to_string(), "*.example.com");
         assert_eq!(spec.bind.to_string(), "[::]:10443");
-        assert!(is_dual_stack(&spec.bind));
         assert_eq!(spec.protocol, Protocol::Passthrough);
     }
 

@@ -43,7 +43,7 @@ pub(super) fn is_large<B>(request: &Request<B>) -> bool {
 }
 
 /// Reads what an HTTP/2 server announces about heads.
-pub(super) struct Announced {
+pub struct Announced {
     place: Place,
     /// Whether the present frame has settings.
     is_settings: bool,
@@ -52,9 +52,16 @@ pub(super) struct Announced {
     begun: usize,
 }
 
+impl Default for Announced {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Announced {
     /// The state at the beginning of a connection.
-    pub(super) fn new() -> Self {
+    #[must_use]
+    pub fn new() -> Self {
         Self {
             place: Place::of_server(),
             is_settings: false,
@@ -64,7 +71,7 @@ impl Announced {
     }
 
     /// Reads bytes of the server. Returns the size of the largest head that it takes, if it says one in them.
-    pub(super) fn follow(&mut self, bytes: &[u8]) -> Option<u32> {
+    pub fn follow(&mut self, bytes: &[u8]) -> Option<u32> {
         let mut most = None;
         let mut rest = bytes;
         while !rest.is_empty() {

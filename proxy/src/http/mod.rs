@@ -27,7 +27,7 @@ mod forwarded;
 pub mod frames;
 pub mod guard;
 mod handle;
-mod head_size;
+pub mod head_size;
 mod headers;
 pub mod heads;
 mod kept;

@@ -111,8 +111,6 @@ pub struct ProxyIdentity {
     pub proxy: String,
     /// The release, for logs.
     pub release: String,
-    /// The features that the proxy knows: [`crate::CAPABILITIES`].
-    pub capabilities: Vec<String>,
 }
 
 impl ProxyIdentity {
@@ -122,10 +120,6 @@ impl ProxyIdentity {
         Self {
             proxy: proxy.into(),
             release: env!("CARGO_PKG_VERSION").to_owned(),
-            capabilities: crate::CAPABILITIES
-                .iter()
-                .map(ToString::to_string)
-                .collect(),
         }
     }
 }
@@ -170,7 +164,6 @@ impl Held {
             protocol: PROTOCOL_VERSION,
             release: identity.release.clone(),
             proxy: identity.proxy.clone(),
-            capabilities: identity.capabilities.clone(),
             held: self.generation,
             held_digest: self.digest.to_vec(),
         }

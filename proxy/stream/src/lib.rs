@@ -112,32 +112,6 @@ pub const PROTOCOL_VERSION: u32 = 1;
 /// Lowest version of the protocol that this release speaks.
 pub const MIN_PROTOCOL_VERSION: u32 = 1;
 
-/// The features that this release knows. A proxy lists them in its Hello.
-pub const CAPABILITIES: &[&str] = &[
-    "listener/tls",
-    "listener/http",
-    "route/tls",
-    "route/http",
-    "backend",
-    "backend/tls",
-    "certificate",
-    "trust",
-    "listener/client-validation",
-    "challenge",
-    "hostname-owner",
-    "route/shared-paths",
-    "listener/limits",
-    "listener/client-address",
-    "listener/tcp",
-    "route/tcp",
-    "listener/udp",
-    "route/udp",
-    "filter/cors",
-    "filter/mirror",
-    "rule/retry",
-    "rule/session",
-];
-
 /// The version to speak with a peer whose highest is `theirs`. It is the lower of both, or `None`
 /// if this release no longer speaks that one. A release talks to the one before it and the one
 /// after it.

@@ -53,7 +53,7 @@ pub(crate) struct AdmissionArgs {
     shared_network: bool,
 }
 
-/// What came of one part.
+/// Figures of one part: a number of ListenerSets.
 #[derive(Debug, Serialize)]
 struct Outcome {
     sets: u32,

@@ -68,7 +68,7 @@ pub(crate) struct Times {
     pub(crate) p999: f64,
 }
 
-/// What came of it.
+/// Times and failures of one tenant's steady load.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Outcome {
     /// Requests over connections that stay.

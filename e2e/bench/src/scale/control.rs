@@ -6,7 +6,7 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::net::Ipv4Addr;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
@@ -231,7 +231,7 @@ impl Control {
         Ok(more)
     }
 
-    /// What came of earlier wishes and writes.
+    /// Takes the results of earlier wishes and writes.
     fn come_back(&mut self, now: Instant) -> Result<bool> {
         let mut more = false;
         if self.engine_link_changed.has_changed()? {
@@ -403,6 +403,22 @@ impl Control {
             more = true;
         }
         Ok(more)
+    }
+
+    /// Waits until the proxies acknowledge something, as `acks` says, until something is due, or until `most` has
+    /// passed.
+    pub(crate) async fn wait(
+        &mut self,
+        acks: &mut watch::Receiver<u64>,
+        most: Duration,
+    ) -> Result<()> {
+        let left = |at: Instant| at.saturating_duration_since(Instant::now());
+        let wait = self.deadline().map_or(most, left).min(most);
+        if let Ok(changed) = tokio::time::timeout(wait, acks.changed()).await {
+            changed?;
+            self.acks_moved();
+        }
+        Ok(())
     }
 
     /// What the proxies acknowledged has moved.

@@ -63,7 +63,7 @@ pub(crate) struct ScaleArgs {
     shared_network: Option<u16>,
 }
 
-/// What came of one part.
+/// Figures of one part: a number of ListenerSets with one kind of route.
 #[derive(Debug, Serialize)]
 pub(crate) struct Outcome {
     routes: Routes,

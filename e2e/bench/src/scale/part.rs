@@ -86,7 +86,7 @@ impl Used {
     }
 }
 
-/// What came of bringing everything in.
+/// Figures of the time in which all objects of the teams are brought in.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Loaded {
     /// Objects.
@@ -366,20 +366,13 @@ impl Part {
             let set = self.next_set();
             round.firsts.push(self.edit(set, edit).await?);
         }
-        let warm_up = WARM_UP * Edit::ALL.len();
-        for (number, edit) in Edit::ALL
-            .into_iter()
-            .cycle()
-            .take(warm_up + count)
-            .enumerate()
-        {
+        round.edits = Edit::measured(WARM_UP * Edit::ALL.len(), count, async |edit| {
             let set = self.next_set();
             let edited = self.edit(set, edit).await?;
-            if number >= warm_up {
-                round.edits.push(edited);
-            }
             tokio::time::sleep(PAUSE).await;
-        }
+            Ok(edited)
+        })
+        .await?;
         let proxy = self.proxy_pid();
         let us = || (sys::own_cpu().as_secs_f64(), proc::cpu(proxy).as_secs_f64());
         let (begin, before) = (Instant::now(), us());
@@ -481,12 +474,7 @@ impl Part {
                 tokio::task::yield_now().await;
                 continue;
             }
-            let left = |at: Instant| at.saturating_duration_since(Instant::now());
-            let wait = self.control.deadline().map_or(LOOK, left).min(LOOK);
-            if let Ok(changed) = tokio::time::timeout(wait, self.facts.changed()).await {
-                changed?;
-                self.control.acks_moved();
-            }
+            self.control.wait(&mut self.facts, LOOK).await?;
         }
     }
 
@@ -505,12 +493,7 @@ impl Part {
                 begin.elapsed() < PATIENCE,
                 "statuses wait for more than {PATIENCE:?}"
             );
-            let left = |at: Instant| at.saturating_duration_since(Instant::now());
-            let wait = self.control.deadline().map_or(LOOK, left).min(LOOK);
-            if let Ok(changed) = tokio::time::timeout(wait, self.facts.changed()).await {
-                changed?;
-                self.control.acks_moved();
-            }
+            self.control.wait(&mut self.facts, LOOK).await?;
         }
     }
 }

@@ -149,6 +149,24 @@ impl Edit {
         Self::Certificate,
     ];
 
+    /// Makes edits of every kind in turn with `make`, first `warm_up` and then `count`. Returns the results of the
+    /// latter.
+    pub(crate) async fn measured<T>(
+        warm_up: usize,
+        count: usize,
+        mut make: impl AsyncFnMut(Self) -> Result<T>,
+    ) -> Result<Vec<T>> {
+        let mut results = Vec::with_capacity(count);
+        let edits = Self::ALL.into_iter().cycle().take(warm_up + count);
+        for (number, edit) in edits.enumerate() {
+            let result = make(edit).await?;
+            if number >= warm_up {
+                results.push(result);
+            }
+        }
+        Ok(results)
+    }
+
     /// The listener whose traffic shows it.
     pub(crate) fn listener(self) -> usize {
         match self {

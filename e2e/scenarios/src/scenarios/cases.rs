@@ -34,7 +34,7 @@ struct Case {
     expected: BTreeMap<String, Value>,
 }
 
-/// What came of a case.
+/// How many objects of a case were judged, and why it was given up if it was.
 #[derive(Default)]
 struct Outcome {
     /// How many objects were judged.

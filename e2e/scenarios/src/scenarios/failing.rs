@@ -59,7 +59,7 @@ pub(super) struct Scene<'a> {
     replicas: usize,
 }
 
-/// What came of the requests around a failure.
+/// Results of the requests around a failure.
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
     /// Requests while the pod failed, and those among them that failed, by reason.

@@ -13,6 +13,7 @@ use vestibule_model::key::ObjectName;
 use vestibule_model::protocol::{Port, Transport, TransportPort};
 
 use super::ServicePorts;
+use crate::resource_version::is_later;
 use crate::translate::{DesiredService, GatewayService};
 
 /// Annotation with a digest of the applied manifest. It shows a difference even if a field is no longer desired.
@@ -34,18 +35,9 @@ pub struct PresentService {
 }
 
 impl PresentService {
-    /// Whether this response to a write is later than the version that the watch has shown.
-    ///
-    /// The response may arrive after events that the write caused, for example when a load balancer sets its address
-    /// quickly. If the response then replaced the later version, the address would be lost. Versions of one kind are
-    /// numbers that rise (KEP-5504). If they are not numbers, the version of the watch counts, since it will show every
-    /// later one.
+    /// Whether this response to a write is later than what the watch has shown.
     pub(super) fn is_after(&self, there: Option<&Self>) -> bool {
-        let Some(there) = there else { return true };
-        let number = |present: &Self| present.version.parse::<u64>().ok();
-        number(self)
-            .zip(number(there))
-            .is_some_and(|(answer, shown)| answer > shown)
+        there.is_none_or(|there| is_later(&self.version, &there.version))
     }
 }
 

@@ -107,7 +107,7 @@ pub(crate) struct Cold {
     pub(crate) settled: Spent,
 }
 
-/// Runs it, and says what came of it.
+/// Measures it, and prints the figures.
 pub(crate) fn run(args: &SizeArgs) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -268,20 +268,10 @@ impl Simulation {
 
     /// Edits of every kind in turn, after some that do not count.
     async fn edit_all(&mut self, args: &SizeArgs) -> Result<Vec<Edited>> {
-        let mut edits = Vec::new();
-        let warm_up = Edit::ALL.len();
-        for (number, edit) in Edit::ALL
-            .into_iter()
-            .cycle()
-            .take(warm_up + args.edits)
-            .enumerate()
-        {
-            let edited = self.edit(args, edit).await?;
-            if number >= warm_up {
-                edits.push(edited);
-            }
-        }
-        Ok(edits)
+        Edit::measured(Edit::ALL.len(), args.edits, async |edit| {
+            self.edit(args, edit).await
+        })
+        .await
     }
 
     async fn edit(&mut self, args: &SizeArgs, edit: Edit) -> Result<Edited> {
@@ -331,7 +321,7 @@ impl Simulation {
                 tokio::task::yield_now().await;
                 continue;
             }
-            self.wait().await?;
+            self.control.wait(&mut self.facts, LOOK).await?;
         }
     }
 
@@ -352,19 +342,8 @@ impl Simulation {
             if !waits && !self.control.is_under_way() && self.control.statuses_due().is_none() {
                 return Ok(());
             }
-            self.wait().await?;
+            self.control.wait(&mut self.facts, LOOK).await?;
         }
-    }
-
-    /// Until an acknowledgement moves something, or something is due.
-    async fn wait(&mut self) -> Result<()> {
-        let left = |at: Instant| at.saturating_duration_since(Instant::now());
-        let wait = self.control.deadline().map_or(LOOK, left).min(LOOK);
-        if let Ok(changed) = tokio::time::timeout(wait, self.facts.changed()).await {
-            changed?;
-            self.control.acks_moved();
-        }
-        Ok(())
     }
 }
 
