@@ -177,6 +177,11 @@ impl Worker {
         tokio::spawn(gate::keep());
         tokio::spawn(cut::rouse_at_each(self.plane.changes()));
         tokio::spawn(lifetime::tick());
+        let inbox = self.plane.snapshot.load().concerned().subscribe();
+        let metrics = Arc::clone(&self.plane.metrics);
+        tokio::spawn(lifetime::ring_at_changes(inbox, move |count| {
+            metrics.tunnels_judged.inc_by(count);
+        }));
         tokio::spawn(http::pool::sweep(Arc::clone(&self.plane)));
         tokio::spawn(take_passed(Arc::clone(&self.plane), passed));
         let mut loops: BTreeMap<BindKey, (Arc<Listening>, CancellationToken)> = BTreeMap::new();

@@ -422,7 +422,7 @@ impl State {
                 name: name.to_string(),
                 tenant: held.route.tenant.to_string(),
                 created: held.route.created,
-                attachments: held.attachments.iter().map(AttachmentDump::of).collect(),
+                attachments: held.attachments.to.iter().map(AttachmentDump::of).collect(),
                 backends: held
                     .route
                     .backends()
@@ -484,7 +484,7 @@ impl State {
                 name: name.to_string(),
                 tenant: held.route.tenant.to_string(),
                 created: held.route.created,
-                attachments: held.attachments.iter().map(AttachmentDump::of).collect(),
+                attachments: held.attachments.to.iter().map(AttachmentDump::of).collect(),
                 rules: held.route.rules().iter().map(rule).collect(),
             })
             .collect()
