@@ -433,7 +433,7 @@ mod tests {
         let (_client, accepted, record, permit) = connection().await;
         let future = serve(accepted, record, permit, Beginning::default());
         let size = size_of_val(&future);
-        assert!(size <= 536, "{size} bytes per connection");
+        assert!(size <= 560, "{size} bytes per connection");
     }
 
     /// A client, and what a worker has of it once it was accepted.

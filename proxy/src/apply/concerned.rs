@@ -94,7 +94,7 @@ impl Touched {
             before.concerned_by_place(next, place, &mut concerned);
         }
         for (gateway, names) in &self.owners {
-            before.concerned_by_owner(next, (gateway, names), &mut concerned);
+            before.concerned_by_owner(next, (gateway.as_str(), names), &mut concerned);
         }
         concerned
     }

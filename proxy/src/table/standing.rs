@@ -48,8 +48,9 @@ pub(crate) struct Attachments {
 impl Attachments {
     /// Whether this has everything that `before` had.
     fn include(&self, before: &Self) -> bool {
+        // Most edits change no attachment. Comparing each with each is for the others.
         self.account.tenant() == before.account.tenant()
-            && before.to.iter().all(|had| self.to.contains(had))
+            && (self.to == before.to || before.to.iter().all(|had| self.to.contains(had)))
     }
 }
 
@@ -69,7 +70,10 @@ pub(crate) struct SelectedBy<'a> {
 
 impl Snapshot {
     /// The listener that serves a tunnel now. It is `None` if the tunnel does not stand any more.
-    pub(crate) fn still_serves(&self, selected: &SelectedBy<'_>) -> Option<&Arc<Listener>> {
+    pub(crate) fn still_serves<'a>(
+        &'a self,
+        selected: &SelectedBy<'a>,
+    ) -> Option<&'a Arc<Listener>> {
         let (entry, guard) =
             self.serves_now(selected.bind, selected.listener.mode.layer(), selected.name)?;
         let (was, is) = (selected.listener, &*entry.listener);
