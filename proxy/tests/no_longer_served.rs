@@ -314,7 +314,10 @@ async fn a_neighbour_that_loses_everything_wakes_only_its_own_tunnels() {
 async fn a_tunnel_ends_when_its_route_its_listener_or_its_name_is_taken_away() {
     type Change = fn(&mut World);
     let changes: BTreeMap<&str, Change> = [
-        ("route", (|world| world.rig.remove(world.kind.route_kind(), "team-a/a")) as Change),
+        (
+            "route",
+            (|world| world.rig.remove(world.kind.route_kind(), "team-a/a")) as Change,
+        ),
         ("listener", |world| {
             world
                 .rig
@@ -467,7 +470,10 @@ async fn a_connection_of_a_port_ends_with_its_route_by_a_reset() {
     answers(&mut client).await;
     rig.remove(ResourceKind::TcpRoute, "team-a/raw");
     let read = within("the end", client.read_to_end(&mut Vec::new())).await;
-    assert!(read.is_err(), "an orderly end would look like a whole stream");
+    assert!(
+        read.is_err(),
+        "an orderly end would look like a whole stream"
+    );
     rig.wait_closed(CloseReason::NoLongerServed, 1).await;
 }
 
