@@ -668,9 +668,10 @@ mod tests {
                     break;
                 }
             }
-            let expected = match moves {
-                true => Poll::Pending,
-                false => Poll::Ready(Err(TunnelOver::Idle)),
+            let expected = if moves {
+                Poll::Pending
+            } else {
+                Poll::Ready(Err(TunnelOver::Idle))
             };
             assert_eq!(ended, expected);
         }

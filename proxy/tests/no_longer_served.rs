@@ -1,7 +1,6 @@
 //! Tunnels end when the configuration no longer serves them, and only then. Each test has a second tunnel that it ends on
 //! purpose: once that one is gone, the first would be gone too.
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -313,11 +312,10 @@ async fn a_neighbour_that_loses_everything_wakes_only_its_own_tunnels() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tunnel_ends_when_its_route_its_listener_or_its_name_is_taken_away() {
     type Change = fn(&mut World);
-    let changes: BTreeMap<&str, Change> = [
-        (
-            "route",
-            (|world| world.rig.remove(world.kind.route_kind(), "team-a/a")) as Change,
-        ),
+    let changes: [(&str, Change); 6] = [
+        ("route", |world| {
+            world.rig.remove(world.kind.route_kind(), "team-a/a");
+        }),
         ("listener", |world| {
             world
                 .rig
@@ -337,8 +335,7 @@ async fn a_tunnel_ends_when_its_route_its_listener_or_its_name_is_taken_away() {
             let gone = ResourceKey::new(world.kind.route_kind(), "team-a/a");
             assert_eq!(world.rig.change(vec![route], vec![gone]), NONE);
         }),
-    ]
-    .into();
+    ];
     for kind in KINDS {
         for (name, change) in &changes {
             let mut world = World::start(kind).await;
@@ -496,7 +493,8 @@ async fn a_silent_session_ends_when_its_route_is_removed() {
         .await
         .unwrap();
     client.send(b"question").await.unwrap();
-    let received = backend_socket.recv_from(&mut [0; 16]);
+    let mut buffer = [0; 16];
+    let received = backend_socket.recv_from(&mut buffer);
     within("the datagram", received).await.unwrap();
     rig.remove(ResourceKind::UdpRoute, "team-a/dns");
     let series = "vestibule_proxy_udp_sessions_closed_total{reason=\"EndpointGone\"}";

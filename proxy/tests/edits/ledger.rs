@@ -85,11 +85,7 @@ fn serving(resource: &Resource) -> Option<Wire> {
             route.created = 0;
             route.backends.clear();
         }
-        Wire::HttpRoute(route) => {
-            route.created = 0;
-            route.rules.clear();
-        }
-        Wire::GrpcRoute(route) => {
+        Wire::HttpRoute(route) | Wire::GrpcRoute(route) => {
             route.created = 0;
             route.rules.clear();
         }
