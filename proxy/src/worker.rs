@@ -3,8 +3,8 @@
 //! to do than another worker, which then gets the connection at once. Workers share nothing but the snapshot and the
 //! counters.
 //!
-//! The sockets of a bind stay open as long as there is any listener on it. A connection keeps the configuration with
-//! which it began, whatever happens to its bind.
+//! The sockets of a bind stay open as long as there is any listener on it. What happens to a
+//! bind ends no connection; a tunnel ends when the configuration no longer serves it ([`lifetime`]).
 
 use std::collections::BTreeMap;
 use std::io;
