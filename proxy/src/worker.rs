@@ -4,7 +4,7 @@
 //! counters.
 //!
 //! The sockets of a bind stay open as long as there is any listener on it. What happens to a
-//! bind ends no connection; a tunnel ends when the configuration no longer serves it ([`lifetime`]).
+//! bind ends no connection; a tunnel ends when the configuration no longer serves it (`lifetime`).
 
 use std::collections::BTreeMap;
 use std::io;
