@@ -440,6 +440,7 @@ impl State {
             created: held.route.created,
             listeners: held
                 .attachments
+                .to
                 .iter()
                 .map(|(listener, _)| listener.to_string())
                 .collect(),
