@@ -57,7 +57,6 @@ use crate::upstream;
 use crate::upstream::ClientCertificate;
 use backend_tls::TlsSpec;
 use challenges::HeldChallenge;
-use concerned::Touched;
 use http::HeldHttpRoute;
 use names::Names;
 use parse::{ListenerSpec, OwnerSpec, Protocol, RouteSpec};
