@@ -7,17 +7,18 @@ use std::time::Instant;
 use vestibule_model::hostname::Hostname;
 
 use crate::backend::Backend;
+use crate::basis::Basis;
 use crate::bind::BindKey;
 use crate::bounds::Bounds;
 use crate::challenge::Challenge;
 use crate::close_reason::CloseReason;
+use crate::concerned::TenantKey;
 use crate::gate;
 use crate::lifetime::Lifetime;
 use crate::listener::Listener;
 use crate::plane::DataPlane;
 use crate::quota::{Account, QuotaGuard};
 use crate::relay::Moved;
-use crate::table::Route;
 use crate::terminate::NegotiatedTls;
 
 /// The target of the log lines, for filters. There is one line for each connection at its end or, where this proxy
@@ -27,16 +28,13 @@ pub const TARGET: &str = "access";
 /// The record of one client connection. Its `Drop` counts the connection and writes its log line. So every end of a
 /// connection is recorded, cancellation included.
 pub(crate) struct ConnectionRecord {
-    plane: Arc<DataPlane>,
+    /// What it was selected by.
+    pub(crate) basis: Basis,
     started: Instant,
     /// The client's address: that of the peer, or the one that a trusted peer named.
     client: SocketAddr,
-    bind: BindKey,
-    pub(crate) server_name: Option<Hostname>,
-    listener: Option<Arc<Listener>>,
     /// The place among the connections of a tenant, once it has one.
     quota_guard: Option<QuotaGuard>,
-    pub(crate) route: Option<Arc<Route>>,
     pub(crate) backend: Option<(SocketAddr, Arc<Backend>)>,
     /// How many endpoints did not accept the connection before the present one did.
     pub(crate) connect_retries: u8,
@@ -67,14 +65,10 @@ impl ConnectionRecord {
         plane.metrics.connections_active.inc();
         plane.enter();
         Self {
-            plane,
+            basis: Basis::new(plane, bind),
             started: Instant::now(),
             client: peer,
-            bind,
-            server_name: None,
-            listener: None,
             quota_guard: None,
-            route: None,
             backend: None,
             connect_retries: 0,
             moved: Moved::default(),
@@ -85,7 +79,7 @@ impl ConnectionRecord {
     }
 
     pub(crate) fn plane(&self) -> &Arc<DataPlane> {
-        &self.plane
+        &self.basis.plane
     }
 
     pub(crate) fn started(&self) -> Instant {
@@ -93,7 +87,7 @@ impl ConnectionRecord {
     }
 
     pub(crate) fn bind(&self) -> &BindKey {
-        &self.bind
+        &self.basis.bind
     }
 
     /// The client's address, as far as the connection tells it. (A request may name another one in a header.)
@@ -116,12 +110,12 @@ impl ConnectionRecord {
     pub(crate) fn select(&mut self, listener: Arc<Listener>) {
         listener.usage.connections.inc();
         listener.usage.active.inc();
-        self.listener = Some(listener);
+        self.basis.listener = Some(listener);
     }
 
     /// Counts the connection towards the limit of its tenant.
     pub(crate) fn charge(&mut self, account: &Arc<Account>) -> Result<(), CloseReason> {
-        let quota_guard = account.take(self.plane.quota_limits());
+        let quota_guard = account.take(self.basis.plane.quota_limits());
         self.quota_guard = Some(quota_guard.ok_or(CloseReason::TenantLimit)?);
         Ok(())
     }
@@ -142,19 +136,20 @@ impl ConnectionRecord {
     }
 
     pub(crate) fn listener(&self) -> Option<&Arc<Listener>> {
-        self.listener.as_ref()
+        self.basis.listener.as_ref()
     }
 
     /// The limits of its listener.
     pub(crate) fn bounds(&self) -> Bounds {
-        let ours = self.plane.limits.bounds;
-        let listener = self.listener.as_deref();
-        listener.map_or(ours, |listener| self.plane.bounds(listener))
+        let ours = self.basis.plane.limits.bounds;
+        let listener = self.basis.listener.as_deref();
+        listener.map_or(ours, |listener| self.basis.plane.bounds(listener))
     }
 
     /// How long it may live as a tunnel.
     pub(crate) fn lifetime(&self) -> Lifetime {
-        self.plane.lifetime(&self.bounds())
+        let tenant = self.account().map(TenantKey::of).unwrap_or_default();
+        self.basis.plane.lifetime(&self.bounds(), tenant)
     }
 
     /// What its handshake agreed on.
@@ -185,13 +180,13 @@ impl ConnectionRecord {
         if !tracing::enabled!(target: TARGET, tracing::Level::INFO) {
             return;
         }
-        let listener = self.listener.as_deref();
-        let route = self.route.as_deref();
+        let listener = self.basis.listener.as_deref();
+        let route = self.basis.route.as_deref();
         let beside = self.beside.as_ref();
         let challenge = beside.and_then(|beside| beside.challenge.as_deref());
         let account = route.map(|r| &r.account).or(listener.map(|l| &l.account));
         let account = account.or(challenge.map(|c| &c.account));
-        if !self.plane.logs(account.map(|account| &**account)) {
+        if !self.basis.plane.logs(account.map(|account| &**account)) {
             return;
         }
         let tenant = route.map(|r| &r.tenant).or(listener.map(|l| &l.tenant));
@@ -204,8 +199,8 @@ impl ConnectionRecord {
             target: TARGET,
             client = %self.client,
             peer = self.peer().map(tracing::field::display),
-            bind = %self.bind,
-            server_name = self.server_name.as_ref().map(Hostname::as_str),
+            bind = %self.basis.bind,
+            server_name = self.basis.server_name.as_ref().map(Hostname::as_str),
             tenant = tenant.or(challenge.map(|c| &c.tenant)).map(|t| &**t),
             gateway = gateway.or(challenge.map(|c| &c.gateway)).map(|g| &**g),
             challenge = challenge.map(|c| &*c.key),
@@ -231,22 +226,22 @@ impl Drop for ConnectionRecord {
         if std::thread::panicking() {
             self.reason = CloseReason::Internal;
         }
-        let metrics = &self.plane.metrics;
+        let metrics = &self.basis.plane.metrics;
         metrics.connections_active.dec();
         metrics.bytes_upstream.inc_by(self.moved.up);
         metrics.bytes_downstream.inc_by(self.moved.down);
         metrics.closed(self.reason.reason());
-        if let Some(listener) = &self.listener {
+        if let Some(listener) = &self.basis.listener {
             listener.usage.active.dec();
             listener.usage.bytes_in.inc_by(self.moved.up);
             listener.usage.bytes_out.inc_by(self.moved.down);
         }
-        if self.plane.limits.access_log {
+        if self.basis.plane.limits.access_log {
             self.write();
         }
         // The place is free before the connection counts as ended. So whoever waits for the end finds it free.
         drop(self.quota_guard.take());
-        self.plane.leave();
+        self.basis.plane.leave();
     }
 }
 

@@ -9,6 +9,7 @@ mod backend_tls;
 mod challenges;
 mod client_address;
 mod clients;
+mod concerned;
 mod dump;
 mod http;
 mod names;
@@ -38,7 +39,6 @@ pub use dump::{
 pub use reject::RejectReason;
 pub use tls::CertificateInfo;
 
-use crate::attached_names::AttachedNames;
 use crate::backend::{Backend, Target};
 use crate::bind::BindKey;
 use crate::bounds::Overrides;
@@ -48,7 +48,8 @@ use crate::metrics::Metrics;
 use crate::quota::Accounts;
 use crate::slot_map::{Slot, SlotAllocator};
 use crate::table::{
-    Connections, Generation, Route, Routes, SelectionKey, Snapshot, WeightedBackend,
+    Attachments, Connections, Generation, Route, RouteKind, Routes, SelectionKey, Snapshot,
+    WeightedBackend,
 };
 use crate::tenants::Tenants;
 use crate::upstream;
@@ -154,8 +155,7 @@ impl HeldListener {
 }
 
 struct HeldRoute {
-    /// By listener.
-    attachments: Box<[(Arc<str>, AttachedNames)]>,
+    attachments: Arc<Attachments>,
     route: Arc<Route>,
 }
 
@@ -219,9 +219,11 @@ impl std::fmt::Debug for State {
 impl State {
     /// A state without resources. Snapshots are published to `published`.
     pub fn new(published: Arc<ArcSwap<Snapshot>>) -> Result<Self, rustls::Error> {
+        // The workers already wait for what the first snapshot tells them.
+        let snapshot = published.load().empty();
         Ok(Self {
             published,
-            snapshot: Snapshot::default(),
+            snapshot,
             listeners: BTreeMap::new(),
             tables: HashMap::new(),
             routes: BTreeMap::new(),
@@ -293,6 +295,8 @@ impl State {
         self.open_binds(&mut parsed.listeners, binder, &mut rejects);
         self.settle_conflicts(&mut parsed.listeners, &removed_listeners, &mut rejects);
 
+        let before = self.snapshot.clone();
+        let mut touched = self.touched(change, &parsed);
         let mut dirty = BTreeSet::new();
         let mut rebuild = BTreeSet::new();
         let lost = parsed.lost_certificates.iter().map(String::as_str);
@@ -351,6 +355,7 @@ impl State {
         }
         for name in dirty {
             self.place(&name);
+            touched.places.extend(self.place_of(&name));
         }
         self.settle_client_addresses(client_addresses);
         for name in removed(ResourceKind::HostnameOwner) {
@@ -379,6 +384,8 @@ impl State {
         });
         // The whole change takes effect at once, because connections and requests decide by one snapshot.
         self.published.store(Arc::new(self.snapshot.clone()));
+        let concerned = touched.concerned(&before, &self.snapshot);
+        self.snapshot.concerned().tell(&concerned);
         self.names.sweep();
         binder.settle(&self.snapshot);
         rejects.0
@@ -551,10 +558,13 @@ impl State {
             dirty.insert(Arc::clone(&listener));
             attachments.push((listener, names.clone()));
         }
-        let held = HeldRoute {
-            attachments: attachments.into(),
-            route,
-        };
+        let attachments = Arc::new(Attachments {
+            account: Arc::clone(&route.account),
+            to: attachments.into(),
+        });
+        let id = (RouteKind::Of(kind), Arc::clone(&key));
+        self.snapshot.attach(id, Some(Arc::clone(&attachments)));
+        let held = HeldRoute { attachments, route };
         self.routes_mut(kind).insert(key, held);
     }
 
@@ -562,7 +572,9 @@ impl State {
         let Some(old) = self.routes_mut(kind).remove(name) else {
             return;
         };
-        for (listener, names) in &old.attachments {
+        let id = (RouteKind::Of(kind), Arc::clone(&old.route.key));
+        self.snapshot.attach(id, None);
+        for (listener, names) in &old.attachments.to {
             if let Some(table) = self.tables.get_mut(listener) {
                 table.of_mut(kind).remove(names, &old.route);
                 self.work.route_entries += 1;

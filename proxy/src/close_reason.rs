@@ -74,6 +74,9 @@ pub enum CloseReason {
     IdleTimeout,
     /// There was no byte in a tunnel, in either direction, for too long.
     TunnelIdleTimeout,
+    /// The configuration in force no longer serves a tunnel: its listener or route is gone, its name or port belongs to
+    /// another namespace, or its client is not admitted any more.
+    NoLongerServed,
     /// A response took longer than its limit after its head was sent, so an HTTP/1.1 connection could not continue.
     AnswerTimeout,
     /// The connection reached its maximum age.
@@ -150,6 +153,7 @@ impl CloseReason {
             Self::ClientStalled => "ClientStalled",
             Self::IdleTimeout => "IdleTimeout",
             Self::TunnelIdleTimeout => "TunnelIdleTimeout",
+            Self::NoLongerServed => "NoLongerServed",
             Self::AnswerTimeout => "AnswerTimeout",
             Self::MaxConnectionAge => "MaxConnectionAge",
             Self::HttpError => "HttpError",

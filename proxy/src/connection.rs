@@ -89,17 +89,19 @@ pub(crate) fn serve(
         let (line, lifetime) = (record.line(), record.lifetime());
         let ended = match kind {
             Kind::Passed(replay) => {
-                let moved = &mut record.moved;
+                let (basis, moved) = (&record.basis, &mut record.moved);
                 let passed = Relay::new(&mut client, &mut backend, moved, line, replay);
-                unless_cut(unless_over(lifetime, InTurn::new(passed, line)))
+                let passed = InTurn::new(passed, line);
+                unless_cut(unless_over(lifetime, || basis.is_served(), passed))
                     .await
                     .map(|ended| ended.map(CloseReason::from))
             }
             Kind::Terminated(mut session) => {
-                let moved = &mut record.moved;
+                let (basis, moved) = (&record.basis, &mut record.moved);
                 let tunnel = Tunnel::new(&mut client, &mut backend, moved, &mut session);
+                let tunnel = InTurn::new(tunnel, line);
                 // In a box, so that the future of passthrough connections has no room for it.
-                let tunnel = unless_over(lifetime, InTurn::new(tunnel, line));
+                let tunnel = unless_over(lifetime, || basis.is_served(), tunnel);
                 unless_cut(Box::pin(tunnel))
                     .await
                     .map(|ended| ended.map(CloseReason::from))
@@ -332,12 +334,12 @@ async fn try_open(
         .metrics
         .hello_seconds
         .observe(record.started().elapsed().as_secs_f64());
-    record.server_name = match hello.server_name {
+    record.basis.server_name = match hello.server_name {
         ServerName::Name(name) => Some(name),
         ServerName::Absent => None,
         ServerName::Invalid => return Err(CloseReason::UnknownServerName),
     };
-    let question = ChallengeQuery::of_hello(record.server_name.as_ref(), &hello.alpn);
+    let question = ChallengeQuery::of_hello(record.basis.server_name.as_ref(), &hello.alpn);
     let replay = reader.into_bytes();
     let random = plane.random();
     let (mode, cost, credentials) = match decide(record, question.as_ref(), random)? {
@@ -377,7 +379,7 @@ async fn try_open(
             let Handshaken {
                 session,
                 negotiated,
-                ..
+                client_chain,
             } = result.map_err(|_| CloseReason::HandshakeTimeout)???;
             drop(permit);
             plane
@@ -388,6 +390,7 @@ async fn try_open(
                 .metrics
                 .handshake(negotiated.version, negotiated.resumed);
             record.set_negotiated(negotiated);
+            record.basis.show(client_chain);
             Ok(match connect(record, random, Some(credentials)).await? {
                 Stream::Plain(backend) => {
                     let socket = backend.into_socket();
@@ -434,7 +437,7 @@ mod tests {
         let (_client, accepted, record, permit) = connection().await;
         let future = serve(accepted, record, permit, Beginning::default());
         let size = size_of_val(&future);
-        assert!(size <= 536, "{size} bytes per connection");
+        assert!(size <= 560, "{size} bytes per connection");
     }
 
     /// A client, and what a worker has of it once it was accepted.

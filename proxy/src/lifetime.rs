@@ -1,9 +1,14 @@
-//! Owns the time limits of tunnels: the longest time without a byte in either direction, and the longest time in total.
+//! Owns what ends a tunnel from outside: the longest time without a byte in either direction, the longest time in total,
+//! and a configuration that no longer serves it.
 //!
 //! These limits are hours, so they need no precise clock. A timer that is reset with every byte would cost more than
 //! the byte. Instead, each thread counts ticks of a second. When the task of a tunnel is woken, it records the present
 //! tick. It asks for one alarm at a later tick. When the alarm comes, the tunnel has been idle for too long, or it asks
 //! for another alarm. Only the two sockets of a tunnel and its alarm wake the task, so bytes do not have to be counted.
+//!
+//! When a change of the configuration concerns a tenant, the alarms of its tunnels ring before their time. A tunnel
+//! whose alarm rang asks the configuration in force whether it is still served. If not, it asks once more a little later,
+//! because an edit of several objects may arrive in pieces. Only then it ends.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -12,6 +17,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use crate::close_reason::CloseReason;
+use crate::concerned::{Inbox, TenantKey};
 use crate::side::Side;
 use crate::slots::{Slots, Ticket};
 
@@ -21,10 +27,23 @@ const TICK: Duration = Duration::from_secs(1);
 const LOOK: u32 = 5;
 /// A tick that never comes. It is 136 years away.
 const NEVER: u32 = u32::MAX;
+/// Ticks between the moment at which a tunnel is first seen not to be served and its end. At least one whole tick passes.
+const GRACE: u32 = 2;
+/// Most alarms that are looked at for a change before other tasks of the thread have their turn.
+const LOOKED_AT: usize = 4096;
+/// Most tunnels that are woken by a change before other tasks have their turn. Each may verify a certificate.
+const WOKEN: usize = 32;
 
 thread_local! {
     static TICKS: Cell<u32> = const { Cell::new(0) };
-    static WAITING: RefCell<Slots<(u32, Waker)>> = const { RefCell::new(Slots::new()) };
+    static WAITING: RefCell<Slots<Waiter>> = const { RefCell::new(Slots::new()) };
+}
+
+/// A task that waits for a tick. It is as small as without the tenant, whose number fills a gap.
+struct Waiter {
+    at: u32,
+    tenant: TenantKey,
+    waker: Waker,
 }
 
 /// Number of ticks of this thread so far.
@@ -56,8 +75,8 @@ pub(crate) fn advance() {
     let mut due = Vec::new();
     WAITING.with_borrow_mut(|waiting| {
         for slot in waiting.slots_mut() {
-            if slot.as_ref().is_some_and(|(at, _)| *at <= now) {
-                due.extend(slot.take().map(|(_, waker)| waker));
+            if slot.as_ref().is_some_and(|waiter| waiter.at <= now) {
+                due.extend(slot.take().map(|waiter| waiter.waker));
             }
         }
         waiting.shrink();
@@ -68,6 +87,43 @@ pub(crate) fn advance() {
     }
 }
 
+/// Rings the alarms of all tunnels of the tenants that changes concern, at most once per tick. It never returns. Run it
+/// once per worker thread. `rung` gets how many were rung.
+pub(crate) async fn ring_at_changes(mut inbox: Inbox, mut rung: impl FnMut(u64)) {
+    while let Some(tenants) = inbox.next().await {
+        ring(&tenants, &mut rung).await;
+        tokio::time::sleep(TICK).await;
+    }
+}
+
+/// Rings the alarms of all tunnels of `tenants`, which are sorted. Other tasks of the thread have their turn in between.
+/// A tunnel that begins meanwhile asks by itself whether it is served.
+async fn ring(tenants: &[TenantKey], mut rung: impl FnMut(u64)) {
+    let mut from = 0;
+    loop {
+        let mut wakers = Vec::new();
+        let next = WAITING.with_borrow_mut(|waiting| {
+            for (place, slot) in waiting.slots_mut().enumerate().skip(from) {
+                if place - from >= LOOKED_AT || wakers.len() >= WOKEN {
+                    return Some(place);
+                }
+                let concerned = |waiter: &Waiter| tenants.binary_search(&waiter.tenant).is_ok();
+                if slot.as_ref().is_some_and(concerned) {
+                    wakers.extend(slot.take().map(|waiter| waiter.waker));
+                }
+            }
+            None
+        });
+        rung(wakers.len() as u64);
+        for waker in wakers {
+            waker.wake();
+        }
+        let Some(next) = next else { return };
+        from = next;
+        tokio::task::yield_now().await;
+    }
+}
+
 /// Wakes a task at a tick. Its `Drop` gives back its place in the list of the thread.
 #[derive(Debug, Default)]
 pub(crate) struct Alarm(Option<Ticket>);
@@ -75,16 +131,34 @@ pub(crate) struct Alarm(Option<Ticket>);
 impl Alarm {
     /// Sets the tick at which the task is woken. It replaces the one that was set before.
     pub(crate) fn set(&mut self, cx: &Context<'_>, at: u32) {
+        self.set_for(TenantKey::default(), cx, at);
+    }
+
+    /// The same for a task that is also woken by changes that concern a tenant.
+    pub(crate) fn set_for(&mut self, tenant: TenantKey, cx: &Context<'_>, at: u32) {
+        let new = || Waiter {
+            at,
+            tenant,
+            waker: cx.waker().clone(),
+        };
         WAITING.with_borrow_mut(|waiting| match self.0 {
-            None => self.0 = Ticket::of(waiting.insert((at, cx.waker().clone()))),
+            None => self.0 = Ticket::of(waiting.insert(new())),
             Some(ticket) => match waiting.get_mut(ticket.place()) {
-                Some((when, waker)) => {
-                    *when = at;
-                    waker.clone_from(cx.waker());
+                Some(waiter) => {
+                    waiter.at = at;
+                    waiter.tenant = tenant;
+                    waiter.waker.clone_from(cx.waker());
                 }
-                None => waiting.set(ticket.place(), Some((at, cx.waker().clone()))),
+                None => waiting.set(ticket.place(), Some(new())),
             },
         });
+    }
+
+    /// Whether it has woken the task since it was set last.
+    fn has_rung(&self) -> bool {
+        self.0.is_some_and(|ticket| {
+            WAITING.with_borrow_mut(|waiting| waiting.get_mut(ticket.place()).is_none())
+        })
     }
 }
 
@@ -107,6 +181,8 @@ pub(crate) struct Lifetime {
     pub(crate) idle: Option<u32>,
     /// The tick at which it ends in any case, if there is one.
     pub(crate) end: Option<u32>,
+    /// The tenant whose changes may end it.
+    pub(crate) tenant: TenantKey,
 }
 
 /// A tunnel, as far as its time limits have to know it.
@@ -117,6 +193,9 @@ pub(crate) trait Watched {
 
     /// The side whose connection is lost, as the kernel reports it.
     fn lost(&self) -> Option<Side>;
+
+    /// How many bytes it has moved so far.
+    fn bytes(&self) -> u64;
 }
 
 /// Why a tunnel ended that did not end by itself.
@@ -128,58 +207,98 @@ pub(crate) enum TunnelOver {
     Age,
     /// This side was gone while bytes waited for the other one.
     Lost(Side),
+    /// The configuration no longer serves it.
+    NotServed,
 }
 
-/// Runs a tunnel until it ends, or until one of its limits is reached. Nothing but the two sides of the tunnel may wake
-/// its task. Call it only on a thread that runs [`tick`].
-pub(crate) fn unless_over<F: Future + Watched + Unpin>(
-    lifetime: Lifetime,
-    future: F,
-) -> UnlessOver<F> {
+/// Runs a tunnel until it ends, until one of its limits is reached, or until the configuration no longer serves it, as
+/// `is_served` says. Nothing but the two sides of the tunnel may wake its task. Call it only on a thread that runs
+/// [`tick`] and [`ring_at_changes`].
+pub(crate) fn unless_over<F, S>(lifetime: Lifetime, is_served: S, future: F) -> UnlessOver<F, S>
+where
+    F: Future + Watched + Unpin,
+    S: Fn() -> bool + Unpin,
+{
     UnlessOver {
         future,
+        is_served,
         idle: lifetime.idle.unwrap_or(NEVER),
         end: lifetime.end.unwrap_or(NEVER),
+        tenant: lifetime.tenant,
         moved: 0,
         due: 0,
+        unserved: NEVER,
         alarm: Alarm::default(),
     }
 }
 
 /// The future of [`unless_over`]. It is not an async function, because that would have room for the inner future twice.
-pub(crate) struct UnlessOver<F> {
+pub(crate) struct UnlessOver<F, S> {
     future: F,
+    is_served: S,
     idle: u32,
     end: u32,
+    tenant: TenantKey,
     /// The last tick at which one of its sides woke the task.
     moved: u32,
     /// The tick at which the alarm wakes it.
     due: u32,
+    /// The tick at which it ends, if it is still not served then.
+    unserved: u32,
     alarm: Alarm,
 }
 
-impl<F: Future + Watched + Unpin> Future for UnlessOver<F> {
+impl<F, S: Fn() -> bool> UnlessOver<F, S> {
+    /// Asks the configuration in force whether it serves the tunnel. Returns whether the tunnel ends.
+    fn is_given_up(&mut self, now: u32) -> bool {
+        if (self.is_served)() {
+            self.unserved = NEVER;
+        } else if self.unserved == NEVER {
+            self.unserved = now.saturating_add(GRACE);
+        }
+        self.unserved <= now
+    }
+}
+
+impl<F, S> Future for UnlessOver<F, S>
+where
+    F: Future + Watched + Unpin,
+    S: Fn() -> bool + Unpin,
+{
     type Output = Result<F::Output, TunnelOver>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
+        let begins = this.due == 0;
+        let rung = this.alarm.has_rung();
+        let before = rung.then(|| this.future.bytes());
         if let Poll::Ready(output) = Pin::new(&mut this.future).poll(cx) {
             return Poll::Ready(Ok(output));
         }
         let now = ticks();
+        // A tunnel asks at its beginning too, because the configuration may have changed since it was selected.
+        if (begins || rung) && this.is_given_up(now) {
+            return Poll::Ready(Err(TunnelOver::NotServed));
+        }
         let look = if this.future.is_stalled() {
             now.saturating_add(LOOK)
         } else {
             NEVER
         };
-        if this.due == 0 {
+        // An alarm alone is no sign of life, whether it rang in time or for a change.
+        let is_moving = match before {
+            Some(before) => before != this.future.bytes(),
+            None => begins || now < this.due,
+        };
+        if is_moving {
             this.moved = now;
-        } else if now < this.due {
-            this.moved = now;
-            if this.due <= look {
+        }
+        if now < this.due {
+            if !rung && this.due <= look {
                 return Poll::Pending;
             }
-        } else if look < NEVER
+        } else if !begins
+            && look < NEVER
             && let Some(side) = this.future.lost()
         {
             return Poll::Ready(Err(TunnelOver::Lost(side)));
@@ -191,10 +310,9 @@ impl<F: Future + Watched + Unpin> Future for UnlessOver<F> {
         if now >= over {
             return Poll::Ready(Err(TunnelOver::Idle));
         }
-        this.due = over.min(this.end).min(look);
-        if this.due < NEVER {
-            this.alarm.set(cx, this.due);
-        }
+        // The alarm is set even for a tick that never comes, because a change may ring it.
+        this.due = over.min(this.end).min(look).min(this.unserved);
+        this.alarm.set_for(this.tenant, cx, this.due);
         Poll::Pending
     }
 }
@@ -206,17 +324,20 @@ impl From<TunnelOver> for CloseReason {
             TunnelOver::Age => Self::MaxConnectionAge,
             TunnelOver::Lost(Side::Client) => Self::ClientReset,
             TunnelOver::Lost(Side::Backend) => Self::BackendReset,
+            TunnelOver::NotServed => Self::NoLongerServed,
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::rc::Rc;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU32, Ordering};
     use std::task::Wake;
 
     use super::*;
+    use crate::quota::{Account, Accounts};
 
     #[derive(Default)]
     struct Woken(AtomicU32);
@@ -232,6 +353,9 @@ mod tests {
     struct Sides {
         stalled: bool,
         lost: Option<Side>,
+        bytes: u64,
+        /// Bytes that the next poll moves.
+        arriving: u64,
     }
 
     impl Watched for Sides {
@@ -242,28 +366,51 @@ mod tests {
         fn lost(&self) -> Option<Side> {
             self.lost
         }
+
+        fn bytes(&self) -> u64 {
+            self.bytes
+        }
     }
 
     impl Future for Sides {
         type Output = ();
 
-        fn poll(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<()> {
+        fn poll(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<()> {
+            self.bytes += std::mem::take(&mut self.arriving);
             Poll::Pending
         }
     }
 
+    type IsServed = Box<dyn Fn() -> bool>;
+
     /// A tunnel, and how often its task was woken.
     struct Tunnel {
-        future: UnlessOver<Sides>,
+        future: UnlessOver<Sides, IsServed>,
         woken: Arc<Woken>,
+        served: Rc<Cell<bool>>,
+        asked: Rc<Cell<u32>>,
     }
 
     impl Tunnel {
         fn new(idle: Option<u32>, end: Option<u32>) -> Self {
-            let lifetime = Lifetime { idle, end };
+            Self::of(TenantKey::default(), idle, end)
+        }
+
+        fn of(tenant: TenantKey, idle: Option<u32>, end: Option<u32>) -> Self {
+            let lifetime = Lifetime { idle, end, tenant };
+            let (served, asked) = (Rc::new(Cell::new(true)), Rc::new(Cell::new(0)));
+            let is_served: IsServed = {
+                let (served, asked) = (Rc::clone(&served), Rc::clone(&asked));
+                Box::new(move || {
+                    asked.set(asked.get() + 1);
+                    served.get()
+                })
+            };
             Self {
-                future: unless_over(lifetime, Sides::default()),
+                future: unless_over(lifetime, is_served, Sides::default()),
                 woken: Arc::default(),
+                served,
+                asked,
             }
         }
 
@@ -383,8 +530,9 @@ mod tests {
             let lifetime = Lifetime {
                 idle: Some(4),
                 end: None,
+                tenant: TenantKey::default(),
             };
-            let ended: Result<End, TunnelOver> = unless_over(lifetime, relay).await;
+            let ended: Result<End, TunnelOver> = unless_over(lifetime, || true, relay).await;
             ended
         });
         let mut byte = [0; 1];
@@ -421,14 +569,129 @@ mod tests {
     }
 
     #[test]
-    fn without_limits_nothing_is_kept() {
+    fn without_limits_only_a_change_wakes_it() {
         let mut tunnel = Tunnel::new(None, None);
         assert!(tunnel.poll().is_pending());
-        assert_eq!(waiting(), 0);
+        assert_eq!(waiting(), 1);
         for _ in 0..1000 {
             assert!(tunnel.tick().is_pending());
         }
         assert!(tunnel.poll().is_pending());
+        assert_eq!(tunnel.woken(), 0);
+        ring_now(&[TenantKey::default()]);
+        assert_eq!(tunnel.woken(), 1);
+    }
+
+    fn tenants() -> [(Arc<Account>, TenantKey); 2] {
+        let accounts = Accounts::default();
+        ["team-a", "team-b"].map(|name| {
+            let account = accounts.of(&name.into());
+            let key = TenantKey::of(&account);
+            (account, key)
+        })
+    }
+
+    /// Rings all at once, and returns how many turns of others there were in between.
+    fn ring_now(tenants: &[TenantKey]) -> usize {
+        let runtime = tokio::runtime::Builder::new_current_thread().build();
+        let mut most = Vec::new();
+        runtime
+            .unwrap()
+            .block_on(ring(tenants, |count| most.push(count)));
+        assert!(most.iter().all(|count| *count <= WOKEN as u64), "{most:?}");
+        most.len() - 1
+    }
+
+    #[test]
+    fn a_tunnel_that_is_no_longer_served_ends_after_the_grace_and_others_are_not_woken() {
+        let [(_a, a), (_b, b)] = tenants();
+        let [mut tunnel, mut neighbour] = [a, b].map(|tenant| Tunnel::of(tenant, Some(1000), None));
+        assert!(tunnel.poll().is_pending() && neighbour.poll().is_pending());
+        tunnel.served.set(false);
+        neighbour.served.set(false);
+        ring_now(&[a]);
+        assert_eq!((tunnel.woken(), neighbour.woken()), (1, 0));
+        assert!(tunnel.poll().is_pending());
+        // Bytes do not prolong the grace, and ask nothing.
+        let asked = tunnel.asked.get();
+        for _ in 0..100 {
+            assert!(tunnel.poll().is_pending());
+        }
+        assert_eq!(tunnel.asked.get(), asked);
+        assert!(tunnel.tick().is_pending());
+        assert_eq!(tunnel.tick(), Poll::Ready(Err(TunnelOver::NotServed)));
+        assert_eq!((neighbour.woken(), neighbour.asked.get()), (0, 1));
+    }
+
+    #[test]
+    fn a_tunnel_that_is_served_again_within_the_grace_goes_on() {
+        let [(_a, a), _] = tenants();
+        let mut tunnel = Tunnel::of(a, Some(1000), None);
+        assert!(tunnel.poll().is_pending());
+        for _ in 0..100 {
+            tunnel.served.set(false);
+            ring_now(&[a]);
+            assert!(tunnel.poll().is_pending());
+            assert!(tunnel.tick().is_pending());
+            tunnel.served.set(true);
+            for _ in 0..GRACE {
+                assert!(tunnel.tick().is_pending());
+            }
+        }
+    }
+
+    #[test]
+    fn a_tunnel_that_begins_after_its_configuration_is_gone_ends() {
+        let mut tunnel = Tunnel::new(None, None);
+        tunnel.served.set(false);
+        assert!(tunnel.poll().is_pending());
+        assert!(tunnel.tick().is_pending());
+        assert_eq!(tunnel.tick(), Poll::Ready(Err(TunnelOver::NotServed)));
+    }
+
+    #[test]
+    fn changes_are_no_sign_of_life_but_bytes_at_the_same_time_are() {
+        let [(_a, a), _] = tenants();
+        for moves in [false, true] {
+            let mut tunnel = Tunnel::of(a, Some(10), None);
+            assert!(tunnel.poll().is_pending());
+            let mut ended = Poll::Pending;
+            for _ in 0..30 {
+                ring_now(&[a]);
+                tunnel.future.future.arriving = u64::from(moves);
+                ended = tunnel.poll();
+                if ended.is_ready() {
+                    break;
+                }
+                ended = tunnel.tick();
+                if ended.is_ready() {
+                    break;
+                }
+            }
+            let expected = if moves {
+                Poll::Pending
+            } else {
+                Poll::Ready(Err(TunnelOver::Idle))
+            };
+            assert_eq!(ended, expected);
+        }
+    }
+
+    #[test]
+    fn many_tunnels_are_woken_in_pieces() {
+        let [(_a, a), (_b, b)] = tenants();
+        let mut all: Vec<_> = (0..1000)
+            .map(|number| Tunnel::of(if number % 2 == 0 { a } else { b }, None, None))
+            .collect();
+        assert!(all.iter_mut().all(|tunnel| tunnel.poll().is_pending()));
+        let turns = ring_now(&[a]);
+        assert!(turns >= 500 / WOKEN, "{turns}");
+        let woken: Vec<_> = all.iter().map(Tunnel::woken).collect();
+        assert!(woken.iter().step_by(2).all(|woken| *woken == 1));
+        assert!(woken.iter().skip(1).step_by(2).all(|woken| *woken == 0));
+        // Each is woken once, however often a change concerns it before it runs.
+        ring_now(&[a]);
+        assert!(all.iter().all(|tunnel| tunnel.woken() <= 1));
     }
 
     #[test]

@@ -124,6 +124,8 @@ pub struct Metrics {
     pub connect_seconds: Histogram,
     /// Attempts to connect to a backend that failed.
     connect_failures: Family<ReasonLabel, Counter>,
+    /// Tunnels and UDP sessions that were looked at because a change concerned their tenant.
+    pub tunnels_judged: Counter,
     /// Attempts to connect to another endpoint after one failed.
     pub connect_retries: Counter,
     endpoints_passed_over: Family<ReasonLabel, Counter>,
@@ -288,6 +290,11 @@ impl Metrics {
                 r,
                 "backend_connect_failures",
                 "Attempts to connect to a backend that failed, by reason",
+            ),
+            tunnels_judged: add(
+                r,
+                "tunnels_judged",
+                "Tunnels and UDP sessions that were looked at because a change of the configuration concerned their tenant",
             ),
             connect_retries: add(
                 r,

@@ -41,6 +41,11 @@ impl Owners {
         self.gateways.get(gateway)?.matching_or_any(host).next()
     }
 
+    /// The namespace to which a pattern itself was given on a Gateway.
+    pub(crate) fn of(&self, gateway: &str, names: &HostPattern) -> Option<&Arc<Account>> {
+        self.gateways.get(gateway)?.get(names)
+    }
+
     /// Gives the names of a pattern to a namespace, in place of the former owner.
     pub(crate) fn set(&mut self, gateway: &Arc<str>, names: HostPattern, tenant: Arc<Account>) {
         let mut of = self.gateways.get(gateway).cloned();

@@ -14,6 +14,7 @@ use vestibule_serve::places::{self, Place, Source};
 use crate::backend::Backend;
 use crate::bounds::{Bounds, spread};
 use crate::close_reason::CloseReason;
+use crate::concerned::TenantKey;
 use crate::health::EndpointFailure;
 use crate::itself::OwnSockets;
 use crate::lifetime::{Lifetime, in_ticks, ticks};
@@ -238,10 +239,11 @@ impl DataPlane {
     }
 
     /// The time limits of a tunnel that begins now.
-    pub(crate) fn lifetime(&self, bounds: &Bounds) -> Lifetime {
+    pub(crate) fn lifetime(&self, bounds: &Bounds, tenant: TenantKey) -> Lifetime {
         Lifetime {
             idle: bounds.tunnel_idle.map(in_ticks),
             end: self.age(bounds).map(|age| self.end_of(age)),
+            tenant,
         }
     }
 

@@ -147,6 +147,10 @@ impl Watched for Relay<'_> {
     fn lost(&self) -> Option<Side> {
         lost(self.client, self.backend)
     }
+
+    fn bytes(&self) -> u64 {
+        self.moved.up + self.moved.down
+    }
 }
 
 /// An owner in four bytes, because every connection has one. Owners are identified by addresses, whose last three bits

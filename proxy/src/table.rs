@@ -9,12 +9,14 @@
 //! On a Gateway a hostname belongs to one namespace. Listeners and routes of other namespaces are ignored for it, and
 //! the most specific one of the rest is selected.
 
+mod standing;
+
 use std::cmp::Reverse;
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use rpds::RedBlackTreeMapSync;
+use rpds::{HashTrieMapSync, RedBlackTreeMapSync};
 use vestibule_model::client_address::{ClientAddress, ProxyProtocol};
 use vestibule_model::hostname::{HostPattern, Hostname, Specificity};
 
@@ -23,6 +25,7 @@ pub use crate::backend::{Backend, Target};
 use crate::bind::BindKey;
 use crate::challenge::{Challenge, ChallengeLookup, ChallengeQuery, Challenges};
 use crate::close_reason::CloseReason;
+use crate::concerned::Concerned;
 use crate::http_route::HttpTable;
 use crate::listener::{Layer, Listener, Mode};
 use crate::owners::{HostnameGuard, Owners};
@@ -32,6 +35,7 @@ use crate::slot_map::{Slot, SlotMap};
 pub use crate::upstream::ClientCertificate;
 use crate::upstream::Credentials;
 use crate::weight::by_weight;
+pub(crate) use standing::{Attachments, EachRoute, RouteId, RouteKind, SelectedBy, refuses_all};
 
 /// Term and counter of a configuration generation, as in the protocol of the configuration stream.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
@@ -301,6 +305,32 @@ impl RouteTable {
         }
     }
 
+    /// Visits all routes, or those for one name.
+    fn each(&self, name: Option<&Hostname>, each: &mut EachRoute<'_>) {
+        let is_for = |pattern: &HostPattern| name.is_none_or(|name| pattern.matches(name));
+        match (&self.0, name) {
+            (Rows::Few(rows), _) => rows
+                .iter()
+                .filter(|row| is_for(&row.pattern))
+                .for_each(|row| each(&row.pattern, row.of.shared, &row.of.route.account)),
+            (Rows::Many(index), Some(name)) => index
+                .matching(name)
+                .flat_map(RedBlackTreeMapSync::values)
+                .for_each(|of| {
+                    each(
+                        &HostPattern::Exact(name.clone()),
+                        of.shared,
+                        &of.route.account,
+                    )
+                }),
+            (Rows::Many(index), None) => index.iter().for_each(|(pattern, routes)| {
+                routes
+                    .values()
+                    .for_each(|of| each(&pattern, of.shared, &of.route.account));
+            }),
+        }
+    }
+
     /// The route that comes before all others. It is for listeners that are selected by port alone.
     fn first(&self) -> Option<&Arc<Route>> {
         match &self.0 {
@@ -355,7 +385,7 @@ pub(crate) struct Routes {
 }
 
 /// The kinds of routes that are selected for connections and not for requests.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Connections {
     Tls,
     Tcp,
@@ -524,10 +554,13 @@ pub(crate) type SelectionKey = (BindKey, Layer, HostPattern);
 pub struct Snapshot {
     generation: Generation,
     binds: RedBlackTreeMapSync<BindKey, Bind>,
+    attached: standing::AllAttachments,
     owners: Owners,
     challenges: Challenges,
     backends: SlotMap<Backend>,
     client_certificates: SlotMap<ClientCertificate>,
+    /// Tells the workers which tunnels a change concerns. All snapshots of one proxy share it.
+    concerned: Concerned,
 }
 
 impl Default for Snapshot {
@@ -535,10 +568,12 @@ impl Default for Snapshot {
         Self {
             generation: Generation::default(),
             binds: RedBlackTreeMapSync::new_sync(),
+            attached: HashTrieMapSync::new_sync(),
             owners: Owners::default(),
             challenges: Challenges::default(),
             backends: SlotMap::default(),
             client_certificates: SlotMap::default(),
+            concerned: Concerned::default(),
         }
     }
 }
@@ -553,6 +588,14 @@ impl fmt::Debug for Snapshot {
 }
 
 impl Snapshot {
+    /// A snapshot without resources, which tells the same workers what a change concerns.
+    pub(crate) fn empty(&self) -> Self {
+        Self {
+            concerned: self.concerned.clone(),
+            ..Self::default()
+        }
+    }
+
     /// The layer with which connections on `bind` begin. It is TLS if there is no listener.
     #[must_use]
     pub fn layer(&self, bind: &BindKey) -> Layer {
@@ -767,6 +810,11 @@ impl Snapshot {
             account: Arc::clone(account),
             route: route.cloned(),
         })
+    }
+
+    /// Tells the workers which tunnels a change concerns.
+    pub(crate) fn concerned(&self) -> &Concerned {
+        &self.concerned
     }
 
     /// The binds with at least one listener.

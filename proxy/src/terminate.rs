@@ -198,6 +198,10 @@ impl<B: BackendIo> Watched for Tunnel<'_, B> {
     fn lost(&self) -> Option<Side> {
         lost(self.client, self.backend.socket())
     }
+
+    fn bytes(&self) -> u64 {
+        self.moved()
+    }
 }
 
 impl<B: BackendIo> Future for Tunnel<'_, B> {

@@ -3,8 +3,8 @@
 //! to do than another worker, which then gets the connection at once. Workers share nothing but the snapshot and the
 //! counters.
 //!
-//! The sockets of a bind stay open as long as there is any listener on it. A connection keeps the configuration with
-//! which it began, whatever happens to its bind.
+//! The sockets of a bind stay open as long as there is any listener on it. What happens to a
+//! bind ends no connection; a tunnel ends when the configuration no longer serves it (`lifetime`).
 
 use std::collections::BTreeMap;
 use std::io;
@@ -177,6 +177,11 @@ impl Worker {
         tokio::spawn(gate::keep());
         tokio::spawn(cut::rouse_at_each(self.plane.changes()));
         tokio::spawn(lifetime::tick());
+        let inbox = self.plane.snapshot.load().concerned().subscribe();
+        let metrics = Arc::clone(&self.plane.metrics);
+        tokio::spawn(lifetime::ring_at_changes(inbox, move |count| {
+            metrics.tunnels_judged.inc_by(count);
+        }));
         tokio::spawn(http::pool::sweep(Arc::clone(&self.plane)));
         tokio::spawn(take_passed(Arc::clone(&self.plane), passed));
         let mut loops: BTreeMap<BindKey, (Arc<Listening>, CancellationToken)> = BTreeMap::new();

@@ -113,7 +113,7 @@ fn edit_at_random(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn sockets_outlive_configuration() {
+async fn sockets_outlive_edits_of_others_and_end_with_what_led_to_them() {
     let own = Identity::new("b.example.com");
     let terminated = Identity::new("c.example.com");
     let bind = local(free_port());
@@ -167,14 +167,10 @@ async fn sockets_outlive_configuration() {
     }
     assert_eq!(proxy.connections(), 200);
 
-    // Even what a connection came by may go: it keeps what it started with.
+    // Backends and certificates may go: a connection keeps what it started with.
     let ack = proxy.apply(&operator.batch(
         &[],
         &[
-            ResourceKey::new(ResourceKind::Listener, SET),
-            ResourceKey::new(ResourceKind::Listener, SET_TERMINATED),
-            ResourceKey::new(ResourceKind::TlsRoute, "team-b/web"),
-            ResourceKey::new(ResourceKind::TlsRoute, "team-c/web"),
             ResourceKey::new(ResourceKind::Backend, "team-b/web:443"),
             ResourceKey::new(ResourceKind::Backend, "team-c/web:80"),
             ResourceKey::new(ResourceKind::Certificate, "team-c/web"),
@@ -187,6 +183,21 @@ async fn sockets_outlive_configuration() {
             format!("{name} orphan")
         );
     }
+    // But not what admitted it.
+    let ack = proxy.apply(&operator.batch(
+        &[],
+        &[
+            ResourceKey::new(ResourceKind::Listener, SET),
+            ResourceKey::new(ResourceKind::Listener, SET_TERMINATED),
+            ResourceKey::new(ResourceKind::TlsRoute, "team-b/web"),
+            ResourceKey::new(ResourceKind::TlsRoute, "team-c/web"),
+        ],
+    ));
+    assert_eq!(ack.rejects, []);
+    for (_, client) in &mut clients {
+        while client.ask("still there").await.is_ok() {}
+    }
+    wait("the end of all", || proxy.connections() == 0).await;
     assert!(request(bind, "b.example.com", &own.chain[0]).await.is_err());
 
     drop(clients);

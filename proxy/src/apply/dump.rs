@@ -422,7 +422,7 @@ impl State {
                 name: name.to_string(),
                 tenant: held.route.tenant.to_string(),
                 created: held.route.created,
-                attachments: held.attachments.iter().map(AttachmentDump::of).collect(),
+                attachments: held.attachments.to.iter().map(AttachmentDump::of).collect(),
                 backends: held
                     .route
                     .backends()
@@ -440,6 +440,7 @@ impl State {
             created: held.route.created,
             listeners: held
                 .attachments
+                .to
                 .iter()
                 .map(|(listener, _)| listener.to_string())
                 .collect(),
@@ -484,7 +485,7 @@ impl State {
                 name: name.to_string(),
                 tenant: held.route.tenant.to_string(),
                 created: held.route.created,
-                attachments: held.attachments.iter().map(AttachmentDump::of).collect(),
+                attachments: held.attachments.to.iter().map(AttachmentDump::of).collect(),
                 rules: held.route.rules().iter().map(rule).collect(),
             })
             .collect()

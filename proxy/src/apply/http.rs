@@ -5,16 +5,14 @@ use std::sync::Arc;
 
 use super::State;
 use super::parse_http::{FilterSpec, HttpRouteSpec, RuleSpec};
-use crate::attached_names::AttachedNames;
 use crate::http_route::HttpRoute;
 use crate::http_route::filter::Filter;
 use crate::http_route::mirror::Mirror;
 use crate::http_route::route::{Rule, RuleParts, WeightedTarget};
-use crate::table::Routes;
+use crate::table::{Attachments, RouteKind, Routes};
 
 pub(super) struct HeldHttpRoute {
-    /// By listener.
-    pub(super) attachments: Box<[(Arc<str>, AttachedNames)]>,
+    pub(super) attachments: Arc<Attachments>,
     pub(super) route: Arc<HttpRoute>,
 }
 
@@ -48,10 +46,13 @@ impl State {
             dirty.insert(Arc::clone(&listener));
             attachments.push((listener, names));
         }
-        let held = HeldHttpRoute {
-            attachments: attachments.into(),
-            route,
-        };
+        let attachments = Arc::new(Attachments {
+            account: Arc::clone(&route.account),
+            to: attachments.into(),
+        });
+        let id = (RouteKind::of_http(spec.grpc), Arc::clone(&key));
+        self.snapshot.attach(id, Some(Arc::clone(&attachments)));
+        let held = HeldHttpRoute { attachments, route };
         self.routes_of(spec.grpc).insert(key, held);
     }
 
@@ -105,7 +106,9 @@ impl State {
         let Some(old) = self.routes_of(grpc).remove(name) else {
             return;
         };
-        for (listener, names) in &old.attachments {
+        let id = (RouteKind::of_http(grpc), Arc::clone(&old.route.key));
+        self.snapshot.attach(id, None);
+        for (listener, names) in &old.attachments.to {
             if let Some(table) = self.tables.get_mut(listener) {
                 table.http.remove(names, &old.route);
                 self.work.route_entries += 1;

@@ -32,7 +32,7 @@ pub(super) fn decide(
     if let Some(challenge) = challenge {
         return Ok(Decision::Challenge(challenge));
     }
-    let selected = snapshot.select(record.bind(), record.server_name.as_ref());
+    let selected = snapshot.select(record.bind(), record.basis.server_name.as_ref());
     let (mode, cost, credentials) = take(&snapshot, record, selected?, random)?;
     Ok(Decision::Serve(mode, cost, credentials))
 }
@@ -80,13 +80,13 @@ fn pick(
                 .listener()
                 .is_some_and(|of| matches!(of.mode, Mode::Tcp))
         };
-        return Err(match record.server_name {
+        return Err(match record.basis.server_name {
             None if !by_port() => CloseReason::NoServerName,
             _ => CloseReason::NoRoute,
         });
     };
     let pick = route.pick_with(snapshot, random, endpoint);
-    record.route = Some(route);
+    record.basis.route = Some(route);
     match pick {
         Pick::Endpoint(address, backend) => {
             record.backend = Some((address, backend));
@@ -113,7 +113,7 @@ pub(super) fn decide_again(
     let selected = if is_tcp(begun) {
         snapshot.select_by_port(record.bind())
     } else {
-        snapshot.select(record.bind(), record.server_name.as_ref())
+        snapshot.select(record.bind(), record.basis.server_name.as_ref())
     };
     let Selection {
         listener, route, ..
@@ -125,14 +125,14 @@ pub(super) fn decide_again(
     if !same {
         return None;
     }
-    let before = (record.route.clone(), record.backend.clone());
+    let before = (record.basis.route.clone(), record.backend.clone());
     let mut shown = None;
     let picked = pick(&snapshot, record, route, random, |of| {
         let credentials = snapshot.credentials(&listener, of);
         next(of, shown.insert(credentials))
     });
     if picked.is_err() {
-        (record.route, record.backend) = before;
+        (record.basis.route, record.backend) = before;
         return None;
     }
     shown

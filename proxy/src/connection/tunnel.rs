@@ -56,9 +56,10 @@ pub(super) async fn reencrypt(
     mut record: ConnectionRecord,
 ) {
     let (line, lifetime) = (record.line(), record.lifetime());
-    let moved = &mut record.moved;
+    let (basis, moved) = (&record.basis, &mut record.moved);
     let tunnel = Tunnel::new(&mut client, &mut *backend, moved, &mut session);
-    let ended = unless_cut(unless_over(lifetime, InTurn::new(tunnel, line))).await;
+    let tunnel = InTurn::new(tunnel, line);
+    let ended = unless_cut(unless_over(lifetime, || basis.is_served(), tunnel)).await;
     if let Ok(Ok(end)) = ended {
         record.reason = end.into();
         return;
@@ -82,15 +83,17 @@ pub(super) async fn originate(
     mut record: ConnectionRecord,
 ) {
     let (line, lifetime) = (record.line(), record.lifetime());
+    let (basis, moved) = (&record.basis, &mut record.moved);
     let relayed = Originated {
         client: &mut client,
         backend: &mut backend,
-        moved: &mut record.moved,
+        moved,
         up: Direction::after(first),
         down: Direction::default(),
         first: None,
     };
-    match unless_cut(unless_over(lifetime, InTurn::new(relayed, line))).await {
+    let relayed = InTurn::new(relayed, line);
+    match unless_cut(unless_over(lifetime, || basis.is_served(), relayed)).await {
         Ok(Ok(end)) => {
             record.reason = end.into();
             if matches!(end, End::Closed(_)) {
@@ -128,6 +131,10 @@ impl Watched for Originated<'_> {
 
     fn lost(&self) -> Option<Side> {
         lost(self.client, self.backend.socket())
+    }
+
+    fn bytes(&self) -> u64 {
+        self.moved()
     }
 }
 

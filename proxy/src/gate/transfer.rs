@@ -93,6 +93,10 @@ impl<F: Watched> Watched for InTurn<F> {
     fn lost(&self) -> Option<Side> {
         self.inner.lost()
     }
+
+    fn bytes(&self) -> u64 {
+        self.inner.bytes()
+    }
 }
 
 impl<F: Future + Moves + Unpin> Future for InTurn<F> {

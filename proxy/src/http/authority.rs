@@ -98,6 +98,11 @@ impl Target {
     }
 }
 
+/// The hostname of an authority that was read before.
+pub(super) fn host(text: &str) -> Option<Hostname> {
+    read(text).ok().flatten()
+}
+
 /// The hostname of `host[:port]`; `None` for an IP address and for everything that is not a valid hostname.
 fn read(text: &str) -> Result<Option<Hostname>, Unclear> {
     let (host, rest) = match text.strip_prefix('[') {

@@ -32,6 +32,7 @@ use super::shared::Shared;
 use super::tunnel::Tunnel;
 use super::{mirror, path};
 use crate::backend::Protocol;
+use crate::concerned::TenantKey;
 use crate::gate;
 use crate::grpc;
 use crate::http_route::filter::Scheme;
@@ -95,12 +96,15 @@ pub(super) fn handle(
                 record.detach();
                 shared.activity.upgrade();
                 let (client, backend) = tunnel;
+                let found = record.found.as_ref();
+                let tenant = found.map(|found| TenantKey::of(&found.route.account));
                 *shared.tunnel.lock() = Some(Box::new(Tunnel {
                     client,
                     backend,
                     lifetime: Lifetime {
                         idle: record.bounds.tunnel_idle.map(in_ticks),
                         end: shared.end,
+                        tenant: tenant.unwrap_or_default(),
                     },
                     record,
                 }));

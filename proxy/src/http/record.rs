@@ -47,12 +47,12 @@ pub(super) const BODY_TOO_LARGE: &str = "BodyTooLarge";
 /// The record of one request. Its `Drop` counts the request and writes its log line. So every end of a request is
 /// recorded, the end of its connection included.
 pub(super) struct RequestRecord {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
     started: Instant,
     method: Method,
     version: Version,
     /// The path without the query, which may contain secrets.
-    path: Box<str>,
+    pub(super) path: Box<str>,
     /// The client that trusted hops reported.
     client: Option<IpAddr>,
     request_id: Option<HeaderValue>,

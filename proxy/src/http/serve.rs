@@ -68,7 +68,7 @@ pub(crate) async fn serve(begun: Begun) {
         peer: record.peer(),
         bind: *record.bind(),
         listener: record.listener().cloned(),
-        server_name: record.server_name.clone(),
+        server_name: record.basis.server_name.clone(),
         client_chain,
         passed: Mutex::new(record.listener().and_then(|of| of.validation.clone())),
         tls_version: record.negotiated().map(|negotiated| negotiated.version),

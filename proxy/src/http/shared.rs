@@ -14,9 +14,10 @@ use super::activity::Activity;
 use crate::bind::BindKey;
 use crate::close_reason::CloseReason;
 use crate::gate;
-use crate::listener::{Listener, Mode, NotServing};
+use crate::listener::Listener;
 use crate::plane::{DataPlane, HelloPermit};
 use crate::quota::{Account, QuotaGuard};
+use crate::table::refuses_all;
 use crate::validation::ClientValidation;
 
 /// What a connection carries after HTTP.
@@ -72,7 +73,7 @@ impl Shared {
 
     /// Whether the client of this connection passes the present client validation of `listener`.
     pub(super) fn is_admitted(&self, listener: &Listener) -> bool {
-        if matches!(listener.mode, Mode::Https(Err(NotServing::NoTrustBundle))) {
+        if refuses_all(listener) {
             return false;
         }
         let Some(validation) = &listener.validation else {

@@ -6,21 +6,27 @@
 use std::cell::RefCell;
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use vestibule_model::hostname::Hostname;
 
+use super::authority::host;
 use super::patient::Patient;
 use super::record::RequestRecord;
-use super::shared::AfterHttp;
+use super::shared::{AfterHttp, Shared};
 use super::throttle::Throttled;
 use super::transport::Counted;
 use crate::close_reason::CloseReason;
 use crate::gate::yield_now;
+use crate::http_route::HttpRoute;
 use crate::lifetime::{Lifetime, Watched, unless_over};
+use crate::listener::Listener;
 use crate::side::{Side, lost};
+use crate::table::{RouteKind, SelectedBy};
 use crate::upstream;
 
 /// Most bytes that are read at one time.
@@ -67,15 +73,18 @@ impl Tunnel {
             // This would be a bug, because nothing else is ever given to hyper.
             return CloseReason::BackendReset;
         };
+        let selected = Selected::of(&record);
         let relayed = Relayed {
             up: Direction::after(client.read_buf.into()),
             down: Direction::after(backend.read_buf.into()),
             client: client.io.into_inner(),
             backend: backend.io.into_inner(),
-            record: &mut record,
+            received: &mut record.tunnelled_in,
+            sent: &mut record.sent,
             first: None,
         };
-        match unless_over(self.lifetime, relayed).await {
+        let is_served = || selected.as_ref().is_none_or(Selected::is_served);
+        match unless_over(self.lifetime, is_served, relayed).await {
             Ok(Ok(first)) => first,
             Ok(Err(error)) => {
                 tracing::debug!(%error, "a WebSocket broke");
@@ -91,13 +100,51 @@ impl Tunnel {
     }
 }
 
+/// What the request that became a tunnel was selected by.
+struct Selected {
+    shared: Arc<Shared>,
+    host: Option<Hostname>,
+    path: Box<str>,
+    listener: Arc<Listener>,
+    route: Arc<HttpRoute>,
+}
+
+impl Selected {
+    fn of(record: &RequestRecord) -> Option<Self> {
+        Some(Self {
+            shared: Arc::clone(&record.shared),
+            host: record.authority.as_deref().and_then(host),
+            path: record.path.clone(),
+            listener: record.listener.clone()?,
+            route: Arc::clone(&record.found.as_ref()?.route),
+        })
+    }
+
+    /// Whether the configuration in force serves the tunnel.
+    fn is_served(&self) -> bool {
+        let snapshot = self.shared.plane.snapshot.load();
+        let serving = snapshot.still_serves(&SelectedBy {
+            bind: &self.shared.bind,
+            name: self.host.as_ref(),
+            listener: &self.listener,
+            route: (
+                RouteKind::of_http(self.route.grpc),
+                Arc::clone(&self.route.key),
+            ),
+            path: Some(&self.path),
+        });
+        serving.is_some_and(|serving| self.shared.is_admitted(serving))
+    }
+}
+
 /// The relay of a [`Tunnel`]. Its output is the side that ended first.
 struct Relayed<'a> {
     client: Counted,
     backend: ToBackend,
     up: Direction,
     down: Direction,
-    record: &'a mut RequestRecord,
+    received: &'a mut u64,
+    sent: &'a mut u64,
     first: Option<CloseReason>,
 }
 
@@ -112,6 +159,10 @@ impl Watched for Relayed<'_> {
             self.backend.get_ref().get_ref().socket(),
         )
     }
+
+    fn bytes(&self) -> u64 {
+        *self.received + *self.sent
+    }
 }
 
 impl Future for Relayed<'_> {
@@ -119,13 +170,13 @@ impl Future for Relayed<'_> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
-        let (client, backend, record) = (&mut this.client, &mut this.backend, &mut *this.record);
-        let count = &mut |n| record.tunnelled_in += n;
+        let (client, backend) = (&mut this.client, &mut this.backend);
+        let count = &mut |n| *this.received += n;
         let up = this.up.poll(client, backend, cx, count)?;
         if up.is_ready() {
             this.first.get_or_insert(CloseReason::ClientClosed);
         }
-        let count = &mut |n| record.sent += n;
+        let count = &mut |n| *this.sent += n;
         let down = this.down.poll(backend, client, cx, count)?;
         if down.is_ready() {
             this.first.get_or_insert(CloseReason::BackendClosed);

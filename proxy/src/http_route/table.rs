@@ -30,6 +30,7 @@ use super::route::{HttpRoute, Match, PathMatch, PathRank, Rule, Value, method_of
 use super::view::View;
 use crate::attached_names::AttachedNames;
 use crate::pattern_map::PatternMap;
+use crate::quota::Account;
 
 /// Most matches for which a list is used. Tests use a smaller number, so that few matches cover both forms.
 const FEW: usize = if cfg!(test) { 2 } else { 8 };
@@ -239,6 +240,18 @@ impl HttpTable {
         }
     }
 
+    /// Visits the routes of all matches, or of those for one host: hostname pattern, whether it is shared, and account.
+    pub(crate) fn each(
+        &self,
+        host: Option<&Hostname>,
+        each: &mut dyn FnMut(&HostPattern, bool, &Arc<Account>),
+    ) {
+        self.rows.each(host, each);
+        if let Some(parts) = &self.parts {
+            parts.each(host, each);
+        }
+    }
+
     /// The match that takes a request for `host`. The result is not valid if the steps of `view` have run out.
     pub(crate) fn find(&self, host: Option<&Hostname>, view: &View<'_>) -> Option<Found> {
         let mut reach = Reach::ALL;
@@ -298,6 +311,35 @@ impl Rows {
                 *rows = rows.iter().filter(stays).cloned().collect();
             }
             Rows::Many(index) => take(Arc::make_mut(index), pattern, rank, route),
+        }
+    }
+
+    fn each(
+        &self,
+        host: Option<&Hostname>,
+        each: &mut dyn FnMut(&HostPattern, bool, &Arc<Account>),
+    ) {
+        match (self, host) {
+            (Rows::Few(rows), _) => {
+                let is_for = |row: &&Row| host.is_none_or(|host| row.pattern.matches(host));
+                for row in rows.iter().filter(is_for) {
+                    each(&row.pattern, row.entry.shared, &row.entry.route.account);
+                }
+            }
+            (Rows::Many(index), Some(host)) => {
+                let pattern = HostPattern::Exact(host.clone());
+                let hosts = index.matching(host).flat_map(RedBlackTreeMapSync::values);
+                hosts.for_each(|of| {
+                    of.each(&mut |entry| each(&pattern, entry.shared, &entry.route.account));
+                });
+            }
+            (Rows::Many(index), None) => {
+                for (pattern, ranks) in index.iter() {
+                    ranks.values().for_each(|of| {
+                        of.each(&mut |entry| each(&pattern, entry.shared, &entry.route.account));
+                    });
+                }
+            }
         }
     }
 
@@ -429,6 +471,13 @@ impl Host {
         }
     }
 
+    fn each(&self, each: &mut dyn FnMut(&Entry)) {
+        match self {
+            Self::Few(entries) => entries.iter().for_each(each),
+            Self::Many(paths) => paths.each(each),
+        }
+    }
+
     fn find(&self, view: &View<'_>, reach: Reach) -> Option<&Entry> {
         match self {
             Self::Few(entries) => first(entries.iter(), view, |of| of.accepts(view, reach)),
@@ -474,6 +523,13 @@ impl Paths {
             && self.exact.is_empty()
             && self.regexes.is_empty()
             && self.prefixes.is_empty()
+    }
+
+    fn each(&self, each: &mut dyn FnMut(&Entry)) {
+        let services = self.grpc.services.values().chain([&self.grpc.others]);
+        let buckets = services.chain(self.exact.values()).chain([&self.regexes]);
+        buckets.flat_map(Bucket::iter).for_each(&mut *each);
+        self.prefixes.each(each);
     }
 
     fn insert(&mut self, entry: Entry) {
@@ -608,6 +664,11 @@ impl Node {
 
     fn is_empty(&self) -> bool {
         self.entries.is_empty() && self.children.is_empty()
+    }
+
+    fn each(&self, each: &mut dyn FnMut(&Entry)) {
+        self.entries.iter().for_each(&mut *each);
+        self.children.values().for_each(|child| child.each(each));
     }
 
     fn insert<'a>(&mut self, path: &mut impl Iterator<Item = &'a str>, entry: Entry) {

@@ -18,6 +18,7 @@ use super::socket::{BATCH, ListenSocket, SessionSocket};
 use crate::accesslog::TARGET;
 use crate::backend::Backend;
 use crate::bind::BindKey;
+use crate::concerned::TenantKey;
 use crate::gate::{self, TransferTurn, line};
 use crate::health::EndpointFailure;
 use crate::lifetime::{Alarm, in_ticks, ticks};
@@ -328,7 +329,8 @@ impl Drop for Session {
     }
 }
 
-/// Sends what the endpoint sends until the session is over. Only the endpoint and the clock wake it.
+/// Sends what the endpoint sends until the session is over. Only the endpoint, the clock and changes that concern its
+/// tenant wake it.
 pub(super) struct Carrying {
     session: Arc<Session>,
     alarm: Alarm,
@@ -387,7 +389,8 @@ impl Future for Carrying {
             return Poll::Ready(SessionEnd::IdleTimeout);
         }
         let next = this.session.over.map_or(idle, |over| over.min(idle));
-        this.alarm.set(cx, next);
+        let tenant = TenantKey::of(&this.session.chosen.route.account);
+        this.alarm.set_for(tenant, cx, next);
         Poll::Pending
     }
 }

@@ -524,7 +524,7 @@ impl Conn {
         }
     }
 
-    /// Has bytes come back on a connection that was upgraded.
+    /// Has bytes come back on a connection that was upgraded. Only an edit that takes something away may have ended it.
     pub(crate) async fn echo(&mut self, bytes: &[u8]) {
         let Wire::One(stream) = &mut self.wire else {
             return;
@@ -537,7 +537,10 @@ impl Conn {
         };
         let echoed = within("an echo", echoed).await;
         self.world.count(self.kind, "echo");
-        if echoed.is_err() || back != bytes {
+        if echoed.is_err() && self.world.ledger.may_have_ended_a_tunnel(self.begun) {
+            self.world.count(self.kind, "ended");
+            self.wire = Wire::Closed;
+        } else if echoed.is_err() || back != bytes {
             let now = self.world.ledger.newest();
             let fault = format!(
                 "{}: a standing connection was cut by {now}: {echoed:?}\n  {:?}\n  {:#?}",

@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::RwLock;
 use tokio::sync::watch;
-use vestibule_stream::{Resource, ResourceKey, ResourceKind};
+use vestibule_stream::{Resource, ResourceKey, ResourceKind, proto};
+
+use proto::resource::Resource as Wire;
 
 /// Everything that is in force at one moment.
 #[derive(Debug, Default, PartialEq)]
@@ -53,6 +55,60 @@ pub(crate) fn difference(
     let upserts = upserts.map(|(key, resource)| (key.clone(), Resource::clone(resource)));
     let removals = from.0.keys().filter(|key| !to.0.contains_key(*key));
     (upserts.collect(), removals.cloned().collect())
+}
+
+/// The part of a resource by which tunnels are served. It is `None` if there is none.
+fn serving(resource: &Resource) -> Option<Wire> {
+    use proto::listener::Protocol;
+    use proto::tls_listener::Mode;
+    let mut wire = resource.resource.clone()?;
+    match &mut wire {
+        Wire::Listener(listener) => {
+            listener.limits = None;
+            let terminate = match listener.protocol.as_mut() {
+                Some(Protocol::Http(http)) => http.terminate.as_mut(),
+                Some(Protocol::Tls(tls)) => match tls.mode.as_mut() {
+                    Some(Mode::Terminate(terminate)) => Some(terminate),
+                    _ => None,
+                },
+                _ => None,
+            };
+            if let Some(terminate) = terminate {
+                terminate.certificates.clear();
+            }
+        }
+        Wire::TlsRoute(route) => {
+            route.created = 0;
+            route.backends.clear();
+        }
+        Wire::TcpRoute(route) | Wire::UdpRoute(route) => {
+            route.created = 0;
+            route.backends.clear();
+        }
+        Wire::HttpRoute(route) | Wire::GrpcRoute(route) => {
+            route.created = 0;
+            route.rules.clear();
+        }
+        Wire::HostnameOwner(_) | Wire::TrustBundle(_) => {}
+        _ => return None,
+    }
+    Some(wire)
+}
+
+/// Whether a step from one configuration to the next may end a tunnel. It may if a listener, a route, an owner or a trust
+/// bundle goes or changes, or if a listener or an owner comes, which may take a name from another one.
+fn takes_away(before: &Config, after: &Config) -> bool {
+    let goes = before.0.iter().any(|(key, resource)| {
+        let served = serving(resource);
+        served.is_some() && after.0.get(key).and_then(|of| serving(of)) != served
+    });
+    let mut new = after.0.keys().filter(|key| !before.0.contains_key(*key));
+    goes || new.any(|key| {
+        matches!(
+            key.kind(),
+            ResourceKind::Listener | ResourceKind::HostnameOwner
+        )
+    })
 }
 
 /// A configuration and the first and last time that it was in force.
@@ -115,6 +171,15 @@ impl Ledger {
     /// Lets everybody go who waits for an edit.
     pub(crate) fn release(&self) {
         self.told.send_replace(usize::MAX);
+    }
+
+    /// Whether an edit since `begun` may have ended a tunnel.
+    pub(crate) fn may_have_ended_a_tunnel(&self, begun: usize) -> bool {
+        let configs = self.configs.read();
+        let since = configs.get(begun..).unwrap_or_default();
+        since
+            .windows(2)
+            .any(|pair| matches!(pair, [before, after] if takes_away(before, after)))
     }
 
     /// The configurations in force within a time, each once.

@@ -412,9 +412,9 @@ impl World {
     }
 }
 
-/// Connects again and again. What is connected stays so whatever the edits are.
+/// Connects again and again. What is connected stays so, unless an edit takes its route or listener away.
 async fn of_tcp(world: Arc<World>, mut random: Random) {
-    let mut kept: Vec<TcpStream> = Vec::new();
+    let mut kept: Vec<(usize, TcpStream)> = Vec::new();
     while !world.is_over() {
         let begun = world.ledger.oldest();
         let mut seen = Outcome::Nobody;
@@ -423,7 +423,7 @@ async fn of_tcp(world: Arc<World>, mut random: Random) {
             let read = within("a byte or the end", stream.read(&mut name)).await;
             if read.is_ok_and(|length| length == 1) {
                 seen = Outcome::By(name[0].into());
-                kept.push(stream);
+                kept.push((begun, stream));
             }
         }
         if !world.some(begun, |of| of.by_port(Speaks::Tcp).contains(&seen)) {
@@ -434,11 +434,14 @@ async fn of_tcp(world: Arc<World>, mut random: Random) {
             kept.swap_remove(random.below(kept.len()));
         }
         let at = random.below(kept.len() + 1);
-        if let Some(stream) = kept.get_mut(at) {
+        if let Some((begun, stream)) = kept.get_mut(at) {
             let mut back = [0; 4];
             let sent = stream.write_all(b"ping").await;
             let read = within("an echo", stream.read_exact(&mut back)).await;
-            if sent.is_err() || read.is_err() || back != *b"ping" {
+            let is_broken = sent.is_err() || read.is_err();
+            if is_broken && world.ledger.may_have_ended_a_tunnel(*begun) {
+                kept.swap_remove(at);
+            } else if is_broken || back != *b"ping" {
                 world.fault("TCP: a connection did not outlive an edit".into());
             }
         }

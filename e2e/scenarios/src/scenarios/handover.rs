@@ -22,8 +22,8 @@ const BORROWED: &str = "borrowed.handover.test";
 /// New connections a second to each hostname that must not notice.
 const RATE: u32 = 40;
 
-/// A has a hostname, B wants it too. B's coming takes nothing from A; A's leaving hands it to B; what is
-/// held open stays open. A's namespace loses its label and gets it back; a route loses its grant. All
+/// A has a hostname, B wants it too. B's coming takes nothing from A; A's leaving hands it to B, and what A
+/// held open ends. A's namespace loses its label and gets it back; a route loses its grant. All
 /// the while not one connection to another hostname fails.
 pub(super) async fn a_hostname_changes_hands_and_no_other_notices(
     stage: &Stage,
@@ -91,12 +91,18 @@ impl Teams<'_> {
             notes.push(format!("{name} meanwhile: {counts}"));
         }
         changed?;
+        until(
+            "the end of A's connections to what B has now",
+            SOON,
+            async || {
+                let open = hold.still_open();
+                ensure!(open == 0, "{open} are open");
+                Ok::<_, anyhow::Error>(())
+            },
+        )
+        .await?;
         let ends = hold.finish().await?;
-        ensure!(
-            ends.iter().all(|end| end.failure.is_none()),
-            "connections that A held to what B has now: {}",
-            describe(&ends)
-        );
+        notes.push(format!("A's connections: {}", describe(&ends)));
 
         let load = Load::start(other, RATE);
         let changed = self.leave(&kept, &mut notes).await;

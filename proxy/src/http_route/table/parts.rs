@@ -12,12 +12,13 @@ use std::cmp::Reverse;
 use std::sync::Arc;
 
 use rpds::{HashTrieMapSync, RedBlackTreeMapSync};
-use vestibule_model::hostname::{Hostname, Specificity};
+use vestibule_model::hostname::{HostPattern, Hostname, Specificity};
 use vestibule_model::path::PathPrefix;
 
 use super::super::route::{HttpRoute, PathMatch, Value};
 use super::super::view::View;
 use super::{Entry, Host, elements};
+use crate::quota::Account;
 
 /// Which matches may take a request: all of them, or only prefixes of at most this many bytes.
 #[derive(Clone, Copy, Debug)]
@@ -90,6 +91,20 @@ impl Parts {
         }
     }
 
+    /// Visits all routes, or those of one host, as [`super::HttpTable::each`] does.
+    pub(super) fn each(
+        &self,
+        host: Option<&Hostname>,
+        each: &mut dyn FnMut(&HostPattern, bool, &Arc<Account>),
+    ) {
+        let one = host.and_then(|host| self.0.get(host).map(|root| (host, root)));
+        let all = self.0.iter().filter(|_| host.is_none());
+        for (host, root) in one.into_iter().chain(all) {
+            let pattern = HostPattern::Exact(host.clone());
+            root.each(&mut |entry| each(&pattern, true, &entry.route.account));
+        }
+    }
+
     /// The match that takes a request inside a part.
     ///
     /// # Errors
@@ -121,6 +136,11 @@ impl Part {
 
     fn is_empty(&self) -> bool {
         self.ranks.is_empty() && self.children.is_empty()
+    }
+
+    fn each(&self, each: &mut dyn FnMut(&Entry)) {
+        self.ranks.values().for_each(|host| host.each(each));
+        self.children.values().for_each(|child| child.each(each));
     }
 
     fn insert<'a>(

@@ -2,11 +2,12 @@
 
 use std::time::Instant;
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, anyhow, ensure};
 use serde_json::{Value, json};
 
 use crate::api;
 use crate::ca::{Ca, Troubles};
+use crate::client::Failure;
 use crate::conditions;
 use crate::manifests::{self, Mode};
 use crate::runner::Verdict;
@@ -48,6 +49,11 @@ pub(in super::super) async fn a_hostname_is_served_only_where_it_is_granted(
     scene.certificates(&mut notes).await?;
     scene.withdrawn(&mut notes).await?;
     Ok(Verdict::Passed(notes))
+}
+
+/// The error of a connection that should have been served.
+fn failed(failure: Failure) -> anyhow::Error {
+    anyhow!("{failure:?}")
 }
 
 struct Scene<'a> {
@@ -215,6 +221,8 @@ impl Scene<'_> {
         let world = &self.stage.world;
         let of_a = self.a.target(world, OF_A).await?;
         self.a.answers(&of_a).await?;
+        let mut tunnel = of_a.open().await.map_err(failed)?;
+        tunnel.ask().await.map_err(failed)?;
         let started = Instant::now();
         let (platform, _) = &self.a.gateway;
         world
@@ -222,6 +230,9 @@ impl Scene<'_> {
             .delete(api::HOSTNAME_GRANT, platform, &self.a.namespace)
             .await?;
         of_a.closes().await?;
+        // What was open before ends as well, without a word of the client's.
+        let ended = tokio::time::timeout(SOON, tunnel.ended()).await;
+        ensure!(ended.is_ok(), "a tunnel outlived the grant");
         notes.push(format!(
             "grant removed: closed after {} ms",
             started.elapsed().as_millis()

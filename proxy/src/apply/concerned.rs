@@ -1,0 +1,101 @@
+//! Owns finding out which tenants a change concerns: those whose tunnels it may end.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use vestibule_model::hostname::HostPattern;
+use vestibule_stream::{Change, ResourceKind};
+
+use super::parsing::Parsed;
+use super::{State, parse};
+use crate::concerned::TenantKey;
+use crate::table::{Connections, RouteId, RouteKind, SelectionKey, Snapshot};
+
+/// What a change touches of that which decides about tunnels.
+#[derive(Default)]
+pub(super) struct Touched {
+    /// The places that listeners leave and take.
+    pub(super) places: Vec<SelectionKey>,
+    routes: Vec<RouteId>,
+    /// Gateway and pattern.
+    owners: Vec<(String, HostPattern)>,
+}
+
+impl State {
+    /// What a change touches. Call it before the change is made.
+    pub(super) fn touched(&self, change: &Change, parsed: &Parsed) -> Touched {
+        let mut touched = Touched::default();
+        for key in &change.removals {
+            let kind = match key.kind() {
+                ResourceKind::Listener => {
+                    touched.places.extend(self.place_of(&key.name));
+                    continue;
+                }
+                ResourceKind::HostnameOwner => {
+                    if let Ok((gateway, names)) = parse::owned(&key.name) {
+                        touched.owners.push((gateway.to_owned(), names));
+                    }
+                    continue;
+                }
+                ResourceKind::TlsRoute => RouteKind::Of(Connections::Tls),
+                ResourceKind::TcpRoute => RouteKind::Of(Connections::Tcp),
+                ResourceKind::UdpRoute => RouteKind::Of(Connections::Udp),
+                ResourceKind::HttpRoute => RouteKind::Http,
+                ResourceKind::GrpcRoute => RouteKind::Grpc,
+                _ => continue,
+            };
+            touched.routes.push((kind, key.name.as_str().into()));
+        }
+        let listeners = parsed.listeners.keys();
+        touched
+            .places
+            .extend(listeners.filter_map(|name| self.place_of(name)));
+        let owners = parsed.owners.iter();
+        let owners = owners.map(|owner| (owner.gateway.clone(), owner.names.clone()));
+        touched.owners.extend(owners);
+        for (kind, specs) in [
+            (Connections::Tls, &parsed.routes),
+            (Connections::Tcp, &parsed.tcp_routes),
+            (Connections::Udp, &parsed.udp_routes),
+        ] {
+            let names = specs
+                .keys()
+                .map(|name| (RouteKind::Of(kind), Arc::from(&**name)));
+            touched.routes.extend(names);
+        }
+        for (kind, specs) in [
+            (RouteKind::Http, &parsed.http_routes),
+            (RouteKind::Grpc, &parsed.grpc_routes),
+        ] {
+            touched
+                .routes
+                .extend(specs.keys().map(|name| (kind, Arc::from(&**name))));
+        }
+        touched
+    }
+
+    /// The place of a listener, if it is held.
+    pub(super) fn place_of(&self, name: &str) -> Option<SelectionKey> {
+        Some(self.listeners.get(name)?.selection_key())
+    }
+}
+
+impl Touched {
+    /// The tenants whose tunnels may not stand after the step from one snapshot to the next.
+    pub(super) fn concerned(&self, before: &Snapshot, next: &Snapshot) -> BTreeSet<TenantKey> {
+        let mut concerned = BTreeSet::new();
+        // There are no tunnels before the first configuration, and that one may be large.
+        if before.binds().next().is_none() {
+            return concerned;
+        }
+        let by_route = |route| before.concerned_by_route(next, route);
+        concerned.extend(self.routes.iter().filter_map(by_route));
+        for place in &self.places {
+            before.concerned_by_place(next, place, &mut concerned);
+        }
+        for (gateway, names) in &self.owners {
+            before.concerned_by_owner(next, (gateway.as_str(), names), &mut concerned);
+        }
+        concerned
+    }
+}
