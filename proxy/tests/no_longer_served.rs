@@ -9,6 +9,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, UdpSocket};
 use vestibule_proxy::close_reason::CloseReason;
 use vestibule_proxy::limits::ProxyLimits;
+use vestibule_proxy_testing::web::{http_route, rule};
 use vestibule_proxy_testing::*;
 use vestibule_stream::{Resource, ResourceKey, ResourceKind, proto};
 use vestibule_test_support::free_port;

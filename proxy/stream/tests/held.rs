@@ -319,6 +319,7 @@ fn a_private_key_is_not_printed() {
     let certificate = resource::Resource::Certificate(Certificate {
         chain: Vec::new(),
         private_key: b"SECRET".to_vec(),
+        secret_uid: String::new(),
     });
     let challenged = |answer| {
         resource::Resource::Challenge(Challenge {

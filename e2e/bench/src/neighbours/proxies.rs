@@ -206,6 +206,7 @@ impl At<'_> {
             let certificate = Certificate {
                 chain: vec![leaf.certificate.clone().into()],
                 private_key: leaf.key.clone(),
+                secret_uid: String::new(),
             };
             let certificate_name = format!("{tenant}/{}", leaf.name);
             add(

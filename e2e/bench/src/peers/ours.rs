@@ -214,6 +214,7 @@ fn certificate(leaf: &Leaf) -> Resource {
     let certificate = Certificate {
         chain: vec![leaf.certificate.clone().into()],
         private_key: leaf.key.clone(),
+        secret_uid: String::new(),
     };
     resource(
         certificate_name(&leaf.name),
