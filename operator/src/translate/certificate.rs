@@ -265,7 +265,10 @@ impl Translator {
             kind: Kind::Secret,
             name: name.clone(),
         };
-        let meta = self.objects.get(&key).and_then(|object| object.meta());
+        let meta = self.objects.get(&key).and_then(|object| match &**object {
+            Object::Secret(secret) => Some(&secret.meta),
+            unreadable => unreadable.meta(),
+        });
         meta.map_or("", |meta| &*meta.uid)
     }
 
