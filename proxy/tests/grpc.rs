@@ -357,7 +357,7 @@ async fn a_get_with_the_content_type_of_a_call_is_answered_in_http() {
             backend(BACKEND, &[nobody()]),
         ]
     });
-    let loops = vec!["vestibule.dev"; 8].join(", ");
+    let loops = ["vestibule.dev"; 8].join(", ");
     for (path, loops, status) in [
         ("/", &*loops, 508),
         ("/lost", "", 500),
