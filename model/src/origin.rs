@@ -1,6 +1,7 @@
 //! The origins that a CORS filter allows (`CORSOrigin` of Gateway API), and the check of a request's `Origin` header.
 
 use std::fmt;
+use std::net::Ipv6Addr;
 use std::sync::Arc;
 
 /// Longest text of an origin in characters (`MaxLength` of the CRD).
@@ -112,18 +113,18 @@ impl OriginPattern {
         let Some((of, name, at)) = split(origin) else {
             return false;
         };
-        if (of, at) != (*scheme, *port) || name.is_empty() {
+        if (of, at) != (*scheme, *port) {
             return false;
         }
         match host {
-            Host::Any => true,
+            Host::Any => is_host_of_origin(name),
             Host::Exact(exact) => name.eq_ignore_ascii_case(exact),
             Host::Below(suffix) => {
                 let labels = name.len().checked_sub(suffix.len());
                 let end = labels
                     .filter(|labels| *labels > 0)
                     .and_then(|labels| name.get(labels..));
-                end.is_some_and(|end| end.eq_ignore_ascii_case(suffix))
+                end.is_some_and(|end| end.eq_ignore_ascii_case(suffix)) && is_host_of_origin(name)
             }
         }
     }
@@ -164,10 +165,29 @@ fn split(text: &str) -> Option<(Scheme, &str, u16)> {
     (port > 0).then_some((scheme, host, port))
 }
 
+/// Whether a pattern can have this host.
 fn is_host(text: &str) -> bool {
-    let is_part = |b: u8| b.is_ascii_alphanumeric() || b == b'-';
+    is_name(text, |b| b.is_ascii_alphanumeric() || b == b'-')
+}
+
+/// Whether a browser can send this as the host of an origin: a name, which may have underscores there, or an IPv6 address
+/// in brackets. A text with anything else, such as a path or a user, is no origin.
+fn is_host_of_origin(text: &str) -> bool {
+    let address = text
+        .strip_prefix('[')
+        .and_then(|rest| rest.strip_suffix(']'));
+    match address {
+        Some(address) => address.parse::<Ipv6Addr>().is_ok(),
+        None => is_name(text, |b| {
+            b.is_ascii_alphanumeric() || b == b'-' || b == b'_'
+        }),
+    }
+}
+
+/// Whether the text is labels of these bytes.
+fn is_name(text: &str, is_part: impl Fn(u8) -> bool) -> bool {
     text.split('.')
-        .all(|label| !label.is_empty() && label.bytes().all(is_part))
+        .all(|label| !label.is_empty() && label.bytes().all(&is_part))
 }
 
 #[cfg(test)]
@@ -202,6 +222,22 @@ mod tests {
             ("https://*", "https://[2001:db8::1]", true),
             ("https://*", "http://anybody.example", false),
             ("https://*", "https://anybody.example:8443", false),
+            ("https://*.bar.com", "https://my_app.bar.com", true),
+            ("https://*.bar.com", "https://evil.com#.bar.com", false),
+            ("https://*.bar.com", "https://evil.com/.bar.com", false),
+            ("https://*.bar.com", "https://evil.com?.bar.com", false),
+            ("https://*.bar.com", "https://evil.com\\.bar.com", false),
+            ("https://*.bar.com", "https://a@b.bar.com", false),
+            ("https://*.bar.com", "https://a:b@c.bar.com", false),
+            ("https://*.bar.com", "https://a b.bar.com", false),
+            ("https://*.bar.com", "https://a%2fb.bar.com", false),
+            ("https://*.bar.com", "https://a..bar.com", false),
+            ("https://*.bar.com", "https://https://a.bar.com", false),
+            ("https://*", "https://evil.com/", false),
+            ("https://*", "https://evil.com/#a", false),
+            ("https://*", "https://a@b", false),
+            ("https://*", "https://[::1", false),
+            ("https://*", "https://[a.b]", false),
             ("https://*", "https://", false),
             ("https://*", "null", false),
             ("https://*", "", false),

@@ -186,9 +186,9 @@ impl ConnectionRecord {
         let challenge = beside.and_then(|beside| beside.challenge.as_deref());
         let account = route.map(|r| &r.account).or(listener.map(|l| &l.account));
         let account = account.or(challenge.map(|c| &c.account));
-        if !self.basis.plane.logs(account.map(|account| &**account)) {
+        let Some(_turn) = self.basis.plane.logs(account.map(|account| &**account)) else {
             return;
-        }
+        };
         let tenant = route.map(|r| &r.tenant).or(listener.map(|l| &l.tenant));
         let gateway = listener.map(|l| &l.gateway);
         let negotiated = self.negotiated();

@@ -82,10 +82,16 @@ impl Backend {
         self.retries.of(namespace)
     }
 
+    /// The namespace of its Service.
+    pub(crate) fn namespace(&self) -> &str {
+        self.key
+            .split_once('/')
+            .map_or("", |(namespace, _)| namespace)
+    }
+
     /// Whether it is a Service of `namespace`.
     pub(crate) fn is_in(&self, namespace: &str) -> bool {
-        let own = self.key.split_once('/');
-        own.is_some_and(|(own, _)| own == namespace)
+        self.namespace() == namespace
     }
 
     /// The slot in which later versions are found.

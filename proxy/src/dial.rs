@@ -5,6 +5,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
@@ -40,7 +41,7 @@ pub(crate) async fn connect(
     let result = match carries {
         Carries::Passthrough => {
             let opened = attempt(plane, endpoint, allowed).await;
-            opened.map(|tcp| Stream::Plain(Metered::new(tcp, Meter::new(&plane.metrics, endpoint))))
+            opened.map(|tcp| Stream::Plain(Metered::new(tcp, meter(plane, endpoint))))
         }
         Carries::Terminated(credentials) => {
             let (target, alpn) = (&backend.target, Alpn::None);
@@ -59,6 +60,12 @@ pub(crate) async fn connect(
         }
     }
     result
+}
+
+/// A meter for a new connection to `endpoint`.
+fn meter(plane: &DataPlane, endpoint: SocketAddr) -> Arc<Meter> {
+    let lines = plane.limits.access_log_lines_per_second;
+    Meter::new(&plane.metrics, lines, endpoint)
 }
 
 /// Connects to one endpoint over TCP, unless it is a socket of this proxy itself.
@@ -133,7 +140,7 @@ pub(crate) async fn open(
     };
     let begun = Instant::now();
     let tcp = attempt(plane, endpoint, allowed).await?;
-    let tcp = Metered::new(tcp, Meter::new(&plane.metrics, endpoint));
+    let tcp = Metered::new(tcp, meter(plane, endpoint));
     let Some((config, name)) = settings else {
         return Ok(Stream::Plain(tcp));
     };

@@ -107,7 +107,12 @@ pub(crate) struct Call {
 }
 
 impl Call {
-    pub(crate) fn of(headers: &HeaderMap) -> Option<Self> {
+    /// The call that a request makes, if it makes one. Every call is a POST. A GET with the media type of gRPC is none:
+    /// a cache could keep the response to it, which has HTTP status 200 whatever its gRPC status says.
+    pub(crate) fn of(method: &Method, headers: &HeaderMap) -> Option<Self> {
+        if *method != Method::POST {
+            return None;
+        }
         let content_type = headers.get(CONTENT_TYPE)?;
         let rest = after_media_type(content_type)?;
         Some(Self {
@@ -128,9 +133,12 @@ fn after_media_type(value: &HeaderValue) -> Option<&str> {
 
 /// Whether GRPCRoutes can take a request: a gRPC call, or the preflight request of a browser for a gRPC-Web call.
 pub(crate) fn is_for_grpc_routes(method: &Method, headers: &HeaderMap) -> bool {
-    let content_type = headers.get(CONTENT_TYPE);
-    content_type.is_some_and(|value| after_media_type(value).is_some())
-        || *method == Method::OPTIONS && asks_for_web(headers)
+    let content_type = || headers.get(CONTENT_TYPE);
+    match *method {
+        Method::POST => content_type().is_some_and(|value| after_media_type(value).is_some()),
+        Method::OPTIONS => asks_for_web(headers),
+        _ => false,
+    }
 }
 
 fn asks_for_web(headers: &HeaderMap) -> bool {
@@ -190,10 +198,27 @@ mod tests {
             ("application/json", None),
             ("application/gr", None),
         ] {
-            let call = Call::of(&headers(&[("content-type", text)]));
+            let headers = headers(&[("content-type", text)]);
+            let call = Call::of(&Method::POST, &headers);
             assert_eq!(call.map(|call| call.web), web, "{text}");
+            assert_eq!(is_for_grpc_routes(&Method::POST, &headers), web.is_some());
         }
-        assert!(Call::of(&HeaderMap::new()).is_none());
+        assert!(Call::of(&Method::POST, &HeaderMap::new()).is_none());
+    }
+
+    #[test]
+    fn calls_are_posts() {
+        let headers = headers(&[("content-type", "application/grpc")]);
+        for method in [
+            Method::GET,
+            Method::HEAD,
+            Method::PUT,
+            Method::OPTIONS,
+            Method::DELETE,
+        ] {
+            assert!(Call::of(&method, &headers).is_none(), "{method}");
+            assert!(!is_for_grpc_routes(&method, &headers), "{method}");
+        }
     }
 
     #[test]

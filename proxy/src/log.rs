@@ -1,11 +1,15 @@
 //! Owns the output of log lines. Threads that serve traffic never wait for the reader of the log.
 //!
 //! Lines wait in a queue for a thread that writes them. If nobody reads, the queue fills up, in lines or in bytes, and
-//! further lines are dropped and counted. (`tracing-appender` does the same. But at the end it reports to standard
+//! further lines are dropped and counted. A tenant may have no more waiting than is free, so that a tenant with many lines
+//! leaves room for the others (dynamic thresholds, as in the shared buffers of switches). However many tenants flood the
+//! log, each of them has the same part, and as much stays free. (`tracing-appender` does the same. But at the end it reports to standard
 //! output that it could not write to standard output, and waits for that.)
 
+use std::cell::Cell;
 use std::fmt;
 use std::io::{self, BufWriter, Write};
+use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
@@ -30,8 +34,87 @@ const LAST: Duration = Duration::from_secs(1);
 /// Number of lines of this process that were dropped.
 static DROPPED: AtomicU64 = AtomicU64::new(0);
 
+thread_local! {
+    /// The share of the tenant whose line this thread writes next.
+    static WHOSE: Cell<Option<Arc<Share>>> = const { Cell::new(None) };
+}
+
+/// What waits in the queue.
+#[derive(Debug, Default)]
+struct Waiting {
+    lines: AtomicUsize,
+    bytes: AtomicUsize,
+}
+
+impl Waiting {
+    /// Adds a line of so many bytes, if then no more than `most` lines and bytes wait.
+    fn add(&self, bytes: usize, (most_lines, most_bytes): (usize, usize)) -> bool {
+        let lines_before = self.lines.fetch_add(1, Ordering::Relaxed);
+        let bytes_before = self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        let fits = lines_before < most_lines && bytes_before.saturating_add(bytes) <= most_bytes;
+        if !fits {
+            self.remove(bytes);
+        }
+        fits
+    }
+
+    fn remove(&self, bytes: usize) {
+        self.lines.fetch_sub(1, Ordering::Relaxed);
+        self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// How many lines and bytes of the queue are free, if this is what waits in all of it.
+    fn free(&self) -> (usize, usize) {
+        let lines = self.lines.load(Ordering::Relaxed);
+        let bytes = self.bytes.load(Ordering::Relaxed);
+        (
+            QUEUE.saturating_sub(lines),
+            QUEUE_BYTES.saturating_sub(bytes),
+        )
+    }
+}
+
+/// The lines of one tenant.
+#[derive(Debug, Default)]
+pub(crate) struct Share {
+    waiting: Waiting,
+    dropped: AtomicU64,
+}
+
+impl Share {
+    /// Counts a line that is left out.
+    pub(crate) fn lost(&self) {
+        self.dropped.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Number of lines that were left out.
+    pub(crate) fn dropped(&self) -> u64 {
+        self.dropped.load(Ordering::Relaxed)
+    }
+}
+
+/// While a thread has this, the next line that it writes is one of a tenant. (`tracing` writes a line on the thread that
+/// logs, before it returns.)
+#[derive(Debug)]
+pub(crate) struct Turn(PhantomData<*const ()>);
+
+impl Turn {
+    pub(crate) fn of(share: &Arc<Share>) -> Self {
+        // A thread that is ending may have lost its value. Then the line is nobody's.
+        let _ = WHOSE.try_with(|whose| whose.set(Some(Arc::clone(share))));
+        Self(PhantomData)
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let _ = WHOSE.try_with(Cell::take);
+    }
+}
+
 enum Message {
-    Line(Vec<u8>),
+    /// A line, and the share in which it was counted.
+    Line(Vec<u8>, Option<Arc<Share>>),
     /// Asks to write all lines before it. The thread then drops the sender, which wakes the waiting end.
     End(SyncSender<()>),
 }
@@ -40,15 +123,35 @@ enum Message {
 #[derive(Debug, Clone)]
 pub struct Lines {
     queue: SyncSender<Message>,
-    /// Number of bytes in the queue.
-    waiting: Arc<AtomicUsize>,
+    /// What waits in the queue.
+    waiting: Arc<Waiting>,
+}
+
+impl Lines {
+    /// Puts a line into the queue, if the queue and the share of its tenant have room for it.
+    fn take(&self, line: &[u8], share: Option<&Arc<Share>>) -> bool {
+        let bytes = line.len();
+        if share.is_some_and(|share| !share.waiting.add(bytes, self.waiting.free())) {
+            return false;
+        }
+        let fits = self.waiting.add(bytes, (QUEUE, QUEUE_BYTES));
+        let message = || Message::Line(line.to_vec(), share.map(Arc::clone));
+        let sent = fits && self.queue.try_send(message()).is_ok();
+        if fits && !sent {
+            self.waiting.remove(bytes);
+        }
+        if let Some(share) = share.filter(|_| !sent) {
+            share.waiting.remove(bytes);
+        }
+        sent
+    }
 }
 
 /// Starts the thread that writes. Lines that wait are written when the guard is dropped, unless nobody reads for a
 /// second.
 pub fn writer(to: impl Write + Send + 'static) -> io::Result<(Lines, FlushGuard)> {
     let (queue, receiver) = sync_channel(QUEUE);
-    let waiting = Arc::new(AtomicUsize::new(0));
+    let waiting = Arc::new(Waiting::default());
     let lines = Lines {
         queue: queue.clone(),
         waiting: Arc::clone(&waiting),
@@ -60,14 +163,17 @@ pub fn writer(to: impl Write + Send + 'static) -> io::Result<(Lines, FlushGuard)
 }
 
 /// Writes lines, and flushes when no more wait. Errors are ignored, because there is nowhere to report them.
-fn write_all(lines: &Receiver<Message>, waiting: &AtomicUsize, mut to: impl Write) {
+fn write_all(lines: &Receiver<Message>, waiting: &Waiting, mut to: impl Write) {
     while let Ok(first) = lines.recv() {
         let mut next = Some(first);
         while let Some(message) = next {
             match message {
-                Message::Line(line) => {
+                Message::Line(line, share) => {
                     let _ = to.write_all(&line);
-                    waiting.fetch_sub(line.len(), Ordering::Relaxed);
+                    waiting.remove(line.len());
+                    if let Some(share) = share {
+                        share.waiting.remove(line.len());
+                    }
                 }
                 Message::End(who_waits) => {
                     let _ = to.flush();
@@ -91,11 +197,12 @@ impl<'a> MakeWriter<'a> for Lines {
 /// Takes one line.
 impl Write for &Lines {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        let before = self.waiting.fetch_add(line.len(), Ordering::Relaxed);
-        let fits = before.saturating_add(line.len()) <= QUEUE_BYTES;
-        if !fits || self.queue.try_send(Message::Line(line.to_vec())).is_err() {
-            self.waiting.fetch_sub(line.len(), Ordering::Relaxed);
+        let share = WHOSE.try_with(Cell::take).ok().flatten();
+        if !self.take(line, share.as_ref()) {
             DROPPED.fetch_add(1, Ordering::Relaxed);
+            if let Some(share) = share {
+                share.lost();
+            }
         }
         Ok(line.len())
     }
@@ -179,7 +286,7 @@ mod tests {
             String::from_utf8(held.0.lock().clone()).unwrap(),
             all.concat()
         );
-        assert_eq!(lines.waiting.load(Ordering::Relaxed), 0);
+        assert_eq!(lines.waiting.free(), (QUEUE, QUEUE_BYTES));
     }
 
     #[test]
@@ -196,10 +303,65 @@ mod tests {
             }
             let dropped = DROPPED.load(Ordering::Relaxed) - before;
             assert!(dropped > lines_of as u64 / 4, "{dropped}");
-            assert!(lines.waiting.load(Ordering::Relaxed) <= QUEUE_BYTES);
+            assert!(lines.waiting.bytes.load(Ordering::Relaxed) <= QUEUE_BYTES);
             // The end gives up.
             drop(guard);
             drop(stuck);
         }
+    }
+
+    #[test]
+    fn a_tenant_with_many_lines_leaves_its_neighbour_room_for_its_few() {
+        // Many lines, and long ones.
+        for bytes_of in [64, QUEUE_BYTES / 512] {
+            for floods in 1..=3 {
+                // Nobody reads for now.
+                let (queue, receiver) = sync_channel(QUEUE);
+                let waiting = Arc::<Waiting>::default();
+                let lines = Lines {
+                    queue,
+                    waiting: Arc::clone(&waiting),
+                };
+                let share = || Arc::new(Share::default());
+                let (flooders, neighbour) = ([share(), share(), share()], share());
+                let flooders = &flooders[..floods];
+                let line = vec![b'x'; bytes_of];
+                let write = |share: &Arc<Share>| {
+                    let _turn = Turn::of(share);
+                    lines.make_writer().write_all(&line).unwrap();
+                };
+                for _ in 0..2 * QUEUE {
+                    flooders.iter().for_each(write);
+                }
+                for _ in 0..5 {
+                    write(&neighbour);
+                }
+                assert_eq!(neighbour.dropped(), 0, "{floods} of {bytes_of}");
+                let lines_of = |of: &Arc<Share>| of.waiting.lines.load(Ordering::Relaxed);
+                let part = QUEUE.min(QUEUE_BYTES / bytes_of) / (floods + 1);
+                for flooder in flooders {
+                    let lines = lines_of(flooder);
+                    assert!(lines.abs_diff(part) <= 3, "{lines} {part}");
+                    assert_eq!(flooder.dropped(), (2 * QUEUE - lines) as u64);
+                }
+                // What is written no longer counts.
+                drop(lines);
+                write_all(&receiver, &waiting, io::sink());
+                assert!(flooders.iter().all(|of| lines_of(of) == 0));
+                assert_eq!(waiting.free(), (QUEUE, QUEUE_BYTES));
+            }
+        }
+    }
+
+    #[test]
+    fn a_turn_is_for_one_line() {
+        let (lines, guard) = writer(io::sink()).unwrap();
+        let share = Arc::new(Share::default());
+        drop(Turn::of(&share));
+        assert!(WHOSE.take().is_none());
+        let _turn = Turn::of(&share);
+        lines.make_writer().write_all(b"line\n").unwrap();
+        assert!(WHOSE.take().is_none());
+        drop(guard);
     }
 }

@@ -20,6 +20,7 @@ use crate::itself::OwnSockets;
 use crate::lifetime::{Lifetime, in_ticks, ticks};
 use crate::limits::ProxyLimits;
 use crate::listener::Listener;
+use crate::log;
 use crate::metrics::Metrics;
 use crate::overload::{Overload, OverloadLevel};
 use crate::quota::{Account, QuotaLimits};
@@ -206,6 +207,9 @@ impl DataPlane {
     ) {
         if let Some(pause) = backend.failed(endpoint, failure) {
             self.metrics.passed_over(reason);
+            let Some(_turn) = self.logs_about(backend) else {
+                return;
+            };
             let (backend, seconds) = (&*backend.key, pause.as_secs());
             tracing::info!(backend, %endpoint, reason, seconds, "an endpoint is passed over");
         }
@@ -215,6 +219,9 @@ impl DataPlane {
     pub(crate) fn endpoint_succeeded(&self, backend: &Backend, endpoint: SocketAddr) {
         if backend.succeeded(endpoint) {
             self.metrics.endpoints_taken_back.inc();
+            let Some(_turn) = self.logs_about(backend) else {
+                return;
+            };
             tracing::info!(backend = &*backend.key, %endpoint, "an endpoint is used again");
         }
     }
@@ -267,13 +274,27 @@ impl DataPlane {
         &self.overload
     }
 
-    /// Whether to log a line about a connection or request of this tenant. `None` is for one that belongs to no tenant.
-    pub(crate) fn logs(&self, account: Option<&Account>) -> bool {
-        let limits = &self.limits;
-        let percent = limits.access_log_percent;
+    /// The turn to log a line about a connection or request of this tenant, if it is logged at all. `None` is for one
+    /// that belongs to no tenant.
+    pub(crate) fn logs(&self, account: Option<&Account>) -> Option<log::Turn> {
+        let percent = self.limits.access_log_percent;
         let sampled = percent >= 100 || scale(self.random() >> 32, 100) < percent.into();
+        sampled.then(|| self.line_of(account)).flatten()
+    }
+
+    /// The turn to log a line about a backend, in the name of its namespace.
+    fn logs_about(&self, backend: &Backend) -> Option<log::Turn> {
+        if !tracing::enabled!(tracing::Level::INFO) {
+            return None;
+        }
+        // A namespace without routes and listeners has no account.
+        let account = self.metrics.accounts().find(backend.namespace());
+        self.line_of(account.as_deref())
+    }
+
+    fn line_of(&self, account: Option<&Account>) -> Option<log::Turn> {
         let counts = account.map_or(self.metrics.accounts().nobody(), Account::counts);
-        sampled && counts.may_log(limits.access_log_lines_per_second, rate::now())
+        counts.line(self.limits.access_log_lines_per_second, rate::now())
     }
 
     /// A place among the connections whose tenant is not known yet, or that have not finished their handshake.

@@ -18,6 +18,7 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::metrics::{MetricType, TypedMetric};
 
+use crate::log;
 use crate::rate::Bucket;
 
 /// Most tenants with series of their own: those that hold most, or were refused most. The others share one series with
@@ -117,9 +118,10 @@ impl Tenant {
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     refused_handshakes: AtomicU64,
-    /// Rate of lines in the access log.
+    /// Rate of lines in the log.
     lines: Bucket,
-    dropped_lines: AtomicU64,
+    /// Its lines that wait for the reader of the log.
+    log: Arc<log::Share>,
 }
 
 impl Counts {
@@ -132,18 +134,19 @@ impl Counts {
         self.refused_handshakes.load(Ordering::Relaxed)
     }
 
-    /// Whether one more line of the access log may be written, with at most `per_second` in a second. `now` is
+    /// The turn for one more line of the log, if fewer than `per_second` were written in this second. `now` is
     /// [`crate::rate::now`].
-    pub(crate) fn may_log(&self, per_second: u32, now: u64) -> bool {
+    pub(crate) fn line(&self, per_second: u32, now: u64) -> Option<log::Turn> {
         let may = self.lines.take(per_second, now);
         if !may {
-            self.dropped_lines.fetch_add(1, Ordering::Relaxed);
+            self.log.lost();
         }
-        may
+        may.then(|| log::Turn::of(&self.log))
     }
 
+    /// Number of its lines that were left out of the log.
     pub(crate) fn dropped_lines(&self) -> u64 {
-        self.dropped_lines.load(Ordering::Relaxed)
+        self.log.dropped()
     }
 }
 
@@ -195,6 +198,11 @@ impl Accounts {
             all.tenants.insert(Arc::clone(tenant), new);
         }
         account
+    }
+
+    /// The account of `tenant`, if it has one already.
+    pub(crate) fn find(&self, tenant: &str) -> Option<Arc<Account>> {
+        self.all.lock().tenants.get(tenant)?.account.upgrade()
     }
 
     /// Counters for connections that belong to no tenant.
@@ -474,7 +482,7 @@ impl Collector for Accounts {
             ),
             (
                 "tenant_log_lines_dropped",
-                "Lines of the access log left out because the tenant had all that it may have in a second",
+                "Lines of the log left out because the tenant had all that it may have in a second, or waiting",
                 |of| of.dropped_lines,
             ),
         ];

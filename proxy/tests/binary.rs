@@ -175,7 +175,8 @@ async fn nobody_waits_for_who_reads_the_log() {
         }
         asked += 1000;
     }
-    assert!(asked > log::QUEUE);
+    // They belong to no namespace, and may fill half of the queue.
+    assert!(asked > log::QUEUE / 2);
     assert_eq!(request(bind, HOST, &own.chain[0]).await.unwrap(), "b hi");
 
     process.terminate();

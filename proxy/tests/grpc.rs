@@ -319,6 +319,7 @@ async fn who_is_not_served_gets_a_status_of_grpc() {
         if status != "0" {
             assert!(ended.body.is_empty() && ended.trailers.is_empty(), "{path}");
             assert!(ended.head.contains_key("grpc-message"), "{path}");
+            assert_eq!(ended.head["cache-control"], "no-store", "{path}");
         }
     }
     // No listener is for the host.
@@ -342,6 +343,37 @@ async fn who_is_not_served_gets_a_status_of_grpc() {
         "vestibule_proxy_grpc_calls_total{status=\"INTERNAL\"} 1",
     ] {
         assert!(metrics.lines().any(|l| l == line), "{line} in\n{metrics}");
+    }
+}
+
+/// A cache would keep a response with status 200.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_get_with_the_content_type_of_a_call_is_answered_in_http() {
+    let rig = Rig::start(&quiet(), |port| {
+        vec![
+            http(port, "web", "", None),
+            http_route("web", "", vec![rule("/lost", ""), rule("/", BACKEND)]),
+            grpc_route("calls", "", vec![calls("a.Served", "", BACKEND)]),
+            backend(BACKEND, &[nobody()]),
+        ]
+    });
+    let loops = ["vestibule.dev"; 8].join(", ");
+    for (path, loops, status) in [
+        ("/", &*loops, 508),
+        ("/lost", "", 500),
+        ("/a.Served/Call", "", 503),
+    ] {
+        let head = format!("{path} HTTP/1.1\r\nhost: {HOST}\r\ncdn-loop: {loops}");
+        let head = format!("{head}\r\ncontent-type: application/grpc");
+        let answer = ask(&rig, &format!("GET {head}"), "").await;
+        assert_eq!(answer.status, status, "{path}");
+        assert_eq!(answer.header("grpc-status"), None, "{path}");
+        assert_eq!(answer.header("cache-control"), Some("no-store"), "{path}");
+        let head = format!("POST {head}\r\ncontent-length: 0");
+        let answer = ask(&rig, &head, "").await;
+        assert_eq!(answer.status, 200, "{path}");
+        assert!(answer.header("grpc-status").is_some(), "{path}");
+        assert_eq!(answer.header("cache-control"), Some("no-store"), "{path}");
     }
 }
 

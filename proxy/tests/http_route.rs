@@ -445,6 +445,7 @@ async fn redirects_answer_without_a_backend() {
         assert_eq!(answer.status, status, "{path}");
         assert_eq!(answer.header("location"), Some(&*location), "{path}");
         assert_eq!(answer.header("content-length"), Some("0"), "{path}");
+        assert_eq!(answer.header("cache-control"), None, "{path}");
     }
 }
 

@@ -78,4 +78,40 @@ async fn a_tenant_that_floods_the_log_leaves_its_neighbours_their_lines() {
         (lines_of(&sink, "team-a"), dropped(&none, "team-a")),
         (before, 0)
     );
+    drop(none);
+    lines_about_endpoints_count_for_the_namespace_of_the_backend(&sink).await;
+}
+
+async fn lines_about_endpoints_count_for_the_namespace_of_the_backend(sink: &Sink) {
+    let limits = ProxyLimits {
+        access_log: false,
+        access_log_lines_per_second: 1,
+        ..ProxyLimits::default()
+    };
+    let endpoints: Vec<_> = (0..30).map(|_| refusing()).collect();
+    let rig = Rig::start(&limits, |port| {
+        vec![
+            called(OWN, http(port, "web", "*.example.com", None)),
+            owner("team-a.example.com", "team-a"),
+            backend("team-a/web:80", &endpoints),
+            route_of("team-a", OWN, "team-a.example.com", all_paths()),
+        ]
+    });
+    let passed_over = || {
+        let metrics = rig.plane.metrics.encode().unwrap();
+        let of = |line: &str| line.starts_with("vestibule_proxy_endpoints_passed_over_total");
+        let lines = metrics.lines().filter(|line| of(line));
+        let value = |line: &str| line.rsplit(' ').next().unwrap().parse::<usize>().unwrap();
+        lines.map(value).sum::<usize>()
+    };
+    while passed_over() < endpoints.len() {
+        let answer = get(&rig, "team-a.example.com", "/").await;
+        assert_eq!(answer.status, 503);
+    }
+    let logged = || sink.text().matches("an endpoint is passed over").count();
+    wait("the lines", || {
+        logged() + dropped(&rig, "team-a") == passed_over()
+    })
+    .await;
+    assert!(logged() > 0 && dropped(&rig, "team-a") > 0);
 }

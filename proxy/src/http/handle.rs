@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use hyper::body::{Body, Incoming};
 use hyper::header::{
-    ALLOW, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HeaderMap, HeaderValue, LOCATION,
+    ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HeaderMap, HeaderValue,
+    LOCATION,
 };
 use hyper::http::uri::PathAndQuery;
 use hyper::upgrade::OnUpgrade;
@@ -164,14 +165,17 @@ fn drain(upload: &UploadState, may_drain: bool) -> bool {
     true
 }
 
-/// Makes a response of this proxy. A gRPC call gets a gRPC status.
+/// Makes a response of this proxy. A gRPC call gets a gRPC status. No cache may keep an error, because it says nothing of
+/// what the backend would answer.
 fn own_response(own: LocalReply, record: &mut RequestRecord) -> Response<Download> {
+    let no_store = HeaderValue::from_static("no-store");
     if let Some(call) = &record.call
         && let Some(status) = grpc::Status::instead_of(own.status, own.reason)
     {
         let mut response = Response::new(Download::own(""));
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, call.content_type.clone());
+        headers.insert(CACHE_CONTROL, no_store);
         status.say(own.text.trim_end(), headers);
         record.status = response.status();
         record.grpc_status = Some(status);
@@ -183,6 +187,9 @@ fn own_response(own: LocalReply, record: &mut RequestRecord) -> Response<Downloa
     let headers = response.headers_mut();
     if let Some(location) = own.location {
         headers.insert(LOCATION, location);
+    }
+    if own.status.is_client_error() || own.status.is_server_error() {
+        headers.insert(CACHE_CONTROL, no_store);
     }
     if own.status == StatusCode::METHOD_NOT_ALLOWED {
         headers.insert(ALLOW, HeaderValue::from_static(own.allow));

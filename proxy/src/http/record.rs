@@ -109,7 +109,7 @@ impl RequestRecord {
             allowed: Allowed::default(),
             status: StatusCode::from_u16(CLIENT_LEFT).unwrap_or(StatusCode::BAD_REQUEST),
             reason: "ClientLeft",
-            call: Call::of(request.headers()),
+            call: Call::of(request.method(), request.headers()),
             grpc_status: None,
             tunnelled_in: 0,
             sent: 0,
@@ -170,9 +170,9 @@ impl RequestRecord {
         let challenge = self.challenge.as_deref();
         let account = route.map(|r| &r.account).or(listener.map(|l| &l.account));
         let account = account.or(challenge.map(|c| &c.account));
-        if !shared.plane.logs(account.map(|account| &**account)) {
+        let Some(_turn) = shared.plane.logs(account.map(|account| &**account)) else {
             return;
-        }
+        };
         let tenant = route.map(|r| &r.tenant).or(listener.map(|l| &l.tenant));
         let gateway = listener.map(|l| &l.gateway);
         let client: &dyn Display = match &self.client {

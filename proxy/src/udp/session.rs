@@ -275,9 +275,9 @@ impl Session {
             backend,
             endpoint,
         } = &self.chosen;
-        if !self.plane.logs(Some(&route.account)) {
+        let Some(_turn) = self.plane.logs(Some(&route.account)) else {
             return;
-        }
+        };
         let client = self.key.client;
         let client = SocketAddr::new(client.ip().to_canonical(), client.port());
         let dropped = &[&self.from_client, &self.from_backend]

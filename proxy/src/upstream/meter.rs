@@ -23,6 +23,7 @@ use tokio::net::TcpStream;
 use crate::gate::{self, BackendTurn};
 use crate::metrics::Metrics;
 use crate::quota::Account;
+use crate::rate;
 
 /// Most bytes without progress of a connection, and as many again for each of its requests. A request needs them for a
 /// large head, trailers, and what waits of a body when its client goes.
@@ -61,11 +62,18 @@ pub(crate) struct Meter {
     /// The size of the largest head that the backend takes, as it announced in HTTP/2.
     most_head: AtomicU32,
     metrics: Arc<Metrics>,
+    /// Most lines of the log in a second for a tenant.
+    log_lines_per_second: u32,
     endpoint: SocketAddr,
 }
 
 impl Meter {
-    pub(crate) fn new(metrics: &Arc<Metrics>, endpoint: SocketAddr) -> Arc<Self> {
+    /// A meter for a connection to `endpoint`. A tenant has at most `log_lines_per_second` in the log.
+    pub(crate) fn new(
+        metrics: &Arc<Metrics>,
+        log_lines_per_second: u32,
+        endpoint: SocketAddr,
+    ) -> Arc<Self> {
         Arc::new(Self {
             left: AtomicU64::new(ALLOWANCE),
             requests: AtomicUsize::new(0),
@@ -77,6 +85,7 @@ impl Meter {
             looked: AtomicU64::new(0),
             most_head: AtomicU32::new(u32::MAX),
             metrics: Arc::clone(metrics),
+            log_lines_per_second,
             endpoint,
         })
     }
@@ -84,7 +93,7 @@ impl Meter {
     /// A meter of no real connection.
     #[cfg(test)]
     pub(crate) fn test() -> Arc<Self> {
-        Self::new(&Arc::new(Metrics::new()), ([127, 0, 0, 1], 1).into())
+        Self::new(&Arc::new(Metrics::new()), 0, ([127, 0, 0, 1], 1).into())
     }
 
     /// How many requests are on the connection.
@@ -167,13 +176,24 @@ impl Meter {
         }
         if !self.over.swap(true, Ordering::Relaxed) {
             self.metrics.backend_given_up(NO_PROGRESS);
-            tracing::info!(
-                endpoint = %self.endpoint,
-                reason = NO_PROGRESS,
-                "a connection to a backend is given up",
-            );
+            self.log_end();
         }
         Err(io::Error::other(NoProgress))
+    }
+
+    /// Logs that the proxy gives up the connection, in the name of the tenant whose request was the last one.
+    fn log_end(&self) {
+        let account = self.account.lock().clone();
+        let nobody = self.metrics.accounts().nobody();
+        let counts = account.as_deref().map_or(nobody, Account::counts);
+        let Some(_turn) = counts.line(self.log_lines_per_second, rate::now()) else {
+            return;
+        };
+        tracing::info!(
+            endpoint = %self.endpoint,
+            reason = NO_PROGRESS,
+            "a connection to a backend is given up",
+        );
     }
 }
 

@@ -581,6 +581,7 @@ proptest! {
             let host = ["x.a.com", "y.a.com", "b.com", "org"][host];
             let query = ["", "?p=a", "?p=b&p=a&q=a"][query];
             let grpc = ["", " content-type:application/grpc"][headers / 3];
+            let is_call = method == "POST" && !grpc.is_empty();
             let headers = ["", " x:a", " x:b y:a"][headers % 3];
             let text = format!("{method} {path}{query}{headers}{grpc}");
             let name = Hostname::parse(host).unwrap();
@@ -632,7 +633,7 @@ proptest! {
                 })
                 .filter(|(own, _, entry)| {
                     reaches(own.0, entry)
-                        && (!entry.route.grpc || !grpc.is_empty())
+                        && (!entry.route.grpc || is_call)
                         && entry.of().unwrap().accepts(&view)
                 })
                 .collect();
