@@ -12,4 +12,5 @@ pub mod localca;
 pub mod publish;
 pub mod session_keys;
 pub mod status;
+mod token_bucket;
 pub mod translate;
