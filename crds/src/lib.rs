@@ -33,3 +33,4 @@ pub mod yaml;
 
 pub use certificate::CERTIFICATE_ANNOTATIONS;
 pub use decode::{Decoded, decode, flatten};
+pub use names::is_subdomain;

@@ -11,7 +11,8 @@ const MAX_SUBDOMAIN: usize = 253;
 
 /// Whether `text` is a DNS subdomain (RFC 1123), which is the form of object names and section names. Such names never
 /// contain the `/` with which keys and names of stream resources are joined.
-pub(crate) fn is_subdomain(text: &str) -> bool {
+#[must_use]
+pub fn is_subdomain(text: &str) -> bool {
     let alphanumeric = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
     let label = |label: &str| {
         let bytes = label.as_bytes();

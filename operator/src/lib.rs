@@ -13,4 +13,5 @@ pub mod publish;
 mod resource_version;
 pub mod session_keys;
 pub mod status;
+mod token_bucket;
 pub mod translate;

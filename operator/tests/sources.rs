@@ -1,11 +1,14 @@
 //! A Secret that comes into use has to be read first. Until then only what needs it waits.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 use std::time::{Duration, Instant};
 
+use prometheus_client::registry::Registry;
 use serde_json::Value;
 use tokio::sync::watch;
+use tracing::{Level, Metadata, Subscriber, span};
 use vestibule_crds::watch::{Event, Watched};
 use vestibule_model::key::{Kind, ObjectKey, ObjectName};
 use vestibule_model::object::Object;
@@ -28,16 +31,70 @@ use vestibule_stream::{ResourceKey, ResourceKind};
 /// References of one listener.
 const REFERENCES: usize = 64;
 
+/// ListenerSets that a tenant may have.
+const SETS: usize = 20;
+/// The counter of the statuses that translation assembled.
+const STATUSES: &str = "vestibule_operator_translated_total{unit=\"status\"}";
+/// The counter of the passes of translation.
+const PASSES: &str = "vestibule_operator_translation_seconds_count";
+
 /// The store of an operator that leads, without an API server.
 struct World {
     store: Store,
     publisher: Arc<Publisher>,
+    metrics: Registry,
     now: Instant,
     version: u64,
 }
 
+thread_local! {
+    /// How many lines this thread has logged at the default level.
+    static LINES: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Counts the lines of each thread. It is the subscriber of the whole process, because `tracing` would otherwise ask only the
+/// thread that comes to a line first whether anybody wants it.
+struct Lines;
+
+impl Lines {
+    fn begin() {
+        static ONCE: Once = Once::new();
+        ONCE.call_once(|| tracing::subscriber::set_global_default(Self).expect("the only one"));
+    }
+}
+
+impl Subscriber for Lines {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        *metadata.level() <= Level::INFO
+    }
+
+    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+        span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+
+    fn event(&self, _: &tracing::Event<'_>) {
+        LINES.set(LINES.get() + 1);
+    }
+
+    fn enter(&self, _: &span::Id) {}
+
+    fn exit(&self, _: &span::Id) {}
+}
+
+/// Returns how many lines `work` logs.
+fn lines_of(work: impl FnOnce()) -> usize {
+    let before = LINES.get();
+    work();
+    LINES.get() - before
+}
+
 impl World {
     fn new() -> Self {
+        Lines::begin();
         let publisher = Publisher::new(publish::Config::default());
         publisher.lead(1).expect("a first term");
         let (registry, _) = CertificateRegistry::new();
@@ -46,11 +103,13 @@ impl World {
             patience: Duration::ZERO,
             ..Timing::default()
         };
+        let (metrics, mut registry_of_metrics) = (Metrics::default(), Registry::default());
+        metrics.register(&mut registry_of_metrics);
         let mut store = Store::new(
             settings(),
             Arc::clone(&publisher),
             Planner::new(timing),
-            Metrics::default(),
+            metrics,
             None,
             ClaimStore::new(claims::GRACE),
             Channels {
@@ -68,6 +127,7 @@ impl World {
         let mut world = Self {
             store,
             publisher,
+            metrics: registry_of_metrics,
             now,
             version: 0,
         };
@@ -93,6 +153,30 @@ impl World {
     fn look_on(&mut self) {
         self.now = self.store.look_at().expect("something to look at");
         self.store.look_on(self.now);
+    }
+
+    /// Reads every source that is wanted, as slowly as an API server that answers every read after 100 ms. None exists.
+    fn read_slowly(&mut self) {
+        loop {
+            let sources = self.store.sources_to_read(8, self.now);
+            if sources.is_empty() && self.store.look_at().is_none() {
+                return;
+            }
+            let reads = sources.into_iter().map(|source| (source, Ok(None)));
+            self.store.sources_read(reads, self.now);
+            self.now += Duration::from_millis(100);
+            if self.store.look_at().is_some_and(|at| at <= self.now) {
+                self.store.look_on(self.now);
+            }
+        }
+    }
+
+    /// Returns the value of a counter.
+    fn counter(&self, name: &str) -> usize {
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &self.metrics).expect("metrics");
+        let line = text.lines().find_map(|line| line.strip_prefix(name));
+        line.map_or(0, |value| value.trim().parse().expect("a number"))
     }
 
     /// What the loop does at the end of each turn. Returns the statuses to write.
@@ -141,6 +225,26 @@ fn flood(edit: usize) -> Object {
     });
     listener.tls.as_mut().expect("TLS").certificates = references.collect();
     set("aaa", "flood", 1, "one", vec![listener])
+}
+
+/// One of many ListenerSets of a tenant. Each has as many listeners as possible, and all refer to the same Secrets, as many
+/// as possible, which do not exist.
+fn crowd(index: usize) -> Object {
+    let listeners = (0..64).map(|n| {
+        let tls = Some(Tls::Terminate("aaa".into(), "none".into()));
+        let hostname = format!("l{n}.s{index}.example.com");
+        let mut listener = listener(&format!("l{n}"), 443, Protocol::Https, &hostname, tls);
+        let references = (0..8).map(|r| Reference {
+            group: "".into(),
+            kind: "Secret".into(),
+            target: ObjectName::new("aaa", format!("none-{n:02}-{r}")),
+            field: format!("spec.listeners[l{n}].tls.certificateRefs[{r}]"),
+        });
+        listener.tls.as_mut().expect("TLS").certificates = references.collect();
+        listener
+    });
+    let listeners = listeners.collect();
+    set("aaa", &format!("s{index:02}"), 1, "one", listeners)
 }
 
 fn good() -> Object {
@@ -205,13 +309,15 @@ fn a_good_secret_is_read_in_the_turn_of_its_namespace() {
     let object = secret("zzz", "good", Holds::Pair(0));
     world
         .store
-        .source_read(&secret_key, Ok(Some(object)), world.now);
+        .sources_read([(secret_key.clone(), Ok(Some(object)))], world.now);
     world.turn();
     assert!(world.get(ResourceKind::Certificate, "zzz/good").is_some());
     // What the tenant no longer refers to is not read, so the queue is as long as the last edit.
     let mut reads = 1;
     for source in first.iter().filter(|source| **source != secret_key) {
-        world.store.source_read(source, Ok(None), world.now);
+        world
+            .store
+            .sources_read([(source.clone(), Ok(None))], world.now);
     }
     loop {
         let sources = world.store.sources_to_read(8, world.now);
@@ -220,7 +326,7 @@ fn a_good_secret_is_read_in_the_turn_of_its_namespace() {
         }
         reads += sources.len();
         for source in sources {
-            world.store.source_read(&source, Ok(None), world.now);
+            world.store.sources_read([(source, Ok(None))], world.now);
         }
     }
     assert_eq!(reads, REFERENCES);
@@ -258,7 +364,7 @@ fn an_unread_source_is_pending_and_only_an_answer_says_that_it_does_not_exist() 
     );
     world
         .store
-        .source_read(&source, Err("no answer".into()), world.now);
+        .sources_read([(source.clone(), Err("no answer".into()))], world.now);
     world.store.read_again(&source, world.now);
     let statuses = world.turn();
     assert_eq!(condition(&statuses[&set_key], "ResolvedRefs").0, "Unknown");
@@ -267,7 +373,9 @@ fn an_unread_source_is_pending_and_only_an_answer_says_that_it_does_not_exist() 
         world.store.sources_to_read(8, world.now),
         std::slice::from_ref(&source)
     );
-    world.store.source_read(&source, Ok(None), world.now);
+    world
+        .store
+        .sources_read([(source.clone(), Ok(None))], world.now);
     world.look_on();
     let statuses = world.turn();
     let (resolved, message) = condition(&statuses[&set_key], "ResolvedRefs");
@@ -297,7 +405,9 @@ fn what_did_not_exist_when_it_was_used_before_is_read_again() {
         world.store.sources_to_read(8, world.now),
         std::slice::from_ref(&source)
     );
-    world.store.source_read(&source, Ok(None), world.now);
+    world
+        .store
+        .sources_read([(source.clone(), Ok(None))], world.now);
     // The Secret is created while nothing uses it, so its event is dropped.
     world.put(set(
         "zzz",
@@ -308,7 +418,7 @@ fn what_did_not_exist_when_it_was_used_before_is_read_again() {
     ));
     world.put(secret("zzz", "good", Holds::Pair(0)));
     world.put(good());
-    world.look_on();
+    assert_eq!(world.store.look_at(), None, "the answer is too old");
     assert_eq!(
         world.store.sources_to_read(8, world.now),
         std::slice::from_ref(&source)
@@ -324,13 +434,83 @@ fn what_did_not_exist_when_it_was_used_before_is_read_again() {
     world.put(secret("zzz", "good", Holds::Pair(0)));
     world.put(good());
     assert_eq!(world.store.sources_to_read(8, world.now), []);
-    world.store.source_read(&source, Ok(None), world.now);
+    world
+        .store
+        .sources_read([(source.clone(), Ok(None))], world.now);
     assert_eq!(
         world.store.sources_to_read(8, world.now),
         std::slice::from_ref(&source)
     );
     let found = secret("zzz", "good", Holds::Pair(0));
-    world.store.source_read(&source, Ok(Some(found)), world.now);
+    world
+        .store
+        .sources_read([(source.clone(), Ok(Some(found)))], world.now);
     world.turn();
     assert!(world.get(ResourceKind::Certificate, "zzz/good").is_some());
+}
+
+#[test]
+fn a_tenant_with_thousands_of_findings_does_not_flood_the_log() {
+    let mut world = World::new();
+    let begin = world.now;
+    let before = world.counter(STATUSES);
+    let lines = lines_of(|| {
+        for index in 0..SETS {
+            world.put(crowd(index));
+        }
+        world.read_slowly();
+    });
+    let seconds = usize::try_from((world.now - begin).as_secs()).expect("a number");
+    assert!(
+        (100..=102 + seconds + seconds / 10).contains(&lines),
+        "{lines} lines in {seconds} s"
+    );
+    // All findings are known, and came in a few batches, not with each answer.
+    let flooded = key(Kind::ListenerSet, "aaa", "s00");
+    let findings = &world.store.control.translator.findings()[&flooded];
+    assert!(findings.len() >= 512, "{} findings", findings.len());
+    let statuses = world.counter(STATUSES) - before;
+    assert!(statuses < SETS * 30, "{statuses} statuses");
+}
+
+#[test]
+fn reads_that_fail_again_and_again_do_not_flood_the_log() {
+    let mut world = World::new();
+    let lines = lines_of(|| {
+        world.put(crowd(0));
+        for _ in 0..5 {
+            let mut failed = Vec::new();
+            loop {
+                let sources = world.store.sources_to_read(8, world.now);
+                if sources.is_empty() {
+                    break;
+                }
+                failed.extend(sources.clone());
+                let reads = sources
+                    .into_iter()
+                    .map(|source| (source, Err("no answer".into())));
+                world.store.sources_read(reads, world.now);
+            }
+            assert_eq!(failed.len(), 512);
+            for source in failed {
+                world.store.read_again(&source, world.now);
+            }
+        }
+    });
+    assert!((1..=100).contains(&lines), "{lines} lines");
+}
+
+#[test]
+fn secrets_that_are_read_together_are_translated_together() {
+    let mut world = World::new();
+    world.put(crowd(0));
+    let before = world.counter(PASSES);
+    let sources = world.store.sources_to_read(8, world.now);
+    assert_eq!(sources.len(), 4);
+    let reads = sources.into_iter().map(|source| {
+        let object = secret("aaa", &source.name.name, Holds::Pair(0));
+        (source, Ok(Some(object)))
+    });
+    world.store.sources_read(reads, world.now);
+    assert_eq!(world.counter(PASSES) - before, 1);
 }

@@ -73,6 +73,7 @@ pub struct Metrics {
     ports: Gauge,
     sources: Gauge,
     not_acked: Gauge,
+    log_lines_dropped: Counter,
     pub(super) certificates: Certificates,
     pub(super) claims: Claims,
 }
@@ -97,6 +98,7 @@ impl Default for Metrics {
             ports: Gauge::default(),
             sources: Gauge::default(),
             not_acked: Gauge::default(),
+            log_lines_dropped: Counter::default(),
             certificates: Certificates::default(),
             claims: Claims::default(),
         }
@@ -186,6 +188,11 @@ impl Metrics {
              alert where this stays above 0",
             self.not_acked.clone(),
         );
+        registry.register(
+            "log_lines_dropped",
+            "Lines about objects that were left out of the log, because their namespace had too many",
+            self.log_lines_dropped.clone(),
+        );
         self.certificates.register(registry);
         self.claims.register(registry);
     }
@@ -265,6 +272,10 @@ impl Metrics {
 
     pub(super) fn sources(&self, count: usize) {
         self.sources.set(i64::try_from(count).unwrap_or(i64::MAX));
+    }
+
+    pub(super) fn log_lines_dropped(&self, lines: u64) {
+        self.log_lines_dropped.inc_by(lines);
     }
 
     pub(super) fn not_acked(&self, count: usize) {

@@ -5,12 +5,14 @@
 //! inputs by a watch channel and returns its results by another one: the Lease, the ports, the Services, and the
 //! readiness of the proxies. Every replica runs all tasks, but only the holder of the Lease writes and serves proxies.
 
+mod absences;
 pub mod certmanager;
 mod claims;
 mod clock;
 mod controller;
 pub mod events;
 mod failure;
+mod findings_log;
 mod follow;
 pub mod health;
 pub mod issuance;

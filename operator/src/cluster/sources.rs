@@ -8,11 +8,14 @@ use kube::Client;
 use kube::api::GetParams;
 use kube::core::Request;
 use serde_json::Value;
-use vestibule_crds::decode;
+use vestibule_crds::{decode, is_subdomain};
 use vestibule_model::key::{Kind, ObjectKey};
 use vestibule_model::object::Object;
 
 use crate::claims::fair_queue::FairQueue;
+
+/// A Secret or `ConfigMap` and the result of reading it: `None` if it does not exist, or why the read failed.
+pub(super) type Read = (ObjectKey, Result<Option<Object>, String>);
 
 /// Largest number of Secrets and ConfigMaps that are being read at the same time.
 pub(super) const READS: usize = 8;
@@ -110,7 +113,16 @@ impl ReadQueue {
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Returns the Secret or ConfigMap, if it exists. The error is a text for people, and contains nothing of its content.
+///
+/// The API does not restrict the names in references, and a request puts the name into its path. So a text that no object
+/// can have as its name is not asked for: it could lead elsewhere, or fail again and again.
 pub(super) async fn fetch(client: &Client, key: &ObjectKey) -> Result<Option<Object>, String> {
+    if ![&key.name.namespace, &key.name.name]
+        .into_iter()
+        .all(|name| is_subdomain(name))
+    {
+        return Ok(None);
+    }
     let plural = match key.kind {
         Kind::ConfigMap => "configmaps",
         _ => "secrets",
@@ -134,6 +146,30 @@ pub(super) async fn fetch(client: &Client, key: &ObjectKey) -> Result<Option<Obj
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn a_text_that_is_no_name_does_not_exist_and_is_not_asked_for() {
+        let service = tower::service_fn(|request: http::Request<kube::client::Body>| async move {
+            Err::<http::Response<kube::client::Body>, _>(std::io::Error::other(
+                request.uri().path().to_owned(),
+            ))
+        });
+        let client = Client::new(service, "default");
+        for name in [
+            "a b",
+            "..",
+            "../../zzz/secrets/tls",
+            "?watch=true",
+            "tls#",
+            "",
+        ] {
+            let answer = fetch(&client, &secret("aaa", name)).await;
+            assert_eq!(answer, Ok(None), "{name}");
+        }
+        let asked = fetch(&client, &secret("aaa", "tls.v1")).await;
+        let error = asked.expect_err("no answer");
+        assert!(error.contains("/namespaces/aaa/secrets/tls.v1"), "{error}");
+    }
 
     fn secret(namespace: &str, name: &str) -> ObjectKey {
         ObjectKey::new(Kind::Secret, namespace, name)

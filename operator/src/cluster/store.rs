@@ -18,12 +18,14 @@ use vestibule_model::object::Object;
 use vestibule_model::protocol::Port;
 use vestibule_stream::{Encoded, ResourceKey};
 
+use super::absences::Absences;
 use super::events::{self, EventRecorder};
+use super::findings_log::FindingsLog;
 use super::metrics::Metrics;
 use super::ports::allocation::Allocation;
 use super::secrets::Namespaces;
 use super::services::{DesiredServices, ServiceState, ServiceStates};
-use super::sources::ReadQueue;
+use super::sources::{Read, ReadQueue};
 use super::statuses::plan::{LiveStatus, Planner};
 use super::{claims, clock};
 use crate::claims::{ClaimRequest, ClaimStore, GatewayState, WriteOutcome};
@@ -75,10 +77,8 @@ pub struct Store {
     kept: BTreeSet<ObjectKey>,
     /// Sources that have to be read or are being read.
     reads: ReadQueue,
-    /// Sources that do not exist, as a read says, and when translation gets to know. It gets them together, because only
-    /// the status of who refers to them changes, and somebody may refer to thousands.
-    absent: BTreeSet<ObjectKey>,
-    absent_at: Option<Instant>,
+    /// Sources that do not exist, as a read says, until translation gets to know.
+    absent: Absences,
     /// Sources that the first list of the watch will show if they exist.
     listed: BTreeSet<ObjectKey>,
     /// Changes that are not published yet. `dirty_since` is the time of the first of them.
@@ -102,6 +102,7 @@ pub struct Store {
     is_synced: bool,
     /// When to judge the next listeners that others overlap with.
     look_at: Option<Instant>,
+    findings_log: FindingsLog,
 }
 
 impl Store {
@@ -131,8 +132,7 @@ impl Store {
             used: BTreeSet::new(),
             kept: BTreeSet::new(),
             reads: ReadQueue::new(),
-            absent: BTreeSet::new(),
-            absent_at: None,
+            absent: Absences::default(),
             listed: BTreeSet::new(),
             unpublished: BTreeMap::new(),
             dirty_since: None,
@@ -147,6 +147,7 @@ impl Store {
             sources_live: false,
             is_synced: false,
             look_at: None,
+            findings_log: FindingsLog::new(),
         }
     }
 
@@ -293,31 +294,38 @@ impl Store {
         self.reads.begin(count, now)
     }
 
-    /// Takes the result of reading a source; `None` if it does not exist.
-    pub fn source_read(
-        &mut self,
-        key: &ObjectKey,
-        source: Result<Option<Object>, String>,
-        now: Instant,
-    ) {
-        if !self.reads.end(key) {
-            // The watch has shown the source, perhaps while nothing used it.
-            return self.read_again(key, now);
-        }
-        if !self.used.contains(key) {
-            return;
-        }
-        match source {
-            Ok(Some(object)) => {
-                self.keep(key, &object);
-                self.learn(&object.key());
-                self.apply(vec![Change::Put(object)], now);
+    /// Takes the results of reading sources. They are translated together, because each translation costs as much as all
+    /// objects that refer to the sources.
+    pub fn sources_read(&mut self, reads: impl IntoIterator<Item = Read>, now: Instant) {
+        let mut changes = Vec::new();
+        for (key, source) in reads {
+            if !self.reads.end(&key) {
+                // The watch has shown the source, perhaps while nothing used it.
+                self.read_again(&key, now);
+                continue;
             }
-            Ok(None) => {
-                self.absent.insert(key.clone());
-                self.absent_at.get_or_insert(now + PACE);
+            if !self.used.contains(&key) {
+                continue;
             }
-            Err(_) => {}
+            match source {
+                Ok(Some(object)) => {
+                    self.keep(&key, &object);
+                    self.learn(&object.key());
+                    changes.push(Change::Put(object));
+                }
+                Ok(None) => {
+                    let readers = self.control.translator.readers_of(&key);
+                    self.absent.insert(&key, readers, now);
+                }
+                Err(error) => {
+                    if self.findings_log.admits(&key.name.namespace, now) {
+                        warn!(object = %key, %error, "cannot read it; trying again");
+                    }
+                }
+            }
+        }
+        if !changes.is_empty() {
+            self.apply(changes, now);
         }
     }
 
@@ -408,7 +416,7 @@ impl Store {
             self.control.certificates.tell();
             // Before this point, much seems to be missing only because it is not read yet.
             for (key, findings) in self.control.translator.findings() {
-                log_findings(key, findings);
+                log_findings(&mut self.findings_log, key, findings, now);
             }
         }
     }
@@ -428,12 +436,15 @@ impl Store {
     }
 
     /// Judges some more of the listeners that others overlap with, and those who refer to sources that do not exist, if
-    /// it is time.
+    /// it is time. Logs how much was left out of the log.
     pub fn look_on(&mut self, now: Instant) {
-        if self.absent_at.is_some_and(|at| at <= now) {
-            self.absent_at = None;
-            let absent = std::mem::take(&mut self.absent);
+        let absent = self.absent.take_due(now);
+        if !absent.is_empty() {
             self.apply(absent.into_iter().map(Change::Absent).collect(), now);
+        }
+        for (namespace, lines) in self.findings_log.notices(now) {
+            self.metrics.log_lines_dropped(lines);
+            info!(%namespace, lines, "left out of the log; the statuses of the objects have all findings");
         }
         if self.look_at.is_some_and(|at| at <= now) {
             self.look_at = None;
@@ -445,7 +456,8 @@ impl Store {
     /// When [`Self::look_on`] has something to do.
     #[must_use]
     pub fn look_at(&self) -> Option<Instant> {
-        self.look_at.into_iter().chain(self.absent_at).min()
+        let (absent, notices) = (self.absent.deadline(), self.findings_log.deadline());
+        [self.look_at, absent, notices].into_iter().flatten().min()
     }
 
     fn apply(&mut self, changes: Vec<Change>, now: Instant) {
@@ -482,7 +494,7 @@ impl Store {
             }
             if self.is_synced {
                 for (key, findings) in findings {
-                    log_findings(&key, &findings);
+                    log_findings(&mut self.findings_log, &key, &findings, now);
                     self.tell(&key, &findings);
                 }
             }
@@ -790,8 +802,8 @@ fn validity(object: &Object) -> Option<(i64, i64)> {
     Some((begin.timestamp(), end.timestamp()))
 }
 
-fn log_findings(key: &ObjectKey, findings: &[Finding]) {
-    for finding in findings {
+fn log_findings(log: &mut FindingsLog, key: &ObjectKey, findings: &[Finding], now: Instant) {
+    for finding in log.news(key, findings, now) {
         if finding.refuses() {
             info!(object = %key, reason = %finding.reason, "{finding}");
         } else {

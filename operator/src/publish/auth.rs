@@ -5,7 +5,6 @@
 //! after it expires, although the API server is asked only once per stream. While the API server is away, no proxy can
 //! subscribe. The proxies then serve what they have, and there is no news for them anyway.
 
-mod limits;
 mod review;
 mod token;
 
@@ -27,10 +26,15 @@ use tonic::metadata::MetadataMap;
 use tracing::{debug, warn};
 
 use super::ledger::ProxyId;
-use limits::Buckets;
+use crate::token_bucket::Buckets;
 pub use review::{KubeReviewer, Review, ReviewError, TokenReviewer};
 use token::Claims;
 
+/// Largest number of requests to the API server that a source can save up. A proxy needs one per connection, so only a
+/// source with many invalid tokens runs out.
+const BURST: u32 = 10;
+/// Time after which a source gets one more request.
+const EARNS: Duration = Duration::from_secs(2);
 /// How long an acceptance of a token by the API server is remembered.
 const BELIEVED: Duration = Duration::from_secs(30);
 /// How long the rejection of a token is remembered. This is shorter, since a token may be valid a moment later, when
@@ -197,7 +201,7 @@ pub struct Authenticator {
     clock: Arc<dyn Fn() -> i64 + Send + Sync>,
     good: Remembered<SubscriberIdentity>,
     bad: Remembered<Denied>,
-    buckets: Mutex<Buckets>,
+    buckets: Mutex<Buckets<IpAddr>>,
     reviews: Semaphore,
 }
 
@@ -228,7 +232,7 @@ impl Authenticator {
             clock: Arc::new(clock),
             good: Mutex::default(),
             bad: Mutex::default(),
-            buckets: Mutex::default(),
+            buckets: Mutex::new(Buckets::new(BURST, EARNS)),
             reviews: Semaphore::new(MAX_REVIEWS),
         }
     }
@@ -281,7 +285,8 @@ impl Authenticator {
         if let Some(denied) = recall(&self.bad, &print) {
             return Err(denied);
         }
-        if !self.buckets.lock().take(source, Instant::now()) {
+        let now = Instant::now().into_std();
+        if !self.buckets.lock().take(&source, now) {
             return Err(Denied::TooMany);
         }
         let verdict = self.ask(token, &claims).await;

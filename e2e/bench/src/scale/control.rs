@@ -351,7 +351,7 @@ impl Control {
                 }
                 None => None,
             };
-            self.store.source_read(&key, Ok(object), now);
+            self.store.sources_read([(key, Ok(object))], now);
         }
         Ok(more)
     }

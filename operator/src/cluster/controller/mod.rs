@@ -23,7 +23,7 @@ use super::lease::elector::Role;
 use super::metrics::Metrics;
 use super::ports::allocation::Allocation;
 use super::services::ServiceStates;
-use super::sources::{self, READS};
+use super::sources::{self, READS, Read};
 use super::statuses::plan::{LiveStatus, Next, WriteFailure};
 use super::statuses::write::Writer;
 use super::store::{SOURCES, Store};
@@ -98,8 +98,6 @@ pub(super) struct Controller {
 }
 
 type Written = (ObjectKey, Result<LiveStatus, WriteFailure>);
-
-type Read = (ObjectKey, Result<Option<Object>, String>);
 
 /// The work that is under way.
 #[derive(Default)]
@@ -194,8 +192,11 @@ impl Controller {
                     self.claims_listed(listed.context("a list of claims ended early")?);
                 }
                 Some(read) = work.reads.join_next() => {
-                    let (key, source) = read.context("a read of a Secret or ConfigMap ended early")?;
-                    self.source_read(&key, source, &mut work);
+                    // What has ended by now is translated together.
+                    let more = std::iter::from_fn(|| work.reads.try_join_next());
+                    let reads: Result<Vec<Read>, _> = std::iter::once(read).chain(more).collect();
+                    let reads = reads.context("a read of a Secret or ConfigMap ended early")?;
+                    self.sources_read(reads, &mut work);
                 }
                 Some(again) = work.again.join_next() => {
                     let source = again.context("a pause ended early")?;
@@ -399,21 +400,16 @@ impl Controller {
         }
     }
 
-    fn source_read(
-        &mut self,
-        key: &ObjectKey,
-        source: Result<Option<Object>, String>,
-        work: &mut PendingWork,
-    ) {
-        if let Err(error) = &source {
-            warn!(object = %key, %error, "cannot read it; trying again");
+    fn sources_read(&mut self, reads: Vec<Read>, work: &mut PendingWork) {
+        let failed = reads.iter().filter(|(_, source)| source.is_err());
+        for (key, _) in failed {
             let key = key.clone();
             work.again.spawn(async move {
                 tokio::time::sleep(READ_AGAIN).await;
                 key
             });
         }
-        self.store.source_read(key, source, Instant::now());
+        self.store.sources_read(reads, Instant::now());
     }
 
     /// Publishes the changes, and starts the writes of statuses that are due. Returns whether there is more to look at.
