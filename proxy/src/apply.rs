@@ -300,13 +300,8 @@ impl State {
         let mut dirty = BTreeSet::new();
         let mut rebuild = BTreeSet::new();
         let lost = parsed.lost_certificates.iter().map(String::as_str);
-        for name in removed(ResourceKind::Certificate).chain(lost) {
-            self.drop_certificate(name, &mut rebuild);
-            self.show(name, None);
-        }
-        for (name, certificate) in parsed.certificates {
-            self.hold_certificate(&name, certificate, &mut rebuild);
-        }
+        let gone = removed(ResourceKind::Certificate).chain(lost);
+        self.put_certificates(gone, parsed.certificates, &mut rebuild);
         for name in removed(ResourceKind::TrustBundle) {
             if self.drop_trust(name) {
                 rebuild.extend(self.client_trust.of(&name.into()).cloned());
@@ -473,6 +468,21 @@ impl State {
                 let key = ResourceKey::new(ResourceKind::Listener, name);
                 rejects.add(key, &reason);
             }
+        }
+    }
+
+    fn put_certificates<'a>(
+        &mut self,
+        gone: impl Iterator<Item = &'a str>,
+        new: BTreeMap<String, HeldCertificate>,
+        rebuild: &mut BTreeSet<Arc<str>>,
+    ) {
+        for name in gone {
+            self.drop_certificate(name, rebuild);
+            self.show(name, None);
+        }
+        for (name, certificate) in new {
+            self.hold_certificate(&name, certificate, rebuild);
         }
     }
 

@@ -321,7 +321,7 @@ impl RouteTable {
                         &HostPattern::Exact(name.clone()),
                         of.shared,
                         &of.route.account,
-                    )
+                    );
                 }),
             (Rows::Many(index), None) => index.iter().for_each(|(pattern, routes)| {
                 routes

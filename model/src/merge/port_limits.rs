@@ -76,24 +76,20 @@ impl Merge {
         };
         let (former, holder) = (former.map(tenant), holder.map(tenant));
         let concerned = former.iter().chain(&holder);
-        match (&key.of, key.port_key()) {
-            (Claimed::Port(..), Some(at)) => {
-                if former != holder {
-                    if let Some(former) = &former {
-                        self.port_limits.hold(former, &at, false);
-                    }
-                    if let Some(holder) = &holder {
-                        self.port_limits.hold(holder, &at, true);
-                    }
-                }
-                let others = self.port_limits.exceeding_at(&at);
-                concerned.chain(others).cloned().collect()
+        let (Claimed::Port(..), Some(at)) = (&key.of, key.port_key()) else {
+            let exceeding = concerned.filter(|tenant| self.port_limits.exceeds(tenant));
+            return exceeding.cloned().collect();
+        };
+        if former != holder {
+            if let Some(former) = &former {
+                self.port_limits.hold(former, &at, false);
             }
-            _ => {
-                let exceeding = concerned.filter(|tenant| self.port_limits.exceeds(tenant));
-                exceeding.cloned().collect()
+            if let Some(holder) = &holder {
+                self.port_limits.hold(holder, &at, true);
             }
         }
+        let others = self.port_limits.exceeding_at(&at);
+        concerned.chain(others).cloned().collect()
     }
 
     /// Compares the ports of these tenants with their limits, and returns all sets with a listener whose verdict is

@@ -11,7 +11,7 @@ use vestibule_model::hostname_grant::GrantLimits;
 use vestibule_model::key::{ListenerKey, ObjectName, ParentKey, PortKey};
 use vestibule_model::merge::{Affected, Merge};
 use vestibule_model::names::NameClaimState;
-use vestibule_model::port::PortClaimState;
+use vestibule_model::port::{PortClaimState, PortClaims};
 use vestibule_model::protocol::{Group, Transport};
 
 use crate::ownership::grant;
@@ -121,6 +121,7 @@ impl World {
     }
 
     /// What the record of a key should say next, if that differs. `ends` says whether graces end.
+    #[expect(clippy::option_option, reason = "a difference, and nobody as holder")]
     fn due(&self, key: &ClaimKey, ends: bool) -> Option<Option<Holder>> {
         match (&key.of, key.port_key()) {
             (Claimed::Names(names), _) => {
@@ -202,7 +203,7 @@ impl World {
 
     fn held_by(&self, namespace: &str) -> BTreeSet<PortKey> {
         let all = (0..PORTS.len()).map(at).filter(|at| {
-            let holder = self.merge.port(at).and_then(|port| port.holder());
+            let holder = self.merge.port(at).and_then(PortClaims::holder);
             holder.is_some_and(|holder| *holder.namespace == *namespace)
         });
         all.collect()
@@ -238,7 +239,7 @@ impl World {
                         .position(|l| l.name == key.listener)
                         .unwrap();
                     let hostname = &set.listeners[index].hostname;
-                    let holder = self.merge.port(at).and_then(|port| port.holder());
+                    let holder = self.merge.port(at).and_then(PortClaims::holder);
                     let names = self.merge.names(&at.gateway);
                     let recorded = names.and_then(|of| of.recorded(hostname));
                     let joins = holder.is_some_and(|holder| holder.speaks != Some(Group::Raw))

@@ -192,11 +192,7 @@ impl Controller {
                     self.claims_listed(listed.context("a list of claims ended early")?);
                 }
                 Some(read) = work.reads.join_next() => {
-                    // What has ended by now is translated together.
-                    let more = std::iter::from_fn(|| work.reads.try_join_next());
-                    let reads: Result<Vec<Read>, _> = std::iter::once(read).chain(more).collect();
-                    let reads = reads.context("a read of a Secret or ConfigMap ended early")?;
-                    self.sources_read(reads, &mut work);
+                    self.sources_read(read, &mut work)?;
                 }
                 Some(again) = work.again.join_next() => {
                     let source = again.context("a pause ended early")?;
@@ -400,7 +396,15 @@ impl Controller {
         }
     }
 
-    fn sources_read(&mut self, reads: Vec<Read>, work: &mut PendingWork) {
+    /// Takes a read that has ended, and all others that have ended by now: they are translated together.
+    fn sources_read(
+        &mut self,
+        first: Result<Read, tokio::task::JoinError>,
+        work: &mut PendingWork,
+    ) -> anyhow::Result<()> {
+        let more = std::iter::from_fn(|| work.reads.try_join_next());
+        let reads: Result<Vec<Read>, _> = std::iter::once(first).chain(more).collect();
+        let reads = reads.context("a read of a Secret or ConfigMap ended early")?;
         let failed = reads.iter().filter(|(_, source)| source.is_err());
         for (key, _) in failed {
             let key = key.clone();
@@ -410,6 +414,7 @@ impl Controller {
             });
         }
         self.store.sources_read(reads, Instant::now());
+        Ok(())
     }
 
     /// Publishes the changes, and starts the writes of statuses that are due. Returns whether there is more to look at.

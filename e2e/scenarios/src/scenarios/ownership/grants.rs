@@ -52,6 +52,7 @@ pub(in super::super) async fn a_hostname_is_served_only_where_it_is_granted(
 }
 
 /// The error of a connection that should have been served.
+#[expect(clippy::needless_pass_by_value, reason = "what is passed to map_err")]
 fn failed(failure: Failure) -> anyhow::Error {
     anyhow!("{failure:?}")
 }
