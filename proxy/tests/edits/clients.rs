@@ -19,7 +19,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use super::gate::{Gate, Stop, Stopped};
-use super::ledger::{Config, Ledger, Spell};
+use super::ledger::{Config, Ledger};
 use super::model::{Ask, CLOSED, Dial, Hello, Link, Model, is_late, waits};
 use super::servers::Props;
 use super::wire::{Answer, Io, Pace, config, one, two};
@@ -341,21 +341,12 @@ impl Conn {
         self.candidates.get_or_insert_default().extend(again);
     }
 
-    /// Whether a relay may have been ended up to `to`: an edit took something away, and a configuration since then leads
-    /// elsewhere.
-    fn may_be_ended(&self, candidate: &Candidate, to: usize) -> bool {
-        let world = &self.world;
-        let leads_elsewhere = |spell: &Spell| {
-            let links = world.links(&spell.config, &self.dial);
-            links.iter().all(|link| *link != candidate.link)
-        };
+    /// Whether a relay may have been ended: an edit took something away. Links do not tell by which route they were
+    /// selected, so this cannot be told more exactly.
+    fn may_be_ended(&self, candidate: &Candidate) -> bool {
+        let ledger = &self.world.ledger;
         matches!(candidate.link, Link::Relay { .. })
-            && world.ledger.may_have_ended_a_tunnel(candidate.first)
-            && world
-                .ledger
-                .within(candidate.first..=to)
-                .iter()
-                .any(leads_elsewhere)
+            && ledger.may_have_ended_a_tunnel(candidate.first)
     }
 
     /// Compares what came in answer to a request that began at `from`.
@@ -377,8 +368,11 @@ impl Conn {
         };
         let before = candidates.len();
         let (keep, rest): (Vec<_>, Vec<_>) = candidates.into_iter().partition(fits);
-        let is_ended = text == CLOSED && rest.iter().any(|of| self.may_be_ended(of, to));
+        let is_ended =
+            text == CLOSED && keep.is_empty() && rest.iter().any(|of| self.may_be_ended(of));
         let is_fault = keep.is_empty() && !is_ended;
+        // Several requests may have been under way on a connection that ended.
+        let (keep, rest) = if is_ended { (rest, keep) } else { (keep, rest) };
         self.candidates = Some(keep);
         self.history.push(format!(
             "{from}..={to} {} {}: {text}",
