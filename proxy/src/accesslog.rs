@@ -28,7 +28,7 @@ pub const TARGET: &str = "access";
 /// The record of one client connection. Its `Drop` counts the connection and writes its log line. So every end of a
 /// connection is recorded, cancellation included.
 pub(crate) struct ConnectionRecord {
-    /// What it was selected by.
+    /// The listener and route by which it was selected.
     pub(crate) basis: Basis,
     started: Instant,
     /// The client's address: that of the peer, or the one that a trusted peer named.

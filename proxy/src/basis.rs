@@ -12,7 +12,7 @@ use crate::plane::DataPlane;
 use crate::table::{Route, RouteKind, SelectedBy, refuses_all};
 use crate::validation::ClientValidation;
 
-/// What a connection was admitted by.
+/// The listener, route and client certificate by which a connection was admitted.
 pub(crate) struct Basis {
     pub(crate) plane: Arc<DataPlane>,
     pub(crate) bind: BindKey,

@@ -43,7 +43,7 @@ pub(crate) struct PortAsk {
     pub(crate) field: String,
 }
 
-/// What the limit depends on besides the listeners and the holders of ports.
+/// The facts on which the limit depends besides the listeners and the holders of ports.
 pub(crate) trait PortFacts {
     /// Whether the Gateway has a listener of its own on the port.
     fn is_own(&self, at: &PortKey) -> bool;

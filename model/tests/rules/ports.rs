@@ -120,7 +120,7 @@ impl World {
         names.chain(ports).collect()
     }
 
-    /// What the record of a key should say next, if that differs. `ends` says whether graces end.
+    /// Returns the next holder in the record of a key, if it differs. `ends` says whether graces end.
     #[expect(clippy::option_option, reason = "a difference, and nobody as holder")]
     fn due(&self, key: &ClaimKey, ends: bool) -> Option<Option<Holder>> {
         match (&key.of, key.port_key()) {

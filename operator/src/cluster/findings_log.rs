@@ -19,7 +19,7 @@ const EARNS: Duration = Duration::from_secs(1);
 /// Wait before the log says how many lines were left out.
 const NOTICE: Duration = Duration::from_secs(10);
 
-/// What was logged about objects, and the budgets of their namespaces.
+/// The findings that were logged about objects, and the budgets of their namespaces.
 #[derive(Debug)]
 pub(super) struct FindingsLog {
     hasher: RandomState,
@@ -156,7 +156,7 @@ mod tests {
         let notices = log.notices(now + NOTICE);
         assert_eq!(notices, BTreeMap::from([("a".into(), 901)]));
         assert_eq!(log.deadline(), None);
-        // What was left out is known all the same, so it is neither logged nor counted again.
+        // A finding that was left out is known all the same, so it is neither logged nor counted again.
         assert_eq!(log.news(&set("a"), &all, now + NOTICE).len(), 0);
         assert_eq!(log.deadline(), None);
         let warning = Finding::warning(Reason::InvalidValue, "spec", "is odd", "");

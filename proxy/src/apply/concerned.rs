@@ -11,7 +11,7 @@ use super::{State, parse};
 use crate::concerned::TenantKey;
 use crate::table::{Connections, RouteId, RouteKind, SelectionKey, Snapshot};
 
-/// What a change touches of that which decides about tunnels.
+/// The places, routes and owners that a change touches. They decide about tunnels.
 #[derive(Default)]
 pub(super) struct Touched {
     /// The places that listeners leave and take.
@@ -22,7 +22,7 @@ pub(super) struct Touched {
 }
 
 impl State {
-    /// What a change touches. Call it before the change is made.
+    /// Returns the places, routes and owners that a change touches. Call it before the change is made.
     pub(super) fn touched(&self, change: &Change, parsed: &Parsed) -> Touched {
         let mut touched = Touched::default();
         for key in &change.removals {
