@@ -45,8 +45,22 @@ fn check_match(pattern: &OriginPattern, printed: &str, origin: &str) {
         Some(suffix) => name.len() > suffix.len() && name.ends_with(suffix),
         None => name == host,
     };
-    let expected = is_among && (scheme, port) == (of, at);
+    let expected = is_among && can_be_sent(&name) && (scheme, port) == (of, at);
     assert_eq!(matches, expected, "{printed:?} {origin:?}");
+}
+
+/// Whether a browser can send this as the host of an origin (RFC 6454, section 6.1): an IPv6 address in brackets, or a
+/// name without empty labels, in which nothing delimits a path, a user, a query or a fragment.
+fn can_be_sent(host: &str) -> bool {
+    if host.starts_with('[') {
+        let url = format!("[{}]:1", host.trim_matches(['[', ']']));
+        return host.ends_with(']')
+            && host.matches(['[', ']']).count() == 2
+            && url.parse::<std::net::SocketAddrV6>().is_ok()
+            && !host.contains('%');
+    }
+    let fits = |c: char| matches!(c, 'a'..='z' | '0'..='9' | '-' | '_' | '.');
+    host.chars().all(fits) && !format!(".{host}.").contains("..")
 }
 
 /// Scheme, host and port, in lower case, as a reader takes them from left to right: the host is all up to the port,
