@@ -6,6 +6,8 @@
 //! again.
 
 mod backend_tls;
+mod backends;
+mod certificates;
 mod challenges;
 mod client_address;
 mod clients;
@@ -20,6 +22,7 @@ mod parsing;
 mod reject;
 mod resolver;
 mod resource_names;
+mod routes;
 mod terminate;
 mod tls;
 mod trust;
@@ -39,7 +42,7 @@ pub use dump::{
 pub use reject::RejectReason;
 pub use tls::CertificateInfo;
 
-use crate::backend::{Backend, Target};
+use crate::backend::Backend;
 use crate::bind::BindKey;
 use crate::bounds::Overrides;
 use crate::expiry::Expiries;
@@ -47,19 +50,17 @@ use crate::listener::{Layer, Listener, Mode, NotServing, OfGateway};
 use crate::metrics::Metrics;
 use crate::quota::Accounts;
 use crate::slot_map::{Slot, SlotAllocator};
-use crate::table::{
-    Attachments, Connections, Generation, Route, RouteKind, Routes, SelectionKey, Snapshot,
-    WeightedBackend,
-};
+use crate::table::{Connections, Generation, Routes, SelectionKey, Snapshot};
 use crate::tenants::Tenants;
 use crate::upstream;
 use crate::upstream::ClientCertificate;
-use backend_tls::TlsSpec;
+use backends::HeldBackend;
 use challenges::HeldChallenge;
 use http::HeldHttpRoute;
 use names::Names;
-use parse::{ListenerSpec, OwnerSpec, Protocol, RouteSpec};
+use parse::{ListenerSpec, OwnerSpec, Protocol};
 use parsing::Parsing;
+use routes::HeldRoute;
 use terminate::HeldTerminate;
 use tls::{ConfigFactory, HeldCertificate};
 use trust::{HeldTrust, Unions, Users};
@@ -152,20 +153,6 @@ impl HeldListener {
     fn selection_key(&self) -> SelectionKey {
         (self.bind, self.built.mode.layer(), self.pattern.clone())
     }
-}
-
-struct HeldRoute {
-    attachments: Arc<Attachments>,
-    route: Arc<Route>,
-}
-
-struct HeldBackend {
-    /// The slot of the snapshot with its present version.
-    slot: Slot<Backend>,
-    /// Whether the operator sent it. If not, routes only refer to it, and it has no endpoints.
-    held: bool,
-    references: usize,
-    tls: Option<TlsSpec>,
 }
 
 /// The configuration in force.
@@ -471,132 +458,12 @@ impl State {
         }
     }
 
-    fn put_certificates<'a>(
-        &mut self,
-        gone: impl Iterator<Item = &'a str>,
-        new: BTreeMap<String, HeldCertificate>,
-        rebuild: &mut BTreeSet<Arc<str>>,
-    ) {
-        for name in gone {
-            self.drop_certificate(name, rebuild);
-            self.show(name, None);
-        }
-        for (name, certificate) in new {
-            self.hold_certificate(&name, certificate, rebuild);
-        }
-    }
-
-    fn hold_certificate(
-        &mut self,
-        name: &str,
-        certificate: HeldCertificate,
-        rebuild: &mut BTreeSet<Arc<str>>,
-    ) {
-        self.drop_certificate(name, rebuild);
-        let name = self.certificate_name(name);
-        self.show(&name, Some(&certificate));
-        self.expiries.add(certificate.not_after, &name);
-        self.certificates.insert(name, certificate);
-    }
-
-    fn drop_certificate(&mut self, name: &str, rebuild: &mut BTreeSet<Arc<str>>) {
-        if let Some((name, old)) = self.certificates.remove_entry(name) {
-            self.expiries.remove(old.not_after, &name);
-        }
-        rebuild.extend(self.certificate_users.of(&name.into()).cloned());
-    }
-
-    /// The name of a certificate. If it is already in use here, the same allocation is returned, so that the text is
-    /// kept once.
-    fn certificate_name(&self, name: &str) -> Arc<str> {
-        let held = self.certificates.get_key_value(name).map(|(name, _)| name);
-        let known = held.or_else(|| self.certificate_users.known(name));
-        known.map_or_else(|| name.into(), Arc::clone)
-    }
-
-    /// The same for a listener.
+    /// The name of a listener. If it is already in use here, the same allocation is returned, so that the text is kept
+    /// once.
     fn listener_name(&self, name: &str) -> Arc<str> {
         let held = self.listeners.get_key_value(name).map(|(name, _)| name);
         let known = held.or_else(|| self.tables.get_key_value(name).map(|(name, _)| name));
         known.map_or_else(|| name.into(), Arc::clone)
-    }
-
-    fn routes_mut(&mut self, kind: Connections) -> &mut BTreeMap<Arc<str>, HeldRoute> {
-        match kind {
-            Connections::Tls => &mut self.routes,
-            Connections::Tcp => &mut self.tcp_routes,
-            Connections::Udp => &mut self.udp_routes,
-        }
-    }
-
-    fn hold_route(
-        &mut self,
-        kind: Connections,
-        name: &str,
-        spec: &RouteSpec,
-        dirty: &mut BTreeSet<Arc<str>>,
-    ) {
-        // References to the new backends are made before the old ones are released. So a backend that both versions
-        // have is not removed and built again in between.
-        let backends = spec
-            .backends
-            .iter()
-            .map(|(backend, weight)| WeightedBackend {
-                weight: *weight,
-                backend: backend.as_deref().map(|name| self.refer(name)),
-            })
-            .collect();
-        self.drop_route(kind, name, dirty);
-        let key: Arc<str> = name.into();
-        let tenant = self.names.intern(&spec.tenant);
-        let account = self.accounts.of(&tenant);
-        let route = Arc::new(Route::new(
-            (kind, Arc::clone(&key)),
-            account,
-            spec.created,
-            backends,
-        ));
-        let mut attachments = Vec::with_capacity(spec.attachments.len());
-        for (listener, names) in &spec.attachments {
-            let listener = self.listener_name(listener);
-            self.tables
-                .entry(Arc::clone(&listener))
-                .or_insert_with(Routes::new)
-                .of_mut(kind)
-                .insert(names, &route);
-            self.work.route_entries += 1;
-            dirty.insert(Arc::clone(&listener));
-            attachments.push((listener, names.clone()));
-        }
-        let attachments = Arc::new(Attachments {
-            account: Arc::clone(&route.account),
-            to: attachments.into(),
-        });
-        let id = (RouteKind::Of(kind), Arc::clone(&key));
-        self.snapshot.attach(id, Some(Arc::clone(&attachments)));
-        let held = HeldRoute { attachments, route };
-        self.routes_mut(kind).insert(key, held);
-    }
-
-    fn drop_route(&mut self, kind: Connections, name: &str, dirty: &mut BTreeSet<Arc<str>>) {
-        let Some(old) = self.routes_mut(kind).remove(name) else {
-            return;
-        };
-        let id = (RouteKind::Of(kind), Arc::clone(&old.route.key));
-        self.snapshot.attach(id, None);
-        for (listener, names) in &old.attachments.to {
-            if let Some(table) = self.tables.get_mut(listener) {
-                table.of_mut(kind).remove(names, &old.route);
-                self.work.route_entries += 1;
-                if table.is_empty() {
-                    self.tables.remove(listener);
-                }
-            }
-            dirty.insert(Arc::clone(listener));
-        }
-        for backend in old.route.backends() {
-            self.release(backend.backend);
-        }
     }
 
     fn hold_owner(&mut self, owner: OwnerSpec) {
@@ -611,87 +478,6 @@ impl State {
         if let Ok((gateway, names)) = parse::owned(name) {
             self.snapshot.clear_owner(gateway, &names);
         }
-    }
-
-    /// The slot of a backend, for a route that refers to it. The backend need not be held.
-    fn refer(&mut self, name: &str) -> Slot<Backend> {
-        let entry = self.backend_entry(name);
-        entry.references += 1;
-        entry.slot
-    }
-
-    /// The entry of a backend. It is created if there is none.
-    fn backend_entry(&mut self, name: &str) -> &mut HeldBackend {
-        let key: Arc<str> = name.into();
-        self.backends.entry(key).or_insert_with_key(|key| {
-            let slot = self.backend_slots.allocate();
-            let backend = Backend::new(Arc::clone(key), slot);
-            self.snapshot.set_backend(slot, Some(Arc::new(backend)));
-            HeldBackend {
-                slot,
-                held: false,
-                references: 0,
-                tls: None,
-            }
-        })
-    }
-
-    /// Releases a slot that [`Self::refer`] returned.
-    fn release(&mut self, slot: Option<Slot<Backend>>) {
-        let backend = slot.and_then(|slot| self.snapshot.backend(slot).cloned());
-        let Some(backend) = backend else {
-            return;
-        };
-        if let Some(entry) = self.backends.get_mut(&backend.key) {
-            entry.references = entry.references.saturating_sub(1);
-        }
-        self.sweep_backend(&backend.key);
-    }
-
-    /// Removes a backend that is neither held nor referred to.
-    fn sweep_backend(&mut self, name: &str) {
-        let idle = |entry: &HeldBackend| entry.references == 0 && !entry.held;
-        if self.backends.get(name).is_some_and(idle)
-            && let Some(entry) = self.backends.remove(name)
-        {
-            self.snapshot.set_backend(entry.slot, None);
-            self.backend_slots.free(entry.slot);
-        }
-    }
-
-    /// The present version of a backend.
-    fn present(&self, name: &str) -> Option<&Arc<Backend>> {
-        self.snapshot.backend(self.backends.get(name)?.slot)
-    }
-
-    /// Makes the next version of a backend.
-    fn renew_backend(&mut self, name: &str, target: Target) {
-        if let Some(present) = self.present(name) {
-            let next = present.with(target);
-            self.snapshot.set_backend(next.slot(), Some(Arc::new(next)));
-        }
-    }
-
-    fn hold_backend(&mut self, name: &str, mut target: Target, tls: Option<TlsSpec>) {
-        self.work.endpoint_lists += 1;
-        let entry = self.backend_entry(name);
-        let is_new = !std::mem::replace(&mut entry.held, true);
-        self.backends_held += usize::from(is_new);
-        target.tls = self.settle_backend_tls(name, tls);
-        self.renew_backend(name, target);
-    }
-
-    fn drop_backend(&mut self, name: &str) {
-        let Some(entry) = self.backends.get_mut(name) else {
-            return;
-        };
-        for bundle in entry.tls.take().iter().flat_map(TlsSpec::bundles) {
-            self.backend_trust.remove(bundle, &name.into());
-        }
-        self.backends_held -= usize::from(entry.held);
-        entry.held = false;
-        self.renew_backend(name, Target::default());
-        self.sweep_backend(name);
     }
 
     /// Removes a listener from its place in the snapshot. It is still held.

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::http::HeldHttpRoute;
-use super::{CertificateInfo, HeldListener, HeldRoute, State};
+use super::routes::HeldRoute;
+use super::{CertificateInfo, HeldListener, State};
 use crate::attached_names::AttachedNames;
 use crate::backend::Backend;
 use crate::bounds::Overrides;
