@@ -129,6 +129,14 @@ async fn who_is_never_empty_waits_behind_the_driver() {
     }
 }
 
+/// The kernel says whether it waits with acknowledgements until there are data to send along.
+#[tokio::test]
+async fn a_client_that_waits_for_an_acknowledgement_of_its_handshake_has_it_at_once() {
+    let rig = rig(&TLS13).await;
+    let socket = socket2::SockRef::from(&rig.client);
+    assert!(socket.tcp_quickack().unwrap());
+}
+
 /// Polls the tunnel until the client has got something, and returns the number of tickets and the plaintext of all that
 /// had arrived by then.
 async fn first_arrival(rig: &mut Rig) -> (u32, Vec<u8>) {

@@ -98,6 +98,7 @@ impl Probe {
     pub(crate) async fn ask(&self, request: &Request) -> Result<Option<Answer>> {
         let exchange = async {
             let stream = TcpStream::connect(request.address).await?;
+            stream.set_nodelay(true)?;
             if request.way != Way::Within {
                 return Ok((exchange(stream, &request.bytes).await?, false));
             }
