@@ -9,6 +9,7 @@ pub mod cluster;
 pub mod control;
 pub mod issuance;
 pub mod localca;
+pub mod map_channel;
 pub mod publish;
 mod resource_version;
 pub mod session_keys;

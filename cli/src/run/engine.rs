@@ -91,9 +91,7 @@ impl Engine {
         for change in self.acme.take() {
             if let Change::Put(object) = &change {
                 let name = object.key().name;
-                if !self.control.certificates.requests().contains_key(&name)
-                    || self.issuer.is_users(&name)
-                {
+                if !self.control.certificates.is_requested(&name) || self.issuer.is_users(&name) {
                     continue;
                 }
                 self.issued.insert(name);

@@ -19,6 +19,7 @@ use vestibule_model::key::{ObjectKey, ObjectName};
 use vestibule_model::object::AcmeIssuer;
 use vestibule_stream::{ResourceKey, ResourceKind};
 
+use crate::map_channel::{MapChanges, MapView};
 use crate::publish::Publisher;
 pub use directory::Directory;
 pub use engine_link::{EngineLink, EngineUpdate};
@@ -31,18 +32,14 @@ const LOOK: Duration = Duration::from_secs(1);
 /// Longest time that statuses wait until the engine has reported the state of every certificate.
 const SETTLING: Duration = Duration::from_secs(20);
 
-/// The requested certificates of all engines, by Secret.
-pub type Requests = BTreeMap<ObjectName, Arc<CertificateRequest>>;
 /// The issuers of the built-in engine.
 pub type Issuers = BTreeMap<ObjectKey, Arc<AcmeIssuer>>;
-/// The state of certificates by Secret, as reported by one engine.
-pub type Issuances = BTreeMap<ObjectName, Issuance>;
 
 /// The inputs of the engine, and its link to the loop.
 #[derive(Debug, Clone)]
 pub struct Channels {
-    /// The requested certificates of all engines. `None` until every object is known.
-    pub requests: watch::Receiver<Option<Arc<Requests>>>,
+    /// The requested certificates of all engines, by Secret. They are not known until every object is.
+    pub requests: MapView<Arc<CertificateRequest>>,
     /// The issuers. They are sent before the requests that need them.
     pub issuers: watch::Receiver<Arc<Issuers>>,
     /// The link between the two.
@@ -69,28 +66,23 @@ pub async fn run<E: Effects>(
 }
 
 /// Replaces [`run`] if the engine is off. It refuses every certificate that is requested from the engine, for ever.
-pub async fn refuse(mut channels: Channels) {
+pub async fn refuse(channels: Channels) {
     let off = Issuance {
         state: IssuanceState::Failed,
         reason: Reason::EngineNotAvailable,
         message: "the built-in ACME engine is off (acme.enabled of the chart)".into(),
     };
-    let mut requests: Arc<Requests> = Arc::default();
+    let mut requests = channels.requests.follow();
+    let mut told = BTreeSet::new();
     channels.engine_link.begin(BTreeSet::new());
     loop {
-        let now = channels
-            .requests
-            .borrow_and_update()
-            .clone()
-            .unwrap_or_default();
-        let changes = difference(&requests, &now, is_ours);
-        requests = now;
+        let changes = for_engine(requests.take().unwrap_or_default(), &mut told);
         let refused =
             |(name, request): (ObjectName, Option<_>)| (name, request.map(|_| off.clone()));
         channels
             .engine_link
             .issuance(changes.into_iter().map(refused).collect());
-        if channels.requests.changed().await.is_err() {
+        if requests.changed().await.is_err() {
             return;
         }
     }
@@ -100,7 +92,8 @@ pub async fn refuse(mut channels: Channels) {
 struct InputSender<'a> {
     publisher: &'a Arc<Publisher>,
     inputs: mpsc::Sender<Input>,
-    requests: Arc<Requests>,
+    /// The certificates that the engine knows to be requested.
+    told: BTreeSet<ObjectName>,
     issuers: Arc<Issuers>,
     /// The last state that was sent of each challenge, with the ticket of its request.
     acks: BTreeMap<ChallengeKey, (u64, ChallengeAck)>,
@@ -111,7 +104,7 @@ impl<'a> InputSender<'a> {
         Self {
             publisher,
             inputs,
-            requests: Arc::default(),
+            told: BTreeSet::new(),
             issuers: Arc::default(),
             acks: BTreeMap::new(),
         }
@@ -121,24 +114,22 @@ impl<'a> InputSender<'a> {
     async fn run(&mut self, channels: &mut Channels) {
         let mut acks = self.publisher.acks();
         let mut engine_link = channels.engine_link.for_engine();
-        let first = channels.requests.borrow().clone().unwrap_or_default();
-        let names = first.iter().filter(|(_, request)| is_ours(request));
-        channels
-            .engine_link
-            .begin(names.map(|(name, _)| name.clone()).collect());
+        let mut requests = channels.requests.follow();
         let begun = Instant::now();
         let mut first = true;
         let mut look = tokio::time::interval(LOOK);
         loop {
-            if self
-                .tell(channels, std::mem::take(&mut first))
-                .await
-                .is_err()
-            {
+            let changes = for_engine(requests.take().unwrap_or_default(), &mut self.told);
+            if first {
+                channels.engine_link.begin(self.told.clone());
+            }
+            let is_news = std::mem::take(&mut first) || !changes.is_empty();
+            let changes = is_news.then_some(changes);
+            if self.tell(channels, changes).await.is_err() {
                 return;
             }
             let over = tokio::select! {
-                changed = channels.requests.changed() => changed.is_err(),
+                changed = requests.changed() => changed.is_err(),
                 changed = channels.issuers.changed() => changed.is_err(),
                 changed = acks.changed(), if !channels.engine_link.seen().is_empty() => changed.is_err(),
                 changed = engine_link.changed() => changed.is_err(),
@@ -155,25 +146,24 @@ impl<'a> InputSender<'a> {
         }
     }
 
-    async fn tell(&mut self, channels: &mut Channels, first: bool) -> Result<(), Ended> {
+    async fn tell(
+        &mut self,
+        channels: &mut Channels,
+        requests: Option<MapChanges<Arc<CertificateRequest>>>,
+    ) -> Result<(), Ended> {
         let issuers = channels.issuers.borrow_and_update().clone();
-        let changes = difference(&self.issuers, &issuers, |_| true);
+        let changes = difference(&self.issuers, &issuers);
         self.issuers = issuers;
         if !changes.is_empty() {
             self.send(Input::Issuers(changes)).await?;
         }
-        let requests = channels.requests.borrow_and_update().clone();
-        if let Some(requests) = requests {
-            let changes = difference(&self.requests, &requests, is_ours);
-            self.requests = requests;
-            if first || !changes.is_empty() {
-                let owned = |request: Arc<CertificateRequest>| (*request).clone();
-                let changes = changes.into_iter().map(|(name, r)| (name, r.map(owned)));
-                self.send(Input::Requests(changes.collect())).await?;
-            }
+        if let Some(changes) = requests {
+            let owned = |request: Arc<CertificateRequest>| (*request).clone();
+            let changes = changes.into_iter().map(|(name, r)| (name, r.map(owned)));
+            self.send(Input::Requests(changes.collect())).await?;
         }
         for secret in channels.engine_link.secrets() {
-            if self.requests.get(&secret).is_some_and(|r| is_ours(r)) {
+            if self.told.contains(&secret) {
                 self.send(Input::SecretChanged(secret)).await?;
             }
         }
@@ -234,23 +224,35 @@ pub fn is_ours(request: &CertificateRequest) -> bool {
     engine == Some(issuer::Engine::Acme)
 }
 
-/// Returns the entries accepted by `wanted` that differ between the maps. Values are compared by pointer.
+/// Returns what the built-in engine has to know of changed requests. `told` are the certificates that it knows to be
+/// requested; they are brought up to date.
+fn for_engine(
+    changes: MapChanges<Arc<CertificateRequest>>,
+    told: &mut BTreeSet<ObjectName>,
+) -> MapChanges<Arc<CertificateRequest>> {
+    let changes = changes.into_iter().filter_map(|(name, request)| {
+        let request = request.filter(|request| is_ours(request));
+        let is_news = if request.is_some() {
+            told.insert(name.clone());
+            true
+        } else {
+            told.remove(&name)
+        };
+        is_news.then_some((name, request))
+    });
+    changes.collect()
+}
+
+/// Returns the entries that differ between the maps. Values are compared by pointer.
 fn difference<K: Ord + Clone, T>(
     old: &BTreeMap<K, Arc<T>>,
     new: &BTreeMap<K, Arc<T>>,
-    wanted: impl Fn(&T) -> bool,
 ) -> BTreeMap<K, Option<Arc<T>>> {
     let keys: BTreeSet<&K> = old.keys().chain(new.keys()).collect();
     let mut changes = BTreeMap::new();
     for key in keys {
-        let was = old.get(key).filter(|was| wanted(was));
-        let is = new.get(key).filter(|is| wanted(is));
-        let same = match (was, is) {
-            (Some(was), Some(is)) => Arc::ptr_eq(was, is),
-            (None, None) => true,
-            _ => false,
-        };
-        if !same {
+        let (was, is) = (old.get(key), new.get(key));
+        if was.map(Arc::as_ptr) != is.map(Arc::as_ptr) {
             changes.insert(key.clone(), is.cloned());
         }
     }

@@ -7,28 +7,30 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 use vestibule_acme::IssuerState;
+use vestibule_model::issuance::{CertificateRequest, Issuance};
 use vestibule_model::issuer::Engine;
 use vestibule_model::key::{ObjectKey, ObjectName};
 use vestibule_stream::{ResourceKey, ResourceKind};
 
-use super::{Channels, EngineLink, EngineUpdate, Issuances, Issuers, Requests};
+use super::{Channels, EngineLink, EngineUpdate, Issuers};
+use crate::map_channel::{MapChanges, MapSender, map_channel};
 use crate::publish::Publisher;
 use crate::translate::{Change, Output, Translator};
 
 /// The requested certificates, and their states.
 #[derive(Debug)]
 pub struct CertificateRegistry {
-    to_engines: watch::Sender<Option<Arc<Requests>>>,
+    /// The requested certificates, by Secret. The engines follow it.
+    requests: MapSender<Arc<CertificateRequest>>,
     issuers_to_engine: watch::Sender<Arc<Issuers>>,
     engine_link: EngineLink,
-    requests: Arc<Requests>,
     issuers: Arc<Issuers>,
     /// Whether requests or issuers have changed since they were sent to the engines.
     news: bool,
-    /// The last states from the engine for cert-manager.
-    others: Arc<Issuances>,
-    /// The states from the built-in engine.
-    ours: Issuances,
+    /// The last states from the engine for cert-manager, by Secret.
+    others: BTreeMap<ObjectName, Issuance>,
+    /// The states from the built-in engine, by Secret.
+    ours: BTreeMap<ObjectName, Issuance>,
     /// The states of issuers.
     issuer_states: BTreeMap<ObjectKey, IssuerState>,
     /// Whether the engine has reported the state of every certificate.
@@ -46,7 +48,7 @@ impl CertificateRegistry {
     /// Returns an empty registry, and the channels for the engines.
     #[must_use]
     pub fn new() -> (Self, Channels) {
-        let (to_engines, requests) = watch::channel(None);
+        let (to_engines, requests) = map_channel();
         let (issuers_to_engine, issuers) = watch::channel(Arc::default());
         let engine_link = EngineLink::default();
         let channels = Channels {
@@ -61,19 +63,18 @@ impl CertificateRegistry {
     }
 
     fn with(
-        to_engines: watch::Sender<Option<Arc<Requests>>>,
+        requests: MapSender<Arc<CertificateRequest>>,
         issuers_to_engine: watch::Sender<Arc<Issuers>>,
         engine_link: EngineLink,
     ) -> Self {
         Self {
-            to_engines,
+            requests,
             issuers_to_engine,
             engine_link,
-            requests: Arc::default(),
             issuers: Arc::default(),
             news: false,
-            others: Arc::default(),
-            ours: Issuances::new(),
+            others: BTreeMap::new(),
+            ours: BTreeMap::new(),
             issuer_states: BTreeMap::new(),
             ours_known: false,
             others_known: false,
@@ -83,10 +84,10 @@ impl CertificateRegistry {
         }
     }
 
-    /// Returns the requested certificates.
+    /// Whether a certificate is requested for a Secret.
     #[must_use]
-    pub fn requests(&self) -> &Arc<Requests> {
-        &self.requests
+    pub fn is_requested(&self, secret: &ObjectName) -> bool {
+        self.requests.contains(secret)
     }
 
     /// Returns the states of issuers from the built-in engine.
@@ -103,7 +104,7 @@ impl CertificateRegistry {
 
     /// Notes that a Secret was created, changed or deleted.
     pub fn secret(&self, name: &ObjectName) {
-        if self.requests.contains_key(name) {
+        if self.is_requested(name) {
             self.engine_link.secret(name);
         }
     }
@@ -120,18 +121,18 @@ impl CertificateRegistry {
         for (name, request) in requests {
             let Some(request) = request else {
                 self.waits.remove(name);
-                Arc::make_mut(&mut self.requests).remove(name);
+                self.requests.set(name.clone(), None);
                 continue;
             };
             let engine = request.issuer.as_ref().map(|issuer| issuer.engine);
             if let Some(engine) = engine
-                && !self.requests.contains_key(name)
+                && !self.is_requested(name)
             {
                 let since = (Instant::now(), label(engine));
                 self.waits.insert(name.clone(), since);
             }
             let request = Arc::new(request.clone());
-            Arc::make_mut(&mut self.requests).insert(name.clone(), request);
+            self.requests.set(name.clone(), Some(request));
         }
         for (key, issuer) in issuers {
             let issuers = Arc::make_mut(&mut self.issuers);
@@ -168,8 +169,7 @@ impl CertificateRegistry {
         // Issuers come first, so that the engine knows the issuer of each requested certificate.
         self.issuers_to_engine
             .send_replace(Arc::clone(&self.issuers));
-        self.to_engines
-            .send_replace(Some(Arc::clone(&self.requests)));
+        self.requests.publish();
     }
 
     /// Takes an update of the built-in engine. Returns the changes for translation, and the issuers whose state
@@ -210,23 +210,22 @@ impl CertificateRegistry {
         (changes, touched)
     }
 
-    /// Takes the states from the engine for cert-manager. Returns the changes for translation.
-    pub fn take_others(&mut self, issuances: Option<Arc<Issuances>>) -> Vec<Change> {
-        self.others_known = issuances.is_some();
-        let issuances = issuances.unwrap_or_default();
-        if Arc::ptr_eq(&issuances, &self.others) {
+    /// Takes what changed in the states from the engine for cert-manager; `None` if they are not known yet. Returns the
+    /// changes for translation.
+    pub fn take_others(&mut self, changes: Option<MapChanges<Issuance>>) -> Vec<Change> {
+        let Some(changes) = changes else {
             return Vec::new();
+        };
+        self.others_known = true;
+        let mut different = BTreeMap::new();
+        for (name, issuance) in changes {
+            let ours = self.ours.get(&name);
+            different.insert(name.clone(), ours.or(issuance.as_ref()).cloned());
+            match issuance {
+                Some(issuance) => self.others.insert(name, issuance),
+                None => self.others.remove(&name),
+            };
         }
-        let before = std::mem::replace(&mut self.others, issuances);
-        let names: BTreeSet<&ObjectName> = before.keys().chain(self.others.keys()).collect();
-        let different: BTreeMap<_, _> = names
-            .into_iter()
-            .filter(|name| before.get(*name) != self.others.get(*name))
-            .map(|name| {
-                let fact = self.ours.get(name).or_else(|| self.others.get(name));
-                (name.clone(), fact.cloned())
-            })
-            .collect();
         if different.is_empty() {
             return Vec::new();
         }

@@ -12,12 +12,11 @@ use vestibule_model::parameters::ServiceParameters;
 use vestibule_model::policy::Policy;
 use vestibule_model::protocol::Port;
 use vestibule_operator::certmanager::Maker;
-use vestibule_operator::cluster::certmanager::Requests;
 use vestibule_operator::translate::{
     Binds, CONTROLLER, Change, ClaimMode, ServiceSettings, Settings, Translator,
 };
 
-use crate::support::{Controller, Engine, Server, certificate, eventually};
+use crate::support::{Controller, Engine, Requests, Server, certificate, eventually};
 
 const ISSUER: (&str, &str) = ("cert-manager.io/issuer", "ca");
 const CLUSTER: (&str, &str) = ("cert-manager.io/cluster-issuer", "all");

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams};
@@ -22,9 +22,10 @@ use vestibule_model::issuer::{IssuerAnnotations, IssuerRef};
 use vestibule_model::key::{Kind, ObjectKey, ObjectName};
 use vestibule_model::object::Object;
 use vestibule_operator::certmanager::{Maker, Settings};
-use vestibule_operator::cluster::certmanager::{self, Channels, Issuances, Requests};
+use vestibule_operator::cluster::certmanager::{self, Channels};
 use vestibule_operator::cluster::lease::elector::Role;
 use vestibule_operator::cluster::metrics::Metrics;
+use vestibule_operator::map_channel::{MapSender, MapView, map_channel};
 use vestibule_operator_testing::apiserver;
 use vestibule_test_support::{Look, within};
 
@@ -36,6 +37,9 @@ const REST: Duration = Duration::from_secs(6);
 const AGENT: &str = "vestibule-engine";
 /// Value of the annotation on its Certificates.
 pub(crate) const IDENTITY: &str = "system/vestibule";
+
+/// Requested certificates, by Secret.
+pub(crate) type Requests = BTreeMap<ObjectName, Arc<CertificateRequest>>;
 
 /// Looks until it is so.
 pub(crate) async fn eventually<L: Look>(what: &str, look: impl AsyncFnMut() -> L) -> L::Found {
@@ -484,8 +488,10 @@ impl Controller {
 
 /// An engine that leads.
 pub(crate) struct Engine {
-    requests: watch::Sender<Option<Arc<Requests>>>,
-    issuances: watch::Receiver<Option<Arc<Issuances>>>,
+    requests: Mutex<MapSender<Arc<CertificateRequest>>>,
+    /// The certificates that are asked for.
+    asked: Mutex<BTreeSet<ObjectName>>,
+    issuances: MapView<Issuance>,
     _role: watch::Sender<Role>,
     registry: Registry,
     task: JoinHandle<()>,
@@ -503,8 +509,8 @@ impl Engine {
         let agent = AGENT.parse().expect("a header's value");
         config.headers.push((http::header::USER_AGENT, agent));
         let client = Client::try_from(config).expect("a client");
-        let (requests, asked) = watch::channel(None);
-        let (told, issuances) = watch::channel(None);
+        let (requests, wanted) = map_channel();
+        let (told, issuances) = map_channel();
         let until = Instant::now() + Duration::from_hours(1);
         let (leads, role) = watch::channel(Role::Leading { term: 1, until });
         let config = certmanager::Config {
@@ -516,7 +522,7 @@ impl Engine {
             manager: "vestibule".into(),
         };
         let channels = Channels {
-            requests: asked,
+            requests: wanted,
             role,
             issuances: told,
         };
@@ -524,7 +530,8 @@ impl Engine {
         let mut registry = Registry::default();
         metrics.register(&mut registry);
         Self {
-            requests,
+            requests: Mutex::new(requests),
+            asked: Mutex::default(),
             issuances,
             _role: leads,
             registry,
@@ -544,12 +551,20 @@ impl Engine {
     /// Asks for these, and for no others any more.
     pub(crate) fn ask(&self, requests: impl IntoIterator<Item = Requests>) {
         let all: Requests = requests.into_iter().flatten().collect();
-        self.requests.send_replace(Some(Arc::new(all)));
+        let mut sender = self.requests.lock().expect("a sender");
+        let names = all.keys().cloned().collect();
+        let before = std::mem::replace(&mut *self.asked.lock().expect("names"), names);
+        for name in before {
+            sender.set(name, None);
+        }
+        for (name, request) in all {
+            sender.set(name, Some(request));
+        }
+        sender.publish();
     }
 
     pub(crate) fn fact(&self, namespace: &str, secret: &str) -> Option<Issuance> {
-        let issuances = self.issuances.borrow().clone()?;
-        issuances.get(&ObjectName::new(namespace, secret)).cloned()
+        self.issuances.get(&ObjectName::new(namespace, secret))
     }
 
     /// Waits for a fact with this state and text.

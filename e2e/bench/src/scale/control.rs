@@ -15,6 +15,7 @@ use vestibule_crds::vestibule::HostnameClaimSpec;
 use vestibule_crds::watch::{Event, Watched};
 use vestibule_model::condition::Address;
 use vestibule_model::endpoint::EndpointRules;
+use vestibule_model::issuance::CertificateRequest;
 use vestibule_model::key::{Kind, ObjectKey};
 use vestibule_model::object::Object;
 use vestibule_model::parameters::ServiceParameters;
@@ -30,7 +31,8 @@ use vestibule_operator::cluster::statuses::plan::{LiveStatus, Next, Planner, Tim
 use vestibule_operator::cluster::statuses::{self, StatusInputs};
 use vestibule_operator::cluster::store::{Channels, Store};
 use vestibule_operator::control::ControlLoop;
-use vestibule_operator::issuance::{self, CertificateRegistry, EngineLink, Requests};
+use vestibule_operator::issuance::{self, CertificateRegistry, EngineLink};
+use vestibule_operator::map_channel::MapView;
 use vestibule_operator::publish::Publisher;
 use vestibule_operator::translate::{
     Assigned, Binds, CONTROLLER, ClaimMode, DesiredPort, DesiredService, ServiceSettings, Settings,
@@ -82,7 +84,7 @@ pub(crate) struct Control {
     ports: watch::Receiver<Option<Arc<BTreeSet<DesiredPort>>>>,
     allocation: Arc<Allocation>,
     services: watch::Receiver<Option<Arc<DesiredServices>>>,
-    requests: watch::Receiver<Option<Arc<Requests>>>,
+    requests: MapView<Arc<CertificateRequest>>,
     engine_link: EngineLink,
     engine_link_changed: watch::Receiver<()>,
     told: mpsc::Receiver<ObjectEvent>,
@@ -455,11 +457,7 @@ impl Control {
         Held {
             names: claims.held,
             claims: claims.objects,
-            requests: self
-                .requests
-                .borrow()
-                .as_ref()
-                .map_or(0, |requests| requests.len()),
+            requests: self.requests.len(),
             ports: self.allocation.len(),
         }
     }

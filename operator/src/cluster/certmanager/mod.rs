@@ -5,7 +5,6 @@
 mod reconciler;
 mod watch;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -23,15 +22,11 @@ use super::lease::elector::Role;
 use super::metrics::Metrics;
 use super::text::problem;
 use crate::certmanager::{CertificateAction, PresentCertificate, Settings};
+use crate::map_channel::{MapSender, MapView};
 use reconciler::Reconciler;
 
 /// Largest number of events that wait.
 const EVENTS: usize = 256;
-
-/// The requested certificates of all engines, by Secret.
-pub type Requests = BTreeMap<ObjectName, Arc<CertificateRequest>>;
-/// The state of the certificates of this engine, by Secret.
-pub type Issuances = BTreeMap<ObjectName, Issuance>;
 
 /// The settings of the engine.
 #[derive(Debug, Clone)]
@@ -45,16 +40,22 @@ pub struct Config {
 /// The inputs and outputs of the task.
 #[derive(Debug)]
 pub struct Channels {
-    /// The requested certificates; `None` until everything is known.
-    pub requests: channel::Receiver<Option<Arc<Requests>>>,
+    /// The requested certificates of all engines, by Secret.
+    pub requests: MapView<Arc<CertificateRequest>>,
     /// The role of this replica. Only the leader writes.
     pub role: channel::Receiver<Role>,
-    /// The states of the certificates; `None` until they are known.
-    pub issuances: channel::Sender<Option<Arc<Issuances>>>,
+    /// The states of the certificates of this engine, by Secret.
+    pub issuances: MapSender<Issuance>,
 }
 
 /// Keeps the Certificates up to date, for ever.
-pub async fn run(client: Client, config: Config, mut channels: Channels, metrics: Metrics) {
+pub async fn run(client: Client, config: Config, channels: Channels, metrics: Metrics) {
+    let Channels {
+        requests,
+        mut role,
+        issuances,
+    } = channels;
+    let mut requested = requests.follow();
     let (sender, mut seen) = mpsc::channel(EVENTS);
     let mut watching = JoinSet::new();
     for kind in [watch::WatchedKind::Certificate, watch::WatchedKind::Attempt] {
@@ -66,7 +67,7 @@ pub async fn run(client: Client, config: Config, mut channels: Channels, metrics
         manager: config.manager.as_str().into(),
         settings: Arc::new(config.settings.clone()),
     };
-    let mut reconciler = Reconciler::new(api_client, config.settings, metrics);
+    let mut reconciler = Reconciler::new(api_client, config.settings, metrics, issuances);
     let mut requests = JoinSet::new();
     let mut batch = Vec::with_capacity(EVENTS);
     loop {
@@ -80,23 +81,22 @@ pub async fn run(client: Client, config: Config, mut channels: Channels, metrics
                     reconciler.seen(seen);
                 }
             }
-            changed = channels.requests.changed() => if changed.is_err() { return },
-            changed = channels.role.changed() => if changed.is_err() { return },
+            changed = requested.changed() => if changed.is_err() { return },
+            changed = role.changed() => if changed.is_err() { return },
             Some(done) = requests.join_next() => match done {
                 Ok(done) => reconciler.done(done),
                 Err(error) => warn!(%error, "a request about a Certificate ended early"),
             },
             () = clock::at(due) => {}
         }
-        let wanted = channels.requests.borrow_and_update().clone();
-        let role = channels.role.borrow_and_update().term(Instant::now());
-        if let Some(wanted) = wanted {
-            reconciler.requested(&wanted);
+        let leads = role.borrow_and_update().term(Instant::now()).is_some();
+        if let Some(changes) = requested.take() {
+            reconciler.requested(changes);
             reconciler.judge();
-            if role.is_some() {
+            if leads {
                 reconciler.act(&mut requests);
             }
-            reconciler.tell(&channels.issuances);
+            reconciler.tell();
         }
     }
 }

@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 
 use kube::api::DynamicObject;
 use kube::runtime::watcher::Event;
-use tokio::sync::watch as channel;
 use tokio::task::JoinSet;
 use tracing::{debug, info, warn};
 use vestibule_model::condition::Reason;
@@ -18,12 +17,13 @@ use vestibule_model::key::ObjectName;
 use super::super::clock;
 use super::super::failure::RepeatedFailure;
 use super::super::metrics::Metrics;
+use super::ApiClient;
 use super::watch::{KindUpdate, WatchUpdate, WatchedKind};
-use super::{ApiClient, Issuances, Requests};
 use crate::certmanager::{
     Attempt, Attempts, Availability, Certificate, CertificateAction, Foreign, PresentCertificate,
     PresentCertificates, Settings, desired, judge, stale,
 };
+use crate::map_channel::{MapChanges, MapSender};
 
 /// Largest number of requests under way at the same time.
 const CONCURRENT: usize = 8;
@@ -57,7 +57,6 @@ pub(super) struct Reconciler {
     settings: Settings,
     metrics: Metrics,
     known: Known,
-    requests: Arc<Requests>,
     wanted: BTreeMap<ObjectName, Wanted>,
     present: PresentCertificates,
     attempts: Attempts,
@@ -77,18 +76,21 @@ pub(super) struct Reconciler {
     /// something such as an admission webhook changes the object on the way. Then it is left alone until it changes
     /// again.
     written: BTreeMap<ObjectName, (CertificateAction, String)>,
-    issuances: Issuances,
-    sent: bool,
+    issuances: MapSender<Issuance>,
 }
 
 impl Reconciler {
-    pub(super) fn new(api_client: ApiClient, settings: Settings, metrics: Metrics) -> Self {
+    pub(super) fn new(
+        api_client: ApiClient,
+        settings: Settings,
+        metrics: Metrics,
+        issuances: MapSender<Issuance>,
+    ) -> Self {
         Self {
             api_client,
             settings,
             metrics,
             known: Known::Nothing,
-            requests: Arc::default(),
             wanted: BTreeMap::new(),
             present: PresentCertificates::default(),
             attempts: Attempts::default(),
@@ -100,8 +102,7 @@ impl Reconciler {
             ended: BTreeMap::new(),
             troubles: BTreeMap::new(),
             written: BTreeMap::new(),
-            issuances: Issuances::new(),
-            sent: false,
+            issuances,
         }
     }
 
@@ -216,23 +217,10 @@ impl Reconciler {
         self.dirty.extend(self.wanted.keys().cloned());
     }
 
-    /// Takes the requested certificates.
-    pub(super) fn requested(&mut self, requests: &Arc<Requests>) {
-        if Arc::ptr_eq(&self.requests, requests) {
-            return;
-        }
-        let before = std::mem::replace(&mut self.requests, Arc::clone(requests));
-        let names: BTreeSet<&ObjectName> = before.keys().chain(requests.keys()).collect();
-        for name in names {
-            let request = requests.get(name);
-            let same = match (before.get(name), request) {
-                (Some(before), Some(now)) => Arc::ptr_eq(before, now),
-                _ => false,
-            };
-            if same {
-                continue;
-            }
-            let ours = request.and_then(|request| {
+    /// Takes the changes of the requested certificates.
+    pub(super) fn requested(&mut self, changes: MapChanges<Arc<CertificateRequest>>) {
+        for (name, request) in changes {
+            let ours = request.as_ref().and_then(|request| {
                 let issuer = request.issuer.as_ref()?;
                 (issuer.engine == Engine::CertManager).then_some((request, issuer))
             });
@@ -245,10 +233,10 @@ impl Reconciler {
                     self.wanted.insert(name.clone(), wanted);
                 }
                 None => {
-                    self.wanted.remove(name);
+                    self.wanted.remove(&name);
                 }
             }
-            self.dirty.insert(name.clone());
+            self.dirty.insert(name);
         }
     }
 
@@ -292,17 +280,9 @@ impl Reconciler {
                 Some(action) => self.todo.insert(name.clone(), action),
                 None => self.todo.remove(&name),
             };
-            let changed = match issuance {
-                Some(issuance) => {
-                    let differs = self.issuances.get(&name) != Some(&issuance);
-                    if differs {
-                        self.issuances.insert(name, issuance);
-                    }
-                    differs
-                }
-                None => self.issuances.remove(&name).is_some(),
-            };
-            self.sent &= !changed;
+            if self.issuances.get(&name) != issuance {
+                self.issuances.set(name, issuance);
+            }
         }
     }
 
@@ -405,15 +385,10 @@ impl Reconciler {
     }
 
     /// Sends the states of the certificates to the loop, once they are known.
-    pub(super) fn tell(&mut self, issuances: &channel::Sender<Option<Arc<Issuances>>>) {
+    pub(super) fn tell(&mut self) {
         let known = self.known != Known::Nothing && self.listed.is_none();
-        if !known && (issuances.borrow().is_some() || !self.wanted.is_empty()) {
-            return;
-        }
-        let first = issuances.borrow().is_none();
-        if first || !self.sent {
-            self.sent = true;
-            issuances.send_replace(Some(Arc::new(self.issuances.clone())));
+        if known || (!self.issuances.is_known() && self.wanted.is_empty()) {
+            self.issuances.publish();
         }
     }
 }

@@ -14,6 +14,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 use vestibule_crds::watch::{Event, Scope, Watched};
+use vestibule_model::issuance::Issuance;
 use vestibule_model::key::{Kind, ObjectKey, ObjectName};
 use vestibule_model::object::Object;
 
@@ -31,7 +32,8 @@ use super::sync::{self, Progress};
 use super::{Settings, clock, lease, statuses};
 use crate::claims::{ClaimStore, WriteOutcome, WriteProblem};
 use crate::control::ControlLoop;
-use crate::issuance::{EngineLink, Issuances};
+use crate::issuance::EngineLink;
+use crate::map_channel::MapFollower;
 use crate::publish::Publisher;
 use crate::translate::{SessionKeys, Translator};
 
@@ -75,7 +77,7 @@ pub(super) struct Controller {
     engine_link: EngineLink,
     engine_link_changed: watch::Receiver<()>,
     /// The states of certificates from the engine for cert-manager.
-    certificates: watch::Receiver<Option<Arc<Issuances>>>,
+    certificates: MapFollower<Issuance>,
     proxies_known: watch::Receiver<bool>,
     installed: watch::Receiver<bool>,
     leading: watch::Sender<bool>,
@@ -163,8 +165,7 @@ impl Controller {
                 }
                 changed = self.certificates.changed() => {
                     changed.context("nobody keeps Certificates")?;
-                    let issuances = self.certificates.borrow_and_update().clone();
-                    self.store.issued_by_others(issuances, Instant::now());
+                    self.store.issued_by_others(self.certificates.take(), Instant::now());
                 }
                 changed = self.proxies_known.changed(), if !*self.proxies_known.borrow() => {
                     changed.context("nobody knows which proxies are ready")?;

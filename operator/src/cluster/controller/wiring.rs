@@ -20,6 +20,7 @@ use super::super::{Outside, Settings, certmanager, events, ports, ready, service
 use super::{BATCH, Controller, SOURCE_BATCH};
 use crate::claims::ClaimStore;
 use crate::issuance::{self, CertificateRegistry};
+use crate::map_channel::map_channel;
 use crate::publish::Publisher;
 use crate::translate::SessionKeys;
 
@@ -113,7 +114,7 @@ impl Controller {
             issuance_channels,
             tasks,
         );
-        let (issuances, certificates) = watch::channel(None);
+        let (issuances, certificates) = map_channel();
         let channels = certmanager::Channels {
             requests,
             role: role.clone(),
@@ -163,7 +164,7 @@ impl Controller {
             session_keys,
             engine_link,
             engine_link_changed,
-            certificates,
+            certificates: certificates.follow(),
             proxies_known,
             installed,
             leading,

@@ -11,7 +11,7 @@ use vestibule_acme::{
     Written,
 };
 use vestibule_model::challenge::{ChallengeAnswer, ChallengeKey, ChallengeType};
-use vestibule_model::issuance::Issuance;
+use vestibule_model::issuance::{CertificateRequest, Issuance};
 use vestibule_model::key::{ObjectKey, ObjectName};
 use zeroize::Zeroizing;
 
@@ -20,7 +20,8 @@ use crate::cluster::events::{EventRecorder, ObjectEvent};
 use crate::cluster::lease::elector::Role;
 use crate::cluster::metrics::Metrics;
 use crate::cluster::secrets::Secrets;
-use crate::issuance::{EngineLink, Requests};
+use crate::issuance::EngineLink;
+use crate::map_channel::MapView;
 
 /// The effects of the engine in a cluster.
 pub(in super::super) struct ClusterEffects {
@@ -31,7 +32,7 @@ pub(in super::super) struct ClusterEffects {
     pub(in super::super) event_recorder: EventRecorder,
     pub(in super::super) address_probes: AddressProbes,
     /// The requested certificates, with the objects that ask for them.
-    pub(in super::super) requests: watch::Receiver<Option<Arc<Requests>>>,
+    pub(in super::super) requests: MapView<Arc<CertificateRequest>>,
 }
 
 impl Effects for ClusterEffects {
@@ -61,8 +62,7 @@ impl Effects for ClusterEffects {
         gateway: &ObjectName,
         kinds: &BTreeSet<ChallengeType>,
     ) {
-        let request = self.requests.borrow().clone();
-        let request = request.as_ref().and_then(|all| all.get(secret));
+        let request = self.requests.get(secret);
         let Some(uid) = request.map(|request| request.gateway_uid.clone()) else {
             return;
         };
@@ -120,8 +120,7 @@ impl Effects for ClusterEffects {
 impl ClusterEffects {
     /// Records an event about the outcome of an order, at each object that asked for the certificate.
     fn tell(&self, secret: &ObjectName, outcome: OrderOutcome, message: &str) {
-        let requests = self.requests.borrow();
-        let Some(request) = requests.as_ref().and_then(|all| all.get(secret)) else {
+        let Some(request) = self.requests.get(secret) else {
             return;
         };
         let (warning, reason) = match outcome {

@@ -37,12 +37,9 @@ pub(super) async fn run(
             }
             continue;
         }
-        if channels.requests.borrow().is_none() {
-            tokio::select! {
-                changed = channels.requests.changed() => if changed.is_err() { return },
-                () = tokio::time::sleep(LOOK) => {}
-            }
-            continue;
+        tokio::select! {
+            known = channels.requests.known() => if !known { return },
+            () = lost(&mut role) => continue,
         }
         info!("the built-in engine begins");
         let effects = Arc::clone(&cluster_effects);
