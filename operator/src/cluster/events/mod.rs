@@ -1,13 +1,14 @@
 //! Writes Kubernetes events at objects of tenants, about their certificates and about objects that cannot be read. Only
-//! the leader writes them. Their length
-//! and their rate are limited, and nothing waits for them.
+//! the leader writes them. Their length and their rate are limited, and nothing waits for them.
 
 mod rate;
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use kube::Client;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
+use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use tracing::debug;
 use vestibule_model::condition::Reason;
@@ -32,7 +33,7 @@ pub struct ObjectEvent {
     /// The object.
     pub about: ObjectKey,
     /// Its UID.
-    pub uid: std::sync::Arc<str>,
+    pub uid: Arc<str>,
     /// Whether it is a warning, so that somebody should look at it.
     pub warning: bool,
     /// The reason in one word, such as `CertificateIssued`.
@@ -76,19 +77,26 @@ pub(super) fn of_findings(
 
 /// Takes events of Kubernetes to be written. Clones write to the same queue.
 #[derive(Debug, Clone)]
-pub struct EventRecorder(mpsc::Sender<ObjectEvent>);
+pub struct EventRecorder {
+    queue: mpsc::Sender<ObjectEvent>,
+    rate: Arc<Mutex<Rate>>,
+}
 
 impl EventRecorder {
     /// Returns a recorder, and the queue for [`run`].
     #[must_use]
     pub fn new() -> (Self, mpsc::Receiver<ObjectEvent>) {
-        let (sender, receiver) = mpsc::channel(WAITING);
-        (Self(sender), receiver)
+        let (queue, receiver) = mpsc::channel(WAITING);
+        let rate = Arc::new(Mutex::new(Rate::new()));
+        (Self { queue, rate }, receiver)
     }
 
-    /// Records an event. It is dropped if too many wait already.
+    /// Records an event. It is dropped if its namespace had too many lately, or if too many wait already. The rate is
+    /// checked here and not when the event is written, so that a namespace cannot fill the queue.
     pub fn record(&self, object_event: ObjectEvent) {
-        let _ = self.0.try_send(object_event);
+        if self.rate.lock().takes(&object_event, Instant::now()) {
+            let _ = self.queue.try_send(object_event);
+        }
     }
 }
 
@@ -105,11 +113,8 @@ pub async fn run(
         instance: Some(instance),
     };
     let recorder = Recorder::new(client, reporter);
-    let mut rate = Rate::new(Instant::now());
     while let Some(object_event) = queue.recv().await {
-        let now = Instant::now();
-        let leads = role.borrow().term(now).is_some();
-        if !leads || !rate.takes(&object_event, now) {
+        if role.borrow().term(Instant::now()).is_none() {
             continue;
         }
         let (event, reference) = (event(&object_event), reference(&object_event));
