@@ -29,6 +29,10 @@ pub const ALTERNATIVE_NAMES: [&str; 3] = [
 /// Label, with the value `true`, of the Secrets that the built-in engine made.
 pub const ACME_LABEL: &str = "vestibule.dev/acme";
 
+/// Largest size of a certificate chain in bytes, as DER. A chain is sent in each handshake, and kept until a client has
+/// read it. Chains of public CAs have 3 to 8 KiB, and many clients refuse one of more than 64 KiB.
+pub const MAX_CHAIN_BYTES: usize = 32 * 1024;
+
 /// The certificate annotations of one object.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CertificateAnnotations {

@@ -19,6 +19,7 @@ mod backend;
 mod basis;
 pub mod bind;
 pub mod bounds;
+mod chain_length;
 mod challenge;
 mod client_address;
 pub mod close_reason;

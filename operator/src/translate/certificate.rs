@@ -7,6 +7,7 @@ use bytes::Bytes;
 use rustls::sign::{CertifiedKey, SigningKey};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use vestibule_model::certificate::MAX_CHAIN_BYTES;
 use vestibule_model::key::{Kind, ObjectKey, ObjectName};
 use vestibule_model::object::{Object, Secret};
 use vestibule_stream::proto::{self, resource};
@@ -150,6 +151,14 @@ fn read(secret: &Secret, max_rsa_bits: u16) -> Result<(Encoded, Option<Validity>
     if chain.len() > MAX_CHAIN {
         return Err(format!(
             "\"tls.crt\" of Secret {} holds more than {MAX_CHAIN} certificates",
+            secret.name
+        ));
+    }
+    let bytes: usize = chain.iter().map(|der| der.len()).sum();
+    if bytes > MAX_CHAIN_BYTES {
+        return Err(format!(
+            "\"tls.crt\" of Secret {} holds {bytes} bytes of certificates, and more than {MAX_CHAIN_BYTES} cost all who \
+             share the proxies too much; leave out what clients do not need, such as the root",
             secret.name
         ));
     }

@@ -13,6 +13,7 @@ use rustls::{DigitallySignedStruct, DistinguishedName, Error, SignatureScheme};
 use rustls_pki_types::{CertificateDer, UnixTime};
 
 use super::trust::Trust;
+use crate::chain_length::ShortChains;
 
 /// Most bytes for the names of CAs in a certificate request, by which a client chooses its certificate. They must fit
 /// into one extension of 64 KiB, and common clients accept less than that. If the names take more, none are sent.
@@ -79,7 +80,8 @@ impl ClientAuth {
                 } else {
                     builder.clear_root_hint_subjects()
                 };
-                builder.build().ok()
+                let verifier = builder.build().ok()?;
+                Some(Arc::new(ShortChains(verifier)))
             }
             ClientMode::InsecureFallback => Some(Arc::new(Anybody {
                 hints: if tell { hints } else { Vec::new() },

@@ -11,6 +11,7 @@ mod selection;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
+use vestibule_model::certificate::MAX_CHAIN_BYTES;
 use vestibule_model::hostname::Hostname;
 use vestibule_stream::proto::resource::Resource as Wire;
 use vestibule_stream::{Resource, proto};

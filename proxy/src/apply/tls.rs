@@ -15,6 +15,7 @@ use rustls::time_provider::{DefaultTimeProvider, TimeProvider};
 use rustls::{ConfigBuilder, KeyLog, NoKeyLog, ServerConfig, WantsVerifier};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use sha2::{Digest, Sha256};
+use vestibule_model::certificate::MAX_CHAIN_BYTES;
 use vestibule_stream::proto;
 use x509_parser::prelude::{FromDer, GeneralName, SubjectPublicKeyInfo, X509Certificate};
 use x509_parser::public_key::PublicKey;
@@ -64,9 +65,14 @@ impl HeldCertificate {
     /// reports it in a status, and sends the certificate again when it is valid.
     pub(super) fn parse(name: &str, wire: &proto::Certificate) -> Result<Self, RejectReason> {
         super::resource_names::certificate_name(name)?;
-        let (mut not_after, mut units) = (None, 1);
+        let (mut not_after, mut units, mut bytes) = (None, 1, 0);
         let mut chain = Vec::with_capacity(wire.chain.len());
         for (index, der) in wire.chain.iter().enumerate() {
+            bytes += der.len();
+            if bytes > MAX_CHAIN_BYTES {
+                let why = format!("with it, the chain has more than {MAX_CHAIN_BYTES} bytes");
+                return Err(RejectReason::InvalidCertificate(index, why));
+            }
             let parsed = read_certificate(index, der)?;
             if index == 0 {
                 not_after = Some(parsed.validity().not_after.timestamp());

@@ -13,6 +13,8 @@ use rustls::{CertificateError, DigitallySignedStruct, Error, RootCertStore, Sign
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
+use crate::chain_length;
+
 /// One of the names that a backend's certificate may have. It must have at least one of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum AltName {
@@ -135,6 +137,7 @@ impl ServerCertVerifier for Verifier {
         _: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
+        chain_length::check(intermediates)?;
         let parsed = ParsedCertificate::try_from(end_entity)?;
         self.is_trusted(&parsed, intermediates, now)?;
         self.has_a_name(end_entity, &parsed)?;
@@ -232,6 +235,23 @@ mod tests {
         let expired = verifier.verify_server_cert(certificate, &[], &sent, &[], long_ago);
         assert!(expired.is_err());
         verdict.is_ok()
+    }
+
+    #[test]
+    fn a_backend_that_shows_too_many_certificates_is_refused_before_they_are_looked_at() {
+        let ca = authority();
+        let own = leaf(&["a.example.com"], &[], &ca);
+        let mut roots = RootCertStore::empty();
+        roots.add(ca.der().clone()).unwrap();
+        let provider = rustls::crypto::aws_lc_rs::default_provider();
+        let names = vec![exact("a.example.com")];
+        let verifier = Verifier::new(vec![Arc::new(roots)], names, &provider);
+        let sent = ServerName::try_from("a.example.com").unwrap();
+        for (others, is_fine) in [(0, true), (5, true), (6, false)] {
+            let others = vec![own.clone(); others];
+            let verdict = verifier.verify_server_cert(&own, &others, &sent, &[], UnixTime::now());
+            assert_eq!(verdict.is_ok(), is_fine, "{verdict:?}");
+        }
     }
 
     #[test]

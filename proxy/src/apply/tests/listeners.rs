@@ -154,6 +154,17 @@ fn a_certificate_of_another_secret_is_no_last_good_version_of_this_one() {
 }
 
 #[test]
+fn a_chain_that_is_too_long_is_rejected() {
+    let mut long = certificate("team-a/web", "a.example.com");
+    if let Some(Wire::Certificate(wire)) = &mut long.resource {
+        let leaf = wire.chain[0].clone();
+        wire.chain = vec![leaf.clone(); MAX_CHAIN_BYTES / leaf.len() + 1];
+    }
+    let rejected = [("team-a/web".to_owned(), "InvalidCertificate".to_owned())];
+    assert_eq!(Harness::new().apply(vec![long]), rejected);
+}
+
+#[test]
 fn certificates_reach_the_listeners_that_name_them() {
     fn config(h: &Harness) -> Option<Arc<rustls::ServerConfig>> {
         let name = Hostname::parse("a.example.com").unwrap();
