@@ -55,6 +55,7 @@ impl World {
                 published: &|key| published.get(key).cloned(),
                 waits: &|_, _| false,
                 reads: &|key| self.translator.is_being_read(key),
+                unanswered: &|_| false,
             };
             self.settle.due(self.now, &present)
         } else {

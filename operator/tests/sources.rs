@@ -16,6 +16,7 @@ use vestibule_model::protocol::Protocol;
 use vestibule_model::reference::Reference;
 use vestibule_model::selector::NamespaceScope;
 use vestibule_operator::claims::{self, ClaimStore};
+use vestibule_operator::cluster::ReadError;
 use vestibule_operator::cluster::events::EventRecorder;
 use vestibule_operator::cluster::metrics::Metrics;
 use vestibule_operator::cluster::statuses::plan::{Next, Planner, Timing};
@@ -362,9 +363,10 @@ fn an_unread_source_is_pending_and_only_an_answer_says_that_it_does_not_exist() 
         world.store.sources_to_read(8, world.now),
         std::slice::from_ref(&source)
     );
-    world
-        .store
-        .sources_read([(source.clone(), Err("no answer".into()))], world.now);
+    world.store.sources_read(
+        [(source.clone(), Err(ReadError::NoAnswer("no answer".into())))],
+        world.now,
+    );
     world.store.read_again(&source, world.now);
     let statuses = world.turn();
     assert_eq!(condition(&statuses[&set_key], "ResolvedRefs").0, "Unknown");
@@ -488,7 +490,7 @@ fn reads_that_fail_again_and_again_do_not_flood_the_log() {
                 failed.extend(sources.clone());
                 let reads = sources
                     .into_iter()
-                    .map(|source| (source, Err("no answer".into())));
+                    .map(|source| (source, Err(ReadError::NoAnswer("no answer".into()))));
                 world.store.sources_read(reads, world.now);
             }
             assert_eq!(failed.len(), 512);

@@ -44,6 +44,7 @@ use crate::translate;
 use controller::Controller;
 use health::Health;
 use metrics::Metrics;
+pub use sources::ReadError;
 
 /// Label with the release that made an object.
 const MANAGED_BY: &str = translate::MANAGED_BY_LABEL;

@@ -1,6 +1,6 @@
 //! Reads the Secrets and ConfigMaps that have come into use, in turns of the namespaces that wait for them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,18 @@ use vestibule_model::object::Object;
 use crate::claims::fair_queue::FairQueue;
 
 /// A Secret or `ConfigMap` and the result of reading it: `None` if it does not exist, or why the read failed.
-pub(super) type Read = (ObjectKey, Result<Option<Object>, String>);
+pub(super) type Read = (ObjectKey, Result<Option<Object>, ReadError>);
+
+/// Why a Secret or `ConfigMap` could not be read, as a text for people. It contains nothing of the content.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ReadError {
+    /// The API server answered something else.
+    #[error("{0}")]
+    Refused(String),
+    /// The API server did not answer.
+    #[error("{0}")]
+    NoAnswer(String),
+}
 
 /// Largest number of Secrets and ConfigMaps that are being read at the same time.
 pub(super) const READS: usize = 8;
@@ -32,6 +43,8 @@ pub(super) struct ReadQueue {
     /// Where each source waits, and since when.
     waiting: BTreeMap<ObjectKey, BTreeMap<Arc<str>, Instant>>,
     reading: BTreeMap<ObjectKey, Reading>,
+    /// The sources that were asked for last without an answer.
+    unanswered: BTreeSet<ObjectKey>,
 }
 
 #[derive(Debug)]
@@ -48,6 +61,7 @@ impl ReadQueue {
             queue: FairQueue::new(READS_OF_ONE),
             waiting: BTreeMap::new(),
             reading: BTreeMap::new(),
+            unanswered: BTreeSet::new(),
         }
     }
 
@@ -65,6 +79,11 @@ impl ReadQueue {
 
     /// Removes a source that need not be read any more.
     pub(super) fn remove(&mut self, source: &ObjectKey) {
+        self.unanswered.remove(source);
+        self.leave(source);
+    }
+
+    fn leave(&mut self, source: &ObjectKey) {
         for (namespace, since) in self.waiting.remove(source).unwrap_or_default() {
             self.queue.remove(since, &namespace, source);
         }
@@ -76,7 +95,7 @@ impl ReadQueue {
         while sources.len() < count
             && let Some((namespace, source)) = self.queue.next(now)
         {
-            self.remove(&source);
+            self.leave(&source);
             self.queue.begun(&namespace);
             let reading = Reading {
                 namespace,
@@ -95,13 +114,23 @@ impl ReadQueue {
         }
     }
 
-    /// Notes that a read ended. Returns whether its result counts.
-    pub(super) fn end(&mut self, source: &ObjectKey) -> bool {
+    /// Notes that a read ended, with or without an answer. Returns whether its result counts.
+    pub(super) fn end(&mut self, source: &ObjectKey, is_answered: bool) -> bool {
         let Some(reading) = self.reading.remove(source) else {
             return false;
         };
+        if is_answered || reading.overtaken {
+            self.unanswered.remove(source);
+        } else {
+            self.unanswered.insert(source.clone());
+        }
         self.queue.ended(&reading.namespace);
         !reading.overtaken
+    }
+
+    /// Whether the API server was asked for a source, and has not answered.
+    pub(super) fn is_unanswered(&self, source: &ObjectKey) -> bool {
+        self.reading.contains_key(source) || self.unanswered.contains(source)
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -112,11 +141,11 @@ impl ReadQueue {
 /// Longest wait for a response of the API server.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Returns the Secret or ConfigMap, if it exists. The error is a text for people, and contains nothing of its content.
+/// Returns the Secret or ConfigMap, if it exists.
 ///
 /// The API does not restrict the names in references, and a request puts the name into its path. So a text that no object
 /// can have as its name is not asked for: it could lead elsewhere, or fail again and again.
-pub(super) async fn fetch(client: &Client, key: &ObjectKey) -> Result<Option<Object>, String> {
+pub(super) async fn fetch(client: &Client, key: &ObjectKey) -> Result<Option<Object>, ReadError> {
     if ![&key.name.namespace, &key.name.name]
         .into_iter()
         .all(|name| is_subdomain(name))
@@ -131,15 +160,17 @@ pub(super) async fn fetch(client: &Client, key: &ObjectKey) -> Result<Option<Obj
     let path = format!("/api/v1/namespaces/{}/{plural}", name.namespace);
     let request = Request::new(path)
         .get(&name.name, &GetParams::default())
-        .map_err(|error| error.to_string())?;
+        .map_err(|error| ReadError::Refused(error.to_string()))?;
     let answer = tokio::time::timeout(PATIENCE, client.request::<Value>(request)).await;
     match answer {
         Ok(Ok(value)) => Ok(decode(value).into_object().map(|(object, _)| object)),
         Ok(Err(kube::Error::Api(status))) if status.is_not_found() => Ok(None),
-        Ok(Err(kube::Error::Api(status))) => Err(status.message),
-        Ok(Err(kube::Error::SerdeError(_))) => Err("the answer does not read".into()),
-        Ok(Err(error)) => Err(error.to_string()),
-        Err(_) => Err("no answer from the API server".into()),
+        Ok(Err(kube::Error::Api(status))) => Err(ReadError::Refused(status.message)),
+        Ok(Err(kube::Error::SerdeError(_))) => {
+            Err(ReadError::Refused("the answer does not read".into()))
+        }
+        Ok(Err(error)) => Err(ReadError::NoAnswer(error.to_string())),
+        Err(_) => Err(ReadError::NoAnswer("no answer from the API server".into())),
     }
 }
 
@@ -168,7 +199,10 @@ mod tests {
         }
         let asked = fetch(&client, &secret("aaa", "tls.v1")).await;
         let error = asked.expect_err("no answer");
-        assert!(error.contains("/namespaces/aaa/secrets/tls.v1"), "{error}");
+        assert!(
+            error.to_string().contains("/namespaces/aaa/secrets/tls.v1"),
+            "{error}"
+        );
     }
 
     fn secret(namespace: &str, name: &str) -> ObjectKey {
@@ -189,13 +223,13 @@ mod tests {
         assert_eq!(queue.begin(1, now), [secret("zzz", "good")]);
         // Each read that ends makes room for one more of the same namespace.
         assert!(queue.begin(READS, now).is_empty());
-        assert!(queue.end(&begun[0]));
+        assert!(queue.end(&begun[0], true));
         assert_eq!(queue.begin(READS, now).len(), 1);
         // If both wait, they take turns.
         for source in &begun[1..] {
-            assert!(queue.end(source));
+            assert!(queue.end(source, true));
         }
-        assert!(queue.end(&secret("zzz", "good")));
+        assert!(queue.end(&secret("zzz", "good"), true));
         for name in ["t1", "t2"] {
             queue.insert(&second, &secret("zzz", name), now);
         }
@@ -223,8 +257,8 @@ mod tests {
         queue.insert(&owner, &shared, now);
         assert!(queue.begin(1, now).iter().all(|source| *source != shared));
         queue.overtake(&shared);
-        assert!(!queue.end(&shared), "the watch was faster");
-        assert!(!queue.end(&shared));
+        assert!(!queue.end(&shared, true), "the watch was faster");
+        assert!(!queue.end(&shared, true));
         queue.insert(&owner, &shared, now);
         queue.remove(&shared);
         assert!(queue.begin(1, now).iter().all(|source| *source != shared));

@@ -13,6 +13,7 @@ use tokio::sync::watch;
 use tracing::{debug, info, warn};
 use vestibule_crds::watch::{Event, Touched, Watched};
 use vestibule_model::finding::Finding;
+use vestibule_model::issuance::Issuance;
 use vestibule_model::key::{Kind, ObjectKey, ObjectName};
 use vestibule_model::object::Object;
 use vestibule_model::protocol::Port;
@@ -25,16 +26,17 @@ use super::metrics::Metrics;
 use super::ports::allocation::Allocation;
 use super::secrets::Namespaces;
 use super::services::{DesiredServices, ServiceState, ServiceStates};
-use super::sources::{Read, ReadQueue};
+use super::sources::{Read, ReadError, ReadQueue};
 use super::statuses::plan::{LiveStatus, Planner};
 use super::{claims, clock};
 use crate::claims::{ClaimRequest, ClaimStore, GatewayState, WriteOutcome};
 use crate::control::ControlLoop;
-use crate::issuance::{CertificateRegistry, EngineUpdate, Issuances};
+use crate::issuance::{CertificateRegistry, EngineUpdate};
+use crate::map_channel::MapChanges;
 use crate::publish::settle::{Pending, Present, Settle};
 use crate::publish::{Changes, Publisher};
 use crate::translate::{
-    Change, DesiredPort, DesiredService, Output, SessionKeys, Settings, Translator,
+    Change, DesiredPort, DesiredService, Output, SessionKeys, Settings, Translator, source_of,
 };
 
 /// Largest number of listeners that are judged again in each [`PACE`] after another listener has begun to overlap with
@@ -299,7 +301,8 @@ impl Store {
     pub fn sources_read(&mut self, reads: impl IntoIterator<Item = Read>, now: Instant) {
         let mut changes = Vec::new();
         for (key, source) in reads {
-            if !self.reads.end(&key) {
+            let is_answered = !matches!(source, Err(ReadError::NoAnswer(_)));
+            if !self.reads.end(&key, is_answered) {
                 // The watch has shown the source, perhaps while nothing used it.
                 self.read_again(&key, now);
                 continue;
@@ -634,8 +637,8 @@ impl Store {
         }
     }
 
-    /// Takes the states of certificates from the engine for cert-manager.
-    pub fn issued_by_others(&mut self, issuances: Option<Arc<Issuances>>, now: Instant) {
+    /// Takes what changed in the states of certificates from the engine for cert-manager.
+    pub fn issued_by_others(&mut self, issuances: Option<MapChanges<Issuance>>, now: Instant) {
         let knew = self.control.certificates.is_known();
         let changes = self.control.certificates.take_others(issuances);
         self.apply(changes, now);
@@ -700,12 +703,16 @@ impl Store {
         self.settle.add(std::mem::take(&mut self.unpublished));
         let changes = if self.is_synced {
             let (publisher, translator) = (&self.publisher, &self.control.translator);
+            let reads = &self.reads;
             self.settle.due(
                 now,
                 &Present {
                     published: &|key| publisher.resource(key),
                     waits: &|key, old| translator.listener_waits(key, old),
                     reads: &|key| translator.is_being_read(key),
+                    unanswered: &|key| {
+                        source_of(key).is_some_and(|source| reads.is_unanswered(&source))
+                    },
                 },
             )
         } else {

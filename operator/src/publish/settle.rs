@@ -8,6 +8,9 @@
 //! So a change that makes requests fail is published only after a grace, and only if it still does so by then. Any
 //! other change is published at once. If a later change repairs the configuration, the wait ends.
 //!
+//! The wait is longer if such a change needs a Secret or `ConfigMap`, and the API server, which may be starting anew, does
+//! not answer. Nobody else can have a change wait that long.
+//!
 //! During the wait the proxies keep the whole former resource, and for a route also the backends that it leads to. So
 //! a request meets either the configuration before the change or the one after it, and never a mixture. The names that
 //! a route is attached to are never kept (`docs/adr/0019-settling.md`).
@@ -22,6 +25,8 @@ use vestibule_stream::{Encoded, ResourceKey, ResourceKind};
 pub const GRACE: Duration = Duration::from_secs(1);
 /// How long a change waits at most, if other changes wait that would break without what it takes away.
 pub const LONGEST: Duration = Duration::from_secs(2);
+/// How long a change waits at most for a Secret or `ConfigMap` about which the API server does not answer.
+pub const UNANSWERED: Duration = Duration::from_mins(1);
 
 /// Changes to publish. `None` is a removal.
 pub type Pending = BTreeMap<ResourceKey, Option<Encoded>>;
@@ -35,6 +40,9 @@ pub struct Present<'a> {
     pub waits: &'a dyn Fn(&ResourceKey, &proto::Listener) -> bool,
     /// Whether the Secret or `ConfigMap` behind a certificate or a trust bundle is being read.
     pub reads: &'a dyn Fn(&ResourceKey) -> bool,
+    /// Whether the API server was asked for the Secret or `ConfigMap` behind a certificate or a trust bundle, and has not
+    /// answered.
+    pub unanswered: &'a dyn Fn(&ResourceKey) -> bool,
 }
 
 impl Present<'_> {
@@ -103,7 +111,7 @@ impl Settle {
             ended.extend(late);
         };
         let waits = held.iter().filter_map(|key| self.pending.get(key)?.since);
-        let ends = waits.flat_map(|since| [since + GRACE, since + LONGEST]);
+        let ends = waits.flat_map(|since| [GRACE, LONGEST, UNANSWERED].map(|wait| since + wait));
         self.deadline = ends.filter(|end| now < *end).min();
         let due: Vec<ResourceKey> = self
             .pending
@@ -138,14 +146,26 @@ impl Settle {
             _ => 1,
         });
         for key in keys {
+            let grace = if self.is_unanswered(&key, present) {
+                UNANSWERED
+            } else {
+                GRACE
+            };
             if self.is_worse(&key, &held, present)
                 && let Some(change) = self.pending.get_mut(&key)
-                && now < *change.since.get_or_insert(now) + GRACE
+                && now < *change.since.get_or_insert(now) + grace
             {
                 held.insert(key);
             }
         }
         held
+    }
+
+    /// Whether a change needs a Secret or `ConfigMap` about which the API server does not answer.
+    fn is_unanswered(&self, key: &ResourceKey, present: &Present<'_>) -> bool {
+        let change = self.pending.get(key);
+        let new = change.and_then(|change| change.resource.as_ref()?.decode());
+        new.is_some_and(|new| references(&new).iter().any(present.unanswered))
     }
 
     /// Whether publishing a change would make requests fail that may work again in a moment.
@@ -209,8 +229,9 @@ impl Settle {
     /// This ends, because each step adds a pending change that was not held before.
     ///
     /// No change is held for longer than [`LONGEST`] in this way. Otherwise somebody who may use a certificate of
-    /// another namespace could edit their listeners in turn, and that certificate could never be withdrawn. Returns the
-    /// changes that cannot wait any longer, since what they need goes now.
+    /// another namespace could edit their listeners in turn, and that certificate could never be withdrawn. What waits
+    /// for an answer of the API server may keep it as long as it waits. Returns the changes that cannot wait any longer,
+    /// since what they need goes now.
     fn keep_references(
         &mut self,
         held: &mut BTreeSet<ResourceKey>,
@@ -219,8 +240,16 @@ impl Settle {
         present: &Present<'_>,
     ) -> BTreeSet<ResourceKey> {
         let mut late = BTreeSet::new();
-        let mut next: Vec<ResourceKey> = held.iter().cloned().collect();
-        while let Some(holder) = next.pop() {
+        let of_holder = |key: &ResourceKey| {
+            let longest = if self.is_unanswered(key, present) {
+                UNANSWERED
+            } else {
+                LONGEST
+            };
+            (key.clone(), longest)
+        };
+        let mut next: Vec<(ResourceKey, Duration)> = held.iter().map(of_holder).collect();
+        while let Some((holder, longest)) = next.pop() {
             let kept = present.decoded(&holder);
             for key in kept.iter().flat_map(references) {
                 let after = |key: &ResourceKey| self.after(key, held, present);
@@ -235,12 +264,12 @@ impl Settle {
                     continue;
                 };
                 let goes =
-                    ended.contains(&key) || *change.since.get_or_insert(now) + LONGEST <= now;
+                    ended.contains(&key) || *change.since.get_or_insert(now) + longest <= now;
                 if goes {
                     late.insert(holder.clone());
                 } else {
                     held.insert(key.clone());
-                    next.push(key);
+                    next.push((key, longest));
                 }
             }
         }

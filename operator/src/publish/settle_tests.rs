@@ -11,6 +11,8 @@ struct World {
     waits: bool,
     /// Certificates and trust bundles that are being read.
     reads: BTreeSet<ResourceKey>,
+    /// Those about which the API server does not answer.
+    unanswered: BTreeSet<ResourceKey>,
 }
 
 impl World {
@@ -21,6 +23,7 @@ impl World {
             settle: Settle::default(),
             waits: false,
             reads: BTreeSet::new(),
+            unanswered: BTreeSet::new(),
         }
     }
 
@@ -28,13 +31,14 @@ impl World {
     fn put(&mut self, changes: Vec<(ResourceKey, Option<Encoded>)>) -> Vec<String> {
         self.settle.add(changes);
         let (published, waits) = (self.published.clone(), self.waits);
-        let reads = self.reads.clone();
+        let (reads, unanswered) = (self.reads.clone(), self.unanswered.clone());
         let due = self.settle.due(
             self.now,
             &Present {
                 published: &|key| published.get(key).cloned(),
                 waits: &|_, _| waits,
                 reads: &|key| reads.contains(key),
+                unanswered: &|key| unanswered.contains(key),
             },
         );
         let names = due.keys().map(|key| key.name.clone()).collect();
@@ -371,6 +375,53 @@ fn a_listener_that_comes_to_need_what_is_being_read_stays_until_it_is_read() {
     // A listener that moves is not kept, and a new one does not wait.
     world.reads = [certificate("e").0].into();
     assert_eq!(world.put(vec![https("new", &["e"], &[])]), ["new"]);
+}
+
+/// While the API server starts anew, a backend comes to be verified by an authority that has to be read.
+#[test]
+fn what_needs_a_read_that_nobody_answers_waits_longer() {
+    let verified = |bundle: &str, invalid| proto::BackendTls {
+        hostname: "a.test".into(),
+        trust_bundles: vec![bundle.into()],
+        invalid,
+        ..proto::BackendTls::default()
+    };
+    let bundle = |name: &str| {
+        encoded(
+            name,
+            resource::Resource::TrustBundle(proto::TrustBundle::default()),
+        )
+    };
+    let mut world = World::new();
+    world.put(vec![
+        route(&["x"], &["a"]),
+        tls("a", Some(verified("old", false))),
+        bundle("old"),
+    ]);
+    world.unanswered = [bundle("new").0].into();
+    let edit = || vec![gone(bundle("old")), tls("a", Some(verified("new", true)))];
+    assert_eq!(world.put(edit()), NOTHING);
+    assert_eq!(world.pass(LONGEST * 2), NOTHING);
+    // What does not need it waits no longer than before.
+    assert_eq!(world.put(vec![backend("b", 1)]), ["b"]);
+    assert_eq!(world.put(vec![backend("b", 0)]), NOTHING);
+    assert_eq!(world.pass(GRACE), ["b"]);
+    world.unanswered.clear();
+    let answer = vec![bundle("new"), tls("a", Some(verified("new", false)))];
+    assert_eq!(world.put(answer), ["a", "new", "old"]);
+    // An answer that it does not exist, and none at all for too long.
+    for is_answered in [true, false] {
+        world.put(vec![bundle("old"), tls("a", Some(verified("old", false)))]);
+        world.unanswered = [bundle("new").0].into();
+        assert_eq!(world.put(edit()), NOTHING);
+        assert_eq!(world.pass(UNANSWERED - GRACE), NOTHING);
+        if is_answered {
+            world.unanswered.clear();
+        } else {
+            world.now += GRACE;
+        }
+        assert_eq!(world.pass(Duration::ZERO), ["a", "old"]);
+    }
 }
 
 #[test]

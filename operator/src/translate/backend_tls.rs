@@ -289,8 +289,17 @@ impl Translator {
         else {
             return Some(closed);
         };
-        if state.invalid.is_some() {
-            return Some(closed);
+        let trust_bundles = || state.trust.sources.iter().map(bundle_name).collect();
+        match &state.invalid {
+            // What is published waits for them.
+            Some((Reason::Pending, _)) => {
+                return Some(proto::BackendTls {
+                    trust_bundles: trust_bundles(),
+                    ..closed
+                });
+            }
+            Some(_) => return Some(closed),
+            None => {}
         }
         let alt_names = policy.alt_names.iter().map(|name| proto::SubjectAltName {
             name: Some(match name {
@@ -300,7 +309,7 @@ impl Translator {
         });
         Some(proto::BackendTls {
             hostname: hostname.to_string(),
-            trust_bundles: state.trust.sources.iter().map(bundle_name).collect(),
+            trust_bundles: trust_bundles(),
             system_trust: policy.authorities == Authorities::System,
             subject_alt_names: alt_names.collect(),
             invalid: false,

@@ -86,6 +86,7 @@ pub use service::{
     ServiceSettings, UID_LABEL,
 };
 pub use session::{SessionKey, SessionKeys};
+pub use source::source_of;
 
 use backend_key::BackendKey;
 use backend_tls::{PolicyState, ServiceUses};

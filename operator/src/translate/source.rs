@@ -50,6 +50,21 @@ pub(super) fn is_unread(finding: &Finding) -> bool {
     finding.reason == Reason::Pending
 }
 
+/// The Secret or `ConfigMap` behind a certificate or trust bundle.
+#[must_use]
+pub fn source_of(resource: &ResourceKey) -> Option<ObjectKey> {
+    let (kind, name) = match resource.kind() {
+        ResourceKind::Certificate => (Kind::Secret, &*resource.name),
+        ResourceKind::TrustBundle => match resource.name.split_once('/')? {
+            ("Secret", name) => (Kind::Secret, name),
+            (_, name) => (Kind::ConfigMap, name),
+        },
+        _ => return None,
+    };
+    let (namespace, name) = name.split_once('/')?;
+    Some(ObjectKey::new(kind, namespace, name))
+}
+
 impl Translator {
     /// The message about a Secret or `ConfigMap` that is used and that translation does not have, and what to do.
     pub(super) fn absent(
@@ -90,17 +105,7 @@ impl Translator {
     /// Whether the Secret or `ConfigMap` behind a certificate or trust bundle is being read.
     #[must_use]
     pub fn is_being_read(&self, resource: &ResourceKey) -> bool {
-        let (kind, name) = match resource.kind() {
-            ResourceKind::Certificate => (Kind::Secret, &*resource.name),
-            ResourceKind::TrustBundle => match resource.name.split_once('/') {
-                Some(("Secret", name)) => (Kind::Secret, name),
-                Some((_, name)) => (Kind::ConfigMap, name),
-                None => return false,
-            },
-            _ => return false,
-        };
-        name.split_once('/')
-            .is_some_and(|(namespace, name)| self.waits_for(&ObjectKey::new(kind, namespace, name)))
+        source_of(resource).is_some_and(|source| self.waits_for(&source))
     }
 
     /// Whether the status of an object depends on a Secret or `ConfigMap` that is being read.
