@@ -2,7 +2,8 @@
 //!
 //! The proxies have an entry for each match of a route, under each hostname, on each listener that the route is attached
 //! to. This product can be large even if the route and the listeners are small, so the number of entries is bounded,
-//! and not the number of objects.
+//! and not the number of objects. The content of a route, such as the values that its filters set, is there once. It
+//! counts as entries by its size.
 //!
 //! Older routes come first, and routes of the same age by name. A route is over the budget if it has more entries than
 //! those before it leave. It is then refused as a whole, and leaves its room to younger ones. The result depends only
@@ -12,13 +13,95 @@ use std::collections::BTreeSet;
 
 use crate::condition::Reason;
 use crate::finding::Finding;
-use crate::http::{HttpMatch, PathMatch, ValueMatch};
+use crate::http::{
+    Cors, CorsNames, HeaderModifier, HttpBackend, HttpFilter, HttpMatch, HttpRule, PathMatch,
+    PathModifier, ValueMatch,
+};
 use crate::key::ObjectKey;
 use crate::namespace_budget::{Beyond, NamespaceBudgets};
 use crate::route::Route;
 
 /// Bytes of a path or service for which a proxy needs as much memory as for one more entry.
 const BYTES: usize = 256;
+
+/// Bytes of the content of a route that count as one entry. A change of a backend of the route has all of it sent again.
+const CONTENT_BYTES: usize = 128;
+
+/// How many entries the content of a route counts for, however many hostnames and listeners it has.
+#[must_use]
+pub fn entries_of_content(route: Route<'_>) -> u64 {
+    let Route::Http(route) = route else { return 0 };
+    let bytes: usize = route.rules.iter().map(bytes_of_rule).sum();
+    u64::try_from(bytes / CONTENT_BYTES).unwrap_or(u64::MAX)
+}
+
+fn bytes_of_rule(rule: &HttpRule) -> usize {
+    let matches = rule.matches.iter().map(bytes_of_match);
+    let filters = rule.filters.iter().map(bytes_of_filter);
+    let backends = rule.backends.iter().map(
+        |HttpBackend {
+             backend: _,
+             filters,
+         }| {
+            let filters = filters.iter().map(bytes_of_filter);
+            filters.sum::<usize>()
+        },
+    );
+    matches.chain(filters).chain(backends).sum()
+}
+
+fn bytes_of_match(one: &HttpMatch) -> usize {
+    let HttpMatch {
+        // Entries count its bytes.
+        path: _,
+        headers,
+        query,
+        method,
+    } = one;
+    let values = headers.iter().chain(query);
+    let values = values.map(|(name, value)| match value {
+        ValueMatch::Exact(value) => name.len() + value.len(),
+        // The budget of regular expressions counts them.
+        ValueMatch::Regex(_) => name.len(),
+    });
+    values.sum::<usize>() + method.as_deref().map_or(0, str::len)
+}
+
+fn bytes_of_filter(filter: &HttpFilter) -> usize {
+    let path = |path: &Option<PathModifier>| match path {
+        Some(PathModifier::Full(text) | PathModifier::Prefix(text)) => text.len(),
+        None => 0,
+    };
+    match filter {
+        HttpFilter::RequestHeaders(modifier) | HttpFilter::ResponseHeaders(modifier) => {
+            let HeaderModifier { set, add, remove } = modifier;
+            let values = set.iter().chain(add);
+            let values = values.map(|(name, value)| name.len() + value.len());
+            values.chain(remove.iter().map(|name| name.len())).sum()
+        }
+        HttpFilter::Redirect(redirect) => path(&redirect.path),
+        HttpFilter::Rewrite(rewrite) => path(&rewrite.path),
+        HttpFilter::Cors(cors) => {
+            let Cors {
+                origins,
+                credentials: _,
+                methods,
+                headers,
+                exposed,
+                max_age: _,
+            } = cors;
+            let names = [methods, headers, exposed].into_iter();
+            let names = names.flat_map(|names| match names {
+                CorsNames::All => &[],
+                CorsNames::Listed(names) => names.as_slice(),
+            });
+            let origins = origins.iter().map(|origin| origin.to_string().len());
+            names.map(|name| name.len()).chain(origins).sum()
+        }
+        // They refer to one object each.
+        HttpFilter::Mirror(_) | HttpFilter::Extension(_) => 0,
+    }
+}
 
 /// How many entries a route has under one hostname on one listener. A long path counts as several, and so do the
 /// elements of a prefix, because each of them is a level of its own.
@@ -76,7 +159,8 @@ impl RouteBudgets {
             "spec",
             format!(
                 "takes {entries} entries in the tables of every proxy, one for each match and element of its path, under \
-                 each hostname on each listener, which is more than older routes leave of the {} that all routes of the \
+                 each hostname on each listener, and one for each {CONTENT_BYTES} bytes of its filters and matches, \
+                 which is more than older routes leave of the {} that all routes of the \
                  namespace may have",
                 self.0.most()
             ),

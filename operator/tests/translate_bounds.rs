@@ -3,10 +3,12 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use rcgen::{CertificateParams, KeyPair, PKCS_RSA_SHA256, RsaKeySize};
-use vestibule_model::certificate::AddressBlock;
+use rcgen::{CertificateParams, CustomExtension, KeyPair, PKCS_RSA_SHA256, RsaKeySize};
+use vestibule_model::certificate::{AddressBlock, MAX_CHAIN_BYTES};
 use vestibule_model::endpoint::EndpointRules;
-use vestibule_model::http::{HttpMatch, PathMatch};
+use vestibule_model::http::{
+    HeaderModifier, HttpFilter, HttpMatch, HttpRule, PathMatch, ValueMatch,
+};
 use vestibule_model::key::{Kind, ObjectKey};
 use vestibule_model::object::Object;
 use vestibule_model::pattern::Pattern;
@@ -289,6 +291,55 @@ fn entries_of_a_namespace_in_the_proxies_tables_are_bounded() {
     assert_eq!(served(&translator), ["a/huge", "a/old", "b/r"]);
 }
 
+/// What filters and matches say is sent and held once, however few hostnames and listeners a route has.
+#[test]
+fn the_content_of_routes_counts_by_its_size() {
+    let mut settings = settings();
+    settings.policy.route_entries = 100;
+    let mut translator = Translator::new(settings);
+    let web = listener("web", 80, Protocol::Http, "x.a.test", None);
+    translator.apply(
+        [
+            our_class(),
+            gateway("one", Vec::new(), NamespaceScope::All),
+            service("a", "app", &[80]),
+            set("a", "mine", 1, "one", vec![web]),
+        ]
+        .map(Change::Put),
+    );
+    let long = |entries: usize| "y".repeat(entries * 128);
+    let header = |entries| HeaderModifier {
+        set: vec![("x".into(), long(entries).into())],
+        ..HeaderModifier::default()
+    };
+    let fill: [fn(&mut HttpRule, HeaderModifier); 4] = [
+        |rule, header| rule.filters.push(HttpFilter::RequestHeaders(header)),
+        |rule, header| rule.filters.push(HttpFilter::ResponseHeaders(header)),
+        |rule, header| {
+            let filter = HttpFilter::ResponseHeaders(header);
+            rule.backends[0].filters.push(filter);
+        },
+        |rule, header| {
+            let (name, value) = header.set[0].clone();
+            let one = &mut rule.matches[0];
+            one.headers.push((name, ValueMatch::Exact(value)));
+        },
+    ];
+    for fill in fill {
+        for (entries, is_served) in [(90, true), (110, false), (90, true)] {
+            let parents = vec![parent("ListenerSet", None, "mine", None)];
+            let backends = [backend("a", "app", 80, 1)];
+            let at = ("a", "r", 1);
+            let mut object = http_route(at, parents, &["x.a.test"], &[Rule::Plain], &backends);
+            if let Object::HttpRoute(route) = &mut object {
+                fill(&mut route.rules[0], header(entries));
+            }
+            translator.apply([Change::Put(object)]);
+            assert_eq!(served(&translator) == ["a/r"], is_served, "{entries}");
+        }
+    }
+}
+
 /// The slice of the release's own Service of proxies; `idle` are those that are not ready.
 fn proxies(service: &str, ready: &[&str], idle: &[&str]) -> Change {
     let parse = |texts: &[&str]| {
@@ -459,46 +510,74 @@ fn an_address_of_the_release_concerns_those_who_name_it() {
     }
 }
 
-#[test]
-fn rsa_keys_are_bounded() {
-    let pair = KeyPair::generate_rsa_for(&PKCS_RSA_SHA256, RsaKeySize::_3072).expect("a key");
-    let certificate = CertificateParams::new(vec!["a.b.test".to_owned()])
-        .and_then(|params| params.self_signed(&pair))
-        .expect("a certificate");
-    let mut long = secret("b", "tls", Holds::Pair(0));
-    if let Object::Secret(secret) = &mut long {
+/// A Secret with a certificate of its own for `a.b.test`.
+fn secret_with(params: CertificateParams, pair: &KeyPair) -> Object {
+    let certificate = params.self_signed(pair).expect("a certificate");
+    let mut object = secret("b", "tls", Holds::Pair(0));
+    if let Object::Secret(secret) = &mut object {
         secret.certificate = Some(Arc::from(certificate.pem().into_bytes()));
         secret.private_key = Some(Arc::new(pair.serialize_pem().into_bytes().into()));
     }
+    object
+}
+
+/// Reason and message of `ResolvedRefs` of a listener that ends TLS with this Secret.
+fn resolved_refs(secret: Object, settings: Settings) -> (String, String) {
+    let mut translator = Translator::new(settings);
+    let tls = Tls::Terminate("b".into(), "tls".into());
+    let listener = listener("web", 443, Protocol::Tls, "a.b.test", Some(tls));
+    translator.apply(
+        [
+            our_class(),
+            gateway("one", Vec::new(), NamespaceScope::All),
+            set("b", "mine", 1, "one", vec![listener]),
+            secret,
+        ]
+        .map(Change::Put),
+    );
+    let Status::Listeners(status) = &translator.statuses()[&key(Kind::ListenerSet, "b", "mine")]
+    else {
+        panic!("a set has listeners")
+    };
+    let refs = status.listeners[0].conditions.iter();
+    let mut refs = refs.filter(|c| c.kind.as_str() == "ResolvedRefs");
+    let refs = refs.next().expect("the condition");
+    (refs.reason.as_str().to_owned(), refs.message.to_string())
+}
+
+fn params() -> CertificateParams {
+    CertificateParams::new(vec!["a.b.test".to_owned()]).expect("a name")
+}
+
+#[test]
+fn rsa_keys_are_bounded() {
+    let pair = KeyPair::generate_rsa_for(&PKCS_RSA_SHA256, RsaKeySize::_3072).expect("a key");
+    let long = secret_with(params(), &pair);
     for (bits, served) in [(2048, false), (3071, false), (3072, true), (4096, true)] {
         let mut settings = settings();
         settings.policy.max_rsa_bits = bits;
-        let mut translator = Translator::new(settings);
-        let tls = Tls::Terminate("b".into(), "tls".into());
-        let listener = listener("web", 443, Protocol::Tls, "a.b.test", Some(tls));
-        translator.apply(
-            [
-                our_class(),
-                gateway("one", Vec::new(), NamespaceScope::All),
-                set("b", "mine", 1, "one", vec![listener]),
-                long.clone(),
-            ]
-            .map(Change::Put),
-        );
-        let Status::Listeners(status) =
-            &translator.statuses()[&key(Kind::ListenerSet, "b", "mine")]
-        else {
-            panic!("a set has listeners")
-        };
-        let refs = status.listeners[0].conditions.iter();
-        let mut refs = refs.filter(|c| c.kind.as_str() == "ResolvedRefs");
-        let refs = refs.next().expect("the condition");
+        let (reason, message) = resolved_refs(long.clone(), settings);
         if served {
-            assert_eq!(refs.reason.as_str(), "ResolvedRefs", "{}", refs.message);
+            assert_eq!(reason, "ResolvedRefs", "{message}");
         } else {
-            assert_eq!(refs.reason.as_str(), "InvalidCertificateRef");
-            assert!(refs.message.contains("3072 bits"), "{}", refs.message);
-            assert!(!refs.message.contains("PRIVATE"));
+            assert_eq!(reason, "InvalidCertificateRef");
+            assert!(message.contains("3072 bits"), "{message}");
+            assert!(!message.contains("PRIVATE"));
         }
     }
+}
+
+#[test]
+fn the_size_of_a_chain_is_bounded() {
+    let pair = KeyPair::generate().expect("a key");
+    let with = |bytes: usize| {
+        let mut params = params();
+        let extension = CustomExtension::from_oid_content(&[1, 3, 6, 1, 4, 1], vec![0; bytes]);
+        params.custom_extensions.push(extension);
+        resolved_refs(secret_with(params, &pair), settings())
+    };
+    assert_eq!(with(MAX_CHAIN_BYTES - 1024).0, "ResolvedRefs");
+    let (reason, message) = with(MAX_CHAIN_BYTES);
+    assert_eq!(reason, "InvalidCertificateRef");
+    assert!(message.contains("more than 32768 cost all"), "{message}");
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use vestibule_model::finding::Finding;
 use vestibule_model::key::ObjectKey;
 use vestibule_model::route::Route;
-use vestibule_model::route_budget::entries_per_name;
+use vestibule_model::route_budget::{entries_of_content, entries_per_name};
 
 use super::route_state::Parents;
 use super::{Dirty, Translator};
@@ -60,6 +60,12 @@ impl Translator {
             each.saturating_mul(paths.max(1))
         });
         let entries = entries.fold(0, u64::saturating_add);
-        (names.len(), entries)
+        // What is attached nowhere is not sent.
+        let content = if entries > 0 {
+            entries_of_content(route)
+        } else {
+            0
+        };
+        (names.len(), entries.saturating_add(content))
     }
 }
