@@ -14,7 +14,7 @@ use proto::http_filter::Filter;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use vestibule_proxy_testing::web::*;
 use vestibule_proxy_testing::*;
-use vestibule_stream::proto;
+use vestibule_stream::{Resource, proto};
 
 const HOST: &str = "a.example.com";
 const ONE: &str = "team-a/one:80";
@@ -379,4 +379,39 @@ async fn a_request_that_cannot_become_a_websocket_is_copied_whatever_it_asks_for
         200
     );
     assert_eq!(two.wait(2).await[1].target, "GET /old");
+}
+
+/// The client decides when its body is whole. The route and the mirror's backend must not have changed until then:
+/// an endpoint that is gone may be somebody else's.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copy_that_waited_for_its_body_is_sent_only_as_the_configuration_still_says() {
+    let other = Mirror::start().await;
+    let plain = || http_route("web", "", vec![rule("/", ONE)]);
+    let edits: [(Resource, bool); 3] = [
+        (backend("team-a/two:80", &[other.address]), false),
+        (plain(), false),
+        (backend("team-b/web:80", &[other.address]), true),
+    ];
+    for (edit, is_sent) in edits {
+        let (mut rig, one, two) = mirrored().await;
+        let mut stream = rig.connect().await;
+        let head = format!(
+            "POST / HTTP/1.1\r\nhost: {HOST}\r\nconnection: close\r\ncontent-length: 9\r\n\r\nhel"
+        );
+        stream.write_all(head.as_bytes()).await.unwrap();
+        wait("the request at its backend", || one.connections() == 1).await;
+        rig.apply(vec![edit]);
+        stream.write_all(b"lo you").await.unwrap();
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).await.unwrap();
+        assert!(answer.starts_with(b"HTTP/1.1 200 "));
+        let outcome = if is_sent {
+            "Answered"
+        } else {
+            "NoLongerServed"
+        };
+        wait(outcome, || count(&rig, outcome) == 1).await;
+        assert_eq!(two.count(), usize::from(is_sent));
+        assert_eq!(other.count(), 0);
+    }
 }

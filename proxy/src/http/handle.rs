@@ -556,8 +556,12 @@ fn copy(
         if !mirror.is_due(shared.plane.random()) {
             continue;
         }
+        let Some(basis) = mirror::Basis::of(&found.route, snapshot) else {
+            continue;
+        };
         let parts = mirror::Parts {
             plane: Arc::clone(&shared.plane),
+            basis,
             credentials: snapshot.credentials(listener, backend),
             backend: Arc::clone(backend),
             authority: to.authority.clone(),

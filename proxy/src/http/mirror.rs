@@ -18,8 +18,10 @@ use super::kept::{Kept, LIMIT, Waiter, Whole};
 use super::shares::Shares;
 use crate::backend::Backend;
 use crate::deadline::within;
+use crate::http_route::HttpRoute;
 use crate::plane::DataPlane;
 use crate::quota::Account;
+use crate::table::{Attachments, RouteId, RouteKind, Snapshot};
 use crate::upstream::Credentials;
 
 /// Most copies that a worker has at a time, from the arrival of their request to the end of their response.
@@ -31,6 +33,7 @@ const DEADLINE: Duration = Duration::from_secs(10);
 const ANSWERED: &str = "Answered";
 const FAILED: &str = "Failed";
 const TIMEOUT: &str = "Timeout";
+const NO_LONGER_SERVED: &str = "NoLongerServed";
 
 thread_local! {
     static PLACES: RefCell<Shares> = RefCell::new(Shares::new(IN_ALL));
@@ -56,6 +59,7 @@ impl Drop for Place {
 pub(super) struct Parts {
     pub(super) plane: Arc<DataPlane>,
     pub(super) backend: Arc<Backend>,
+    pub(super) basis: Basis,
     pub(super) credentials: Credentials,
     pub(super) authority: Option<HeaderValue>,
     pub(super) path: PathAndQuery,
@@ -66,6 +70,35 @@ pub(super) struct Parts {
     pub(super) grpc: bool,
     /// The tenant for whom the request is, if that is known.
     pub(super) account: Option<Arc<Account>>,
+}
+
+/// What allows a copy. The client decides when the body of its request is whole, and until then the configuration may
+/// have changed.
+pub(super) struct Basis {
+    /// The route with the mirror.
+    route: RouteId,
+    attachments: Arc<Attachments>,
+}
+
+impl Basis {
+    /// `None` if the route is not in force any more.
+    pub(super) fn of(route: &HttpRoute, snapshot: &Snapshot) -> Option<Self> {
+        let id = (RouteKind::of_http(route.grpc), Arc::clone(&route.key));
+        let attachments = Arc::clone(snapshot.attachments(&id)?);
+        Some(Self {
+            route: id,
+            attachments,
+        })
+    }
+
+    /// Whether neither the route nor its backend has changed since the request was selected. Which change it was makes
+    /// no difference, because a copy is not owed to anybody.
+    fn is_in_force(&self, backend: &Arc<Backend>, snapshot: &Snapshot) -> bool {
+        let attachments = snapshot.attachments(&self.route);
+        let version = snapshot.backend(backend.slot());
+        attachments.is_some_and(|now| Arc::ptr_eq(now, &self.attachments))
+            && version.is_some_and(|now| Arc::ptr_eq(now, backend))
+    }
 }
 
 /// A copy that waits for the body of its request.
@@ -91,7 +124,17 @@ impl Waiter for Copy {
     }
 
     fn whole(self: Box<Self>, body: Whole) {
-        self.send(Some(body));
+        let Parts {
+            plane,
+            basis,
+            backend,
+            ..
+        } = &self.parts;
+        if basis.is_in_force(backend, &plane.snapshot.load()) {
+            self.send(Some(body));
+        } else {
+            self.give_up(NO_LONGER_SERVED);
+        }
     }
 }
 

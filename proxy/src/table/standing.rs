@@ -115,6 +115,11 @@ impl Snapshot {
         }
     }
 
+    /// What a route is attached to. Each version of a route has an allocation of its own.
+    pub(crate) fn attachments(&self, route: &RouteId) -> Option<&Arc<Attachments>> {
+        self.attached.get(route)
+    }
+
     /// Sets what a route is attached to; `None` removes it.
     pub(crate) fn attach(&mut self, route: RouteId, attachments: Option<Arc<Attachments>>) {
         match attachments {
