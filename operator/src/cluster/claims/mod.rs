@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use kube::Client;
 use kube::api::{
     Api, ApiResource, DeleteParams, DynamicObject, ObjectMeta, PostParams, Preconditions,
 };
 use kube::core::Status;
+use parking_lot::Mutex;
 use serde_json::Value;
 use tracing::{debug, warn};
 use vestibule_backoff::Backoff;
@@ -23,9 +24,15 @@ use vestibule_model::object::Object;
 
 use super::metrics::{Metrics, WriteResult};
 use crate::claims::{ClaimAction, ClaimContent, ClaimRequest, SeenClaim, WriteOutcome};
+use crate::token_bucket::Buckets;
 
 /// Longest wait for a response of the API server.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Most lines at once about writes that fail.
+const LINES: u32 = 20;
+/// Time after which one more may be logged.
+const LINE_EARNS: Duration = Duration::from_secs(1);
 
 /// Waits after lists failed.
 const LIST_AGAIN: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(10));
@@ -41,6 +48,8 @@ pub(super) struct ClaimWriter {
     /// Value of the label `app.kubernetes.io/managed-by`.
     manager: Arc<str>,
     metrics: Metrics,
+    /// The lines about writes that fail. A quota, for example, makes all of them fail.
+    lines: Arc<Mutex<Buckets<()>>>,
 }
 
 impl ClaimWriter {
@@ -49,6 +58,7 @@ impl ClaimWriter {
             client,
             manager: manager.into(),
             metrics,
+            lines: Arc::new(Mutex::new(Buckets::new(LINES, LINE_EARNS))),
         }
     }
 
@@ -85,17 +95,22 @@ impl ClaimWriter {
                     WriteOutcome::Known(_) | WriteOutcome::Moved => {
                         debug!(claim = %name, %error, "not written: the object is another one");
                     }
-                    WriteOutcome::Refused => {
+                    WriteOutcome::Refused if self.may_log() => {
                         warn!(claim = %name, %error, "cannot write a HostnameClaim; its name waits");
                     }
-                    WriteOutcome::Unknown => {
+                    WriteOutcome::Unknown if self.may_log() => {
                         warn!(claim = %name, %error, "perhaps not written; the name waits until that is known");
+                    }
+                    WriteOutcome::Refused | WriteOutcome::Unknown => {
+                        debug!(claim = %name, %error, "not written");
                     }
                 }
                 (outcome, result)
             }
             Err(_) => {
-                warn!(claim = %name, "no answer about a HostnameClaim; its name waits until there is one");
+                if self.may_log() {
+                    warn!(claim = %name, "no answer about a HostnameClaim; its name waits until there is one");
+                }
                 (WriteOutcome::Unknown, WriteResult::Unknown)
             }
         };
@@ -103,6 +118,10 @@ impl ClaimWriter {
             self.metrics.claims.written(result);
         }
         (name, outcome)
+    }
+
+    fn may_log(&self) -> bool {
+        self.lines.lock().take(&(), Instant::now())
     }
 
     async fn ask(

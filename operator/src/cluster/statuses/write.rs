@@ -2,8 +2,9 @@
 //! status was computed.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use kube::Client;
 use kube::api::{Api, DynamicObject, PostParams};
@@ -15,9 +16,14 @@ use vestibule_model::key::{Kind, ObjectKey};
 
 use super::super::metrics::{Metrics, WriteResult};
 use super::plan::{Job, LiveStatus, WriteFailure};
+use crate::token_bucket::Buckets;
 
 /// Longest wait for an answer of the API server.
 const PATIENCE: Duration = Duration::from_secs(15);
+/// Most lines of a namespace at once about writes that fail.
+const LINES: u32 = 20;
+/// Time after which one more may be logged.
+const LINE_EARNS: Duration = Duration::from_secs(1);
 
 /// Writes statuses. Clones share what they know.
 #[derive(Clone)]
@@ -27,6 +33,8 @@ pub struct Writer {
     metrics: Metrics,
     /// The API version of each kind that was needed so far.
     served: Arc<Mutex<BTreeMap<Kind, ApiResource>>>,
+    /// The lines of each namespace about writes that fail.
+    lines: Arc<Mutex<Buckets<Arc<str>>>>,
 }
 
 impl Writer {
@@ -38,6 +46,7 @@ impl Writer {
             manager: manager.into(),
             metrics,
             served: Arc::default(),
+            lines: Arc::new(Mutex::new(Buckets::new(LINES, LINE_EARNS))),
         }
     }
 
@@ -63,11 +72,11 @@ impl Writer {
                 Err(WriteFailure::Gone)
             }
             Ok(Err(error)) => {
-                warn!(object = %key, %error, "cannot write the status; trying again");
+                self.failed(&key, &error);
                 Err(WriteFailure::Other)
             }
             Err(_) => {
-                warn!(object = %key, "no answer to a write of the status; trying again");
+                self.failed(&key, &"no answer");
                 Err(WriteFailure::Other)
             }
         };
@@ -79,6 +88,14 @@ impl Writer {
         };
         self.metrics.status(key.kind, result);
         (key, outcome)
+    }
+
+    fn failed(&self, key: &ObjectKey, error: &dyn Display) {
+        if self.lines.lock().take(&key.name.namespace, Instant::now()) {
+            warn!(object = %key, %error, "cannot write the status; trying again");
+        } else {
+            debug!(object = %key, %error, "cannot write the status; trying again");
+        }
     }
 
     async fn put(&self, key: &ObjectKey, version: &str, status: Value) -> kube::Result<LiveStatus> {
