@@ -57,6 +57,7 @@ mod record;
 pub mod relay;
 mod replayed;
 mod retry_budget;
+mod shares;
 mod shutdown;
 mod side;
 mod slot_map;

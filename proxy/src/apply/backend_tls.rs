@@ -98,8 +98,8 @@ fn dns(name: &str) -> Option<ServerName<'static>> {
 }
 
 impl State {
-    /// The effective settings of `spec` with the trust bundles that are held now.
-    pub(super) fn backend_tls(&self, spec: &TlsSpec) -> Arc<Tls> {
+    /// The effective settings of `spec`, for a backend of this name, with the trust bundles that are held now.
+    pub(super) fn backend_tls(&self, backend: &str, spec: &TlsSpec) -> Arc<Tls> {
         let factory = &self.upstream;
         let closed = || Tls::closed(factory);
         Arc::new(match spec {
@@ -115,7 +115,8 @@ impl State {
                 if bundles.is_empty() {
                     closed()
                 } else {
-                    Tls::new(factory, name.clone(), names.clone(), bundles)
+                    let (namespace, _) = backend.split_once('/').unwrap_or_default();
+                    Tls::new((factory, namespace), name.clone(), names.clone(), bundles)
                 }
             }
         })
@@ -151,7 +152,7 @@ impl State {
             let Some(spec) = self.backends.get(&name).and_then(|held| held.tls.clone()) else {
                 continue;
             };
-            let tls = Some(self.backend_tls(&spec));
+            let tls = Some(self.backend_tls(&name, &spec));
             if let Some(present) = self.present(&name) {
                 let target = present.target.clone();
                 self.renew_backend(&name, Target { tls, ..target });
@@ -177,7 +178,7 @@ impl State {
         for bundle in spec.iter().flat_map(TlsSpec::bundles) {
             self.backend_trust.add(bundle, &name.into());
         }
-        let tls = spec.as_ref().map(|spec| self.backend_tls(spec));
+        let tls = spec.as_ref().map(|spec| self.backend_tls(name, spec));
         if let Some(held) = self.backends.get_mut(name) {
             held.tls = spec;
         }
@@ -238,7 +239,9 @@ mod tests {
         let mut wire = wire("a.example.com", Vec::new());
         wire.trust_bundles = names.map(Into::into).to_vec();
         let spec = parse(&wire);
-        let backends: Vec<_> = (0..10).map(|_| state.backend_tls(&spec)).collect();
+        let backends: Vec<_> = (0..10)
+            .map(|_| state.backend_tls("team-a/web:443", &spec))
+            .collect();
         assert!(backends.iter().all(|tls| !tls.is_closed()));
         for held in state.trusts.values() {
             assert_eq!(Arc::strong_count(held.roots()), 1 + backends.len());

@@ -15,7 +15,7 @@ use hyper::body::{Body, Frame, SizeHint};
 use parking_lot::Mutex;
 
 use super::received::{Polled, ReceiveError, Received};
-use super::shares::Shares;
+use crate::shares::Shares;
 
 /// Why a body is not kept to its end.
 pub(super) const INCOMPLETE: &str = "BodyIncomplete";

@@ -15,12 +15,12 @@ use super::body::{TrailerFilter, Upload, UploadState};
 use super::download::Download;
 use super::exchange::{Attempts, Exchange, Trace};
 use super::kept::{Kept, LIMIT, Waiter, Whole};
-use super::shares::Shares;
 use crate::backend::Backend;
 use crate::deadline::within;
 use crate::http_route::HttpRoute;
 use crate::plane::DataPlane;
 use crate::quota::Account;
+use crate::shares::Shares;
 use crate::table::{Attachments, RouteId, RouteKind, Snapshot};
 use crate::upstream::Credentials;
 

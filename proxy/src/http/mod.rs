@@ -44,7 +44,6 @@ mod retry;
 mod retry_state;
 mod serve;
 mod shared;
-mod shares;
 mod throttle;
 mod timeouts;
 mod transport;

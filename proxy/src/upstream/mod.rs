@@ -7,6 +7,7 @@
 
 mod certificate;
 mod meter;
+mod sessions;
 mod stream;
 mod verify;
 
@@ -29,12 +30,11 @@ pub(crate) use stream::{Stream, Tls as TlsToBackend};
 pub(crate) use verify::AltName;
 
 use crate::close_reason::CloseReason;
+use sessions::{Places, Sessions};
 use verify::Verifier;
 
 /// Most configurations that are kept for a backend. There is one for each client certificate and list of protocols.
 const MAX_CONFIGS: usize = 32;
-/// Most sessions that are kept for a configuration. Each is used once.
-const SESSIONS: usize = 8;
 
 /// The protocols that are offered by ALPN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -89,6 +89,7 @@ pub(crate) struct Factory {
     provider: Arc<CryptoProvider>,
     builder: ConfigBuilder<ClientConfig, WantsVerifier>,
     system: Arc<RootCertStore>,
+    places: Places,
 }
 
 impl Factory {
@@ -101,6 +102,7 @@ impl Factory {
             system: Arc::new(RootCertStore {
                 roots: webpki_roots::TLS_SERVER_ROOTS.to_vec(),
             }),
+            places: Places::new(),
         })
     }
 
@@ -117,6 +119,8 @@ pub(crate) struct Tls {
     /// `None` if no connection may be made.
     verifier: Option<Arc<dyn ServerCertVerifier>>,
     factory: Arc<Factory>,
+    /// The namespace of the backend.
+    namespace: Arc<str>,
     configs: Mutex<Vec<Cached>>,
 }
 
@@ -137,9 +141,9 @@ impl fmt::Debug for Tls {
 
 impl Tls {
     /// Settings for a backend whose certificate must lead to a trust anchor of one of the `bundles` and have one of
-    /// `names` or, if there are none, `name`.
+    /// `names` or, if there are none, `name`. The backend is in `namespace`.
     pub(crate) fn new(
-        factory: &Arc<Factory>,
+        (factory, namespace): (&Arc<Factory>, &str),
         name: ServerName<'static>,
         names: Vec<AltName>,
         bundles: Vec<Arc<RootCertStore>>,
@@ -153,6 +157,7 @@ impl Tls {
         Self {
             verifier: (!verifier.trusts_nobody()).then(|| Arc::new(verifier) as _),
             name,
+            namespace: namespace.into(),
             ..Self::closed(factory)
         }
     }
@@ -165,6 +170,7 @@ impl Tls {
             name: ServerName::IpAddress(std::net::Ipv4Addr::UNSPECIFIED.into()),
             verifier: None,
             factory: Arc::clone(factory),
+            namespace: "".into(),
             configs: Mutex::default(),
         }
     }
@@ -239,7 +245,8 @@ impl Tls {
                 builder.with_client_cert_resolver(Arc::new(resolver))
             }
         };
-        config.resumption = Resumption::in_memory_sessions(SESSIONS);
+        let sessions = Sessions::new(&self.namespace, &self.factory.places);
+        config.resumption = Resumption::store(Arc::new(sessions));
         config.alpn_protocols = alpn.protocols();
         Arc::new(config)
     }

@@ -8,7 +8,7 @@ use crate::backend::Target;
 fn tls(factory: &Arc<Factory>) -> Tls {
     let roots = Arc::clone(factory.system_trust());
     let name = ServerName::try_from("backend.internal").unwrap();
-    Tls::new(factory, name, Vec::new(), vec![roots])
+    Tls::new((factory, "team-a"), name, Vec::new(), vec![roots])
 }
 
 fn shows() -> Credentials {
@@ -76,7 +76,7 @@ fn without_trust_it_is_closed() {
     assert!(Tls::closed(&factory).is_closed());
     let name = ServerName::try_from("backend.internal").unwrap();
     let nobody = Tls::new(
-        &factory,
+        (&factory, "team-a"),
         name,
         Vec::new(),
         vec![RootCertStore::empty().into()],

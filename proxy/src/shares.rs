@@ -1,4 +1,4 @@
-//! Owns fair shares of something scarce (such as bytes or copies) among the namespaces on one worker.
+//! Owns fair shares of something scarce (such as bytes, copies or sessions) among namespaces.
 //!
 //! A namespace gets more as long as it holds less than what is free. So one namespace alone can hold half of all, and
 //! the next namespace still finds some.
@@ -7,14 +7,14 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 /// How much there is, and how much of it each namespace holds.
-pub(super) struct Shares {
+pub(crate) struct Shares {
     most: usize,
     used: usize,
     namespaces: HashMap<Arc<str>, usize>,
 }
 
 impl Shares {
-    pub(super) fn new(most: usize) -> Self {
+    pub(crate) fn new(most: usize) -> Self {
         Self {
             most,
             used: 0,
@@ -23,7 +23,7 @@ impl Shares {
     }
 
     /// Takes `count` for a namespace. Returns false if it may not have that much.
-    pub(super) fn take(&mut self, namespace: &Arc<str>, count: usize) -> bool {
+    pub(crate) fn take(&mut self, namespace: &Arc<str>, count: usize) -> bool {
         let held = self.namespaces.get(namespace).copied().unwrap_or_default();
         let free = self.most.saturating_sub(self.used);
         if held.saturating_add(count) > free {
@@ -34,7 +34,7 @@ impl Shares {
         true
     }
 
-    pub(super) fn give_back(&mut self, namespace: &Arc<str>, count: usize) {
+    pub(crate) fn give_back(&mut self, namespace: &Arc<str>, count: usize) {
         self.used = self.used.saturating_sub(count);
         if let Some(held) = self.namespaces.get_mut(namespace) {
             *held = held.saturating_sub(count);
@@ -42,6 +42,14 @@ impl Shares {
                 self.namespaces.remove(namespace);
             }
         }
+    }
+}
+
+#[cfg(test)]
+impl Shares {
+    /// How much is held.
+    pub(crate) fn used(&self) -> usize {
+        self.used
     }
 }
 
