@@ -33,6 +33,12 @@ pub const ACME_LABEL: &str = "vestibule.dev/acme";
 /// read it. Chains of public CAs have 3 to 8 KiB, and many clients refuse one of more than 64 KiB.
 pub const MAX_CHAIN_BYTES: usize = 32 * 1024;
 
+/// Most certificates beside its own one that a client, a backend or a CA's server may show. A verifier looks for a path
+/// from the own certificate to a trust anchor through the others, in every order. Five have 325 orders, and twenty have
+/// more than any processor can try. With made-up certificates of one name it tries all of them, before anybody has
+/// proven to have a key.
+pub const MAX_INTERMEDIATES: usize = 5;
+
 /// The certificate annotations of one object.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CertificateAnnotations {

@@ -10,9 +10,7 @@ use rustls::{
     CertificateError, DigitallySignedStruct, DistinguishedName, Error, OtherError, SignatureScheme,
 };
 use rustls_pki_types::{CertificateDer, UnixTime};
-
-/// Most certificates beside the peer's own one. Five have 325 orders, and twenty have more than 28 million.
-pub(crate) const MAX_INTERMEDIATES: usize = 5;
+use vestibule_model::certificate::MAX_INTERMEDIATES;
 
 /// The peer showed too many certificates.
 #[derive(Debug, thiserror::Error)]

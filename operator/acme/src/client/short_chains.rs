@@ -1,0 +1,83 @@
+//! Bounds how many certificates of a CA's server are looked at. A team chooses the server of its issuer, and webpki looks
+//! for a path through all certificates, in every order.
+
+use std::sync::Arc;
+
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::{CertificateError, DigitallySignedStruct, Error, SignatureScheme};
+use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+use vestibule_model::certificate::MAX_INTERMEDIATES;
+
+/// Refuses servers that show too many certificates, and has webpki look at the rest.
+#[derive(Debug)]
+pub(super) struct ShortChains(pub(super) Arc<WebPkiServerVerifier>);
+
+impl ServerCertVerifier for ShortChains {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        if intermediates.len() > MAX_INTERMEDIATES {
+            let error = CertificateError::ApplicationVerificationFailure;
+            return Err(Error::InvalidCertificate(error));
+        }
+        self.0
+            .verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.0.verify_tls12_signature(message, certificate, signed)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.0.verify_tls13_signature(message, certificate, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.supported_verify_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustls::RootCertStore;
+
+    use super::*;
+
+    /// What is no certificate at all shows that nothing was looked at.
+    #[test]
+    fn a_server_that_shows_too_many_certificates_is_refused_before_they_are_looked_at() {
+        let made = rcgen::generate_simple_self_signed(["ca.test".to_owned()]).unwrap();
+        let own = made.cert.der();
+        let mut roots = RootCertStore::empty();
+        roots.add(own.clone()).unwrap();
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider);
+        let verifier = ShortChains(verifier.build().unwrap());
+        let name = ServerName::try_from("ca.test").unwrap();
+        let verdict = |others: &[CertificateDer<'_>]| {
+            let verdict = verifier.verify_server_cert(own, others, &name, &[], UnixTime::now());
+            verdict.map(|_| ())
+        };
+        assert_eq!(verdict(&[]), Ok(()));
+        assert_eq!(verdict(&vec![own.clone(); MAX_INTERMEDIATES]), Ok(()));
+        let many = vec![CertificateDer::from(vec![0]); MAX_INTERMEDIATES + 1];
+        let error = CertificateError::ApplicationVerificationFailure;
+        assert_eq!(verdict(&many), Err(Error::InvalidCertificate(error)));
+    }
+}
