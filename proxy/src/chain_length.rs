@@ -119,8 +119,8 @@ mod tests {
 
     fn verdict(verifier: &ShortChains, chain: &[CertificateDer<'_>]) -> Result<(), Error> {
         let (own, others) = chain.split_first().unwrap();
-        let verified = verifier.verify_client_cert(own, others, UnixTime::now());
-        verified.map(|_| ())
+        let result = verifier.verify_client_cert(own, others, UnixTime::now());
+        result.map(|_| ())
     }
 
     #[test]

@@ -119,13 +119,13 @@ impl<'a> InputSender<'a> {
         let mut first = true;
         let mut look = tokio::time::interval(LOOK);
         loop {
-            let changes = for_engine(requests.take().unwrap_or_default(), &mut self.told);
+            let to_tell = for_engine(requests.take().unwrap_or_default(), &mut self.told);
             if first {
                 channels.engine_link.begin(self.told.clone());
             }
-            let is_news = std::mem::take(&mut first) || !changes.is_empty();
-            let changes = is_news.then_some(changes);
-            if self.tell(channels, changes).await.is_err() {
+            let is_news = std::mem::take(&mut first) || !to_tell.is_empty();
+            let to_tell = is_news.then_some(to_tell);
+            if self.tell(channels, to_tell).await.is_err() {
                 return;
             }
             let over = tokio::select! {
