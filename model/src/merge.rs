@@ -207,7 +207,8 @@ impl Merge {
             self.mark_held_ports(gateway, Some(name), &mut affected);
         }
         let sets = self.sets_by_namespace.get(name).into_iter().flatten();
-        self.settle_sets(sets.cloned().collect(), &mut affected);
+        let sets = sets.cloned().collect();
+        self.settle_sets(sets, &mut affected);
         affected
     }
 

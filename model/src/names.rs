@@ -312,7 +312,7 @@ impl GatewayNames {
             None => (false, SmallSet::default()),
         };
         if source.is_own_of(&self.gateway) {
-            for pattern in former.iter().filter(|former| !names.contains(former)) {
+            for pattern in former.iter().filter(|former| !names.contains(*former)) {
                 self.set_own(permissions, pattern, source, false, &mut affected);
             }
             for pattern in names {

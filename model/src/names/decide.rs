@@ -358,7 +358,7 @@ fn is_open(
                 }
                 _ => return false,
             },
-            NameSource::Route(_) | NameSource::Guest(..) => return false,
+            NameSource::Route(_) | NameSource::Guest(_) => return false,
         }
     }
     admitted

@@ -76,7 +76,7 @@ impl InnerNames {
             self.of_routes.insert(route.clone(), names)
         };
         let former = former.unwrap_or_default();
-        for (gateway, name) in former.iter().filter(|name| !names.contains(name)) {
+        for (gateway, name) in former.iter().filter(|name| !names.contains(*name)) {
             let Some(of_gateway) = self.routes.get_mut(gateway) else {
                 continue;
             };
@@ -200,9 +200,7 @@ impl Translator {
                 .routes
                 .extend(asking.filter_map(|source| match source {
                     NameSource::Route(route) => Some(route.clone()),
-                    NameSource::Listener(_) | NameSource::Guest(..) | NameSource::Refused(_) => {
-                        None
-                    }
+                    NameSource::Listener(_) | NameSource::Guest(_) | NameSource::Refused(_) => None,
                 }));
             dirty.routes.extend(
                 self.inner_names

@@ -224,7 +224,7 @@ impl Translator {
         let asked = self.asked(key, &listener, &gateway);
         let closed = refused.is_none() && asked.closed.is_some();
         if closed {
-            refused.clone_from(&asked.closed);
+            refused = asked.closed.as_deref().cloned();
         }
         findings.extend(
             refused
@@ -243,7 +243,7 @@ impl Translator {
         findings.extend(unusable.iter().filter(|f| !broken.contains(f)).cloned());
         if let ParentKey::ListenerSet(_) = key.parent {
             // For its own listeners, the Gateway has this finding already.
-            findings.extend(asked.unresolved.clone());
+            findings.extend(asked.unresolved.as_deref().cloned());
         }
 
         let claimed = self.merge.is_claimed(key);
@@ -263,7 +263,7 @@ impl Translator {
         findings.extend(expired.clone());
         let own = broken.into_iter().next().or(foreign_kind);
         // A finding that closes the listener comes before one that only makes it wait.
-        let unresolved = match asked.unresolved.clone() {
+        let unresolved = match asked.unresolved.as_deref().cloned() {
             of_gateway if closed => of_gateway.or(own),
             of_gateway => own.or(of_gateway),
         };
