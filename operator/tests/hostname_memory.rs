@@ -242,11 +242,13 @@ impl Release {
 
     fn read_secrets(&mut self) -> bool {
         let wanted = self.store.sources_to_read(LISTENERS, self.now);
+        let mut reads = Vec::with_capacity(wanted.len());
         for key in &wanted {
             let secret = self.object(key);
             let object = secret.map(|secret| self.watched(secret, Value::Null).object);
-            self.store.source_read(key, Ok(object), self.now);
+            reads.push((key.clone(), Ok(object)));
         }
+        self.store.sources_read(reads, self.now);
         !wanted.is_empty()
     }
 
@@ -443,8 +445,8 @@ async fn a_hostname_takes_no_more_memory_than_it_did() {
         all / hostnames,
     );
     report(&figures);
-    assert!(decoded <= 21_500 * hostnames, "{figures}");
-    assert!(all <= 32_300 * hostnames, "{figures}");
+    assert!(decoded <= 11_200 * hostnames, "{figures}");
+    assert!(all <= 15_700 * hostnames, "{figures}");
 }
 
 /// Worth reading with `--nocapture`.

@@ -360,7 +360,7 @@ impl ChallengeIndex {
         &'a self,
         gateway: &ObjectName,
         pattern: &HostPattern,
-    ) -> impl Iterator<Item = (&'a String, &'a BTreeSet<Interest>)> + use<'a> {
+    ) -> impl Iterator<Item = (&'a String, &'a SmallSet<Interest>)> + use<'a> {
         let (first, is_exact) = match pattern {
             HostPattern::Any => (String::new(), false),
             HostPattern::Exact(hostname) => (reversed(hostname), true),
