@@ -77,7 +77,7 @@ type Bucket = SmallSet<ListenerRank>;
 /// Every claim to one port (of one transport) of one Gateway.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PortClaims {
-    claims: BTreeMap<ListenerKey, Claim>,
+    claims: BTreeMap<ListenerKey, Box<Claim>>,
     /// The number of the Gateway's own claims in each group.
     own: BTreeMap<Group, usize>,
     /// What the Gateway's own listeners would speak that are refused for a mistake.
@@ -262,7 +262,7 @@ impl PortClaims {
     /// The claim of a listener.
     #[must_use]
     pub fn claim(&self, listener: &ListenerKey) -> Option<&Claim> {
-        self.claims.get(listener)
+        self.claims.get(listener).map(AsRef::as_ref)
     }
 
     fn bucket(&self, group: Group, names: &HostPattern) -> Option<&Bucket> {
@@ -308,7 +308,7 @@ impl PortClaims {
             of_group.insert(rank.clone());
             self.sets.insert(rank, group);
         }
-        self.claims.insert(claim.listener.clone(), claim);
+        self.claims.insert(claim.listener.clone(), Box::new(claim));
     }
 
     fn take(&mut self, listener: &ListenerKey) {

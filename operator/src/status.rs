@@ -134,10 +134,10 @@ mod tests {
     use super::*;
 
     fn held() -> ProgrammedBasis {
-        ProgrammedBasis::WhenAcknowledged(SmallSet::from([ListenerKey {
-            parent: ParentKey::ListenerSet(ObjectName::new("a", "set")),
-            listener: "web".into(),
-        }]))
+        ProgrammedBasis::WhenAcknowledged(SmallSet::from([ListenerKey::new(
+            ParentKey::ListenerSet(ObjectName::new("a", "set")),
+            "web",
+        )]))
     }
 
     fn condition(acks: publish::AckProgress) -> (Truth, Reason, String) {

@@ -16,7 +16,7 @@ use tokio::sync::{mpsc, watch};
 use vestibule_crds::vestibule::HostnameClaimSpec;
 use vestibule_crds::watch::{Event, Watched};
 use vestibule_model::condition::Address;
-use vestibule_model::key::{Kind, ObjectKey, ObjectName};
+use vestibule_model::key::{Kind, ObjectKey};
 use vestibule_model::object::Object;
 use vestibule_operator::claims::{ClaimAction, ClaimRequest, ClaimStore, GRACE, WriteOutcome};
 use vestibule_operator::cluster::events::{EventRecorder, ObjectEvent};
@@ -397,7 +397,6 @@ fn slice(team: &str) -> Value {
 }
 
 fn claim(request: &ClaimRequest) -> Value {
-    let ObjectName { namespace, name } = &request.name;
     let (ClaimAction::Create(content) | ClaimAction::Replace { content, .. }) = &request.action
     else {
         panic!("{request:?}");
@@ -412,7 +411,7 @@ fn claim(request: &ClaimRequest) -> Value {
     json!({
         "apiVersion": "vestibule.dev/v1alpha1", "kind": "HostnameClaim",
         "metadata": {
-            "namespace": namespace, "name": name,
+            "namespace": &*request.name.namespace, "name": &*request.name.name,
             "labels": { "app.kubernetes.io/managed-by": "vestibule" },
         },
         "spec": spec,

@@ -27,17 +27,14 @@ const WAYS: [AskedBy; 4] = [Listener, Guest, TlsRoute, HttpRoute];
 
 /// A listener of a ListenerSet.
 fn listener(set: &str, listener: &str) -> NameSource {
-    NameSource::Listener(ListenerKey {
-        parent: ParentKey::ListenerSet(name(set)),
-        listener: listener.into(),
-    })
+    NameSource::Listener(ListenerKey::new(
+        ParentKey::ListenerSet(name(set)),
+        listener,
+    ))
 }
 
 fn own_key(listener: &str) -> ListenerKey {
-    ListenerKey {
-        parent: ParentKey::Gateway(name("infra/gw")),
-        listener: listener.into(),
-    }
+    ListenerKey::new(ParentKey::Gateway(name("infra/gw")), listener)
 }
 
 /// A listener of the Gateway itself.

@@ -91,10 +91,7 @@ fn with_gateway() -> Merge {
 }
 
 fn listener_key(set: &str, listener: &str) -> ListenerKey {
-    ListenerKey {
-        parent: ParentKey::ListenerSet(name(set)),
-        listener: listener.into(),
-    }
+    ListenerKey::new(ParentKey::ListenerSet(name(set)), listener)
 }
 
 #[test]

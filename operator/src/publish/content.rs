@@ -353,7 +353,7 @@ mod tests {
         content
             .live
             .iter()
-            .map(|(key, (encoded, _))| (key.clone(), encoded.hash()))
+            .map(|(key, (encoded, _))| (ResourceKey::clone(key), encoded.hash()))
             .collect()
     }
 

@@ -251,7 +251,7 @@ impl Translator {
             let (request, problems) = self.judge_request(&secret);
             for (listener, problem) in problems {
                 if self.set_problem(&listener, &secret, problem) {
-                    dirty.parents.insert(listener.parent);
+                    dirty.parents.insert(listener.parent.clone());
                 }
             }
             if self.requests.get(&secret) == request.as_ref() {

@@ -152,7 +152,7 @@ impl Translator {
             if let ParentKey::Gateway(name) = &key.parent {
                 dirty.gateways.insert(name.clone());
             }
-            dirty.parents.insert(key.parent);
+            dirty.parents.insert(key.parent.clone());
         }
     }
 

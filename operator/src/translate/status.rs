@@ -255,10 +255,7 @@ impl Translator {
     }
 
     fn state(&self, parent: &ParentKey, listener: &Arc<str>) -> Option<&ListenerState> {
-        let key = ListenerKey {
-            parent: parent.clone(),
-            listener: listener.clone(),
-        };
+        let key = ListenerKey::new(parent.clone(), listener.clone());
         self.listeners.get(&key).map(Arc::as_ref)
     }
 

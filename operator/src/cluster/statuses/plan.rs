@@ -158,7 +158,7 @@ enum Writing {
 #[derive(Debug)]
 pub struct Planner {
     timing: Timing,
-    entries: BTreeMap<ObjectKey, Entry>,
+    entries: BTreeMap<ObjectKey, Box<Entry>>,
     /// Keys to look at, by namespace. The namespaces take turns, so a tenant with a thousand objects does not hold up
     /// the others.
     queue: BTreeMap<Arc<str>, VecDeque<ObjectKey>>,
@@ -215,7 +215,7 @@ impl Planner {
     /// Takes an object from the watch.
     pub fn observe(&mut self, key: &ObjectKey, live: LiveStatus) {
         let Some(entry) = self.entries.get_mut(key) else {
-            let entry = Entry {
+            let entry = Box::new(Entry {
                 live,
                 writing: Writing::No,
                 failures: 0,
@@ -223,7 +223,7 @@ impl Planner {
                 presume: None,
                 queued: false,
                 timer: None,
-            };
+            });
             self.entries.insert(key.clone(), entry);
             return self.touch(key);
         };
