@@ -39,6 +39,17 @@ static PARTS: [&[u8]; 31] = [
     br"GRPCRoute",
 ];
 
+/// The bytes with which parts begin. Most bytes of a status are not among them, so packing costs little.
+static FIRSTS: [bool; 256] = {
+    let mut firsts = [false; 256];
+    let mut at = 0;
+    while at < PARTS.len() {
+        firsts[PARTS[at][0] as usize] = true;
+        at += 1;
+    }
+    firsts
+};
+
 /// A JSON value. Equal values are equal here too.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct PackedJson(Box<[u8]>);
@@ -49,9 +60,12 @@ impl PackedJson {
         let mut packed = Vec::with_capacity(text.len());
         let mut rest = text.as_bytes();
         while let [first, behind @ ..] = rest {
-            let part = (0_u8..)
-                .zip(&PARTS)
-                .find_map(|(place, part)| Some((place, rest.strip_prefix(*part)?)));
+            let part = FIRSTS[usize::from(*first)]
+                .then(|| {
+                    let mut parts = (0_u8..).zip(&PARTS);
+                    parts.find_map(|(place, part)| Some((place, rest.strip_prefix(*part)?)))
+                })
+                .flatten();
             let (byte, behind) = part.unwrap_or((*first, behind));
             packed.push(byte);
             rest = behind;
