@@ -551,7 +551,7 @@ fn sets() -> impl Strategy<Value = ListenerSet> {
         prop::bool::weighted(0.1),
     )
         .prop_map(|(at, parent, created, parts, issuer, deleting)| {
-            let namespace = name(at).namespace;
+            let namespace = name(at).namespace.clone();
             let listeners = parts.into_iter().enumerate().map(|(n, (number, host))| {
                 let mut made = https(n, &format!("l{n}"), host, &namespace);
                 made.port = Some(port(number));
