@@ -1,7 +1,5 @@
 //! Tests of the rendering of statuses.
 
-use std::collections::BTreeSet;
-
 use serde_json::{Value, json};
 use vestibule_model::condition::{
     Condition, ConditionType, ListenerStatus, ListenersStatus, PolicyAncestor, PolicyStatus,
@@ -9,6 +7,7 @@ use vestibule_model::condition::{
 };
 use vestibule_model::key::ObjectName;
 use vestibule_model::reference::ParentRef;
+use vestibule_model::small::SmallSet;
 
 use super::*;
 
@@ -36,7 +35,7 @@ fn accepted() -> Condition {
 fn status() -> ListenersStatus {
     ListenersStatus {
         conditions: vec![accepted()],
-        programmed: ProgrammedBasis::WhenAcknowledged(BTreeSet::new()),
+        programmed: ProgrammedBasis::WhenAcknowledged(SmallSet::default()),
         listeners: vec![ListenerStatus {
             name: "tls".into(),
             supported_kinds: vec![(GATEWAY_GROUP, "TLSRoute")],

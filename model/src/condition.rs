@@ -1,12 +1,12 @@
 //! Conditions, their reasons, and statuses as values. The crate `crds` renders them to the wire.
 
-use std::collections::BTreeSet;
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::key::{ListenerKey, ObjectName};
 use crate::reference::ParentRef;
+use crate::small::SmallSet;
 
 macro_rules! named {
     (@text $variant:ident) => { stringify!($variant) };
@@ -312,7 +312,7 @@ pub enum ProgrammedBasis {
     NotPublished(Reason, String),
     /// It becomes True when every ready proxy has acknowledged the last change of these listeners. If a part of the
     /// object is not valid, the message says so.
-    WhenAcknowledged(BTreeSet<ListenerKey>),
+    WhenAcknowledged(SmallSet<ListenerKey>),
 }
 
 /// Status of one listener.

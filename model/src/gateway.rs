@@ -164,9 +164,6 @@ impl Listener {
     /// Its key within `parent`.
     #[must_use]
     pub fn key(&self, parent: &ParentKey) -> ListenerKey {
-        ListenerKey {
-            parent: parent.clone(),
-            listener: self.name.clone(),
-        }
+        ListenerKey::new(parent.clone(), self.name.clone())
     }
 }

@@ -3,7 +3,9 @@
 //! Names of listeners are unique only within one object, and names of objects only within a namespace and kind. Two
 //! tenants will use the same names, so every key carries all of these parts.
 
+use std::cmp::Ordering;
 use std::fmt;
+use std::ops::Deref;
 use std::sync::Arc;
 
 use crate::protocol::{Port, Transport};
@@ -186,9 +188,14 @@ impl fmt::Display for Kind {
     }
 }
 
-/// Namespace and name. The namespace is empty for cluster-scoped objects.
-#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ObjectName {
+/// Namespace and name, behind one pointer: it is a key of many maps, and every object is in many of them. The namespace
+/// is empty for cluster-scoped objects.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct ObjectName(Arc<NamespaceAndName>);
+
+/// What an [`ObjectName`] points to.
+#[derive(PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct NamespaceAndName {
     /// Namespace, or empty.
     pub namespace: Arc<str>,
     /// Name.
@@ -198,10 +205,39 @@ pub struct ObjectName {
 impl ObjectName {
     /// A namespaced name.
     pub fn new(namespace: impl Into<Arc<str>>, name: impl Into<Arc<str>>) -> Self {
-        Self {
+        Self(Arc::new(NamespaceAndName {
             namespace: namespace.into(),
             name: name.into(),
-        }
+        }))
+    }
+}
+
+impl Deref for ObjectName {
+    type Target = NamespaceAndName;
+
+    fn deref(&self) -> &NamespaceAndName {
+        &self.0
+    }
+}
+
+impl PartialOrd for ObjectName {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for ObjectName {
+    fn cmp(&self, other: &Self) -> Ordering {
+        cmp_shared(&self.0, &other.0)
+    }
+}
+
+/// Compares what two pointers point to, and does not look there if it is the same place.
+fn cmp_shared<T: Ord>(one: &Arc<T>, other: &Arc<T>) -> Ordering {
+    if Arc::ptr_eq(one, other) {
+        Ordering::Equal
+    } else {
+        one.cmp(other)
     }
 }
 
@@ -301,14 +337,46 @@ impl fmt::Debug for ParentKey {
     }
 }
 
-/// A listener: its object and its name there. It prints as `<Kind>/<namespace>/<object>/<listener>`, which is also its
-/// name on the configuration stream.
-#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ListenerKey {
+/// A listener: its object and its name there, behind one pointer. It prints as `<Kind>/<namespace>/<object>/<listener>`,
+/// which is also its name on the configuration stream.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct ListenerKey(Arc<ParentAndListener>);
+
+/// What a [`ListenerKey`] points to.
+#[derive(PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ParentAndListener {
     /// The object that declares it.
     pub parent: ParentKey,
     /// Its name in that object.
     pub listener: Arc<str>,
+}
+
+impl ListenerKey {
+    /// The listener of this name in an object.
+    pub fn new(parent: ParentKey, listener: impl Into<Arc<str>>) -> Self {
+        let listener = listener.into();
+        Self(Arc::new(ParentAndListener { parent, listener }))
+    }
+}
+
+impl Deref for ListenerKey {
+    type Target = ParentAndListener;
+
+    fn deref(&self) -> &ParentAndListener {
+        &self.0
+    }
+}
+
+impl PartialOrd for ListenerKey {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for ListenerKey {
+    fn cmp(&self, other: &Self) -> Ordering {
+        cmp_shared(&self.0, &other.0)
+    }
 }
 
 impl fmt::Display for ListenerKey {

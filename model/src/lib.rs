@@ -45,4 +45,5 @@ pub mod route;
 pub mod route_budget;
 pub mod selector;
 pub mod service;
+pub mod small;
 pub mod tls_policy;

@@ -26,6 +26,7 @@ use crate::ownership::{GrantChecks, Grants, PortLimits};
 use crate::port::{Changed, Neighbour, PortClaims};
 use crate::protocol::Protocol;
 use crate::selector::Labels;
+use crate::small::{Members, SmallMap, SmallSet};
 
 pub use names::RouteAsks;
 pub use nearest::NearestOwners;
@@ -87,16 +88,16 @@ pub struct Merge {
     namespaces: BTreeMap<Arc<str>, Labels>,
     gateways_by_class: BTreeMap<Arc<str>, BTreeSet<ObjectName>>,
     sets_by_gateway: BTreeMap<ObjectName, BTreeSet<ObjectName>>,
-    sets_by_namespace: BTreeMap<Arc<str>, BTreeSet<ObjectName>>,
+    sets_by_namespace: BTreeMap<Arc<str>, SmallSet<ObjectName>>,
     ports: BTreeMap<PortKey, PortClaims>,
     /// The port to which each listener of an object has a claim.
-    claimed: BTreeMap<ParentKey, BTreeMap<ListenerKey, PortKey>>,
+    claimed: BTreeMap<ParentKey, SmallMap<ListenerKey, PortKey>>,
     /// Who holds, and who asks for, the names of each Gateway.
     names: BTreeMap<ObjectName, GatewayNames>,
     /// The listeners of each object that are in `names`, and the Gateway under which they are.
-    named: BTreeMap<ParentKey, (ObjectName, BTreeSet<NameSource>)>,
+    named: BTreeMap<ParentKey, (ObjectName, SmallSet<NameSource>)>,
     /// The Gateways on which each route asks for names, and as what.
-    asking: BTreeMap<ObjectKey, BTreeSet<(ObjectName, NameSource)>>,
+    asking: BTreeMap<ObjectKey, SmallSet<(ObjectName, NameSource)>>,
     /// The ports of Gateways where each TCPRoute or UDPRoute is attached to a listener of the Gateway itself.
     on_ports: BTreeMap<ObjectKey, BTreeSet<PortKey>>,
     /// The ports for which each Gateway and ListenerSet has listeners of its own that are refused for a mistake.
@@ -205,8 +206,9 @@ impl Merge {
         for gateway in self.gateways.keys() {
             self.mark_held_ports(gateway, Some(name), &mut affected);
         }
-        let sets = self.sets_by_namespace.get(name).cloned();
-        self.settle_sets(sets.unwrap_or_default(), &mut affected);
+        let sets = self.sets_by_namespace.get(name).into_iter().flatten();
+        let sets = sets.cloned().collect();
+        self.settle_sets(sets, &mut affected);
         affected
     }
 
@@ -510,7 +512,7 @@ impl Merge {
         affected: &mut Affected,
     ) {
         let mut before = self.claimed.remove(parent).unwrap_or_default();
-        let mut after = BTreeMap::new();
+        let mut after = SmallMap::default();
         for (key, claim) in claims {
             let listener = claim.listener.clone();
             // A listener that moved to another port gives up its claim to the former one first.
@@ -606,7 +608,7 @@ fn claim(
     ))
 }
 
-fn forget<K: Ord>(index: &mut BTreeMap<K, BTreeSet<ObjectName>>, key: &K, name: &ObjectName) {
+fn forget<K: Ord, M: Members<ObjectName>>(index: &mut BTreeMap<K, M>, key: &K, name: &ObjectName) {
     if let Some(names) = index.get_mut(key) {
         names.remove(name);
         if names.is_empty() {

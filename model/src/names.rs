@@ -41,6 +41,7 @@ use std::sync::Arc;
 use crate::hostname::HostPattern;
 use crate::key::ObjectName;
 use crate::reversed::Patterns;
+use crate::small::{SmallMap, SmallSet};
 
 pub use decision::NameDecision;
 pub use permissions::{Permissions, is_narrow};
@@ -98,10 +99,10 @@ struct NameRequest {
 /// All requests for one pattern.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct NameRequests {
-    by_namespace: BTreeMap<Arc<str>, BTreeMap<NameSource, NameRequest>>,
+    by_namespace: SmallMap<Arc<str>, SmallMap<NameSource, NameRequest>>,
     /// Requests with decision `Free`, in the order of Gateway API's precedence. The first of them is the answer of
     /// [`GatewayNames::next`], so that answer is cheap even if many ask.
-    free: BTreeSet<(Rank, NameSource)>,
+    free: SmallSet<(Rank, NameSource)>,
 }
 
 impl NameRequests {
@@ -109,9 +110,9 @@ impl NameRequests {
         if decision == NameDecision::Free {
             self.free.insert((rank.clone(), source.clone()));
         }
-        let of_namespace = self.by_namespace.entry(source.namespace().clone());
+        let of_namespace = self.by_namespace.or_default(source.namespace().clone());
         let ask = NameRequest { rank, decision };
-        of_namespace.or_default().insert(source.clone(), ask);
+        of_namespace.insert(source.clone(), ask);
     }
 
     fn remove(&mut self, source: &NameSource) {
@@ -132,7 +133,7 @@ impl NameRequests {
             .by_namespace
             .get(namespace)
             .into_iter()
-            .flat_map(BTreeMap::values);
+            .flat_map(SmallMap::values);
         asks.any(|ask| ask.decision == NameDecision::Has)
     }
 
@@ -146,7 +147,7 @@ impl NameRequests {
         // All sources of one namespace that ask in the same way get the same decision, so it is made once.
         let mut decisions: BTreeMap<AskedBy, NameDecision> = BTreeMap::new();
         let asks = self.by_namespace.get_mut(namespace);
-        for (source, ask) in asks.into_iter().flatten() {
+        for (source, ask) in asks.into_iter().flat_map(SmallMap::iter_mut) {
             let by = source.asked_by();
             let decision = *decisions.entry(by).or_insert_with(|| decide(by));
             if decision == ask.decision {
@@ -173,7 +174,7 @@ impl NameRequests {
 pub struct GatewayNames {
     gateway: ObjectName,
     /// The names of each listener and route.
-    sources: BTreeMap<NameSource, (Rank, BTreeSet<HostPattern>)>,
+    sources: BTreeMap<NameSource, (Rank, SmallSet<HostPattern>)>,
     /// The recorded claims.
     claims: Patterns<RecordedHolder>,
     /// How many recorded claims each namespace has.
@@ -181,7 +182,7 @@ pub struct GatewayNames {
     /// The namespace from which an admin takes a name. Every other namespace that asks for the name comes before it.
     taken_from: Patterns<Arc<str>>,
     /// Names of the Gateway's own listeners and of routes in its namespace.
-    own: Patterns<BTreeSet<NameSource>>,
+    own: Patterns<SmallSet<NameSource>>,
     /// Names that all other listeners and routes ask for.
     asks: Patterns<NameRequests>,
     /// Patterns that something asks for, and that nobody holds or that an admin takes from their holder. A change of a
@@ -303,15 +304,15 @@ impl GatewayNames {
         let old = if names.is_empty() {
             self.sources.remove(source)
         } else {
-            let new = (rank.clone(), names.clone());
+            let new = (rank.clone(), names.iter().cloned().collect());
             self.sources.insert(source.clone(), new)
         };
         let (same_rank, former) = match old {
             Some((former_rank, former)) => (former_rank == *rank, former),
-            None => (false, BTreeSet::new()),
+            None => (false, SmallSet::default()),
         };
         if source.is_own_of(&self.gateway) {
-            for pattern in former.difference(names) {
+            for pattern in former.iter().filter(|former| !names.contains(*former)) {
                 self.set_own(permissions, pattern, source, false, &mut affected);
             }
             for pattern in names {

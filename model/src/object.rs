@@ -347,6 +347,41 @@ impl Object {
         })
     }
 
+    /// Gives back the room that lists of the kinds of which there are many have for more entries.
+    pub fn shrink_to_fit(&mut self) {
+        match self {
+            Self::ListenerSet(set) => {
+                set.listeners.shrink_to_fit();
+                for listener in &mut set.listeners {
+                    if let Some(tls) = &mut listener.tls {
+                        tls.certificates.shrink_to_fit();
+                    }
+                }
+            }
+            Self::TlsRoute(route) => {
+                route.parents.shrink_to_fit();
+                route.hostnames.shrink_to_fit();
+                route.backends.shrink_to_fit();
+            }
+            Self::HttpRoute(route) => {
+                route.parents.shrink_to_fit();
+                route.hostnames.shrink_to_fit();
+                route.rules.shrink_to_fit();
+                for rule in &mut route.rules {
+                    rule.matches.shrink_to_fit();
+                    rule.filters.shrink_to_fit();
+                    rule.backends.shrink_to_fit();
+                }
+            }
+            Self::EndpointSlice(slice) => {
+                slice.ports.shrink_to_fit();
+                slice.addresses.shrink_to_fit();
+            }
+            Self::Service(service) => service.ports.shrink_to_fit(),
+            _ => {}
+        }
+    }
+
     /// The object as a route; `None` if it is not one.
     #[must_use]
     pub fn as_route(&self) -> Option<Route<'_>> {

@@ -10,7 +10,6 @@ mod judge;
 mod routes;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Bound;
 use std::sync::Arc;
 
 use crate::claim::Holder;
@@ -19,6 +18,7 @@ use crate::hostname::HostPattern;
 use crate::key::{ListenerKey, ObjectKey, ObjectName};
 use crate::protocol::Group;
 use crate::reversed::Patterns;
+use crate::small::{SmallMap, SmallSet};
 
 pub use judge::PortClaimState;
 pub use routes::{PortAskedBy, PortDecision};
@@ -72,12 +72,12 @@ type ListenerRank = (Tier, Precedence, ListenerKey);
 type SetRank = (Precedence, ListenerKey);
 
 /// Listeners in order.
-type Bucket = BTreeSet<ListenerRank>;
+type Bucket = SmallSet<ListenerRank>;
 
 /// Every claim to one port (of one transport) of one Gateway.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PortClaims {
-    claims: BTreeMap<ListenerKey, Claim>,
+    claims: BTreeMap<ListenerKey, Box<Claim>>,
     /// The number of the Gateway's own claims in each group.
     own: BTreeMap<Group, usize>,
     /// What the Gateway's own listeners would speak that are refused for a mistake.
@@ -89,7 +89,7 @@ pub struct PortClaims {
     /// The names for which a TLS listener is in force and served, so that others can overlap with it.
     tls_in_force: Patterns<()>,
     /// The claims of each namespace's ListenerSets, and the number of namespaces with claims, for each group.
-    tenants: BTreeMap<Arc<str>, BTreeMap<Group, BTreeSet<SetRank>>>,
+    tenants: BTreeMap<Arc<str>, SmallMap<Group, SmallSet<SetRank>>>,
     groups: BTreeMap<Group, usize>,
     /// ListenerSets with a listener for the port that is refused for a mistake of its own, by namespace.
     refused: BTreeMap<Arc<str>, BTreeSet<ObjectName>>,
@@ -262,7 +262,7 @@ impl PortClaims {
     /// The claim of a listener.
     #[must_use]
     pub fn claim(&self, listener: &ListenerKey) -> Option<&Claim> {
-        self.claims.get(listener)
+        self.claims.get(listener).map(AsRef::as_ref)
     }
 
     fn bucket(&self, group: Group, names: &HostPattern) -> Option<&Bucket> {
@@ -301,14 +301,14 @@ impl PortClaims {
             let (_, precedence, listener) = rank;
             let rank = (precedence, listener);
             let of_tenant = self.tenants.entry(claim.namespace().clone()).or_default();
-            let of_group = of_tenant.entry(group).or_default();
+            let of_group = of_tenant.or_default(group);
             if of_group.is_empty() {
                 *self.groups.entry(group).or_default() += 1;
             }
             of_group.insert(rank.clone());
             self.sets.insert(rank, group);
         }
-        self.claims.insert(claim.listener.clone(), claim);
+        self.claims.insert(claim.listener.clone(), Box::new(claim));
     }
 
     fn take(&mut self, listener: &ListenerKey) {
@@ -323,7 +323,7 @@ impl PortClaims {
             let rank = (rank.1.clone(), rank.2.clone());
             self.sets.remove(&rank);
             if let Some(of_tenant) = self.tenants.get_mut(claim.namespace()) {
-                let of_group = of_tenant.entry(group).or_default();
+                let of_group = of_tenant.or_default(group);
                 of_group.remove(&rank);
                 if of_group.is_empty() {
                     of_tenant.remove(&group);
@@ -471,8 +471,7 @@ impl PortClaims {
         let below = below.flat_map(move |all| all.below_from(names, last.filter(|_| is_below)));
         above.chain(below).flat_map(move |(names, bucket)| {
             let after = after.filter(|after| after.names == *names);
-            let from = after.map_or(Bound::Unbounded, |after| Bound::Excluded(&after.rank));
-            let ranks = bucket.range((from, Bound::Unbounded));
+            let ranks = bucket.after(after.map(|after| &after.rank));
             ranks.map(|rank| Neighbour {
                 names: names.clone(),
                 rank: rank.clone(),

@@ -69,10 +69,10 @@ impl ParentRef {
         if self.group.as_deref().unwrap_or(GATEWAY_GROUP) != GATEWAY_GROUP {
             return None;
         }
-        let name = ObjectName {
-            namespace: self.namespace.as_ref().unwrap_or(namespace).clone(),
-            name: self.name.clone(),
-        };
+        let name = ObjectName::new(
+            self.namespace.as_ref().unwrap_or(namespace).clone(),
+            self.name.clone(),
+        );
         match self.kind.as_deref().unwrap_or("Gateway") {
             "Gateway" => Some(ParentKey::Gateway(name)),
             "ListenerSet" => Some(ParentKey::ListenerSet(name)),

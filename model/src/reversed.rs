@@ -5,49 +5,25 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
-use crate::hostname::{HostPattern, Hostname};
+use crate::hostname::HostPattern;
 
-/// A pattern as a sort key: the labels in reverse order, each followed by a dot, and whether it is a wildcard.
+/// A hostname, or a part of one that ends where it does, and whether a pattern stands for what is below it. Patterns are
+/// sorted by it: by the labels in reverse order, and then the exact name before the wildcard.
 ///
-/// `*.example.com` has the text `com.example.`, as `example.com` has. So the texts of `example.com`, and of all patterns
-/// below it, begin with `com.example.`, and no others do. They form one range of the map, because texts with a common
-/// prefix are adjacent in text order.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct Reversed {
-    text: String,
-    is_wildcard: bool,
-}
-
-impl Reversed {
-    fn of(pattern: &HostPattern) -> Self {
-        let (text, is_wildcard) = match pattern {
-            HostPattern::Any => (String::new(), true),
-            HostPattern::Wildcard(suffix) => (Self::labels(suffix), true),
-            HostPattern::Exact(name) => (Self::labels(name), false),
-        };
-        Self { text, is_wildcard }
-    }
-
-    fn labels(name: &Hostname) -> String {
-        let name = name.as_str();
-        name.rsplit('.')
-            .fold(String::with_capacity(name.len() + 1), |mut text, label| {
-                text.push_str(label);
-                text.push('.');
-                text
-            })
-    }
-}
-
-/// A text and whether it is a wildcard's, by which sort keys are compared. The texts of the wildcards around a name are
-/// slices of the name's own text, so the map finds them without a key of their own.
+/// `*.example.com` has the name `example.com`, as `example.com` itself has. So all patterns below a name form one range
+/// of the map that begins with the name. The wildcards around a name are slices of it, so the map finds them without keys
+/// of their own.
 trait Place {
     fn place(&self) -> (&str, bool);
 }
 
-impl Place for Reversed {
+impl Place for HostPattern {
     fn place(&self) -> (&str, bool) {
-        (&self.text, self.is_wildcard)
+        match self {
+            Self::Any => ("", true),
+            Self::Wildcard(suffix) => (suffix.as_str(), true),
+            Self::Exact(name) => (name.as_str(), false),
+        }
     }
 }
 
@@ -57,10 +33,17 @@ impl Place for (&str, bool) {
     }
 }
 
-impl<'a> Borrow<dyn Place + 'a> for Reversed {
-    fn borrow(&self) -> &(dyn Place + 'a) {
-        self
-    }
+/// The labels of a name from the last one on.
+fn labels(name: &str) -> impl Iterator<Item = &str> {
+    name.rsplit('.').skip(usize::from(name.is_empty()))
+}
+
+/// Whether a name is `suffix` or below it.
+fn is_at_or_below(name: &str, suffix: &str) -> bool {
+    suffix.is_empty()
+        || name
+            .strip_suffix(suffix)
+            .is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
 }
 
 impl PartialEq for dyn Place + '_ {
@@ -79,14 +62,40 @@ impl PartialOrd for dyn Place + '_ {
 
 impl Ord for dyn Place + '_ {
     fn cmp(&self, other: &Self) -> Ordering {
-        self.place().cmp(&other.place())
+        let ((name, is_wildcard), (other, other_is_wildcard)) = (self.place(), other.place());
+        labels(name)
+            .cmp(labels(other))
+            .then(is_wildcard.cmp(&other_is_wildcard))
+    }
+}
+
+/// A pattern as a key of the map.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Key(HostPattern);
+
+impl<'a> Borrow<dyn Place + 'a> for Key {
+    fn borrow(&self) -> &(dyn Place + 'a) {
+        &self.0
+    }
+}
+
+impl PartialOrd for Key {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Key {
+    fn cmp(&self, other: &Self) -> Ordering {
+        let (this, other): (&dyn Place, &dyn Place) = (&self.0, &other.0);
+        this.cmp(other)
     }
 }
 
 /// Values by hostname pattern. The patterns that cover another one, and those that it covers, are found without a look
 /// at the rest.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Patterns<V>(BTreeMap<Reversed, (HostPattern, V)>);
+pub struct Patterns<V>(BTreeMap<Key, V>);
 
 impl<V> Default for Patterns<V> {
     fn default() -> Self {
@@ -104,13 +113,14 @@ impl<V> Patterns<V> {
     /// The value of a pattern.
     #[must_use]
     pub fn get(&self, pattern: &HostPattern) -> Option<&V> {
-        self.0.get(&Reversed::of(pattern)).map(|(_, value)| value)
+        let place: &dyn Place = pattern;
+        self.0.get(place)
     }
 
     /// The value of a pattern, for a change.
     pub fn get_mut(&mut self, pattern: &HostPattern) -> Option<&mut V> {
-        let found = self.0.get_mut(&Reversed::of(pattern));
-        found.map(|(_, value)| value)
+        let place: &dyn Place = pattern;
+        self.0.get_mut(place)
     }
 
     /// The value of a pattern. If there is none, a default value is inserted.
@@ -118,23 +128,18 @@ impl<V> Patterns<V> {
     where
         V: Default,
     {
-        let entry = self.0.entry(Reversed::of(pattern));
-        let (_, value) = entry.or_insert_with(|| (pattern.clone(), V::default()));
-        value
+        self.0.entry(Key(pattern.clone())).or_default()
     }
 
     /// Sets the value of a pattern, and returns the former one.
     pub fn insert(&mut self, pattern: &HostPattern, value: V) -> Option<V> {
-        let old = self
-            .0
-            .insert(Reversed::of(pattern), (pattern.clone(), value));
-        old.map(|(_, value)| value)
+        self.0.insert(Key(pattern.clone()), value)
     }
 
     /// Removes a pattern, and returns its value.
     pub fn remove(&mut self, pattern: &HostPattern) -> Option<V> {
-        let old = self.0.remove(&Reversed::of(pattern));
-        old.map(|(_, value)| value)
+        let place: &dyn Place = pattern;
+        self.0.remove(place)
     }
 
     /// The patterns that cover all of `names` and more, the most specific one first. This is one look-up for each
@@ -143,17 +148,19 @@ impl<V> Patterns<V> {
         &'a self,
         names: &HostPattern,
     ) -> impl Iterator<Item = (&'a HostPattern, &'a V)> + use<'a, V> {
-        let text = match names {
-            HostPattern::Any => String::new(),
-            HostPattern::Wildcard(name) | HostPattern::Exact(name) => Reversed::labels(name),
+        let name = match names {
+            HostPattern::Any => None,
+            HostPattern::Wildcard(name) | HostPattern::Exact(name) => Some(name.clone()),
         };
-        let mut end = text.len();
+        let mut begin = 0;
         std::iter::from_fn(move || {
-            // Every label ends with a dot. Without the last label, the text is that of the next wildcard.
-            while let Some(rest) = text[..end].strip_suffix('.') {
-                end = rest.rfind('.').map_or(0, |dot| dot + 1);
-                let place: &dyn Place = &(&text[..end], true);
-                if let Some((pattern, value)) = self.0.get(place) {
+            let text = name.as_ref()?.as_str();
+            // Without its first label, a name is that of the next wildcard. Without any, it is that of `Any`.
+            while begin < text.len() {
+                let label = text[begin..].find('.');
+                begin = label.map_or(text.len(), |dot| begin + dot + 1);
+                let place: &dyn Place = &(&text[begin..], true);
+                if let Some((Key(pattern), value)) = self.0.get_key_value(place) {
                     return Some((pattern, value));
                 }
             }
@@ -182,25 +189,22 @@ impl<V> Patterns<V> {
         &'a self,
         names: &'a HostPattern,
         first: Option<&HostPattern>,
-    ) -> impl Iterator<Item = (&'a HostPattern, &'a V)> {
-        let prefix = match names {
-            HostPattern::Any => Some(String::new()),
-            HostPattern::Wildcard(suffix) => Some(Reversed::labels(suffix)),
-            HostPattern::Exact(_) => None,
+    ) -> impl Iterator<Item = (&'a HostPattern, &'a V)> + use<'a, V> {
+        let (suffix, is_wildcard) = names.place();
+        let own = (suffix, false);
+        let from: &dyn Place = match first {
+            Some(first) => first,
+            None => &own,
         };
-        let first = first.map(Reversed::of);
-        prefix.into_iter().flat_map(move |prefix| {
-            let from = first.clone().unwrap_or_else(|| Reversed {
-                text: prefix.clone(),
-                is_wildcard: false,
-            });
-            self.0
-                .range((Bound::Included(from), Bound::Unbounded))
-                .take_while(move |(key, _)| key.text.starts_with(&prefix))
-                // The text of `example.com` also begins with `com.example.`, but `*.example.com` does not cover it.
-                .filter(move |(_, (pattern, _))| pattern != names && names.covers(pattern))
-                .map(|(_, (pattern, value))| (pattern, value))
-        })
+        let range: (Bound<&dyn Place>, Bound<&dyn Place>) =
+            (Bound::Included(from), Bound::Unbounded);
+        let all = is_wildcard.then(|| self.0.range::<dyn Place, _>(range));
+        all.into_iter()
+            .flatten()
+            .map(|(Key(pattern), value)| (pattern, value))
+            .take_while(move |(pattern, _)| is_at_or_below(pattern.place().0, suffix))
+            // `example.com` is at `example.com` too, but `*.example.com` does not cover it.
+            .filter(move |(pattern, _)| *pattern != names && names.covers(pattern))
     }
 
     /// The patterns that `names` covers. `names` itself is included.
@@ -215,8 +219,11 @@ impl<V> Patterns<V> {
         &'a self,
         names: &HostPattern,
     ) -> impl Iterator<Item = (&'a HostPattern, &'a V)> + use<'a, V> {
-        let found = self.0.get(&Reversed::of(names));
-        found.map(|(pattern, value)| (pattern, value)).into_iter()
+        let place: &dyn Place = names;
+        let found = self.0.get_key_value(place);
+        found
+            .map(|(Key(pattern), value)| (pattern, value))
+            .into_iter()
     }
 }
 

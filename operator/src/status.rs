@@ -1,12 +1,11 @@
 //! Statuses made complete: the `ProgrammedBasis` condition, from what translation says it rests on and what
 //! the proxies acknowledged. Pure; rendering is `crds`' part, and writing is the caller's.
 
-use std::collections::BTreeSet;
-
 use serde_json::Value;
 use vestibule_crds::status::{self as wire, Observed};
 use vestibule_model::condition::{Condition, ConditionType, ProgrammedBasis, Reason};
 use vestibule_model::key::{Kind, ListenerKey, ObjectKey};
+use vestibule_model::small::SmallSet;
 use vestibule_stream::ResourceKey;
 
 use crate::publish::{self, Publisher};
@@ -22,7 +21,7 @@ const NAMED: usize = 3;
 /// Invalid, and anything that is not acknowledged yet is Pending, with the proxies it waits for.
 pub fn programmed(
     basis: &ProgrammedBasis,
-    acks: impl FnOnce(&BTreeSet<ListenerKey>) -> publish::AckProgress,
+    acks: impl FnOnce(&SmallSet<ListenerKey>) -> publish::AckProgress,
 ) -> Condition {
     let listeners = match basis {
         ProgrammedBasis::NotPublished(reason, message) => {
@@ -81,7 +80,7 @@ pub(crate) fn lacking(acks: &publish::AckProgress) -> String {
 pub fn ack_progress(
     translator: &Translator,
     publisher: &Publisher,
-    listeners: &BTreeSet<ListenerKey>,
+    listeners: &SmallSet<ListenerKey>,
 ) -> publish::AckProgress {
     let keys: Vec<ResourceKey> = listeners
         .iter()
@@ -135,10 +134,10 @@ mod tests {
     use super::*;
 
     fn held() -> ProgrammedBasis {
-        ProgrammedBasis::WhenAcknowledged(BTreeSet::from([ListenerKey {
-            parent: ParentKey::ListenerSet(ObjectName::new("a", "set")),
-            listener: "web".into(),
-        }]))
+        ProgrammedBasis::WhenAcknowledged(SmallSet::from([ListenerKey::new(
+            ParentKey::ListenerSet(ObjectName::new("a", "set")),
+            "web",
+        )]))
     }
 
     fn condition(acks: publish::AckProgress) -> (Truth, Reason, String) {

@@ -228,7 +228,7 @@ fn each_transport_has_the_port_of_a_service_that_speaks_it() {
             // Beside the other one.
             objects[2] = match objects.swap_remove(2) {
                 Object::ListenerSet(mut set) => {
-                    set.name.name = "dns".into();
+                    set.name = ObjectName::new(set.name.namespace.clone(), "dns");
                     Object::ListenerSet(set)
                 }
                 other => other,

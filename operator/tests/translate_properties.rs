@@ -890,7 +890,7 @@ fn check_owned(world: &Translator, reading: Reading<'_>) {
             }
             _ => continue,
         };
-        routes.push((object(&name).namespace, attachments));
+        routes.push((object(&name).namespace.clone(), attachments));
     }
     for ((gateway, tenant), count) in listeners {
         assert!(count <= reading.limits(&gateway, &tenant).0 || *gateway.namespace == *tenant);

@@ -145,10 +145,10 @@ fn the_default_and_the_ports_cover_https_listeners_and_nothing_else() {
     assert_eq!(bundle(&translator, "ConfigMap/platform/one"), Some(1));
     assert_eq!(bundle(&translator, "ConfigMap/platform/two"), Some(2));
     // Programmed waits for the bundles too.
-    let listener = vestibule_model::key::ListenerKey {
-        parent: vestibule_model::key::ParentKey::Gateway(one().name),
-        listener: "b".into(),
-    };
+    let listener = vestibule_model::key::ListenerKey::new(
+        vestibule_model::key::ParentKey::Gateway(one().name),
+        "b",
+    );
     let needed = translator.resources_of(&listener);
     let name = ResourceKey::new(ResourceKind::TrustBundle, "ConfigMap/platform/two");
     assert!(needed.contains(&name), "{needed:?}");

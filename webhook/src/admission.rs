@@ -174,6 +174,7 @@ impl Admission {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+    use vestibule_model::key::ObjectName;
     use vestibule_model::policy::Mode;
 
     use super::*;
@@ -384,7 +385,7 @@ mod tests {
         })));
         let mut forged = set("alpha", "b.example");
         if let Object::ListenerSet(set) = &mut forged {
-            set.name.name = "forged".into();
+            set.name = ObjectName::new("alpha", "forged");
         }
         assert_eq!(create(&admission, &forged, now), Some(true));
         let wanted = set("alpha", "a.example");

@@ -514,7 +514,7 @@ fn claim_of_a() -> Value {
     let infra = namespace("infra");
     let names = HostPattern::parse("held.example").expect("a hostname");
     let gateway = ObjectName::new(infra.as_str(), "entrance");
-    let name = ClaimKey::names(&gateway, &names).object_name().name;
+    let name = ClaimKey::names(&gateway, &names).object_name().name.clone();
     json!({
         "apiVersion": "vestibule.dev/v1alpha1", "kind": "HostnameClaim",
         "metadata": {"namespace": infra, "name": name},

@@ -33,10 +33,7 @@ pub(super) fn served(
             _ => ParentKey::ListenerSet(object.name.clone()),
         };
         for listener in &status.listeners {
-            let key = ListenerKey {
-                parent: parent.clone(),
-                listener: listener.name.clone(),
-            };
+            let key = ListenerKey::new(parent.clone(), listener.name.clone());
             if let Some(one) = one(engine, &key, listener, address, ports) {
                 all.insert(key, one);
             }

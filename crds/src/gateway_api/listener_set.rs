@@ -62,10 +62,10 @@ pub(crate) fn convert(wire: ListenerSet, unknown: &UnknownFields) -> gateway::Li
     let group = parent.group.as_deref().unwrap_or(GATEWAY_GROUP);
     let kind = parent.kind.as_deref().unwrap_or("Gateway");
     let gateway = if group == GATEWAY_GROUP && kind == "Gateway" {
-        Some(ObjectName {
-            namespace: own_or(parent.namespace, &name.namespace),
-            name: parent.name.into(),
-        })
+        Some(ObjectName::new(
+            own_or(parent.namespace, &name.namespace),
+            parent.name,
+        ))
     } else {
         findings.push(Finding::refused(
             Reason::InvalidKind,

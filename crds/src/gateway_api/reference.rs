@@ -28,10 +28,7 @@ impl SecretReference {
         Reference {
             group: self.group.unwrap_or_default().into(),
             kind: self.kind.as_deref().unwrap_or("Secret").into(),
-            target: ObjectName {
-                namespace: own_or(self.namespace, namespace),
-                name: self.name.into(),
-            },
+            target: ObjectName::new(own_or(self.namespace, namespace), self.name),
             field,
         }
     }
@@ -59,10 +56,7 @@ impl ObjectReference {
         Reference {
             group: self.group.into(),
             kind: self.kind.into(),
-            target: ObjectName {
-                namespace: own_or(self.namespace, namespace),
-                name: self.name.into(),
-            },
+            target: ObjectName::new(own_or(self.namespace, namespace), self.name),
             field,
         }
     }

@@ -209,10 +209,7 @@ pub(super) fn backend(
     let reference = Reference {
         group: wire.group.unwrap_or_default().into(),
         kind: wire.kind.as_deref().unwrap_or("Service").into(),
-        target: ObjectName {
-            namespace: own_or(wire.namespace, namespace),
-            name: wire.name.into(),
-        },
+        target: ObjectName::new(own_or(wire.namespace, namespace), wire.name),
         field,
     };
     if reference.is(Kind::Service) && wire.port.is_none() {

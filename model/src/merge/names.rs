@@ -199,7 +199,7 @@ impl Merge {
                 let (listeners, gateway) = self.listeners(&listener.parent)?;
                 let mut same = listeners.iter().filter(|l| l.name == listener.listener);
                 same.any(|l| l.hostname == HostPattern::Any).then(|| {
-                    let source = NameSource::Guest(listener.clone(), route.clone());
+                    let source = NameSource::Guest(Box::new((listener.clone(), route.clone())));
                     (gateway.clone(), source)
                 })
             }
@@ -417,9 +417,8 @@ impl Merge {
                     }
                     affected.listeners.insert(listener);
                 }
-                NameSource::Route(route) | NameSource::Guest(_, route) => {
-                    affected.routes.insert(route);
-                }
+                NameSource::Route(route) => _ = affected.routes.insert(route),
+                NameSource::Guest(guest) => _ = affected.routes.insert(guest.1),
             }
         }
         let records = changed.records.iter();

@@ -1,6 +1,5 @@
 //! The rule by which names are decided. Nothing in this file changes the facts.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::{
@@ -8,6 +7,7 @@ use super::{
     is_narrow,
 };
 use crate::hostname::{HostPattern, Hostname};
+use crate::small::{SmallMap, SmallSet};
 
 /// A pattern, and the namespace that owns the names for which it is the most specific pattern.
 type Owned<'a> = (&'a HostPattern, &'a Arc<str>);
@@ -199,7 +199,7 @@ impl GatewayNames {
     /// Everything that asks for a pattern.
     pub fn askers(&self, names: &HostPattern) -> impl Iterator<Item = &NameSource> {
         let asks = self.asks.get(names).into_iter();
-        asks.flat_map(|asks| asks.by_namespace.values().flat_map(BTreeMap::keys))
+        asks.flat_map(|asks| asks.by_namespace.values().flat_map(SmallMap::keys))
     }
 
     /// The state of a recorded claim; `None` if there is none.
@@ -305,7 +305,7 @@ impl GatewayNames {
     fn nearest<'a>(
         &'a self,
         mut claims: impl Iterator<Item = (&'a HostPattern, &'a RecordedHolder)>,
-        mut own: impl Iterator<Item = (&'a HostPattern, &'a BTreeSet<NameSource>)>,
+        mut own: impl Iterator<Item = (&'a HostPattern, &'a SmallSet<NameSource>)>,
     ) -> Option<Owned<'a>> {
         let claim = claims.find(|(_, held)| held.counts);
         let claim = claim.map(|(pattern, held)| (pattern, &held.holder));
@@ -344,7 +344,7 @@ enum AsksAs {
 fn is_open(
     permissions: &dyn Permissions,
     namespace: &str,
-    own: &BTreeSet<NameSource>,
+    own: &SmallSet<NameSource>,
     asks_as: AsksAs,
 ) -> bool {
     let mut admitted = false;
@@ -358,7 +358,7 @@ fn is_open(
                 }
                 _ => return false,
             },
-            NameSource::Route(_) | NameSource::Guest(..) => return false,
+            NameSource::Route(_) | NameSource::Guest(_) => return false,
         }
     }
     admitted

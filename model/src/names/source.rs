@@ -18,7 +18,7 @@ pub enum NameSource {
     /// A route on a listener without a hostname that belongs to a ListenerSet. The set allows the route, so the route
     /// asks for the namespace of the set, even if it is in another namespace itself. On a set's listener *with* a
     /// hostname, a route asks for nothing, because it uses the names of the set.
-    Guest(ListenerKey, ObjectKey),
+    Guest(Box<(ListenerKey, ObjectKey)>),
     /// One of the above that is refused for a mistake of its own, such as a value that cannot be read. It asks for
     /// nothing, so it gets no name. But its namespace keeps those of its names that it holds, and the names of the
     /// Gateway's own namespace stay reserved, so a mistake in an edit gives no name to somebody who waits for it.
@@ -30,9 +30,8 @@ impl NameSource {
     #[must_use]
     pub fn namespace(&self) -> &Arc<str> {
         match self {
-            Self::Listener(listener) | Self::Guest(listener, _) => {
-                &listener.parent.name().namespace
-            }
+            Self::Listener(listener) => &listener.parent.name().namespace,
+            Self::Guest(guest) => &guest.0.parent.name().namespace,
             Self::Route(route) => &route.name.namespace,
             Self::Refused(source) => source.namespace(),
         }
@@ -42,12 +41,8 @@ impl NameSource {
     #[must_use]
     pub fn asked_by(&self) -> AskedBy {
         match self {
-            Self::Guest(listener, route)
-                if route.name.namespace != listener.parent.name().namespace =>
-            {
-                AskedBy::Guest
-            }
-            Self::Listener(_) | Self::Guest(..) => AskedBy::Listener,
+            Self::Guest(guest) if guest.1.name.namespace != *self.namespace() => AskedBy::Guest,
+            Self::Listener(_) | Self::Guest(_) => AskedBy::Listener,
             Self::Route(route) if route.kind.routes_requests() => AskedBy::HttpRoute,
             Self::Route(_) => AskedBy::TlsRoute,
             Self::Refused(_) => AskedBy::Refused,
@@ -60,7 +55,7 @@ impl NameSource {
         match self {
             Self::Listener(listener) => matches!(listener.parent, ParentKey::Gateway(_)),
             Self::Route(route) => route.name.namespace == gateway.namespace,
-            Self::Guest(..) => false,
+            Self::Guest(_) => false,
             Self::Refused(source) => source.is_own_of(gateway),
         }
     }

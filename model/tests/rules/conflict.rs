@@ -26,10 +26,7 @@ fn claim(set: Option<(&str, i64)>, index: usize, protocol: &str, hostname: &str)
         ),
     };
     Claim {
-        listener: ListenerKey {
-            parent,
-            listener: format!("l{index}").into(),
-        },
+        listener: ListenerKey::new(parent, format!("l{index}")),
         precedence,
         protocol: Protocol::from_text(protocol),
         hostname: pattern(hostname),
@@ -460,7 +457,8 @@ fn claims() -> impl Strategy<Value = Claim> {
         .prop_map(move |(set, listener, index, protocol, hostname)| {
             let set = set.map(|i| (sets[i], i64::try_from(i % 3).unwrap()));
             let mut claim = claim(set, index, protocol, hostname);
-            claim.listener.listener = format!("l{listener}").into();
+            let parent = claim.listener.parent.clone();
+            claim.listener = ListenerKey::new(parent, format!("l{listener}"));
             claim
         })
 }

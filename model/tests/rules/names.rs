@@ -27,17 +27,14 @@ const WAYS: [AskedBy; 4] = [Listener, Guest, TlsRoute, HttpRoute];
 
 /// A listener of a ListenerSet.
 fn listener(set: &str, listener: &str) -> NameSource {
-    NameSource::Listener(ListenerKey {
-        parent: ParentKey::ListenerSet(name(set)),
-        listener: listener.into(),
-    })
+    NameSource::Listener(ListenerKey::new(
+        ParentKey::ListenerSet(name(set)),
+        listener,
+    ))
 }
 
 fn own_key(listener: &str) -> ListenerKey {
-    ListenerKey {
-        parent: ParentKey::Gateway(name("infra/gw")),
-        listener: listener.into(),
-    }
+    ListenerKey::new(ParentKey::Gateway(name("infra/gw")), listener)
 }
 
 /// A listener of the Gateway itself.
@@ -65,9 +62,8 @@ fn refused(source: &NameSource) -> NameSource {
 
 fn rank(source: &NameSource, created: i64) -> Rank {
     match source {
-        NameSource::Listener(listener) | NameSource::Guest(listener, _) => {
-            Rank::of(created, listener.parent.name())
-        }
+        NameSource::Listener(listener) => Rank::of(created, listener.parent.name()),
+        NameSource::Guest(guest) => Rank::of(created, guest.0.parent.name()),
         NameSource::Route(route) => Rank::of(created, &route.name),
         NameSource::Refused(source) => rank(source, created),
     }
@@ -679,7 +675,7 @@ fn a_route_on_a_sets_listener_without_a_hostname_asks_for_the_sets_namespace() {
             kind: Kind::HttpRoute,
             name: name(guest),
         };
-        let source = NameSource::Guest(any.clone(), key);
+        let source = NameSource::Guest(Box::new((any.clone(), key)));
         edge.put(&source, 5, &["x.example.com"]);
         assert_eq!(edge.next("x.example.com"), Some("t1"));
         edge.hold("x.example.com", "t1");
@@ -706,7 +702,7 @@ fn guests_leave_half_of_the_limit_to_their_host() {
     };
     let guest = |at: &str| {
         let (kind, name) = (Kind::HttpRoute, name(at));
-        NameSource::Guest(any.clone(), ObjectKey { kind, name })
+        NameSource::Guest(Box::new((any.clone(), ObjectKey { kind, name })))
     };
     let all = ["1.com", "2.com", "3.com", "4.com", "5.com"];
     edge.put(&guest("t2/r"), 1, &all);

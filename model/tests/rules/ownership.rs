@@ -91,10 +91,7 @@ fn with_gateway() -> Merge {
 }
 
 fn listener_key(set: &str, listener: &str) -> ListenerKey {
-    ListenerKey {
-        parent: ParentKey::ListenerSet(name(set)),
-        listener: listener.into(),
-    }
+    ListenerKey::new(ParentKey::ListenerSet(name(set)), listener)
 }
 
 #[test]
@@ -554,7 +551,7 @@ fn sets() -> impl Strategy<Value = ListenerSet> {
         prop::bool::weighted(0.1),
     )
         .prop_map(|(at, parent, created, parts, issuer, deleting)| {
-            let namespace = name(at).namespace;
+            let namespace = name(at).namespace.clone();
             let listeners = parts.into_iter().enumerate().map(|(n, (number, host))| {
                 let mut made = https(n, &format!("l{n}"), host, &namespace);
                 made.port = Some(port(number));

@@ -290,10 +290,7 @@ fn put(merge: &mut Merge, grant: &HostnameGrant) {
 }
 
 fn own(section: &str) -> ListenerKey {
-    ListenerKey {
-        parent: ParentKey::Gateway(name("infra/gw")),
-        listener: section.into(),
-    }
+    ListenerKey::new(ParentKey::Gateway(name("infra/gw")), section)
 }
 
 fn kept_to(merge: &Merge, route: &HttpRoute, at: &ListenerKey) -> Vec<String> {

@@ -55,7 +55,7 @@ fn of(namespace: &str, index: usize, on: usize) -> Listener {
 }
 
 fn set_on(at: &str, created: i64, ports: &[usize]) -> ListenerSet {
-    let namespace = name(at).namespace;
+    let namespace = name(at).namespace.clone();
     let listeners = ports.iter().enumerate();
     let listeners = listeners.map(|(index, on)| of(&namespace, index, *on));
     set(at, GATEWAY, created, listeners.collect())

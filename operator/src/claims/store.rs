@@ -91,10 +91,10 @@ pub struct ClaimStore {
     beginning: Option<BTreeSet<ObjectName>>,
     /// The names that count as held although no object says so, and whether an object said so before.
     unsaid: BTreeMap<ClaimKey, bool>,
-    records: BTreeMap<ClaimKey, Record>,
+    records: BTreeMap<ClaimKey, Box<Record>>,
     /// The name or port that each object is about.
     keys: BTreeMap<ObjectName, ClaimKey>,
-    objects: BTreeMap<ObjectName, ObjectState>,
+    objects: BTreeMap<ObjectName, Box<ObjectState>>,
     /// The last states of names from translation.
     states: BTreeMap<ClaimKey, ClaimState>,
     graces: Graces,
@@ -153,7 +153,7 @@ impl ClaimStore {
     pub fn begin(&mut self, time: Time) {
         self.time = Some(time);
         if !std::mem::replace(&mut self.begun, true) {
-            let there = self.objects.values().filter_map(ObjectState::seen);
+            let there = self.objects.values().filter_map(|object| object.seen());
             self.beginning = Some(there.map(|(claim, _)| claim.gateway()).collect());
             self.look_at_all();
         }

@@ -6,6 +6,7 @@
 //! bounded by the number of published resources.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use vestibule_stream::{
     ContentHash, Digest, Encoded, Generation, Invalid, Resource, ResourceKey,
@@ -92,12 +93,12 @@ impl BatchSize {
 #[derive(Debug, Default)]
 pub(super) struct Content {
     generation: Generation,
-    live: BTreeMap<ResourceKey, (Encoded, Generation)>,
+    live: BTreeMap<Arc<ResourceKey>, (Encoded, Generation)>,
     /// Number of bytes of all resources in `live`.
     bytes: u64,
-    removed: BTreeMap<ResourceKey, Generation>,
+    removed: BTreeMap<Arc<ResourceKey>, Generation>,
     /// Each key of `live` and `removed` once, at its last change.
-    log: BTreeSet<(Generation, ResourceKey)>,
+    log: BTreeSet<(Generation, Arc<ResourceKey>)>,
     /// The log is complete after this generation. Removals up to it may be forgotten.
     floor: Generation,
     digest: Digest,
@@ -140,11 +141,11 @@ impl Content {
     pub(super) fn size_beside(&self, held: &BTreeMap<ResourceKey, ContentHash>) -> BatchSize {
         let mut size = BatchSize::default();
         for (key, (encoded, _)) in &self.live {
-            if held.get(key) != Some(&encoded.hash()) {
+            if held.get(&**key) != Some(&encoded.hash()) {
                 size.add(1, encoded.len() as u64);
             }
         }
-        for key in held.keys().filter(|key| !self.live.contains_key(key)) {
+        for key in held.keys().filter(|key| !self.live.contains_key(*key)) {
             size.add(1, key.name.len() as u64);
         }
         size
@@ -167,6 +168,7 @@ impl Content {
             }
             moved = true;
             self.unlog(&key);
+            let key = encoded.shared_key().clone();
             self.digest.add(&key, encoded.hash());
             self.log.insert((next, key.clone()));
             self.bytes += encoded.len() as u64;
@@ -176,6 +178,7 @@ impl Content {
             if self.live.contains_key(&key) {
                 moved = true;
                 self.unlog(&key);
+                let key = Arc::new(key);
                 self.log.insert((next, key.clone()));
                 self.removed.insert(key, next);
             }
@@ -232,9 +235,9 @@ impl Content {
         for (_, key) in self.log.range(after(base)..) {
             match self.live.get(key) {
                 Some((encoded, _)) => difference.upserts.push(encoded.upsert()),
-                None => difference.removals.push(key.clone()),
+                None => difference.removals.push(ResourceKey::clone(key)),
             }
-            difference.keys.insert(key.clone());
+            difference.keys.insert(ResourceKey::clone(key));
         }
         Some(difference)
     }
@@ -248,11 +251,11 @@ impl Content {
     pub(super) fn compare(&self, held: &BTreeMap<ResourceKey, ContentHash>) -> Difference {
         let mut difference = Difference::default();
         for (key, (encoded, _)) in &self.live {
-            if held.get(key) != Some(&encoded.hash()) {
+            if held.get(&**key) != Some(&encoded.hash()) {
                 difference.upserts.push(encoded.upsert());
             }
         }
-        for key in held.keys().filter(|key| !self.live.contains_key(key)) {
+        for key in held.keys().filter(|key| !self.live.contains_key(*key)) {
             difference.removals.push(key.clone());
         }
         difference
@@ -265,13 +268,13 @@ impl Content {
 
     /// Removes a key from the live and the removed resources, the log and the digest.
     fn unlog(&mut self, key: &ResourceKey) {
-        if let Some((encoded, changed)) = self.live.remove(key) {
-            self.digest.remove(key, encoded.hash());
+        if let Some((key, (encoded, changed))) = self.live.remove_entry(key) {
+            self.digest.remove(&key, encoded.hash());
             self.bytes -= encoded.len() as u64;
-            self.log.remove(&(changed, key.clone()));
+            self.log.remove(&(changed, key));
         }
-        if let Some(changed) = self.removed.remove(key) {
-            self.log.remove(&(changed, key.clone()));
+        if let Some((key, changed)) = self.removed.remove_entry(key) {
+            self.log.remove(&(changed, key));
         }
     }
 
@@ -300,9 +303,9 @@ impl Content {
 
 /// Returns the smallest possible entry of the log in the generation after `base`: every key has a name, so the default
 /// key comes before all others. The range from here contains exactly the entries after `base`.
-fn after(base: Generation) -> (Generation, ResourceKey) {
+fn after(base: Generation) -> (Generation, Arc<ResourceKey>) {
     let next = Generation::new(base.term, base.counter.saturating_add(1));
-    (next, ResourceKey::default())
+    (next, Arc::default())
 }
 
 #[cfg(test)]
@@ -350,7 +353,7 @@ mod tests {
         content
             .live
             .iter()
-            .map(|(key, (encoded, _))| (key.clone(), encoded.hash()))
+            .map(|(key, (encoded, _))| (ResourceKey::clone(key), encoded.hash()))
             .collect()
     }
 

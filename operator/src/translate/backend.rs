@@ -117,7 +117,9 @@ impl Translator {
             }
         }
         for service in judged {
-            dirty.routes.extend(self.index.routes_of_service(&service));
+            dirty
+                .routes
+                .extend(self.index.routes_of_service(&service).cloned());
         }
     }
 

@@ -12,6 +12,7 @@ use vestibule_model::gateway::TlsMode;
 use vestibule_model::key::{Kind, ListenerKey, ObjectKey, ObjectName};
 use vestibule_model::object::{Object, Service, ServicePort};
 use vestibule_model::protocol::Transport;
+use vestibule_model::small::{SmallMap, SmallSet};
 use vestibule_model::tls_policy::{
     Authorities, BackendTlsPolicy, PolicyPlace, PolicyTarget, SubjectAltName,
 };
@@ -29,8 +30,8 @@ const RESOLVED: ConditionType = ConditionType::ResolvedRefs;
 /// The Services that a route uses, and the Gateways through which it does.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct ServiceUses {
-    gateways: BTreeSet<ObjectName>,
-    services: BTreeSet<ObjectName>,
+    gateways: SmallSet<ObjectName>,
+    services: SmallSet<ObjectName>,
 }
 
 impl ServiceUses {
@@ -65,8 +66,8 @@ impl Translator {
     pub(super) fn settle_service_uses(
         &mut self,
         route: &ObjectKey,
-        listeners: &BTreeSet<ListenerKey>,
-        services: BTreeSet<ObjectName>,
+        listeners: &SmallSet<ListenerKey>,
+        services: SmallSet<ObjectName>,
         dirty: &mut Dirty,
     ) {
         let mut uses = ServiceUses::default();
@@ -111,7 +112,7 @@ impl Translator {
     /// the last one.
     fn count_use(&mut self, service: &ObjectName, gateway: &ObjectName, more: bool) -> bool {
         let gateways = self.service_gateways.entry(service.clone()).or_default();
-        let routes = gateways.entry(gateway.clone()).or_default();
+        let routes = gateways.or_default(gateway.clone());
         let before = *routes;
         *routes = if more {
             before + 1
@@ -189,7 +190,7 @@ impl Translator {
             if before.is_some() != after.is_some() {
                 // A route may use a backend that speaks TLS only if a policy exists.
                 let routes = self.index.routes_of_service(&place.service);
-                dirty.routes.extend(routes);
+                dirty.routes.extend(routes.cloned());
             }
         }
     }
@@ -463,6 +464,6 @@ impl Translator {
     /// The Gateways whose routes use a Service.
     fn gateways_using(&self, service: &ObjectName) -> impl Iterator<Item = &ObjectName> {
         let gateways = self.service_gateways.get(service);
-        gateways.into_iter().flat_map(BTreeMap::keys)
+        gateways.into_iter().flat_map(SmallMap::keys)
     }
 }

@@ -56,7 +56,10 @@ pub enum Change {
 impl Translator {
     pub(super) fn take(&mut self, change: Change, dirty: &mut Dirty) {
         let (key, new) = match change {
-            Change::Put(object) => (object.key(), Some(Arc::new(object))),
+            Change::Put(mut object) => {
+                object.shrink_to_fit();
+                (object.key(), Some(Arc::new(object)))
+            }
             Change::Remove(key) => (key, None),
             Change::Absent(key) => {
                 if self.take_absent(&key) {
@@ -180,7 +183,9 @@ impl Translator {
             Kind::HostnameClaim => self.take_claim_object(name, new, dirty),
             Kind::BackendTlsPolicy => self.mark_policy(key, [old, new], dirty),
             Kind::Service => {
-                dirty.routes.extend(self.index.routes_of_service(name));
+                dirty
+                    .routes
+                    .extend(self.index.routes_of_service(name).cloned());
                 self.dirty_backends(name, dirty);
                 self.mark_policies(name, dirty);
             }

@@ -16,6 +16,7 @@ use vestibule_model::path::PathPrefix;
 use vestibule_model::port::{PortClaimState, PortDecision};
 use vestibule_model::reversed::Patterns;
 use vestibule_model::route::Route;
+use vestibule_model::small::{SmallMap, SmallSet};
 use vestibule_stream::proto::{self, resource};
 use vestibule_stream::{Encoded, Resource, ResourceKey, ResourceKind};
 
@@ -61,8 +62,8 @@ type InnerName = (ObjectName, HostPattern);
 /// route loses one when another namespace gets it, or gets a narrower wildcard around it.
 #[derive(Debug, Default)]
 pub(super) struct InnerNames {
-    of_routes: BTreeMap<ObjectKey, BTreeSet<InnerName>>,
-    routes: BTreeMap<ObjectName, Patterns<BTreeSet<ObjectKey>>>,
+    of_routes: BTreeMap<ObjectKey, SmallSet<InnerName>>,
+    routes: BTreeMap<ObjectName, Patterns<SmallSet<ObjectKey>>>,
 }
 
 impl InnerNames {
@@ -71,10 +72,11 @@ impl InnerNames {
         let former = if names.is_empty() {
             self.of_routes.remove(route)
         } else {
-            self.of_routes.insert(route.clone(), names.clone())
+            let names = names.iter().cloned().collect();
+            self.of_routes.insert(route.clone(), names)
         };
         let former = former.unwrap_or_default();
-        for (gateway, name) in former.difference(names) {
+        for (gateway, name) in former.iter().filter(|name| !names.contains(*name)) {
             let Some(of_gateway) = self.routes.get_mut(gateway) else {
                 continue;
             };
@@ -88,7 +90,7 @@ impl InnerNames {
                 self.routes.remove(gateway);
             }
         }
-        for (gateway, name) in names.difference(&former) {
+        for (gateway, name) in names.iter().filter(|name| !former.contains(name)) {
             let of_gateway = self.routes.entry(gateway.clone()).or_default();
             of_gateway.or_default(name).insert(route.clone());
         }
@@ -101,7 +103,7 @@ impl InnerNames {
         merge: &'a Merge,
         gateway: &'a ObjectName,
         pattern: &'a HostPattern,
-    ) -> impl Iterator<Item = &'a BTreeSet<ObjectKey>> {
+    ) -> impl Iterator<Item = &'a SmallSet<ObjectKey>> {
         let of_gateway = self.routes.get(gateway).into_iter();
         let covered = of_gateway.flat_map(move |all| all.covered(pattern));
         covered
@@ -198,9 +200,7 @@ impl Translator {
                 .routes
                 .extend(asking.filter_map(|source| match source {
                     NameSource::Route(route) => Some(route.clone()),
-                    NameSource::Listener(_) | NameSource::Guest(..) | NameSource::Refused(_) => {
-                        None
-                    }
+                    NameSource::Listener(_) | NameSource::Guest(_) | NameSource::Refused(_) => None,
                 }));
             dirty.routes.extend(
                 self.inner_names
@@ -255,7 +255,7 @@ impl Translator {
             .map(|route| self.judge_parents(route, None).0);
         let attached = parents
             .iter()
-            .flat_map(BTreeMap::values)
+            .flat_map(SmallMap::values)
             .flatten()
             .flatten();
         attached
@@ -272,9 +272,9 @@ impl Translator {
         parents: &mut Parents,
         findings: &mut Vec<Finding>,
         work: &mut Work,
-    ) -> (Vec<Attached>, BTreeSet<usize>) {
+    ) -> (Vec<Attached>, SmallSet<usize>) {
         let key = route.key();
-        let (mut served, mut waiting) = (Vec::new(), BTreeSet::new());
+        let (mut served, mut waiting) = (Vec::new(), SmallSet::default());
         let mut said = BTreeSet::new();
         let mut owners = NearestOwners::new(&self.merge);
         for (index, outcome) in parents.iter_mut() {

@@ -56,9 +56,9 @@ pub(super) struct Asked {
     /// The sources of the CA certificates, and the mode; `None`: the listener asks for no client certificate.
     pub(super) validation: Option<(Vec<ObjectKey>, ValidationMode)>,
     /// The first reference that does not resolve, if any.
-    pub(super) unresolved: Option<Finding>,
+    pub(super) unresolved: Option<Box<Finding>>,
     /// Why no client can be let in, if none can.
-    pub(super) closed: Option<Finding>,
+    pub(super) closed: Option<Box<Finding>>,
 }
 
 impl Asked {
@@ -364,8 +364,8 @@ impl Translator {
         };
         Asked {
             validation: Some((state.trust.sources.clone(), asked.mode)),
-            unresolved: state.trust.broken.first().map(told),
-            closed: state.none.as_ref().map(told),
+            unresolved: state.trust.broken.first().map(told).map(Box::new),
+            closed: state.none.as_ref().map(told).map(Box::new),
         }
     }
 

@@ -89,7 +89,7 @@ impl Translator {
                 let gateways: Vec<ObjectName> = gateways.cloned().collect();
                 dirty.tls.extend(gateways.iter().cloned());
                 dirty.gateways.extend(gateways);
-                dirty.classes.insert(user.name.name);
+                dirty.classes.insert(user.name.name.clone());
             } else {
                 dirty.tls.insert(user.name.clone());
                 dirty.gateways.insert(user.name);

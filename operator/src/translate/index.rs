@@ -11,6 +11,7 @@ use vestibule_model::key::{Kind, ListenerKey, ObjectKey, ObjectName, ParentKey};
 use vestibule_model::object::Object;
 use vestibule_model::reference::Reference;
 use vestibule_model::route::Route;
+use vestibule_model::small::SmallSet;
 use vestibule_model::tls_policy::{PolicyPlace, Precedence};
 
 use super::{Dirty, set_user};
@@ -19,19 +20,19 @@ use super::{Dirty, set_user};
 #[derive(Debug, Default)]
 pub(super) struct Index {
     listeners: BTreeMap<ParentKey, BTreeSet<ListenerKey>>,
-    routes_by_parent: BTreeMap<ParentKey, BTreeSet<ObjectKey>>,
+    routes_by_parent: BTreeMap<ParentKey, SmallSet<ObjectKey>>,
     routes_by_namespace: BTreeMap<Arc<str>, BTreeSet<ObjectKey>>,
-    routes_by_service: BTreeMap<ObjectName, BTreeSet<ObjectKey>>,
-    slices_by_service: BTreeMap<ObjectName, BTreeSet<ObjectName>>,
+    routes_by_service: BTreeMap<ObjectName, SmallSet<ObjectKey>>,
+    slices_by_service: BTreeMap<ObjectName, SmallSet<ObjectName>>,
     /// EndpointSlices of Services, by the addresses that serve in them.
-    slices_by_address: BTreeMap<IpAddr, BTreeSet<ObjectName>>,
+    slices_by_address: BTreeMap<IpAddr, SmallSet<ObjectName>>,
     /// The ReferenceGrants, by those to whom they speak.
     pub(super) grants: Grants,
     /// GatewayClasses and Gateways by the GatewayParameters they refer to.
     parameter_users: BTreeMap<ObjectName, BTreeSet<ObjectKey>>,
     gateways_by_uid: BTreeMap<Arc<str>, BTreeSet<ObjectName>>,
     /// BackendTLSPolicies by what they target, in the order in which they apply there.
-    policies_by_place: BTreeMap<PolicyPlace, BTreeSet<Precedence>>,
+    policies_by_place: BTreeMap<PolicyPlace, SmallSet<Precedence>>,
     /// BackendTLSPolicies that cannot be read, by namespace.
     unreadable_policies: BTreeMap<Arc<str>, BTreeSet<ObjectName>>,
     /// Objects that refer into a namespace that is not their own.
@@ -199,11 +200,8 @@ impl Index {
         self.unreadable_policies.contains_key(namespace)
     }
 
-    pub(super) fn routes_to(&self, parent: &ParentKey) -> BTreeSet<ObjectKey> {
-        self.routes_by_parent
-            .get(parent)
-            .cloned()
-            .unwrap_or_default()
+    pub(super) fn routes_to(&self, parent: &ParentKey) -> impl Iterator<Item = &ObjectKey> {
+        self.routes_by_parent.get(parent).into_iter().flatten()
     }
 
     pub(super) fn routes_in(&self, namespace: &Arc<str>) -> BTreeSet<ObjectKey> {
@@ -219,11 +217,11 @@ impl Index {
         self.routes_by_namespace.iter()
     }
 
-    pub(super) fn routes_of_service(&self, service: &ObjectName) -> BTreeSet<ObjectKey> {
-        self.routes_by_service
-            .get(service)
-            .cloned()
-            .unwrap_or_default()
+    pub(super) fn routes_of_service(
+        &self,
+        service: &ObjectName,
+    ) -> impl Iterator<Item = &ObjectKey> {
+        self.routes_by_service.get(service).into_iter().flatten()
     }
 
     /// Routes that refer to some Service of a namespace.

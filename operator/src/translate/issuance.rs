@@ -39,6 +39,7 @@ use vestibule_model::issuance::{CertificateRequest, Issuance, IssuanceState};
 use vestibule_model::issuer::{Engine, IssuerRef};
 use vestibule_model::key::{Kind, ListenerKey, ObjectName};
 use vestibule_model::object::Object;
+use vestibule_model::small::SmallSet;
 
 use super::across::held_elsewhere;
 use super::reach::Interest;
@@ -198,7 +199,7 @@ impl Translator {
         dirty: &mut Dirty,
     ) {
         let interest = Interest::Listener(key.clone());
-        let secrets: BTreeSet<ObjectName> = wants.keys().cloned().collect();
+        let secrets: SmallSet<ObjectName> = wants.keys().cloned().collect();
         let former = self.wants.remove(key).unwrap_or_default();
         // The former interests are removed before the new ones are set, because a listener has one interest in a
         // name, even if it wants the name in two Secrets.
@@ -250,7 +251,7 @@ impl Translator {
             let (request, problems) = self.judge_request(&secret);
             for (listener, problem) in problems {
                 if self.set_problem(&listener, &secret, problem) {
-                    dirty.parents.insert(listener.parent);
+                    dirty.parents.insert(listener.parent.clone());
                 }
             }
             if self.requests.get(&secret) == request.as_ref() {

@@ -1,6 +1,7 @@
 //! Listeners: the state of each, and its resource.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use vestibule_model::condition::Reason;
 use vestibule_model::conflict::{Conflict, Precedence};
@@ -31,16 +32,16 @@ use super::{Dirty, Output, Translator, listener_resource, set_user};
 pub(super) struct ListenerState {
     /// Why it is not accepted, if it is not. A conflict outranks every other reason: the conformance test
     /// `listenerset-protocol-conflict` wants `ProtocolConflict` even of implementations without the protocol.
-    pub(super) refused: Option<Finding>,
+    pub(super) refused: Option<Box<Finding>>,
     pub(super) conflict: Option<Conflict>,
     /// The first reference that does not resolve, if any.
-    pub(super) unresolved: Option<Finding>,
+    pub(super) unresolved: Option<Box<Finding>>,
     pub(super) supported_kinds: Vec<(&'static str, &'static str)>,
     pub(super) overlaps: bool,
     /// Secrets that it may use, in order, even if they do not exist.
     pub(super) certificates: Vec<ObjectName>,
     /// Why it cannot serve although it is accepted: it terminates TLS and has no usable certificate.
-    pub(super) unusable: Option<Finding>,
+    pub(super) unusable: Option<Box<Finding>>,
     /// The Gateway that it belongs to, directly or through its ListenerSet.
     pub(super) gateway: ObjectName,
     /// What the Gateway asks of clients.
@@ -57,9 +58,9 @@ pub(super) struct ListenerState {
     /// What CAs find there, if they may connect to it.
     challenge_listener: Option<ChallengeListener>,
     /// Why it asks for no certificate although it names an issuer.
-    pub(super) unasked: Option<Finding>,
+    pub(super) unasked: Option<Box<Finding>>,
     /// The finding that a certificate that it serves has expired.
-    pub(super) expired: Option<Finding>,
+    pub(super) expired: Option<Box<Finding>>,
     /// Every finding about it.
     pub(super) findings: Vec<Finding>,
 }
@@ -80,7 +81,7 @@ impl ListenerState {
     /// Whether connections to it come to routes: the proxies get it, and do not close every connection. While its
     /// certificate is being read, the proxies keep what they have ([`crate::publish::settle`]), so nothing is different.
     pub(super) fn carries_routes(&self) -> bool {
-        let usable = self.unusable.as_ref().is_none_or(source::is_unread);
+        let usable = self.unusable.as_deref().is_none_or(source::is_unread);
         self.is_served() && !self.closed && usable
     }
 }
@@ -111,7 +112,10 @@ impl Translator {
         for key in std::mem::take(&mut dirty.listeners) {
             output.work.listeners += 1;
             let (state, resource, wants) = match self.judge_listener(&key, output) {
-                Some((state, resource, wants)) => (Some(state), resource, wants),
+                Some((state, resource, wants)) => {
+                    // Lists in the copy have no room for more entries, which would be held for as long as the listener.
+                    (Some(Arc::new(state.clone())), resource, wants)
+                }
                 None => (None, None, BTreeMap::new()),
             };
             self.settle_resource(listener_resource(&key), resource, output);
@@ -123,14 +127,16 @@ impl Translator {
             if old == state {
                 continue;
             }
-            let carries_routes = |state: &Option<ListenerState>| {
-                state.as_ref().is_some_and(ListenerState::carries_routes)
+            let carries_routes = |state: &Option<Arc<ListenerState>>| {
+                state.as_deref().is_some_and(ListenerState::carries_routes)
             };
             if carries_routes(&old) != carries_routes(&state) {
                 // The statuses of its routes say whether any of their listeners serves them.
-                dirty.others.extend(self.index.routes_to(&key.parent));
+                dirty
+                    .others
+                    .extend(self.index.routes_to(&key.parent).cloned());
             }
-            let place = |state: &'_ Option<ListenerState>| {
+            let place = |state: &'_ Option<Arc<ListenerState>>| {
                 let state = state.as_ref()?;
                 Some((state.gateway.clone(), state.challenge_listener.clone()?))
             };
@@ -142,11 +148,11 @@ impl Translator {
             );
             let interests = self.concerned(moved);
             self.mark_interested(interests, dirty);
-            self.settle_uses(&key, old.as_ref(), state.as_ref(), dirty, output);
+            self.settle_uses(&key, old.as_deref(), state.as_deref(), dirty, output);
             if let ParentKey::Gateway(name) = &key.parent {
                 dirty.gateways.insert(name.clone());
             }
-            dirty.parents.insert(key.parent);
+            dirty.parents.insert(key.parent.clone());
         }
     }
 
@@ -218,7 +224,7 @@ impl Translator {
         let asked = self.asked(key, &listener, &gateway);
         let closed = refused.is_none() && asked.closed.is_some();
         if closed {
-            refused.clone_from(&asked.closed);
+            refused = asked.closed.as_deref().cloned();
         }
         findings.extend(
             refused
@@ -237,7 +243,7 @@ impl Translator {
         findings.extend(unusable.iter().filter(|f| !broken.contains(f)).cloned());
         if let ParentKey::ListenerSet(_) = key.parent {
             // For its own listeners, the Gateway has this finding already.
-            findings.extend(asked.unresolved.clone());
+            findings.extend(asked.unresolved.as_deref().cloned());
         }
 
         let claimed = self.merge.is_claimed(key);
@@ -257,27 +263,27 @@ impl Translator {
         findings.extend(expired.clone());
         let own = broken.into_iter().next().or(foreign_kind);
         // A finding that closes the listener comes before one that only makes it wait.
-        let unresolved = match asked.unresolved.clone() {
+        let unresolved = match asked.unresolved.as_deref().cloned() {
             of_gateway if closed => of_gateway.or(own),
             of_gateway => own.or(of_gateway),
         };
         let mut state = ListenerState {
-            refused,
+            refused: refused.map(Box::new),
             conflict,
-            unresolved,
+            unresolved: unresolved.map(Box::new),
             closed,
             asked,
             gateway: gateway.clone(),
             supported_kinds,
             overlaps: self.merge.overlaps(key),
             certificates,
-            unusable,
+            unusable: unusable.map(Box::new),
             port,
             claimed,
             bound: bind.is_some(),
             challenge_listener: None,
-            unasked,
-            expired,
+            unasked: unasked.map(Box::new),
+            expired: expired.map(Box::new),
             findings,
         };
         if state.is_served() {

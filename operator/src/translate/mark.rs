@@ -26,7 +26,7 @@ impl Translator {
             .listeners
             .extend(former.iter().map(|listener| listener.key(&parent)));
         self.index.dirty_listeners(&parent, dirty);
-        dirty.routes.extend(self.index.routes_to(&parent));
+        dirty.routes.extend(self.index.routes_to(&parent).cloned());
         dirty.parents.insert(parent);
     }
 
@@ -44,7 +44,7 @@ impl Translator {
             dirty.tls.insert(gateway.clone());
             let parent = ParentKey::Gateway(gateway);
             self.index.dirty_listeners(&parent, dirty);
-            dirty.routes.extend(self.index.routes_to(&parent));
+            dirty.routes.extend(self.index.routes_to(&parent).cloned());
             dirty.parents.insert(parent);
         }
         for name in affected.sets {
@@ -56,7 +56,7 @@ impl Translator {
                 };
                 let parent = ParentKey::ListenerSet(name);
                 self.index.dirty_listeners(&parent, dirty);
-                dirty.routes.extend(self.index.routes_to(&parent));
+                dirty.routes.extend(self.index.routes_to(&parent).cloned());
                 dirty.parents.insert(parent);
             }
         }

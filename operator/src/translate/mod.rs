@@ -70,6 +70,7 @@ use vestibule_model::protocol::Port;
 use vestibule_model::route::Route;
 use vestibule_model::route_budget::RouteBudgets;
 use vestibule_model::selector::NamespaceScope;
+use vestibule_model::small::{Members, SmallMap, SmallSet};
 use vestibule_model::tls_policy::PolicyPlace;
 use vestibule_stream::{Encoded, ResourceKey, ResourceKind};
 
@@ -177,30 +178,30 @@ pub struct Translator {
     inner_names: InnerNames,
     binds: BindUse,
     secrets: BTreeMap<ObjectName, SecretState>,
-    listeners: BTreeMap<ListenerKey, ListenerState>,
+    listeners: BTreeMap<ListenerKey, Arc<ListenerState>>,
     /// Where listeners may overlap with other listeners than before.
     overlaps: Overlaps,
     /// The budget of each namespace for regular expressions.
     patterns: Budgets,
     /// The budget of each namespace for entries in the proxies' tables.
     entries: RouteBudgets,
-    routes: BTreeMap<ObjectKey, RouteState>,
+    routes: BTreeMap<ObjectKey, Arc<RouteState>>,
     /// The TCPRoutes and UDPRoutes on each listener, in order of precedence.
     queues: Queues,
     /// Routes accepted for a listener.
-    attached: BTreeMap<ListenerKey, BTreeSet<ObjectKey>>,
+    attached: BTreeMap<ListenerKey, SmallSet<ObjectKey>>,
     /// Accepted ListenerSets of a Gateway.
     attached_sets: BTreeMap<ObjectName, BTreeSet<ObjectName>>,
     /// The same relation from the ListenerSet to its Gateway.
     set_attached_to: BTreeMap<ObjectName, ObjectName>,
-    backend_users: BTreeMap<BackendKey, BTreeSet<ObjectKey>>,
+    backend_users: BTreeMap<BackendKey, SmallSet<ObjectKey>>,
     /// The EndpointSlices of each Service that have an address that no backend may have.
     denied_slices: BTreeMap<ObjectName, BTreeSet<ObjectName>>,
-    certificate_users: BTreeMap<ObjectName, BTreeSet<User>>,
+    certificate_users: BTreeMap<ObjectName, SmallSet<User>>,
     /// The certificates that listeners want, by Secret.
-    requesters: BTreeMap<ObjectName, BTreeMap<ListenerKey, Want>>,
+    requesters: BTreeMap<ObjectName, SmallMap<ListenerKey, Want>>,
     /// The Secrets in which each listener wants a certificate.
-    wants: BTreeMap<ListenerKey, BTreeSet<ObjectName>>,
+    wants: BTreeMap<ListenerKey, SmallSet<ObjectName>>,
     /// The finding that keeps the listener's name out of the certificate, if any.
     want_problems: BTreeMap<(ListenerKey, ObjectName), Finding>,
     /// The listeners and routes where CAs connect, and the units that depend on them.
@@ -223,14 +224,14 @@ pub struct Translator {
     /// Answers to challenges, as [`Change::Challenges`] brings them.
     challenges: BTreeMap<ChallengeKey, ChallengeAnswer>,
     /// The units that may use each Secret or ConfigMap.
-    source_users: BTreeMap<ObjectKey, BTreeSet<User>>,
+    source_users: BTreeMap<ObjectKey, SmallSet<User>>,
     /// Whether the caller reads a source only when something comes to use it. Then a source is unread until the caller
     /// says what it is.
     reads_sources: bool,
     /// Sources in use that do not exist, as somebody who looked says.
     absent_sources: BTreeSet<ObjectKey>,
     bundles: BTreeMap<ObjectKey, BundleState>,
-    bundle_users: BTreeMap<ObjectKey, BTreeSet<User>>,
+    bundle_users: BTreeMap<ObjectKey, SmallSet<User>>,
     gateway_tls: BTreeMap<ObjectName, GatewayTlsState>,
     /// The limits that Gateways set for their listeners, where they set any.
     gateway_limits: BTreeMap<ObjectName, LimitParameters>,
@@ -242,7 +243,7 @@ pub struct Translator {
     policies: BTreeMap<ObjectName, PolicyState>,
     service_uses: BTreeMap<ObjectKey, ServiceUses>,
     /// The Gateways through which routes use a Service on listeners other than TLS passthrough, and how many do.
-    service_gateways: BTreeMap<ObjectName, BTreeMap<ObjectName, usize>>,
+    service_gateways: BTreeMap<ObjectName, SmallMap<ObjectName, usize>>,
     gateways: BTreeMap<ObjectName, GatewayState>,
     /// Listeners that need an internal port.
     port_users: BTreeMap<DesiredPort, BTreeSet<ListenerKey>>,
@@ -556,8 +557,8 @@ fn listener_resource(listener: &ListenerKey) -> ResourceKey {
 }
 
 /// Adds or removes `user` among the users of `key`, without leaving empty sets behind.
-fn set_user<K: Ord + Clone, U: Ord + Clone>(
-    users: &mut BTreeMap<K, BTreeSet<U>>,
+fn set_user<K: Ord + Clone, U: Clone, M: Members<U>>(
+    users: &mut BTreeMap<K, M>,
     key: &K,
     user: &U,
     there: bool,

@@ -152,7 +152,9 @@ impl Translator {
                 let service = ObjectName::new(name.namespace.clone(), service.clone());
                 let slices = &mut dirty.slices;
                 set_user(slices, name, &service, true);
-                dirty.routes.extend(self.index.routes_of_service(&service));
+                dirty
+                    .routes
+                    .extend(self.index.routes_of_service(&service).cloned());
                 self.dirty_backends(&service, dirty);
             }
         }

@@ -7,6 +7,7 @@ use vestibule_model::finding::Finding;
 use vestibule_model::key::{ListenerKey, ObjectKey};
 use vestibule_model::protocol::Transport;
 use vestibule_model::route::{PortRoute, Route};
+use vestibule_model::small::SmallSet;
 use vestibule_stream::proto;
 
 use super::route_state::{Body, Judged, RouteState};
@@ -21,7 +22,7 @@ type Place = (i64, String, ObjectKey);
 pub(super) struct Queues {
     routes: BTreeMap<ListenerKey, BTreeSet<Place>>,
     /// The place of each route, and the listeners that it is attached to.
-    places: BTreeMap<ObjectKey, (Place, BTreeSet<ListenerKey>)>,
+    places: BTreeMap<ObjectKey, (Place, SmallSet<ListenerKey>)>,
 }
 
 impl Queues {
@@ -31,7 +32,7 @@ impl Queues {
         &mut self,
         route: &ObjectKey,
         created: i64,
-        listeners: &BTreeSet<ListenerKey>,
+        listeners: &SmallSet<ListenerKey>,
     ) -> BTreeSet<ObjectKey> {
         let place = (created, route.name.to_string(), route.clone());
         let old = if listeners.is_empty() {
@@ -41,7 +42,7 @@ impl Queues {
             self.places.insert(route.clone(), new)
         };
         let mut affected = BTreeSet::new();
-        let (old_place, before) = old.unwrap_or_else(|| (place.clone(), BTreeSet::new()));
+        let (old_place, before) = old.unwrap_or_else(|| (place.clone(), SmallSet::default()));
         if old_place == place && before == *listeners {
             return affected;
         }

@@ -21,6 +21,7 @@ use vestibule_model::http::HttpFilter;
 use vestibule_model::key::{ListenerKey, ObjectKey, ObjectName, ParentKey};
 use vestibule_model::protocol::Protocol;
 use vestibule_model::route::Route;
+use vestibule_model::small::{SmallMap, SmallSet};
 
 use super::Translator;
 use super::binds::Bind;
@@ -119,10 +120,10 @@ type ChallengePort = (ObjectName, ChallengeType);
 /// The listeners and routes where CAs connect, and the names that depend on them.
 #[derive(Debug, Default)]
 pub(super) struct ChallengeIndex {
-    listeners: BTreeMap<ChallengePort, BTreeMap<HostPattern, BTreeMap<ListenerKey, Bind>>>,
+    listeners: BTreeMap<ChallengePort, BTreeMap<HostPattern, SmallMap<ListenerKey, Bind>>>,
     routes: BTreeMap<ListenerKey, BTreeMap<HostPattern, BTreeSet<OnShared>>>,
     /// By Gateway, and then by name with its labels reversed, so that the names below a suffix are a range.
-    names: BTreeMap<ObjectName, BTreeMap<String, BTreeSet<Interest>>>,
+    names: BTreeMap<ObjectName, BTreeMap<String, SmallSet<Interest>>>,
 }
 
 /// Who answers a CA that connects for a name, as one tenant sees it.
@@ -234,7 +235,7 @@ impl ChallengeIndex {
         let listeners = self.listeners.get(&(gateway.clone(), kind))?;
         listeners
             .values()
-            .flat_map(BTreeMap::values)
+            .flat_map(SmallMap::values)
             .next()
             .copied()
     }
@@ -359,7 +360,7 @@ impl ChallengeIndex {
         &'a self,
         gateway: &ObjectName,
         pattern: &HostPattern,
-    ) -> impl Iterator<Item = (&'a String, &'a BTreeSet<Interest>)> + use<'a> {
+    ) -> impl Iterator<Item = (&'a String, &'a SmallSet<Interest>)> + use<'a> {
         let (first, is_exact) = match pattern {
             HostPattern::Any => (String::new(), false),
             HostPattern::Exact(hostname) => (reversed(hostname), true),

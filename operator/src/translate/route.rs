@@ -1,6 +1,7 @@
 //! Routes of all kinds: the state of each, and its resource.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use vestibule_model::attach::Attached;
 use vestibule_model::condition::Reason;
@@ -8,6 +9,7 @@ use vestibule_model::finding::Finding;
 use vestibule_model::hostname::HostPattern;
 use vestibule_model::key::{Kind, ListenerKey, ObjectKey};
 use vestibule_model::route::Route;
+use vestibule_model::small::SmallSet;
 use vestibule_stream::proto;
 use vestibule_stream::{Encoded, Resource, ResourceKey, ResourceKind};
 
@@ -26,7 +28,8 @@ impl Translator {
                 Some(route) => {
                     let judged = judged.remove(&key);
                     let (state, resource) = self.judge_route(route, judged, &mut output.work);
-                    (Some(state), resource)
+                    // Lists in the copy have no room for more entries, which would be held for as long as the route.
+                    (Some(Arc::new(state.clone())), resource)
                 }
                 None => (None, None),
             };
@@ -36,7 +39,7 @@ impl Translator {
                 Some(state) => self.routes.insert(key.clone(), state),
                 None => self.routes.remove(&key),
             };
-            let shared = SharedListenerRoutes::of(self.route(&key), state.as_ref());
+            let shared = SharedListenerRoutes::of(self.route(&key), state.as_deref());
             let former = if shared == SharedListenerRoutes::default() {
                 self.shared.remove(&key)
             } else {
@@ -46,7 +49,7 @@ impl Translator {
                 .challenge_index
                 .move_route(&former.unwrap_or_default(), &shared);
             self.mark_interested(interests, dirty);
-            let listeners = |s: &Option<RouteState>| s.as_ref().map(RouteState::listeners);
+            let listeners = |s: &Option<Arc<RouteState>>| s.as_deref().map(RouteState::listeners);
             let (before, after) = (
                 listeners(&old).unwrap_or_default(),
                 listeners(&state).unwrap_or_default(),
@@ -57,10 +60,12 @@ impl Translator {
                 set_user(&mut self.attached, listener, &key, after.contains(listener));
                 dirty.parents.insert(listener.parent.clone());
             }
-            self.settle_queues(&key, state.as_ref(), dirty);
-            let backends =
-                |s: Option<RouteState>| s.map(|state| state.backends).unwrap_or_default();
-            let (before, after) = (backends(old), backends(state));
+            self.settle_queues(&key, state.as_deref(), dirty);
+            let backends = |s: &Option<Arc<RouteState>>| {
+                let backends = s.as_ref().map(|state| state.backends.clone());
+                backends.unwrap_or_default()
+            };
+            let (before, after) = (backends(&old), backends(&state));
             for backend in before.symmetric_difference(&after) {
                 let uses = after.contains(backend);
                 set_user(&mut self.backend_users, backend, &key, uses);
@@ -99,7 +104,7 @@ impl Translator {
         };
         findings.extend(left_out);
         let (served, waiting) = self.claimed_by_route(route, &mut parents, &mut findings, work);
-        let mut in_part = BTreeSet::new();
+        let mut in_part = SmallSet::default();
         let attachments = attachments(served.iter(), |listener, names| {
             let sharing = self.sharing(&key, listener, names);
             if matches!(sharing, Sharing::Parts(_)) {
@@ -119,7 +124,7 @@ impl Translator {
                         format!("is more than the proxies take: {error}"),
                         "spread its hostnames and rules over more routes",
                     );
-                    for outcome in parents.values_mut() {
+                    for (_, outcome) in parents.iter_mut() {
                         *outcome = Err(finding.clone());
                     }
                 }
@@ -137,12 +142,12 @@ impl Translator {
         let state = RouteState {
             parents,
             waiting,
-            unresolved: references.unresolved,
+            unresolved: references.unresolved.map(Box::new),
             dropped,
             findings,
             backends: match resource {
                 Some(_) => references.backends,
-                None => BTreeSet::new(),
+                None => SmallSet::default(),
             },
             services: references.services,
             in_part,

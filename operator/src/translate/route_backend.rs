@@ -1,12 +1,11 @@
 //! The backends to which the references of a route of any kind resolve.
 
-use std::collections::BTreeSet;
-
 use vestibule_model::condition::Reason;
 use vestibule_model::finding::Finding;
 use vestibule_model::key::{Kind, ObjectKey, ObjectName};
 use vestibule_model::object::{Object, Service, ServicePort};
 use vestibule_model::reference::BackendRef;
+use vestibule_model::small::SmallSet;
 use vestibule_stream::proto;
 
 use super::Translator;
@@ -56,7 +55,7 @@ impl Translator {
         &self,
         referrer: &ObjectKey,
         backend: &BackendRef,
-        services: &mut BTreeSet<ObjectName>,
+        services: &mut SmallSet<ObjectName>,
     ) -> Result<BackendKey, Finding> {
         let reference = &backend.reference;
         let refuse = |reason, message: String, action: &str| {

@@ -1,7 +1,7 @@
 //! The parents of a route of any kind: whether the route is refused by itself, and where it
 //! attaches.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use vestibule_model::attach::{Attached, attach_route};
 use vestibule_model::condition::Reason;
@@ -37,7 +37,7 @@ impl Translator {
         route: Route<'_>,
         refused: Option<&Finding>,
     ) -> (Parents, BTreeSet<Finding>) {
-        let (mut parents, mut left_out) = (BTreeMap::new(), BTreeSet::new());
+        let (mut parents, mut left_out) = (Parents::default(), BTreeSet::new());
         if route.meta().deleting {
             return (parents, left_out);
         }

@@ -1,37 +1,36 @@
 //! The state of a route, and the part of its verdict that depends on its kind.
 
-use std::collections::{BTreeMap, BTreeSet};
-
 use vestibule_model::attach::Attached;
 use vestibule_model::finding::Finding;
 use vestibule_model::hostname::HostPattern;
 use vestibule_model::key::{Kind, ListenerKey, ObjectName};
 use vestibule_model::protocol::Transport;
+use vestibule_model::small::{SmallMap, SmallSet};
 use vestibule_stream::proto::{self, resource};
 
 use super::backend_key::BackendKey;
 
 /// For each parent reference that leads to a Gateway of ours: its index, and where the route
 /// attaches.
-pub(super) type Parents = BTreeMap<usize, Result<Vec<Attached>, Finding>>;
+pub(super) type Parents = SmallMap<usize, Result<Vec<Attached>, Finding>>;
 
 /// The state of a route.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct RouteState {
     pub(super) parents: Parents,
     /// The indexes of parents where a hostname or port waits until its claim is recorded.
-    pub(super) waiting: BTreeSet<usize>,
+    pub(super) waiting: SmallSet<usize>,
     /// The first reference that does not resolve, if any.
-    pub(super) unresolved: Option<Finding>,
+    pub(super) unresolved: Option<Box<Finding>>,
     /// Rules that are refused while others are not, each with its field and the reason.
     pub(super) dropped: Vec<(String, Finding)>,
     /// Every finding about it.
     pub(super) findings: Vec<Finding>,
-    pub(super) backends: BTreeSet<BackendKey>,
+    pub(super) backends: SmallSet<BackendKey>,
     /// Services that it may use, even if they do not exist.
-    pub(super) services: BTreeSet<ObjectName>,
+    pub(super) services: SmallSet<ObjectName>,
     /// Names of which it serves only some paths, which never include those of ACME challenges.
-    pub(super) in_part: BTreeSet<(ListenerKey, HostPattern)>,
+    pub(super) in_part: SmallSet<(ListenerKey, HostPattern)>,
 }
 
 impl RouteState {
@@ -40,7 +39,7 @@ impl RouteState {
         self.in_part.contains(&(listener.clone(), names.clone()))
     }
 
-    pub(super) fn listeners(&self) -> BTreeSet<ListenerKey> {
+    pub(super) fn listeners(&self) -> SmallSet<ListenerKey> {
         self.parents
             .values()
             .flatten()
@@ -55,8 +54,8 @@ impl RouteState {
 pub(super) struct References {
     pub(super) unresolved: Option<Finding>,
     pub(super) findings: Vec<Finding>,
-    pub(super) backends: BTreeSet<BackendKey>,
-    pub(super) services: BTreeSet<ObjectName>,
+    pub(super) backends: SmallSet<BackendKey>,
+    pub(super) services: SmallSet<ObjectName>,
 }
 
 impl References {

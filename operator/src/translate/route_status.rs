@@ -1,5 +1,7 @@
 //! Statuses of routes of all kinds.
 
+use std::sync::Arc;
+
 use vestibule_model::attach::Attached;
 use vestibule_model::condition::{
     Condition, ConditionType, Reason, RouteParentStatus, RouteStatus,
@@ -75,7 +77,7 @@ impl Translator {
     fn is_served_on(&self, attached: &[Attached]) -> bool {
         let mut listeners = attached
             .iter()
-            .filter_map(|at| self.listeners.get(&at.listener));
+            .filter_map(|at| self.listeners.get(&at.listener).map(Arc::as_ref));
         listeners.any(ListenerState::carries_routes)
     }
 

@@ -15,6 +15,7 @@ use vestibule_model::gateway::Listener;
 use vestibule_model::key::{Kind, ListenerKey, ObjectKey, ObjectName, ParentKey};
 use vestibule_model::merge::SetVerdict;
 use vestibule_model::object::Object;
+use vestibule_model::small::SmallSet;
 use vestibule_stream::ResourceKey;
 
 use super::backend_key::{BackendKey, backend_resource};
@@ -254,10 +255,8 @@ impl Translator {
     }
 
     fn state(&self, parent: &ParentKey, listener: &Arc<str>) -> Option<&ListenerState> {
-        self.listeners.get(&ListenerKey {
-            parent: parent.clone(),
-            listener: listener.clone(),
-        })
+        let key = ListenerKey::new(parent.clone(), listener.clone());
+        self.listeners.get(&key).map(Arc::as_ref)
     }
 
     /// The resources about which the status of a Gateway, a ListenerSet or a BackendTLSPolicy makes statements: its
@@ -308,7 +307,7 @@ impl Translator {
         listeners: &[Listener],
         findings: &mut Vec<Finding>,
     ) -> ListenersStatus {
-        let mut held = BTreeSet::new();
+        let mut held = SmallSet::default();
         let mut statuses: Vec<ListenerStatus> = Vec::with_capacity(listeners.len());
         for listener in listeners {
             // The API server makes sure that names are unique. In a directory of manifests, a second listener of the
@@ -324,7 +323,7 @@ impl Translator {
             let key = listener.key(parent);
             findings.extend(self.problem_of(&key).cloned());
             let mut conditions = listener_conditions(state);
-            conditions.extend(self.certificate_condition(&key, state.unasked.as_ref()));
+            conditions.extend(self.certificate_condition(&key, state.unasked.as_deref()));
             let programmed = listener_programmed(&key, state);
             if matches!(programmed, ProgrammedBasis::WhenAcknowledged(_)) {
                 held.insert(key.clone());
@@ -332,7 +331,7 @@ impl Translator {
             statuses.push(ListenerStatus {
                 name: listener.name.clone(),
                 supported_kinds: state.supported_kinds.clone(),
-                attached_routes: self.attached.get(&key).map_or(0, BTreeSet::len),
+                attached_routes: self.attached.get(&key).map_or(0, SmallSet::len),
                 conditions,
                 programmed,
             });
@@ -477,5 +476,5 @@ fn listener_programmed(key: &ListenerKey, state: &ListenerState) -> ProgrammedBa
     if !state.bound {
         return ProgrammedBasis::NotPublished(Reason::Pending, WAITING_FOR_PORT.into());
     }
-    ProgrammedBasis::WhenAcknowledged(BTreeSet::from([key.clone()]))
+    ProgrammedBasis::WhenAcknowledged(SmallSet::from([key.clone()]))
 }

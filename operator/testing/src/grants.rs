@@ -80,7 +80,7 @@ pub fn a_hostname_grant(tenants: &'static [&'static str]) -> impl Strategy<Value
                     return Object::Unreadable(key, Meta::default(), finding);
                 }
                 let mut grant = hostname_grant(name, &to, &hostnames);
-                grant.name.namespace = at.into();
+                grant.name = ObjectName::new(at, name);
                 grant.namespaces.selector = red.then(|| LabelSelector {
                     requirements: vec![Requirement::In("team".into(), vec!["red".into()])],
                 });

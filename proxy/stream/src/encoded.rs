@@ -1,5 +1,7 @@
 //! A resource that is encoded once and checked against the limits, with its key and hash.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use prost::Message;
 use zeroize::Zeroizing;
@@ -49,8 +51,11 @@ fn has_key(resource: &Resource) -> bool {
 ///
 /// `Debug` does not print the bytes, because they may hold a private key.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Encoded {
-    key: ResourceKey,
+pub struct Encoded(Arc<Content>);
+
+#[derive(PartialEq, Eq)]
+struct Content {
+    key: Arc<ResourceKey>,
     hash: ContentHash,
     bytes: Bytes,
 }
@@ -74,23 +79,29 @@ impl Encoded {
         if bytes.len() > MAX_RESOURCE_BYTES {
             return Err(Invalid::TooLarge(key, bytes.len()));
         }
-        Ok(Self {
-            key,
+        Ok(Self(Arc::new(Content {
+            key: Arc::new(key),
             hash: ContentHash::of(&bytes),
             bytes,
-        })
+        })))
     }
 
     /// Kind and name.
     #[must_use]
     pub fn key(&self) -> &ResourceKey {
-        &self.key
+        &self.0.key
+    }
+
+    /// The same, for whoever keeps it as long as the resource.
+    #[must_use]
+    pub fn shared_key(&self) -> &Arc<ResourceKey> {
+        &self.0.key
     }
 
     /// Hash of the encoding.
     #[must_use]
     pub fn hash(&self) -> ContentHash {
-        self.hash
+        self.0.hash
     }
 
     /// Length of the encoding in bytes.
@@ -100,7 +111,7 @@ impl Encoded {
         reason = "an encoding is never empty: it has a name"
     )]
     pub fn len(&self) -> usize {
-        self.bytes.len()
+        self.0.bytes.len()
     }
 
     /// Decodes the resource again. This copies a private key, and dropping the result wipes the
@@ -108,22 +119,28 @@ impl Encoded {
     #[must_use]
     pub fn decode(&self) -> Option<resource::Resource> {
         // The bytes were made from a resource, so they decode.
-        Resource::decode(self.bytes.clone()).ok()?.resource
+        Resource::decode(self.0.bytes.clone()).ok()?.resource
     }
 
     /// The resource as an entry of a batch, which shares the bytes.
     #[must_use]
     pub fn upsert(&self) -> Upsert {
         Upsert {
-            kind: self.key.kind,
-            resource: self.bytes.clone(),
+            kind: self.0.key.kind,
+            resource: self.0.bytes.clone(),
         }
     }
 }
 
 impl std::fmt::Debug for Encoded {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} ({} bytes, {:?})", self.key, self.len(), self.hash)
+        write!(
+            f,
+            "{} ({} bytes, {:?})",
+            self.key(),
+            self.len(),
+            self.hash()
+        )
     }
 }
 

@@ -53,7 +53,7 @@ static SOURCES: LazyLock<Vec<NameSource>> = LazyLock::new(|| {
     let guest = |key: Option<ListenerKey>| {
         let name = name("b/guest");
         let kind = Kind::HttpRoute;
-        key.map(|key| NameSource::Guest(key, ObjectKey { kind, name }))
+        key.map(|key| NameSource::Guest(Box::new((key, ObjectKey { kind, name }))))
     };
     let mut sources = vec![
         listener("a/s", "l"),

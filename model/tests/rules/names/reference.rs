@@ -229,7 +229,7 @@ fn is_own(source: &NameSource) -> bool {
     match source {
         NameSource::Listener(listener) => matches!(listener.parent, ParentKey::Gateway(_)),
         NameSource::Route(route) => *route.name.namespace == *OWN,
-        NameSource::Guest(..) => false,
+        NameSource::Guest(_) => false,
         NameSource::Refused(source) => is_own(source),
     }
 }

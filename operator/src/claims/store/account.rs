@@ -32,12 +32,14 @@ impl ClaimStore {
     /// Changes the record of a name, and everything that depends on it.
     pub(super) fn change(&mut self, key: &ClaimKey, change: impl FnOnce(&mut Record)) {
         let before = self.summary(key);
-        let record = self.records.entry(key.clone()).or_insert_with(|| Record {
-            object: key.object_name(),
-            holder: None,
-            candidate: None,
-            released: None,
-            unused: None,
+        let record = self.records.entry(key.clone()).or_insert_with(|| {
+            Box::new(Record {
+                object: key.object_name(),
+                holder: None,
+                candidate: None,
+                released: None,
+                unused: None,
+            })
         });
         change(record);
         if !self.keys.contains_key(&record.object) {
@@ -146,7 +148,8 @@ impl ClaimStore {
 
     /// Returns the object that records the holder of a name. The object's name is a hash, so the record keeps it.
     pub(super) fn object_of(&self, key: &ClaimKey) -> Option<&ObjectState> {
-        self.objects.get(&self.records.get(key)?.object)
+        let object = self.objects.get(&self.records.get(key)?.object)?;
+        Some(object)
     }
 
     /// Schedules the object of a name, because it may have to be written.
@@ -212,7 +215,8 @@ impl ClaimStore {
     /// Forgets an object that is gone, and the record of its name, unless the record still has a holder, a
     /// candidate or a released holder.
     pub(super) fn sweep(&mut self, name: &ObjectName) {
-        if !self.objects.get(name).is_some_and(ObjectState::is_over) {
+        let object = self.objects.get(name);
+        if !object.is_some_and(|object| object.is_over()) {
             return;
         }
         let Some(key) = self.keys.get(name).cloned() else {

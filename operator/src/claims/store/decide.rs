@@ -260,7 +260,7 @@ impl ClaimStore {
         // the same holder: while a port passes to another namespace, the object still has the time of the former
         // holder.
         let noted = self.objects.get(&record.object);
-        let noted = noted.and_then(ObjectState::claim);
+        let noted = noted.and_then(|object| object.claim());
         let noted = noted.filter(|claim| claim.holder == holder.holder);
         let noted = noted.and_then(|claim| claim.unused_since);
         let age = noted.map_or(0, |at| time.seconds.saturating_sub(at).max(0));

@@ -1,6 +1,7 @@
 //! Computes, plans and writes statuses. [`plan`] decides when each is written.
 
 mod issued;
+mod packed;
 pub mod plan;
 mod routes;
 mod steady;

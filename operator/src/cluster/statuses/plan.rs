@@ -16,6 +16,7 @@ use serde_json::Value;
 use vestibule_backoff::Backoff;
 use vestibule_model::key::ObjectKey;
 
+use super::packed::PackedJson;
 use super::steady::{Traits, is_progress, steady};
 
 /// How long statuses are held back.
@@ -54,8 +55,7 @@ pub struct LiveStatus {
     pub version: Arc<str>,
     /// `metadata.generation` of the object.
     pub generation: i64,
-    /// `status` as JSON text. This takes less memory than a value, and only few of them are read.
-    status: Box<str>,
+    status: PackedJson,
 }
 
 impl LiveStatus {
@@ -65,14 +65,14 @@ impl LiveStatus {
         Self {
             version,
             generation,
-            status: status.to_string().into(),
+            status: PackedJson::new(status),
         }
     }
 
     /// Returns `status`.
     #[must_use]
     pub fn status(&self) -> Value {
-        serde_json::from_str(&self.status).unwrap_or_default()
+        self.status.value()
     }
 }
 
@@ -158,7 +158,7 @@ enum Writing {
 #[derive(Debug)]
 pub struct Planner {
     timing: Timing,
-    entries: BTreeMap<ObjectKey, Entry>,
+    entries: BTreeMap<ObjectKey, Box<Entry>>,
     /// Keys to look at, by namespace. The namespaces take turns, so a tenant with a thousand objects does not hold up
     /// the others.
     queue: BTreeMap<Arc<str>, VecDeque<ObjectKey>>,
@@ -215,7 +215,7 @@ impl Planner {
     /// Takes an object from the watch.
     pub fn observe(&mut self, key: &ObjectKey, live: LiveStatus) {
         let Some(entry) = self.entries.get_mut(key) else {
-            let entry = Entry {
+            let entry = Box::new(Entry {
                 live,
                 writing: Writing::No,
                 failures: 0,
@@ -223,7 +223,7 @@ impl Planner {
                 presume: None,
                 queued: false,
                 timer: None,
-            };
+            });
             self.entries.insert(key.clone(), entry);
             return self.touch(key);
         };

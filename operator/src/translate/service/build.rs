@@ -33,14 +33,11 @@ pub(in super::super) fn build(
     let set = combine(parameters, &settings.defaults);
     let service_type = set.service_type.unwrap_or(ServiceType::LoadBalancer);
     let uid = &gateway.meta.uid;
-    let front = ObjectName {
-        namespace: settings.namespace.clone(),
-        name: names::front(&settings.release, uid).into(),
-    };
-    let alias = ObjectName {
-        namespace: gateway.name.namespace.clone(),
-        name: names::alias(&gateway.name).into(),
-    };
+    let front = ObjectName::new(
+        settings.namespace.clone(),
+        names::front(&settings.release, uid),
+    );
+    let alias = ObjectName::new(gateway.name.namespace.clone(), names::alias(&gateway.name));
     let external_name = format!(
         "{}.{}.svc.{}",
         front.name, front.namespace, settings.cluster_domain
