@@ -21,8 +21,12 @@ enum Entries<K, V> {
     /// At most [`FEW`], sorted by key.
     Few(Vec<(K, V)>),
     /// More than that.
-    Many(Box<BTreeMap<K, V>>),
+    Many(Box<Tree<K, V>>),
 }
+
+/// A map of more than a few entries. It is in a box so that the many maps of few entries have the size of a list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Tree<K, V>(BTreeMap<K, V>);
 
 impl<K, V> Default for SmallMap<K, V> {
     fn default() -> Self {
@@ -36,7 +40,7 @@ impl<K, V> SmallMap<K, V> {
     pub fn len(&self) -> usize {
         match &self.0 {
             Entries::Few(few) => few.len(),
-            Entries::Many(many) => many.len(),
+            Entries::Many(many) => many.0.len(),
         }
     }
 
@@ -47,10 +51,11 @@ impl<K, V> SmallMap<K, V> {
     }
 
     /// The entries in the order of their keys.
+    #[must_use]
     pub fn iter(&self) -> Iter<'_, K, V> {
         let (few, many) = match &self.0 {
             Entries::Few(few) => (few.iter(), btree_map::Iter::default()),
-            Entries::Many(many) => (slice::Iter::default(), many.iter()),
+            Entries::Many(many) => (slice::Iter::default(), many.0.iter()),
         };
         Iter { few, many }
     }
@@ -59,12 +64,13 @@ impl<K, V> SmallMap<K, V> {
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (&K, &mut V)> {
         let (few, many) = match &mut self.0 {
             Entries::Few(few) => (few.iter_mut(), btree_map::IterMut::default()),
-            Entries::Many(many) => (slice::IterMut::default(), many.iter_mut()),
+            Entries::Many(many) => (slice::IterMut::default(), many.0.iter_mut()),
         };
         few.map(|(key, value)| (&*key, value)).chain(many)
     }
 
     /// The keys in order.
+    #[must_use]
     pub fn keys(&self) -> Keys<'_, K, V> {
         Keys(self.iter())
     }
@@ -84,7 +90,7 @@ impl<K: Ord, V> SmallMap<K, V> {
     {
         match &self.0 {
             Entries::Few(few) => Some(&few.get(place(few, key).ok()?)?.1),
-            Entries::Many(many) => many.get(key),
+            Entries::Many(many) => many.0.get(key),
         }
     }
 
@@ -98,7 +104,7 @@ impl<K: Ord, V> SmallMap<K, V> {
                 let at = place(few, key).ok()?;
                 Some(&mut few.get_mut(at)?.1)
             }
-            Entries::Many(many) => many.get_mut(key),
+            Entries::Many(many) => many.0.get_mut(key),
         }
     }
 
@@ -126,7 +132,7 @@ impl<K: Ord, V> SmallMap<K, V> {
                 });
                 &mut few[at].1
             }
-            Entries::Many(many) => many.entry(key).or_default(),
+            Entries::Many(many) => many.0.entry(key).or_default(),
         }
     }
 
@@ -142,7 +148,7 @@ impl<K: Ord, V> SmallMap<K, V> {
                     None
                 }
             },
-            Entries::Many(many) => many.insert(key, value),
+            Entries::Many(many) => many.0.insert(key, value),
         }
     }
 
@@ -158,10 +164,10 @@ impl<K: Ord, V> SmallMap<K, V> {
                 Some(value)
             }
             Entries::Many(many) => {
-                let value = many.remove(key)?;
-                if many.len() <= FEW {
+                let value = many.0.remove(key)?;
+                if many.0.len() <= FEW {
                     let mut few = Vec::with_capacity(FEW);
-                    few.extend(mem::take(&mut **many));
+                    few.extend(mem::take(&mut many.0));
                     self.0 = Entries::Few(few);
                 }
                 Some(value)
@@ -176,7 +182,7 @@ impl<K: Ord, V> SmallMap<K, V> {
             && place(few, key).is_err()
         {
             let many = mem::take(few).into_iter().collect();
-            self.0 = Entries::Many(Box::new(many));
+            self.0 = Entries::Many(Box::new(Tree(many)));
         }
     }
 }
@@ -193,7 +199,7 @@ impl<K, V> IntoIterator for SmallMap<K, V> {
     fn into_iter(self) -> Self::IntoIter {
         let (few, many) = match self.0 {
             Entries::Few(few) => (few, BTreeMap::new()),
-            Entries::Many(many) => (Vec::new(), *many),
+            Entries::Many(many) => (Vec::new(), many.0),
         };
         few.into_iter().chain(many)
     }
@@ -258,6 +264,7 @@ impl<T> SmallSet<T> {
     }
 
     /// The members in order.
+    #[must_use]
     pub fn iter(&self) -> Keys<'_, T, ()> {
         self.0.keys()
     }
@@ -285,9 +292,10 @@ impl<T: Ord> SmallSet<T> {
         let (few, many) = match &self.0.0 {
             Entries::Few(few) => {
                 let begin = last.map_or(0, |last| few.partition_point(|(at, ())| at <= last));
-                (few.iter().skip(begin), btree_map::Range::default())
+                let behind = few.get(begin..).unwrap_or_default();
+                (behind.iter(), btree_map::Range::default())
             }
-            Entries::Many(many) => (slice::Iter::default().skip(0), many.range::<T, _>(range)),
+            Entries::Many(many) => (slice::Iter::default(), many.0.range::<T, _>(range)),
         };
         let few = few.map(|(member, ())| member);
         few.chain(many.map(|(member, ())| member))

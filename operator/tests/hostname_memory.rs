@@ -105,7 +105,7 @@ impl Release {
         release.store.planner.lead(now);
         release
             .store
-            .issued_by_others(Some(Arc::default()), release.now);
+            .issued_by_others(Some(MapChanges::new()), release.now);
         release
     }
 

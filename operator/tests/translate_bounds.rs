@@ -511,7 +511,7 @@ fn an_address_of_the_release_concerns_those_who_name_it() {
 }
 
 /// A Secret with a certificate of its own for `a.b.test`.
-fn secret_with(params: CertificateParams, pair: &KeyPair) -> Object {
+fn secret_with(params: &CertificateParams, pair: &KeyPair) -> Object {
     let certificate = params.self_signed(pair).expect("a certificate");
     let mut object = secret("b", "tls", Holds::Pair(0));
     if let Object::Secret(secret) = &mut object {
@@ -542,7 +542,7 @@ fn resolved_refs(secret: Object, settings: Settings) -> (String, String) {
     let refs = status.listeners[0].conditions.iter();
     let mut refs = refs.filter(|c| c.kind.as_str() == "ResolvedRefs");
     let refs = refs.next().expect("the condition");
-    (refs.reason.as_str().to_owned(), refs.message.to_string())
+    (refs.reason.as_str().to_owned(), refs.message.clone())
 }
 
 fn params() -> CertificateParams {
@@ -552,7 +552,7 @@ fn params() -> CertificateParams {
 #[test]
 fn rsa_keys_are_bounded() {
     let pair = KeyPair::generate_rsa_for(&PKCS_RSA_SHA256, RsaKeySize::_3072).expect("a key");
-    let long = secret_with(params(), &pair);
+    let long = secret_with(&params(), &pair);
     for (bits, served) in [(2048, false), (3071, false), (3072, true), (4096, true)] {
         let mut settings = settings();
         settings.policy.max_rsa_bits = bits;
@@ -574,7 +574,7 @@ fn the_size_of_a_chain_is_bounded() {
         let mut params = params();
         let extension = CustomExtension::from_oid_content(&[1, 3, 6, 1, 4, 1], vec![0; bytes]);
         params.custom_extensions.push(extension);
-        resolved_refs(secret_with(params, &pair), settings())
+        resolved_refs(secret_with(&params, &pair), settings())
     };
     assert_eq!(with(MAX_CHAIN_BYTES - 1024).0, "ResolvedRefs");
     let (reason, message) = with(MAX_CHAIN_BYTES);

@@ -4,12 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Client, Config};
+use parking_lot::Mutex;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
@@ -551,9 +552,9 @@ impl Engine {
     /// Asks for these, and for no others any more.
     pub(crate) fn ask(&self, requests: impl IntoIterator<Item = Requests>) {
         let all: Requests = requests.into_iter().flatten().collect();
-        let mut sender = self.requests.lock().expect("a sender");
+        let mut sender = self.requests.lock();
         let names = all.keys().cloned().collect();
-        let before = std::mem::replace(&mut *self.asked.lock().expect("names"), names);
+        let before = std::mem::replace(&mut *self.asked.lock(), names);
         for name in before {
             sender.set(name, None);
         }

@@ -32,7 +32,7 @@ use vestibule_operator::cluster::statuses::{self, StatusInputs};
 use vestibule_operator::cluster::store::{Channels, Store};
 use vestibule_operator::control::ControlLoop;
 use vestibule_operator::issuance::{self, CertificateRegistry, EngineLink};
-use vestibule_operator::map_channel::MapView;
+use vestibule_operator::map_channel::{MapChanges, MapView};
 use vestibule_operator::publish::Publisher;
 use vestibule_operator::translate::{
     Assigned, Binds, CONTROLLER, ClaimMode, DesiredPort, DesiredService, ServiceSettings, Settings,
@@ -177,7 +177,7 @@ impl Control {
         );
         self.store.lead(true, now);
         self.store.planner.lead(now);
-        self.store.issued_by_others(Some(Arc::default()), now);
+        self.store.issued_by_others(Some(MapChanges::new()), now);
         Ok(())
     }
 
