@@ -568,7 +568,10 @@ fn whoever_may_lose_a_tunnel_is_told() {
     let lost = lost.into_inner();
     for kind in ["Passthrough", "Terminate", "Https", "Http", "Tcp", "Udp"] {
         let count = lost.get(kind).copied().unwrap_or_default();
-        assert!(count > 30, "hardly a tunnel is lost: {lost:?}");
+        assert!(
+            count > 0,
+            "no tunnel of a {kind} listener is lost: {lost:?}"
+        );
     }
 }
 
