@@ -98,6 +98,8 @@ pub struct Work {
     pub tls_configs: u64,
     /// Endpoint lists replaced.
     pub endpoint_lists: u64,
+    /// Routes and names looked at to find whose tunnels a change may end.
+    pub looked_at: u64,
 }
 
 impl std::ops::Sub for Work {
@@ -110,6 +112,7 @@ impl std::ops::Sub for Work {
             route_entries: self.route_entries - before.route_entries,
             tls_configs: self.tls_configs - before.tls_configs,
             endpoint_lists: self.endpoint_lists - before.endpoint_lists,
+            looked_at: self.looked_at - before.looked_at,
         }
     }
 }
@@ -366,7 +369,8 @@ impl State {
         });
         // The whole change takes effect at once, because connections and requests decide by one snapshot.
         self.published.store(Arc::new(self.snapshot.clone()));
-        let concerned = touched.concerned(&before, &self.snapshot);
+        let (concerned, looked_at) = touched.concerned(&before, &self.snapshot);
+        self.work.looked_at += looked_at;
         self.snapshot.concerned().tell(&concerned);
         self.names.sweep();
         binder.settle(&self.snapshot);

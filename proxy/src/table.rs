@@ -9,6 +9,7 @@
 //! On a Gateway a hostname belongs to one namespace. Listeners and routes of other namespaces are ignored for it, and
 //! the most specific one of the rest is selected.
 
+mod changes;
 mod standing;
 
 use std::cmp::Reverse;
@@ -35,6 +36,7 @@ use crate::slot_map::{Slot, SlotMap};
 pub use crate::upstream::ClientCertificate;
 use crate::upstream::Credentials;
 use crate::weight::by_weight;
+pub(crate) use changes::Changes;
 pub(crate) use standing::{Attachments, EachRoute, RouteId, RouteKind, SelectedBy, refuses_all};
 
 /// Term and counter of a configuration generation, as in the protocol of the configuration stream.
@@ -307,26 +309,22 @@ impl RouteTable {
 
     /// Visits all routes, or those for one name.
     fn each(&self, name: Option<&Hostname>, each: &mut EachRoute<'_>) {
-        let is_for = |pattern: &HostPattern| name.is_none_or(|name| pattern.matches(name));
         match (&self.0, name) {
             (Rows::Few(rows), _) => rows
                 .iter()
-                .filter(|row| is_for(&row.pattern))
-                .for_each(|row| each(&row.pattern, row.of.shared, &row.of.route.account)),
-            (Rows::Many(index), Some(name)) => index
-                .matching(name)
-                .flat_map(RedBlackTreeMapSync::values)
-                .for_each(|of| {
-                    each(
-                        &HostPattern::Exact(name.clone()),
-                        of.shared,
-                        &of.route.account,
-                    );
-                }),
+                .filter(|row| name.is_none_or(|name| row.pattern.matches(name)))
+                .for_each(|row| each(&row.pattern, &row.of.route.account)),
+            (Rows::Many(index), Some(name)) => {
+                let pattern = HostPattern::Exact(name.clone());
+                index
+                    .matching(name)
+                    .flat_map(RedBlackTreeMapSync::values)
+                    .for_each(|of| each(&pattern, &of.route.account));
+            }
             (Rows::Many(index), None) => index.iter().for_each(|(pattern, routes)| {
                 routes
                     .values()
-                    .for_each(|of| each(&pattern, of.shared, &of.route.account));
+                    .for_each(|of| each(&pattern, &of.route.account));
             }),
         }
     }
@@ -829,9 +827,12 @@ impl Snapshot {
     }
 
     /// The listener at a place.
-    pub(crate) fn holder(&self, (bind, layer, pattern): &SelectionKey) -> Option<&Listener> {
-        let entry = self.binds.get(bind)?.of(*layer).get(pattern)?;
-        Some(&entry.listener)
+    pub(crate) fn holder(&self, place: &SelectionKey) -> Option<&Listener> {
+        Some(&self.entry(place)?.listener)
+    }
+
+    fn entry(&self, (bind, layer, pattern): &SelectionKey) -> Option<&Entry> {
+        self.binds.get(bind)?.of(*layer).get(pattern)
     }
 
     /// The listeners of a bind with this layer. If the bind has another layer, there are none.

@@ -49,6 +49,10 @@ fn each_answer_is_of_one_configuration() {
         edits < EVERYDAY || done.kinds.contains_key("vain 504"),
         "no timeout ends anything: {done}"
     );
+    assert!(
+        edits < EVERYDAY || done.kinds.contains_key("socket ended"),
+        "no edit ends a tunnel: {done}"
+    );
 }
 
 /// The same of TCP and UDP ports and of gRPC. `VESTIBULE_EDITS` and `VESTIBULE_EDITS_SEED` count here as well.

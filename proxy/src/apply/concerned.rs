@@ -9,7 +9,7 @@ use vestibule_stream::{Change, ResourceKind};
 use super::parsing::Parsed;
 use super::{State, parse};
 use crate::concerned::TenantKey;
-use crate::table::{Connections, RouteId, RouteKind, SelectionKey, Snapshot};
+use crate::table::{Changes, Connections, RouteId, RouteKind, SelectionKey, Snapshot};
 
 /// The places, routes and owners that a change touches. They decide about tunnels.
 #[derive(Default)]
@@ -81,21 +81,28 @@ impl State {
 }
 
 impl Touched {
-    /// The tenants whose tunnels may not stand after the step from one snapshot to the next.
-    pub(super) fn concerned(&self, before: &Snapshot, next: &Snapshot) -> BTreeSet<TenantKey> {
+    /// The tenants whose tunnels may not stand after the step from one snapshot to the next, and how many routes and
+    /// names were looked at to find them.
+    pub(super) fn concerned(
+        &self,
+        before: &Snapshot,
+        next: &Snapshot,
+    ) -> (BTreeSet<TenantKey>, u64) {
         let mut concerned = BTreeSet::new();
         // There are no tunnels before the first configuration, and that one may be large.
         if before.binds().next().is_none() {
-            return concerned;
+            return (concerned, 0);
         }
         let by_route = |route| before.concerned_by_route(next, route);
         concerned.extend(self.routes.iter().filter_map(by_route));
+        let mut changes = Changes::default();
         for place in &self.places {
-            before.concerned_by_place(next, place, &mut concerned);
+            before.note_place(next, place, &mut changes);
         }
         for (gateway, names) in &self.owners {
-            before.concerned_by_owner(next, (gateway.as_str(), names), &mut concerned);
+            before.note_owner(next, (gateway.as_str(), names), &mut changes);
         }
-        concerned
+        let looked_at = before.concerned_by(next, &changes, &mut concerned);
+        (concerned, looked_at)
     }
 }

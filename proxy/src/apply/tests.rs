@@ -2,6 +2,7 @@
 
 mod batches;
 mod challenges;
+mod concerned;
 mod dumped;
 mod listeners;
 mod owners;

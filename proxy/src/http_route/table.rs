@@ -30,7 +30,7 @@ use super::route::{HttpRoute, Match, PathMatch, PathRank, Rule, Value, method_of
 use super::view::View;
 use crate::attached_names::AttachedNames;
 use crate::pattern_map::PatternMap;
-use crate::quota::Account;
+use crate::table::EachRoute;
 
 /// Most matches for which a list is used. Tests use a smaller number, so that few matches cover both forms.
 const FEW: usize = if cfg!(test) { 2 } else { 8 };
@@ -90,8 +90,11 @@ type Order<'a> = (
 );
 
 impl Entry {
+    /// The entries of a route. One without matches has an entry too, which takes no request: tunnels that began when it
+    /// had some go on, so [`HttpTable::each`] has to visit it.
     fn all(route: &Arc<HttpRoute>, shared: bool) -> impl Iterator<Item = Self> {
-        route.places().map(move |place| Self {
+        let none = route.places().next().is_none().then_some((0, 0));
+        route.places().chain(none).map(move |place| Self {
             route: Arc::clone(route),
             place,
             shared,
@@ -240,12 +243,8 @@ impl HttpTable {
         }
     }
 
-    /// Visits the routes of all matches, or of those for one host: hostname pattern, whether it is shared, and account.
-    pub(crate) fn each(
-        &self,
-        host: Option<&Hostname>,
-        each: &mut dyn FnMut(&HostPattern, bool, &Arc<Account>),
-    ) {
+    /// Visits the routes of all matches, or of those for one host.
+    pub(crate) fn each(&self, host: Option<&Hostname>, each: &mut EachRoute<'_>) {
         self.rows.each(host, each);
         if let Some(parts) = &self.parts {
             parts.each(host, each);
@@ -314,29 +313,25 @@ impl Rows {
         }
     }
 
-    fn each(
-        &self,
-        host: Option<&Hostname>,
-        each: &mut dyn FnMut(&HostPattern, bool, &Arc<Account>),
-    ) {
+    fn each(&self, host: Option<&Hostname>, each: &mut EachRoute<'_>) {
         match (self, host) {
             (Rows::Few(rows), _) => {
                 let is_for = |row: &&Row| host.is_none_or(|host| row.pattern.matches(host));
                 for row in rows.iter().filter(is_for) {
-                    each(&row.pattern, row.entry.shared, &row.entry.route.account);
+                    each(&row.pattern, &row.entry.route.account);
                 }
             }
             (Rows::Many(index), Some(host)) => {
                 let pattern = HostPattern::Exact(host.clone());
                 let hosts = index.matching(host).flat_map(RedBlackTreeMapSync::values);
                 hosts.for_each(|of| {
-                    of.each(&mut |entry| each(&pattern, entry.shared, &entry.route.account));
+                    of.each(&mut |entry| each(&pattern, &entry.route.account));
                 });
             }
             (Rows::Many(index), None) => {
                 for (pattern, ranks) in index.iter() {
                     ranks.values().for_each(|of| {
-                        of.each(&mut |entry| each(&pattern, entry.shared, &entry.route.account));
+                        of.each(&mut |entry| each(&pattern, &entry.route.account));
                     });
                 }
             }
@@ -541,10 +536,9 @@ impl Paths {
                 bucket.insert_mut(entry);
                 self.exact.insert_mut(path.clone(), bucket);
             }
-            Some(PathMatch::Regex(_)) => self.regexes.insert_mut(entry),
+            Some(PathMatch::Regex(_)) | None => self.regexes.insert_mut(entry),
             Some(PathMatch::Prefix(path)) => self.prefixes.insert(&mut elements(path), entry),
             Some(PathMatch::Method { service, .. }) => self.grpc.insert(service.as_ref(), entry),
-            None => {}
         }
     }
 
@@ -561,12 +555,11 @@ impl Paths {
                     self.exact.insert_mut(path.clone(), bucket);
                 }
             }
-            Some(PathMatch::Regex(_)) => {
+            Some(PathMatch::Regex(_)) | None => {
                 self.regexes.remove_mut(entry);
             }
             Some(PathMatch::Prefix(path)) => self.prefixes.remove(&mut elements(path), entry),
             Some(PathMatch::Method { service, .. }) => self.grpc.remove(service.as_ref(), entry),
-            None => {}
         }
     }
 

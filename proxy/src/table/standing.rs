@@ -10,12 +10,14 @@ use std::sync::Arc;
 use rpds::HashTrieMapSync;
 use vestibule_model::hostname::{HostPattern, Hostname};
 
-use super::{Bind, Connections, Entry, OfKind, SelectionKey, Snapshot};
+use super::changes::Changes;
+use super::{Connections, Entry, OfKind, SelectionKey, Snapshot};
 use crate::attached_names::AttachedNames;
 use crate::bind::BindKey;
 use crate::concerned::TenantKey;
 use crate::listener::{Layer, Listener, Mode, NotServing};
 use crate::owners::HostnameGuard;
+use crate::pattern_map::PatternMap;
 use crate::quota::Account;
 
 /// The kind of a route. Routes of two kinds may have the same name.
@@ -138,50 +140,26 @@ impl Snapshot {
         (!goes_on).then(|| TenantKey::of(&before.account))
     }
 
-    /// Adds the tenants whose tunnels may not stand after the listener at a place has changed from this snapshot to the
-    /// next.
-    pub(crate) fn concerned_by_place(
-        &self,
-        next: &Self,
-        (bind, layer, pattern): &SelectionKey,
-        concerned: &mut BTreeSet<TenantKey>,
-    ) {
-        let Some(on) = self.binds.get(bind) else {
-            return;
-        };
-        let before = on.of(*layer).get(pattern);
-        let after = next
-            .binds
-            .get(bind)
-            .and_then(|on| on.of(*layer).get(pattern));
-        if is_same(before, after) {
-            return;
+    /// Notes the pattern of a place whose listener has changed from this snapshot to the next.
+    pub(crate) fn note_place(&self, next: &Self, place: &SelectionKey, changes: &mut Changes) {
+        let (bind, layer, pattern) = place;
+        if self.has_bind(bind) && !is_same(self.entry(place), next.entry(place)) {
+            changes.note((*bind, *layer), pattern);
         }
-        let tenants: Vec<&str> = [before, after]
-            .into_iter()
-            .flatten()
-            .map(|entry| &*entry.listener.tenant)
-            .collect();
-        self.concerned_at(next, (bind, on, *layer), (pattern, &tenants), concerned);
     }
 
-    /// The same after the owner of a pattern has changed.
-    pub(crate) fn concerned_by_owner(
+    /// The same for a pattern whose owner has changed.
+    pub(crate) fn note_owner(
         &self,
         next: &Self,
         (gateway, pattern): (&str, &HostPattern),
-        concerned: &mut BTreeSet<TenantKey>,
+        changes: &mut Changes,
     ) {
         let before = self.owners.of(gateway, pattern);
         let after = next.owners.of(gateway, pattern);
         if before.map(|of| of.tenant()) == after.map(|of| of.tenant()) {
             return;
         }
-        let tenants: Vec<&str> = [before, after]
-            .into_iter()
-            .flatten()
-            .map(|account| &**account.tenant())
-            .collect();
         for (bind, on) in &self.binds {
             for layer in [Layer::Tls, Layer::Plain] {
                 // All listeners of one bind belong to one Gateway.
@@ -190,77 +168,100 @@ impl Snapshot {
                     .next()
                     .is_some_and(|of| *of.listener.gateway == *gateway)
                 {
-                    self.concerned_at(next, (bind, on, layer), (pattern, &tenants), concerned);
+                    changes.note((*bind, layer), pattern);
                 }
             }
         }
     }
 
-    /// Adds the tenants of routes on one bind whose names may be served by another listener or for another owner in the
-    /// next snapshot. `pattern` is that of the listener or owner that changed, and `tenants` are those to which it
-    /// belonged and belongs.
-    fn concerned_at(
+    /// Adds the tenants whose tunnels may not stand after these changes, which lead from this snapshot to the next one.
+    /// Returns how many routes and names it looked at.
+    ///
+    /// Where one name is meant, its listener and its owner before and after say exactly whether its tunnels may end.
+    /// Among the names of a wildcard, each may have listeners and owners of its own. So a route for a wildcard that a
+    /// changed wildcard overlaps is always concerned.
+    pub(crate) fn concerned_by(
         &self,
         next: &Self,
-        (bind, on, layer): (&BindKey, &Bind, Layer),
-        (pattern, tenants): (&HostPattern, &[&str]),
+        changes: &Changes,
         concerned: &mut BTreeSet<TenantKey>,
-    ) {
-        let differs = |name: &Hostname| {
-            let before = self.serves_now(bind, layer, Some(name));
-            let after = next.serves_now(bind, layer, Some(name));
-            let owner = |of: Option<(&Entry, HostnameGuard<'_>)>| {
-                of.and_then(|(_, guard)| guard.owner().map(|owner| Arc::clone(owner.tenant())))
+    ) -> u64 {
+        let mut looked_at = 0;
+        for (place, names) in changes.iter() {
+            let Some(step) = Step::new(self, next, place) else {
+                continue;
             };
-            !is_same(before.map(|of| of.0), after.map(|of| of.0)) || owner(before) != owner(after)
-        };
-        if let HostPattern::Exact(name) = pattern {
-            if let Some((entry, _)) = self.serves_now(bind, layer, Some(name))
-                && differs(name)
-            {
-                entry.routes.each(Some(name), &mut |_, _, account| {
-                    concerned.insert(TenantKey::of(account));
-                });
+            for name in names.exact() {
+                looked_at += 1;
+                if let Some(entry) = step.altered(name) {
+                    entry.routes.each(Some(name), &mut |_, account| {
+                        looked_at += 1;
+                        concerned.insert(TenantKey::of(account));
+                    });
+                }
             }
-            return;
-        }
-        for (of, entry) in on.of(layer).iter() {
-            if !of.overlaps(pattern) {
+            if !names.has_wildcards() {
                 continue;
             }
-            let is_its = tenants.contains(&&*entry.listener.tenant);
-            entry.routes.each(None, &mut |names, shared, account| {
-                let Some(both) = names.intersect(pattern) else {
-                    return;
-                };
-                let is_concerned = match &both {
-                    // Where one name is meant, its listener before and after says it exactly.
-                    HostPattern::Exact(name) => differs(name),
-                    // Among the names of a pattern, some may have owners of their own. So this looks at whoever may
-                    // have had such a name.
-                    HostPattern::Wildcard(_) | HostPattern::Any => {
-                        is_its
-                            || shared
-                            || tenants.contains(&&**account.tenant())
-                            || *entry.listener.tenant == **account.tenant()
-                                && entry.listener.is_own()
-                            || any_of(&both).is_none_or(|name| differs(&name))
+            let overlapped = |(of, _): &(HostPattern, &Entry)| names.wildcards_overlap(of);
+            for (_, entry) in step.listeners.iter().filter(overlapped) {
+                entry.routes.each(None, &mut |pattern, account| {
+                    looked_at += 1;
+                    let tenant = TenantKey::of(account);
+                    let is_exactly = |name| {
+                        step.altered(name)
+                            .is_some_and(|altered| std::ptr::eq(altered, entry))
+                    };
+                    let is_concerned = !concerned.contains(&tenant)
+                        && names.wildcards_overlap(pattern)
+                        && match pattern {
+                            HostPattern::Exact(name) => is_exactly(name),
+                            HostPattern::Wildcard(_) | HostPattern::Any => true,
+                        };
+                    if is_concerned {
+                        concerned.insert(tenant);
                     }
-                };
-                if is_concerned {
-                    concerned.insert(TenantKey::of(account));
-                }
-            });
+                });
+            }
         }
+        looked_at
     }
 }
 
-/// A name of a pattern that hardly anybody has by itself.
-fn any_of(pattern: &HostPattern) -> Option<Hostname> {
-    match pattern {
-        HostPattern::Exact(name) => Some(name.clone()),
-        HostPattern::Wildcard(suffix) => Hostname::parse(&format!("vestibule-any.{suffix}")).ok(),
-        HostPattern::Any => Hostname::parse("vestibule-any.invalid").ok(),
+/// The step from one snapshot to the next, for the listeners of one layer of a bind.
+struct Step<'a> {
+    before: &'a Snapshot,
+    next: &'a Snapshot,
+    listeners: &'a PatternMap<Entry>,
+    next_listeners: Option<&'a PatternMap<Entry>>,
+}
+
+impl<'a> Step<'a> {
+    /// It is `None` if the bind had no listeners before.
+    fn new(
+        before: &'a Snapshot,
+        next: &'a Snapshot,
+        (bind, layer): &(BindKey, Layer),
+    ) -> Option<Self> {
+        Some(Self {
+            before,
+            next,
+            listeners: before.binds.get(bind)?.of(*layer),
+            next_listeners: next.binds.get(bind).map(|on| on.of(*layer)),
+        })
+    }
+
+    /// The listener that served a name before, if another one serves it now, or for another owner.
+    fn altered(&self, name: &'a Hostname) -> Option<&'a Entry> {
+        let (before, guard) = self.before.serving(self.listeners, Some(name))?;
+        let next = self
+            .next_listeners
+            .and_then(|listeners| self.next.serving(listeners, Some(name)));
+        let owner = |of: HostnameGuard<'a>| of.owner().map(|owner| owner.tenant());
+        let stays = next.is_some_and(|(entry, next_guard)| {
+            is_same(Some(before), Some(entry)) && owner(guard) == owner(next_guard)
+        });
+        (!stays).then_some(before)
     }
 }
 
@@ -290,8 +291,8 @@ pub(crate) fn refuses_all(listener: &Listener) -> bool {
     )
 }
 
-/// Takes the pattern, whether its owner's names are shared, and the account of a route.
-pub(crate) type EachRoute<'a> = dyn FnMut(&HostPattern, bool, &Arc<Account>) + 'a;
+/// Takes the pattern and the account of a route.
+pub(crate) type EachRoute<'a> = dyn FnMut(&HostPattern, &Arc<Account>) + 'a;
 
 impl OfKind {
     /// The tenant that has a port, if routes are selected by port alone.

@@ -19,11 +19,11 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use super::gate::{Gate, Stop, Stopped};
-use super::ledger::{Config, Ledger};
-use super::model::{Ask, CLOSED, Dial, Hello, Link, Model, is_late, waits};
+use super::ledger::{Config, Ledger, Spell};
+use super::model::{Ask, Basis, CLOSED, Dial, Hello, Link, Model, is_late, waits};
 use super::servers::Props;
 use super::wire::{Answer, Io, Pace, config, one, two};
-use vestibule_proxy_testing::within;
+use vestibule_proxy_testing::{PATIENCE, within};
 
 /// A configuration, by its number; the port and the server name of a connection; what came of it; a request.
 type AskedOf = (usize, u16, Option<String>, Link, Ask);
@@ -163,6 +163,27 @@ struct Candidate {
     /// When its configuration was in force first.
     first: usize,
     link: Link,
+    /// What it was admitted by, if it is a relay.
+    basis: Option<Basis>,
+}
+
+impl Candidate {
+    fn new(world: &World, spell: &Spell, dial: &Dial, link: &Link) -> Self {
+        let is_relay = matches!(link, Link::Relay { .. });
+        let basis = is_relay.then(|| world.model(&spell.config).relayed_by(dial));
+        Self {
+            first: spell.first,
+            link: link.clone(),
+            basis: basis.flatten(),
+        }
+    }
+}
+
+/// What a tunnel may have been admitted by, and when at the earliest.
+#[derive(Debug)]
+struct Tunnel {
+    first: usize,
+    basis: Basis,
 }
 
 enum Wire {
@@ -194,6 +215,8 @@ pub(crate) struct Conn {
     settled: Option<usize>,
     shown: Option<String>,
     upgraded: bool,
+    /// What the connection was admitted by since it was upgraded: one of these.
+    tunnels: Vec<Tunnel>,
     history: Vec<String>,
 }
 
@@ -218,6 +241,7 @@ impl Conn {
             settled: None,
             shown: None,
             upgraded: false,
+            tunnels: Vec::new(),
             history: Vec::new(),
         };
         let Ok(tcp) = within("a connection", TcpStream::connect(address)).await else {
@@ -306,8 +330,8 @@ impl Conn {
                     _ => true,
                 };
                 if fits {
-                    let (first, link) = (spell.first, link.clone());
-                    candidates.push(Candidate { first, link });
+                    let candidate = Candidate::new(&self.world, &spell, &self.dial, link);
+                    candidates.push(candidate);
                 }
             }
         }
@@ -326,27 +350,47 @@ impl Conn {
             return;
         }
         let later = world.ledger.within(settled..=newest);
-        let links = later.iter().flat_map(|spell| {
+        let again = later.iter().flat_map(|spell| {
             let links = world.links(&spell.config, &self.dial);
-            let links = links.iter().cloned().collect::<Vec<_>>();
-            links.into_iter().map(|link| (spell.first, link))
+            let of = |link| Candidate::new(world, spell, &self.dial, link);
+            links.iter().map(of).collect::<Vec<_>>()
         });
         // Who resumes a session sees no certificate.
         let fits = |link: &Link| match (&self.shown, link.shown()) {
             (Some(seen), Some(shown)) => seen == shown,
             _ => true,
         };
-        let links = links.filter(|(_, link)| fits(link));
-        let again = links.map(|(first, link)| Candidate { first, link });
+        let again = again.filter(|candidate| fits(&candidate.link));
         self.candidates.get_or_insert_default().extend(again);
     }
 
-    /// Whether a relay may have been ended: an edit took something away. Links do not tell by which route they were
-    /// selected, so this cannot be told more exactly.
-    fn may_be_ended(&self, candidate: &Candidate) -> bool {
-        let ledger = &self.world.ledger;
-        matches!(candidate.link, Link::Relay { .. })
-            && ledger.may_have_ended_a_tunnel(candidate.first)
+    /// Whether edits since the one with this number may have ended a tunnel.
+    fn may_be_ended(&self, since: usize, basis: &Basis) -> bool {
+        let serves = |config: &Config| self.world.model(config).still_serves(basis);
+        self.world.ledger.may_have_ended(since, serves)
+    }
+
+    /// What a request may have been admitted by that got the answer `text`, which made a WebSocket of the connection.
+    fn tunnels_of(&self, ask: &Ask, text: &str, spells: &[Spell]) -> Vec<Tunnel> {
+        let world = &self.world;
+        let candidates = self.candidates.iter().flatten();
+        candidates
+            .flat_map(|candidate| {
+                if let Some(basis) = &candidate.basis {
+                    let (first, basis) = (candidate.first, basis.clone());
+                    return vec![Tunnel { first, basis }];
+                }
+                let of = |spell: &Spell| {
+                    let said = world.said(&spell.config, &self.dial, &candidate.link, ask);
+                    let model = world.model(&spell.config);
+                    let basis = model.upgraded_by(&self.dial, &candidate.link, ask);
+                    let basis = basis.filter(|_| said.iter().any(|said| said == text))?;
+                    let first = spell.first;
+                    Some(Tunnel { first, basis })
+                };
+                spells.iter().filter_map(of).collect()
+            })
+            .collect()
     }
 
     /// Compares what came in answer to a request that began at `from`.
@@ -368,12 +412,18 @@ impl Conn {
         };
         let before = candidates.len();
         let (keep, rest): (Vec<_>, Vec<_>) = candidates.into_iter().partition(fits);
-        let is_ended =
-            text == CLOSED && keep.is_empty() && rest.iter().any(|of| self.may_be_ended(of));
+        let may_be_ended = |of: &Candidate| {
+            let basis = of.basis.as_ref();
+            basis.is_some_and(|basis| self.may_be_ended(of.first, basis))
+        };
+        let is_ended = text == CLOSED && keep.is_empty() && rest.iter().any(may_be_ended);
         let is_fault = keep.is_empty() && !is_ended;
         // Several requests may have been under way on a connection that ended.
         let (keep, rest) = if is_ended { (rest, keep) } else { (keep, rest) };
         self.candidates = Some(keep);
+        if text.starts_with("101 ") {
+            self.tunnels = self.tunnels_of(ask, text, &spells);
+        }
         self.history.push(format!(
             "{from}..={to} {} {}: {text}",
             ask.host,
@@ -536,7 +586,8 @@ impl Conn {
         }
     }
 
-    /// Has bytes come back on a connection that was upgraded. Only an edit that takes something away may have ended it.
+    /// Has bytes come back on a connection that was upgraded. It may have ended only if edits took away what admitted
+    /// it.
     pub(crate) async fn echo(&mut self, bytes: &[u8]) {
         let Wire::One(stream) = &mut self.wire else {
             return;
@@ -549,17 +600,43 @@ impl Conn {
         };
         let echoed = within("an echo", echoed).await;
         self.world.count(self.kind, "echo");
-        if echoed.is_err() && self.world.ledger.may_have_ended_a_tunnel(self.begun) {
+        let mut tunnels = self.tunnels.iter();
+        if echoed.is_err() && tunnels.any(|of| self.may_be_ended(of.first, &of.basis)) {
             self.world.count(self.kind, "ended");
             self.wire = Wire::Closed;
         } else if echoed.is_err() || back != bytes {
-            let now = self.world.ledger.newest();
-            let fault = format!(
-                "{}: a standing connection was cut by {now}: {echoed:?}\n  {:?}\n  {:#?}",
-                self.kind, self.dial, self.history
-            );
-            self.world.faults.lock().push(fault);
-            self.wire = Wire::Closed;
+            self.cut(&format!("a standing connection was cut: {echoed:?}"));
         }
+    }
+
+    /// Checks a connection that was upgraded when there are no more edits. If the last configuration does not serve it,
+    /// it ends.
+    pub(crate) async fn last(&mut self, bytes: &[u8]) {
+        let last = self.world.ledger.last();
+        let model = self.world.model(&last);
+        let mut tunnels = self.tunnels.iter();
+        if tunnels.any(|of| model.still_serves(&of.basis)) {
+            return self.echo(bytes).await;
+        }
+        let Wire::One(stream) = &mut self.wire else {
+            return;
+        };
+        // It ends in order or by a reset.
+        let ended = tokio::time::timeout(PATIENCE, stream.read_u8()).await;
+        match ended {
+            Ok(Err(_)) => self.world.count(self.kind, "gone"),
+            other => self.cut(&format!("a connection outlived its route: {other:?}")),
+        }
+    }
+
+    /// Notes a fault of a connection that was upgraded.
+    fn cut(&mut self, what: &str) {
+        let now = self.world.ledger.newest();
+        let fault = format!(
+            "{}: by {now}: {what}\n  {:?}\n  {:#?}\n  {:#?}",
+            self.kind, self.dial, self.history, self.tunnels
+        );
+        self.world.faults.lock().push(fault);
+        self.wire = Wire::Closed;
     }
 }

@@ -4,12 +4,14 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use parking_lot::RwLock;
 use tokio::sync::watch;
-use vestibule_stream::{Resource, ResourceKey, ResourceKind, proto};
+use vestibule_stream::{Resource, ResourceKey, ResourceKind};
 
-use proto::resource::Resource as Wire;
+/// How long a tunnel is not served at least before the proxy ends it. If it is served again before that, it goes on.
+const GRACE: Duration = Duration::from_secs(1);
 
 /// Everything that is in force at one moment.
 #[derive(Debug, Default, PartialEq)]
@@ -57,60 +59,6 @@ pub(crate) fn difference(
     (upserts.collect(), removals.cloned().collect())
 }
 
-/// The part of a resource by which tunnels are served. It is `None` if there is none.
-fn serving(resource: &Resource) -> Option<Wire> {
-    use proto::listener::Protocol;
-    use proto::tls_listener::Mode;
-    let mut wire = resource.resource.clone()?;
-    match &mut wire {
-        Wire::Listener(listener) => {
-            listener.limits = None;
-            let terminate = match listener.protocol.as_mut() {
-                Some(Protocol::Http(http)) => http.terminate.as_mut(),
-                Some(Protocol::Tls(tls)) => match tls.mode.as_mut() {
-                    Some(Mode::Terminate(terminate)) => Some(terminate),
-                    _ => None,
-                },
-                _ => None,
-            };
-            if let Some(terminate) = terminate {
-                terminate.certificates.clear();
-            }
-        }
-        Wire::TlsRoute(route) => {
-            route.created = 0;
-            route.backends.clear();
-        }
-        Wire::TcpRoute(route) | Wire::UdpRoute(route) => {
-            route.created = 0;
-            route.backends.clear();
-        }
-        Wire::HttpRoute(route) | Wire::GrpcRoute(route) => {
-            route.created = 0;
-            route.rules.clear();
-        }
-        Wire::HostnameOwner(_) | Wire::TrustBundle(_) => {}
-        _ => return None,
-    }
-    Some(wire)
-}
-
-/// Whether a step from one configuration to the next may end a tunnel. It may if a listener, a route, an owner or a trust
-/// bundle goes or changes, or if a listener or an owner comes, which may take a name from another one.
-fn takes_away(before: &Config, after: &Config) -> bool {
-    let goes = before.0.iter().any(|(key, resource)| {
-        let served = serving(resource);
-        served.is_some() && after.0.get(key).and_then(|of| serving(of)) != served
-    });
-    let mut new = after.0.keys().filter(|key| !before.0.contains_key(*key));
-    goes || new.any(|key| {
-        matches!(
-            key.kind(),
-            ResourceKind::Listener | ResourceKind::HostnameOwner
-        )
-    })
-}
-
 /// A configuration and the first and last time that it was in force.
 pub(crate) struct Spell {
     pub(crate) config: Arc<Config>,
@@ -118,10 +66,18 @@ pub(crate) struct Spell {
     pub(crate) last: usize,
 }
 
+/// A configuration, and when it was put in force.
+struct Put {
+    config: Arc<Config>,
+    begun: Instant,
+    /// It is `None` as long as the one before it may be in force.
+    done: Option<Instant>,
+}
+
 /// The configurations so far. An edit begins when it may take effect from then on, and is done when
 /// what was before it is gone.
 pub(crate) struct Ledger {
-    configs: RwLock<Vec<Arc<Config>>>,
+    configs: RwLock<Vec<Put>>,
     begun: AtomicUsize,
     done: AtomicUsize,
     /// As `done`, for those who wait.
@@ -130,6 +86,12 @@ pub(crate) struct Ledger {
 
 impl Ledger {
     pub(crate) fn new(first: Arc<Config>) -> Self {
+        let now = Instant::now();
+        let first = Put {
+            config: first,
+            begun: now,
+            done: Some(now),
+        };
         Self {
             configs: RwLock::new(vec![first]),
             begun: AtomicUsize::new(0),
@@ -151,7 +113,11 @@ impl Ledger {
     /// To be called before an edit; says its number.
     pub(crate) fn begin(&self, config: &Arc<Config>) -> usize {
         let mut configs = self.configs.write();
-        configs.push(Arc::clone(config));
+        configs.push(Put {
+            config: Arc::clone(config),
+            begun: Instant::now(),
+            done: None,
+        });
         let number = configs.len() - 1;
         self.begun.store(number, Ordering::SeqCst);
         number
@@ -159,6 +125,9 @@ impl Ledger {
 
     /// To be called after it.
     pub(crate) fn end(&self, number: usize) {
+        if let Some(put) = self.configs.write().get_mut(number) {
+            put.done = Some(Instant::now());
+        }
         self.done.store(number, Ordering::SeqCst);
         self.told.send_replace(number);
     }
@@ -173,13 +142,27 @@ impl Ledger {
         self.told.send_replace(usize::MAX);
     }
 
-    /// Whether an edit since `begun` may have ended a tunnel.
-    pub(crate) fn may_have_ended_a_tunnel(&self, begun: usize) -> bool {
+    /// Whether edits since the one with this number may have ended a tunnel. They may if configurations that do not
+    /// serve it were in force at two moments with the grace in between.
+    pub(crate) fn may_have_ended(&self, since: usize, serves: impl Fn(&Config) -> bool) -> bool {
         let configs = self.configs.read();
-        let since = configs.get(begun..).unwrap_or_default();
-        since
-            .windows(2)
-            .any(|pair| matches!(pair, [before, after] if takes_away(before, after)))
+        let mut away: Option<(Instant, Instant)> = None;
+        for (number, put) in configs.iter().enumerate().skip(since) {
+            if serves(&put.config) {
+                continue;
+            }
+            let next = configs.get(number + 1).and_then(|next| next.done);
+            let last = next.unwrap_or_else(Instant::now);
+            let first = away.map_or(put.begun, |(first, _)| first);
+            away = Some((first, last));
+        }
+        away.is_some_and(|(first, last)| last.duration_since(first) >= GRACE)
+    }
+
+    /// The configuration that is in force when no edit is under way.
+    pub(crate) fn last(&self) -> Arc<Config> {
+        let configs = self.configs.read();
+        Arc::clone(&configs[configs.len() - 1].config)
     }
 
     /// The configurations in force within a time, each once.
@@ -187,7 +170,7 @@ impl Ledger {
         let configs = self.configs.read();
         let mut found: Vec<Spell> = Vec::new();
         for number in time {
-            let Some(config) = configs.get(number) else {
+            let Some(Put { config, .. }) = configs.get(number) else {
                 break;
             };
             match found

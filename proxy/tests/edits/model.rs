@@ -4,6 +4,7 @@
 //! An outcome is a line of text that has everything in it which a client and a backend can observe.
 
 mod http;
+mod tunnels;
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -14,6 +15,7 @@ use super::ledger::Config;
 use super::servers::{INNER, Props, Speaks};
 
 pub(crate) use http::{is_late, waits};
+pub(crate) use tunnels::Basis;
 
 use proto::listener::Protocol;
 use proto::resource::Resource as Wire;
@@ -305,13 +307,8 @@ impl<'a> Model<'a> {
         })
     }
 
-    /// What the backends of the TLS route for a name come to.
-    fn relays(
-        self,
-        listener: &str,
-        name: &str,
-        each: impl Fn(&proto::Backend) -> Vec<Link>,
-    ) -> Vec<Link> {
+    /// The TLS route that has a name on a listener.
+    fn tls_route(self, listener: &str, name: &str) -> Option<(&'a str, &'a proto::TlsRoute)> {
         let routes = self
             .config
             .of(Kind::TlsRoute)
@@ -322,9 +319,18 @@ impl<'a> Model<'a> {
                 let rank = attached(&route.attachments, listener, name)?;
                 Some((std::cmp::Reverse(rank), route.created, key, route))
             });
-        let Some((.., route)) =
-            routes.min_by_key(|(rank, created, key, _)| (*rank, *created, *key))
-        else {
+        let first = routes.min_by_key(|(rank, created, key, _)| (*rank, *created, *key));
+        first.map(|(.., key, route)| (key, route))
+    }
+
+    /// What the backends of the TLS route for a name come to.
+    fn relays(
+        self,
+        listener: &str,
+        name: &str,
+        each: impl Fn(&proto::Backend) -> Vec<Link>,
+    ) -> Vec<Link> {
+        let Some((_, route)) = self.tls_route(listener, name) else {
             return vec![Link::Closed];
         };
         let mut links = Vec::new();

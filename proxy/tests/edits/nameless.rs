@@ -184,8 +184,8 @@ impl Model<'_> {
         self.shares(speaks, self.backends_of_port(speaks))
     }
 
-    /// The backends of the route that has a port, with their weights: it is the oldest one, then the first one by name.
-    fn backends_of_port(&self, speaks: Speaks) -> impl Iterator<Item = (&str, u32)> {
+    /// The route that has a port: it is the oldest one, then the first one by name.
+    fn route_of_port(&self, speaks: Speaks) -> Option<(&str, &proto::TcpRoute)> {
         let routes = self.config.of(speaks.routes()).filter_map(|(name, of)| {
             match of.resource.as_ref()? {
                 Wire::TcpRoute(route) | Wire::UdpRoute(route) => Some((route.created, name, route)),
@@ -193,7 +193,13 @@ impl Model<'_> {
             }
         });
         let first = routes.min_by_key(|(created, name, _)| (*created, *name));
-        let backends = first.into_iter().flat_map(|(_, _, route)| &route.backends);
+        first.map(|(_, name, route)| (name, route))
+    }
+
+    /// Its backends with their weights.
+    fn backends_of_port(&self, speaks: Speaks) -> impl Iterator<Item = (&str, u32)> {
+        let first = self.route_of_port(speaks).into_iter();
+        let backends = first.flat_map(|(_, route)| &route.backends);
         backends.map(|of| (&*of.backend, of.weight))
     }
 
@@ -412,9 +418,75 @@ impl World {
     }
 }
 
+/// A connection that is kept.
+struct Kept {
+    stream: TcpStream,
+    /// The routes by which it may have been selected, and when at the earliest.
+    routes: Vec<(usize, String)>,
+}
+
+impl Kept {
+    fn new(world: &World, stream: TcpStream, begun: usize, server: usize) -> Self {
+        let spells = world.ledger.within(begun..=world.ledger.newest());
+        let routes = spells.iter().filter_map(|spell| {
+            let model = Model {
+                servers: &world.servers,
+                config: &spell.config,
+            };
+            let (route, _) = model.route_of_port(Speaks::Tcp)?;
+            let outcomes = model.by_port(Speaks::Tcp);
+            let is_it = outcomes.contains(&Outcome::By(server));
+            is_it.then(|| (spell.first, route.to_owned()))
+        });
+        Self {
+            routes: routes.collect(),
+            stream,
+        }
+    }
+
+    /// Whether its route was away for so long that the proxy may have ended it.
+    fn may_have_ended(&self, world: &World) -> bool {
+        self.routes.iter().any(|(first, route)| {
+            let serves = |config: &Config| config.get(Kind::TcpRoute, route).is_some();
+            world.ledger.may_have_ended(*first, serves)
+        })
+    }
+
+    /// Has bytes come back. Returns whether it goes on.
+    async fn echo(&mut self, world: &World) -> bool {
+        let mut back = [0; 4];
+        let sent = self.stream.write_all(b"ping").await;
+        let read = within("an echo", self.stream.read_exact(&mut back)).await;
+        let goes_on = sent.is_ok() && read.is_ok();
+        if goes_on && back == *b"ping" {
+            return true;
+        }
+        if goes_on || !self.may_have_ended(world) {
+            let routes = &self.routes;
+            world.fault(format!("TCP: a connection of {routes:?} was cut"));
+        }
+        false
+    }
+
+    /// Checks it when there are no more edits. If the last configuration has not its route, it ends.
+    async fn last(&mut self, world: &World) {
+        let last = world.ledger.last();
+        let is_there = |route: &str| last.get(Kind::TcpRoute, route).is_some();
+        if self.routes.iter().any(|(_, route)| is_there(route)) {
+            self.echo(world).await;
+            return;
+        }
+        let ended = tokio::time::timeout(PATIENCE / 2, self.stream.read_u8()).await;
+        if !matches!(ended, Ok(Err(_))) {
+            let routes = &self.routes;
+            world.fault(format!("TCP: a connection outlived {routes:?}: {ended:?}"));
+        }
+    }
+}
+
 /// Connects again and again. What is connected stays so, unless an edit takes its route or listener away.
 async fn of_tcp(world: Arc<World>, mut random: Random) {
-    let mut kept: Vec<(usize, TcpStream)> = Vec::new();
+    let mut kept: Vec<Kept> = Vec::new();
     while !world.is_over() {
         let begun = world.ledger.oldest();
         let mut seen = Outcome::Nobody;
@@ -422,8 +494,9 @@ async fn of_tcp(world: Arc<World>, mut random: Random) {
             let mut name = [0];
             let read = within("a byte or the end", stream.read(&mut name)).await;
             if read.is_ok_and(|length| length == 1) {
-                seen = Outcome::By(name[0].into());
-                kept.push((begun, stream));
+                let server = name[0].into();
+                seen = Outcome::By(server);
+                kept.push(Kept::new(&world, stream, begun, server));
             }
         }
         if !world.some(begun, |of| of.by_port(Speaks::Tcp).contains(&seen)) {
@@ -434,16 +507,15 @@ async fn of_tcp(world: Arc<World>, mut random: Random) {
             kept.swap_remove(random.below(kept.len()));
         }
         let at = random.below(kept.len() + 1);
-        if let Some((begun, stream)) = kept.get_mut(at) {
-            let mut back = [0; 4];
-            let sent = stream.write_all(b"ping").await;
-            let read = within("an echo", stream.read_exact(&mut back)).await;
-            let is_broken = sent.is_err() || read.is_err();
-            if is_broken && world.ledger.may_have_ended_a_tunnel(*begun) {
-                kept.swap_remove(at);
-            } else if is_broken || back != *b"ping" {
-                world.fault("TCP: a connection did not outlive an edit".into());
-            }
+        if let Some(of) = kept.get_mut(at)
+            && !of.echo(&world).await
+        {
+            kept.swap_remove(at);
+        }
+    }
+    if world.faults.lock().is_empty() {
+        for of in &mut kept {
+            of.last(&world).await;
         }
     }
 }

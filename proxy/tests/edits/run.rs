@@ -451,7 +451,10 @@ async fn socket(world: &Arc<World>, random: &mut Random, ports: Ports, tls: bool
         }
     }
     for conn in &mut standing {
-        conn.echo(&round.to_be_bytes()).await;
+        if !world.faults.lock().is_empty() {
+            break;
+        }
+        conn.last(&round.to_be_bytes()).await;
     }
 }
 

@@ -124,3 +124,65 @@ fn one_edit_is_the_same_work_at_ten_and_at_twenty_thousand_routes() {
     assert_eq!(few, work_of_one_edit(20_000));
     assert_eq!((few.places, few.route_entries), (1, 2));
 }
+
+const OWN: &str = "Gateway/infra/edge/own";
+
+/// A state with two wildcards, each with so many routes of as many tenants: `*.example.com` on one listener of the
+/// Gateway, and `*.example.org` with a listener for each route.
+fn with_wildcards(routes: usize) -> Harness {
+    let mut h = Harness::new();
+    let mut upserts = vec![listener(OWN, "*.example.com")];
+    for n in 0..routes {
+        let own = format!("ListenerSet/team-{n}/web/tls");
+        let (com, org) = (format!("h{n}.example.com"), format!("h{n}.example.org"));
+        upserts.push(listener(&own, &org));
+        let names = [(OWN, &*com, &*com), (&*own, &*org, &*org)];
+        upserts.push(route(&format!("team-{n}/web"), 1, &names, &[]));
+    }
+    assert_eq!(h.apply(upserts), []);
+    h
+}
+
+/// Changes that take a name or a wildcard from somebody.
+fn taking(wildcard: bool) -> [(Vec<Resource>, Vec<ResourceKey>); 4] {
+    let gone = |name: &str| (Vec::new(), vec![key(ResourceKind::Listener, name)]);
+    if wildcard {
+        [
+            (vec![owner("*.example.com", "team-z")], Vec::new()),
+            (vec![owner("*.example.org", "team-z")], Vec::new()),
+            (vec![listener(ANY, "*.example.org")], Vec::new()),
+            gone(OWN),
+        ]
+    } else {
+        [
+            (vec![owner("h3.example.com", "team-z")], Vec::new()),
+            (vec![owner("h4.example.org", "team-z")], Vec::new()),
+            (vec![listener(ANY, "h5.example.com")], Vec::new()),
+            gone("ListenerSet/team-6/web/tls"),
+        ]
+    }
+}
+
+/// How much each of these changes had looked at.
+fn looked_at(routes: usize, wildcard: bool) -> [u64; 4] {
+    let mut h = with_wildcards(routes);
+    taking(wildcard).map(|(upserts, removals)| {
+        let before = h.state.work();
+        let change = h.change(upserts, removals);
+        assert_eq!(h.state.apply(&change, &mut NoSockets), []);
+        (h.state.work() - before).looked_at
+    })
+}
+
+#[test]
+fn a_name_that_is_taken_away_costs_one_look_however_many_routes_there_are() {
+    let few = looked_at(10, false);
+    assert_eq!(few, [2; 4]);
+    assert_eq!(few, looked_at(20_000, false));
+}
+
+#[test]
+fn a_wildcard_that_is_taken_away_costs_one_look_at_each_of_its_routes() {
+    assert_eq!(looked_at(10, true), [10; 4]);
+    assert_eq!(looked_at(2_000, true), [2_000; 4]);
+}

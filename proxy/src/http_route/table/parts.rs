@@ -18,7 +18,7 @@ use vestibule_model::path::PathPrefix;
 use super::super::route::{HttpRoute, PathMatch, Value};
 use super::super::view::View;
 use super::{Entry, Host, elements};
-use crate::quota::Account;
+use crate::table::EachRoute;
 
 /// Which matches may take a request: all of them, or only prefixes of at most this many bytes.
 #[derive(Clone, Copy, Debug)]
@@ -92,16 +92,12 @@ impl Parts {
     }
 
     /// Visits all routes, or those of one host, as [`super::HttpTable::each`] does.
-    pub(super) fn each(
-        &self,
-        host: Option<&Hostname>,
-        each: &mut dyn FnMut(&HostPattern, bool, &Arc<Account>),
-    ) {
+    pub(super) fn each(&self, host: Option<&Hostname>, each: &mut EachRoute<'_>) {
         let one = host.and_then(|host| self.0.get(host).map(|root| (host, root)));
         let all = self.0.iter().filter(|_| host.is_none());
         for (host, root) in one.into_iter().chain(all) {
             let pattern = HostPattern::Exact(host.clone());
-            root.each(&mut |entry| each(&pattern, true, &entry.route.account));
+            root.each(&mut |entry| each(&pattern, &entry.route.account));
         }
     }
 

@@ -12,6 +12,13 @@ use proto::http_filter::Filter;
 use proto::listener::Protocol;
 use proto::resource::Resource as Wire;
 
+/// The rule that takes a request, its route, and the prefix that it took of the path.
+pub(super) struct Found<'a> {
+    pub(super) route: &'a str,
+    rule: &'a proto::HttpRule,
+    prefix: String,
+}
+
 impl<'a> Model<'a> {
     /// The answers that a request may get on a port, in plaintext or within TLS.
     pub(super) fn http(self, port: u16, tls: Option<OverTls<'_>>, ask: &Ask) -> Vec<String> {
@@ -38,7 +45,7 @@ impl<'a> Model<'a> {
                 return vec!["421".to_owned()];
             }
         }
-        let Some((rule, prefix)) = self.rule(key, ask) else {
+        let Some(Found { rule, prefix, .. }) = self.rule(key, ask) else {
             return vec!["404".to_owned()];
         };
         let mut head = Head {
@@ -96,8 +103,8 @@ impl<'a> Model<'a> {
         })
     }
 
-    /// The rule that takes a request, and the prefix that it took of the path.
-    fn rule(self, listener: &str, ask: &Ask) -> Option<(&'a proto::HttpRule, String)> {
+    /// The rule that takes a request.
+    pub(super) fn rule(self, listener: &str, ask: &Ask) -> Option<Found<'a>> {
         use std::cmp::Reverse;
         let mut all = Vec::new();
         for (key, resource) in self.config.of(Kind::HttpRoute) {
@@ -133,7 +140,12 @@ impl<'a> Model<'a> {
             }
         }
         let best = all.into_iter().min_by(|a, b| a.0.cmp(&b.0))?;
-        Some((best.1, best.2))
+        let ((.., route, _, _), rule, prefix) = best;
+        Some(Found {
+            route,
+            rule,
+            prefix,
+        })
     }
 
     fn forward(

@@ -1,0 +1,117 @@
+//! By which route a tunnel is served, and whether another configuration serves it by the same one.
+
+use vestibule_stream::{Resource, ResourceKind as Kind, proto};
+
+use super::{Ask, Dial, Link, Model, attached};
+
+use proto::listener::Protocol;
+use proto::resource::Resource as Wire;
+use proto::tls_listener::Mode;
+
+/// What a tunnel was admitted by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Basis {
+    port: u16,
+    /// The server name, or the host of the request that became a tunnel.
+    name: String,
+    listener: Alike,
+    route: (Kind, String),
+    /// The client was asked for a certificate, and showed one of this authority.
+    showed: Option<usize>,
+}
+
+/// What a listener has to have in common with the one that a tunnel began with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Alike {
+    tenant: String,
+    gateway: String,
+    kind: &'static str,
+}
+
+impl Alike {
+    fn of(listener: &proto::Listener) -> Self {
+        let kind = match listener.protocol.as_ref().unwrap() {
+            Protocol::Http(http) if http.terminate.is_none() => "HTTP",
+            Protocol::Http(_) => "HTTPS",
+            Protocol::Tls(tls) => match tls.mode.as_ref().unwrap() {
+                Mode::Passthrough(_) => "passthrough",
+                Mode::Terminate(_) => "terminated",
+            },
+            Protocol::Tcp(_) | Protocol::Udp(_) => panic!("this world has none"),
+        };
+        Self {
+            tenant: listener.tenant.clone(),
+            gateway: listener.gateway.clone(),
+            kind,
+        }
+    }
+}
+
+/// How a listener terminates TLS, if it does.
+fn terminate(listener: &proto::Listener) -> Option<&proto::TlsTerminate> {
+    match listener.protocol.as_ref()? {
+        Protocol::Http(http) => http.terminate.as_ref(),
+        Protocol::Tls(tls) => match tls.mode.as_ref()? {
+            Mode::Passthrough(_) => None,
+            Mode::Terminate(terminate) => Some(terminate),
+        },
+        Protocol::Tcp(_) | Protocol::Udp(_) => None,
+    }
+}
+
+fn attachments(route: &Resource) -> &[proto::Attachment] {
+    match &route.resource {
+        Some(Wire::TlsRoute(route)) => &route.attachments,
+        Some(Wire::HttpRoute(route)) => &route.attachments,
+        _ => &[],
+    }
+}
+
+impl Model<'_> {
+    /// What a connection is admitted by that becomes a tunnel of a TLS route.
+    pub(crate) fn relayed_by(self, dial: &Dial) -> Option<Basis> {
+        let hello = dial.tls.as_ref()?;
+        let (key, listener) = self.listener(dial.port, &hello.name)?;
+        let (route, _) = self.tls_route(key, &hello.name)?;
+        let asked = terminate(listener).is_some_and(|tls| tls.client_validation.is_some());
+        Some(Basis {
+            port: dial.port,
+            name: hello.name.clone(),
+            listener: Alike::of(listener),
+            route: (Kind::TlsRoute, route.to_owned()),
+            showed: hello.shows.filter(|_| asked),
+        })
+    }
+
+    /// What a request is admitted by that becomes a WebSocket.
+    pub(crate) fn upgraded_by(self, dial: &Dial, link: &Link, ask: &Ask) -> Option<Basis> {
+        let (key, listener) = self.listener(dial.port, &ask.host)?;
+        let found = self.rule(key, ask)?;
+        let showed = match link {
+            Link::Https { showed, .. } => *showed,
+            _ => None,
+        };
+        Some(Basis {
+            port: dial.port,
+            name: ask.host.clone(),
+            listener: Alike::of(listener),
+            route: (Kind::HttpRoute, found.route.to_owned()),
+            showed,
+        })
+    }
+
+    /// Whether this configuration serves a tunnel by the same route.
+    pub(crate) fn still_serves(self, basis: &Basis) -> bool {
+        let Some((key, listener)) = self.listener(basis.port, &basis.name) else {
+            return false;
+        };
+        let (kind, route) = &basis.route;
+        let is_attached = self
+            .config
+            .get(*kind, route)
+            .is_some_and(|route| attached(attachments(route), key, &basis.name).is_some());
+        is_attached
+            && Alike::of(listener) == basis.listener
+            && terminate(listener).is_none_or(|tls| self.admits(tls, basis.showed))
+    }
+}
