@@ -28,6 +28,7 @@ use vestibule_operator::cluster::statuses::{self, StatusInputs};
 use vestibule_operator::cluster::store::{Channels, Store};
 use vestibule_operator::control::ControlLoop;
 use vestibule_operator::issuance::{CertificateRegistry, Channels as IssuanceChannels};
+use vestibule_operator::map_channel::MapChanges;
 use vestibule_operator::publish::{self, Publisher};
 use vestibule_operator::translate::{Assigned, CONTROLLER, ClaimMode, DesiredPort, DesiredService};
 use vestibule_operator_testing::objects::cluster_settings;

@@ -287,8 +287,7 @@ impl State {
 
         let before = self.snapshot.clone();
         let mut touched = self.touched(change, &parsed);
-        let mut dirty = BTreeSet::new();
-        let mut rebuild = BTreeSet::new();
+        let (mut dirty, mut rebuild) = (BTreeSet::new(), BTreeSet::new());
         let lost = parsed.lost_certificates.iter().map(String::as_str);
         let gone = removed(ResourceKind::Certificate).chain(lost);
         self.put_certificates(gone, parsed.certificates, &mut rebuild);
@@ -312,11 +311,11 @@ impl State {
                 self.hold_route(connections, &name, &spec, &mut dirty);
             }
         }
-        for name in removed(ResourceKind::HttpRoute) {
-            self.drop_http_route((name, false), &mut dirty);
-        }
-        for name in removed(ResourceKind::GrpcRoute) {
-            self.drop_http_route((name, true), &mut dirty);
+        for (kind, grpc) in [
+            (ResourceKind::HttpRoute, false),
+            (ResourceKind::GrpcRoute, true),
+        ] {
+            removed(kind).for_each(|name| self.drop_http_route((name, grpc), &mut dirty));
         }
         for (name, spec) in parsed.http_routes.into_iter().chain(parsed.grpc_routes) {
             self.hold_http_route(&name, spec, &mut dirty);
