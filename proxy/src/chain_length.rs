@@ -96,13 +96,13 @@ mod tests {
             params
         };
         let ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let params = named("root", ca.clone());
+        let params = named("root", ca);
         let key = KeyPair::generate().unwrap();
         let root = params.self_signed(&key).unwrap();
         let mut issuer = Issuer::new(params, key);
         let mut chain = Vec::new();
         for index in 0..intermediates {
-            let params = named(&index.to_string(), ca.clone());
+            let params = named(&index.to_string(), ca);
             let key = KeyPair::generate().unwrap();
             chain.insert(0, params.signed_by(&key, &issuer).unwrap().der().clone());
             issuer = Issuer::new(params, key);

@@ -106,7 +106,9 @@ mod tests {
                 .map(|index| &patterns[index])
                 .collect();
             let mut names = ChangedNames::new();
-            changed.iter().for_each(|pattern| names.add(pattern));
+            for pattern in &changed {
+                names.add(pattern);
+            }
             let is_wide = |pattern: &HostPattern| !matches!(pattern, HostPattern::Exact(_));
             for pattern in &patterns {
                 let expected = changed.iter().any(|of| is_wide(of) && of.overlaps(pattern));

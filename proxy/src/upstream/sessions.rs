@@ -215,13 +215,13 @@ mod tests {
     fn a_backend_has_few_sessions_kept_and_they_are_resumed() {
         for (version, kept) in [(&TLS13, TICKETS), (&TLS12, 1)] {
             let rig = Rig::new(version, 100);
-            let (config, _sessions) = rig.client("a");
+            let (config, sessions) = rig.client("a");
             assert!(!rig.resumes(&config));
             for _ in 0..5 {
                 assert!(rig.resumes(&config));
                 assert_eq!(rig.places.0.lock().used(), kept);
             }
-            drop((config, _sessions));
+            drop((config, sessions));
             assert_eq!(rig.places.0.lock().used(), 0);
         }
     }

@@ -10,7 +10,7 @@ use proptest::test_runner::TestRunner;
 use super::*;
 use crate::concerned::{Inbox, TenantKey};
 use crate::quota::Account;
-use crate::table::{RouteId, SelectedBy, refuses_all};
+use crate::table::{Attachments, RouteId, RouteKind, SelectedBy, refuses_all};
 
 /// The last one is that of the Gateways.
 const TENANTS: [&str; 3] = ["team-0", "team-1", "infra"];
