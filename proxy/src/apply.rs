@@ -42,7 +42,7 @@ pub use dump::{
 pub use reject::RejectReason;
 pub use tls::CertificateInfo;
 
-use crate::backend::Backend;
+use crate::backend::{Backend, Target};
 use crate::bind::BindKey;
 use crate::bounds::Overrides;
 use crate::expiry::Expiries;
@@ -461,6 +461,14 @@ impl State {
         }
     }
 
+    /// The name of a certificate. If it is already in use here, the same allocation is returned, so that the text is
+    /// kept once.
+    fn certificate_name(&self, name: &str) -> Arc<str> {
+        let held = self.certificates.get_key_value(name).map(|(name, _)| name);
+        let known = held.or_else(|| self.certificate_users.known(name));
+        known.map_or_else(|| name.into(), Arc::clone)
+    }
+
     /// The name of a listener. If it is already in use here, the same allocation is returned, so that the text is kept
     /// once.
     fn listener_name(&self, name: &str) -> Arc<str> {
@@ -480,6 +488,19 @@ impl State {
         // The name was checked when the resource was accepted, so this succeeds for everything that is held.
         if let Ok((gateway, names)) = parse::owned(name) {
             self.snapshot.clear_owner(gateway, &names);
+        }
+    }
+
+    /// The present version of a backend.
+    fn present(&self, name: &str) -> Option<&Arc<Backend>> {
+        self.snapshot.backend(self.backends.get(name)?.slot)
+    }
+
+    /// Makes the next version of a backend.
+    fn renew_backend(&mut self, name: &str, target: Target) {
+        if let Some(present) = self.present(name) {
+            let next = present.with(target);
+            self.snapshot.set_backend(next.slot(), Some(Arc::new(next)));
         }
     }
 

@@ -1,7 +1,11 @@
 //! The names for which a route is attached to a listener.
 
+use std::sync::Arc;
+
 use vestibule_model::hostname::HostPattern;
 use vestibule_model::path::PathPrefix;
+
+use crate::quota::Account;
 
 /// The names for which a route is attached to a listener.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,3 +20,6 @@ pub(crate) struct AttachedNames {
     /// the whole name.
     pub(crate) paths: Box<[PathPrefix]>,
 }
+
+/// Takes the pattern and the account of a route.
+pub(crate) type EachRoute<'a> = dyn FnMut(&HostPattern, &Arc<Account>) + 'a;

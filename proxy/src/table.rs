@@ -21,7 +21,7 @@ use rpds::{HashTrieMapSync, RedBlackTreeMapSync};
 use vestibule_model::client_address::{ClientAddress, ProxyProtocol};
 use vestibule_model::hostname::{HostPattern, Hostname, Specificity};
 
-use crate::attached_names::AttachedNames;
+use crate::attached_names::{AttachedNames, EachRoute};
 pub use crate::backend::{Backend, Target};
 use crate::bind::BindKey;
 use crate::challenge::{Challenge, ChallengeLookup, ChallengeQuery, Challenges};
@@ -37,7 +37,7 @@ pub use crate::upstream::ClientCertificate;
 use crate::upstream::Credentials;
 use crate::weight::by_weight;
 pub(crate) use changes::Changes;
-pub(crate) use standing::{Attachments, EachRoute, RouteId, RouteKind, SelectedBy, refuses_all};
+pub(crate) use standing::{Attachments, RouteId, RouteKind, SelectedBy, refuses_all};
 
 /// Term and counter of a configuration generation, as in the protocol of the configuration stream.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]

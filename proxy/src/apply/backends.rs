@@ -65,19 +65,6 @@ impl State {
         }
     }
 
-    /// The present version of a backend.
-    pub(super) fn present(&self, name: &str) -> Option<&Arc<Backend>> {
-        self.snapshot.backend(self.backends.get(name)?.slot)
-    }
-
-    /// Makes the next version of a backend.
-    pub(super) fn renew_backend(&mut self, name: &str, target: Target) {
-        if let Some(present) = self.present(name) {
-            let next = present.with(target);
-            self.snapshot.set_backend(next.slot(), Some(Arc::new(next)));
-        }
-    }
-
     pub(super) fn hold_backend(&mut self, name: &str, mut target: Target, tls: Option<TlsSpec>) {
         self.work.endpoint_lists += 1;
         let entry = self.backend_entry(name);

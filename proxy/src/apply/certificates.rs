@@ -42,12 +42,4 @@ impl State {
         }
         rebuild.extend(self.certificate_users.of(&name.into()).cloned());
     }
-
-    /// The name of a certificate. If it is already in use here, the same allocation is returned, so that the text is
-    /// kept once.
-    pub(super) fn certificate_name(&self, name: &str) -> Arc<str> {
-        let held = self.certificates.get_key_value(name).map(|(name, _)| name);
-        let known = held.or_else(|| self.certificate_users.known(name));
-        known.map_or_else(|| name.into(), Arc::clone)
-    }
 }

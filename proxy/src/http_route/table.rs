@@ -28,9 +28,8 @@ use vestibule_model::hostname::{HostPattern, Hostname, Specificity};
 use self::parts::{Parts, Reach};
 use super::route::{HttpRoute, Match, PathMatch, PathRank, Rule, Value, method_of};
 use super::view::View;
-use crate::attached_names::AttachedNames;
+use crate::attached_names::{AttachedNames, EachRoute};
 use crate::pattern_map::PatternMap;
-use crate::table::EachRoute;
 
 /// Most matches for which a list is used. Tests use a smaller number, so that few matches cover both forms.
 const FEW: usize = if cfg!(test) { 2 } else { 8 };

@@ -12,7 +12,7 @@ use vestibule_model::hostname::{HostPattern, Hostname};
 
 use super::changes::Changes;
 use super::{Connections, Entry, OfKind, SelectionKey, Snapshot};
-use crate::attached_names::AttachedNames;
+use crate::attached_names::{AttachedNames, EachRoute};
 use crate::bind::BindKey;
 use crate::concerned::TenantKey;
 use crate::listener::{Layer, Listener, Mode, NotServing};
@@ -290,9 +290,6 @@ pub(crate) fn refuses_all(listener: &Listener) -> bool {
             | Mode::Https(Err(NotServing::NoTrustBundle))
     )
 }
-
-/// Takes the pattern and the account of a route.
-pub(crate) type EachRoute<'a> = dyn FnMut(&HostPattern, &Arc<Account>) + 'a;
 
 impl OfKind {
     /// The tenant that has a port, if routes are selected by port alone.

@@ -18,7 +18,7 @@ use vestibule_model::path::PathPrefix;
 use super::super::route::{HttpRoute, PathMatch, Value};
 use super::super::view::View;
 use super::{Entry, Host, elements};
-use crate::table::EachRoute;
+use crate::attached_names::EachRoute;
 
 /// Which matches may take a request: all of them, or only prefixes of at most this many bytes.
 #[derive(Clone, Copy, Debug)]
