@@ -193,7 +193,7 @@ impl fmt::Display for Kind {
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct ObjectName(Arc<NamespaceAndName>);
 
-/// What an [`ObjectName`] points to.
+/// The two texts of an [`ObjectName`]. Its clones share them.
 #[derive(PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NamespaceAndName {
     /// Namespace, or empty.
@@ -342,7 +342,7 @@ impl fmt::Debug for ParentKey {
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct ListenerKey(Arc<ParentAndListener>);
 
-/// What a [`ListenerKey`] points to.
+/// The parts of a [`ListenerKey`]. Its clones share them.
 #[derive(PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ParentAndListener {
     /// The object that declares it.

@@ -316,7 +316,7 @@ impl<T: Ord> SmallSet<T> {
         self.iter().chain(other.difference(self))
     }
 
-    /// What is a member of only one of both: first the members of this set, and then those of the other one.
+    /// The members that only one of both has: first those of this set, and then those of the other one.
     pub fn symmetric_difference<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = &'a T> {
         self.difference(other).chain(other.difference(self))
     }

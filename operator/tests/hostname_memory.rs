@@ -1,5 +1,5 @@
-//! What a hostname costs the operator in memory. In a process of its own, since it counts what the process has allocated:
-//! unlike resident memory, that does not depend on which thread the scheduler let run when.
+//! Counts the bytes that a hostname costs the operator. The test has a process of its own, since it counts what the process
+//! has allocated. Unlike resident memory, that does not depend on which thread the scheduler let run when.
 
 use std::alloc::System;
 use std::collections::{BTreeMap, BTreeSet};

@@ -291,7 +291,7 @@ fn entries_of_a_namespace_in_the_proxies_tables_are_bounded() {
     assert_eq!(served(&translator), ["a/huge", "a/old", "b/r"]);
 }
 
-/// What filters and matches say is sent and held once, however few hostnames and listeners a route has.
+/// The proxies get and hold the texts of filters and matches once, however few hostnames and listeners a route has.
 #[test]
 fn the_content_of_routes_counts_by_its_size() {
     let mut settings = settings();

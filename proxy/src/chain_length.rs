@@ -131,7 +131,7 @@ mod tests {
         assert!(verdict(&verifier, &without_one).is_err());
     }
 
-    /// What is no certificate at all shows that nothing was looked at.
+    /// The others are no certificates at all, which shows that nothing looks at them.
     #[test]
     fn more_certificates_are_refused_before_anything_is_looked_at() {
         let (verifier, mut chain) = rig(1);

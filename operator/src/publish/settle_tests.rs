@@ -402,7 +402,7 @@ fn what_needs_a_read_that_nobody_answers_waits_longer() {
     let edit = || vec![gone(bundle("old")), tls("a", Some(verified("new", true)))];
     assert_eq!(world.put(edit()), NOTHING);
     assert_eq!(world.pass(LONGEST * 2), NOTHING);
-    // What does not need it waits no longer than before.
+    // A change that does not need the read waits no longer than before.
     assert_eq!(world.put(vec![backend("b", 1)]), ["b"]);
     assert_eq!(world.put(vec![backend("b", 0)]), NOTHING);
     assert_eq!(world.pass(GRACE), ["b"]);

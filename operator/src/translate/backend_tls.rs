@@ -292,7 +292,7 @@ impl Translator {
         };
         let trust_bundles = || state.trust.sources.iter().map(bundle_name).collect();
         match &state.invalid {
-            // What is published waits for them.
+            // It names the bundles, so that the publication can wait for them.
             Some((Reason::Pending, _)) => {
                 return Some(proto::BackendTls {
                     trust_bundles: trust_bundles(),

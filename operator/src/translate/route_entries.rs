@@ -60,7 +60,7 @@ impl Translator {
             each.saturating_mul(paths.max(1))
         });
         let entries = entries.fold(0, u64::saturating_add);
-        // What is attached nowhere is not sent.
+        // A route that is attached nowhere is not sent.
         let content = if entries > 0 {
             entries_of_content(route)
         } else {

@@ -72,7 +72,7 @@ pub(super) struct Parts {
     pub(super) account: Option<Arc<Account>>,
 }
 
-/// What allows a copy. The client decides when the body of its request is whole, and until then the configuration may
+/// The version of the route that asks for a copy. The client decides when the body of its request is whole, and until then the configuration may
 /// have changed.
 pub(super) struct Basis {
     /// The route with the mirror.

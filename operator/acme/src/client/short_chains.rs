@@ -59,7 +59,7 @@ mod tests {
 
     use super::*;
 
-    /// What is no certificate at all shows that nothing was looked at.
+    /// The others are no certificates at all, which shows that nothing looks at them.
     #[test]
     fn a_server_that_shows_too_many_certificates_is_refused_before_they_are_looked_at() {
         let made = rcgen::generate_simple_self_signed(["ca.test".to_owned()]).unwrap();

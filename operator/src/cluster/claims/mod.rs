@@ -2,14 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use kube::Client;
 use kube::api::{
     Api, ApiResource, DeleteParams, DynamicObject, ObjectMeta, PostParams, Preconditions,
 };
 use kube::core::Status;
-use parking_lot::Mutex;
 use serde_json::Value;
 use tracing::{debug, warn};
 use vestibule_backoff::Backoff;
@@ -22,17 +21,12 @@ use vestibule_model::key::{Kind, ObjectKey, ObjectName};
 use vestibule_model::meta::Meta;
 use vestibule_model::object::Object;
 
+use super::failure::FailureLines;
 use super::metrics::{Metrics, WriteResult};
 use crate::claims::{ClaimAction, ClaimContent, ClaimRequest, SeenClaim, WriteOutcome};
-use crate::token_bucket::Buckets;
 
 /// Longest wait for a response of the API server.
 const PATIENCE: Duration = Duration::from_secs(10);
-
-/// Most lines at once about writes that fail.
-const LINES: u32 = 20;
-/// Time after which one more may be logged.
-const LINE_EARNS: Duration = Duration::from_secs(1);
 
 /// Waits after lists failed.
 const LIST_AGAIN: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(10));
@@ -49,7 +43,7 @@ pub(super) struct ClaimWriter {
     manager: Arc<str>,
     metrics: Metrics,
     /// The lines about writes that fail. A quota, for example, makes all of them fail.
-    lines: Arc<Mutex<Buckets<()>>>,
+    lines: FailureLines<()>,
 }
 
 impl ClaimWriter {
@@ -58,7 +52,7 @@ impl ClaimWriter {
             client,
             manager: manager.into(),
             metrics,
-            lines: Arc::new(Mutex::new(Buckets::new(LINES, LINE_EARNS))),
+            lines: FailureLines::new(),
         }
     }
 
@@ -121,7 +115,7 @@ impl ClaimWriter {
     }
 
     fn may_log(&self) -> bool {
-        self.lines.lock().take(&(), Instant::now())
+        self.lines.admit(&())
     }
 
     async fn ask(

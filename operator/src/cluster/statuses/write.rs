@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use kube::Client;
 use kube::api::{Api, DynamicObject, PostParams};
@@ -14,16 +14,12 @@ use serde_json::{Value, json};
 use tracing::{debug, warn};
 use vestibule_model::key::{Kind, ObjectKey};
 
+use super::super::failure::FailureLines;
 use super::super::metrics::{Metrics, WriteResult};
 use super::plan::{Job, LiveStatus, WriteFailure};
-use crate::token_bucket::Buckets;
 
 /// Longest wait for an answer of the API server.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// Most lines of a namespace at once about writes that fail.
-const LINES: u32 = 20;
-/// Time after which one more may be logged.
-const LINE_EARNS: Duration = Duration::from_secs(1);
 
 /// Writes statuses. Clones share what they know.
 #[derive(Clone)]
@@ -34,7 +30,7 @@ pub struct Writer {
     /// The API version of each kind that was needed so far.
     served: Arc<Mutex<BTreeMap<Kind, ApiResource>>>,
     /// The lines of each namespace about writes that fail.
-    lines: Arc<Mutex<Buckets<Arc<str>>>>,
+    lines: FailureLines<Arc<str>>,
 }
 
 impl Writer {
@@ -46,7 +42,7 @@ impl Writer {
             manager: manager.into(),
             metrics,
             served: Arc::default(),
-            lines: Arc::new(Mutex::new(Buckets::new(LINES, LINE_EARNS))),
+            lines: FailureLines::new(),
         }
     }
 
@@ -91,7 +87,7 @@ impl Writer {
     }
 
     fn failed(&self, key: &ObjectKey, error: &dyn Display) {
-        if self.lines.lock().take(&key.name.namespace, Instant::now()) {
+        if self.lines.admit(&key.name.namespace) {
             warn!(object = %key, %error, "cannot write the status; trying again");
         } else {
             debug!(object = %key, %error, "cannot write the status; trying again");

@@ -376,7 +376,7 @@ impl Tunnel {
         serving.filter(|of| !refuses_all(of)).cloned()
     }
 
-    /// What tells it apart from other tunnels.
+    /// The key that tells it apart from other tunnels.
     fn identity(&self) -> String {
         let of = &*self.listener;
         format!(
