@@ -79,6 +79,10 @@ pub enum Event {
     Remove(ObjectKey),
     /// All objects of this kind that existed at the start have been put. This comes once per kind.
     Synced(Kind),
+    /// The watch of this kind is interrupted: what is known of its objects may be old. Comes only after `Synced`.
+    Interrupted(Kind),
+    /// The watch of this kind goes on. Changes of the time between may follow in a moment.
+    Resumed(Kind),
 }
 
 /// An object as it is on the server.
@@ -156,6 +160,7 @@ pub fn configured(mut config: kube::Config) -> kube::Config {
 /// Watches `scope` for ever, in tasks of the present runtime. Failures are logged, and the attempt is repeated.
 pub fn watch(client: &Client, scope: &Scope) -> impl Stream<Item = Event> + Send + use<> {
     let mut unsynced: BTreeMap<Kind, usize> = BTreeMap::new();
+    let mut interrupted: BTreeMap<Kind, usize> = BTreeMap::new();
     let mut watches = Vec::new();
     for kind in scope.kinds.iter().copied().collect::<BTreeSet<_>>() {
         let places = match scope.namespaces.get(&kind) {
@@ -177,6 +182,16 @@ pub fn watch(client: &Client, scope: &Scope) -> impl Stream<Item = Event> + Send
                 let missing = unsynced.entry(*kind).or_default();
                 *missing = missing.saturating_sub(1);
                 *missing == 0
+            }
+            Event::Interrupted(kind) => {
+                let watches = interrupted.entry(*kind).or_default();
+                *watches += 1;
+                *watches == 1
+            }
+            Event::Resumed(kind) => {
+                let watches = interrupted.entry(*kind).or_default();
+                *watches = watches.saturating_sub(1);
+                *watches == 0
             }
             Event::Put(_) | Event::Touched(_) | Event::Remove(_) => true,
         };
@@ -211,6 +226,10 @@ struct One {
     unserved: Option<Instant>,
     /// The failure that was logged last, if it still continues.
     trouble: Option<String>,
+    /// Whether the consumer knows that the watch is interrupted.
+    interrupted: bool,
+    /// Whether to wait before the next attempt.
+    waits: bool,
 }
 
 /// Data about an object that was put.
@@ -255,6 +274,8 @@ impl One {
             failed_starts: 0,
             unserved: None,
             trouble: None,
+            interrupted: false,
+            waits: false,
         }
     }
 
@@ -287,6 +308,9 @@ impl One {
             if let Some(event) = self.queue.pop_front() {
                 return event;
             }
+            if std::mem::take(&mut self.waits) {
+                wait(&mut self.retry).await;
+            }
             match &self.phase {
                 Phase::Unknown => self.look().await,
                 Phase::Missing => {
@@ -304,12 +328,12 @@ impl One {
             Ok(Some(served)) => self.begin(served),
             Ok(None) if self.is_doubtful() => {
                 debug!(kind = %self.kind, "not served any more; looking again");
-                wait(&mut self.retry).await;
+                self.interrupt();
             }
             Ok(None) => self.missing(),
             Err(error) => {
                 self.unserved = None;
-                self.failed(&error).await;
+                self.failed(&error);
             }
         }
     }
@@ -374,7 +398,7 @@ impl One {
         let event = if self.listed.is_some() {
             let Ok(event) = timeout(LIST_PATIENCE, stream.next()).await else {
                 self.phase = Phase::Unknown;
-                return self.failed(&"the list does not go on").await;
+                return self.failed(&"the list does not go on");
             };
             event
         } else if served.preferred {
@@ -387,7 +411,7 @@ impl One {
         };
         match event {
             Some(Ok(event)) => self.take(event),
-            Some(Err(error)) => self.watch_failed(error).await,
+            Some(Err(error)) => self.watch_failed(&error),
             // The watch should never end. If it does, it is begun again.
             None => self.phase = Phase::Unknown,
         }
@@ -423,13 +447,13 @@ impl One {
                 self.remove(raw.name());
             }
             watcher::Event::InitDone => {
-                self.fine();
                 let listed = self.listed.take().unwrap_or_default();
                 let gone = self.known.keys().filter(|name| !listed.contains(*name));
                 for name in gone.cloned().collect::<Vec<_>>() {
                     self.remove(name);
                 }
                 self.sync();
+                self.fine();
             }
         }
     }
@@ -480,12 +504,13 @@ impl One {
         }
     }
 
-    async fn watch_failed(&mut self, error: watcher::Error) {
-        match &error {
+    fn watch_failed(&mut self, error: &watcher::Error) {
+        match error {
             watcher::Error::InitialListFailed(kube::Error::Api(status)) if status.code == 404 => {
                 // The kind was uninstalled, or is no longer served in this version.
                 self.phase = Phase::Unknown;
-                return self.pause(&error).await;
+                debug!(kind = %self.kind, %error, "looking which version is served");
+                return self.interrupt();
             }
             watcher::Error::InitialListFailed(kube::Error::Api(status))
                 if status.code == 403 && self.namespace.is_some() =>
@@ -502,17 +527,19 @@ impl One {
                 }
             }
             watcher::Error::WatchError(status) if status.code == 410 => {
-                // This is part of normal operation: everything is listed again.
+                // This is part of normal operation: everything is listed again, at once.
                 debug!(kind = %self.kind, "the watch is too far behind; listing anew");
+                self.interrupt();
+                self.waits = false;
                 return;
             }
             _ => {}
         }
-        self.failed(&error).await;
+        self.failed(error);
     }
 
-    /// Logs a failure, once, and waits.
-    async fn failed(&mut self, error: &(impl fmt::Display + ?Sized)) {
+    /// Logs a failure, once. The next attempt comes after a wait.
+    fn failed(&mut self, error: &(impl fmt::Display + ?Sized)) {
         let text = crate::text::one_line(&error.to_string());
         if self.trouble.as_ref() == Some(&text) {
             debug!(kind = %self.kind, error = %text, "cannot watch; trying again");
@@ -520,13 +547,15 @@ impl One {
             warn!(kind = %self.kind, error = %text, "cannot watch; trying again");
             self.trouble = Some(text);
         }
-        wait(&mut self.retry).await;
+        self.interrupt();
     }
 
-    /// Waits without a log line.
-    async fn pause(&mut self, error: &watcher::Error) {
-        debug!(kind = %self.kind, %error, "looking which version is served");
-        wait(&mut self.retry).await;
+    /// Has the next attempt wait, and says once that the watch is interrupted.
+    fn interrupt(&mut self) {
+        self.waits = true;
+        if self.synced && !std::mem::replace(&mut self.interrupted, true) {
+            self.queue.push_back(Event::Interrupted(self.kind));
+        }
     }
 
     fn fine(&mut self) {
@@ -538,6 +567,9 @@ impl One {
     fn recovered(&mut self) {
         if self.trouble.take().is_some() {
             info!(kind = %self.kind, "watching again");
+        }
+        if std::mem::take(&mut self.interrupted) {
+            self.queue.push_back(Event::Resumed(self.kind));
         }
     }
 }

@@ -23,6 +23,9 @@ struct Listener {
     events: BoxStream<'static, Event>,
     objects: BTreeMap<ObjectKey, Watched>,
     synced: Vec<Kind>,
+    /// Whether the watch is interrupted, and how often it was.
+    is_interrupted: bool,
+    interruptions: usize,
     puts: usize,
     touched: usize,
 }
@@ -37,6 +40,8 @@ impl Listener {
             events: events.boxed(),
             objects: BTreeMap::new(),
             synced: Vec::new(),
+            is_interrupted: false,
+            interruptions: 0,
             puts: 0,
             touched: 0,
         }
@@ -66,6 +71,16 @@ impl Listener {
             Event::Synced(kind) => {
                 assert!(!self.synced.contains(kind), "{kind} is synced twice");
                 self.synced.push(*kind);
+            }
+            Event::Interrupted(kind) => {
+                assert!(self.synced.contains(kind), "{kind} is not synced");
+                assert!(!self.is_interrupted, "{kind} is interrupted twice");
+                self.is_interrupted = true;
+                self.interruptions += 1;
+            }
+            Event::Resumed(kind) => {
+                assert!(self.is_interrupted, "{kind} was not interrupted");
+                self.is_interrupted = false;
             }
         }
         event
@@ -283,6 +298,7 @@ async fn a_watch_that_ends_goes_on_where_it_was() {
     listener.until(|l| l.objects.len() == 3).await;
     assert_eq!(lists(&server), 1);
     assert_eq!(listener.puts, 3);
+    assert_eq!(listener.interruptions, 0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -360,10 +376,16 @@ async fn failures_are_waited_out() {
     let mut listener = gateways(&server);
     listener.synced(Kind::Gateway).await;
     assert_eq!(listener.objects.len(), 1);
+    // What fails before everything was read interrupts nothing that anybody relies on.
+    assert_eq!(listener.interruptions, 0);
     server.fail([500, 503, 500, 500, 500]);
     server.hang_up();
     server.put(GATEWAYS, "a", "later", gateway());
+    listener.until(|l| l.is_interrupted).await;
+    assert_eq!(listener.objects.len(), 1);
     listener.until(|l| l.objects.len() == 2).await;
+    listener.until(|l| !l.is_interrupted).await;
+    assert_eq!(listener.interruptions, 1);
 }
 
 #[tokio::test(start_paused = true)]

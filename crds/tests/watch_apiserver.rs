@@ -76,6 +76,7 @@ impl Listener {
                     assert!(self.objects.remove(&key).is_some(), "{key} was not put");
                 }
                 Event::Synced(kind) => self.synced.push(kind),
+                Event::Interrupted(_) | Event::Resumed(_) => {}
             }
         }
     }

@@ -27,6 +27,10 @@ pub(crate) use grant_checks::{
 };
 pub(crate) use port_limits::{PortAsk, PortFacts, PortLimits};
 
+/// Ports where browsers go by default and certificate authorities look for proof of a domain (RFC 8555 section 8.3, RFC
+/// 8737 section 3). They reach a port by address, so a TCP listener there gets the connections for every hostname.
+const PORTS_OF_EVERY_NAME: [u16; 2] = [80, 443];
+
 /// The grants that are in one namespace.
 #[derive(Debug, Clone, Default)]
 struct NamespaceGrants {
@@ -253,6 +257,36 @@ impl TenantGrants<'_> {
             format!("{what} is not granted to namespace {namespace} {with} of Gateway {gateway}"),
             "use what is granted to the namespace, or ask the owner of the Gateway for a HostnameGrant",
         )
+    }
+
+    /// Checks whether a ListenerSet of the namespace may have a listener on this port that gets connections for every
+    /// hostname, whoever holds it: TCP on port 80 or 443. With it, one could get a certificate for any hostname of the
+    /// Gateway. So a grant has to name the protocol; one that does not say which protocols it gives is not enough.
+    ///
+    /// # Errors
+    /// A finding whose field is `protocol`.
+    pub(crate) fn takes_every_name(&self, port: Port, protocol: &Protocol) -> Result<(), Finding> {
+        let Self {
+            gateway, namespace, ..
+        } = self;
+        let takes = *protocol == Protocol::Tcp && PORTS_OF_EVERY_NAME.contains(&port.get());
+        let mut grants = self.grants.iter().flatten();
+        if !takes
+            || *gateway.namespace == **namespace
+            || grants.any(|grant| {
+                grant.protocols.contains(protocol) && grant.gives(port, protocol, &HostPattern::Any)
+            })
+        {
+            return Ok(());
+        }
+        Err(Finding::refused(
+            Reason::HostnameNotOwned,
+            "protocol",
+            format!(
+                "{protocol} on port {port} of Gateway {gateway} would get the connections for every hostname, and is not granted to namespace {namespace}"
+            ),
+            "use another port, or HTTP on port 80 and HTTPS or TLS on port 443, or ask the owner of the Gateway for a HostnameGrant that names this protocol, with the hostname \"*\"",
+        ))
     }
 
     /// The most specific granted pattern that covers all of `names`, on any port. All patterns that cover one name lie

@@ -3,8 +3,9 @@
 //!
 //! A namespace holds the port for the group of protocols that it speaks (ADR 16), so an older object cannot make it
 //! speak something else. If the group is HTTP or TLS, every namespace with a hostname may use the port. If it is raw
-//! ([`Group::Raw`]), only the holder may. The holder may change the group as long as no other namespace has a listener
-//! there.
+//! ([`Group::Raw`]), only the holder may. Nobody changes the group, not even the holder: it is given out anew when the
+//! port has been unused for the grace. Otherwise a namespace that is alone for a moment, while another one deletes its
+//! objects and makes them again, could lock the other out, or get its connections as raw bytes.
 
 mod judge;
 mod routes;
@@ -88,9 +89,8 @@ pub struct PortClaims {
     buckets: BTreeMap<Group, Patterns<Bucket>>,
     /// The names for which a TLS listener is in force and served, so that others can overlap with it.
     tls_in_force: Patterns<()>,
-    /// The claims of each namespace's ListenerSets, and the number of namespaces with claims, for each group.
+    /// The claims of each namespace's ListenerSets, for each group.
     tenants: BTreeMap<Arc<str>, SmallMap<Group, SmallSet<SetRank>>>,
-    groups: BTreeMap<Group, usize>,
     /// ListenerSets with a listener for the port that is refused for a mistake of its own, by namespace.
     refused: BTreeMap<Arc<str>, BTreeSet<ObjectName>>,
     /// Who holds the port.
@@ -140,9 +140,8 @@ struct PortState {
     of_gateway: Groups,
     spoken: Option<Group>,
     held: Option<Group>,
-    /// The holder, and whether no other namespace speaks what the port does, each if any verdict depends on it.
+    /// The holder, if any verdict depends on it.
     holder: Option<Arc<str>>,
-    is_alone: bool,
 }
 
 impl PortClaims {
@@ -282,14 +281,6 @@ impl PortClaims {
         }
     }
 
-    /// Whether no namespace but the holder may speak what the port is held for. Claims that are not in force do not
-    /// count, or anybody could keep the holder from a change by asking for what they will not get.
-    fn is_alone(&self, holder: &Arc<str>, held: Group) -> bool {
-        let own = self.tenants.get(holder);
-        let own = usize::from(own.is_some_and(|own| own.contains_key(&held)));
-        held == Group::Raw || self.groups.get(&held).copied().unwrap_or_default() == own
-    }
-
     fn add(&mut self, claim: Claim) {
         let group = claim.protocol.group();
         let rank = self.rank(&claim);
@@ -301,11 +292,7 @@ impl PortClaims {
             let (_, precedence, listener) = rank;
             let rank = (precedence, listener);
             let of_tenant = self.tenants.entry(claim.namespace().clone()).or_default();
-            let of_group = of_tenant.or_default(group);
-            if of_group.is_empty() {
-                *self.groups.entry(group).or_default() += 1;
-            }
-            of_group.insert(rank.clone());
+            of_tenant.or_default(group).insert(rank.clone());
             self.sets.insert(rank, group);
         }
         self.claims.insert(claim.listener.clone(), Box::new(claim));
@@ -327,7 +314,6 @@ impl PortClaims {
                 of_group.remove(&rank);
                 if of_group.is_empty() {
                     of_tenant.remove(&group);
-                    count_down(&mut self.groups, &group);
                 }
                 if of_tenant.is_empty() {
                     self.tenants.remove(claim.namespace());
@@ -366,18 +352,13 @@ impl PortClaims {
     }
 
     fn port_state(&self) -> PortState {
-        let held = self.holder.as_ref().map(|(_, group)| *group);
-        let otherwise = held.is_some() && self.groups.keys().any(|group| Some(*group) != held);
         // On a port that is held for HTTP or TLS, everybody with a hostname may speak that, whoever the holder is.
-        let decides = otherwise || held == Some(Group::Raw);
-        let holder = self.holder.as_ref().map(|(namespace, _)| namespace);
-        let is_alone = |(namespace, held): &(Arc<str>, Group)| self.is_alone(namespace, *held);
+        let of_raw = self.holder.as_ref().filter(|(_, held)| *held == Group::Raw);
         PortState {
             of_gateway: self.of_gateway(),
             spoken: self.spoken(),
-            held,
-            holder: holder.filter(|_| decides).cloned(),
-            is_alone: otherwise && self.holder.as_ref().is_some_and(is_alone),
+            held: self.holder.as_ref().map(|(_, group)| *group),
+            holder: of_raw.map(|(namespace, _)| namespace.clone()),
         }
     }
 
@@ -421,29 +402,9 @@ impl PortClaims {
     ) {
         let port_state = self.port_state();
         if port_state != *before {
-            // If the port speaks the same as before, and it is not raw, then the holder and the presence of other
-            // namespaces matter only to claims of another group.
-            let settled = port_state.held.filter(|held| {
-                *held != Group::Raw
-                    && (port_state.of_gateway, port_state.spoken, port_state.held)
-                        == (before.of_gateway, before.spoken, before.held)
-            });
-            let Some(settled) = settled else {
-                self.update_all_in_force();
-                affected.listeners.extend(self.claims.keys().cloned());
-                return;
-            };
-            for (group, buckets) in &self.buckets {
-                if *group != settled {
-                    let others = buckets.covered(&HostPattern::Any);
-                    let others = others.flat_map(|(_, bucket)| bucket);
-                    affected.listeners.extend(others.map(|at| at.2.clone()));
-                }
-            }
-            if settled != Group::Tls {
-                let changed = self.update_all_in_force();
-                affected.overlaps.extend(changed);
-            }
+            self.update_all_in_force();
+            affected.listeners.extend(self.claims.keys().cloned());
+            return;
         }
         if group == Group::Tls && self.update_in_force(names) {
             affected.overlaps.insert(names.clone());

@@ -545,30 +545,6 @@ fn a_port_is_passed_on_in_one_write() {
 }
 
 #[test]
-fn a_port_whose_holder_speaks_something_else_is_written_once_and_never_free() {
-    let mut world = World::leading();
-    let port = port(443);
-    world.give(&port, speaking("a", Group::Tls));
-    let before = world
-        .objects
-        .get(&port.object_name())
-        .map(|of| of.content.since);
-    world.pass(Duration::from_secs(100));
-    world.say([(&port, Some(ClaimState::Changed(Group::Raw)))]);
-    world.news();
-    let raw = speaking("a", Group::Raw);
-    assert_eq!(world.told.get(&port), Some(&raw));
-    world.say([(&port, Some(ClaimState::Used))]);
-    assert_eq!(world.rest(), 1, "one update");
-    assert_eq!(world.says(&port), Some(&raw));
-    let after = world
-        .objects
-        .get(&port.object_name())
-        .map(|of| of.content.since);
-    assert_eq!(before, after, "it has held the port all the time");
-}
-
-#[test]
 fn who_gets_a_port_that_was_unused_has_a_whole_grace() {
     let mut world = World::leading();
     let port = port(443);

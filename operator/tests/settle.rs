@@ -56,6 +56,7 @@ impl World {
                 waits: &|_, _| false,
                 reads: &|key| self.translator.is_being_read(key),
                 unanswered: &|_| false,
+                uneven_until: None,
             };
             self.settle.due(self.now, &present)
         } else {

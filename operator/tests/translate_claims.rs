@@ -122,13 +122,6 @@ impl Run {
                             ..before
                         })
                     }
-                    ClaimState::Changed(to) => {
-                        let before = self.translator.merge().holder(key)?;
-                        Some(Holder {
-                            speaks: Some(*to),
-                            ..before
-                        })
-                    }
                     // The name is taken away at once, a port only where something else waits for it.
                     ClaimState::Revoked if key.port_key().is_some() => None,
                     _ => return None,
@@ -665,20 +658,38 @@ fn what_a_port_speaks_is_held_as_long_as_anybody_is_there() {
     assert_eq!(run.conflicted("c"), FINE);
 }
 
-/// Who is alone on a port may have it speak something else.
+/// Not even its holder changes what a port speaks. So nobody who is alone there for a moment, while a neighbour deletes
+/// its objects and makes them again, gets the neighbour's connections as raw bytes, or locks it out.
 #[test]
-fn who_is_alone_on_a_port_may_change_what_it_speaks() {
+fn what_a_port_speaks_changes_only_after_the_grace() {
     let mut run = with_own(vec![]);
     run.put(one("a", 2, passthrough("l", "x.example.com")));
+    run.put(one("b", 1, passthrough("l", "y.example.com")));
     assert_eq!(run.speaks(443), Some(("a".into(), Group::Tls)));
-    let plain = listener("l", 443, Protocol::Http, "x.example.com", None);
-    run.put(set("a", "older", 1, "one", vec![plain]));
-    assert_eq!(run.speaks(443), Some(("a".into(), Group::Http)));
-    assert_eq!(run.state(&port(443)), Some(&ClaimState::Used));
-    assert_eq!(
-        run.conflicted("a"),
-        Some((Truth::True, Reason::ProtocolConflict))
-    );
+    run.remove(Kind::ListenerSet, "a", "set");
+    assert_eq!(run.speaks(443), Some(("b".into(), Group::Tls)));
+    let bytes = listener("l", 443, Protocol::Tcp, "", None);
+    for taken in [
+        bytes,
+        listener("l", 443, Protocol::Http, "y.example.com", None),
+    ] {
+        run.put(one("b", 1, taken));
+        assert_eq!(run.state(&port(443)), Some(&ClaimState::Unused));
+        assert_eq!(
+            run.conflicted("b"),
+            Some((Truth::True, Reason::ProtocolConflict))
+        );
+    }
+    // The neighbour comes back within the grace, and finds the port as it was.
+    run.put(one("a", 3, passthrough("l", "x.example.com")));
+    assert_eq!(run.speaks(443), Some(("a".into(), Group::Tls)));
+    assert_eq!(run.conflicted("a"), FINE);
+    // After the grace of an unused port, what it speaks is given out anew.
+    run.remove(Kind::ListenerSet, "a", "set");
+    assert_eq!(run.state(&port(443)), Some(&ClaimState::Unused));
+    run.apply(Change::Claims(BTreeMap::from([(port(443), None)])));
+    assert_eq!(run.speaks(443), Some(("b".into(), Group::Http)));
+    assert_eq!(run.conflicted("b"), FINE);
 }
 
 #[test]
@@ -874,25 +885,21 @@ fn a_port_is_not_held_for_a_listener_that_has_not_got_its_name() {
 
 /// Whoever asks for what they do not get keeps the holder from nothing, and gets nothing by a change of the holder's.
 #[test]
-fn a_holder_changes_its_protocol_beside_a_listener_that_is_refused() {
+fn nobody_who_waits_for_a_change_of_a_ports_protocol_gets_the_port() {
     let mut run = with_own(vec![plain()]);
     run.put(one("a", 200, web(9000, "x.a.example.com")));
     assert_eq!(run.speaks(9000), Some(("a".into(), Group::Http)));
     run.put(one("b", 100, raw(9000)));
     assert_eq!(run.conflicted("b"), PROTOCOL);
+    // The holder has to let the port go first. It can take that back all the time.
     run.put(one("a", 200, raw(9000)));
-    assert_eq!(run.speaks(9000), Some(("a".into(), Group::Raw)));
-    assert_eq!(run.conflicted("a"), FINE);
+    assert_eq!(run.state(&port(9000)), Some(&ClaimState::Unused));
+    assert_eq!(run.conflicted("a"), PROTOCOL);
     assert_eq!(run.conflicted("b"), PROTOCOL);
     run.put(one("a", 200, web(9000, "x.a.example.com")));
     assert_eq!(run.speaks(9000), Some(("a".into(), Group::Http)));
     assert_eq!(run.conflicted("a"), FINE);
-    // With somebody else there who speaks HTTP, the port stays what it is.
-    run.put(one("c", 300, web(9000, "z.c.example.com")));
-    assert_eq!(run.conflicted("c"), FINE);
-    run.put(one("a", 200, raw(9000)));
-    assert_eq!(run.conflicted("a"), PROTOCOL);
-    assert_eq!(run.conflicted("c"), FINE);
+    assert_eq!(run.conflicted("b"), PROTOCOL);
 }
 
 /// A grant for TCP is for `*`, because TCP has no names. It gives no hostname.

@@ -15,11 +15,12 @@ const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=
 
 /// The page that lists the paths.
 const INDEX: &str = "\
-/healthz  the process is up
-/readyz   a configuration is in force, and the proxy does not end
-/metrics  Prometheus (OpenMetrics)
-/config   the configuration in force, without keys
-/status   verdict and status of every object (`vestibule run` only)
+/healthz   the process is up
+/readyz    a configuration is in force, and the proxy does not end (for load balancers)
+/servingz  a configuration is in force, and the proxy accepts connections, also while it ends (for the kubelet)
+/metrics   Prometheus (OpenMetrics)
+/config    the configuration in force, without keys
+/status    verdict and status of every object (`vestibule run` only)
 ";
 
 /// The endpoint for probes and scrapers.
@@ -27,6 +28,7 @@ pub(crate) fn health(control: Control) -> Router {
     Router::new()
         .route("/healthz", get(async || "ok\n"))
         .route("/readyz", get(readyz))
+        .route("/servingz", get(servingz))
         .route("/metrics", get(metrics))
         .with_state(control)
 }
@@ -41,11 +43,23 @@ pub(crate) fn admin(control: Control) -> Router {
 }
 
 async fn readyz(State(control): State<Control>) -> Response {
-    if control.is_ready() {
-        "ready\n".into_response()
+    let why = "no configuration is in force yet, or the proxy ends\n";
+    probed(control.is_ready(), "ready\n", why)
+}
+
+/// Kubernetes itself takes a pod out of Services when it begins to end. With this answer the pod stays a *serving*
+/// endpoint until its sockets close, so that kube-proxy goes on with it where it has no other one
+/// (`ProxyTerminatingEndpoints`).
+async fn servingz(State(control): State<Control>) -> Response {
+    let why = "no configuration is in force yet, or the proxy accepts no more connections\n";
+    probed(control.is_serving(), "serving\n", why)
+}
+
+fn probed(is_good: bool, good: &'static str, why_not: &'static str) -> Response {
+    if is_good {
+        good.into_response()
     } else {
-        let why = "no configuration is in force yet, or the proxy ends\n";
-        (StatusCode::SERVICE_UNAVAILABLE, why).into_response()
+        (StatusCode::SERVICE_UNAVAILABLE, why_not).into_response()
     }
 }
 

@@ -104,6 +104,12 @@ impl Control {
             && !self.readiness.leaving.load(Ordering::Acquire)
     }
 
+    /// Whether connections are accepted, also while the proxy ends.
+    pub(crate) fn is_serving(&self) -> bool {
+        self.readiness.applied.load(Ordering::Acquire)
+            && !self.readiness.closing.load(Ordering::Acquire)
+    }
+
     /// Becomes unready, and goes on accepting.
     pub(crate) fn leave(&self) {
         self.readiness.leaving.store(true, Ordering::Release);

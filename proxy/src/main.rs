@@ -43,8 +43,8 @@ struct Args {
     /// It authenticates nobody: keep it on loopback.
     #[arg(long, env = "VESTIBULE_ADMIN", default_value = "127.0.0.1:15000")]
     admin: SocketAddr,
-    /// Address of the endpoint for probes and scrapers, which serves /healthz, /readyz and /metrics and
-    /// nothing else, such as [::]:15021 [default: none].
+    /// Address of the endpoint for probes and scrapers, which serves /healthz, /readyz, /servingz and
+    /// /metrics and nothing else, such as [::]:15021 [default: none].
     #[arg(long, env = "VESTIBULE_HEALTH")]
     health: Option<SocketAddr>,
     #[command(flatten)]

@@ -120,6 +120,8 @@ async fn a_pod_that_is_told_to_end_serves_until_everybody_knows() {
     }
     assert!(told.elapsed() >= Duration::from_secs(2));
     assert!(served > 0);
+    // It accepts no more, so it is no serving endpoint any more.
+    assert_eq!(status(health, "/servingz").await, Some(503));
     assert_eq!(open.ask("y").await.unwrap(), "b y");
     assert!(process.0.try_wait().unwrap().is_none());
     drop(open);

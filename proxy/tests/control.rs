@@ -289,6 +289,7 @@ async fn the_admin_endpoint_shows_what_is_in_force_without_keys() {
     let admin = proxy.admin().unwrap();
     assert_eq!(http_get(admin, "/healthz").await.0, 200);
     assert_eq!(http_get(admin, "/readyz").await.0, 503);
+    assert_eq!(http_get(admin, "/servingz").await.0, 503);
     let mut operator = Operator::default();
     let bind = local(free_port());
     proxy.apply(&operator.batch(

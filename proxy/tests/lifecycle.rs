@@ -54,6 +54,7 @@ async fn the_cluster_sees_health_and_nothing_else() {
     let health = v4(proxy.health().unwrap());
     assert_eq!(http_get(health, "/healthz").await.0, 200);
     assert_eq!(http_get(health, "/readyz").await.0, 200);
+    assert_eq!(http_get(health, "/servingz").await.0, 200);
     let (status, metrics) = http_get(health, "/metrics").await;
     assert_eq!(status, 200);
     assert!(metrics.contains("vestibule_proxy_ready 1"), "{metrics}");
@@ -171,6 +172,7 @@ async fn whoever_still_comes_after_the_delay_is_served() {
         }
     };
     tokio::time::timeout(PATIENCE, unready).await.unwrap();
+    assert_eq!(http_get(health, "/servingz").await.0, 200);
     // It goes on taking connections, unready as it is, for as long as they come: some load balancer has not heard of it.
     eventually("the delay is over", async || begun.elapsed() > 2 * delay).await;
     let before = load.served.load(Ordering::Acquire);

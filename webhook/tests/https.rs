@@ -549,6 +549,7 @@ async fn no_apply_fails_while_it_leaves() {
         get(admin, "/readyz").await == (StatusCode::SERVICE_UNAVAILABLE, "shuts down\n".to_owned())
     })
     .await;
+    assert_eq!(get(admin, "/servingz").await.0, StatusCode::OK);
     // Old and new connections are answered, and told that this is their last answer.
     assert!(idle.post(body.clone()).await.expect("an answer").last);
     let mut new = Client::connect(address, std::slice::from_ref(&certificate.der))

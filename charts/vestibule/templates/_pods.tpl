@@ -112,7 +112,12 @@ resources:
 {{- end }}
 {{- end -}}
 
-{{/* Startup may take as long as it takes to read a large cluster; only a process that hangs is killed. */}}
+{{/*
+Startup may take as long as it takes to read a large cluster; only a process that hangs is killed.
+
+Kubernetes takes a pod that ends out of Services by itself. What serves connections stays ready until it accepts no more:
+then kube-proxy goes on with it where it has no other endpoint, as on a node whose next pod cannot start yet.
+*/}}
 {{- define "vestibule.probes" -}}
 livenessProbe:
   httpGet:
@@ -123,7 +128,7 @@ livenessProbe:
   failureThreshold: 6
 readinessProbe:
   httpGet:
-    path: /readyz
+    path: {{ ternary "/readyz" "/servingz" (eq .component "operator") }}
     port: health
   periodSeconds: 2
   timeoutSeconds: 2

@@ -284,8 +284,7 @@ impl Merge {
         };
         let added = &set.certificates.options.alternative_names;
         let limited = self.is_guarded(&gateway.name);
-        // Without grants a namespace may have everything, except names in certificates that no listener has.
-        if gateway.name.namespace == *namespace || (!limited && added.is_empty()) {
+        if gateway.name.namespace == *namespace {
             return Some((at, GrantCheck::default()));
         }
         let tenant_grants =
@@ -300,19 +299,21 @@ impl Merge {
                 .and_then(|issuer| tenant_grants.certifies(issuer, added).err()),
             ..GrantCheck::default()
         };
-        if !limited {
-            return Some((at, check));
-        }
         for (index, listener) in first_of_name(&set.listeners) {
             let port = listener
                 .port
                 .filter(|_| listener.protocol.transport().is_some() && !listener.is_refused());
             let Some(port) = port else { continue };
-            if let Err(mut finding) =
-                tenant_grants.owns(port, &listener.protocol, &listener.hostname)
-            {
+            let verdict = tenant_grants
+                .owns(port, &listener.protocol, &listener.hostname)
+                .and_then(|()| tenant_grants.takes_every_name(port, &listener.protocol));
+            if let Err(mut finding) = verdict {
                 finding.field = format!("{}.{}", listener.field, finding.field);
                 check.refused.insert(index, finding);
+                continue;
+            }
+            // Without grants a namespace may have everything else, except names in certificates that no listener has.
+            if !limited {
                 continue;
             }
             check.counted.push(index);

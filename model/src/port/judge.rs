@@ -21,8 +21,6 @@ pub enum PortClaimState {
     Passed(Arc<str>),
     /// Its holder has none any more, and no other namespace can take over the claim.
     Idle,
-    /// The holder is alone there and now wants to speak this.
-    Changed(Group),
     /// The claim should be removed at once. The Gateway's own listeners speak something else there, or a route of the
     /// Gateway's namespace gets the traffic.
     Revoked,
@@ -143,31 +141,27 @@ impl PortClaims {
             .reduce(Conflict::and)
     }
 
-    /// Whether the claim is refused because of the port's holder. That is so if it is a raw claim and another namespace
-    /// holds the port. It is also so if it wants to speak something other than the port does, unless the holder itself
-    /// wants that and is alone.
+    /// Whether the claim is refused because of the port's holder. That is so if it wants to speak something other than the
+    /// port does, and if it is a raw claim and another namespace holds the port.
     fn is_closed_by_holder(&self, claim: &Claim) -> bool {
         let Some((holder, spoken)) = &self.holder else {
             return false;
         };
         let namespace = claim.namespace();
         match claim.protocol.group() {
-            group if group != *spoken => holder != namespace || !self.is_alone(holder, *spoken),
+            group if group != *spoken => true,
             Group::Raw => holder != namespace,
             Group::Http | Group::Tls => false,
         }
     }
 
     /// The group of protocols that the sets' listeners may speak. It is the one for which the port is held. If nobody
-    /// holds the port, or the holder is alone there, it is the one that the first of them speaks.
+    /// holds the port, it is the one that the first of them speaks.
     pub(super) fn spoken(&self) -> Option<Group> {
-        let Some((holder, held)) = &self.holder else {
-            return self.sets.values().next().copied();
-        };
-        let own = self.tenants.get(holder).into_iter().flatten();
-        let own = own.filter(|_| self.is_alone(holder, *held));
-        let first = own.min_by_key(|(_, ranks)| ranks.first());
-        Some(first.map_or(*held, |(group, _)| *group))
+        match &self.holder {
+            Some((_, held)) => Some(*held),
+            None => self.sets.values().next().copied(),
+        }
     }
 
     /// The namespace that should hold the port if nobody does, with the group that it speaks. It is the namespace of
@@ -200,11 +194,8 @@ impl PortClaims {
         let (holder, group) = self.holder.as_ref()?;
         let speaks = |tenant: &Arc<str>| self.tenants.get(tenant)?.get(group);
         let of_gateway = self.of_gateway();
-        if of_gateway.is_empty() {
-            if let Some(spoken) = self.spoken().filter(|spoken| spoken != group) {
-                return Some(PortClaimState::Changed(spoken));
-            }
-        } else if of_gateway.has_others_than(*group) || self.is_reserved() {
+        let is_of_gateway = !of_gateway.is_empty();
+        if is_of_gateway && (of_gateway.has_others_than(*group) || self.is_reserved()) {
             return Some(PortClaimState::Revoked);
         }
         let is_used = if self.is_own_raw() {

@@ -20,6 +20,7 @@ use vestibule_model::issuer::choose;
 use vestibule_model::key::{ListenerKey, ObjectName, ParentKey};
 use vestibule_model::merge::{Affected, Merge};
 use vestibule_model::meta::Meta;
+use vestibule_model::protocol::Protocol;
 use vestibule_model::reference::Reference;
 use vestibule_model::route::Route;
 use vestibule_model::selector::{LabelSelector, Labels, NamespaceScope, Requirement};
@@ -140,7 +141,7 @@ fn hostnames_are_covered_as_a_whole() {
         ),
     );
     put(&mut merge, &grant("infra/all", &["b"], &["*"]));
-    let (at, https) = (name("infra/gw"), vestibule_model::protocol::Protocol::Https);
+    let (at, https) = (name("infra/gw"), Protocol::Https);
     let owns = |namespace: &str, names: &str| {
         let verdict = merge.owns(&at, namespace, port(443), &https, &pattern(names));
         verdict.is_ok()
@@ -168,8 +169,7 @@ fn a_port_or_protocol_that_is_not_granted_is_named() {
     let mut merge = with_gateway();
     let mut made = grant("infra/g", &["a"], &["x.example"]);
     made.ports.insert(port(443));
-    made.protocols
-        .insert(vestibule_model::protocol::Protocol::Tls);
+    made.protocols.insert(Protocol::Tls);
     put(&mut merge, &made);
     let at = name("infra/gw");
     for (number, protocol, expected) in [
@@ -177,10 +177,53 @@ fn a_port_or_protocol_that_is_not_granted_is_named() {
         (8443, "TLS", Some("port")),
         (443, "HTTPS", Some("protocol")),
     ] {
-        let protocol = vestibule_model::protocol::Protocol::from_text(protocol);
+        let protocol = Protocol::from_text(protocol);
         let verdict = merge.owns(&at, "a", port(number), &protocol, &pattern("x.example"));
         assert_eq!(verdict.err().map(|f| f.field).as_deref(), expected);
     }
+}
+
+/// CAs look for proof of a domain on ports 80 and 443, and TCP gets the connections for every hostname there.
+#[test]
+fn tcp_on_the_ports_of_every_name_takes_a_grant_that_says_so() {
+    let verdicts = |merge: &mut Merge, namespace: &str| {
+        let listeners = [(80, "TCP"), (443, "TCP"), (5432, "TCP"), (443, "UDP")];
+        let listeners = listeners.into_iter().enumerate();
+        let listeners = listeners.map(|(index, (number, protocol))| {
+            listener(index, &format!("l{index}"), number, protocol, "")
+        });
+        let made = set(
+            &format!("{namespace}/s"),
+            "infra/gw",
+            0,
+            listeners.collect(),
+        );
+        merge.put_set(&made.name, Some(made.clone().into()));
+        let refused = made.listeners.iter().map(|listener| {
+            let key = listener_key(&made.name.to_string(), &listener.name);
+            merge.not_owned(&key).map(|finding| finding.field.clone())
+        });
+        let refused: Vec<_> = refused.collect();
+        let of_change = merge.ownership_of_change(None, &made);
+        assert_eq!(of_change.len(), refused.iter().flatten().count());
+        merge.put_set(&made.name, None);
+        refused
+    };
+    let field = |index| Some(format!("spec.listeners[{index}].protocol"));
+    let (closed, open) = ([field(0), field(1), None, None], [const { None }; 4]);
+    let mut merge = with_gateway();
+    assert_eq!(verdicts(&mut merge, "a"), closed);
+    assert_eq!(verdicts(&mut merge, "infra"), open);
+    // A grant of everything, as one begins with, does not say so.
+    let mut made = grant("infra/g", &["a"], &["*"]);
+    put(&mut merge, &made);
+    assert_eq!(verdicts(&mut merge, "a"), closed);
+    made.protocols = ["TCP", "UDP"].map(Protocol::from_text).into();
+    put(&mut merge, &made);
+    assert_eq!(verdicts(&mut merge, "a"), open);
+    made.ports = [port(443), port(5432)].into();
+    put(&mut merge, &made);
+    assert_eq!(verdicts(&mut merge, "a"), [field(0), None, None, None]);
 }
 
 #[test]
@@ -311,9 +354,7 @@ fn issuers_are_those_of_the_grant_that_gives_the_listener() {
     there.ports.insert(port(8443));
     there.issuers = Some(vec![issuer.clone()]);
     let mut spoken = grant("infra/spoken", &["a"], &["x.example"]);
-    spoken
-        .protocols
-        .insert(vestibule_model::protocol::Protocol::Tls);
+    spoken.protocols.insert(Protocol::Tls);
     spoken.issuers = Some(vec![issuer]);
     for made in [&here, &there, &spoken] {
         put(&mut merge, made);

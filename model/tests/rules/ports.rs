@@ -142,9 +142,6 @@ impl World {
                     Some(PortClaimState::Passed(to)) => {
                         Some(Some(Holder::of_port(to, before?.speaks?)))
                     }
-                    Some(PortClaimState::Changed(group)) => {
-                        Some(Some(Holder::of_port(before?.namespace, group)))
-                    }
                     Some(PortClaimState::Idle) => ends.then_some(None),
                     Some(PortClaimState::Revoked) => Some(None),
                 }

@@ -33,7 +33,7 @@ use crate::claims::{ClaimRequest, ClaimStore, GatewayState, WriteOutcome};
 use crate::control::ControlLoop;
 use crate::issuance::{CertificateRegistry, EngineUpdate};
 use crate::map_channel::MapChanges;
-use crate::publish::settle::{Pending, Present, Settle};
+use crate::publish::settle::{GRACE, Pending, Present, Settle, UNANSWERED};
 use crate::publish::{Changes, Publisher};
 use crate::translate::{
     Change, DesiredPort, DesiredService, Output, SessionKeys, Settings, Translator, source_of,
@@ -73,6 +73,10 @@ pub struct Store {
     event_recorder: EventRecorder,
     /// Kinds of which the watch has shown every object.
     synced: BTreeSet<Kind>,
+    /// Kinds whose watch is interrupted, and since when.
+    interrupted: BTreeMap<Kind, Instant>,
+    /// When the last of such watches went on.
+    resumed: Option<Instant>,
     /// Sources (Secrets and ConfigMaps) that something may use.
     used: BTreeSet<ObjectKey>,
     /// Sources that are kept, and so are in the translator.
@@ -131,6 +135,8 @@ impl Store {
             desired_services: channels.services,
             event_recorder: channels.event_recorder,
             synced: BTreeSet::new(),
+            interrupted: BTreeMap::new(),
+            resumed: None,
             used: BTreeSet::new(),
             kept: BTreeSet::new(),
             reads: ReadQueue::new(),
@@ -184,6 +190,15 @@ impl Store {
                         continue;
                     }
                     changes.push(Change::Remove(key));
+                }
+                Event::Interrupted(kind) => {
+                    self.interrupted.insert(kind, now);
+                }
+                Event::Resumed(kind) => {
+                    self.interrupted.remove(&kind);
+                    self.resumed = Some(now);
+                    // What waited for it is looked at again.
+                    self.dirty_since.get_or_insert(now);
                 }
                 Event::Synced(kind) => {
                     self.synced.insert(kind);
@@ -713,6 +728,7 @@ impl Store {
                     unanswered: &|key| {
                         source_of(key).is_some_and(|source| reads.is_unanswered(&source))
                     },
+                    uneven_until: self.uneven_until(),
                 },
             )
         } else {
@@ -720,6 +736,14 @@ impl Store {
             self.settle.all()
         };
         self.give(changes, now);
+    }
+
+    /// Until when what is known of one kind may be older than what is known of another. Events of watches that went on a
+    /// moment ago may still be on their way. A watch that stays interrupted counts for a while only, since it may be one
+    /// that the operator has no right to.
+    fn uneven_until(&self) -> Option<Instant> {
+        let interrupted = self.interrupted.values().map(|since| *since + UNANSWERED);
+        interrupted.chain(self.resumed.map(|at| at + GRACE)).max()
     }
 
     /// Publishes everything, because it is complete from now on.

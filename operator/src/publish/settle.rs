@@ -8,8 +8,9 @@
 //! So a change that makes requests fail is published only after a grace, and only if it still does so by then. Any
 //! other change is published at once. If a later change repairs the configuration, the wait ends.
 //!
-//! The wait is longer if such a change needs a Secret or `ConfigMap`, and the API server, which may be starting anew, does
-//! not answer. Nobody else can have a change wait that long.
+//! The wait is longer while the API server, which may be starting anew, does not tell all there is: while a watch is
+//! interrupted, or if the change needs a Secret or `ConfigMap` for which it was asked. Nobody else can have a change wait
+//! that long.
 //!
 //! During the wait the proxies keep the whole former resource, and for a route also the backends that it leads to. So
 //! a request meets either the configuration before the change or the one after it, and never a mixture. The names that
@@ -25,7 +26,7 @@ use vestibule_stream::{Encoded, ResourceKey, ResourceKind};
 pub const GRACE: Duration = Duration::from_secs(1);
 /// How long a change waits at most, if other changes wait that would break without what it takes away.
 pub const LONGEST: Duration = Duration::from_secs(2);
-/// How long a change waits at most for a Secret or `ConfigMap` about which the API server does not answer.
+/// How long a change waits at most for an API server that does not answer.
 pub const UNANSWERED: Duration = Duration::from_mins(1);
 
 /// Changes to publish. `None` is a removal.
@@ -43,6 +44,9 @@ pub struct Present<'a> {
     /// Whether the API server was asked for the Secret or `ConfigMap` behind a certificate or a trust bundle, and has not
     /// answered.
     pub unanswered: &'a dyn Fn(&ResourceKey) -> bool,
+    /// Until when what is known of some objects may be older than what is known of others, because a watch is interrupted,
+    /// or was a moment ago.
+    pub uneven_until: Option<Instant>,
 }
 
 impl Present<'_> {
@@ -112,7 +116,8 @@ impl Settle {
         };
         let waits = held.iter().filter_map(|key| self.pending.get(key)?.since);
         let ends = waits.flat_map(|since| [GRACE, LONGEST, UNANSWERED].map(|wait| since + wait));
-        self.deadline = ends.filter(|end| now < *end).min();
+        let even = present.uneven_until.filter(|_| !held.is_empty());
+        self.deadline = ends.chain(even).filter(|end| now < *end).min();
         let due: Vec<ResourceKey> = self
             .pending
             .keys()
@@ -146,11 +151,7 @@ impl Settle {
             _ => 1,
         });
         for key in keys {
-            let grace = if self.is_unanswered(&key, present) {
-                UNANSWERED
-            } else {
-                GRACE
-            };
+            let grace = self.wait_of(&key, GRACE, now, present);
             if self.is_worse(&key, &held, present)
                 && let Some(change) = self.pending.get_mut(&key)
                 && now < *change.since.get_or_insert(now) + grace
@@ -161,11 +162,24 @@ impl Settle {
         held
     }
 
-    /// Whether a change needs a Secret or `ConfigMap` about which the API server does not answer.
-    fn is_unanswered(&self, key: &ResourceKey, present: &Present<'_>) -> bool {
-        let change = self.pending.get(key);
-        let new = change.and_then(|change| change.resource.as_ref()?.decode());
-        new.is_some_and(|new| references(&new).iter().any(present.unanswered))
+    /// How long a change waits at most: `usual`, if the API server tells all that the change depends on.
+    fn wait_of(
+        &self,
+        key: &ResourceKey,
+        usual: Duration,
+        now: Instant,
+        present: &Present<'_>,
+    ) -> Duration {
+        let is_unanswered = || {
+            let change = self.pending.get(key);
+            let new = change.and_then(|change| change.resource.as_ref()?.decode());
+            new.is_some_and(|new| references(&new).iter().any(present.unanswered))
+        };
+        if present.uneven_until.is_some_and(|until| now < until) || is_unanswered() {
+            UNANSWERED
+        } else {
+            usual
+        }
     }
 
     /// Whether publishing a change would make requests fail that may work again in a moment.
@@ -241,11 +255,7 @@ impl Settle {
     ) -> BTreeSet<ResourceKey> {
         let mut late = BTreeSet::new();
         let of_holder = |key: &ResourceKey| {
-            let longest = if self.is_unanswered(key, present) {
-                UNANSWERED
-            } else {
-                LONGEST
-            };
+            let longest = self.wait_of(key, LONGEST, now, present);
             (key.clone(), longest)
         };
         let mut next: Vec<(ResourceKey, Duration)> = held.iter().map(of_holder).collect();

@@ -13,6 +13,7 @@ struct World {
     reads: BTreeSet<ResourceKey>,
     /// Those about which the API server does not answer.
     unanswered: BTreeSet<ResourceKey>,
+    uneven_until: Option<Instant>,
 }
 
 impl World {
@@ -24,6 +25,7 @@ impl World {
             waits: false,
             reads: BTreeSet::new(),
             unanswered: BTreeSet::new(),
+            uneven_until: None,
         }
     }
 
@@ -39,6 +41,7 @@ impl World {
                 waits: &|_, _| waits,
                 reads: &|key| reads.contains(key),
                 unanswered: &|key| unanswered.contains(key),
+                uneven_until: self.uneven_until,
             },
         );
         let names = due.keys().map(|key| key.name.clone()).collect();
@@ -422,6 +425,43 @@ fn what_needs_a_read_that_nobody_answers_waits_longer() {
         }
         assert_eq!(world.pass(Duration::ZERO), ["a", "old"]);
     }
+}
+
+/// After the API server was away, the kinds come back one after the other, seconds apart. A route is edited to lead to
+/// another port of its Service, and the Service is read later.
+#[test]
+fn what_breaks_requests_waits_while_a_watch_is_interrupted() {
+    let mut world = World::new();
+    world.put(vec![route(&["x"], &["a"]), backend("a", 1)]);
+    world.uneven_until = Some(world.now + UNANSWERED);
+    let edit = || {
+        vec![
+            route(&["x"], &["b"]),
+            backend("b", 0),
+            gone(backend("a", 1)),
+        ]
+    };
+    assert_eq!(world.put(edit()), ["b"]);
+    assert_eq!(world.pass(LONGEST * 10), NOTHING);
+    // What breaks nothing does not wait.
+    assert_eq!(world.put(vec![backend("c", 1)]), ["c"]);
+    // The watch goes on, and the rest comes in a moment.
+    world.uneven_until = Some(world.now + GRACE);
+    assert_eq!(world.pass(GRACE / 2), NOTHING);
+    assert_eq!(world.settle.deadline(), world.uneven_until);
+    assert_eq!(world.put(vec![backend("b", 1)]), ["route", "a", "b"]);
+    // It does not come: the change is what somebody wants.
+    world.put(vec![route(&["x"], &["a"]), backend("a", 1)]);
+    world.uneven_until = Some(world.now + GRACE * 20);
+    assert_eq!(world.put(edit()), ["route", "a"]);
+    assert_eq!(world.pass(GRACE * 19), NOTHING);
+    assert_eq!(world.pass(GRACE), ["b"]);
+    // A watch that stays interrupted has nobody wait for ever.
+    world.put(vec![route(&["x"], &["a"]), backend("a", 1)]);
+    world.uneven_until = Some(world.now + UNANSWERED * 10);
+    assert_eq!(world.put(edit()), ["b"]);
+    assert_eq!(world.pass(UNANSWERED - GRACE), NOTHING);
+    assert_eq!(world.pass(GRACE), ["route", "a"]);
 }
 
 #[test]

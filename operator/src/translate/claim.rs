@@ -482,7 +482,6 @@ impl Translator {
                     None => ClaimState::Wanted(port.next_holder()?),
                     Some(PortClaimState::Used) => ClaimState::Used,
                     Some(PortClaimState::Passed(to)) => ClaimState::Passed(to),
-                    Some(PortClaimState::Changed(to)) => ClaimState::Changed(to),
                     Some(PortClaimState::Idle) => {
                         let may = |holder: &Holder| self.merge.may_return_to(&at, holder);
                         if port.holder().as_ref().is_some_and(may) {

@@ -12,7 +12,6 @@ use vestibule_model::finding::Finding;
 use vestibule_model::issuance::CertificateRequest;
 use vestibule_model::key::{ObjectKey, ObjectName};
 use vestibule_model::object::AcmeIssuer;
-use vestibule_model::protocol::Group;
 use vestibule_stream::{Encoded, ResourceKey};
 
 use super::{DesiredPort, DesiredService};
@@ -144,9 +143,6 @@ pub enum ClaimState {
     Used,
     /// Only for a port: its holder does not use it any more, but this namespace does.
     Passed(Arc<str>),
-    /// The holder of a port is alone there, and now speaks something else. The record says so with the next write, so
-    /// nobody who waits for the port gets it in between.
-    Changed(Group),
     /// Its holder does not use it, but may use it again.
     Unused,
     /// Its holder may not have it any more.

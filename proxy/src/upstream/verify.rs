@@ -9,9 +9,12 @@ use rustls::crypto::{
     CryptoProvider, WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature,
 };
 use rustls::server::ParsedCertificate;
-use rustls::{CertificateError, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
-use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::{
+    CertificateError, DigitallySignedStruct, Error, OtherError, RootCertStore, SignatureScheme,
+};
+use rustls_pki_types::{CertificateDer, ServerName, TrustAnchor, UnixTime};
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
+use x509_parser::x509::X509Name;
 
 use crate::chain_length;
 
@@ -26,10 +29,18 @@ pub(crate) enum AltName {
     Uri(Box<str>),
 }
 
+/// Most authorities whose signatures are verified for one certificate. webpki tries every authority whose name is that of
+/// the issuer. A team chooses authorities and backends, so it could have any number of one name.
+const MAX_AUTHORITIES: usize = 8;
+
+/// The trust bundles have too many authorities of one name.
+#[derive(Debug, thiserror::Error)]
+#[error("more than {MAX_AUTHORITIES} authorities in the trust bundles have the name of the issuer")]
+struct TooManyAuthorities;
+
 #[derive(Debug)]
 pub(super) struct Verifier {
-    /// The bundles of trust anchors. They are looked at one after the other. A union of them would be a copy of all for
-    /// each backend.
+    /// The bundles of trust anchors. A union of them would be a copy of all for each backend.
     bundles: Box<[Arc<RootCertStore>]>,
     names: Box<[AltName]>,
     algorithms: WebPkiSupportedAlgorithms,
@@ -52,31 +63,50 @@ impl Verifier {
         self.bundles.iter().all(|roots| roots.is_empty())
     }
 
-    /// Checks that the chain leads to a trust anchor of one of the bundles. If it does not, the error is the one that tells
-    /// most: another one than that the issuer is not known, if there is one.
+    /// Checks that the chain leads to a trust anchor of one of the bundles.
     fn is_trusted(
         &self,
+        end_entity: &CertificateDer<'_>,
         parsed: &ParsedCertificate<'_>,
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<(), Error> {
-        let mut error = Error::InvalidCertificate(CertificateError::UnknownIssuer);
-        for roots in &self.bundles {
-            let algorithms = self.algorithms.all;
-            let verified = verify_server_cert_signed_by_trust_anchor(
-                parsed,
-                roots,
-                intermediates,
-                now,
-                algorithms,
-            );
-            match verified {
-                Ok(()) => return Ok(()),
-                Err(Error::InvalidCertificate(CertificateError::UnknownIssuer)) => {}
-                Err(why) => error = why,
+        let roots = self.authorities(end_entity, intermediates)?;
+        let algorithms = self.algorithms.all;
+        verify_server_cert_signed_by_trust_anchor(parsed, &roots, intermediates, now, algorithms)
+    }
+
+    /// The authorities of all bundles that have the name of the issuer of a certificate that was shown. No other one can
+    /// be at the end of a chain.
+    ///
+    /// # Errors
+    /// If there are more than [`MAX_AUTHORITIES`].
+    fn authorities(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+    ) -> Result<RootCertStore, Error> {
+        let shown = std::iter::once(end_entity).chain(intermediates);
+        // What cannot be parsed is left to webpki.
+        let shown = shown.filter_map(|der| X509Certificate::from_der(der).ok());
+        let issuers: Vec<_> = shown
+            .map(|(_, certificate)| certificate.tbs_certificate.issuer)
+            .collect();
+        let mut found: Vec<&TrustAnchor<'_>> = Vec::new();
+        for anchor in self.bundles.iter().flat_map(|roots| &roots.roots) {
+            // The anchor has the content of the name, and the issuer also its tag and length.
+            let has_name = |issuer: &X509Name<'_>| issuer.as_raw().ends_with(&anchor.subject);
+            if !issuers.iter().any(has_name) || found.contains(&anchor) {
+                continue;
             }
+            if found.len() == MAX_AUTHORITIES {
+                let why = OtherError(Arc::new(TooManyAuthorities));
+                return Err(Error::InvalidCertificate(CertificateError::Other(why)));
+            }
+            found.push(anchor);
         }
-        Err(error)
+        let roots = found.into_iter().cloned().collect();
+        Ok(RootCertStore { roots })
     }
 
     fn has_a_name(
@@ -139,7 +169,7 @@ impl ServerCertVerifier for Verifier {
     ) -> Result<ServerCertVerified, Error> {
         chain_length::check(intermediates)?;
         let parsed = ParsedCertificate::try_from(end_entity)?;
-        self.is_trusted(&parsed, intermediates, now)?;
+        self.is_trusted(end_entity, &parsed, intermediates, now)?;
         self.has_a_name(end_entity, &parsed)?;
         Ok(ServerCertVerified::assertion())
     }
@@ -172,8 +202,8 @@ mod tests {
     use std::time::Duration;
 
     use rcgen::{
-        BasicConstraints, CertificateParams, CertifiedIssuer, ExtendedKeyUsagePurpose, IsCa,
-        KeyPair, SanType,
+        BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose,
+        IsCa, KeyPair, SanType,
     };
 
     use super::*;
@@ -252,6 +282,26 @@ mod tests {
             let verdict = verifier.verify_server_cert(&own, &others, &sent, &[], UnixTime::now());
             assert_eq!(verdict.is_ok(), is_fine, "{verdict:?}");
         }
+    }
+
+    /// Each authority would cost the verification of a signature, and a team may name hundreds.
+    #[test]
+    fn too_many_authorities_of_one_name_are_refused_before_a_signature_is_verified() {
+        let named = |name: &str| {
+            let mut params = CertificateParams::new([]).unwrap();
+            params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+            params.distinguished_name.push(DnType::CommonName, name);
+            CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()
+        };
+        let same: Vec<_> = (0..=MAX_AUTHORITIES).map(|_| named("authority")).collect();
+        let others: Vec<_> = (0..20).map(|index| named(&index.to_string())).collect();
+        let own = leaf(&["a.example.com"], &[], &same[0]);
+        let names = [exact("a.example.com")];
+        // However many there are of other names, and however often one of them is named.
+        let mut few: Vec<_> = same[1..MAX_AUTHORITIES].iter().chain(&others).collect();
+        few.extend([&same[0]; 20]);
+        assert!(judge_by(&few, &names, &own));
+        assert!(!judge_by(&same.iter().collect::<Vec<_>>(), &names, &own));
     }
 
     #[test]

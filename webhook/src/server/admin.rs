@@ -15,9 +15,10 @@ const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=
 
 /// The page that lists the paths.
 const INDEX: &str = "\
-/healthz  the process is up
-/readyz   there is a certificate, the first sync is done, and it does not shut down
-/metrics  Prometheus (OpenMetrics)
+/healthz   the process is up
+/readyz    there is a certificate, the first sync is done, and it does not shut down
+/servingz  the same, but until it accepts no more connections (for the kubelet)
+/metrics   Prometheus (OpenMetrics)
 ";
 
 pub(super) fn router(shared: Arc<Shared>) -> Router {
@@ -25,13 +26,24 @@ pub(super) fn router(shared: Arc<Shared>) -> Router {
         .route("/", get(async || INDEX))
         .route("/healthz", get(async || "ok\n"))
         .route("/readyz", get(readyz))
+        .route("/servingz", get(servingz))
         .route("/metrics", get(metrics))
         .with_state(shared)
 }
 
 async fn readyz(State(shared): State<Arc<Shared>>) -> Response {
-    match shared.unready() {
-        None => "ready\n".into_response(),
+    probed("ready\n", shared.unready())
+}
+
+/// Kubernetes itself takes a pod out of Services when it begins to end. With this answer the pod stays a *serving*
+/// endpoint until it accepts no more, so that kube-proxy goes on with it where there is no other one.
+async fn servingz(State(shared): State<Arc<Shared>>) -> Response {
+    probed("serving\n", shared.not_serving())
+}
+
+fn probed(good: &'static str, why_not: Option<&str>) -> Response {
+    match why_not {
+        None => good.into_response(),
         Some(why) => (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")).into_response(),
     }
 }

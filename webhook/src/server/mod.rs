@@ -94,8 +94,17 @@ impl Shared {
     /// Why the server is not ready, if so. Once it is ready, only its own end changes that. If the API server is away,
     /// the objects that were read last are still the best knowledge.
     fn unready(&self) -> Option<&'static str> {
-        if *self.phase.borrow() != Phase::Serving {
+        if *self.phase.borrow() == Phase::Serving {
+            self.not_serving()
+        } else {
             Some("shuts down")
+        }
+    }
+
+    /// Why the server does not answer reviews, if so. While it leaves, it still does.
+    fn not_serving(&self) -> Option<&'static str> {
+        if *self.phase.borrow() == Phase::Closing {
+            Some("accepts no more connections")
         } else if !self.serving.is_there() {
             Some("waits for a certificate")
         } else if !self.synced.load(Ordering::Acquire) {
@@ -222,6 +231,8 @@ async fn follow(shared: Arc<Shared>, events: impl Stream<Item = Event>) {
             // Admission does not judge by any status.
             Some(Event::Touched(_)) => {}
             Some(Event::Remove(key)) => shared.admission.remove(&key),
+            // Reviews are judged by what is known.
+            Some(Event::Interrupted(_) | Event::Resumed(_)) => {}
             Some(Event::Synced(kind)) => {
                 if missing.remove(&kind) && missing.is_empty() {
                     shared.synced.store(true, Ordering::Release);

@@ -34,6 +34,7 @@ use tower::Service;
 use vestibule_model::endpoint::{AuthorityRules, Denied};
 
 use super::short_chains::ShortChains;
+use crate::authorities::costly;
 use crate::effects::Answered;
 use crate::problem::Problem;
 
@@ -180,18 +181,20 @@ impl Http {
         bundle: Option<&str>,
         rules: Arc<AuthorityRules>,
         count: Count,
-    ) -> Result<Self, &'static str> {
+    ) -> Result<Self, String> {
         let mut roots = RootCertStore::empty();
         match bundle {
             Some(pem) => {
                 for certificate in CertificateDer::pem_slice_iter(pem.as_bytes()) {
-                    certificate
-                        .ok()
-                        .and_then(|certificate| roots.add(certificate).ok())
-                        .ok_or("holds something that is not a certificate in PEM")?;
+                    const NONE: &str = "holds something that is not a certificate in PEM";
+                    let certificate = certificate.map_err(|_| NONE)?;
+                    if let Some(why) = costly(&certificate) {
+                        return Err(format!("holds {why}"));
+                    }
+                    roots.add(certificate).map_err(|_| NONE)?;
                 }
                 if roots.is_empty() {
-                    return Err("holds no certificate");
+                    return Err("holds no certificate".to_owned());
                 }
             }
             None => roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned()),

@@ -5,6 +5,7 @@
 //! leader trusts its own record, since it knows of writes that the watch does not show yet, and corrects an object that
 //! differs.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use vestibule_model::claim::{ClaimKey, Claimed, Holder};
@@ -98,10 +99,7 @@ impl ClaimStore {
         let is_unsaid = !self.states.contains_key(key);
         let state = self.states.get(key);
         // A port that passes to another namespace is in use as well.
-        let is_used = matches!(
-            state,
-            Some(ClaimState::Used | ClaimState::Passed(_) | ClaimState::Changed(_))
-        );
+        let is_used = matches!(state, Some(ClaimState::Used | ClaimState::Passed(_)));
         match says {
             Some(says) if !self.leads => {
                 if !is_holder {
@@ -155,8 +153,7 @@ impl ClaimStore {
             }
             Some(ClaimState::Unused) => self.let_go(key),
             Some(ClaimState::Revoked) => self.release(key),
-            Some(ClaimState::Passed(to)) => self.rewrite(key, |holder| holder.namespace = to),
-            Some(ClaimState::Changed(to)) => self.rewrite(key, |holder| holder.speaks = Some(to)),
+            Some(ClaimState::Passed(to)) => self.hand_over(key, to),
             None if !is_there => self.let_go(key),
             Some(ClaimState::Used) if self.is_doubted(key) => {}
             // Without a state, the Gateway is no longer ours, and the object is left alone.
@@ -222,9 +219,8 @@ impl ClaimStore {
         self.touch_name(key);
     }
 
-    /// Changes who holds a port that is in use, or what it speaks, in one write: its holder has no listener there any
-    /// more, or wants to speak something else.
-    fn rewrite(&mut self, key: &ClaimKey, change: impl FnOnce(&mut Holder)) {
+    /// Passes a port that is in use to another namespace there, in one write: its holder has no listener there any more.
+    fn hand_over(&mut self, key: &ClaimKey, to: Arc<str>) {
         self.spare(key);
         let Some(time) = self.time.filter(|_| self.leads) else {
             return;
@@ -233,10 +229,9 @@ impl ClaimStore {
             let Some(holding) = &mut record.holder else {
                 return;
             };
-            let before = holding.holder.clone();
-            change(&mut holding.holder);
-            // If nothing changes, translation has not been told yet.
-            if holding.holder.namespace != before.namespace {
+            // If it is that namespace already, translation has not been told yet.
+            if holding.holder.namespace != to {
+                holding.holder.namespace = to;
                 holding.since = time.seconds;
             }
         });
