@@ -476,6 +476,8 @@ async fn a_moment_without_a_kind_removes_nothing() {
         server.requests().iter().filter(of_discovery).count()
     };
     let before = looks();
+    let next = listener.next().await;
+    assert!(matches!(next, Some(Event::Interrupted(_))), "{next:?}");
     let nothing = timeout(Duration::from_secs(3), listener.events.next()).await;
     assert!(nothing.is_err(), "{nothing:?}");
     assert!(looks() > before, "it was looked for");

@@ -1,6 +1,7 @@
 //! Names that belong to one namespace on a Gateway, and what its ports speak: who has which, case by case.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroU16;
 
 use vestibule_model::claim::{ClaimKey, Holder};
 use vestibule_model::condition::{ConditionType, Reason, Truth};
@@ -663,32 +664,32 @@ fn what_a_port_speaks_is_held_as_long_as_anybody_is_there() {
 #[test]
 fn what_a_port_speaks_changes_only_after_the_grace() {
     let mut run = with_own(vec![]);
-    run.put(one("a", 2, passthrough("l", "x.example.com")));
-    run.put(one("b", 1, passthrough("l", "y.example.com")));
-    assert_eq!(run.speaks(443), Some(("a".into(), Group::Tls)));
+    let tls = |host| Listener {
+        port: NonZeroU16::new(9443),
+        ..passthrough("l", host)
+    };
+    run.put(one("a", 2, tls("x.example.com")));
+    run.put(one("b", 1, tls("y.example.com")));
+    assert_eq!(run.speaks(9443), Some(("a".into(), Group::Tls)));
     run.remove(Kind::ListenerSet, "a", "set");
-    assert_eq!(run.speaks(443), Some(("b".into(), Group::Tls)));
-    let bytes = listener("l", 443, Protocol::Tcp, "", None);
-    for taken in [
-        bytes,
-        listener("l", 443, Protocol::Http, "y.example.com", None),
-    ] {
+    assert_eq!(run.speaks(9443), Some(("b".into(), Group::Tls)));
+    for taken in [raw(9443), web(9443, "y.example.com")] {
         run.put(one("b", 1, taken));
-        assert_eq!(run.state(&port(443)), Some(&ClaimState::Unused));
+        assert_eq!(run.state(&port(9443)), Some(&ClaimState::Unused));
         assert_eq!(
             run.conflicted("b"),
             Some((Truth::True, Reason::ProtocolConflict))
         );
     }
     // The neighbour comes back within the grace, and finds the port as it was.
-    run.put(one("a", 3, passthrough("l", "x.example.com")));
-    assert_eq!(run.speaks(443), Some(("a".into(), Group::Tls)));
+    run.put(one("a", 3, tls("x.example.com")));
+    assert_eq!(run.speaks(9443), Some(("a".into(), Group::Tls)));
     assert_eq!(run.conflicted("a"), FINE);
     // After the grace of an unused port, what it speaks is given out anew.
     run.remove(Kind::ListenerSet, "a", "set");
-    assert_eq!(run.state(&port(443)), Some(&ClaimState::Unused));
-    run.apply(Change::Claims(BTreeMap::from([(port(443), None)])));
-    assert_eq!(run.speaks(443), Some(("b".into(), Group::Http)));
+    assert_eq!(run.state(&port(9443)), Some(&ClaimState::Unused));
+    run.apply(Change::Claims(BTreeMap::from([(port(9443), None)])));
+    assert_eq!(run.speaks(9443), Some(("b".into(), Group::Http)));
     assert_eq!(run.conflicted("b"), FINE);
 }
 
@@ -932,7 +933,8 @@ fn mistaken(mut listener: Listener) -> Listener {
 fn a_mistake_in_the_gateways_own_listener_gives_nothing_away() {
     let own = || passthrough("own", "edge.example.com");
     let mut run = with_own(vec![own()]);
-    run.put(one("b", 1, listener("l", 443, Protocol::Tcp, "", None)));
+    let other = listener("l", 443, Protocol::Http, "y.b.example.com", None);
+    run.put(one("b", 1, other));
     run.put(one("a", 5, passthrough("l", "x.a.example.com")));
     assert_eq!(run.conflicted("b"), PROTOCOL);
     assert_eq!(run.conflicted("a"), FINE);

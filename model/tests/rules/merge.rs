@@ -394,8 +394,8 @@ fn of_two_listeners_of_a_set_for_one_port_admission_refuses_the_one_that_loses()
     // Bytes need no hostname. So the second one comes first while nobody has the name of the first one.
     for protocol in ["TLS", "HTTP"] {
         let listeners = vec![
-            listener(0, "l", 80, protocol, ""),
-            listener(1, "m", 80, "TCP", ""),
+            listener(0, "l", 9000, protocol, ""),
+            listener(1, "m", 9000, "TCP", ""),
         ];
         let one = set("team/s", "infra/gw", 1, listeners);
         let mut merge = with(gateway("infra/gw", vec![]), &[]);

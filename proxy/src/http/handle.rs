@@ -638,8 +638,12 @@ fn select<B>(
             let text = "another listener is for this host; ask again on a connection of its own\n";
             return Err(misdirected(text));
         }
-        // The listener no longer terminates TLS, or validates clients in another way than when this connection began.
-        if !matches!(listener.mode, Mode::Https(_)) || !shared.is_admitted(&listener) {
+        // The listener no longer terminates TLS, or validates clients in another way than when this connection began. Or
+        // the name has passed to another namespace, and the client has seen the certificate of the former one.
+        if !matches!(listener.mode, Mode::Https(_))
+            || listener.tenant != own.tenant
+            || !shared.is_admitted(&listener)
+        {
             let text = "this host is served otherwise now; ask again on a new connection\n";
             return Err(LocalReply {
                 close: true,
