@@ -147,7 +147,7 @@ pub enum ClaimState {
     /// The holder of a port is alone there, and now speaks something else. The record says so with the next write, so
     /// nobody who waits for the port gets it in between.
     Changed(Group),
-    /// Its holder does not use it, but may use it again.
+    /// Its holder does not use it, but may use it again. Guests may use it meanwhile.
     Unused,
     /// Its holder may not have it any more.
     Revoked,
