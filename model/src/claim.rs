@@ -124,6 +124,9 @@ pub struct Holder {
     pub namespace: Arc<str>,
     /// For a port, the group of protocols that it speaks.
     pub speaks: Option<Group>,
+    /// For hostnames: the namespace got them only because routes of other namespaces asked for them on listeners of
+    /// its ListenerSets.
+    pub for_guests: bool,
 }
 
 impl Holder {
@@ -133,6 +136,7 @@ impl Holder {
         Self {
             namespace,
             speaks: Some(group),
+            for_guests: false,
         }
     }
 }
@@ -143,6 +147,7 @@ impl From<Arc<str>> for Holder {
         Self {
             namespace,
             speaks: None,
+            for_guests: false,
         }
     }
 }

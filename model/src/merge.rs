@@ -3,12 +3,14 @@
 //! The operator translates with this index, and the webhook admits with it, so both judge by the same facts. Each
 //! change returns everything whose verdict it may have changed. Nothing else has to be computed again.
 
+mod first_grant;
 mod names;
 mod nearest;
 mod ownership;
 mod port_limits;
 mod port_routes;
 mod preview;
+mod route_entries;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -38,6 +38,7 @@ mod source;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use crate::claim::Holder;
 use crate::hostname::HostPattern;
 use crate::key::ObjectName;
 use crate::reversed::Patterns;
@@ -50,9 +51,9 @@ pub use source::{AskedBy, NameSource, Rank};
 /// The state of a recorded claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum NameClaimState {
-    /// Its holder asks for the name, and has it.
+    /// Its holder asks for the name, and has it. If the namespace got it only for guests, they are enough.
     Used,
-    /// Its holder does not ask for the name now. The holder may come back during the grace period.
+    /// Its holder does not ask for the name now, though guests may. The holder may come back during the grace period.
     Idle,
     /// The claim should be removed, or handed over to another namespace, at once. Either its holder may no longer have
     /// the name: it lost a grant, the Gateway no longer allows the namespace, or the Gateway has taken the name itself.
@@ -85,6 +86,8 @@ impl Affected {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct RecordedHolder {
     holder: Arc<str>,
+    /// See [`Holder::for_guests`].
+    for_guests: bool,
     /// Whether the holder may still have it. If not, decisions ignore the claim as if it were already removed.
     counts: bool,
 }
@@ -100,15 +103,34 @@ struct NameRequest {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct NameRequests {
     by_namespace: SmallMap<Arc<str>, SmallMap<NameSource, NameRequest>>,
-    /// Requests with decision `Free`, in the order of Gateway API's precedence. The first of them is the answer of
-    /// [`GatewayNames::next`], so that answer is cheap even if many ask.
-    free: SmallSet<(Rank, NameSource)>,
+    /// Requests with decision `Free`, in order. The first of them is the answer of [`GatewayNames::next`], so that
+    /// answer is cheap even if many ask.
+    free: SmallSet<Place>,
+}
+
+/// The place of a request among those for one pattern that nobody holds. Guests come last, because the namespace that
+/// they ask for does not want the name itself. Gateway API's precedence decides about the rest.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Place {
+    is_guest: bool,
+    rank: Rank,
+    source: NameSource,
+}
+
+impl Place {
+    fn of(source: &NameSource, rank: &Rank) -> Self {
+        Self {
+            is_guest: source.is_guest(),
+            rank: rank.clone(),
+            source: source.clone(),
+        }
+    }
 }
 
 impl NameRequests {
     fn insert(&mut self, source: &NameSource, rank: Rank, decision: NameDecision) {
         if decision == NameDecision::Free {
-            self.free.insert((rank.clone(), source.clone()));
+            self.free.insert(Place::of(source, &rank));
         }
         let of_namespace = self.by_namespace.or_default(source.namespace().clone());
         let ask = NameRequest { rank, decision };
@@ -120,21 +142,24 @@ impl NameRequests {
             return;
         };
         if let Some(ask) = of_namespace.remove(source) {
-            self.free.remove(&(ask.rank, source.clone()));
+            self.free.remove(&Place::of(source, &ask.rank));
         }
         if of_namespace.is_empty() {
             self.by_namespace.remove(source.namespace());
         }
     }
 
-    /// Whether a listener or route of the namespace has the pattern.
-    fn has(&self, namespace: &str) -> bool {
+    /// Whether a listener or route has the pattern by this claim: one of the holder's namespace, or a guest, if the
+    /// holder got the pattern for guests. Otherwise a guest could keep what its host lets go.
+    fn uses(&self, held: &RecordedHolder) -> bool {
         let mut asks = self
             .by_namespace
-            .get(namespace)
+            .get(&held.holder)
             .into_iter()
-            .flat_map(SmallMap::values);
-        asks.any(|ask| ask.decision == NameDecision::Has)
+            .flat_map(SmallMap::iter);
+        asks.any(|(source, ask)| {
+            ask.decision == NameDecision::Has && (held.for_guests || !source.is_guest())
+        })
     }
 
     /// Decides again for one namespace, and returns the sources whose decision changed.
@@ -154,7 +179,7 @@ impl NameRequests {
                 continue;
             }
             ask.decision = decision;
-            let place = (ask.rank.clone(), source.clone());
+            let place = Place::of(source, &ask.rank);
             if decision == NameDecision::Free {
                 self.free.insert(place);
             } else {
@@ -225,13 +250,16 @@ impl GatewayNames {
         &mut self,
         permissions: &dyn Permissions,
         names: &HostPattern,
-        holder: Option<&Arc<str>>,
+        holder: Option<&Holder>,
     ) -> Affected {
         let mut affected = Affected::default();
-        let former = self.claims.get(names).map(|held| held.holder.clone());
+        let former = self.recorded_holder(names);
         if former.as_ref() == holder {
             return affected;
         }
+        let former = former.map(|former| former.namespace);
+        let for_guests = holder.is_some_and(|holder| holder.for_guests);
+        let holder = holder.map(|holder| &holder.namespace);
         // A namespace that reaches its limit by this, or falls below it, may have all of its decisions changed.
         let concerned: BTreeSet<&Arc<str>> = former.iter().chain(holder).collect();
         let fullness = |this: &Self, of: &Arc<str>| {
@@ -252,7 +280,12 @@ impl GatewayNames {
             if let Some(holder) = holder.cloned() {
                 // `change` decides right after this whether it counts.
                 let counts = false;
-                this.claims.insert(names, RecordedHolder { holder, counts });
+                let held = RecordedHolder {
+                    holder,
+                    for_guests,
+                    counts,
+                };
+                this.claims.insert(names, held);
             } else {
                 this.claims.remove(names);
             }

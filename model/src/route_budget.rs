@@ -154,18 +154,23 @@ impl RouteBudgets {
     #[must_use]
     pub fn refusal(&self, route: &ObjectKey) -> Option<Finding> {
         let entries = self.0.over(route)?;
-        Some(Finding::refused(
-            Reason::QuotaExceeded,
-            "spec",
-            format!(
-                "takes {entries} entries in the tables of every proxy, one for each match and element of its path, under \
-                 each hostname on each listener, and one for each {CONTENT_BYTES} bytes of its filters and matches, \
-                 which is more than older routes leave of the {} that all routes of the \
-                 namespace may have",
-                self.0.most()
-            ),
-            "name one listener with sectionName in each of the parentRefs, use fewer hostnames or matches, remove \
-             routes that the namespace does not need, or ask the owner of the Gateway for more",
-        ))
+        Some(too_many(entries, self.0.most()))
     }
+}
+
+/// The finding for a route that takes more entries than its namespace has left of the `most` that it may have.
+#[must_use]
+pub fn too_many(entries: u64, most: u64) -> Finding {
+    Finding::refused(
+        Reason::QuotaExceeded,
+        "spec",
+        format!(
+            "takes {entries} entries in the tables of every proxy, one for each match and element of its path, under \
+             each hostname on each listener, and one for each {CONTENT_BYTES} bytes of its filters and matches, \
+             which is more than older routes leave of the {most} that all routes of the \
+             namespace may have",
+        ),
+        "name one listener with sectionName in each of the parentRefs, use fewer hostnames or matches, remove \
+         routes that the namespace does not need, or ask the owner of the Gateway for more",
+    )
 }

@@ -1060,6 +1060,54 @@ fn a_route_on_anothers_listener_uses_that_ones_name() {
     assert_eq!(run.route_accepted("a"), LOST);
 }
 
+/// A host can let go of a name that a guest of its listener without a hostname has as well. It waits for the host for
+/// the grace, and then whoever else asks has it.
+#[test]
+fn a_guest_does_not_keep_a_name_that_its_host_lets_go() {
+    let mut run = with_own(Vec::new());
+    let web = |hostname: &str| listener("web", 80, Protocol::Http, hostname, None);
+    let guest = |hosts: &[&str]| {
+        let to = parent("ListenerSet", Some("host"), "set", None);
+        http_route(("guest", "web", 1), vec![to], hosts, &[Rule::Plain], &[])
+    };
+    let shop = names("shop.example.com");
+    run.put(one("host", 1, open(web(""))));
+    let own = Listener {
+        port: Port::new(8080),
+        ..web("shop.example.com")
+    };
+    run.put(set("host", "own", 2, "one", vec![own]));
+    run.put(guest(&["shop.example.com"]));
+    run.put(one("other", 9, web("shop.example.com")));
+    assert_eq!(run.published("guest"), ["shop.example.com"]);
+    assert_eq!(run.conflicted("other"), OUT);
+
+    // The host has the guest's route on its listener still, and nothing of its own for the name.
+    run.remove(Kind::ListenerSet, "host", "own");
+    assert_eq!(run.state(&shop), Some(&ClaimState::Unused));
+    assert_eq!(run.owner("shop.example.com").as_deref(), Some("host"));
+    assert_eq!(run.published("guest"), ["shop.example.com"]);
+    assert_eq!(run.conflicted("other"), OUT);
+    run.free("shop.example.com");
+    assert_eq!(run.owner("shop.example.com").as_deref(), Some("other"));
+    assert_eq!(run.conflicted("other"), FINE);
+    assert_eq!(run.published("guest"), [""; 0]);
+    assert_eq!(run.http_accepted("guest"), LOST);
+
+    // What a guest asks for first is its host's for as long as the host invites the guest.
+    run.put(guest(&["cart.example.com"]));
+    run.put(one("other", 0, web("cart.example.com")));
+    let cart = names("cart.example.com");
+    assert_eq!(run.holder("cart.example.com").as_deref(), Some("host"));
+    assert_eq!(run.state(&cart), Some(&ClaimState::Used));
+    assert_eq!(run.conflicted("other"), OUT);
+    run.put(one("host", 1, web("")));
+    assert_eq!(run.state(&cart), Some(&ClaimState::Unused));
+    assert_eq!(run.published("guest"), [""; 0]);
+    run.free("cart.example.com");
+    assert_eq!(run.owner("cart.example.com").as_deref(), Some("other"));
+}
+
 #[test]
 fn what_the_gateway_speaks_is_not_settled_by_what_is_held() {
     let mut run = with_own(Vec::new());

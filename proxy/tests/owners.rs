@@ -3,6 +3,8 @@
 //!
 //! The operator refuses nearly all of what is configured here. This is about a proxy that is told of it all the same.
 
+use std::cell::Cell;
+
 use http_body_util::{BodyExt, Empty};
 use hyper::Request;
 use hyper::body::Bytes;
@@ -21,6 +23,7 @@ const OTHER: &str = "other.example.com";
 /// The Gateway's own listener, and the one of team-b.
 const OWN: &str = "Gateway/infra/edge/web";
 const SET_OF_B: &str = "ListenerSet/team-b/web/web";
+const SET_OF_A: &str = "ListenerSet/team-a/web/web";
 
 fn regex() -> proto::http_match::Path {
     proto::http_match::Path::Regex("/.*".into())
@@ -164,6 +167,52 @@ async fn a_name_that_changes_hands_is_anothers_with_the_next_request() {
     }
     rig.remove(ResourceKind::HostnameOwner, &format!("infra/edge/{NAME}"));
     assert_eq!(answered(&rig, NAME).await, "team-a");
+}
+
+/// A client has verified the certificate of the name's owner. What it then sends is not for the next owner, who may have
+/// no certificate for the name at all.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_does_not_pass_to_the_next_owner_of_its_name() {
+    let (_echoes, backends) = backends().await;
+    let identity = Identity::new(NAME);
+    for (former, tenant) in [(SET_OF_A, "team-a"), (OWN, "infra")] {
+        let certificate = format!("{tenant}/web");
+        let bind = Cell::new(0);
+        let mut rig = Rig::start(&quiet(), |port| {
+            let own = http(port, "web", NAME, Some(&certificate));
+            bind.set(port);
+            let all = vec![
+                identity.resource(&certificate),
+                identity.resource("team-b/web"),
+                called(former, own),
+                owner(NAME, "team-a"),
+                route_of("team-a", former, NAME, all_paths()),
+            ];
+            [backends.clone(), all].concat()
+        });
+        let config = || client_config(&identity);
+        let text = format!("GET / HTTP/1.1\r\nhost: {NAME}\r\n\r\n");
+        let mut client = tls(rig.connect().await, config(), NAME).await.unwrap();
+        client.write_all(text.as_bytes()).await.unwrap();
+        let answer = one_answer(&mut client).await.unwrap();
+        assert_eq!(answer.header("x-backend"), Some("team-a"), "{former}");
+        rig.remove(ResourceKind::Listener, former);
+        let next = vec![
+            owner(NAME, "team-b"),
+            called(SET_OF_B, http(bind.get(), "web", NAME, Some("team-b/web"))),
+            route_of("team-b", SET_OF_B, NAME, all_paths()),
+        ];
+        apply(&mut rig, next);
+        client.write_all(text.as_bytes()).await.unwrap();
+        let answer = one_answer(&mut client).await.unwrap();
+        assert_eq!(answer.status, 421, "{former}");
+        assert_eq!(answer.header("connection"), Some("close"));
+        // A new connection is the next owner's.
+        let mut client = tls(rig.connect().await, config(), NAME).await.unwrap();
+        client.write_all(text.as_bytes()).await.unwrap();
+        let answer = one_answer(&mut client).await.unwrap();
+        assert_eq!(answer.header("x-backend"), Some("team-b"), "{former}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -20,7 +20,9 @@ use clap::{Parser, ValueEnum};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 use vestibule_crds::watch;
-use vestibule_model::policy::{Mode, NAMES_PER_NAMESPACE, PORTS_PER_NAMESPACE, Policy};
+use vestibule_model::policy::{
+    Mode, NAMES_PER_NAMESPACE, PORTS_PER_NAMESPACE, Policy, ROUTE_ENTRIES,
+};
 use vestibule_webhook::Admission;
 use vestibule_webhook::server::{Config, WATCHED, Webhook};
 
@@ -65,6 +67,15 @@ struct Args {
         default_value_t = PORTS_PER_NAMESPACE
     )]
     ports_per_namespace: u32,
+    /// Entries that all routes of one namespace may have in the tables of each proxy. A single route with more is
+    /// refused.
+    #[arg(
+        long,
+        env = "VESTIBULE_ROUTE_ENTRIES",
+        default_value_t = ROUTE_ENTRIES,
+        value_parser = clap::value_parser!(u32).range(1..=16_777_216)
+    )]
+    route_entries: u32,
     /// Seconds that requests are still taken after SIGTERM, until everybody knows that it ends.
     #[arg(long, env = "VESTIBULE_SHUTDOWN_DELAY_SECONDS", default_value_t = 10)]
     shutdown_delay_seconds: u64,
@@ -93,6 +104,7 @@ impl Args {
                 .collect(),
             names_per_namespace: self.names_per_namespace,
             ports_per_namespace: self.ports_per_namespace,
+            route_entries: self.route_entries,
             ..Policy::default()
         }
     }

@@ -26,7 +26,7 @@ pub(crate) fn findings(
     match new {
         Object::TlsRoute(route) => {
             let mut findings = policy.judge_route(route);
-            findings.extend(routes::findings(state, old, Route::Tls(route)));
+            findings.extend(routes::findings(state, policy, old, Route::Tls(route)));
             findings
         }
         Object::HttpRoute(route) => {
@@ -41,12 +41,12 @@ pub(crate) fn findings(
             let own = new.findings().cloned();
             let own = own.map(|f| if kept(&f) { warning(f) } else { f });
             let mut findings: Vec<Finding> = own.collect();
-            findings.extend(routes::findings(state, old, Route::Http(route)));
+            findings.extend(routes::findings(state, policy, old, Route::Http(route)));
             findings
         }
         Object::PortRoute(route) => {
             let mut findings = route.findings.clone();
-            findings.extend(routes::findings(state, old, Route::Port(route)));
+            findings.extend(routes::findings(state, policy, old, Route::Port(route)));
             findings
         }
         Object::ListenerSet(set) => {
@@ -57,6 +57,10 @@ pub(crate) fn findings(
             of_set(state, old, set)
         }
         Object::Gateway(gateway) => of_gateway(state, gateway),
+        Object::HostnameGrant(grant) => {
+            let lost = state.merge().lost_by_first_grant(grant);
+            grant.findings.iter().cloned().chain(lost).collect()
+        }
         other => other.findings().cloned().collect(),
     }
 }

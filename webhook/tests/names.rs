@@ -801,3 +801,94 @@ fn a_route_for_a_port_of_the_gateway_that_another_namespace_holds_is_refused() {
         assert_eq!(review.warnings.len(), 1, "{:?}", review.warnings);
     }
 }
+
+/// The operator refuses a route that does not fit as a whole. So an edit must not make it too large, or what the former
+/// version serves would end.
+#[test]
+fn an_edit_that_takes_more_entries_than_a_namespace_may_have_is_refused() {
+    let state = held(&[]);
+    let policy = Policy {
+        route_entries: 10,
+        ..Policy::default()
+    };
+    let parent = json!({"name": "entrance", "namespace": "infra", "sectionName": "web"});
+    let sized = |matches: usize| {
+        let one = |n: usize| json!({"path": {"type": "Exact", "value": format!("/{n}")}});
+        let rule = json!({"matches": (0..matches).map(one).collect::<Vec<_>>()});
+        route_with(
+            "HTTPRoute",
+            "alpha",
+            &parent,
+            &["a.example", "b.example"],
+            &rule,
+        )
+    };
+    let review = |old: Option<usize>, new: usize| {
+        let operation = old.map_or(Operation::Create, |_| Operation::Update);
+        let old = old.map(sized);
+        Reviewer::new(&state, &policy).review(operation, old.as_ref(), &sized(new))
+    };
+    let too_many = [(Reason::QuotaExceeded, "spec")];
+    assert!(review(None, 5).allowed);
+    for refused in [review(None, 6), review(Some(5), 6), review(Some(6), 7)] {
+        assert_eq!(refusals(&refused), too_many);
+    }
+    let message = review(Some(5), 6).message.expect("a message");
+    for part in ["takes 12 entries", "the 10 that", "sectionName"] {
+        assert!(message.contains(part), "{message}");
+    }
+    // One that was too large before can become smaller, and is told what is left.
+    for edited in [review(Some(8), 7), review(Some(7), 7)] {
+        assert!(edited.allowed);
+        assert_eq!(edited.warnings.len(), 1, "{:?}", edited.warnings);
+    }
+    assert_eq!(review(Some(8), 5).findings, []);
+}
+
+/// Whoever writes the first grant of a Gateway learns how many names would be lost by it.
+#[test]
+fn the_first_grant_is_told_how_many_names_would_be_lost() {
+    let mut state = held(&["shop.example.com", "cart.example.com", "*.example.org", "*"]);
+    state.put(claim("own.example.com", "infra"));
+    let granting = |namespaces: Value, hostnames: &[&str]| {
+        object(json!({
+            "apiVersion": "vestibule.dev/v1alpha1", "kind": "HostnameGrant",
+            "metadata": {"namespace": "infra", "name": "first"},
+            "spec": {"namespaces": namespaces, "hostnames": hostnames},
+        }))
+    };
+    let bravo = || json!({"names": ["bravo"]});
+    let told = |state: &AdmissionState, grant: &Object| {
+        let review = create(state, grant);
+        assert!(review.allowed);
+        review.warnings
+    };
+    let everybody = json!({"selector": {}});
+    assert_eq!(told(&state, &granting(everybody, &["*"])), [""; 0]);
+    let alpha = json!({"names": ["alpha"]});
+    for (namespaces, hostnames, lost) in [
+        (
+            bravo(),
+            vec!["*.example.com", "*.example.org"],
+            "1 hostname would",
+        ),
+        (bravo(), vec!["*.example.com"], "2 hostnames would"),
+        (bravo(), vec!["www.example.org"], "4 hostnames would"),
+        (alpha, vec!["*"], "4 hostnames would"),
+    ] {
+        let warnings = told(&state, &granting(namespaces, &hostnames));
+        assert_eq!(warnings.len(), 1, "{warnings:?}");
+        assert!(warnings[0].contains(lost), "{warnings:?}");
+        assert!(warnings[0].contains("infra/entrance"), "{warnings:?}");
+    }
+    // A further grant takes nothing away.
+    grant(
+        &mut state,
+        "other",
+        &json!({"hostnames": ["*.other.example"]}),
+    );
+    assert_eq!(
+        told(&state, &granting(bravo(), &["*.example.com"])),
+        [""; 0]
+    );
+}

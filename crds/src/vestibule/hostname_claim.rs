@@ -55,6 +55,10 @@ use crate::{meta, names};
         "rule": "has(self.port) == has(self.protocol)",
         "message": "protocol goes with port, and with nothing else",
     },
+    {
+        "rule": "has(self.hostname) || !has(self.forGuests) || !self.forGuests",
+        "message": "forGuests goes with hostname",
+    },
 ]))]
 pub struct HostnameClaimSpec {
     /// The Gateway, in the same namespace.
@@ -75,10 +79,15 @@ pub struct HostnameClaimSpec {
     /// The namespace that holds it.
     #[schemars(extend("minLength" = 1, "maxLength" = 253))]
     pub holder: String,
+    /// If true, the namespace got the hostname only because routes of other namespaces asked for it on listeners of its
+    /// ListenerSets. They keep it in use. Default: false.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub for_guests: bool,
     /// Time from which on the namespace has held it.
     #[schemars(extend("format" = "date-time"))]
     pub since: String,
-    /// Time from which on nothing in the namespace has asked for the name; absent: something does.
+    /// Time from which on nothing in the namespace has asked for the name; absent: something does, or forGuests is
+    /// true and a route of another namespace does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("format" = "date-time"))]
     pub unused_since: Option<String>,
@@ -127,6 +136,7 @@ impl HostnameClaimSpec {
             port,
             protocol,
             holder: holder.namespace.to_string(),
+            for_guests: holder.for_guests,
             since: time(since),
             unused_since: unused_since.map(time),
         }
@@ -175,6 +185,7 @@ pub(crate) fn convert(wire: HostnameClaim, unknown: &UnknownFields) -> claim::Ho
         holder: Holder {
             namespace: spec.holder.into(),
             speaks,
+            for_guests: spec.for_guests,
         },
         since,
         unused_since,

@@ -126,9 +126,8 @@ impl Merge {
             counted.extend(self.count_holder(&key, former.as_ref(), holder.as_ref()));
             match (&key.of, key.port_key()) {
                 (Claimed::Names(names), _) => {
-                    let holder = holder.as_ref().map(|holder| &holder.namespace);
                     self.change_names(&key.gateway, &mut affected, |of, rights| {
-                        of.hold(rights, names, holder)
+                        of.hold(rights, names, holder.as_ref())
                     });
                 }
                 (Claimed::Port(..), Some(at)) => {
@@ -149,10 +148,7 @@ impl Merge {
     #[must_use]
     pub fn holder(&self, key: &ClaimKey) -> Option<Holder> {
         match &key.of {
-            Claimed::Names(names) => {
-                let recorded = self.names.get(&key.gateway)?.recorded(names)?;
-                Some(Holder::from(recorded.clone()))
-            }
+            Claimed::Names(names) => self.names.get(&key.gateway)?.recorded_holder(names),
             Claimed::Port(..) => self.ports.get(&key.port_key()?)?.holder(),
         }
     }
@@ -642,6 +638,7 @@ impl NameDecision {
             | Self::Free
             | Self::NotGranted
             | Self::TooWide
+            | Self::OnlyHostnames
             | Self::TooMany
             | Self::TooManyOfGuests
             | Self::NotAsked => None,

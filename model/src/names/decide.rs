@@ -6,6 +6,7 @@ use super::{
     AskedBy, GatewayNames, NameClaimState, NameDecision, NameSource, Permissions, RecordedHolder,
     is_narrow,
 };
+use crate::claim::Holder;
 use crate::hostname::{HostPattern, Hostname};
 use crate::small::{SmallMap, SmallSet};
 
@@ -53,11 +54,15 @@ impl GatewayNames {
             if let Some(refusal) = self.refusal(permissions, namespace, names, asks_as) {
                 return refusal;
             }
+        } else if by == AskedBy::Guest
+            && let Some(refusal) = self.refusal_of_own_guest(names)
+        {
+            return refusal;
         }
         match self.holder(names) {
             Some(holder) if **holder == *namespace => NameDecision::Has,
             Some(_) if !self.is_taken(names) => NameDecision::Taken,
-            _ if self.is_inside(permissions, namespace, names) => NameDecision::Inside,
+            _ if self.is_inside(permissions, namespace, names, by) => NameDecision::Inside,
             _ if self.is_full(permissions, namespace) => NameDecision::TooMany,
             _ if by == AskedBy::Guest && self.is_full_for_guests(permissions, namespace) => {
                 NameDecision::TooManyOfGuests
@@ -86,7 +91,7 @@ impl GatewayNames {
 
     /// Whether a namespace holds so many names that routes of other namespaces on the listeners of its ListenerSets get
     /// no further one: half of its limit. So at any time, at most half of the limit is in names that it has only for
-    /// guests, and guests can never keep it from the other half.
+    /// guests, besides those in their grace, and guests can never keep it from the other half.
     pub(super) fn is_full_for_guests(
         &self,
         permissions: &dyn Permissions,
@@ -98,17 +103,32 @@ impl GatewayNames {
     }
 
     /// The namespace that should get `names`, if nobody holds them or an admin takes them from their holder. Of those
-    /// that ask and may have them, it is the first by rank; a namespace from which an admin takes the names is the
-    /// last.
+    /// that ask and may have them, it is the first by rank. Those for which only guests ask come after the others, and
+    /// a namespace from which an admin takes the names is the last.
     ///
     /// This needs no new decision, because the requests that may be fulfilled are kept in order.
     #[must_use]
     pub fn next(&self, names: &HostPattern) -> Option<&Arc<str>> {
+        self.next_source(names).map(NameSource::namespace)
+    }
+
+    /// The same, as it is recorded.
+    #[must_use]
+    pub fn next_holder(&self, names: &HostPattern) -> Option<Holder> {
+        let source = self.next_source(names)?;
+        Some(Holder {
+            // Guests come last, so nothing of the namespace itself asks.
+            for_guests: source.is_guest(),
+            ..Holder::from(source.namespace().clone())
+        })
+    }
+
+    fn next_source(&self, names: &HostPattern) -> Option<&NameSource> {
         let free = &self.asks.get(names)?.free;
-        let mut others = free.iter().map(|(_, source)| source.namespace());
+        let mut others = free.iter().map(|place| &place.source);
         let last = self.taken_from.get(names);
-        let first = others.find(|namespace| Some(*namespace) != last);
-        first.or_else(|| Some(free.first()?.1.namespace()))
+        let first = others.find(|source| Some(source.namespace()) != last);
+        first.or_else(|| Some(&free.first()?.source))
     }
 
     /// The namespace to which a hostname belongs when connections and requests are selected. It is the owner of the
@@ -155,6 +175,23 @@ impl GatewayNames {
     #[must_use]
     pub fn recorded(&self, names: &HostPattern) -> Option<&Arc<str>> {
         self.claims.get(names).map(|held| &held.holder)
+    }
+
+    /// The same, as it is recorded.
+    #[must_use]
+    pub fn recorded_holder(&self, names: &HostPattern) -> Option<Holder> {
+        let held = self.claims.get(names)?;
+        Some(Holder {
+            for_guests: held.for_guests,
+            ..Holder::from(held.holder.clone())
+        })
+    }
+
+    /// Every pattern that is held, with its holder. Claims whose holders may no longer have them do not count.
+    pub fn held(&self) -> impl Iterator<Item = (&HostPattern, &Arc<str>)> {
+        let held = self.claims.covered(&HostPattern::Any);
+        let held = held.filter(|(_, held)| held.counts);
+        held.map(|(names, held)| (names, &held.holder))
     }
 
     /// Every pattern with a recorded holder, and every pattern that something asks for.
@@ -210,7 +247,7 @@ impl GatewayNames {
         let is_passed = || self.is_taken(names) && self.next(names).is_some();
         Some(if !held.counts || is_passed() {
             NameClaimState::Revoked
-        } else if asks.is_some_and(|asks| asks.has(&held.holder)) {
+        } else if asks.is_some_and(|asks| asks.uses(held)) {
             NameClaimState::Used
         } else {
             NameClaimState::Idle
@@ -262,8 +299,18 @@ impl GatewayNames {
         (matches!(names, HostPattern::Exact(_)) && !open).then_some(NameDecision::Reserved)
     }
 
+    /// Why a route of another namespace may not have `names` on a ListenerSet of the Gateway's own namespace, even if
+    /// nobody else holds them. That namespace stands above claims, and its guests do not. A wildcard would serve the
+    /// Gateway's own names inside it.
+    fn refusal_of_own_guest(&self, names: &HostPattern) -> Option<NameDecision> {
+        if !matches!(names, HostPattern::Exact(_)) {
+            return Some(NameDecision::OnlyHostnames);
+        }
+        self.own.get(names).map(|_| NameDecision::Reserved)
+    }
+
     /// Whether `names` lie inside a wildcard that another tenant holds, and no grant at or below that wildcard gives
-    /// them.
+    /// them. The Gateway's own namespace is kept out by no wildcard, but its guests are.
     ///
     /// Only the nearest pattern around them counts, because the names inside that pattern do not belong to any wider
     /// one.
@@ -272,6 +319,7 @@ impl GatewayNames {
         permissions: &dyn Permissions,
         namespace: &str,
         names: &HostPattern,
+        by: AskedBy,
     ) -> bool {
         let Some((around, holder)) = self.above(names) else {
             return false;
@@ -279,8 +327,10 @@ impl GatewayNames {
         let own = &*self.gateway.namespace;
         // `Any` does not count: it stands for every name that nobody else holds, so it keeps nobody from a name.
         let closes = around.is_wildcard() && **holder != *own && **holder != *namespace;
+        if *namespace == *own {
+            return closes && by == AskedBy::Guest;
+        }
         closes
-            && *namespace != *own
             && !(permissions.is_guarded()
                 && permissions
                     .granted(namespace, names)

@@ -25,6 +25,8 @@ pub enum NameDecision {
     NotGranted,
     /// It is a wildcard directly below a public suffix, on a Gateway without grants.
     TooWide,
+    /// It is no single hostname. A route of another namespace asks, on a ListenerSet of the Gateway's own namespace.
+    OnlyHostnames,
     /// The namespace holds as many names as it may.
     TooMany,
     /// A route of another namespace asks on a listener of the namespace, which holds as many names as guests may add to.
@@ -84,6 +86,15 @@ impl NameDecision {
                     "{name} covers names that anybody may register, and Gateway {gateway} has no grant that gives it"
                 ),
                 "use a wildcard below a domain of your own, or ask the owner of the Gateway for a HostnameGrant",
+            ),
+            Self::OnlyHostnames => (
+                Reason::HostnameNotOwned,
+                format!(
+                    "{name} is more than single hostnames, and routes of other namespaces get nothing else on a ListenerSet \
+                     in the namespace of Gateway {gateway}"
+                ),
+                "list hostnames without a wildcard, attach the route to a listener of the Gateway itself, or ask the owner of \
+                 the ListenerSet for a listener with this hostname",
             ),
             Self::TooMany => (
                 Reason::QuotaExceeded,

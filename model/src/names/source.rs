@@ -41,11 +41,21 @@ impl NameSource {
     #[must_use]
     pub fn asked_by(&self) -> AskedBy {
         match self {
-            Self::Guest(guest) if guest.1.name.namespace != *self.namespace() => AskedBy::Guest,
+            Self::Guest(_) if self.is_guest() => AskedBy::Guest,
             Self::Listener(_) | Self::Guest(_) => AskedBy::Listener,
             Self::Route(route) if route.kind.routes_requests() => AskedBy::HttpRoute,
             Self::Route(_) => AskedBy::TlsRoute,
             Self::Refused(_) => AskedBy::Refused,
+        }
+    }
+
+    /// Whether it is a route of another namespace than the one that it asks for, also if it is refused.
+    #[must_use]
+    pub fn is_guest(&self) -> bool {
+        match self {
+            Self::Guest(guest) => guest.1.name.namespace != *self.namespace(),
+            Self::Listener(_) | Self::Route(_) => false,
+            Self::Refused(source) => source.is_guest(),
         }
     }
 

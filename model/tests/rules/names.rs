@@ -8,6 +8,7 @@ mod reference;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use vestibule_model::claim::Holder;
 use vestibule_model::condition::Reason;
 use vestibule_model::hostname::{HostPattern, Hostname};
 use vestibule_model::key::{Kind, ListenerKey, ObjectKey, ParentKey};
@@ -20,7 +21,8 @@ use grants::{Entry, Grants};
 
 use AskedBy::{Guest, HttpRoute, Listener, TlsRoute};
 use NameDecision::{
-    Free, Has, Inside, NotGranted, Reserved, Taken, TooMany, TooManyOfGuests, TooWide,
+    Free, Has, Inside, NotGranted, OnlyHostnames, Reserved, Taken, TooMany, TooManyOfGuests,
+    TooWide,
 };
 
 const WAYS: [AskedBy; 4] = [Listener, Guest, TlsRoute, HttpRoute];
@@ -113,9 +115,11 @@ impl Edge {
     }
 
     fn hold(&mut self, names: &str, holder: &str) -> Affected {
-        let holder: Arc<str> = holder.into();
-        self.names
-            .hold(&self.grants, &pattern(names), Some(&holder))
+        self.hold_as(names, &Holder::from(holder))
+    }
+
+    fn hold_as(&mut self, names: &str, holder: &Holder) -> Affected {
+        self.names.hold(&self.grants, &pattern(names), Some(holder))
     }
 
     fn free_again(&mut self, names: &str) -> Affected {
@@ -710,9 +714,9 @@ fn guests_leave_half_of_the_limit_to_their_host() {
     let record = |edge: &mut Edge| {
         for names in all {
             if edge.claim_state(names).is_none()
-                && let Some(next) = edge.next(names).map(str::to_owned)
+                && let Some(next) = edge.names.next_holder(&pattern(names))
             {
-                edge.hold(names, &next);
+                edge.hold_as(names, &next);
             }
         }
     };
@@ -736,6 +740,75 @@ fn guests_leave_half_of_the_limit_to_their_host() {
     edge.grants.most.insert("t1".into(), 1);
     edge.recheck("t1");
     assert_eq!(decided(&edge, &guest("t2/r"))[..2], [Some(Has), Some(Has)]);
+    assert_eq!(edge.claim_state("1.com"), Some(NameClaimState::Used));
+    edge.grants.most.insert("t1".into(), 4);
+    edge.recheck("t1");
+    // What the host had for itself is not kept for guests when the host lets it go. So guests cannot fill the host's
+    // limit by asking for everything that the host ever had.
+    edge.put(&listener("t1/set", "own"), 5, &[]);
+    edge.put(&guest("t1/r"), 5, &[]);
+    assert_eq!(decided(&edge, &guest("t2/r"))[2..4], [Some(Has), Some(Has)]);
+    for names in ["3.com", "4.com"] {
+        assert_eq!(edge.claim_state(names), Some(NameClaimState::Idle));
+        edge.free_again(names);
+        assert_eq!(edge.next(names), None);
+    }
+    assert_eq!(decided(&edge, &guest("t2/r"))[2..4], [full, full]);
+}
+
+/// A host can let a name go although a guest has it. Whoever else asks comes before the guest then.
+#[test]
+fn a_guest_does_not_keep_a_name_that_its_host_lets_go() {
+    let mut edge = Edge::free();
+    let NameSource::Listener(any) = listener("t1/set", "any") else {
+        unreachable!("it is a listener");
+    };
+    let key = |at: &str| ObjectKey {
+        kind: Kind::HttpRoute,
+        name: name(at),
+    };
+    let guest = NameSource::Guest(Box::new((any.clone(), key("t2/r"))));
+    let shop = "shop.com";
+    let used = Some(NameClaimState::Used);
+    for own in [
+        listener("t1/set", "shop"),
+        // A route of the host's own on its listener without a hostname.
+        NameSource::Guest(Box::new((any.clone(), key("t1/r")))),
+    ] {
+        for guest in [guest.clone(), refused(&guest)] {
+            edge.put(&own, 5, &[shop]);
+            edge.hold_as(shop, &edge.names.next_holder(&pattern(shop)).unwrap());
+            edge.put(&guest, 1, &[shop]);
+            edge.put(&listener("t3/set", "shop"), 9, &[shop]);
+            assert_eq!(edge.claim_state(shop), used);
+            edge.put(&own, 5, &[]);
+            assert_eq!(edge.claim_state(shop), Some(NameClaimState::Idle));
+            assert_eq!(edge.owner(shop).as_deref(), Some("t1"));
+            // The host comes back within the grace.
+            edge.put(&own, 5, &[shop]);
+            assert_eq!(edge.claim_state(shop), used);
+            edge.put(&own, 5, &[]);
+            // The grace is over. The guest is older, and comes last all the same.
+            edge.free_again(shop);
+            assert_eq!(edge.next(shop), Some("t3"));
+            edge.put(&listener("t3/set", "shop"), 9, &[]);
+            edge.put(&guest, 1, &[]);
+        }
+    }
+    // If nobody else asks, the host has the name for its guest, who keeps it in use.
+    edge.put(&guest, 1, &[shop]);
+    let next = edge.names.next_holder(&pattern(shop)).unwrap();
+    assert_eq!((&*next.namespace, next.for_guests), ("t1", true));
+    edge.hold_as(shop, &next);
+    edge.put(&listener("t3/set", "shop"), 0, &[shop]);
+    assert_eq!(edge.claim_state(shop), used);
+    // The guest had it first, so it keeps it when the host asks as well and lets go again.
+    edge.put(&listener("t1/set", "shop"), 5, &[shop]);
+    edge.put(&listener("t1/set", "shop"), 5, &[]);
+    assert_eq!(edge.claim_state(shop), used);
+    // The host invites it no more.
+    edge.put(&guest, 1, &[]);
+    assert_eq!(edge.claim_state(shop), Some(NameClaimState::Idle));
 }
 
 #[test]
@@ -750,6 +823,49 @@ fn sets_of_the_gateways_namespace_claim_like_others_but_need_no_grant_and_close_
     edge.hold("*.b.example.com", "infra");
     assert_eq!(edge.decide("t2", "z.b.example.com", Listener), Free);
     assert_eq!(edge.decide("t2", "z.example.com", Listener), Inside);
+}
+
+/// The Gateway's own namespace stands above claims. A route of another namespace on a set of it does not.
+#[test]
+fn guests_of_the_gateways_own_namespace_take_nothing_from_tenants_or_from_it() {
+    for grants in [&[][..], &[("t1", "*.w.com"), ("t2", "*.com")]] {
+        let mut edge = Edge::granting(grants);
+        edge.hold("*.w.com", "t1");
+        edge.put(&own("status"), 0, &["status.com"]);
+        edge.put(&route(Kind::HttpRoute, "infra/r"), 0, &["docs.com"]);
+        for (names, expected) in [
+            ("bank.w.com", Inside),
+            ("*.w.com", OnlyHostnames),
+            ("*.b.w.com", OnlyHostnames),
+            ("*.com", OnlyHostnames),
+            ("", OnlyHostnames),
+            ("status.com", Reserved),
+            ("docs.com", Reserved),
+            ("shop.com", Free),
+        ] {
+            assert_eq!(edge.decide("infra", names, Guest), expected, "{names}");
+        }
+        // What the platform itself asks for on its set is as before.
+        assert_eq!(edge.decide("infra", "bank.w.com", Listener), Free);
+        // A name that it has for a guest, and takes for a listener of its own.
+        let NameSource::Listener(any) = listener("infra/set", "any") else {
+            unreachable!("it is a listener");
+        };
+        let (kind, name) = (Kind::HttpRoute, name("t2/r"));
+        let guest = NameSource::Guest(Box::new((any, ObjectKey { kind, name })));
+        edge.put(&guest, 1, &["shop.com"]);
+        edge.hold_as(
+            "shop.com",
+            &edge.names.next_holder(&pattern("shop.com")).unwrap(),
+        );
+        assert!(edge.serves(&guest, "shop.com", "shop.com"));
+        edge.put(&own("shop"), 0, &["shop.com"]);
+        assert_eq!(
+            edge.names.decision(&guest, &pattern("shop.com")),
+            Some(Reserved)
+        );
+        assert_eq!(edge.claim_state("shop.com"), Some(NameClaimState::Idle));
+    }
 }
 
 #[test]

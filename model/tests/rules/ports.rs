@@ -127,7 +127,7 @@ impl World {
             (Claimed::Names(names), _) => {
                 let of = self.merge.names(&key.gateway)?;
                 match of.claim_state(names) {
-                    None => Some(Some(Holder::from(of.next(names)?.clone()))),
+                    None => Some(Some(of.next_holder(names)?)),
                     Some(NameClaimState::Used) => None,
                     Some(NameClaimState::Idle) => ends.then_some(None),
                     Some(NameClaimState::Revoked) => Some(None),

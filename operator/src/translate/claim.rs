@@ -469,7 +469,7 @@ impl Translator {
             Claimed::Names(names) => {
                 let of = self.merge.names(gateway)?;
                 Some(match of.claim_state(names) {
-                    None => ClaimState::Wanted(of.next(names)?.clone().into()),
+                    None => ClaimState::Wanted(of.next_holder(names)?),
                     Some(NameClaimState::Used) => ClaimState::Used,
                     Some(NameClaimState::Idle) => ClaimState::Unused,
                     Some(NameClaimState::Revoked) => ClaimState::Revoked,

@@ -143,7 +143,7 @@ pub enum ClaimState {
     Used,
     /// Only for a port: its holder does not use it any more, but this namespace does.
     Passed(Arc<str>),
-    /// Its holder does not use it, but may use it again.
+    /// Its holder does not use it, but may use it again. Guests may use it meanwhile.
     Unused,
     /// Its holder may not have it any more.
     Revoked,

@@ -4,8 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use vestibule_model::finding::Finding;
 use vestibule_model::key::ObjectKey;
-use vestibule_model::route::Route;
-use vestibule_model::route_budget::{entries_of_content, entries_per_name};
 
 use super::route_state::Parents;
 use super::{Dirty, Translator};
@@ -31,7 +29,8 @@ impl Translator {
             {
                 let judged = self.judge_parents(route, None);
                 let names;
-                (names, entries) = self.entries(key, route, &judged.0);
+                let attached = judged.0.values().flatten().flatten();
+                (names, entries) = self.merge.route_entries(route, attached);
                 created = route.meta().created;
                 if let Some(rest) = room.checked_sub(names) {
                     room = rest;
@@ -42,30 +41,5 @@ impl Translator {
         }
         dirty.routes.extend(self.entries.settle());
         known
-    }
-
-    /// How many hostnames a route has on listeners, and how many entries. Names and listeners whose claims are not
-    /// recorded yet count as well, so that a route in service does not lose its place when they are.
-    fn entries(&self, key: &ObjectKey, route: Route<'_>, parents: &Parents) -> (usize, u64) {
-        let mut names = BTreeSet::new();
-        for attached in parents.values().flatten().flatten() {
-            let of = attached.hostnames.iter();
-            names.extend(of.map(|name| (&attached.listener, &name.matches, &name.rank)));
-        }
-        let each = entries_per_name(route);
-        let entries = names.iter().map(|(listener, matches, _)| {
-            // A route to which a grant gives only some paths of a hostname is in the table once for each of them.
-            let paths = self.merge.shared_paths(key, listener, matches).len();
-            let paths = u64::try_from(paths).unwrap_or(u64::MAX);
-            each.saturating_mul(paths.max(1))
-        });
-        let entries = entries.fold(0, u64::saturating_add);
-        // A route that is attached nowhere is not sent.
-        let content = if entries > 0 {
-            entries_of_content(route)
-        } else {
-            0
-        };
-        (names.len(), entries.saturating_add(content))
     }
 }

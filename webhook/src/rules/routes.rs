@@ -1,10 +1,10 @@
 //! The findings about a route together with the objects that exist: hostnames and ports that its namespace may not have
-//! on the Gateway, and references that no grant permits.
+//! on the Gateway, references that no grant permits, and more entries than the namespace may have.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use vestibule_model::attach::attach_route;
+use vestibule_model::attach::{Attached, attach_route};
 use vestibule_model::condition::Reason;
 use vestibule_model::finding::Finding;
 use vestibule_model::hostname::HostPattern;
@@ -12,7 +12,10 @@ use vestibule_model::key::{ListenerKey, ObjectKey, ObjectName, ParentKey};
 use vestibule_model::merge::{Merge, NearestOwners, SetVerdict};
 use vestibule_model::names::{AskedBy, NameDecision};
 use vestibule_model::object::Object;
+use vestibule_model::policy::Policy;
+use vestibule_model::reference::ParentRef;
 use vestibule_model::route::{Route, field_of_hostname};
+use vestibule_model::route_budget::too_many;
 
 use super::{not_permitted, warning};
 use crate::admission_state::AdmissionState;
@@ -31,15 +34,15 @@ const MOST_HOSTNAMES: usize = 8192;
 /// holds for a match that reaches outside of the shared paths of a hostname.
 pub(super) fn findings(
     state: &AdmissionState,
+    policy: &Policy,
     old: Option<&Object>,
     route: Route<'_>,
 ) -> Vec<Finding> {
     let merge = state.merge();
-    let (key, namespace) = (route.key(), &route.name().namespace);
+    let key = route.key();
     let fields = fields_of(route);
-    let old = old
-        .and_then(Object::as_route)
-        .filter(|old| old.parents() == route.parents());
+    let former = old.and_then(Object::as_route);
+    let old = former.filter(|old| old.parents() == route.parents());
     let mut had: BTreeSet<&str> = old
         .into_iter()
         .flat_map(Route::hostnames)
@@ -58,23 +61,14 @@ pub(super) fn findings(
     let (mut served, mut lost) = (BTreeSet::new(), Vec::new());
     let (mut room, mut said) = (MOST_HOSTNAMES, BTreeSet::new());
     let mut decisions = Decisions::new(merge);
+    let mut all_left = Vec::new();
     for reference in route.parents() {
-        let Some(parent) = reference.parent(namespace) else {
+        let Some((parent, gateway, attached)) = attached_by(state, route, reference) else {
             continue;
         };
-        // A parent that takes no part (yet), or does not take the route (yet), is no reason to refuse the route.
-        let Some((listeners, gateway)) =
-            merge.listeners(&parent).filter(|_| is_open(state, &parent))
-        else {
-            continue;
-        };
-        let labels = merge.labels(namespace);
-        let attached = attach_route(route, reference, &parent, listeners, labels);
-        let Ok(attached) = attached else { continue };
-        let hostnames = attached.iter().map(|attached| attached.hostnames.len());
-        let Some(rest) = room.checked_sub(hostnames.sum()) else {
+        let Some(rest) = room.checked_sub(hostnames_of(&attached)) else {
             lost.clear();
-            lost.push((HOSTNAMES.to_owned(), too_many(MOST_HOSTNAMES)));
+            lost.push((HOSTNAMES.to_owned(), too_many_hostnames(MOST_HOSTNAMES)));
             break;
         };
         room = rest;
@@ -113,6 +107,7 @@ pub(super) fn findings(
                 }
             }
         }
+        all_left.extend(left);
     }
     let lost = lost.into_iter().map(|(hostname, finding)| {
         if served.contains(hostname.as_str()) {
@@ -122,11 +117,77 @@ pub(super) fn findings(
         }
     });
     let mut findings: Vec<Finding> = lost.collect();
+    let (_, entries) = merge.route_entries(route, all_left.iter());
+    findings.extend(over_budget(state, policy, former, entries));
     let backends = route
         .backends_and_mirrors()
         .map(|backend| &backend.reference);
     findings.extend(not_permitted(state, &key, backends).map(warning));
     findings
+}
+
+/// Where a reference attaches a route, with the parent and its Gateway. A parent that takes no part (yet), or does not
+/// take the route (yet), is no reason to refuse the route.
+fn attached_by<'a>(
+    state: &'a AdmissionState,
+    route: Route<'_>,
+    reference: &ParentRef,
+) -> Option<(ParentKey, &'a ObjectName, Vec<Attached>)> {
+    let (merge, namespace) = (state.merge(), &route.name().namespace);
+    let parent = reference.parent(namespace)?;
+    let (listeners, gateway) = merge
+        .listeners(&parent)
+        .filter(|_| is_open(state, &parent))?;
+    let labels = merge.labels(namespace);
+    let attached = attach_route(route, reference, &parent, listeners, labels).ok()?;
+    Some((parent, gateway, attached))
+}
+
+fn hostnames_of(attached: &[Attached]) -> usize {
+    attached
+        .iter()
+        .map(|attached| attached.hostnames.len())
+        .sum()
+}
+
+/// The finding about a route that takes more entries than all routes of its namespace may have. The webhook does not
+/// know the other routes, so this is only about the route alone. It is a warning if the former version took as many, so
+/// that such a route can be edited.
+///
+/// The operator would refuse the route as a whole. So without this, an edit would end what the former version served.
+fn over_budget(
+    state: &AdmissionState,
+    policy: &Policy,
+    former: Option<Route<'_>>,
+    entries: u64,
+) -> Option<Finding> {
+    let most = u64::from(policy.route_entries);
+    if entries <= most {
+        return None;
+    }
+    let finding = too_many(entries, most);
+    let taken = former.map_or(0, |former| entries_of(state, former));
+    Some(if taken >= entries {
+        warning(finding)
+    } else {
+        finding
+    })
+}
+
+/// How many entries a route takes, as far as [`MOST_HOSTNAMES`] allows to count them.
+fn entries_of(state: &AdmissionState, route: Route<'_>) -> u64 {
+    let (mut room, mut all_left) = (MOST_HOSTNAMES, Vec::new());
+    for reference in route.parents() {
+        let Some((parent, _, attached)) = attached_by(state, route, reference) else {
+            continue;
+        };
+        let Some(rest) = room.checked_sub(hostnames_of(&attached)) else {
+            break;
+        };
+        room = rest;
+        all_left.extend(state.merge().left_to_route(route, &parent, attached).0);
+    }
+    state.merge().route_entries(route, all_left.iter()).1
 }
 
 /// Decisions about the hostnames of a route. Many listeners need the same one, so each is made once.
@@ -199,7 +260,7 @@ fn is_open(state: &AdmissionState, parent: &ParentKey) -> bool {
     }
 }
 
-fn too_many(most: usize) -> Finding {
+fn too_many_hostnames(most: usize) -> Finding {
     Finding::warning(
         Reason::HostnameNotOwned,
         HOSTNAMES,

@@ -6,12 +6,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, LazyLock};
 
 use proptest::prelude::*;
+use vestibule_model::claim::Holder;
 use vestibule_model::hostname::{HostPattern, Hostname};
 use vestibule_model::key::{Kind, ListenerKey, ObjectKey};
 use vestibule_model::names::{Affected, GatewayNames, NameClaimState, NameDecision, NameSource};
 
 use super::grants::Entry;
-use super::reference::{Facts, OWN};
+use super::reference::{Facts, OWN, is_guest};
 use super::{WAYS, host, http, listener, own, own_key, rank, refused, tls};
 use crate::support::{name, pattern};
 
@@ -50,8 +51,8 @@ static SOURCES: LazyLock<Vec<NameSource>> = LazyLock::new(|| {
         NameSource::Listener(key) => Some(key),
         _ => None,
     };
-    let guest = |key: Option<ListenerKey>| {
-        let name = name("b/guest");
+    let guest = |route: &str, key: Option<ListenerKey>| {
+        let name = name(route);
         let kind = Kind::HttpRoute;
         key.map(|key| NameSource::Guest(Box::new((key, ObjectKey { kind, name }))))
     };
@@ -70,18 +71,22 @@ static SOURCES: LazyLock<Vec<NameSource>> = LazyLock::new(|| {
         own("one"),
         own("two"),
     ];
+    sources.extend(guest("b/r", listener_key(listener("infra/s", "any"))));
     sources.push(refused(&http("a/r")));
     sources.push(refused(&listener("b/s", "l")));
     sources.push(refused(&http("infra/r")));
     sources.push(refused(&own("one")));
-    sources.extend(guest(listener_key(listener("a/s", "any"))));
+    let guests =
+        ["b/guest", "a/guest"].map(|route| guest(route, listener_key(listener("a/s", "any"))));
+    sources.extend(guests.into_iter().flatten());
+    sources.extend(guest("b/guest", listener_key(listener("a/s", "any"))).map(|of| refused(&of)));
     sources
 });
 
 #[derive(Debug, Clone)]
 enum Op {
     /// The record says this.
-    Hold(HostPattern, Option<Arc<str>>),
+    Hold(HostPattern, Option<Holder>),
     /// A listener or route names these.
     Put(NameSource, i64, BTreeSet<HostPattern>),
     /// These are the grants.
@@ -108,6 +113,13 @@ fn patterns() -> impl Strategy<Value = HostPattern> {
 
 fn namespaces() -> impl Strategy<Value = Arc<str>> {
     prop::sample::select(NAMESPACES.to_vec()).prop_map(Arc::from)
+}
+
+fn holders() -> impl Strategy<Value = Holder> {
+    (namespaces(), any::<bool>()).prop_map(|(namespace, for_guests)| Holder {
+        for_guests,
+        ..Holder::from(namespace)
+    })
 }
 
 fn puts() -> impl Strategy<Value = Op> {
@@ -147,7 +159,7 @@ fn platform() -> impl Strategy<Value = Op> {
 /// Anything, in any order: the record says what it likes.
 fn anything() -> impl Strategy<Value = Op> {
     prop_oneof![
-        3 => (patterns(), prop::option::weighted(0.7, namespaces()))
+        3 => (patterns(), prop::option::weighted(0.7, holders()))
             .prop_map(|(names, holder)| Op::Hold(names, holder)),
         1 => (patterns(), prop::option::weighted(0.8, namespaces()))
             .prop_map(|(names, namespace)| Op::Take(names, namespace)),
@@ -228,7 +240,7 @@ impl World {
             }
             Op::Record(names) => match self.names.claim_state(&names) {
                 None | Some(NameClaimState::Revoked) => {
-                    let next = self.names.next(&names).cloned();
+                    let next = self.names.next_holder(&names);
                     let mut affected = self.hold(&names, next);
                     // The object of the next holder does not say that it is taken from the former one.
                     if self.facts.taken.get(&names) != self.facts.claims.get(&names) {
@@ -264,13 +276,33 @@ impl World {
         affected
     }
 
-    fn hold(&mut self, names: &HostPattern, holder: Option<Arc<str>>) -> Affected {
+    fn hold(&mut self, names: &HostPattern, holder: Option<Holder>) -> Affected {
         let affected = self.names.hold(&self.facts.grants, names, holder.as_ref());
+        self.facts.for_guests.remove(names);
+        if holder.as_ref().is_some_and(|holder| holder.for_guests) {
+            self.facts.for_guests.insert(names.clone());
+        }
         match holder {
-            Some(holder) => self.facts.claims.insert(names.clone(), holder),
+            Some(holder) => self.facts.claims.insert(names.clone(), holder.namespace),
             None => self.facts.claims.remove(names),
         };
         affected
+    }
+
+    /// Everything that is recorded.
+    fn recorded(&self) -> impl DoubleEndedIterator<Item = (&HostPattern, Holder)> {
+        let claims = self.facts.claims.iter();
+        claims.map(move |(names, namespace)| {
+            let for_guests = self.facts.for_guests.contains(names);
+            let holder = Holder::from(namespace.clone());
+            (
+                names,
+                Holder {
+                    for_guests,
+                    ..holder
+                },
+            )
+        })
     }
 
     fn put(&mut self, source: &NameSource, created: i64, names: BTreeSet<HostPattern>) -> Affected {
@@ -298,8 +330,8 @@ impl World {
         for (source, (rank, patterns)) in self.facts.sources.iter().rev() {
             names.put(&self.facts.grants, source, rank, patterns);
         }
-        for (pattern, holder) in self.facts.claims.iter().rev() {
-            names.hold(&self.facts.grants, pattern, Some(holder));
+        for (pattern, holder) in self.recorded().rev() {
+            names.hold(&self.facts.grants, pattern, Some(&holder));
         }
         for (pattern, namespace) in self.facts.taken.iter().rev() {
             names.take_from(&self.facts.grants, pattern, Some(namespace));
@@ -317,7 +349,7 @@ fn add(affected: &mut Affected, more: Affected) {
 /// Everything that it says.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Answers {
-    records: BTreeMap<HostPattern, (Option<Arc<str>>, Option<NameClaimState>)>,
+    records: BTreeMap<HostPattern, (Option<Holder>, Option<NameClaimState>)>,
     asks: BTreeMap<(HostPattern, NameSource), NameDecision>,
     owners: BTreeMap<Hostname, Option<Arc<str>>>,
 }
@@ -326,7 +358,7 @@ impl Answers {
     fn of(names: &GatewayNames) -> Self {
         let mut answers = Self::default();
         for pattern in PATTERNS.iter() {
-            let record = (names.next(pattern).cloned(), names.claim_state(pattern));
+            let record = (names.next_holder(pattern), names.claim_state(pattern));
             answers.records.insert(pattern.clone(), record);
             for source in SOURCES.iter() {
                 let key = (pattern.clone(), source.clone());
@@ -390,6 +422,13 @@ fn compare(world: &World) -> Result<(), TestCaseError> {
             pattern
         );
         prop_assert_eq!(names.next(pattern), facts.next(pattern), "{:?}", pattern);
+        let for_guests = names.next_holder(pattern).map(|next| next.for_guests);
+        prop_assert_eq!(
+            for_guests,
+            facts.next_source(pattern).map(is_guest),
+            "{:?}",
+            pattern
+        );
         prop_assert_eq!(
             names.claim_state(pattern),
             facts.claim_state(pattern),
@@ -523,8 +562,8 @@ proptest! {
         for op in &ops {
             world.take(op);
         }
-        let mut facts: Vec<Op> = world.facts.claims.iter()
-            .map(|(names, holder)| Op::Hold(names.clone(), Some(holder.clone())))
+        let mut facts: Vec<Op> = world.recorded()
+            .map(|(names, holder)| Op::Hold(names.clone(), Some(holder)))
             .collect();
         facts.extend(world.facts.sources.iter().map(|(source, (_, names))| {
             Op::Put(source.clone(), 1, names.clone())

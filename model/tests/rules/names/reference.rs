@@ -18,6 +18,8 @@ pub(crate) const OWN: &str = "infra";
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Facts {
     pub(crate) claims: BTreeMap<HostPattern, Arc<str>>,
+    /// The claims that their holders got for guests.
+    pub(crate) for_guests: BTreeSet<HostPattern>,
     /// From whom an admin takes what.
     pub(crate) taken: BTreeMap<HostPattern, Arc<str>>,
     pub(crate) sources: BTreeMap<NameSource, (Rank, BTreeSet<HostPattern>)>,
@@ -121,6 +123,13 @@ impl Facts {
         if let Some(refusal) = self.refusal(namespace, names, by) {
             return refusal;
         }
+        let is_guest_of_own = namespace == OWN && by == AskedBy::Guest;
+        if is_guest_of_own && !matches!(names, HostPattern::Exact(_)) {
+            return NameDecision::OnlyHostnames;
+        }
+        if is_guest_of_own && self.own_names().any(|own| own == names) {
+            return NameDecision::Reserved;
+        }
         match self.holder(names) {
             Some(holder) if **holder == *namespace => return NameDecision::Has,
             Some(holder) if self.taken.get(names) == Some(holder) => {}
@@ -144,10 +153,10 @@ impl Facts {
                 && around(wildcard, names)
                 && **holder != *OWN
                 && **holder != *namespace
-                && namespace != OWN
+                && (namespace != OWN || is_guest_of_own)
                 && !self.valid().any(|(other, _)| nearer(other))
                 && !self.own_names().any(nearer)
-                && !given.iter().any(|entry| wildcard.covers(entry))
+                && (is_guest_of_own || !given.iter().any(|entry| wildcard.covers(entry)))
         });
         if closed {
             NameDecision::Inside
@@ -168,14 +177,21 @@ impl Facts {
     }
 
     pub(crate) fn next(&self, names: &HostPattern) -> Option<&Arc<str>> {
+        self.next_source(names).map(NameSource::namespace)
+    }
+
+    /// The first that asks. Guests come after all who ask for themselves.
+    pub(crate) fn next_source(&self, names: &HostPattern) -> Option<&NameSource> {
         let free = self.asking(names).filter(|(_, source)| {
             let decision = self.decide(source.namespace(), names, source.asked_by());
             decision == NameDecision::Free
         });
         let last = self.taken.get(names);
-        let order =
-            free.min_by_key(|(rank, source)| (last == Some(source.namespace()), *rank, *source));
-        order.map(|(_, source)| source.namespace())
+        let order = free.min_by_key(|(rank, source)| {
+            let is_last = last == Some(source.namespace());
+            (is_last, is_guest(source), *rank, *source)
+        });
+        order.map(|(_, source)| source)
     }
 
     pub(crate) fn claim_state(&self, names: &HostPattern) -> Option<NameClaimState> {
@@ -184,9 +200,11 @@ impl Facts {
         if self.holder(names).is_none() || is_taken {
             return Some(NameClaimState::Revoked);
         }
-        let mut asking = self
-            .asking(names)
-            .filter(|(_, source)| source.namespace() == holder);
+        // Guests count only if the holder got the name for them.
+        let for_guests = self.for_guests.contains(names);
+        let mut asking = self.asking(names).filter(|(_, source)| {
+            source.namespace() == holder && (for_guests || !is_guest(source))
+        });
         let used = asking
             .any(|(_, source)| self.decide(holder, names, source.asked_by()) == NameDecision::Has);
         Some(if used {
@@ -222,6 +240,15 @@ impl Facts {
         is_own(source)
             || owner == Some(source.namespace())
             || shared && *names == name && source.asked_by() == AskedBy::HttpRoute
+    }
+}
+
+/// Whether it is a route in another namespace than the one that gets the name.
+pub(crate) fn is_guest(source: &NameSource) -> bool {
+    match source {
+        NameSource::Guest(guest) => guest.1.name.namespace != guest.0.parent.name().namespace,
+        NameSource::Refused(source) => is_guest(source),
+        NameSource::Listener(_) | NameSource::Route(_) => false,
     }
 }
 

@@ -73,10 +73,8 @@ impl Leader {
     fn ask(&mut self, names: impl Iterator<Item = usize>) -> Result<()> {
         let mut states = BTreeMap::new();
         for name in names {
-            let holder = Holder {
-                namespace: format!("team-{}", name % self.namespaces).into(),
-                speaks: None,
-            };
+            let namespace = format!("team-{}", name % self.namespaces);
+            let holder = Holder::from(namespace.as_str());
             states.insert(self.key(name)?, Some(ClaimState::Wanted(holder)));
         }
         self.store.translated(states, self.time);
