@@ -525,7 +525,9 @@ fn check_agrees(case: &Case) {
             .collect();
         let (allowed, said) = &reviewed[&key];
         let decided = translator.findings().get(&key).into_iter().flatten();
-        for finding in decided.chain(said) {
+        // A warning about a first grant is about the time before it, and `check` reads all objects at once.
+        let is_of_change = |f: &&Finding| key.kind.as_str() == "HostnameGrant" && !f.refuses();
+        for finding in decided.chain(said.iter().filter(|f| !is_of_change(f))) {
             let entry = (finding.reason.as_str().to_owned(), finding.field.clone());
             assert!(
                 shown.contains(&entry),

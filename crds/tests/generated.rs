@@ -98,6 +98,7 @@ fn a_claim_is_to_a_hostname_or_to_a_port() {
     let expected = [
         "has(self.hostname) != has(self.port)",
         "has(self.port) == has(self.protocol)",
+        "has(self.hostname) || !has(self.forGuests) || !self.forGuests",
     ];
     assert_eq!(rules, expected);
     // With null a field would be there for these rules, and be absent for whoever reads the object.
