@@ -359,6 +359,11 @@ impl Session {
             let Some(size) = self.next_size() else {
                 return self.ask().await;
             };
+            if excess(size).is_some() {
+                // A difference also names what is gone, so all that is published may fit where the difference does not.
+                self.next = Next::Full;
+                size = self.publisher.state.lock().content.size();
+            }
             if let Some(problem) = excess(size) {
                 return self.refuse(problem).await;
             }
