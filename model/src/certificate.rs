@@ -33,6 +33,13 @@ pub const ACME_LABEL: &str = "vestibule.dev/acme";
 /// read it. Chains of public CAs have 3 to 8 KiB, and many clients refuse one of more than 64 KiB.
 pub const MAX_CHAIN_BYTES: usize = 32 * 1024;
 
+/// Largest size of a private key in bytes, as DER. An RSA key of 8192 bits has less than 5 KiB.
+pub const MAX_KEY_BYTES: usize = 8 * 1024;
+
+/// Largest size of the CA certificates in one Secret or ConfigMap in bytes, as DER. Every proxy has a copy. All public CAs
+/// together have less than 256 KiB.
+pub const MAX_BUNDLE_BYTES: usize = 512 * 1024;
+
 /// Most certificates beside its own one that a client, a backend or a CA's server may show. A verifier looks for a path
 /// from the own certificate to a trust anchor through the others, in every order. Five have 325 orders, and twenty have
 /// more than any processor can try. With made-up certificates of one name it tries all of them, before anybody has

@@ -46,4 +46,5 @@ pub mod route_budget;
 pub mod selector;
 pub mod service;
 pub mod small;
+pub mod source_budget;
 pub mod tls_policy;

@@ -1,17 +1,17 @@
-//! Owns the order in which the routes of a namespace share a budget, and which of them are over it.
+//! Owns the order in which the objects of a namespace share a budget, and which of them are over it.
 //!
-//! Older routes come first, and routes of the same age by name. A route is over the budget as a whole. The result
-//! depends only on the routes of the namespace, and not on the order in which they arrived.
+//! Older objects come first, and objects of the same age by name. An object is over the budget as a whole. The result
+//! depends only on the objects of the namespace, and not on the order in which they arrived.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::key::{Kind, ObjectKey, ObjectName};
 
-/// What a route that does not fit leaves to younger ones.
+/// What an object that does not fit leaves to younger ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Beyond {
-    /// Nothing. All younger routes that use the budget are over it as well.
+    /// Nothing. All younger objects that use the budget are over it as well.
     LeavesNothing,
     /// The room that it did not fit in.
     LeavesItsRoom,
@@ -23,23 +23,25 @@ pub(crate) struct NamespaceBudgets {
     most: u64,
     beyond: Beyond,
     namespaces: BTreeMap<Arc<str>, Budget>,
+    /// Namespaces without a limit.
+    exempt: BTreeSet<Arc<str>>,
     /// Namespaces with changes that [`Self::settle`] has not looked at.
     changed: BTreeSet<Arc<str>>,
 }
 
-/// The routes of one namespace, and what they use of its budget.
+/// The objects of one namespace, and what they use of its budget.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Budget {
-    /// The use of all routes together, also of those over the budget.
+    /// The use of all objects together, also of those over the budget.
     total: u128,
-    /// Routes that use the budget, in order, with how much each uses.
-    routes: BTreeMap<(i64, Id), u64>,
+    /// Objects that use the budget, in order, with how much each uses.
+    objects: BTreeMap<(i64, Id), u64>,
     created: BTreeMap<Id, i64>,
-    /// The routes that are over the budget.
+    /// The objects that are over the budget.
     over: BTreeSet<Id>,
 }
 
-/// Identifies a route within its namespace. The name comes first, because routes are ordered by it.
+/// Identifies an object within its namespace. The name comes first, because objects are ordered by it.
 type Id = (Arc<str>, Kind);
 
 impl NamespaceBudgets {
@@ -48,6 +50,7 @@ impl NamespaceBudgets {
             most,
             beyond,
             namespaces: BTreeMap::new(),
+            exempt: BTreeSet::new(),
             changed: BTreeSet::new(),
         }
     }
@@ -57,7 +60,7 @@ impl NamespaceBudgets {
         self.most
     }
 
-    /// Takes the age of a route, and how much of the budget it uses. A route that uses nothing has no part in the
+    /// Takes the age of an object, and how much of the budget it uses. An object that uses nothing has no part in the
     /// budget. The change has an effect at the next [`Self::settle`].
     pub(crate) fn put(&mut self, key: &ObjectKey, created: i64, uses: u64) {
         let name = &key.name;
@@ -67,7 +70,7 @@ impl NamespaceBudgets {
         let id = (name.name.clone(), key.kind);
         let of = self.namespaces.entry(name.namespace.clone()).or_default();
         let former = of.created.remove(&id).and_then(|at| {
-            let uses = of.routes.remove(&(at, id.clone()))?;
+            let uses = of.objects.remove(&(at, id.clone()))?;
             Some((at, uses))
         });
         if let Some((_, uses)) = former {
@@ -75,7 +78,7 @@ impl NamespaceBudgets {
         }
         if uses > 0 {
             of.created.insert(id.clone(), created);
-            of.routes.insert((created, id), uses);
+            of.objects.insert((created, id), uses);
             of.total = of.total.saturating_add(uses.into());
         }
         if former != (uses > 0).then_some((created, uses)) {
@@ -83,8 +86,20 @@ impl NamespaceBudgets {
         }
     }
 
-    /// Judges the namespaces that changed. Returns the routes that went over their budget by this, or came back under
-    /// it. The cost grows with the routes of those of the namespaces that are over their budgets. For the others it is
+    /// Takes whether a namespace has no limit. The change has an effect at the next [`Self::settle`].
+    pub(crate) fn exempt(&mut self, namespace: &Arc<str>, is_exempt: bool) {
+        let differs = if is_exempt {
+            self.exempt.insert(namespace.clone())
+        } else {
+            self.exempt.remove(namespace)
+        };
+        if differs {
+            self.changed.insert(namespace.clone());
+        }
+    }
+
+    /// Judges the namespaces that changed. Returns the objects that went over their budget by this, or came back under
+    /// it. The cost grows with the objects of those of the namespaces that are over their budgets. For the others it is
     /// small.
     pub(crate) fn settle(&mut self) -> BTreeSet<ObjectKey> {
         let mut moved = BTreeSet::new();
@@ -92,29 +107,33 @@ impl NamespaceBudgets {
             let Some(of) = self.namespaces.get_mut(&namespace) else {
                 continue;
             };
-            let over = of.over(self.most, self.beyond);
+            let over = if self.exempt.contains(&namespace) {
+                BTreeSet::new()
+            } else {
+                of.over(self.most, self.beyond)
+            };
             let differ = of.over.symmetric_difference(&over);
-            moved.extend(differ.map(|(route, kind)| ObjectKey {
+            moved.extend(differ.map(|(name, kind)| ObjectKey {
                 kind: *kind,
-                name: ObjectName::new(namespace.clone(), route.clone()),
+                name: ObjectName::new(namespace.clone(), name.clone()),
             }));
             of.over = over;
-            if of.routes.is_empty() {
+            if of.objects.is_empty() {
                 self.namespaces.remove(&namespace);
             }
         }
         moved
     }
 
-    /// How much a route uses, if it is over the budget.
-    pub(crate) fn over(&self, route: &ObjectKey) -> Option<u64> {
-        let of = self.namespaces.get(&route.name.namespace)?;
-        let id = (route.name.name.clone(), route.kind);
+    /// How much an object uses, if it is over the budget.
+    pub(crate) fn over(&self, key: &ObjectKey) -> Option<u64> {
+        let of = self.namespaces.get(&key.name.namespace)?;
+        let id = (key.name.name.clone(), key.kind);
         if !of.over.contains(&id) {
             return None;
         }
         let created = *of.created.get(&id)?;
-        of.routes.get(&(created, id)).copied()
+        of.objects.get(&(created, id)).copied()
     }
 }
 
@@ -124,7 +143,7 @@ impl Budget {
             return BTreeSet::new();
         }
         let mut left = most;
-        let over = self.routes.iter().filter(|(_, uses)| {
+        let over = self.objects.iter().filter(|(_, uses)| {
             if let Some(rest) = left.checked_sub(**uses) {
                 left = rest;
                 return false;

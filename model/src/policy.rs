@@ -143,6 +143,9 @@ pub struct Policy {
     pub regex_mib: u16,
     /// How many entries all routes of a namespace may have in the tables of every proxy.
     pub route_entries: u32,
+    /// How many MiB the certificates, keys and CA certificates in use of a namespace may have in the configuration of
+    /// every proxy. The namespaces of Gateways have no such limit.
+    pub certificate_mib: u16,
 }
 
 /// Default of [`Policy::names_per_namespace`].
@@ -161,6 +164,10 @@ pub const REGEX_MIB: u16 = 16;
 /// Default of [`Policy::route_entries`]. A proxy needs about 60 MB for them.
 pub const ROUTE_ENTRIES: u32 = 131_072;
 
+/// Default of [`Policy::certificate_mib`]. It is enough for 8,000 RSA certificates of a public CA, or for 12,000 ECDSA
+/// ones.
+pub const CERTIFICATE_MIB: u16 = 32;
+
 impl Default for Policy {
     fn default() -> Self {
         Self {
@@ -172,6 +179,7 @@ impl Default for Policy {
             max_rsa_bits: MAX_RSA_BITS,
             regex_mib: REGEX_MIB,
             route_entries: ROUTE_ENTRIES,
+            certificate_mib: CERTIFICATE_MIB,
         }
     }
 }

@@ -28,17 +28,51 @@ pub enum Requirement {
     Unknown(String),
 }
 
+/// The label that the API server gives each namespace: its name.
+const NAME: &str = "kubernetes.io/metadata.name";
+
 impl LabelSelector {
     /// Whether `labels` fulfil every requirement.
     #[must_use]
     pub fn matches(&self, labels: &Labels) -> bool {
-        self.requirements.iter().all(|r| match r {
-            Requirement::In(key, values) => labels.get(key).is_some_and(|v| values.contains(v)),
-            Requirement::NotIn(key, values) => labels.get(key).is_none_or(|v| !values.contains(v)),
-            Requirement::Exists(key) => labels.contains_key(key),
-            Requirement::Absent(key) => !labels.contains_key(key),
-            Requirement::Unknown(_) => false,
+        let mut all = self.requirements.iter();
+        all.all(|of| of.holds(labels.get(of.key()).map(String::as_str)))
+    }
+
+    /// Whether a namespace fulfils every requirement. `labels` is `None` if nothing but its name is known.
+    fn selects(&self, namespace: &str, labels: Option<&Labels>) -> bool {
+        self.requirements.iter().all(|of| {
+            if of.key() == NAME {
+                return of.holds(Some(namespace));
+            }
+            // A label that nobody has read is not absent: `NotIn` and `DoesNotExist` do not hold either.
+            labels.is_some_and(|labels| of.holds(labels.get(of.key()).map(String::as_str)))
         })
+    }
+}
+
+impl Requirement {
+    /// The key of the label, or the operator if that is unknown.
+    fn key(&self) -> &str {
+        match self {
+            Self::In(key, _)
+            | Self::NotIn(key, _)
+            | Self::Exists(key)
+            | Self::Absent(key)
+            | Self::Unknown(key) => key,
+        }
+    }
+
+    /// Whether it holds for an object where the label has this value; `None`: where it is absent.
+    fn holds(&self, value: Option<&str>) -> bool {
+        let is_in = |values: &[String]| value.is_some_and(|v| values.iter().any(|of| of == v));
+        match self {
+            Self::In(_, values) => is_in(values),
+            Self::NotIn(_, values) => !is_in(values),
+            Self::Exists(_) => value.is_some(),
+            Self::Absent(_) => value.is_none(),
+            Self::Unknown(_) => false,
+        }
     }
 }
 
@@ -62,17 +96,17 @@ impl NamespaceScope {
     ///
     /// The label `kubernetes.io/metadata.name` is taken from the namespace's name, which the API
     /// server guarantees, so that a selector on it works where no Namespace object is known.
+    ///
+    /// Without `labels`, no other requirement holds, whatever its operator. The labels of a new namespace can arrive
+    /// after its objects, and a namespace that a selector keeps out must not be let in until then. `All`, `Same` and
+    /// a selector without requirements need no labels.
     #[must_use]
     pub fn admits(&self, own: &str, namespace: &str, labels: Option<&Labels>) -> bool {
         match self {
             Self::None | Self::Unknown(_) => false,
             Self::Same => own == namespace,
             Self::All => true,
-            Self::Selector(selector) => {
-                let mut labels = labels.cloned().unwrap_or_default();
-                labels.insert("kubernetes.io/metadata.name".into(), namespace.into());
-                selector.matches(&labels)
-            }
+            Self::Selector(selector) => selector.selects(namespace, labels),
         }
     }
 }

@@ -192,6 +192,8 @@ pub enum SubjectAltName {
 pub struct ConfigMap {
     /// Name.
     pub name: ObjectName,
+    /// Creation, in seconds since the Unix epoch.
+    pub created: i64,
     /// `data["ca.crt"]`, PEM.
     pub authorities: Option<Arc<[u8]>>,
 }

@@ -16,7 +16,8 @@ use vestibule_model::certificate::AddressBlock;
 use vestibule_model::endpoint::{AuthorityRules, EndpointRules};
 use vestibule_model::parameters::ServiceParameters;
 use vestibule_model::policy::{
-    MAX_RSA_BITS, Mode, NAMES_PER_NAMESPACE, PORTS_PER_NAMESPACE, Policy, REGEX_MIB, ROUTE_ENTRIES,
+    CERTIFICATE_MIB, MAX_RSA_BITS, Mode, NAMES_PER_NAMESPACE, PORTS_PER_NAMESPACE, Policy,
+    REGEX_MIB, ROUTE_ENTRIES,
 };
 use vestibule_model::selector::{LabelSelector, Labels};
 use vestibule_model::service::{IpFamily, IpFamilyPolicy, ServiceType, TrafficPolicy};
@@ -212,6 +213,15 @@ pub(crate) struct Arguments {
         value_parser = clap::value_parser!(u32).range(1..=16_777_216)
     )]
     route_entries: u32,
+    /// MiB that the certificates, keys and CA certificates in use of one namespace may have in the configuration of each
+    /// proxy. Namespaces with a Gateway have no such limit.
+    #[arg(
+        long,
+        env = "VESTIBULE_CERTIFICATE_MIB",
+        default_value_t = CERTIFICATE_MIB,
+        value_parser = clap::value_parser!(u16).range(1..=1024)
+    )]
+    certificate_mib: u16,
     /// Who makes cert-manager's Certificates for the listeners of `ListenerSet`s: vestibule or
     /// cert-manager.
     #[arg(
@@ -357,6 +367,7 @@ impl Arguments {
                 max_rsa_bits: self.max_rsa_bits,
                 regex_mib: self.regex_mib,
                 route_entries: self.route_entries,
+                certificate_mib: self.certificate_mib,
             },
             claims: ClaimMode::Recorded,
             shim_for_sets: self.cert_manager_listener_sets == Maker::CertManager,

@@ -7,7 +7,7 @@ use tokio::time::{sleep, timeout};
 use vestibule_operator::publish::{self, Changes, Publisher};
 use vestibule_operator_testing::stream::{BOUND, Raw, key};
 use vestibule_stream::{
-    Batch, Resource,
+    Batch, Resource, ResourceKey, ResourceKind,
     proto::{
         Certificate, Heartbeat, Refused, operator_message::Message as FromOperator,
         proxy_message::Message as FromProxy, resource,
@@ -188,4 +188,44 @@ async fn a_configuration_that_fits_in_no_batch_is_refused_with_its_size_and_edit
             .acknowledged()
             .is_none()
     );
+}
+
+#[tokio::test]
+async fn a_difference_that_fits_in_no_batch_is_replaced_by_all_that_is_published() {
+    let publisher = Publisher::new(publish::Config::default());
+    publisher.lead(1).unwrap();
+    let short: Vec<Resource> = (0..1000)
+        .map(|number| long(&format!("{number:0>1000}"), 1))
+        .collect();
+    let mut changes = Changes::new();
+    for resource in &short {
+        changes.upsert(resource).unwrap();
+    }
+    publisher.update(changes);
+    let mut proxy = Raw::hello(&publisher, "proxy").await;
+    let batch = proxy.batch().await;
+    proxy.ack(&batch).await;
+    // What is published now is just below the longest message, and with the names of what is gone it is above.
+    let mut changes = Changes::new();
+    for resource in &short {
+        let name = resource.name.clone();
+        changes.remove(ResourceKey::new(ResourceKind::Certificate, name));
+    }
+    for number in 0..63 {
+        changes
+            .upsert(&long(&format!("r{number}"), 4_194_000))
+            .unwrap();
+    }
+    changes.upsert(&long("r63", 3_900_000)).unwrap();
+    publisher.update(changes);
+    let batch = proxy.batch().await;
+    assert!(batch.full && !batch.keep_held);
+    assert_eq!((batch.upserts.len(), batch.removals.len()), (64, 0));
+    proxy.ack(&batch).await;
+    // Edits go on.
+    let mut changes = Changes::new();
+    changes.upsert(&long("r63", 100)).unwrap();
+    publisher.update(changes);
+    let delta = proxy.batch().await;
+    assert_eq!((delta.full, delta.upserts.len()), (false, 1));
 }

@@ -67,6 +67,7 @@ fn of_arguments(arguments: &Value) -> Option<(String, Policy)> {
             Some(("--max-rsa-bits", most)) => policy.max_rsa_bits = most.parse().ok()?,
             Some(("--regex-mib", most)) => policy.regex_mib = most.parse().ok()?,
             Some(("--route-entries", most)) => policy.route_entries = most.parse().ok()?,
+            Some(("--certificate-mib", most)) => policy.certificate_mib = most.parse().ok()?,
             Some(("--deny-endpoint-cidrs", blocks)) => {
                 let blocks = blocks.split(',').map(AddressBlock::parse);
                 policy.endpoints.denied = blocks.collect::<Option<_>>()?;
@@ -101,6 +102,7 @@ mod tests {
             "--max-rsa-bits=2048",
             "--regex-mib=5",
             "--route-entries=6",
+            "--certificate-mib=9",
             "--deny-endpoint-cidrs=10.96.0.0/12,fd00::/8"
         ]);
         let list = json!({"items": [deployment(&other), {}, deployment(&own)]});
@@ -122,6 +124,7 @@ mod tests {
                 max_rsa_bits: 2048,
                 regex_mib: 5,
                 route_entries: 6,
+                certificate_mib: 9,
             })
         );
         assert_eq!(of_deployments(&list, "example.com/nobody"), Release::Absent);

@@ -15,6 +15,7 @@ pub(crate) fn convert(wire: ConfigMap) -> tls_policy::ConfigMap {
         .map(|text| Arc::from(text.into_bytes()));
     tls_policy::ConfigMap {
         name: meta::name(&wire.metadata),
+        created: meta::convert(&wire.metadata).created,
         authorities,
     }
 }

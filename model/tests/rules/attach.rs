@@ -95,8 +95,42 @@ fn a_selector_by_name_needs_no_namespace_object_and_cannot_be_forged() {
     assert!(by_name.admits("infra", "team", None));
     let forged = labels(&[("kubernetes.io/metadata.name", "team")]);
     assert!(!by_name.admits("infra", "other", Some(&forged)));
-    // An unknown namespace has no other labels.
-    assert!(!selector(vec![Requirement::Exists("tenant".into())]).admits("infra", "team", None));
+}
+
+/// The labels of a new namespace can arrive after its ListenerSets. Until then nothing is known about them, not even that
+/// one is absent.
+#[test]
+fn a_namespace_that_is_not_known_yet_is_admitted_by_no_requirement_about_its_labels() {
+    use Requirement::{Absent, Exists, In, NotIn, Unknown};
+    let values = || vec!["x".to_owned()];
+    for requirement in [
+        In("tier".into(), values()),
+        NotIn("tier".into(), values()),
+        Exists("tier".into()),
+        Absent("tier".into()),
+        Unknown("Near".into()),
+    ] {
+        let scope = selector(vec![requirement.clone()]);
+        assert!(!scope.admits("infra", "team", None), "{requirement:?}");
+    }
+    // As soon as its labels are known, they count.
+    for requirement in [NotIn("tier".into(), values()), Absent("tier".into())] {
+        let scope = selector(vec![requirement]);
+        assert!(scope.admits("infra", "team", Some(&labels(&[]))));
+        let other = labels(&[("tier", "x")]);
+        assert!(!scope.admits("infra", "team", Some(&other)));
+    }
+    // These need no labels.
+    assert!(NamespaceScope::All.admits("infra", "team", None));
+    assert!(NamespaceScope::Same.admits("infra", "infra", None));
+    assert!(selector(vec![]).admits("infra", "team", None));
+    // The name is known without the Namespace object.
+    let name = || "kubernetes.io/metadata.name".to_owned();
+    let others = selector(vec![NotIn(name(), vec!["team".into()])]);
+    assert!(!others.admits("infra", "team", None));
+    assert!(others.admits("infra", "other", None));
+    assert!(selector(vec![Exists(name())]).admits("infra", "team", None));
+    assert!(!selector(vec![Absent(name())]).admits("infra", "team", None));
 }
 
 #[test]

@@ -28,6 +28,7 @@ use super::secrets::Namespaces;
 use super::services::{DesiredServices, ServiceState, ServiceStates};
 use super::sources::{Read, ReadError, ReadQueue};
 use super::statuses::plan::{LiveStatus, Planner};
+use super::statuses::rejects::RejectLog;
 use super::{claims, clock};
 use crate::claims::{ClaimRequest, ClaimStore, GatewayState, WriteOutcome};
 use crate::control::ControlLoop;
@@ -109,6 +110,8 @@ pub struct Store {
     /// When to judge the next listeners that others overlap with.
     look_at: Option<Instant>,
     findings_log: FindingsLog,
+    /// What the proxies rejected, at the last look.
+    rejects: RejectLog,
 }
 
 impl Store {
@@ -156,6 +159,7 @@ impl Store {
             is_synced: false,
             look_at: None,
             findings_log: FindingsLog::new(),
+            rejects: RejectLog::default(),
         }
     }
 
@@ -662,8 +666,22 @@ impl Store {
         }
     }
 
+    /// Takes that what the proxies acknowledged has changed. The statuses that may say so are looked at: those that wait,
+    /// and those of the objects that a reject concerns that came or went.
+    pub fn acks_moved(&mut self) {
+        self.planner.touch_waiting();
+        self.look_at_certificates();
+        let translator = &self.control.translator;
+        let concerned = self.rejects.update(self.publisher.rejects(), |resource| {
+            translator.concerned_by(resource)
+        });
+        for object in concerned {
+            self.planner.touch(&object);
+        }
+    }
+
     /// Records for metrics which certificates have reached every proxy.
-    pub fn look_at_certificates(&mut self) {
+    fn look_at_certificates(&mut self) {
         self.control.certificates.look(
             &self.control.translator,
             &self.publisher,

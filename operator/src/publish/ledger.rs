@@ -4,6 +4,7 @@
 //! acknowledged a generation at or above the last change of each of the object's resources, and rejected none of them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use vestibule_stream::{Generation, Reject, ResourceKey, proto::BatchRefusal};
 
@@ -11,6 +12,9 @@ use super::content::Content;
 
 /// The name of a proxy, which is the name of its pod.
 pub type ProxyId = String;
+
+/// Resources sent to a proxy whose last version is not in force there.
+pub type Rejects = BTreeMap<ResourceKey, Reject>;
 
 /// Proof that every ready proxy acknowledged a generation with the last change of what was asked for. Only
 /// [`AckProgress::acknowledged`] makes one, so `Programmed=True` cannot be written without an acknowledgement.
@@ -59,8 +63,8 @@ pub(super) struct Proxy {
     pub(super) session: Option<u64>,
     /// The last generation that it acknowledged since this replica began to lead.
     pub(super) acked: Option<Generation>,
-    /// The resources sent to it whose last version is not in force.
-    pub(super) rejects: BTreeMap<ResourceKey, Reject>,
+    /// What it rejected. It is another allocation as soon as anything in it differs.
+    pub(super) rejects: Arc<Rejects>,
     /// Set if it refused the last batch as a whole.
     pub(super) refusal: Option<BatchRefusal>,
     /// What was sent to it.
@@ -114,7 +118,7 @@ impl Ledger {
         // The process has restarted, or it does not hold what it acknowledged.
         if held < entry.acked {
             entry.acked = None;
-            entry.rejects.clear();
+            entry.rejects = Arc::default();
         }
         replaced
     }

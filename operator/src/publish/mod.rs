@@ -36,7 +36,7 @@ use vestibule_stream::{
 
 pub use content::Changes;
 pub use in_process::InProcess;
-pub use ledger::{AckProgress, Acknowledged, ProxyId, Sent};
+pub use ledger::{AckProgress, Acknowledged, ProxyId, Rejects, Sent};
 pub use metrics::Metrics;
 pub use wire::StreamServer;
 
@@ -332,6 +332,17 @@ impl Publisher {
             (proxy.clone(), status)
         };
         state.ledger.proxies.iter().map(status).collect()
+    }
+
+    /// Returns what each proxy rejected, for those that rejected anything. As long as nothing of it changes, the answer is
+    /// the same allocation.
+    #[must_use]
+    pub fn rejects(&self) -> BTreeMap<ProxyId, Arc<Rejects>> {
+        let state = self.state.lock();
+        let all = state.ledger.proxies.iter();
+        all.filter(|(_, entry)| !entry.rejects.is_empty())
+            .map(|(proxy, entry)| (proxy.clone(), Arc::clone(&entry.rejects)))
+            .collect()
     }
 
     /// Returns the counters.

@@ -25,8 +25,8 @@ use vestibule_stream::{
 };
 
 use super::{
-    Publisher, Role, State, auth::SubscriberIdentity, content::BatchSize, content::Difference,
-    metrics, places::Place,
+    Publisher, Rejects, Role, State, auth::SubscriberIdentity, content::BatchSize,
+    content::Difference, metrics, places::Place,
 };
 
 /// Number of refusals in a row after which the stream ends. The proxy then connects again with a new Hello.
@@ -356,9 +356,14 @@ impl Session {
             return Ok(());
         }
         if matches!(self.place, Place::None) {
-            let Some(size) = self.next_size() else {
+            let Some(mut size) = self.next_size() else {
                 return self.ask().await;
             };
+            if excess(size).is_some() {
+                // A difference also names what is gone, so all that is published may fit where the difference does not.
+                self.next = Next::Full;
+                size = self.publisher.state.lock().content.size();
+            }
             if let Some(problem) = excess(size) {
                 return self.refuse(problem).await;
             }
@@ -591,18 +596,27 @@ impl Session {
         self.next = Next::Delta(in_flight.generation);
         entry.refusal = None;
         entry.acked = Some(in_flight.generation);
-        match &in_flight.keys {
-            Some(keys) => entry.rejects.retain(|key, _| !keys.contains(key)),
-            None => entry.rejects.clear(),
-        }
         publisher.metrics.rejects.inc_by(ack.rejects.len() as u64);
-        for mut reject in ack.rejects {
-            if let Some(key) = &reject.key
-                && content.changed(key).is_some()
-            {
-                reject.reason = cut(reject.reason);
-                reject.message = cut(reject.message);
-                entry.rejects.insert(key.clone(), reject);
+        let is_sent = |key: &ResourceKey| {
+            in_flight
+                .keys
+                .as_ref()
+                .is_none_or(|keys| keys.contains(key))
+        };
+        if !ack.rejects.is_empty() || entry.rejects.keys().any(is_sent) {
+            let mut rejects = Rejects::clone(&entry.rejects);
+            rejects.retain(|key, _| !is_sent(key));
+            for mut reject in ack.rejects {
+                if let Some(key) = &reject.key
+                    && content.changed(key).is_some()
+                {
+                    reject.reason = cut(reject.reason);
+                    reject.message = cut(reject.message);
+                    rejects.insert(key.clone(), reject);
+                }
+            }
+            if rejects != *entry.rejects {
+                entry.rejects = Arc::new(rejects);
             }
         }
         drop(state);

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use rustls::sign::{CertifiedKey, SigningKey};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
-use vestibule_model::certificate::MAX_CHAIN_BYTES;
+use vestibule_model::certificate::{MAX_CHAIN_BYTES, MAX_KEY_BYTES};
 use vestibule_model::key::{Kind, ObjectKey, ObjectName};
 use vestibule_model::object::{Object, Secret};
 use vestibule_stream::proto::{self, resource};
@@ -178,6 +178,13 @@ fn read(secret: &Secret, max_rsa_bits: u16) -> Result<(Encoded, Option<Validity>
             secret.name
         )
     })?;
+    if key.secret_der().len() > MAX_KEY_BYTES {
+        return Err(format!(
+            "\"tls.key\" of Secret {} has more than {MAX_KEY_BYTES} bytes, and no key needs as many; leave out the \
+             attributes beside the key",
+            secret.name
+        ));
+    }
     let signer = rustls::crypto::aws_lc_rs::sign::any_supported_type(&key).map_err(|_| {
         format!(
             "\"tls.key\" of Secret {} is not a key that can sign TLS",
@@ -323,7 +330,13 @@ impl Translator {
     /// Brings the resources of certificates up to date.
     pub(super) fn translate_certificates(&mut self, dirty: &Dirty, output: &mut Output) {
         for name in &dirty.certificates {
-            let resource = if self.certificate_users.contains_key(name) {
+            let source = ObjectKey {
+                kind: Kind::Secret,
+                name: name.clone(),
+            };
+            // A Secret over the budget is not there for the proxies, which then keep no last good version of it either.
+            let is_over = self.source_budgets.is_over(&source);
+            let resource = if self.certificate_users.contains_key(name) && !is_over {
                 match self.secret_state(name, output) {
                     SecretState::Unread | SecretState::Missing | SecretState::Issuing => None,
                     // The proxies reject an empty certificate and keep serving the last good one of the
@@ -337,10 +350,6 @@ impl Translator {
                 None
             };
             self.settle_resource(resource_key(name), resource, output);
-            let source = ObjectKey {
-                kind: Kind::Secret,
-                name: name.clone(),
-            };
             if !self.source_users.contains_key(&source) {
                 self.secrets.remove(name);
             }

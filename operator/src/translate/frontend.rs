@@ -301,8 +301,13 @@ impl Translator {
                 };
             }
         };
+        let source = ObjectKey {
+            kind: Kind::Secret,
+            name: secret.clone(),
+        };
+        let over = self.source_budgets.refusal(&source, &reference.field);
         let problem = match self.secret_state(&secret, output) {
-            SecretState::Usable(_) => None,
+            SecretState::Usable(_) => over,
             SecretState::Unread => Some(source::unread(Kind::Secret, &secret, &reference.field)),
             SecretState::Issuing => invalid(
                 format!("Secret {secret} waits for its certificate, which is being issued"),

@@ -559,7 +559,13 @@ impl Translator {
                     continue;
                 }
             };
+            let source = ObjectKey {
+                kind: Kind::Secret,
+                name: target.clone(),
+            };
+            let over = self.source_budgets.refusal(&source, &reference.field);
             match self.secret_state(&target, output) {
+                SecretState::Usable(_) if over.is_some() => findings.extend(over),
                 SecretState::Usable(certificate) => {
                     usable = true;
                     if let Some(since) = &certificate.expired {

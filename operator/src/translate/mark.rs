@@ -40,6 +40,7 @@ impl Translator {
                 kind: Kind::HostnameGrant,
                 name: grant.name.clone(),
             }));
+            dirty.entrances.insert(gateway.namespace.clone());
             dirty.gateways.insert(gateway.clone());
             dirty.tls.insert(gateway.clone());
             let parent = ParentKey::Gateway(gateway);

@@ -7,8 +7,9 @@
 //!
 //! A pass computes each unit after those that it depends on. It begins with the changes to the merge, the
 //! names that routes ask for, and `spec.tls` and the parameters of Gateways. Then follow listeners, Gateways
-//! as a whole, routes, claims and owners, policies and backends. Then come the certificates and trust bundles
-//! in use, certificate requests and challenges, and at last statuses. A Secret or ConfigMap is read when the
+//! as a whole, routes, claims and owners, and policies. If a Secret or ConfigMap in use goes over the budget of its
+//! namespace by then, or comes back under it, its users are judged once more. Then come backends, the certificates and
+//! trust bundles in use, certificate requests and challenges, and at last statuses. A Secret or ConfigMap is read when the
 //! first unit needs it.
 
 mod across;
@@ -47,6 +48,7 @@ mod route_status;
 mod service;
 mod session;
 mod source;
+mod source_bytes;
 mod status;
 mod tls_route;
 mod trust;
@@ -71,6 +73,7 @@ use vestibule_model::route::Route;
 use vestibule_model::route_budget::RouteBudgets;
 use vestibule_model::selector::NamespaceScope;
 use vestibule_model::small::{Members, SmallMap, SmallSet};
+use vestibule_model::source_budget::SourceBudgets;
 use vestibule_model::tls_policy::PolicyPlace;
 use vestibule_stream::{Encoded, ResourceKey, ResourceKind};
 
@@ -142,6 +145,8 @@ struct Dirty {
     /// EndpointSlices whose addresses have to be judged, with the Services to which they belong or belonged.
     slices: BTreeMap<ObjectName, BTreeSet<ObjectName>>,
     bundles: BTreeSet<ObjectKey>,
+    /// Namespaces that may have got their first Gateway or lost their last one.
+    entrances: BTreeSet<Arc<str>>,
     backends: BTreeSet<BackendKey>,
     certificates: BTreeSet<ObjectName>,
     requests: BTreeSet<ObjectName>,
@@ -185,6 +190,8 @@ pub struct Translator {
     patterns: Budgets,
     /// The budget of each namespace for entries in the proxies' tables.
     entries: RouteBudgets,
+    /// The budget of each namespace for what its Secrets and ConfigMaps bring into the configuration.
+    source_budgets: SourceBudgets,
     routes: BTreeMap<ObjectKey, Arc<RouteState>>,
     /// The TCPRoutes and UDPRoutes on each listener, in order of precedence.
     queues: Queues,
@@ -269,10 +276,12 @@ impl Translator {
         }
         let patterns = Budgets::new(usize::from(settings.policy.regex_mib) << 20);
         let entries = RouteBudgets::new(settings.policy.route_entries.into());
+        let source_budgets = SourceBudgets::new(u64::from(settings.policy.certificate_mib) << 20);
         Self {
             settings,
             patterns,
             entries,
+            source_budgets,
             secret_namespaces: None,
             objects: BTreeMap::new(),
             merge,
@@ -379,6 +388,13 @@ impl Translator {
         self.translate_claims(&mut dirty, &mut output);
         self.translate_owners(&mut dirty, &mut output);
         self.translate_policies(&mut dirty, &mut output);
+        if self.settle_source_budgets(&mut dirty, &mut output) {
+            // Who uses which source does not depend on the budgets, so it is known, and nothing else moves.
+            self.translate_gateway_tls(&mut dirty, &mut output);
+            self.translate_listeners(&mut dirty, &mut output);
+            self.translate_gateways(&mut dirty, &mut output);
+            self.translate_policies(&mut dirty, &mut output);
+        }
         self.translate_backends(&dirty, &mut output);
         self.translate_certificates(&dirty, &mut output);
         self.translate_bundles(&dirty, &mut output);

@@ -203,6 +203,11 @@ impl Translator {
     /// Marks the users of a Secret or ConfigMap that changed.
     pub(super) fn mark_source(&mut self, source: &ObjectKey, dirty: &mut Dirty) {
         self.bundles.remove(source);
+        self.mark_source_users(source, dirty);
+    }
+
+    /// Marks what depends on whether a Secret or ConfigMap can be used.
+    pub(super) fn mark_source_users(&self, source: &ObjectKey, dirty: &mut Dirty) {
         for user in self.source_users.get(source).into_iter().flatten() {
             match user {
                 User::Listener(listener) => {

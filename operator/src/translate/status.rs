@@ -16,13 +16,14 @@ use vestibule_model::key::{Kind, ListenerKey, ObjectKey, ObjectName, ParentKey};
 use vestibule_model::merge::SetVerdict;
 use vestibule_model::object::Object;
 use vestibule_model::small::SmallSet;
-use vestibule_stream::ResourceKey;
+use vestibule_stream::{ResourceKey, ResourceKind};
 
 use super::backend_key::{BackendKey, backend_resource};
 use super::listener::ListenerState;
 use super::output::Status;
 use super::report::{WAITING_FOR_CLAIM, WAITING_FOR_PORT, fails};
 use super::route::route_resource;
+use super::source::{User, source_of};
 use super::{Dirty, Output, Translator, features, listener_resource, set_user, source};
 
 const ACCEPTED: ConditionType = ConditionType::Accepted;
@@ -288,6 +289,66 @@ impl Translator {
         counted
     }
 
+    /// The objects whose statuses say whether the proxies have a resource. They do of listeners, with their certificates
+    /// and the CA certificates for clients, and of routes with their backends.
+    #[must_use]
+    pub fn concerned_by(&self, resource: &ResourceKey) -> BTreeSet<ObjectKey> {
+        let name = &*resource.name;
+        let object = |kind| {
+            let (namespace, name) = name.split_once('/')?;
+            Some(ObjectKey::new(kind, namespace, name))
+        };
+        let one = match resource.kind() {
+            ResourceKind::Listener => listener_object(name),
+            ResourceKind::TlsRoute => object(Kind::TlsRoute),
+            ResourceKind::HttpRoute => object(Kind::HttpRoute),
+            ResourceKind::GrpcRoute => object(Kind::GrpcRoute),
+            ResourceKind::TcpRoute => object(Kind::TcpRoute),
+            ResourceKind::UdpRoute => object(Kind::UdpRoute),
+            ResourceKind::Backend => return self.routes_of_backend(resource),
+            ResourceKind::Certificate | ResourceKind::TrustBundle => {
+                return self.parents_using(resource);
+            }
+            _ => None,
+        };
+        one.into_iter().collect()
+    }
+
+    fn routes_of_backend(&self, resource: &ResourceKey) -> BTreeSet<ObjectKey> {
+        let service = resource.name.rsplit_once(':');
+        let service = service.and_then(|(service, _)| service.split_once('/'));
+        let Some((namespace, name)) = service else {
+            return BTreeSet::new();
+        };
+        let service = ObjectName::new(namespace, name);
+        let backends = self.backend_users.range(BackendKey::range_of(&service));
+        backends
+            .filter(|(backend, _)| backend_resource(backend) == *resource)
+            .flat_map(|(_, routes)| routes.iter().cloned())
+            .collect()
+    }
+
+    /// The Gateways and ListenerSets whose listeners need the certificate or trust bundle.
+    fn parents_using(&self, resource: &ResourceKey) -> BTreeSet<ObjectKey> {
+        let users = source_of(resource).and_then(|source| self.source_users.get(&source));
+        let mut parents = BTreeSet::new();
+        for user in users.into_iter().flatten() {
+            match user {
+                User::Listener(listener) => {
+                    parents.insert(listener.parent.object());
+                }
+                User::Gateway(gateway) => {
+                    parents.insert(ParentKey::Gateway(gateway.clone()).object());
+                    let sets = self.merge.sets_of(gateway).cloned();
+                    parents.extend(sets.map(|set| ParentKey::ListenerSet(set).object()));
+                }
+                // Its status says nothing about what the proxies have.
+                User::Policy(_) => {}
+            }
+        }
+        parents
+    }
+
     /// Whether a listener counts as valid for its object: it is accepted, and it may use at least one of the
     /// certificates that it refers to, if it refers to any (`listenerset-reference-grant`). A listener that waits for
     /// its Secret is valid, or certificate integrations would wait for it forever.
@@ -358,6 +419,15 @@ impl Translator {
             addresses: None,
         }
     }
+}
+
+/// The object that declares a listener, by the name of the listener on the stream.
+fn listener_object(name: &str) -> Option<ObjectKey> {
+    let mut parts = name.split('/');
+    let (kind, namespace, name) = (parts.next()?, parts.next()?, parts.next()?);
+    let kinds = [Kind::Gateway, Kind::ListenerSet];
+    let kind = kinds.into_iter().find(|of| of.as_str() == kind)?;
+    Some(ObjectKey::new(kind, namespace, name))
 }
 
 fn accepted(status: &ListenersStatus) -> bool {

@@ -6,6 +6,7 @@ use rustls::RootCertStore;
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 use vestibule_acme::authorities::costly;
+use vestibule_model::certificate::MAX_BUNDLE_BYTES;
 use vestibule_model::condition::Reason;
 use vestibule_model::finding::Finding;
 use vestibule_model::key::{Kind, ObjectKey};
@@ -76,6 +77,13 @@ fn read(source: &ObjectKey, pem: &[u8]) -> Result<Encoded, String> {
             "holds more than {MAX_CERTIFICATES} certificates"
         )));
     }
+    let bytes: usize = certificates.iter().map(|der| der.len()).sum();
+    if bytes > MAX_BUNDLE_BYTES {
+        return Err(wrong(&format!(
+            "holds {bytes} bytes of certificates, and more than {MAX_BUNDLE_BYTES} cost all who share the proxies too much; \
+             leave out what is not needed"
+        )));
+    }
     let mut anchors = RootCertStore::empty();
     for certificate in &certificates {
         if let Some(why) = costly(certificate) {
@@ -142,7 +150,12 @@ impl Translator {
                 }
             };
             let source = ObjectKey { kind, name };
+            let over = self.source_budgets.refusal(&source, &reference.field);
             let problem = match self.bundle_state(&source, output) {
+                BundleState::Usable(_) if over.is_some() => {
+                    trust.broken.extend(over);
+                    None
+                }
                 BundleState::Usable(_) => {
                     trust.usable = true;
                     None
@@ -171,7 +184,7 @@ impl Translator {
     }
 
     /// The state of a ConfigMap or Secret. It is computed once for each version of the object.
-    fn bundle_state(&mut self, source: &ObjectKey, output: &mut Output) -> &BundleState {
+    pub(super) fn bundle_state(&mut self, source: &ObjectKey, output: &mut Output) -> &BundleState {
         let object = self.objects.get(source);
         let unread = self.is_unread(source);
         self.bundles.entry(source.clone()).or_insert_with(|| {
@@ -184,12 +197,14 @@ impl Translator {
         })
     }
 
-    /// Brings the resources of trust bundles up to date. A bundle that cannot be used is removed,
-    /// and what relies on it alone is closed.
+    /// Brings the resources of trust bundles up to date. A bundle that cannot be used, or is over the budget, is
+    /// removed, and what relies on it alone is closed.
     pub(super) fn translate_bundles(&mut self, dirty: &Dirty, output: &mut Output) {
         for source in &dirty.bundles {
+            let is_over = self.source_budgets.is_over(source);
             let resource = if self.bundle_users.contains_key(source) {
                 match self.bundle_state(source, output) {
+                    BundleState::Usable(_) if is_over => None,
                     BundleState::Usable(encoded) => Some((**encoded).clone()),
                     BundleState::Unread | BundleState::Missing | BundleState::Unusable(_) => None,
                 }

@@ -41,6 +41,7 @@ pub fn config_map(namespace: &str, name: &str, trusts: Trusts) -> Object {
     };
     Object::ConfigMap(ConfigMap {
         name: ObjectName::new(namespace, name),
+        created: 0,
         authorities: pem.map(|pem| Arc::from(pem.into_bytes())),
     })
 }

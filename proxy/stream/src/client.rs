@@ -176,6 +176,15 @@ impl From<Status> for End {
 /// With more entries than this, a batch is applied off the asynchronous threads. A full batch
 /// always is.
 const LARGE_BATCH: usize = 64;
+/// With more bytes of resources than this, a batch is applied there too. A single one can have 4 MiB.
+const LARGE_BATCH_BYTES: usize = 256 << 10;
+
+/// Whether a batch takes so long to apply that it must not hold up an asynchronous thread.
+fn is_large(batch: &Batch) -> bool {
+    let entries = batch.upserts.len().saturating_add(batch.removals.len());
+    let bytes = batch.upserts.iter().map(|upsert| upsert.resource.len());
+    batch.full || entries > LARGE_BATCH || bytes.sum::<usize>() > LARGE_BATCH_BYTES
+}
 
 /// The client. Run it as a task of its own.
 #[derive(Debug)]
@@ -378,8 +387,9 @@ impl<C: Connect, A: Apply + Send> Client<C, A> {
 
     fn apply(&mut self, batch: &Batch) -> Ack {
         let entries = batch.upserts.len().saturating_add(batch.removals.len());
-        let large = entries > LARGE_BATCH || batch.full;
-        let ack = if large && Handle::current().runtime_flavor() == RuntimeFlavor::MultiThread {
+        let ack = if is_large(batch)
+            && Handle::current().runtime_flavor() == RuntimeFlavor::MultiThread
+        {
             tokio::task::block_in_place(|| self.held.offer(batch, &mut self.sink))
         } else {
             self.held.offer(batch, &mut self.sink)
@@ -452,4 +462,36 @@ fn chain(error: &(dyn std::error::Error + 'static)) -> String {
         cause = error.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proto::{ResourceKey, Upsert};
+
+    #[test]
+    fn a_batch_is_large_by_its_entries_or_by_its_bytes() {
+        let of = |upserts: usize, bytes: usize| Batch {
+            upserts: vec![
+                Upsert {
+                    kind: 0,
+                    resource: vec![0; bytes].into(),
+                };
+                upserts
+            ],
+            ..Batch::default()
+        };
+        assert!(!is_large(&of(LARGE_BATCH, 100)));
+        assert!(is_large(&of(LARGE_BATCH + 1, 100)));
+        assert!(!is_large(&of(1, LARGE_BATCH_BYTES)));
+        assert!(is_large(&of(2, LARGE_BATCH_BYTES / 2 + 1)));
+        let mut removals = of(1, 1);
+        removals.removals = vec![ResourceKey::default(); LARGE_BATCH];
+        assert!(is_large(&removals));
+        let full = Batch {
+            full: true,
+            ..Batch::default()
+        };
+        assert!(is_large(&full));
+    }
 }

@@ -425,8 +425,7 @@ impl Control {
 
     /// What the proxies acknowledged has moved.
     pub(crate) fn acks_moved(&mut self) {
-        self.store.planner.touch_waiting();
-        self.store.look_at_certificates();
+        self.store.acks_moved();
     }
 
     /// Whether something has still to be published, or a name to be recorded before it can be.

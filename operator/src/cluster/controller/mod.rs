@@ -3,7 +3,6 @@
 
 mod wiring;
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -92,8 +91,6 @@ pub(super) struct Controller {
     progress: Progress,
     /// The term in which statuses are written; `None` if this replica does not lead.
     term: Option<u64>,
-    /// The resources that proxies rejected, at the last check.
-    rejects: BTreeSet<String>,
     /// When to check whether a proxy lags behind.
     lag: Option<Instant>,
     superseded: Option<u64>,
@@ -329,22 +326,7 @@ impl Controller {
 
     /// Handles a change of the proxies or of their acknowledgements.
     fn acks_moved(&mut self) {
-        self.store.planner.touch_waiting();
-        self.store.look_at_certificates();
-        let proxies = self.publisher.proxies();
-        let rejects: BTreeSet<String> = proxies
-            .iter()
-            .flat_map(|(proxy, status)| {
-                status
-                    .rejects
-                    .iter()
-                    .map(move |reject| format!("{proxy} {reject:?}"))
-            })
-            .collect();
-        if rejects != self.rejects {
-            self.rejects = rejects;
-            self.store.planner.touch_all();
-        }
+        self.store.acks_moved();
         let behind = self.behind();
         self.metrics.not_acked(behind);
         match (behind > 0, self.lag) {

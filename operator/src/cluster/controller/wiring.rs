@@ -1,6 +1,5 @@
 //! Starts the tasks beside the loop, and connects them by channels.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use tokio::sync::{mpsc, watch};
@@ -176,7 +175,6 @@ impl Controller {
             lists: JoinSet::new(),
             progress: Progress::default(),
             term: None,
-            rejects: BTreeSet::new(),
             lag: None,
             superseded: None,
         }

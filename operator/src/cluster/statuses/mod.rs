@@ -3,6 +3,7 @@
 mod issued;
 mod packed;
 pub mod plan;
+pub(super) mod rejects;
 mod routes;
 mod steady;
 pub(super) mod waits;

@@ -1,0 +1,73 @@
+//! Counts what each Secret and ConfigMap in use brings into the configuration. It is bounded for each namespace.
+
+use std::collections::BTreeSet;
+
+use vestibule_model::certificate::{MAX_CHAIN_BYTES, MAX_KEY_BYTES};
+use vestibule_model::key::{Kind, ObjectKey};
+use vestibule_model::object::Object;
+
+use super::certificate::SecretState;
+use super::trust::BundleState;
+use super::{Dirty, Output, Translator};
+
+impl Translator {
+    /// Counts what the sources that changed in this pass bring into the configuration, and marks the users of those that
+    /// are over the budget by this or come back under it. Returns whether there are any.
+    pub(super) fn settle_source_budgets(&mut self, dirty: &mut Dirty, output: &mut Output) -> bool {
+        for namespace in std::mem::take(&mut dirty.entrances) {
+            let mut gateways = self.merge.gateways_in(&namespace);
+            let is_entrance = gateways.any(|name| self.merge.gateway(name).is_some());
+            self.source_budgets.exempt(&namespace, is_entrance);
+        }
+        let secrets = dirty.certificates.iter().map(|name| ObjectKey {
+            kind: Kind::Secret,
+            name: name.clone(),
+        });
+        let counted: BTreeSet<ObjectKey> = secrets.chain(dirty.bundles.iter().cloned()).collect();
+        for source in counted {
+            let bytes = self.bytes_of_source(&source, output);
+            let created = self.created(&source);
+            let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
+            self.source_budgets.put(&source, created, bytes);
+        }
+        let moved = self.source_budgets.settle();
+        for source in &moved {
+            if source.kind == Kind::Secret {
+                dirty.certificates.insert(source.name.clone());
+            }
+            self.mark_source_users(source, dirty);
+        }
+        !moved.is_empty()
+    }
+
+    /// How many bytes a source has in the configuration, as a certificate and as a trust bundle.
+    fn bytes_of_source(&mut self, source: &ObjectKey, output: &mut Output) -> usize {
+        let mut bytes = 0;
+        if source.kind == Kind::Secret && self.certificate_users.contains_key(&source.name) {
+            bytes += match self.secret_state(&source.name, output) {
+                SecretState::Usable(certificate) => certificate.encoded.len(),
+                // The proxies keep the last good version. How large that is depends on the past.
+                SecretState::Unusable(_) | SecretState::NotYetValid(_) => {
+                    MAX_CHAIN_BYTES + MAX_KEY_BYTES
+                }
+                SecretState::Unread | SecretState::Missing | SecretState::Issuing => 0,
+            };
+        }
+        if self.bundle_users.contains_key(source)
+            && let BundleState::Usable(encoded) = self.bundle_state(source, output)
+        {
+            bytes += encoded.len();
+        }
+        bytes
+    }
+
+    /// When a Secret or ConfigMap was created, in seconds since the epoch.
+    fn created(&self, source: &ObjectKey) -> i64 {
+        let object = self.objects.get(source);
+        object.map_or(0, |object| match &**object {
+            Object::Secret(secret) => secret.meta.created,
+            Object::ConfigMap(map) => map.created,
+            unreadable => unreadable.meta().map_or(0, |meta| meta.created),
+        })
+    }
+}

@@ -1,0 +1,251 @@
+//! When what the proxies reject changes, the operator looks at the statuses that it concerns, and at no others.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Instant;
+
+use prometheus_client::registry::Registry;
+use serde_json::Value;
+use tokio::sync::watch;
+use tokio::time::timeout;
+use vestibule_crds::watch::{Event, Watched};
+use vestibule_model::key::{Kind, ObjectKey};
+use vestibule_model::object::Object;
+use vestibule_model::protocol::Protocol;
+use vestibule_model::selector::NamespaceScope;
+use vestibule_operator::claims::{self, ClaimStore};
+use vestibule_operator::cluster::events::EventRecorder;
+use vestibule_operator::cluster::metrics::Metrics;
+use vestibule_operator::cluster::statuses::plan::{Next, Planner, Timing};
+use vestibule_operator::cluster::store::{Channels, Store};
+use vestibule_operator::issuance::CertificateRegistry;
+use vestibule_operator::publish::{self, Publisher};
+use vestibule_operator_testing::objects::*;
+use vestibule_operator_testing::stream::{BOUND, Raw};
+use vestibule_operator_testing::tls::{
+    PerPort, Trusts, config_map, core, gateway_tls, policy, validation, with_tls,
+};
+use vestibule_stream::proto::{Ack, proxy_message::Message};
+use vestibule_stream::{Reject, ResourceKey, ResourceKind};
+
+/// Routes of the tenant.
+const ROUTES: usize = 600;
+
+/// The store of an operator that leads, without an API server, and a proxy.
+struct World {
+    store: Store,
+    publisher: Arc<Publisher>,
+    now: Instant,
+    version: u64,
+}
+
+impl World {
+    fn new() -> Self {
+        let publisher = Publisher::new(publish::Config::default());
+        publisher.lead(1).expect("a first term");
+        publisher.set_ready(["p-1".to_owned()].into());
+        let (registry, _) = CertificateRegistry::new();
+        let (event_recorder, _) = EventRecorder::new();
+        let metrics = Metrics::default();
+        metrics.register(&mut Registry::default());
+        let mut store = Store::new(
+            settings(),
+            Arc::clone(&publisher),
+            Planner::new(Timing::default()),
+            metrics,
+            None,
+            ClaimStore::new(claims::GRACE),
+            Channels {
+                ports: watch::channel(None).0,
+                services: watch::channel(None).0,
+                certificates: registry,
+                event_recorder,
+            },
+        );
+        let now = Instant::now();
+        store.sources_are_watched();
+        store.take([Kind::Secret, Kind::ConfigMap].map(Event::Synced), now);
+        store.send_desired(now);
+        store.planner.lead(now);
+        Self {
+            store,
+            publisher,
+            now,
+            version: 0,
+        }
+    }
+
+    fn put(&mut self, objects: impl IntoIterator<Item = Object>) {
+        for object in objects {
+            self.version += 1;
+            let watched = Watched {
+                key: object.key(),
+                object,
+                findings: Vec::new(),
+                uid: "".into(),
+                resource_version: self.version.to_string().into(),
+                status: Value::Null,
+            };
+            self.store.take([Event::Put(Box::new(watched))], self.now);
+        }
+        self.store.publish(self.now);
+        // The statuses that the edit itself concerns.
+        self.looks();
+    }
+
+    /// The objects whose statuses are looked at now.
+    fn looks(&mut self) -> Vec<String> {
+        let mut looks = BTreeSet::new();
+        let next = self.store.planner.next(self.now, usize::MAX, |key, _, _| {
+            looks.insert(format!("{key:?}"));
+            None
+        });
+        assert_eq!(next, Next::Idle);
+        looks.into_iter().collect()
+    }
+
+    /// Acknowledges the next batch, except for these resources. Returns the objects whose statuses are looked at then.
+    async fn acknowledge(&mut self, proxy: &mut Raw, rejected: &[ResourceKey]) -> Vec<String> {
+        let batch = proxy.batch().await;
+        let rejects = rejected.iter();
+        let rejects = rejects.map(|key| Reject::new(key.clone(), "Invalid", "no"));
+        let ack = Ack {
+            generation: batch.generation,
+            rejects: rejects.collect(),
+            refusal: None,
+        };
+        let mut acks = self.publisher.acks();
+        proxy.send(Message::Ack(ack)).await;
+        let acked = async {
+            while self.publisher.proxies()["p-1"].acked != batch.generation {
+                acks.changed().await.expect("a publisher");
+            }
+        };
+        timeout(BOUND, acked).await.expect("an acknowledgement");
+        self.store.acks_moved();
+        self.looks()
+    }
+}
+
+fn a_route(n: usize, weight: u32) -> Object {
+    let parents = vec![parent("ListenerSet", None, "mine", None)];
+    let hostname = format!("r{n}.a.test");
+    let backends = vec![backend("a", "app", 443, weight)];
+    route("a", &format!("r{n}"), 1, parents, &[&hostname], backends)
+}
+
+fn resource(kind: ResourceKind, name: &str) -> ResourceKey {
+    ResourceKey::new(kind, name)
+}
+
+#[tokio::test]
+async fn a_reject_that_comes_or_goes_has_only_the_objects_that_it_concerns_looked_at() {
+    let mut world = World::new();
+    world.put([
+        our_class(),
+        gateway("one", Vec::new(), NamespaceScope::All),
+        set("a", "mine", 1, "one", vec![passthrough("web", "*.a.test")]),
+        set("b", "mine", 1, "one", vec![passthrough("web", "*.b.test")]),
+        service("a", "app", &[443]),
+        slice("a", "app", 0, 443, &[1]),
+    ]);
+    world.put((0..ROUTES).map(|n| a_route(n, 1)));
+    let mut proxy = Raw::hello(&world.publisher, "p-1").await;
+    world.acknowledge(&mut proxy, &[]).await;
+    assert!(world.looks().is_empty());
+
+    let route = resource(ResourceKind::TlsRoute, "a/r7");
+    world.put([a_route(7, 2)]);
+    let looks = world.acknowledge(&mut proxy, &[route]).await;
+    assert_eq!(looks, ["TLSRoute/a/r7"]);
+    // It is not in the next batch, so it is still rejected.
+    world.put([a_route(8, 2)]);
+    let listener = resource(ResourceKind::Listener, "ListenerSet/b/mine/web");
+    let looks = world.acknowledge(&mut proxy, &[listener]).await;
+    assert_eq!(looks, ["ListenerSet/b/mine"]);
+    world.put([a_route(7, 3)]);
+    let looks = world.acknowledge(&mut proxy, &[]).await;
+    assert_eq!(looks, ["TLSRoute/a/r7"]);
+    // A backend concerns the routes to it.
+    world.put([a_route(9, 2)]);
+    let app = resource(ResourceKind::Backend, "a/app:443");
+    let looks = world.acknowledge(&mut proxy, &[app]).await;
+    assert_eq!(looks.len(), ROUTES);
+    // Edits that have nothing to do with what is rejected.
+    world.put([a_route(9, 3)]);
+    assert!(world.acknowledge(&mut proxy, &[]).await.is_empty());
+}
+
+#[test]
+fn a_resource_concerns_the_objects_whose_statuses_say_whether_proxies_have_it() {
+    let tls = |secret: &str| Some(Tls::Terminate("a".into(), secret.into()));
+    let ending = listener("ends", 443, Protocol::Https, "x.a.test", tls("shared"));
+    let clients = validation(vec![core("ConfigMap", "platform", "ca", "spec.tls")], false);
+    let certificate = core("Secret", "platform", "cert", "spec.tls.backend");
+    let gateway = with_tls(
+        gateway("one", Vec::new(), NamespaceScope::All),
+        gateway_tls(Some(clients), PerPort::new(), Some(certificate)),
+    );
+    let translator = translated([
+        our_class(),
+        gateway,
+        set(
+            "a",
+            "mine",
+            1,
+            "one",
+            vec![ending, passthrough("web", "*.a.test")],
+        ),
+        set(
+            "a",
+            "other",
+            1,
+            "one",
+            vec![listener("o", 80, Protocol::Http, "y.a.test", None)],
+        ),
+        secret("a", "shared", Holds::Pair(0)),
+        secret("platform", "cert", Holds::Pair(1)),
+        config_map("platform", "ca", Trusts::Both),
+        config_map("a", "ca", Trusts::Both),
+        service("a", "app", &[443]),
+        policy("a", "p", 1, ("app", None), Some("ca")),
+        a_route(0, 1),
+    ]);
+    let concerned = |kind, name: &str| -> Vec<String> {
+        let objects = translator.concerned_by(&resource(kind, name));
+        objects
+            .iter()
+            .map(|key: &ObjectKey| format!("{key:?}"))
+            .collect()
+    };
+    let all = [
+        "Gateway/platform/one",
+        "ListenerSet/a/mine",
+        "ListenerSet/a/other",
+    ];
+    for (kind, name, objects) in [
+        (
+            ResourceKind::Listener,
+            "ListenerSet/a/mine/ends",
+            &all[1..2],
+        ),
+        (
+            ResourceKind::Listener,
+            "Gateway/platform/one/web",
+            &all[..1],
+        ),
+        (ResourceKind::Certificate, "a/shared", &all[1..2]),
+        (ResourceKind::Certificate, "platform/cert", &all[..]),
+        (ResourceKind::TrustBundle, "ConfigMap/platform/ca", &all[..]),
+        (ResourceKind::TrustBundle, "ConfigMap/a/ca", &[]),
+        (ResourceKind::Backend, "a/app:443", &["TLSRoute/a/r0"]),
+        (ResourceKind::Backend, "a/app:443/udp", &[]),
+        (ResourceKind::HttpRoute, "a/r", &["HTTPRoute/a/r"]),
+        (ResourceKind::UdpRoute, "a/r", &["UDPRoute/a/r"]),
+        (ResourceKind::HostnameOwner, "platform/one/x.a.test", &[]),
+        (ResourceKind::Listener, "nonsense", &[]),
+        (ResourceKind::Backend, "nonsense", &[]),
+    ] {
+        assert_eq!(concerned(kind, name), objects, "{kind:?} {name}");
+    }
+}

@@ -1,0 +1,393 @@
+//! What the Secrets and ConfigMaps of one namespace bring into the configuration of the proxies is bounded.
+
+use std::sync::{Arc, LazyLock};
+
+use base64::Engine;
+use rcgen::{CertificateParams, CustomExtension, KeyPair};
+use vestibule_model::certificate::{MAX_BUNDLE_BYTES, MAX_CHAIN_BYTES, MAX_KEY_BYTES};
+use vestibule_model::finding::Finding;
+use vestibule_model::key::{Kind, ObjectName};
+use vestibule_model::object::Object;
+use vestibule_model::protocol::Protocol;
+use vestibule_model::selector::NamespaceScope;
+use vestibule_operator::translate::{Change, Settings, Translator};
+use vestibule_operator_testing::http::{Rule, http_route};
+use vestibule_operator_testing::objects::*;
+use vestibule_operator_testing::tls::{Trusts, config_map, policy};
+use vestibule_stream::proto::resource;
+use vestibule_stream::{Encoded, ResourceKey, ResourceKind};
+
+/// The budget of each namespace in these tests.
+const BUDGET: usize = 1 << 20;
+/// Most Secrets in a namespace. They are more than fit into the budget if they are large.
+const SECRETS: usize = 40;
+
+/// A certificate that has nearly the size that a chain may have, with its key, in PEM.
+static LARGE: LazyLock<(String, String)> = LazyLock::new(|| {
+    let pair = KeyPair::generate().expect("a key");
+    let mut params = CertificateParams::new(vec!["a.test".to_owned()]).expect("a name");
+    let bytes = vec![0; MAX_CHAIN_BYTES - 1024];
+    let extension = CustomExtension::from_oid_content(&[1, 3, 6, 1, 4, 1], bytes);
+    params.custom_extensions.push(extension);
+    let certificate = params.self_signed(&pair).expect("a certificate");
+    (certificate.pem(), pair.serialize_pem())
+});
+
+fn with_budget() -> Settings {
+    let mut settings = settings();
+    settings.policy.certificate_mib = 1;
+    settings
+}
+
+fn name(n: usize) -> String {
+    format!("s{n:02}")
+}
+
+/// Secret `n` of a namespace. A larger number is a younger Secret.
+fn numbered(namespace: &str, n: usize, holds: Holds) -> Object {
+    let mut object = secret(namespace, &name(n), holds);
+    if let Object::Secret(secret) = &mut object {
+        secret.meta.created = i64::try_from(n).expect("few");
+    }
+    object
+}
+
+fn large(namespace: &str, n: usize) -> Object {
+    let mut object = numbered(namespace, n, Holds::Pair(0));
+    if let Object::Secret(secret) = &mut object {
+        secret.certificate = Some(Arc::from(LARGE.0.clone().into_bytes()));
+        secret.private_key = Some(Arc::new(LARGE.1.clone().into_bytes().into()));
+    }
+    object
+}
+
+/// A ListenerSet with a listener for each of the Secrets.
+fn users(namespace: &str) -> Object {
+    let one = |n: usize| {
+        let tls = Tls::Terminate(namespace.into(), name(n));
+        let host = format!("{}.{namespace}.test", name(n));
+        listener(&name(n), 443, Protocol::Https, &host, Some(tls))
+    };
+    set(namespace, "mine", 1, "one", (0..SECRETS).map(one).collect())
+}
+
+fn entrance() -> [Object; 2] {
+    let all = NamespaceScope::All;
+    [our_class(), gateway("one", Vec::new(), all)]
+}
+
+fn put(objects: impl IntoIterator<Item = Object>) -> impl Iterator<Item = Change> {
+    objects.into_iter().map(Change::Put)
+}
+
+fn remove(kind: Kind, namespace: &str, name: &str) -> Change {
+    Change::Remove(key(kind, namespace, name))
+}
+
+/// The numbers of the Secrets of a namespace whose certificates the proxies get.
+fn served(translator: &Translator, namespace: &str) -> Vec<usize> {
+    let is_served = |n: &usize| {
+        let name = format!("{namespace}/{}", name(*n));
+        let key = ResourceKey::new(ResourceKind::Certificate, name);
+        let encoded = translator.resources().get(&key).and_then(Encoded::decode);
+        matches!(encoded, Some(resource::Resource::Certificate(of)) if !of.chain.is_empty())
+    };
+    (0..SECRETS).filter(is_served).collect()
+}
+
+/// How many bytes the certificates and trust bundles of a namespace have in the configuration.
+fn bytes(translator: &Translator, namespace: &str) -> usize {
+    let all = translator.resources().iter();
+    let of_sources = all.filter(|(key, _)| {
+        let name = match key.kind() {
+            ResourceKind::Certificate => &*key.name,
+            ResourceKind::TrustBundle => key.name.split_once('/').expect("a kind").1,
+            _ => return false,
+        };
+        name.split_once('/').expect("a namespace").0 == namespace
+    });
+    of_sources.map(|(_, encoded)| encoded.len()).sum()
+}
+
+/// How many large certificates fit into the budget.
+fn fit() -> usize {
+    let mut translator = Translator::new(settings());
+    translator.apply(put(entrance()
+        .into_iter()
+        .chain([users("a"), large("a", 0)])));
+    BUDGET / bytes(&translator, "a")
+}
+
+/// The findings of a ListenerSet, or of another object, that say that a budget is used up.
+fn over(translator: &Translator, kind: Kind, namespace: &str, name: &str) -> Vec<Finding> {
+    let findings = translator.findings().get(&key(kind, namespace, name));
+    let findings = findings.into_iter().flatten();
+    let over = findings.filter(|finding| finding.reason.as_str() == "QuotaExceeded");
+    over.cloned().collect()
+}
+
+fn numbers(range: std::ops::Range<usize>) -> Vec<usize> {
+    range.collect()
+}
+
+#[test]
+fn the_oldest_certificates_of_a_namespace_are_served_and_the_neighbours_have_their_own_budget() {
+    let fit = fit();
+    assert!((20..SECRETS - 4).contains(&fit), "{fit}");
+    let mut translator = Translator::new(with_budget());
+    translator.apply(put(entrance().into_iter().chain([users("a"), users("b")])));
+    translator.apply(put((0..fit).map(|n| large("a", n))));
+    translator.apply(put((0..3).map(|n| large("b", n))));
+    assert_eq!(served(&translator, "a"), numbers(0..fit));
+    assert_eq!(served(&translator, "b"), numbers(0..3));
+    assert!(over(&translator, Kind::ListenerSet, "a", "mine").is_empty());
+
+    // A newcomer does not fit, and changes nothing for the others.
+    let output = translator.apply(put([large("a", fit)]));
+    assert_eq!(output.resources.len(), 0, "{:?}", output.resources.keys());
+    let over_now = over(&translator, Kind::ListenerSet, "a", "mine");
+    let [finding] = over_now.as_slice() else {
+        panic!("{over_now:?}")
+    };
+    let field = format!("spec.listeners[{}].tls.certificateRefs[0]", name(fit));
+    assert_eq!(finding.field, field);
+    let text = finding.to_string();
+    for part in [
+        &name(fit),
+        "the 1 MiB",
+        "namespace a",
+        "tenants.certificateMib",
+    ] {
+        assert!(text.contains(part), "{text}");
+    }
+    assert!(bytes(&translator, "a") <= BUDGET);
+
+    // An older one that goes makes room, and one that comes takes the place of the youngest.
+    translator.apply([remove(Kind::Secret, "a", &name(3))]);
+    let mut without = numbers(0..fit + 1);
+    without.retain(|n| *n != 3);
+    assert_eq!(served(&translator, "a"), without);
+    assert!(over(&translator, Kind::ListenerSet, "a", "mine").is_empty());
+    translator.apply(put([large("a", 3)]));
+    assert_eq!(served(&translator, "a"), numbers(0..fit));
+    // A small one has the room that the large one does not fit in.
+    translator.apply(put([numbered("a", fit + 1, Holds::Pair(0))]));
+    let mut with_small = numbers(0..fit);
+    with_small.push(fit + 1);
+    assert_eq!(served(&translator, "a"), with_small);
+    // What nothing uses does not count.
+    translator.apply([remove(Kind::ListenerSet, "a", "mine")]);
+    assert_eq!(bytes(&translator, "a"), 0);
+    translator.apply(put([users("a")]));
+    assert_eq!(served(&translator, "a"), with_small);
+    assert_eq!(served(&translator, "b"), numbers(0..3));
+}
+
+#[test]
+fn the_result_depends_on_the_objects_and_not_on_their_order() {
+    let objects = || {
+        let secrets = (0..SECRETS).map(|n| large("a", n));
+        entrance().into_iter().chain([users("a")]).chain(secrets)
+    };
+    let mut at_once = Translator::new(with_budget());
+    at_once.apply(put(objects()));
+    let mut backwards = Translator::new(with_budget());
+    for object in objects().collect::<Vec<_>>().into_iter().rev() {
+        backwards.apply(put([object]));
+    }
+    assert_eq!(at_once.resources(), backwards.resources());
+    assert_eq!(at_once.statuses(), backwards.statuses());
+    assert_eq!(at_once.findings(), backwards.findings());
+    assert_eq!(served(&at_once, "a"), numbers(0..fit()));
+}
+
+/// The proxies keep the last good version of a Secret that cannot be used. If it counted as nothing, a namespace could have
+/// any number of them.
+#[test]
+fn a_secret_that_cannot_be_used_counts_as_the_largest() {
+    let most = BUDGET / (MAX_CHAIN_BYTES + MAX_KEY_BYTES);
+    let mut translator = Translator::new(with_budget());
+    translator.apply(put(entrance().into_iter().chain([users("a")])));
+    translator.apply(put((0..most).map(|n| large("a", n))));
+    translator.apply(put((0..most).map(|n| numbered("a", n, Holds::NotPem))));
+    // They are sent without a chain, so that the proxies keep what they have.
+    let sent = |translator: &Translator| {
+        let keys = translator.resources().keys();
+        keys.filter(|key| key.kind() == ResourceKind::Certificate)
+            .count()
+    };
+    assert_eq!(sent(&translator), most);
+    translator.apply(put((most..SECRETS).map(|n| large("a", n))));
+    assert!(served(&translator, "a").len() <= 1);
+    assert!(sent(&translator) <= most + 1);
+    // Older ones that break have a younger one go, and the proxies do not keep that one either.
+    let mut translator = Translator::new(with_budget());
+    translator.apply(put(entrance().into_iter().chain([users("a")])));
+    let fit = fit();
+    translator.apply(put((0..fit).map(|n| large("a", n))));
+    translator.apply(put((0..3).map(|n| numbered("a", n, Holds::NotPem))));
+    assert_eq!(served(&translator, "a"), numbers(3..fit - 1));
+    assert_eq!(sent(&translator), fit - 1);
+}
+
+#[test]
+fn the_namespace_of_a_gateway_has_no_limit() {
+    let mut translator = Translator::new(with_budget());
+    translator.apply(put(entrance().into_iter().chain([users("platform")])));
+    translator.apply(put((0..SECRETS).map(|n| large("platform", n))));
+    assert_eq!(served(&translator, "platform"), numbers(0..SECRETS));
+    // A tenant that gets a Gateway of its own, and gives it up.
+    translator.apply(put([users("a")]));
+    translator.apply(put((0..SECRETS).map(|n| large("a", n))));
+    let fit = fit();
+    assert_eq!(served(&translator, "a"), numbers(0..fit));
+    let mut second = gateway("second", Vec::new(), NamespaceScope::All);
+    if let Object::Gateway(gateway) = &mut second {
+        gateway.name = ObjectName::new("a", "second");
+    }
+    translator.apply(put([second]));
+    assert_eq!(served(&translator, "a"), numbers(0..SECRETS));
+    translator.apply([remove(Kind::Gateway, "a", "second")]);
+    assert_eq!(served(&translator, "a"), numbers(0..fit));
+}
+
+/// CA certificates of so many bytes, at least.
+fn authorities(bytes: usize) -> Vec<u8> {
+    let each = MAX_CHAIN_BYTES - 1024;
+    LARGE.0.repeat(bytes.div_ceil(each)).into_bytes()
+}
+
+/// A ConfigMap with CA certificates, a Service whose backends are checked by them, and a route to it.
+fn checked(n: usize, bytes: usize) -> Vec<Object> {
+    let mut map = config_map("a", &format!("ca{n}"), Trusts::Both);
+    if let Object::ConfigMap(map) = &mut map {
+        map.created = i64::try_from(n).expect("few");
+        map.authorities = Some(Arc::from(authorities(bytes)));
+    }
+    let service_name = format!("app{n}");
+    let host = format!("app{n}.a.test");
+    let parents = vec![parent("ListenerSet", None, "plain", None)];
+    let backends = [backend("a", &service_name, 1, 1)];
+    let at = ("a", service_name.as_str(), 1);
+    vec![
+        map,
+        service("a", &service_name, &[1]),
+        slice("a", &service_name, 0, 1, &[1]),
+        policy(
+            "a",
+            &format!("p{n}"),
+            1,
+            (&service_name, None),
+            Some(&format!("ca{n}")),
+        ),
+        http_route(at, parents, &[&host], &[Rule::Filtered], &backends),
+    ]
+}
+
+fn plain() -> Object {
+    let web = listener("web", 80, Protocol::Http, "*.a.test", None);
+    set("a", "plain", 1, "one", vec![web])
+}
+
+/// Whether the proxies connect to the backend of service `n`.
+fn connects(translator: &Translator, n: usize) -> bool {
+    let key = ResourceKey::new(ResourceKind::Backend, format!("a/app{n}:1"));
+    match translator.resources().get(&key).and_then(Encoded::decode) {
+        Some(resource::Resource::Backend(backend)) => !backend.tls.expect("a policy").invalid,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn the_size_of_a_bundle_is_bounded() {
+    let mut translator = Translator::new(settings());
+    translator.apply(put(entrance().into_iter().chain([plain()])));
+    translator.apply(put(checked(0, MAX_BUNDLE_BYTES - MAX_CHAIN_BYTES)));
+    assert!(connects(&translator, 0));
+    translator.apply(put(checked(0, MAX_BUNDLE_BYTES + 1)));
+    assert!(!connects(&translator, 0));
+    assert_eq!(bytes(&translator, "a"), 0);
+    let of_policy = key(Kind::BackendTlsPolicy, "a", "p0");
+    assert_eq!(
+        reasons(&translator, &of_policy),
+        ["InvalidCACertificateRef"]
+    );
+    let finding = &translator.findings()[&of_policy][0];
+    assert!(
+        finding.message.contains("more than 524288 cost all"),
+        "{finding}"
+    );
+}
+
+#[test]
+fn bundles_and_certificates_share_the_budget_of_their_namespace() {
+    let mut translator = Translator::new(with_budget());
+    translator.apply(put(entrance().into_iter().chain([plain(), users("a")])));
+    let most = 430 << 10;
+    translator.apply(put([checked(0, most), checked(1, most)].concat()));
+    assert!(connects(&translator, 0) && connects(&translator, 1));
+    // The third one does not fit, so nothing is connected to without the check.
+    let output = translator.apply(put(checked(2, most)));
+    assert!(!connects(&translator, 2));
+    assert!(connects(&translator, 0) && connects(&translator, 1));
+    assert!(
+        output
+            .resources
+            .keys()
+            .all(|key| key.kind() != ResourceKind::TrustBundle)
+    );
+    assert_eq!(
+        over(&translator, Kind::BackendTlsPolicy, "a", "p2").len(),
+        1
+    );
+    // There is room for a few certificates beside the two.
+    translator.apply(put((10..20).map(|n| large("a", n))));
+    let few = served(&translator, "a").len();
+    assert!((1..10).contains(&few), "{few}");
+    assert!(bytes(&translator, "a") <= BUDGET);
+    // The third bundle is older than the certificates, so it gets the room of the first one.
+    translator.apply([remove(Kind::BackendTlsPolicy, "a", "p0")]);
+    assert!(connects(&translator, 2));
+    assert_eq!(served(&translator, "a").len(), few);
+    translator.apply([remove(Kind::BackendTlsPolicy, "a", "p1")]);
+    assert_eq!(served(&translator, "a"), numbers(10..20));
+}
+
+/// An elliptic key with so many bytes of attributes beside it, as DER.
+fn with_attributes(key: &[u8], bytes: usize) -> Vec<u8> {
+    let length = |bytes: usize| u16::try_from(bytes).expect("short").to_be_bytes();
+    // The length of the sequence has one byte, or two that begin with 0x81.
+    let header = 2 + usize::from(key[1] & 0x80 != 0);
+    let mut content = key[header..].to_vec();
+    content.extend([0xa0, 0x82]);
+    content.extend(length(bytes));
+    content.resize(content.len() + bytes, 0);
+    let mut der = vec![0x30, 0x82];
+    der.extend(length(content.len()));
+    der.extend(content);
+    der
+}
+
+#[test]
+fn the_size_of_a_key_is_bounded() {
+    let pair = KeyPair::generate().expect("a key");
+    let params = CertificateParams::new(vec!["a.test".to_owned()]).expect("a name");
+    let certificate = params.self_signed(&pair).expect("a certificate").pem();
+    let served_with = |attributes: usize| {
+        let der = with_attributes(&pair.serialize_der(), attributes);
+        let text = base64::engine::general_purpose::STANDARD.encode(der);
+        let pem = format!("-----BEGIN PRIVATE KEY-----\n{text}\n-----END PRIVATE KEY-----\n");
+        let mut object = secret("a", &name(0), Holds::Pair(0));
+        if let Object::Secret(secret) = &mut object {
+            secret.certificate = Some(Arc::from(certificate.clone().into_bytes()));
+            secret.private_key = Some(Arc::new(pem.into_bytes().into()));
+        }
+        let mut translator = Translator::new(settings());
+        translator.apply(put(entrance().into_iter().chain([users("a"), object])));
+        let findings = &translator.findings()[&key(Kind::ListenerSet, "a", "mine")];
+        (served(&translator, "a").len(), findings[0].to_string())
+    };
+    let (served, problem) = served_with(MAX_KEY_BYTES);
+    assert_eq!(served, 0);
+    assert!(problem.contains("more than 8192 bytes"), "{problem}");
+}
