@@ -314,7 +314,10 @@ impl HostPattern {
     pub fn specificity(&self) -> Specificity {
         match self {
             Self::Any => Specificity(0, 0),
-            Self::Wildcard(suffix) => Specificity(1, suffix.labels()),
+            // A hostname has at most 127 labels.
+            Self::Wildcard(suffix) => {
+                Specificity(1, u8::try_from(suffix.labels()).unwrap_or(u8::MAX))
+            }
             Self::Exact(_) => Specificity(2, 0),
         }
     }
@@ -344,7 +347,7 @@ impl fmt::Debug for HostPattern {
 
 /// Rank of a pattern by how specific it is; see [`HostPattern::specificity`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Specificity(u8, usize);
+pub struct Specificity(u8, u8);
 
 /// Precedence of two routes that match one name, each given as (hostname, creation in seconds since the Unix epoch,
 /// `namespace/name`). The route with the more specific hostname *as written* comes first, then the older route, then

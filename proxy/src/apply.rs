@@ -19,6 +19,7 @@ mod parse;
 mod parse_client_address;
 mod parse_http;
 mod parsing;
+mod private_key;
 mod reject;
 mod resolver;
 mod resource_names;
@@ -50,16 +51,17 @@ use crate::listener::{Layer, Listener, Mode, NotServing, OfGateway};
 use crate::metrics::Metrics;
 use crate::quota::Accounts;
 use crate::slot_map::{Slot, SlotAllocator};
-use crate::table::{Connections, Generation, Routes, SelectionKey, Snapshot};
+use crate::table::{Connections, Generation, OrderedPatterns, Routes, SelectionKey, Snapshot};
 use crate::tenants::Tenants;
 use crate::upstream;
 use crate::upstream::ClientCertificate;
 use backends::HeldBackend;
 use challenges::HeldChallenge;
+use concerned::Touched;
 use http::HeldHttpRoute;
 use names::Names;
 use parse::{ListenerSpec, OwnerSpec, Protocol};
-use parsing::Parsing;
+use parsing::{Parsed, Parsing};
 use routes::HeldRoute;
 use terminate::HeldTerminate;
 use tls::{ConfigFactory, HeldCertificate};
@@ -144,6 +146,18 @@ pub struct Counts {
     pub hostname_owners: usize,
 }
 
+impl Counts {
+    /// The number of all resources.
+    fn all(&self) -> usize {
+        let routes = [self.routes, self.http_routes, self.grpc_routes];
+        let of_ports = [self.tcp_routes, self.udp_routes];
+        let rest = [self.listeners, self.backends, self.certificates];
+        let few = [self.trust_bundles, self.challenges, self.hostname_owners];
+        let all = routes.iter().chain(&of_ports).chain(&rest).chain(&few);
+        all.sum()
+    }
+}
+
 struct HeldListener {
     bind: BindKey,
     pattern: HostPattern,
@@ -165,7 +179,9 @@ pub struct State {
     /// In boxes, because the nodes of a B-tree have room for more entries than there are.
     listeners: BTreeMap<Arc<str>, Box<HeldListener>>,
     /// Routes by listener. They include routes of listeners that are not held (yet).
-    tables: HashMap<Arc<str>, Routes>,
+    tables: BTreeMap<Arc<str>, Arc<Routes>>,
+    /// The patterns of listeners and routes, for changes of wildcards.
+    ordered: OrderedPatterns,
     routes: BTreeMap<Arc<str>, HeldRoute>,
     http_routes: BTreeMap<Arc<str>, HeldHttpRoute>,
     grpc_routes: BTreeMap<Arc<str>, HeldHttpRoute>,
@@ -215,7 +231,8 @@ impl State {
             published,
             snapshot,
             listeners: BTreeMap::new(),
-            tables: HashMap::new(),
+            tables: BTreeMap::new(),
+            ordered: OrderedPatterns::default(),
             routes: BTreeMap::new(),
             http_routes: BTreeMap::new(),
             grpc_routes: BTreeMap::new(),
@@ -281,6 +298,7 @@ impl State {
                 .map(|key| key.name.as_str())
         };
 
+        let packs = self.packs_after(&parsed);
         let removed_listeners: HashSet<&str> = removed(ResourceKind::Listener).collect();
         self.open_binds(&mut parsed.listeners, binder, &mut rejects);
         self.settle_conflicts(&mut parsed.listeners, &removed_listeners, &mut rejects);
@@ -368,12 +386,46 @@ impl State {
         });
         // The whole change takes effect at once, because connections and requests decide by one snapshot.
         self.published.store(Arc::new(self.snapshot.clone()));
-        let (concerned, looked_at) = touched.concerned(&before, &self.snapshot);
-        self.work.looked_at += looked_at;
-        self.snapshot.concerned().tell(&concerned);
-        self.names.sweep();
+        self.tell_concerned(&touched, &before);
+        self.tidy(packs);
         binder.settle(&self.snapshot);
         rejects.0
+    }
+
+    /// Has the workers look at the tunnels that the step from `before` to the present snapshot may end.
+    fn tell_concerned(&mut self, touched: &Touched, before: &Snapshot) {
+        let (concerned, looked_at) = touched.concerned(before, &self.snapshot, &self.ordered);
+        self.work.looked_at += looked_at;
+        self.snapshot.concerned().tell(&concerned);
+    }
+
+    /// Removes what a change has left over, and packs the maps if `packs` is true.
+    fn tidy(&mut self, packs: bool) {
+        self.names.sweep();
+        if packs {
+            self.pack();
+        }
+    }
+
+    /// Whether a change is so large that [`Self::pack`] is cheap beside it.
+    fn packs_after(&self, parsed: &Parsed) -> bool {
+        parsed.len() > self.counts().all() / 2
+    }
+
+    /// Makes the large maps anew. A tree that is made all at once has full nodes. In one that grows by entries in their
+    /// order, as it does from a full batch, nearly half of the room stays empty.
+    fn pack(&mut self) {
+        pack(&mut self.listeners);
+        pack(&mut self.tables);
+        pack(&mut self.routes);
+        pack(&mut self.http_routes);
+        pack(&mut self.grpc_routes);
+        pack(&mut self.tcp_routes);
+        pack(&mut self.udp_routes);
+        pack(&mut self.backends);
+        pack(&mut self.certificates);
+        self.expiries.pack();
+        self.certificate_users.pack();
     }
 
     /// Opens the binds that are new, and rejects the listeners of those that cannot be opened.
@@ -513,6 +565,7 @@ impl State {
         let holder = self.snapshot.holder(&key);
         if holder.is_some_and(|holder| *holder.key == *name) {
             self.snapshot.clear(&key);
+            self.ordered.remove_listener(&key);
         }
     }
 
@@ -618,10 +671,11 @@ impl State {
         let Some(held) = self.listeners.get(name) else {
             return;
         };
-        let routes = self.tables.get(name).cloned().unwrap_or_else(Routes::new);
+        let routes = self.tables.get(name).cloned().unwrap_or_default();
         self.work.places += 1;
-        self.snapshot
-            .place(held.selection_key(), Arc::clone(&held.built), routes);
+        let place = held.selection_key();
+        self.ordered.add_listener(&place, &held.built, &routes);
+        self.snapshot.place(place, Arc::clone(&held.built), routes);
     }
 
     /// The snapshot that was published last.
@@ -694,6 +748,10 @@ impl State {
             .binds
             .set(signed(self.snapshot.binds().count() as u64));
     }
+}
+
+fn pack<K: Ord, V>(map: &mut BTreeMap<K, V>) {
+    *map = std::mem::take(map).into_iter().collect();
 }
 
 #[derive(Default)]

@@ -54,6 +54,12 @@ impl Expiries {
         self.0.lock().remove(&(at, Arc::clone(name)));
     }
 
+    /// Makes the tree anew, so that its nodes are full.
+    pub(crate) fn pack(&self) {
+        let mut all = self.0.lock();
+        *all = std::mem::take(&mut *all).into_iter().collect();
+    }
+
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.0.lock().len()

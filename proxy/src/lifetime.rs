@@ -8,7 +8,9 @@
 //!
 //! When a change of the configuration concerns a tenant, the alarms of its tunnels ring before their time. A tunnel
 //! whose alarm rang asks the configuration in force whether it is still served. If not, it asks once more a little later,
-//! because an edit of several objects may arrive in pieces. Only then it ends.
+//! because an edit of several objects may arrive in pieces. Only then it ends. What is taken away, given back and taken
+//! away again is two losses, and nothing rings when it is given back. So each change that rings meanwhile begins the grace
+//! anew, up to a bound.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -29,6 +31,9 @@ const LOOK: u32 = 5;
 const NEVER: u32 = u32::MAX;
 /// Ticks between the moment at which a tunnel is first seen not to be served and its end. At least one whole tick passes.
 const GRACE: u32 = 2;
+/// Ticks after which a tunnel that is not served ends, even if changes concern its tenant again and again. Otherwise a
+/// tenant could keep it by edits.
+const LONGEST_GRACE: u32 = 5 * GRACE;
 /// Most alarms that are looked at for a change before other tasks of the thread have their turn.
 const LOOKED_AT: usize = 4096;
 /// Most tunnels that are woken by a change before other tasks have their turn. Each may verify a certificate.
@@ -228,6 +233,7 @@ where
         moved: 0,
         due: 0,
         unserved: NEVER,
+        forfeit: NEVER,
         alarm: Alarm::default(),
     }
 }
@@ -245,6 +251,8 @@ pub(crate) struct UnlessOver<F, S> {
     due: u32,
     /// The tick at which it ends, if it is still not served then.
     unserved: u32,
+    /// The last value that `unserved` can have.
+    forfeit: u32,
     alarm: Alarm,
 }
 
@@ -253,9 +261,14 @@ impl<F, S: Fn() -> bool> UnlessOver<F, S> {
     fn is_given_up(&mut self, now: u32) -> bool {
         if (self.is_served)() {
             self.unserved = NEVER;
-        } else if self.unserved == NEVER {
-            self.unserved = now.saturating_add(GRACE);
+            return false;
         }
+        if self.unserved == NEVER {
+            self.forfeit = now.saturating_add(LONGEST_GRACE);
+        } else if self.unserved <= now {
+            return true;
+        }
+        self.unserved = now.saturating_add(GRACE).min(self.forfeit);
         self.unserved <= now
     }
 }
@@ -638,6 +651,41 @@ mod tests {
                 assert!(tunnel.tick().is_pending());
             }
         }
+    }
+
+    #[test]
+    fn a_tunnel_that_is_lost_again_has_the_whole_grace_again() {
+        let [(_a, a), _] = tenants();
+        let mut tunnel = Tunnel::of(a, Some(1000), None);
+        assert!(tunnel.poll().is_pending());
+        tunnel.served.set(false);
+        ring_now(&[a]);
+        assert!(tunnel.poll().is_pending());
+        assert!(tunnel.tick().is_pending());
+        // It was served again meanwhile, which wakes nothing, and is lost again.
+        ring_now(&[a]);
+        assert!(tunnel.poll().is_pending());
+        assert!(tunnel.tick().is_pending());
+        assert_eq!(tunnel.tick(), Poll::Ready(Err(TunnelOver::NotServed)));
+    }
+
+    #[test]
+    fn changes_do_not_keep_a_tunnel_that_is_not_served() {
+        let [(_a, a), _] = tenants();
+        let mut tunnel = Tunnel::of(a, Some(1000), None);
+        assert!(tunnel.poll().is_pending());
+        tunnel.served.set(false);
+        let lost = ticks();
+        let mut ended = Poll::Pending;
+        while ended.is_pending() {
+            ring_now(&[a]);
+            ended = tunnel.poll();
+            if ended.is_pending() {
+                ended = tunnel.tick();
+            }
+        }
+        assert_eq!(ended, Poll::Ready(Err(TunnelOver::NotServed)));
+        assert_eq!(ticks() - lost, LONGEST_GRACE);
     }
 
     #[test]

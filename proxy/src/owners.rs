@@ -15,11 +15,12 @@ use crate::quota::Account;
 /// The owner of each pattern, by Gateway.
 #[derive(Clone)]
 pub(crate) struct Owners {
-    gateways: HashTrieMapSync<Arc<str>, OfGateway>,
+    gateways: HashTrieMapSync<Arc<str>, OwnedPatterns>,
     len: usize,
 }
 
-type OfGateway = PatternMap<Arc<Account>>;
+/// The owner of each pattern on one Gateway.
+pub(crate) type OwnedPatterns = PatternMap<Arc<Account>>;
 
 impl Default for Owners {
     fn default() -> Self {
@@ -46,10 +47,15 @@ impl Owners {
         self.gateways.get(gateway)?.get(names)
     }
 
+    /// The owners on a Gateway, if there are any.
+    pub(crate) fn on(&self, gateway: &str) -> Option<&OwnedPatterns> {
+        self.gateways.get(gateway)
+    }
+
     /// Gives the names of a pattern to a namespace, in place of the former owner.
     pub(crate) fn set(&mut self, gateway: &Arc<str>, names: HostPattern, tenant: Arc<Account>) {
         let mut of = self.gateways.get(gateway).cloned();
-        let of = of.get_or_insert_with(OfGateway::new);
+        let of = of.get_or_insert_with(OwnedPatterns::new);
         self.len += usize::from(of.get(&names).is_none());
         of.insert(names, tenant);
         self.gateways.insert_mut(Arc::clone(gateway), of.clone());

@@ -4,6 +4,8 @@
 use rpds::HashTrieMapSync;
 use vestibule_model::hostname::{HostPattern, Hostname};
 
+use crate::attached_names::Visited;
+
 /// Values by hostname pattern.
 #[derive(Clone)]
 pub(crate) struct PatternMap<V> {
@@ -81,6 +83,41 @@ impl<V: Clone> PatternMap<V> {
         named.chain(self.any.as_ref().filter(|_| name.is_none()))
     }
 
+    /// The values of the patterns that have all names of `pattern` and more, most specific pattern first.
+    pub(crate) fn around<'a>(&'a self, pattern: &'a HostPattern) -> impl Iterator<Item = &'a V> {
+        let name = name_of(pattern);
+        let wildcards = name.into_iter().flat_map(Hostname::parents);
+        wildcards
+            .filter_map(|suffix| self.wildcard.get(suffix))
+            .chain(self.any.as_ref().filter(|_| name.is_some()))
+    }
+
+    /// Whether there is a value for `pattern` itself, or for one around it that is narrower than `outer`.
+    pub(crate) fn has_within(&self, outer: &HostPattern, pattern: &HostPattern) -> bool {
+        let outer = name_of(outer).map_or(0, |name| name.as_str().len());
+        let mut wildcards = name_of(pattern).into_iter().flat_map(Hostname::parents);
+        self.get(pattern).is_some()
+            || wildcards.any(|suffix| suffix.len() > outer && self.wildcard.contains_key(suffix))
+    }
+
+    /// Visits values with the patterns that are included. For one name, its values come with the name itself.
+    pub(crate) fn each(&self, visited: Visited<'_>, each: &mut dyn FnMut(&HostPattern, &V)) {
+        match visited {
+            Visited::All => self
+                .iter()
+                .for_each(|(pattern, value)| each(&pattern, value)),
+            Visited::For(name) => {
+                let pattern = HostPattern::Exact(name.clone());
+                self.matching(name).for_each(|value| each(&pattern, value));
+            }
+            Visited::At(pattern) => {
+                if let Some(value) = self.get(pattern) {
+                    each(pattern, value);
+                }
+            }
+        }
+    }
+
     /// Every pattern with its value, in no particular order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (HostPattern, &V)> {
         let exact = self.exact.iter();
@@ -89,5 +126,51 @@ impl<V: Clone> PatternMap<V> {
             .map(|(name, value)| (HostPattern::Exact(name.clone()), value))
             .chain(wildcard.map(|(name, value)| (HostPattern::Wildcard(name.clone()), value)))
             .chain(self.any.iter().map(|value| (HostPattern::Any, value)))
+    }
+}
+
+/// The name of a pattern, or that below which its names lie.
+fn name_of(pattern: &HostPattern) -> Option<&Hostname> {
+    match pattern {
+        HostPattern::Any => None,
+        HostPattern::Wildcard(name) | HostPattern::Exact(name) => Some(name),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_lies_around_a_pattern_is_found() {
+        let all = ["", "*.com", "*.a.com", "*.b.a.com", "a.com", "x.b.a.com"];
+        let all = all.map(|text| HostPattern::parse(text).unwrap());
+        let mut patterns = PatternMap::new();
+        for pattern in &all {
+            patterns.insert(pattern.clone(), pattern.clone());
+        }
+        let others = ["*.org", "y.b.a.com", "*.x.b.a.com", "com"];
+        let others = others.map(|text| HostPattern::parse(text).unwrap());
+        for pattern in all.iter().chain(&others) {
+            let mut expected: Vec<_> = all
+                .iter()
+                .filter(|of| of.covers(pattern) && *of != pattern)
+                .collect();
+            expected.sort_by_key(|of| std::cmp::Reverse(of.specificity()));
+            let around: Vec<_> = patterns.around(pattern).collect();
+            assert_eq!(around, expected, "{pattern:?}");
+            for outer in all
+                .iter()
+                .filter(|outer| outer.covers(pattern) && *outer != pattern)
+            {
+                let inner =
+                    |of: &&HostPattern| of.covers(pattern) && outer.covers(of) && of != &outer;
+                assert_eq!(
+                    patterns.has_within(outer, pattern),
+                    all.iter().any(|of| inner(&of)),
+                    "{pattern:?} within {outer:?}"
+                );
+            }
+        }
     }
 }

@@ -10,7 +10,9 @@
 //! the most specific one of the rest is selected.
 
 mod changes;
+mod ordered;
 mod standing;
+mod step;
 
 use std::cmp::Reverse;
 use std::fmt;
@@ -21,7 +23,7 @@ use rpds::{HashTrieMapSync, RedBlackTreeMapSync};
 use vestibule_model::client_address::{ClientAddress, ProxyProtocol};
 use vestibule_model::hostname::{HostPattern, Hostname, Specificity};
 
-use crate::attached_names::{AttachedNames, EachRoute};
+use crate::attached_names::{AttachedNames, EachRoute, Visited};
 pub use crate::backend::{Backend, Target};
 use crate::bind::BindKey;
 use crate::challenge::{Challenge, ChallengeLookup, ChallengeQuery, Challenges};
@@ -37,6 +39,7 @@ pub use crate::upstream::ClientCertificate;
 use crate::upstream::Credentials;
 use crate::weight::by_weight;
 pub(crate) use changes::Changes;
+pub(crate) use ordered::OrderedPatterns;
 pub(crate) use standing::{Attachments, RouteId, RouteKind, SelectedBy, refuses_all};
 
 /// Term and counter of a configuration generation, as in the protocol of the configuration stream.
@@ -237,11 +240,13 @@ enum Rows {
     Many(Arc<Indexed>),
 }
 
-impl RouteTable {
-    pub(crate) fn new() -> Self {
+impl Default for RouteTable {
+    fn default() -> Self {
         Self(Rows::Few(Arc::default()))
     }
+}
 
+impl RouteTable {
     pub(crate) fn is_empty(&self) -> bool {
         match &self.0 {
             Rows::Few(rows) => rows.is_empty(),
@@ -253,7 +258,7 @@ impl RouteTable {
     pub(crate) fn insert(&mut self, names: &AttachedNames, route: &Arc<Route>) {
         let row = Row {
             pattern: names.pattern.clone(),
-            rank: names.rank.specificity(),
+            rank: names.rank().specificity(),
             of: Admitted {
                 route: Arc::clone(route),
                 shared: names.shared,
@@ -276,7 +281,7 @@ impl RouteTable {
 
     /// Removes what [`Self::insert`] added.
     pub(crate) fn remove(&mut self, names: &AttachedNames, route: &Route) {
-        let (pattern, rank) = (&names.pattern, names.rank.specificity());
+        let (pattern, rank) = (&names.pattern, names.rank().specificity());
         match &mut self.0 {
             Rows::Few(rows) => {
                 let stays = |row: &&Row| {
@@ -307,25 +312,30 @@ impl RouteTable {
         }
     }
 
-    /// Visits all routes, or those for one name.
-    fn each(&self, name: Option<&Hostname>, each: &mut EachRoute<'_>) {
-        match (&self.0, name) {
-            (Rows::Few(rows), _) => rows
+    /// Visits routes with their patterns.
+    fn each(&self, visited: Visited<'_>, each: &mut EachRoute<'_>) {
+        match &self.0 {
+            Rows::Few(rows) => rows
                 .iter()
-                .filter(|row| name.is_none_or(|name| row.pattern.matches(name)))
+                .filter(|row| visited.includes(&row.pattern))
                 .for_each(|row| each(&row.pattern, &row.of.route.account)),
-            (Rows::Many(index), Some(name)) => {
-                let pattern = HostPattern::Exact(name.clone());
-                index
-                    .matching(name)
-                    .flat_map(RedBlackTreeMapSync::values)
-                    .for_each(|of| each(&pattern, &of.route.account));
-            }
-            (Rows::Many(index), None) => index.iter().for_each(|(pattern, routes)| {
+            Rows::Many(index) => index.each(visited, &mut |pattern, routes| {
                 routes
                     .values()
-                    .for_each(|of| each(&pattern, &of.route.account));
+                    .for_each(|of| each(pattern, &of.route.account));
             }),
+        }
+    }
+
+    fn are_few(&self) -> bool {
+        matches!(self.0, Rows::Few(_))
+    }
+
+    /// Whether a route is attached for exactly this pattern.
+    fn has(&self, pattern: &HostPattern) -> bool {
+        match &self.0 {
+            Rows::Few(rows) => rows.iter().any(|row| row.pattern == *pattern),
+            Rows::Many(index) => index.get(pattern).is_some(),
         }
     }
 
@@ -373,13 +383,21 @@ fn precedence(rank: Specificity, route: &Route) -> Precedence {
     }
 }
 
-/// The routes of a listener, of every kind.
-#[derive(Clone)]
+/// The routes of a listener, of every kind. Routes of a kind that it does not take are there as well, for the case that its
+/// protocol changes.
+#[derive(Clone, Default)]
 pub(crate) struct Routes {
     pub(crate) tls: RouteTable,
     pub(crate) http: HttpTable,
-    pub(crate) tcp: RouteTable,
-    pub(crate) udp: RouteTable,
+    /// In a box, because there are few such listeners.
+    ports: Option<Box<PortRoutes>>,
+}
+
+/// The routes of a listener that are selected by port alone.
+#[derive(Clone, Default)]
+struct PortRoutes {
+    tcp: RouteTable,
+    udp: RouteTable,
 }
 
 /// The kinds of routes that are selected for connections and not for requests.
@@ -402,75 +420,65 @@ impl Connections {
 }
 
 impl Routes {
-    pub(crate) fn new() -> Self {
-        Self {
-            tls: RouteTable::new(),
-            http: HttpTable::default(),
-            tcp: RouteTable::new(),
-            udp: RouteTable::new(),
-        }
+    pub(crate) fn is_empty(&self) -> bool {
+        let is_unused = |of: &PortRoutes| of.tcp.is_empty() && of.udp.is_empty();
+        self.tls.is_empty() && self.http.is_empty() && self.ports.as_deref().is_none_or(is_unused)
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        let of_ports = [&self.tcp, &self.udp];
-        self.tls.is_empty()
-            && self.http.is_empty()
-            && of_ports.iter().all(|routes| routes.is_empty())
+    /// Whether a look at all routes that are selected by name costs next to nothing.
+    fn are_few(&self) -> bool {
+        self.tls.are_few() && self.http.are_few()
+    }
+
+    /// Whether a route that is selected by name is attached for exactly this pattern.
+    fn have(&self, pattern: &HostPattern) -> bool {
+        self.tls.has(pattern) || self.http.has(pattern)
+    }
+
+    /// Visits all routes that are selected by name.
+    fn each(&self, each: &mut EachRoute<'_>) {
+        self.tls.each(Visited::All, each);
+        self.http.each(Visited::All, each);
     }
 
     pub(crate) fn of_mut(&mut self, kind: Connections) -> &mut RouteTable {
         match kind {
             Connections::Tls => &mut self.tls,
-            Connections::Tcp => &mut self.tcp,
-            Connections::Udp => &mut self.udp,
+            Connections::Tcp => &mut self.ports.get_or_insert_default().tcp,
+            Connections::Udp => &mut self.ports.get_or_insert_default().udp,
         }
     }
 }
 
-/// A listener with its routes, at its place in a bind.
+/// A listener with its routes, at its place in a bind. Only routes of the kind that the listener takes are selected.
 #[derive(Clone)]
 struct Entry {
     listener: Arc<Listener>,
-    routes: OfKind,
+    routes: Arc<Routes>,
 }
 
-/// The routes of a listener, of the kind that it takes.
-#[derive(Clone)]
-enum OfKind {
-    Tls(RouteTable),
-    Http(HttpTable),
-    /// Routes that are selected by port alone.
-    Port(RouteTable),
-}
-
-impl OfKind {
-    fn new(mode: &Mode, routes: Routes) -> Self {
-        match mode {
-            Mode::Passthrough | Mode::Terminate(_) => Self::Tls(routes.tls),
-            Mode::Http | Mode::Https(_) => Self::Http(routes.http),
-            Mode::Tcp => Self::Port(routes.tcp),
-            Mode::Udp => Self::Port(routes.udp),
-        }
-    }
-
+impl Entry {
     fn http(&self) -> HttpTable {
-        match self {
-            Self::Http(routes) => routes.clone(),
-            Self::Tls(_) | Self::Port(_) => HttpTable::default(),
+        match self.listener.mode {
+            Mode::Http | Mode::Https(_) => self.routes.http.clone(),
+            Mode::Passthrough | Mode::Terminate(_) | Mode::Tcp | Mode::Udp => HttpTable::default(),
         }
     }
 
     fn select(&self, name: &Hostname, guard: HostnameGuard<'_>) -> Option<Arc<Route>> {
-        match self {
-            Self::Tls(routes) => routes.select(name, guard).cloned(),
-            Self::Http(_) | Self::Port(_) => None,
+        match self.listener.mode {
+            Mode::Passthrough | Mode::Terminate(_) => self.routes.tls.select(name, guard).cloned(),
+            Mode::Http | Mode::Https(_) | Mode::Tcp | Mode::Udp => None,
         }
     }
 
-    fn first(&self) -> Option<&Arc<Route>> {
-        match self {
-            Self::Port(routes) => routes.first(),
-            Self::Tls(_) | Self::Http(_) => None,
+    /// The routes that are selected by port alone.
+    fn by_port(&self) -> Option<&RouteTable> {
+        let ports = self.routes.ports.as_deref()?;
+        match self.listener.mode {
+            Mode::Tcp => Some(&ports.tcp),
+            Mode::Udp => Some(&ports.udp),
+            Mode::Passthrough | Mode::Terminate(_) | Mode::Http | Mode::Https(_) => None,
         }
     }
 }
@@ -640,7 +648,7 @@ impl Snapshot {
         let (entry, guard) = self.serving(listeners, host)?;
         Some(HttpSelection {
             listener: Arc::clone(&entry.listener),
-            routes: entry.routes.http(),
+            routes: entry.http(),
             guard,
         })
     }
@@ -783,7 +791,7 @@ impl Snapshot {
             None => Unmatched::NoServerName,
         };
         let (entry, guard) = self.serving(listeners, server_name).ok_or_else(none)?;
-        let route = server_name.and_then(|name| entry.routes.select(name, guard));
+        let route = server_name.and_then(|name| entry.select(name, guard));
         let account = match &route {
             Some(route) => &route.account,
             None => guard.owner().unwrap_or(&entry.listener.account),
@@ -801,7 +809,7 @@ impl Snapshot {
         let on = self.binds.get(bind).ok_or(Unmatched::NoBind)?;
         let entry = on.bytes.get(&HostPattern::Any);
         let entry = entry.ok_or(Unmatched::NoBind)?;
-        let route = entry.routes.first();
+        let route = entry.by_port().and_then(RouteTable::first);
         let account = route.map_or(&entry.listener.account, |route| &route.account);
         Ok(Selection {
             listener: Arc::clone(&entry.listener),
@@ -860,13 +868,10 @@ impl Snapshot {
         &mut self,
         (bind, layer, pattern): SelectionKey,
         listener: Arc<Listener>,
-        routes: Routes,
+        routes: Arc<Routes>,
     ) {
         let mut listeners = self.binds.get(&bind).cloned().unwrap_or_else(Bind::new);
-        let entry = Entry {
-            routes: OfKind::new(&listener.mode, routes),
-            listener,
-        };
+        let entry = Entry { listener, routes };
         listeners.of_mut(layer).insert(pattern, entry);
         self.binds.insert_mut(bind, listeners);
     }

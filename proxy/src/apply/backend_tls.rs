@@ -169,6 +169,7 @@ impl State {
     ) -> Option<Arc<Tls>> {
         let present = self.present(name).and_then(|of| of.target.tls.clone());
         let old = self.backends.get(name).and_then(|held| held.tls.clone());
+        let old = old.map(|spec| *spec);
         if let (Some(present), true) = (present, old == spec) {
             return Some(present);
         }
@@ -180,7 +181,7 @@ impl State {
         }
         let tls = spec.as_ref().map(|spec| self.backend_tls(name, spec));
         if let Some(held) = self.backends.get_mut(name) {
-            held.tls = spec;
+            held.tls = spec.map(Box::new);
         }
         tls
     }

@@ -14,8 +14,9 @@ pub(super) struct HeldBackend {
     pub(super) slot: Slot<Backend>,
     /// Whether the operator sent it. If not, routes only refer to it, and it has no endpoints.
     pub(super) held: bool,
-    pub(super) references: usize,
-    pub(super) tls: Option<TlsSpec>,
+    pub(super) references: u32,
+    /// In a box, because most backends have none.
+    pub(super) tls: Option<Box<TlsSpec>>,
 }
 
 impl State {
@@ -78,7 +79,7 @@ impl State {
         let Some(entry) = self.backends.get_mut(name) else {
             return;
         };
-        for bundle in entry.tls.take().iter().flat_map(TlsSpec::bundles) {
+        for bundle in entry.tls.take().iter().flat_map(|tls| tls.bundles()) {
             self.backend_trust.remove(bundle, &name.into());
         }
         self.backends_held -= usize::from(entry.held);

@@ -12,8 +12,9 @@ use vestibule_model::hostname::{HostPattern, Hostname};
 use vestibule_stream::{ResourceKey, ResourceKind, proto};
 use x509_parser::prelude::GeneralName;
 
+use super::private_key::signing_key;
 use super::reject::RejectReason;
-use super::tls::{hex, read_certificate, signing_key};
+use super::tls::{hex, read_certificate};
 use super::{Rejects, State, parse};
 use crate::bind::Transport;
 use crate::challenge::{

@@ -9,7 +9,9 @@ use vestibule_stream::{Change, ResourceKind};
 use super::parsing::Parsed;
 use super::{State, parse};
 use crate::concerned::TenantKey;
-use crate::table::{Changes, Connections, RouteId, RouteKind, SelectionKey, Snapshot};
+use crate::table::{
+    Changes, Connections, OrderedPatterns, RouteId, RouteKind, SelectionKey, Snapshot,
+};
 
 /// The places, routes and owners that a change touches. They decide about tunnels.
 #[derive(Default)]
@@ -82,11 +84,12 @@ impl State {
 
 impl Touched {
     /// The tenants whose tunnels may not stand after the step from one snapshot to the next, and how many routes and
-    /// names were looked at to find them.
+    /// names were looked at to find them. `ordered` are the patterns of the next one.
     pub(super) fn concerned(
         &self,
         before: &Snapshot,
         next: &Snapshot,
+        ordered: &OrderedPatterns,
     ) -> (BTreeSet<TenantKey>, u64) {
         let mut concerned = BTreeSet::new();
         // There are no tunnels before the first configuration, and that one may be large.
@@ -99,10 +102,10 @@ impl Touched {
         for place in &self.places {
             before.note_place(next, place, &mut changes);
         }
-        for (gateway, names) in &self.owners {
-            before.note_owner(next, (gateway.as_str(), names), &mut changes);
-        }
-        let looked_at = before.concerned_by(next, &changes, &mut concerned);
+        let owners = self.owners.iter();
+        let owners = owners.map(|(gateway, names)| (gateway.as_str(), names));
+        before.note_owners(next, owners, &mut changes);
+        let looked_at = before.concerned_by(next, ordered, &changes, &mut concerned);
         (concerned, looked_at)
     }
 }

@@ -498,9 +498,9 @@ impl AttachmentDump {
         Self {
             listener: listener.to_string(),
             pattern: names.pattern.to_string(),
-            rank: names.rank.to_string(),
+            rank: names.rank().to_string(),
             shared: names.shared,
-            paths: names.paths.iter().map(ToString::to_string).collect(),
+            paths: names.paths().iter().map(ToString::to_string).collect(),
         }
     }
 }

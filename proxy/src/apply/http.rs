@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use super::State;
 use super::parse_http::{FilterSpec, HttpRouteSpec, RuleSpec};
+use crate::concerned::TenantKey;
 use crate::http_route::HttpRoute;
 use crate::http_route::filter::Filter;
 use crate::http_route::mirror::Mirror;
 use crate::http_route::route::{Rule, RuleParts, WeightedTarget};
-use crate::table::{Attachments, RouteKind, Routes};
+use crate::table::{Attachments, RouteKind};
 
 pub(super) struct HeldHttpRoute {
     pub(super) attachments: Arc<Attachments>,
@@ -39,9 +40,12 @@ impl State {
         let mut attachments = Vec::with_capacity(spec.attachments.len());
         for (listener, names) in spec.attachments {
             let listener = self.listener_name(&listener);
-            let tables = self.tables.entry(Arc::clone(&listener));
-            let table = &mut tables.or_insert_with(Routes::new).http;
-            table.insert(&names, &route);
+            let table = self.tables.entry(Arc::clone(&listener));
+            let table = Arc::make_mut(table.or_default());
+            table.http.insert(&names, &route);
+            let tenant = TenantKey::of(&route.account);
+            self.ordered
+                .add_route(&listener, table, (&names.pattern, tenant));
             self.work.route_entries += 1;
             dirty.insert(Arc::clone(&listener));
             attachments.push((listener, names));
@@ -110,7 +114,9 @@ impl State {
         self.snapshot.attach(id, None);
         for (listener, names) in &old.attachments.to {
             if let Some(table) = self.tables.get_mut(listener) {
+                let table = Arc::make_mut(table);
                 table.http.remove(names, &old.route);
+                self.ordered.remove_route(listener, table, &names.pattern);
                 self.work.route_entries += 1;
                 if table.is_empty() {
                     self.tables.remove(listener);

@@ -221,12 +221,8 @@ pub(super) fn port_route(name: &str, wire: &proto::TcpRoute) -> Result<RouteSpec
     listeners.sort();
     listeners.dedup();
     let attachments = listeners.into_iter().map(|listener| {
-        let everything = AttachedNames {
-            pattern: HostPattern::Any,
-            rank: HostPattern::Any,
-            shared: false,
-            paths: Box::default(),
-        };
+        let (any, none) = (HostPattern::Any, Box::default());
+        let everything = AttachedNames::new(any.clone(), any, false, none);
         Ok((required(listener, "listener")?, everything))
     });
     Ok(RouteSpec {
@@ -241,7 +237,10 @@ pub(super) fn route(name: &str, wire: &proto::TlsRoute) -> Result<RouteSpec, Rej
     route_name(name)?;
     let backends = weighted(&wire.backends);
     let attachments = attachments(&wire.attachments)?;
-    if attachments.iter().any(|(_, names)| !names.paths.is_empty()) {
+    if attachments
+        .iter()
+        .any(|(_, names)| !names.paths().is_empty())
+    {
         let why = "are of a route that cannot see paths";
         return Err(RejectReason::InvalidPaths(why));
     }
@@ -262,17 +261,8 @@ pub(super) fn attachments(
         let listener = required(&attachment.listener, "an attachment's listener")?;
         for hostname in &attachment.hostnames {
             let (matched, rank) = (pattern(&hostname.r#match)?, pattern(&hostname.rank)?);
-            let names = AttachedNames {
-                // The two texts are mostly the same. Then they share one allocation.
-                rank: if rank == matched {
-                    matched.clone()
-                } else {
-                    rank
-                },
-                paths: shared_paths(hostname, &matched)?,
-                pattern: matched,
-                shared: hostname.shared,
-            };
+            let paths = shared_paths(hostname, &matched)?;
+            let names = AttachedNames::new(matched, rank, hostname.shared, paths);
             attachments.push((listener.clone(), names));
         }
     }

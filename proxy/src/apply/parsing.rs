@@ -1,7 +1,8 @@
 //! Owns the first half of a change: all resources are read and checked before any of them is put in force.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
+use vestibule_model::hostname::{HostPattern, Hostname};
 use vestibule_stream::proto::{self, resource::Resource as Wire};
 use vestibule_stream::{Resource, ResourceKey};
 
@@ -13,6 +14,7 @@ use super::reject::RejectReason;
 use super::tls::HeldCertificate;
 use super::trust::HeldTrust;
 use super::{Rejects, State, parse};
+use crate::attached_names::AttachedNames;
 use crate::backend::Target;
 use crate::expiry;
 
@@ -35,11 +37,46 @@ pub(super) struct Parsed {
     pub(super) owners: Vec<OwnerSpec>,
 }
 
+impl Parsed {
+    /// The number of all resources.
+    pub(super) fn len(&self) -> usize {
+        let routes = self.routes.len() + self.http_routes.len() + self.grpc_routes.len();
+        let of_ports = self.tcp_routes.len() + self.udp_routes.len();
+        let rest = self.listeners.len() + self.backends.len() + self.certificates.len();
+        let few = self.trusts.len() + self.challenges.len() + self.owners.len();
+        routes + of_ports + rest + few
+    }
+}
+
 /// The part of a change that was read so far.
 pub(super) struct Parsing {
     pub(super) parsed: Parsed,
     pub(super) rejects: Rejects,
+    hostnames: Hostnames,
     now: i64,
+}
+
+/// The hostnames that were read so far. A hostname has a listener, an owner and a route, which share its text if they come
+/// in one change.
+#[derive(Default)]
+struct Hostnames(HashSet<Hostname>);
+
+impl Hostnames {
+    fn share(&mut self, pattern: &mut HostPattern) {
+        let (HostPattern::Wildcard(name) | HostPattern::Exact(name)) = pattern else {
+            return;
+        };
+        match self.0.get(name) {
+            Some(known) => *name = known.clone(),
+            None => _ = self.0.insert(name.clone()),
+        }
+    }
+
+    fn share_all(&mut self, attachments: &mut [(String, AttachedNames)]) {
+        for (_, names) in attachments {
+            self.share(&mut names.pattern);
+        }
+    }
 }
 
 impl Default for Parsing {
@@ -47,6 +84,7 @@ impl Default for Parsing {
         Self {
             parsed: Parsed::default(),
             rejects: Rejects::default(),
+            hostnames: Hostnames::default(),
             now: expiry::now(),
         }
     }
@@ -58,15 +96,18 @@ impl State {
         let Parsing {
             parsed,
             rejects,
+            hostnames,
             now,
         } = parsing;
         let name = key.name.as_str();
         let outcome = match &resource.resource {
             None => Err(RejectReason::UnknownResource("the resource")),
-            Some(Wire::HttpRoute(wire)) => parse_http::route(name, false, wire).map(|spec| {
+            Some(Wire::HttpRoute(wire)) => parse_http::route(name, false, wire).map(|mut spec| {
+                hostnames.share_all(&mut spec.attachments);
                 parsed.http_routes.insert(name.to_owned(), spec);
             }),
-            Some(Wire::GrpcRoute(wire)) => parse_http::route(name, true, wire).map(|spec| {
+            Some(Wire::GrpcRoute(wire)) => parse_http::route(name, true, wire).map(|mut spec| {
+                hostnames.share_all(&mut spec.attachments);
                 parsed.grpc_routes.insert(name.to_owned(), spec);
             }),
             Some(Wire::TrustBundle(wire)) => HeldTrust::parse(name, wire).map(|trust| {
@@ -75,13 +116,16 @@ impl State {
             Some(Wire::Challenge(wire)) => ChallengeSpec::parse(name, wire).map(|spec| {
                 parsed.challenges.insert(name.to_owned(), spec);
             }),
-            Some(Wire::HostnameOwner(wire)) => parse::owner(name, wire).map(|spec| {
+            Some(Wire::HostnameOwner(wire)) => parse::owner(name, wire).map(|mut spec| {
+                hostnames.share(&mut spec.names);
                 parsed.owners.push(spec);
             }),
-            Some(Wire::Listener(wire)) => parse::listener(name, wire).map(|spec| {
+            Some(Wire::Listener(wire)) => parse::listener(name, wire).map(|mut spec| {
+                hostnames.share(&mut spec.pattern);
                 parsed.listeners.insert(name.to_owned(), spec);
             }),
-            Some(Wire::TlsRoute(wire)) => parse::route(name, wire).map(|spec| {
+            Some(Wire::TlsRoute(wire)) => parse::route(name, wire).map(|mut spec| {
+                hostnames.share_all(&mut spec.attachments);
                 parsed.routes.insert(name.to_owned(), spec);
             }),
             Some(Wire::TcpRoute(wire)) => parse::port_route(name, wire).map(|spec| {

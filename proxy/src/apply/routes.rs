@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use super::State;
 use super::parse::RouteSpec;
-use crate::table::{Attachments, Connections, Route, RouteKind, Routes, WeightedBackend};
+use crate::concerned::TenantKey;
+use crate::table::{Attachments, Connections, Route, RouteKind, WeightedBackend};
 
 /// A route in force.
 pub(super) struct HeldRoute {
@@ -53,11 +54,12 @@ impl State {
         let mut attachments = Vec::with_capacity(spec.attachments.len());
         for (listener, names) in &spec.attachments {
             let listener = self.listener_name(listener);
-            self.tables
-                .entry(Arc::clone(&listener))
-                .or_insert_with(Routes::new)
-                .of_mut(kind)
-                .insert(names, &route);
+            let table = self.tables.entry(Arc::clone(&listener));
+            let table = Arc::make_mut(table.or_default());
+            table.of_mut(kind).insert(names, &route);
+            let tenant = TenantKey::of(&route.account);
+            self.ordered
+                .add_route(&listener, table, (&names.pattern, tenant));
             self.work.route_entries += 1;
             dirty.insert(Arc::clone(&listener));
             attachments.push((listener, names.clone()));
@@ -85,7 +87,9 @@ impl State {
         self.snapshot.attach(id, None);
         for (listener, names) in &old.attachments.to {
             if let Some(table) = self.tables.get_mut(listener) {
+                let table = Arc::make_mut(table);
                 table.of_mut(kind).remove(names, &old.route);
+                self.ordered.remove_route(listener, table, &names.pattern);
                 self.work.route_entries += 1;
                 if table.is_empty() {
                     self.tables.remove(listener);

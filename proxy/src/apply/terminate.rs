@@ -28,16 +28,23 @@ pub(super) struct HeldTerminate {
 #[derive(Clone)]
 struct Tickets {
     ticketer: Arc<ListenerTicketer>,
-    /// The client validation in force when these tickets were given out.
-    auth: Option<AuthId>,
-    /// The present client validation. `None` if clients are not validated, or if there is nothing to validate them by.
+    /// How clients are validated. It is in a box, because most listeners do not validate clients.
+    clients: Option<Box<Clients>>,
+}
+
+/// The client validation of a listener.
+#[derive(Clone)]
+struct Clients {
+    /// The one in force when tickets were given out.
+    auth: AuthId,
+    /// The present one. `None` if there is nothing to validate by.
     validation: Option<Arc<ClientValidation>>,
 }
 
 impl HeldTerminate {
     /// How clients are validated, if they are and can be.
     pub(super) fn client_validation(&self) -> Option<Arc<ClientValidation>> {
-        self.tickets.validation.clone()
+        self.tickets.clients.as_ref()?.validation.clone()
     }
 }
 
@@ -65,8 +72,7 @@ impl State {
         }
         let none = || Tickets {
             ticketer: self.configs.ticketer(false),
-            auth: None,
-            validation: None,
+            clients: None,
         };
         let tickets = old.map_or_else(none, |old| old.tickets);
         HeldTerminate {
@@ -119,16 +125,19 @@ impl State {
         };
         let id = auth.as_ref().map(ClientAuth::id);
         // A resumed session is not validated again. So if the validation changes, the tickets must change as well.
-        if terminate.tickets.auth != id {
-            let validation = auth.as_ref().and_then(|auth| self.configs.validation(auth));
+        if terminate.tickets.clients.as_ref().map(|of| of.auth) != id {
+            let clients = auth.map(|auth| Clients {
+                auth: auth.id(),
+                validation: self.configs.validation(&auth).map(Arc::new),
+            });
             terminate.tickets = Tickets {
                 ticketer: self.configs.ticketer(id.is_some()),
-                auth: id,
-                validation: validation.map(Arc::new),
+                clients: clients.map(Box::new),
             };
         }
         let tickets = &terminate.tickets;
-        if id.is_some() && tickets.validation.is_none() {
+        let validation = terminate.client_validation();
+        if id.is_some() && validation.is_none() {
             return Err(NotServing::NoTrustBundle);
         }
         let names = terminate.certificates.iter();
@@ -138,7 +147,7 @@ impl State {
             return Err(NotServing::NoCertificate);
         }
         self.work.tls_configs += 1;
-        let validation = tickets.validation.as_deref();
+        let validation = validation.as_deref();
         Ok(self
             .configs
             .build(&held, &tickets.ticketer, alpn, validation))

@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 
 use rustls::compress::CompressionCache;
 use rustls::crypto::CryptoProvider;
-use rustls::crypto::aws_lc_rs::{self, sign::any_supported_type};
+use rustls::crypto::aws_lc_rs;
 use rustls::server::{NoServerSessionStorage, ProducesTickets};
-use rustls::sign::{CertifiedKey, SigningKey};
+use rustls::sign::CertifiedKey;
 use rustls::time_provider::{DefaultTimeProvider, TimeProvider};
 use rustls::{ConfigBuilder, KeyLog, NoKeyLog, ServerConfig, WantsVerifier};
-use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use rustls_pki_types::CertificateDer;
 use sha2::{Digest, Sha256};
 use vestibule_model::certificate::MAX_CHAIN_BYTES;
 use vestibule_stream::proto;
@@ -21,6 +21,7 @@ use x509_parser::prelude::{FromDer, GeneralName, SubjectPublicKeyInfo, X509Certi
 use x509_parser::public_key::PublicKey;
 
 use super::clients::ClientAuth;
+use super::private_key::{LazyKey, signing_key};
 use super::reject::RejectReason;
 use super::resolver::resolver;
 use crate::validation::ClientValidation;
@@ -156,12 +157,6 @@ pub(super) fn read_certificate(
     }
 }
 
-/// Reads a private key without a copy of its encoding.
-pub(super) fn signing_key(der: &[u8]) -> Result<Arc<dyn SigningKey>, RejectReason> {
-    let key = PrivateKeyDer::try_from(der).map_err(|_| RejectReason::InvalidKey)?;
-    any_supported_type(&key).map_err(|_| RejectReason::InvalidKey)
-}
-
 /// A chain with the key that fits it.
 fn certify(
     chain: Vec<CertificateDer<'static>>,
@@ -171,7 +166,8 @@ fn certify(
     match certified.keys_match() {
         // `Unknown` means that the key cannot give its public half. Then a mismatch shows in the handshake.
         Ok(()) | Err(rustls::Error::InconsistentKeys(rustls::InconsistentKeys::Unknown)) => {
-            Ok(Arc::new(certified))
+            let key = LazyKey::new(key, certified.key.algorithm());
+            Ok(Arc::new(CertifiedKey::new(certified.cert, Arc::new(key))))
         }
         Err(rustls::Error::InconsistentKeys(_)) => Err(RejectReason::KeyMismatch),
         Err(error) => Err(RejectReason::InvalidCertificate(0, error.to_string())),

@@ -123,6 +123,11 @@ impl Users {
         self.0.remove(&(Arc::clone(used), Arc::clone(by)));
     }
 
+    /// Makes the tree anew, so that its nodes are full.
+    pub(super) fn pack(&mut self) {
+        self.0 = std::mem::take(&mut self.0).into_iter().collect();
+    }
+
     /// The name of a resource, in the allocation that its users share.
     pub(super) fn known(&self, used: &str) -> Option<&Arc<str>> {
         let from = (Arc::from(used), Arc::from(""));

@@ -28,7 +28,7 @@ use vestibule_model::hostname::{HostPattern, Hostname, Specificity};
 use self::parts::{Parts, Reach};
 use super::route::{HttpRoute, Match, PathMatch, PathRank, Rule, Value, method_of};
 use super::view::View;
-use crate::attached_names::{AttachedNames, EachRoute};
+use crate::attached_names::{AttachedNames, EachRoute, Visited};
 use crate::pattern_map::PatternMap;
 
 /// Most matches for which a list is used. Tests use a smaller number, so that few matches cover both forms.
@@ -221,33 +221,42 @@ impl HttpTable {
 
     /// Adds a route for these names.
     pub(crate) fn insert(&mut self, names: &AttachedNames, route: &Arc<HttpRoute>) {
-        if names.paths.is_empty() {
+        if names.paths().is_empty() {
             self.rows.insert(names, route);
         } else if let HostPattern::Exact(host) = &names.pattern {
             let parts = Arc::make_mut(self.parts.get_or_insert_default());
-            parts.insert(host, names.rank.specificity(), &names.paths, route);
+            parts.insert(host, names.rank().specificity(), names.paths(), route);
         }
     }
 
     /// Removes what [`Self::insert`] added.
     pub(crate) fn remove(&mut self, names: &AttachedNames, route: &Arc<HttpRoute>) {
-        if names.paths.is_empty() {
+        if names.paths().is_empty() {
             self.rows.remove(names, route);
         } else if let (HostPattern::Exact(host), Some(all)) = (&names.pattern, &mut self.parts) {
             let parts = Arc::make_mut(all);
-            parts.remove(host, names.rank.specificity(), &names.paths, route);
+            parts.remove(host, names.rank().specificity(), names.paths(), route);
             if parts.is_empty() {
                 self.parts = None;
             }
         }
     }
 
-    /// Visits the routes of all matches, or of those for one host.
-    pub(crate) fn each(&self, host: Option<&Hostname>, each: &mut EachRoute<'_>) {
-        self.rows.each(host, each);
+    /// Visits the routes of matches, with their patterns.
+    pub(crate) fn each(&self, visited: Visited<'_>, each: &mut EachRoute<'_>) {
+        self.rows.each(visited, each);
         if let Some(parts) = &self.parts {
-            parts.each(host, each);
+            parts.each(visited, each);
         }
+    }
+
+    pub(crate) fn are_few(&self) -> bool {
+        matches!(self.rows, Rows::Few(_)) && self.parts.is_none()
+    }
+
+    /// Whether a route is attached for exactly this pattern.
+    pub(crate) fn has(&self, pattern: &HostPattern) -> bool {
+        self.rows.has(pattern) || self.parts.as_ref().is_some_and(|parts| parts.has(pattern))
     }
 
     /// The match that takes a request for `host`. The result is not valid if the steps of `view` have run out.
@@ -272,7 +281,7 @@ impl Rows {
     }
 
     fn insert(&mut self, names: &AttachedNames, route: &Arc<HttpRoute>) {
-        let (pattern, rank) = (&names.pattern, names.rank.specificity());
+        let (pattern, rank) = (&names.pattern, names.rank().specificity());
         let entries = Entry::all(route, names.shared);
         match self {
             Rows::Few(rows) => {
@@ -298,7 +307,7 @@ impl Rows {
     }
 
     fn remove(&mut self, names: &AttachedNames, route: &Arc<HttpRoute>) {
-        let (pattern, rank) = (&names.pattern, names.rank.specificity());
+        let (pattern, rank) = (&names.pattern, names.rank().specificity());
         match self {
             Rows::Few(rows) => {
                 let stays = |row: &&Row| {
@@ -312,28 +321,24 @@ impl Rows {
         }
     }
 
-    fn each(&self, host: Option<&Hostname>, each: &mut EachRoute<'_>) {
-        match (self, host) {
-            (Rows::Few(rows), _) => {
-                let is_for = |row: &&Row| host.is_none_or(|host| row.pattern.matches(host));
-                for row in rows.iter().filter(is_for) {
-                    each(&row.pattern, &row.entry.route.account);
-                }
-            }
-            (Rows::Many(index), Some(host)) => {
-                let pattern = HostPattern::Exact(host.clone());
-                let hosts = index.matching(host).flat_map(RedBlackTreeMapSync::values);
-                hosts.for_each(|of| {
-                    of.each(&mut |entry| each(&pattern, &entry.route.account));
+    fn has(&self, pattern: &HostPattern) -> bool {
+        match self {
+            Self::Few(rows) => rows.iter().any(|row| row.pattern == *pattern),
+            Self::Many(index) => index.get(pattern).is_some(),
+        }
+    }
+
+    fn each(&self, visited: Visited<'_>, each: &mut EachRoute<'_>) {
+        match self {
+            Rows::Few(rows) => rows
+                .iter()
+                .filter(|row| visited.includes(&row.pattern))
+                .for_each(|row| each(&row.pattern, &row.entry.route.account)),
+            Rows::Many(index) => index.each(visited, &mut |pattern, ranks| {
+                ranks.values().for_each(|of| {
+                    of.each(&mut |entry| each(pattern, &entry.route.account));
                 });
-            }
-            (Rows::Many(index), None) => {
-                for (pattern, ranks) in index.iter() {
-                    ranks.values().for_each(|of| {
-                        of.each(&mut |entry| each(&pattern, &entry.route.account));
-                    });
-                }
-            }
+            }),
         }
     }
 

@@ -1,23 +1,22 @@
-//! Owns the question whether a snapshot still serves a tunnel that an earlier one admitted, and which tenants' tunnels
-//! may not be served any more after a change.
+//! Owns the question whether a snapshot still serves a tunnel that an earlier one admitted, and what in a change of the
+//! configuration may take that from a tunnel.
 //!
 //! A tunnel stands as long as its name still leads to a listener of the same namespace, and its own route is attached
 //! there for this name. Which backend the route would choose now plays no part.
 
-use std::collections::BTreeSet;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use rpds::HashTrieMapSync;
 use vestibule_model::hostname::{HostPattern, Hostname};
 
 use super::changes::Changes;
-use super::{Connections, Entry, OfKind, SelectionKey, Snapshot};
-use crate::attached_names::{AttachedNames, EachRoute};
+use super::{Connections, Entry, RouteTable, SelectionKey, Snapshot};
+use crate::attached_names::{AttachedNames, EachRoute, Visited};
 use crate::bind::BindKey;
 use crate::concerned::TenantKey;
 use crate::listener::{Layer, Listener, Mode, NotServing};
 use crate::owners::HostnameGuard;
-use crate::pattern_map::PatternMap;
 use crate::quota::Account;
 
 /// The kind of a route. Routes of two kinds may have the same name.
@@ -90,17 +89,18 @@ impl Snapshot {
         };
         let is_inside = |names: &AttachedNames| {
             let path = selected.path.unwrap_or_default();
-            names.paths.is_empty() || names.paths.iter().any(|part| part.contains(path))
+            names.paths().is_empty() || names.paths().iter().any(|part| part.contains(path))
         };
         // A route that has only some paths of a name has them whoever owns the name.
-        let may =
-            |names: &AttachedNames| names.shared || !names.paths.is_empty() || guard.admits(tenant);
+        let may = |names: &AttachedNames| {
+            names.shared || !names.paths().is_empty() || guard.admits(tenant)
+        };
         let is_attached = attachments
             .to
             .iter()
             .any(|(to, names)| *to == is.key && takes(names) && is_inside(names) && may(names));
         // A listener of the Gateway itself stays the Gateway's while its port passes from one tenant to another.
-        let has_port = entry.routes.of_port().is_none_or(|first| first == tenant);
+        let has_port = entry.tenant_of_port().is_none_or(|first| first == tenant);
         (is_alike && is_attached && has_port).then_some(&entry.listener)
     }
 
@@ -144,142 +144,66 @@ impl Snapshot {
     pub(crate) fn note_place(&self, next: &Self, place: &SelectionKey, changes: &mut Changes) {
         let (bind, layer, pattern) = place;
         if self.has_bind(bind) && !is_same(self.entry(place), next.entry(place)) {
-            changes.note((*bind, *layer), pattern);
+            changes.note_listener((*bind, *layer), pattern);
         }
     }
 
-    /// The same for a pattern whose owner has changed.
-    pub(crate) fn note_owner(
+    /// Notes the patterns, each with its Gateway, whose owner has changed.
+    pub(crate) fn note_owners<'a>(
         &self,
         next: &Self,
-        (gateway, pattern): (&str, &HostPattern),
+        patterns: impl Iterator<Item = (&'a str, &'a HostPattern)>,
         changes: &mut Changes,
     ) {
-        let before = self.owners.of(gateway, pattern);
-        let after = next.owners.of(gateway, pattern);
-        if before.map(|of| of.tenant()) == after.map(|of| of.tenant()) {
+        let owner = |of: &Self, (gateway, pattern): &(&str, &HostPattern)| {
+            let owner = of.owners.of(gateway, pattern);
+            owner.map(|owner| Arc::clone(owner.tenant()))
+        };
+        let mut others = patterns
+            .filter(|names| owner(self, names) != owner(next, names))
+            .peekable();
+        if others.peek().is_none() {
             return;
         }
+        let places = self.places_of_gateways();
+        for (gateway, pattern) in others {
+            for place in places.get(gateway).into_iter().flatten() {
+                changes.note_owner(*place, pattern);
+            }
+        }
+    }
+
+    /// The binds and layers of each Gateway on which hostnames count.
+    fn places_of_gateways(&self) -> HashMap<&str, Vec<(BindKey, Layer)>> {
+        let mut places = HashMap::<_, Vec<_>>::new();
         for (bind, on) in &self.binds {
             for layer in [Layer::Tls, Layer::Plain] {
                 // All listeners of one bind belong to one Gateway.
-                let mut listeners = on.of(layer).values();
-                if listeners
-                    .next()
-                    .is_some_and(|of| *of.listener.gateway == *gateway)
-                {
-                    changes.note((*bind, layer), pattern);
+                if let Some(first) = on.of(layer).values().next() {
+                    let of = places.entry(&*first.listener.gateway).or_default();
+                    of.push((*bind, layer));
                 }
             }
         }
-    }
-
-    /// Adds the tenants whose tunnels may not stand after these changes, which lead from this snapshot to the next one.
-    /// Returns how many routes and names it looked at.
-    ///
-    /// Where one name is meant, its listener and its owner before and after say exactly whether its tunnels may end.
-    /// Among the names of a wildcard, each may have listeners and owners of its own. So a route for a wildcard that a
-    /// changed wildcard overlaps is always concerned.
-    pub(crate) fn concerned_by(
-        &self,
-        next: &Self,
-        changes: &Changes,
-        concerned: &mut BTreeSet<TenantKey>,
-    ) -> u64 {
-        let mut looked_at = 0;
-        for (place, names) in changes.iter() {
-            let Some(step) = Step::new(self, next, place) else {
-                continue;
-            };
-            for name in names.exact() {
-                looked_at += 1;
-                if let Some(entry) = step.altered(name) {
-                    entry.routes.each(Some(name), &mut |_, account| {
-                        looked_at += 1;
-                        concerned.insert(TenantKey::of(account));
-                    });
-                }
-            }
-            if !names.has_wildcards() {
-                continue;
-            }
-            let overlapped = |(of, _): &(HostPattern, &Entry)| names.wildcards_overlap(of);
-            for (_, entry) in step.listeners.iter().filter(overlapped) {
-                entry.routes.each(None, &mut |pattern, account| {
-                    looked_at += 1;
-                    let tenant = TenantKey::of(account);
-                    let is_exactly = |name| {
-                        step.altered(name)
-                            .is_some_and(|altered| std::ptr::eq(altered, entry))
-                    };
-                    let is_concerned = !concerned.contains(&tenant)
-                        && names.wildcards_overlap(pattern)
-                        && match pattern {
-                            HostPattern::Exact(name) => is_exactly(name),
-                            HostPattern::Wildcard(_) | HostPattern::Any => true,
-                        };
-                    if is_concerned {
-                        concerned.insert(tenant);
-                    }
-                });
-            }
-        }
-        looked_at
-    }
-}
-
-/// The step from one snapshot to the next, for the listeners of one layer of a bind.
-struct Step<'a> {
-    before: &'a Snapshot,
-    next: &'a Snapshot,
-    listeners: &'a PatternMap<Entry>,
-    next_listeners: Option<&'a PatternMap<Entry>>,
-}
-
-impl<'a> Step<'a> {
-    /// It is `None` if the bind had no listeners before.
-    fn new(
-        before: &'a Snapshot,
-        next: &'a Snapshot,
-        (bind, layer): &(BindKey, Layer),
-    ) -> Option<Self> {
-        Some(Self {
-            before,
-            next,
-            listeners: before.binds.get(bind)?.of(*layer),
-            next_listeners: next.binds.get(bind).map(|on| on.of(*layer)),
-        })
-    }
-
-    /// The listener that served a name before, if another one serves it now, or for another owner.
-    fn altered(&self, name: &'a Hostname) -> Option<&'a Entry> {
-        let (before, guard) = self.before.serving(self.listeners, Some(name))?;
-        let next = self
-            .next_listeners
-            .and_then(|listeners| self.next.serving(listeners, Some(name)));
-        let owner = |of: HostnameGuard<'a>| of.owner().map(|owner| owner.tenant());
-        let stays = next.is_some_and(|(entry, next_guard)| {
-            is_same(Some(before), Some(entry)) && owner(guard) == owner(next_guard)
-        });
-        (!stays).then_some(before)
+        places
     }
 }
 
 /// Whether tunnels cannot tell the listeners at a place apart.
-fn is_same(before: Option<&Entry>, after: Option<&Entry>) -> bool {
+pub(super) fn is_same(before: Option<&Entry>, after: Option<&Entry>) -> bool {
     let (Some(before), Some(after)) = (before, after) else {
         return before.is_none() && after.is_none();
     };
     let (was, is) = (&before.listener, &after.listener);
     let validation = |of: &Listener| of.validation.as_ref().map(Arc::as_ptr);
-    Arc::ptr_eq(was, is) && before.routes.of_port() == after.routes.of_port()
+    Arc::ptr_eq(was, is) && before.tenant_of_port() == after.tenant_of_port()
         || was.key == is.key
             && was.tenant == is.tenant
             && was.gateway == is.gateway
             && was.mode.kind() == is.mode.kind()
             && refuses_all(was) == refuses_all(is)
             && validation(was) == validation(is)
-            && before.routes.of_port() == after.routes.of_port()
+            && before.tenant_of_port() == after.tenant_of_port()
 }
 
 /// Whether a listener refuses every client, because it holds nothing to validate clients by.
@@ -291,18 +215,24 @@ pub(crate) fn refuses_all(listener: &Listener) -> bool {
     )
 }
 
-impl OfKind {
+impl Entry {
     /// The tenant that has a port, if routes are selected by port alone.
-    fn of_port(&self) -> Option<&Arc<str>> {
-        self.first().map(|route| &route.tenant)
+    fn tenant_of_port(&self) -> Option<&Arc<str>> {
+        let first = self.by_port().and_then(RouteTable::first);
+        first.map(|route| &route.tenant)
     }
 
-    /// Visits all routes, or those for one name. A route may be visited several times.
-    fn each(&self, name: Option<&Hostname>, each: &mut EachRoute<'_>) {
-        match self {
-            Self::Tls(routes) => routes.each(name, each),
-            Self::Http(routes) => routes.each(name, each),
-            Self::Port(routes) => routes.each(None, each),
+    /// Visits routes. A route may be visited several times.
+    pub(super) fn each(&self, visited: Visited<'_>, each: &mut EachRoute<'_>) {
+        match self.listener.mode {
+            Mode::Passthrough | Mode::Terminate(_) => self.routes.tls.each(visited, each),
+            Mode::Http | Mode::Https(_) => self.routes.http.each(visited, each),
+            Mode::Tcp | Mode::Udp => {
+                let routes = self.by_port();
+                if let Some(routes) = routes {
+                    routes.each(Visited::All, each);
+                }
+            }
         }
     }
 }

@@ -310,6 +310,7 @@ proptest! {
         prop_assert!(incremental.state.shown.is_empty());
         prop_assert_eq!(incremental.state.expiries.len(), 0);
         prop_assert_eq!(incremental.state.tables.len(), 0);
+        prop_assert!(incremental.state.ordered.is_empty());
         prop_assert_eq!(incremental.published.load().binds().count(), 0);
     }
 

@@ -18,7 +18,7 @@ use vestibule_model::path::PathPrefix;
 use super::super::route::{HttpRoute, PathMatch, Value};
 use super::super::view::View;
 use super::{Entry, Host, elements};
-use crate::attached_names::EachRoute;
+use crate::attached_names::{EachRoute, Visited};
 
 /// Which matches may take a request: all of them, or only prefixes of at most this many bytes.
 #[derive(Clone, Copy, Debug)]
@@ -91,13 +91,25 @@ impl Parts {
         }
     }
 
-    /// Visits all routes, or those of one host, as [`super::HttpTable::each`] does.
-    pub(super) fn each(&self, host: Option<&Hostname>, each: &mut EachRoute<'_>) {
-        let one = host.and_then(|host| self.0.get(host).map(|root| (host, root)));
-        let all = self.0.iter().filter(|_| host.is_none());
-        for (host, root) in one.into_iter().chain(all) {
+    /// Whether some parts of exactly this hostname are shared.
+    pub(super) fn has(&self, pattern: &HostPattern) -> bool {
+        matches!(pattern, HostPattern::Exact(host) if self.0.contains_key(host))
+    }
+
+    /// Visits routes as [`super::HttpTable::each`] does.
+    pub(super) fn each(&self, visited: Visited<'_>, each: &mut EachRoute<'_>) {
+        let mut visit = |host: &Hostname, root: &Part| {
             let pattern = HostPattern::Exact(host.clone());
             root.each(&mut |entry| each(&pattern, &entry.route.account));
+        };
+        match visited {
+            Visited::All => self.0.iter().for_each(|(host, root)| visit(host, root)),
+            Visited::For(host) | Visited::At(HostPattern::Exact(host)) => {
+                if let Some(root) = self.0.get(host) {
+                    visit(host, root);
+                }
+            }
+            Visited::At(_) => {}
         }
     }
 

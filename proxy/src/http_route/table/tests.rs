@@ -104,12 +104,12 @@ fn pattern_of(text: &str) -> HostPattern {
 }
 
 fn names(pattern: &str, rank: &str) -> AttachedNames {
-    AttachedNames {
-        pattern: pattern_of(pattern),
-        rank: pattern_of(rank),
-        shared: false,
-        paths: Box::default(),
-    }
+    names_of(pattern, rank, false, &[])
+}
+
+fn names_of(pattern: &str, rank: &str, shared: bool, paths: &[&str]) -> AttachedNames {
+    let paths = paths.iter().map(|text| part(text)).collect();
+    AttachedNames::new(pattern_of(pattern), pattern_of(rank), shared, paths)
 }
 
 fn part(text: &str) -> PathPrefix {
@@ -362,12 +362,8 @@ fn table_of_parts(whole: &[Arc<HttpRoute>], parts: &[(&[&str], Arc<HttpRoute>)])
         table.insert(&names("h.example", "h.example"), route);
     }
     for (paths, route) in parts {
-        let names = AttachedNames {
-            paths: paths.iter().map(|text| part(text)).collect(),
-            // This rank is below that of the routes with the whole name. It does not matter, because a part comes
-            // first.
-            ..names("h.example", "*.example")
-        };
+        // This rank is below that of the routes with the whole name. It does not matter, because a part comes first.
+        let names = names_of("h.example", "*.example", false, paths);
         table.insert(&names, route);
     }
     table
@@ -439,10 +435,7 @@ fn the_inner_part_comes_before_the_outer_one() {
     assert_eq!(asked(&table, "GET /docs"), "own/0");
     // Routes that were removed keep nobody out.
     for (paths, route) in all {
-        let names = AttachedNames {
-            paths: paths.iter().map(|text| part(text)).collect(),
-            ..names("h.example", "*.example")
-        };
+        let names = names_of("h.example", "*.example", false, paths);
         table.remove(&names, &route);
     }
     assert!(table.parts.is_none());
@@ -557,11 +550,9 @@ proptest! {
             .map(|(index, (host, created, tenant, shared, parts, rules))| {
                 let rules: Vec<&str> = rules.iter().map(String::as_str).collect();
                 let (pattern, rank) = HOSTS[*host];
-                let mut names = names(pattern, rank);
-                if matches!(names.pattern, HostPattern::Exact(_)) {
-                    names.paths = parts.iter().map(|text| part(text)).collect();
-                }
-                names.shared = *shared && names.paths.is_empty();
+                let is_exact = matches!(pattern_of(pattern), HostPattern::Exact(_));
+                let parts = if is_exact { &parts[..] } else { &[] };
+                let names = names_of(pattern, rank, *shared && parts.is_empty(), parts);
                 (names, route_of(TENANTS[*tenant], &format!("r{index}"), *created, &rules))
             })
             .collect();
@@ -590,23 +581,19 @@ proptest! {
             let may_serve = |names: &AttachedNames, route: &HttpRoute| {
                 let tenant = &*route.tenant;
                 names.shared
-                    || !names.paths.is_empty()
+                    || !names.paths().is_empty()
                     || owner.is_none_or(|owner| owner == tenant || tenant == "infra")
             };
-            // The length of the longest part of a route that contains the path. Below are the lengths of all such parts
+            // The lengths of the parts of a route that contain the path. Below are the lengths of all such parts
             // of all routes.
             let around = |names: &AttachedNames| {
-                let parts = names.paths.iter().map(|part| part.as_str().to_owned());
+                let parts = names.paths().iter().map(|part| part.as_str().to_owned());
                 let parts = parts.filter(|part| path == *part || path.starts_with(&format!("{part}/")));
-                parts.map(|part| part.len()).max()
+                parts.map(|part| part.len()).collect::<Vec<_>>()
             };
             let of_host = routes.iter().filter(|(names, _)| names.pattern.matches(&name));
             let all_around: Vec<usize> = of_host
-                .flat_map(|(names, _)| names.paths.iter().map(|part| AttachedNames {
-                    paths: Box::from([part.clone()]),
-                    ..names.clone()
-                }))
-                .filter_map(|one| around(&one))
+                .flat_map(|(names, _)| around(names))
                 .collect();
             let reaches = |own: usize, entry: &Entry| {
                 let inner = all_around.iter().filter(|part| **part > own).min();
@@ -626,8 +613,8 @@ proptest! {
                 .iter()
                 .filter(|(names, route)| names.pattern.matches(&name) && may_serve(names, route))
                 .flat_map(|(names, route)| {
-                    let rank = Reverse(names.rank.specificity());
-                    let own = if names.paths.is_empty() { Some(0) } else { around(names) };
+                    let rank = Reverse(names.rank().specificity());
+                    let own = if names.paths().is_empty() { Some(0) } else { around(names).into_iter().max() };
                     let all = Entry::all(route, names.shared);
                     all.filter_map(move |entry| Some((Reverse(own?), rank, entry)))
                 })
