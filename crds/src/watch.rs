@@ -60,6 +60,11 @@ const WATCH_SECONDS: u32 = 290;
 const AHEAD: usize = 8;
 /// Longest wait for the next object of a list. A page may have to be fetched in this time.
 const LIST_PATIENCE: Duration = Duration::from_mins(1);
+/// Time after which a watch that was begun again counts as established, though nothing has come from it. It is longer
+/// than the time to connect, so an attempt that fails has failed by then.
+const ESTABLISHED: Duration = Duration::from_secs(12);
+/// Time to connect to the server.
+const CONNECT: Duration = Duration::from_secs(10);
 /// First wait after a failure.
 const FIRST_RETRY: Duration = Duration::from_millis(500);
 /// First wait before a kind that is not installed is looked for again.
@@ -79,7 +84,7 @@ pub enum Event {
     Remove(ObjectKey),
     /// All objects of this kind that existed at the start have been put. This comes once per kind.
     Synced(Kind),
-    /// The watch of this kind is interrupted: what is known of its objects may be old. Comes only after `Synced`.
+    /// A watch of this kind is interrupted after it has shown everything: what is known of its objects may be old.
     Interrupted(Kind),
     /// The watch of this kind goes on. Changes of the time between may follow in a moment.
     Resumed(Kind),
@@ -151,7 +156,7 @@ impl Scope {
 /// waits for ever.
 #[must_use]
 pub fn configured(mut config: kube::Config) -> kube::Config {
-    config.connect_timeout = Some(Duration::from_secs(10));
+    config.connect_timeout = Some(CONNECT);
     // This is longer than the time for which a watch may be silent.
     config.read_timeout = Some(Duration::from_secs(u64::from(WATCH_SECONDS) + 10));
     config
@@ -401,6 +406,12 @@ impl One {
                 return self.failed(&"the list does not go on");
             };
             event
+        } else if self.interrupted {
+            // A watch that goes on where it was says nothing if nothing has changed.
+            let Ok(event) = timeout(ESTABLISHED, stream.next()).await else {
+                return self.fine();
+            };
+            event
         } else if served.preferred {
             stream.next().await
         } else {
@@ -515,9 +526,14 @@ impl One {
             watcher::Error::InitialListFailed(kube::Error::Api(status))
                 if status.code == 403 && self.namespace.is_some() =>
             {
-                // The known objects stay. The kind counts as synced, so that nobody waits for it.
+                // The known objects stay. The kind counts as synced, so that nobody waits for it. For the same reason
+                // the watch does not count as interrupted.
                 self.listed = None;
                 self.sync();
+                self.note(error);
+                self.resume();
+                self.waits = true;
+                return;
             }
             watcher::Error::WatchStartFailed(kube::Error::Api(status)) => {
                 self.failed_starts += 1;
@@ -538,8 +554,14 @@ impl One {
         self.failed(error);
     }
 
-    /// Logs a failure, once. The next attempt comes after a wait.
+    /// Notes a failure. The next attempt comes after a wait.
     fn failed(&mut self, error: &(impl fmt::Display + ?Sized)) {
+        self.note(error);
+        self.interrupt();
+    }
+
+    /// Logs a failure, once.
+    fn note(&mut self, error: &(impl fmt::Display + ?Sized)) {
         let text = crate::text::one_line(&error.to_string());
         if self.trouble.as_ref() == Some(&text) {
             debug!(kind = %self.kind, error = %text, "cannot watch; trying again");
@@ -547,7 +569,6 @@ impl One {
             warn!(kind = %self.kind, error = %text, "cannot watch; trying again");
             self.trouble = Some(text);
         }
-        self.interrupt();
     }
 
     /// Has the next attempt wait, and says once that the watch is interrupted.
@@ -568,6 +589,10 @@ impl One {
         if self.trouble.take().is_some() {
             info!(kind = %self.kind, "watching again");
         }
+        self.resume();
+    }
+
+    fn resume(&mut self) {
         if std::mem::take(&mut self.interrupted) {
             self.queue.push_back(Event::Resumed(self.kind));
         }

@@ -386,6 +386,16 @@ async fn failures_are_waited_out() {
     listener.until(|l| l.objects.len() == 2).await;
     listener.until(|l| !l.is_interrupted).await;
     assert_eq!(listener.interruptions, 1);
+    // Nothing changes, so the watch that goes on says nothing. The next interruption is one all the same.
+    let before = lists(&server);
+    for count in [2, 3] {
+        server.fail([500]);
+        server.hang_up();
+        listener.until(|l| l.is_interrupted).await;
+        listener.until(|l| !l.is_interrupted).await;
+        assert_eq!(listener.interruptions, count);
+    }
+    assert_eq!(lists(&server), before);
 }
 
 #[tokio::test(start_paused = true)]

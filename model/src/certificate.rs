@@ -46,6 +46,10 @@ pub const MAX_BUNDLE_BYTES: usize = 512 * 1024;
 /// proven to have a key.
 pub const MAX_INTERMEDIATES: usize = 5;
 
+/// Most authorities of one name in the trust bundles of a backend. A verifier verifies a signature by each authority whose
+/// name is that of the issuer. A team chooses authorities and backends, so it could have any number of one name.
+pub const MAX_AUTHORITIES_OF_A_NAME: usize = 16;
+
 /// The certificate annotations of one object.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CertificateAnnotations {

@@ -11,8 +11,8 @@ use crate::issuer::IssuerRef;
 use crate::key::ObjectName;
 use crate::meta::Meta;
 use crate::path::PathPrefix;
-use crate::protocol::{Port, Protocol};
-use crate::selector::{LabelSelector, Labels, NamespaceScope};
+use crate::protocol::{Group, Port, Protocol};
+use crate::selector::{LabelSelector, Labels};
 
 /// `HostnameGrant`, a kind of Vestibule: which namespaces may use which hostnames on Gateways in its own namespace, and
 /// how many.
@@ -134,15 +134,22 @@ impl HostnameGrant {
     #[must_use]
     pub fn selects(&self, namespace: &str, labels: Option<&Labels>) -> bool {
         self.namespaces.names.contains(namespace)
-            || self.namespaces.selector.as_ref().is_some_and(|selector| {
-                NamespaceScope::Selector(selector.clone()).admits("", namespace, labels)
-            })
+            || (self.namespaces.selector.as_ref())
+                .is_some_and(|selector| selector.selects(namespace, labels))
     }
 
     /// Whether one of its hostnames covers all of `names`.
     #[must_use]
     pub fn covers(&self, names: &HostPattern) -> bool {
         self.hostnames.iter().any(|granted| granted.covers(names))
+    }
+
+    /// Whether it gives hostnames at all. A grant for TCP and UDP alone does not: these carry no names, and its pattern
+    /// is `*`.
+    #[must_use]
+    pub fn gives_names(&self) -> bool {
+        let has_names = |protocol: &Protocol| protocol.group() != Group::Raw;
+        self.protocols.is_empty() || self.protocols.iter().any(has_names)
     }
 
     /// Whether it gives all of `names` on this port with this protocol.

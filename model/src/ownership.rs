@@ -293,10 +293,8 @@ impl TenantGrants<'_> {
     /// inside each other, so there is only one. Grants for TCP and UDP alone do not count, because these carry no names:
     /// their pattern is `*`, and it would cover every name.
     pub(crate) fn granted(&self, names: &HostPattern) -> Option<&HostPattern> {
-        let has_names = |protocol: &Protocol| protocol.group() != Group::Raw;
         let granted = self.grants.iter().flatten();
-        let granted = granted
-            .filter(|grant| grant.protocols.is_empty() || grant.protocols.iter().any(has_names));
+        let granted = granted.filter(|grant| grant.gives_names());
         let granted = granted.flat_map(|grant| &grant.hostnames);
         granted
             .filter(|granted| granted.covers(names))

@@ -40,7 +40,7 @@ impl LabelSelector {
     }
 
     /// Whether a namespace fulfils every requirement. `labels` is `None` if nothing but its name is known.
-    fn selects(&self, namespace: &str, labels: Option<&Labels>) -> bool {
+    pub(crate) fn selects(&self, namespace: &str, labels: Option<&Labels>) -> bool {
         self.requirements.iter().all(|of| {
             if of.key() == NAME {
                 return of.holds(Some(namespace));

@@ -682,6 +682,21 @@ impl Snapshot {
         })
     }
 
+    /// The namespace for which a listener serves a name: its own one, or on the Gateway's own listeners the owner of the
+    /// name.
+    pub(crate) fn served_for<'a>(
+        &'a self,
+        listener: &'a Listener,
+        name: Option<&'a Hostname>,
+    ) -> &'a Arc<str> {
+        let owner = listener
+            .is_own()
+            .then(|| self.owners.owner(&listener.gateway, name));
+        owner
+            .flatten()
+            .map_or(&listener.tenant, |owner| owner.tenant())
+    }
+
     /// Sets the owner of a pattern on a Gateway.
     pub(crate) fn set_owner(
         &mut self,

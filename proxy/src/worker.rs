@@ -208,6 +208,9 @@ impl Worker {
                 });
             }
             tokio::select! {
+                // Sockets that were bound just before the end listen already, so they are taken first. Otherwise nobody
+                // would accept what is in their queues.
+                biased;
                 changed = binds.changed() => if changed.is_err() { break },
                 () = self.closing.cancelled() => break,
             }

@@ -207,11 +207,22 @@ async fn a_connection_does_not_pass_to_the_next_owner_of_its_name() {
         let answer = one_answer(&mut client).await.unwrap();
         assert_eq!(answer.status, 421, "{former}");
         assert_eq!(answer.header("connection"), Some("close"));
-        // A new connection is the next owner's.
+        // A new connection is the next owner's. It stays that one's when the Gateway's own listener takes over, with the
+        // owner's route, and when the owner has a listener again.
         let mut client = tls(rig.connect().await, config(), NAME).await.unwrap();
         client.write_all(text.as_bytes()).await.unwrap();
         let answer = one_answer(&mut client).await.unwrap();
         assert_eq!(answer.header("x-backend"), Some("team-b"), "{former}");
+        let own = http(bind.get(), "web", NAME, Some("team-b/web"));
+        let of_set = || called(SET_OF_B, http(bind.get(), "web", NAME, Some("team-b/web")));
+        for (gone, next, at) in [(SET_OF_B, called(OWN, own), OWN), (OWN, of_set(), SET_OF_B)] {
+            rig.remove(ResourceKind::Listener, gone);
+            let next = vec![next, route_of("team-b", at, NAME, all_paths())];
+            apply(&mut rig, next);
+            client.write_all(text.as_bytes()).await.unwrap();
+            let answer = one_answer(&mut client).await.unwrap();
+            assert_eq!(answer.header("x-backend"), Some("team-b"), "{at}");
+        }
     }
 }
 

@@ -219,7 +219,7 @@ fn a_set_that_would_conflict_is_refused_whatever_its_age() {
             &json!([
                 tls("a", "app.example"),
                 tls("b", "b.example"),
-                {"name": "c", "port": 443, "protocol": "TCP"},
+                {"name": "c", "port": 443, "protocol": "HTTP", "hostname": "c.example"},
             ]),
         );
         let review = create(&state, Mode::Enforce, &set);
@@ -229,9 +229,10 @@ fn a_set_that_would_conflict_is_refused_whatever_its_age() {
             Some(
                 "spec.listeners[0].hostname: hostname \"app.example\" on port 443 is taken by \
                  another listener on Gateway infra/entrance; use another hostname or port, or have \
-                 the present listener removed first; spec.listeners[2].protocol: TCP port 443 of \
-                 Gateway infra/entrance is another listener's, and TCP has no names by which two \
-                 could share it; use another port"
+                 the present listener removed first; spec.listeners[2].protocol: hostname \
+                 \"c.example\" on port 443 cannot speak HTTP because another listener on Gateway \
+                 infra/entrance speaks another protocol there; use another port, or the protocol \
+                 that the port already speaks"
             )
         );
     }

@@ -71,6 +71,23 @@ impl Merge {
             .owns(port, protocol, names)
     }
 
+    /// Whether a ListenerSet of a namespace may have a listener that gets connections for every hostname, if this one
+    /// does.
+    ///
+    /// # Errors
+    /// If no grant gives it.
+    pub(super) fn takes_every_name(
+        &self,
+        gateway: &ObjectName,
+        namespace: &str,
+        port: Port,
+        protocol: &Protocol,
+    ) -> Result<(), Finding> {
+        self.grants
+            .tenant_grants(gateway, namespace, self.labels(namespace))
+            .takes_every_name(port, protocol)
+    }
+
     /// Why the namespace of a ListenerSet may not have one of its listeners: no grant gives the hostname, or the
     /// listener or its port is over the limit. Such a listener makes no claim.
     #[must_use]

@@ -111,7 +111,8 @@ impl Merge {
             .filter(|own| own.port == Some(at.port) && own.protocol == protocol)
             .peekable();
         if here.peek().is_none() {
-            return self.lets_in(&at.gateway, namespace);
+            let takes = self.takes_every_name(&at.gateway, namespace, at.port, &protocol);
+            return takes.is_ok() && self.lets_in(&at.gateway, namespace);
         }
         let (gateway, labels) = (&at.gateway.namespace, self.labels(namespace));
         here.any(|own| own.allowed_namespaces.admits(gateway, namespace, labels))
@@ -228,6 +229,9 @@ impl Merge {
                 let (port, namespace) = (listener.port?, &set.name.namespace);
                 let names = &listener.hostname;
                 self.owns(gateway, namespace, port, protocol, names).ok()?;
+                // A protocol that cannot be read may be a mistake for TLS, which its namespace may have.
+                self.takes_every_name(gateway, namespace, port, &listener.protocol)
+                    .ok()?;
                 Some(PortKey {
                     gateway: gateway.clone(),
                     port,

@@ -78,6 +78,9 @@ impl Merge {
                         &claim.protocol,
                         &claim.hostname,
                     )
+                    .and_then(|()| {
+                        self.takes_every_name(gateway, namespace, key.port, &claim.protocol)
+                    })
                     .is_ok()
         };
         let claims = set_claims(set, gateway, self.gateway(gateway).map(AsRef::as_ref));

@@ -71,9 +71,10 @@ impl NameSource {
     }
 }
 
-/// The way in which a name is asked for. It matters in four cases only. A name that the Gateway reserves is open to
+/// The way in which a name is asked for. It matters in five cases only. A name that the Gateway reserves is open to
 /// routes that the Gateway admits. Only HTTPRoutes and GRPCRoutes can use a name that a grant shares. Guests of another
-/// namespace use up only a part of the limit of names. A listener or route that is refused gets no name.
+/// namespace use up only a part of the limit of names, and on ListenerSets of the Gateway's namespace they have none of its
+/// privileges. A listener or route that is refused gets no name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum AskedBy {
     /// By a ListenerSet's listener, or by a route of the same namespace on such a listener without a hostname.

@@ -201,6 +201,10 @@ impl Store {
                 Event::Resumed(kind) => {
                     self.interrupted.remove(&kind);
                     self.resumed = Some(now);
+                    // The server is back, however long it was away. So the others have their time from now on.
+                    for since in self.interrupted.values_mut() {
+                        *since = now;
+                    }
                     // What waited for it is looked at again.
                     self.dirty_since.get_or_insert(now);
                 }

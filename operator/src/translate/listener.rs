@@ -565,18 +565,16 @@ impl Translator {
             };
             let over = self.source_budgets.refusal(&source, &reference.field);
             match self.secret_state(&target, output) {
-                SecretState::Usable(_) if over.is_some() => findings.extend(over),
+                SecretState::Usable(_) | SecretState::NotYetValid(_) | SecretState::Unusable(_)
+                    if over.is_some() =>
+                {
+                    findings.extend(over);
+                }
                 SecretState::Usable(certificate) => {
                     usable = true;
                     if let Some(since) = &certificate.expired {
-                        expired.get_or_insert_with(|| {
-                            Finding::warning(
-                                Reason::Expired,
-                                &reference.field,
-                                format!("the certificate in Secret {target} expired at {since}, and is served because nothing better exists"),
-                                "renew it, or see why it is not renewed",
-                            )
-                        });
+                        let finding = || has_expired(&reference.field, &target, since);
+                        expired.get_or_insert_with(finding);
                     }
                 }
                 SecretState::Unread => {
@@ -613,6 +611,17 @@ impl Translator {
             expired,
         }
     }
+}
+
+fn has_expired(field: &str, secret: &ObjectName, since: &str) -> Finding {
+    Finding::warning(
+        Reason::Expired,
+        field,
+        format!(
+            "the certificate in Secret {secret} expired at {since}, and is served because nothing better exists"
+        ),
+        "renew it, or see why it is not renewed",
+    )
 }
 
 fn encode(

@@ -1,12 +1,13 @@
 //! CA certificates: turns ConfigMaps and Secrets into the trust bundles of the proxies.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use rustls::RootCertStore;
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 use vestibule_acme::authorities::costly;
-use vestibule_model::certificate::MAX_BUNDLE_BYTES;
+use vestibule_model::certificate::{MAX_AUTHORITIES_OF_A_NAME, MAX_BUNDLE_BYTES};
 use vestibule_model::condition::Reason;
 use vestibule_model::finding::Finding;
 use vestibule_model::key::{Kind, ObjectKey};
@@ -91,7 +92,20 @@ fn read(source: &ObjectKey, pem: &[u8]) -> Result<Encoded, String> {
         }
         anchors
             .add(certificate.clone())
-            .map_err(|_| wrong("holds something that is not a certificate"))?;
+            .map_err(|_| wrong("holds something that is not an authority"))?;
+    }
+    let mut of_a_name: BTreeMap<&[u8], BTreeSet<&[u8]>> = BTreeMap::new();
+    for anchor in &anchors.roots {
+        let keys = of_a_name.entry(&anchor.subject).or_default();
+        keys.insert(&anchor.subject_public_key_info);
+    }
+    if of_a_name
+        .values()
+        .any(|keys| keys.len() > MAX_AUTHORITIES_OF_A_NAME)
+    {
+        return Err(wrong(&format!(
+            "holds more than {MAX_AUTHORITIES_OF_A_NAME} authorities of one name"
+        )));
     }
     let bundle = proto::TrustBundle {
         certificates: certificates.iter().map(|der| der.to_vec()).collect(),
@@ -214,5 +228,35 @@ impl Translator {
             };
             self.settle_resource(bundle_resource(source), resource, output);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{CertificateParams, DnType, KeyPair};
+
+    use super::*;
+
+    /// An authority of this name, with a key of its own.
+    fn authority(name: &str) -> String {
+        let mut params = CertificateParams::new([]).expect("parameters");
+        params.distinguished_name.push(DnType::CommonName, name);
+        let key = KeyPair::generate().expect("a key");
+        params.self_signed(&key).expect("a certificate").pem()
+    }
+
+    #[test]
+    fn a_bundle_has_a_bounded_number_of_authorities_of_one_name() {
+        let source = ObjectKey::new(Kind::ConfigMap, "team-a", "ca");
+        let read = |pem: &[String]| read(&source, pem.concat().as_bytes());
+        let same = || authority("authority");
+        let mut pem: Vec<String> = (0..MAX_AUTHORITIES_OF_A_NAME).map(|_| same()).collect();
+        // However often each is in it, and however many there are of other names.
+        pem.extend(pem.clone());
+        pem.extend((0..20).map(|index| authority(&index.to_string())));
+        assert!(read(&pem).is_ok());
+        pem.push(same());
+        let problem = read(&pem).expect_err("too many");
+        assert!(problem.contains("of one name"), "{problem}");
     }
 }

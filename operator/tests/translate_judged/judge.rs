@@ -118,6 +118,11 @@ impl<'a> Judge<'a> {
                 *count += 1;
                 let (most, _) = Reading(objects).limits(&gateway.name, &namespace);
                 owned = *count <= most && !judge.is_too_wide(&namespace, &host(listener));
+                // No grant of the world names TCP.
+                let port = listener.port.map(u16::from);
+                owned &= namespace == gateway.name.namespace
+                    || listener.protocol != Protocol::Tcp
+                    || !matches!(port, Some(80 | 443));
             }
             judge.listeners.push(Judged {
                 parent,

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use hyper::body::{Body, Incoming};
 use hyper::header::{
-    ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HeaderMap, HeaderValue,
-    LOCATION,
+    ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HOST, HeaderMap,
+    HeaderValue, LOCATION,
 };
 use hyper::http::uri::PathAndQuery;
 use hyper::upgrade::OnUpgrade;
@@ -16,7 +16,7 @@ use hyper::{Method, Request, Response, StatusCode, Version};
 use vestibule_model::client_address::ForwardedHeaders;
 use vestibule_model::pattern::Steps;
 
-use super::authority::Target;
+use super::authority::{Target, Unclear};
 use super::body::{TrailerFilter, Upload, UploadState};
 use super::challenge::challenge;
 use super::download::Download;
@@ -352,8 +352,15 @@ fn whom<B>(
             ..answer
         });
     }
-    let target = Target::of(request).map_err(|_| {
-        let text = "it is not clear which host the request is for\n";
+    let target = Target::of(request).map_err(|unclear| {
+        let written = request.headers().get(HOST);
+        record.authority = written.and_then(|host| host.to_str().ok()).map(Arc::from);
+        let text = match unclear {
+            Unclear::Malformed => {
+                "the host of the request is neither a hostname nor an IP address\n"
+            }
+            _ => "it is not clear which host the request is for\n",
+        };
         LocalReply::unclear("UnclearHost", text)
     })?;
     record.authority.clone_from(&target.text);
@@ -638,11 +645,14 @@ fn select<B>(
             let text = "another listener is for this host; ask again on a connection of its own\n";
             return Err(misdirected(text));
         }
-        // The listener no longer terminates TLS, or validates clients in another way than when this connection began. Or
-        // the name has passed to another namespace, and the client has seen the certificate of the former one.
-        if !matches!(listener.mode, Mode::Https(_))
-            || listener.tenant != own.tenant
-            || !shared.is_admitted(&listener)
+        // The name has passed to another namespace, and the client has seen the certificate of the former one, or of the
+        // Gateway while the name was the former one's.
+        let passed_on = || {
+            listener.tenant != own.tenant
+                && Some(snapshot.served_for(&listener, host)) != shared.served_for.as_ref()
+        };
+        // Or the listener no longer terminates TLS, or validates clients in another way than when this connection began.
+        if !matches!(listener.mode, Mode::Https(_)) || passed_on() || !shared.is_admitted(&listener)
         {
             let text = "this host is served otherwise now; ask again on a new connection\n";
             return Err(LocalReply {

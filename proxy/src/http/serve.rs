@@ -69,6 +69,7 @@ pub(crate) async fn serve(begun: Begun) {
         bind: *record.bind(),
         listener: record.listener().cloned(),
         server_name: record.basis.server_name.clone(),
+        served_for: record.basis.served_for.clone(),
         client_chain,
         passed: Mutex::new(record.listener().and_then(|of| of.validation.clone())),
         tls_version: record.negotiated().map(|negotiated| negotiated.version),

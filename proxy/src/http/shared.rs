@@ -39,6 +39,8 @@ pub(super) struct Shared {
     /// The listener that the server name selected. It is `None` in plaintext, where each request selects one.
     pub(super) listener: Option<Arc<Listener>>,
     pub(super) server_name: Option<Hostname>,
+    /// The namespace for which the listener served the server name when the connection began. It is `None` in plaintext.
+    pub(super) served_for: Option<Arc<str>>,
     /// The certificate chain that the client showed.
     pub(super) client_chain: Vec<CertificateDer<'static>>,
     /// The client validation that the client has passed last. At first it is that of the handshake.

@@ -1,6 +1,7 @@
 //! Owns the check of a backend's certificate. webpki checks the chain, as for every client of rustls. The names come
 //! from the policy.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -13,6 +14,7 @@ use rustls::{
     CertificateError, DigitallySignedStruct, Error, OtherError, RootCertStore, SignatureScheme,
 };
 use rustls_pki_types::{CertificateDer, ServerName, TrustAnchor, UnixTime};
+use vestibule_model::certificate::MAX_AUTHORITIES_OF_A_NAME;
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 use x509_parser::x509::X509Name;
 
@@ -29,13 +31,11 @@ pub(crate) enum AltName {
     Uri(Box<str>),
 }
 
-/// Most authorities whose signatures are verified for one certificate. webpki tries every authority whose name is that of
-/// the issuer. A team chooses authorities and backends, so it could have any number of one name.
-const MAX_AUTHORITIES: usize = 8;
-
 /// The trust bundles have too many authorities of one name.
 #[derive(Debug, thiserror::Error)]
-#[error("more than {MAX_AUTHORITIES} authorities in the trust bundles have the name of the issuer")]
+#[error(
+    "more than {MAX_AUTHORITIES_OF_A_NAME} authorities in the trust bundles have the name of the issuer"
+)]
 struct TooManyAuthorities;
 
 #[derive(Debug)]
@@ -77,33 +77,33 @@ impl Verifier {
     }
 
     /// The authorities of all bundles that have the name of the issuer of a certificate that was shown. No other one can
-    /// be at the end of a chain.
+    /// be at the end of a chain. A certificate that cannot be parsed has no issuer, so there is none for it.
     ///
     /// # Errors
-    /// If there are more than [`MAX_AUTHORITIES`].
+    /// If there are more than [`MAX_AUTHORITIES_OF_A_NAME`] of one of these names.
     fn authorities(
         &self,
         end_entity: &CertificateDer<'_>,
         intermediates: &[CertificateDer<'_>],
     ) -> Result<RootCertStore, Error> {
         let shown = std::iter::once(end_entity).chain(intermediates);
-        // What cannot be parsed is left to webpki.
-        let shown = shown.filter_map(|der| X509Certificate::from_der(der).ok());
-        let issuers: Vec<_> = shown
-            .map(|(_, certificate)| certificate.tbs_certificate.issuer)
+        let shown: Vec<X509Certificate<'_>> = shown
+            .filter_map(|der| Some(X509Certificate::from_der(der).ok()?.1))
             .collect();
+        let issuers: BTreeSet<&[u8]> = shown.iter().filter_map(|of| content(of.issuer())).collect();
         let mut found: Vec<&TrustAnchor<'_>> = Vec::new();
-        for anchor in self.bundles.iter().flat_map(|roots| &roots.roots) {
-            // The anchor has the content of the name, and the issuer also its tag and length.
-            let has_name = |issuer: &X509Name<'_>| issuer.as_raw().ends_with(&anchor.subject);
-            if !issuers.iter().any(has_name) || found.contains(&anchor) {
-                continue;
+        for issuer in issuers {
+            let others = found.len();
+            for anchor in self.bundles.iter().flat_map(|roots| &roots.roots) {
+                if *anchor.subject != *issuer || found.contains(&anchor) {
+                    continue;
+                }
+                if found.len() - others == MAX_AUTHORITIES_OF_A_NAME {
+                    let why = OtherError(Arc::new(TooManyAuthorities));
+                    return Err(Error::InvalidCertificate(CertificateError::Other(why)));
+                }
+                found.push(anchor);
             }
-            if found.len() == MAX_AUTHORITIES {
-                let why = OtherError(Arc::new(TooManyAuthorities));
-                return Err(Error::InvalidCertificate(CertificateError::Other(why)));
-            }
-            found.push(anchor);
         }
         let roots = found.into_iter().cloned().collect();
         Ok(RootCertStore { roots })
@@ -132,6 +132,14 @@ impl Verifier {
         }
         Err(error)
     }
+}
+
+/// A name without its tag and length, which is the form in which trust anchors have it.
+fn content<'a>(name: &'a X509Name<'_>) -> Option<&'a [u8]> {
+    let raw = name.as_raw();
+    // A length above 127 is behind a byte that says how many bytes it has (X.690 section 8.1.3).
+    let long = raw.get(1)?.checked_sub(0x80).map_or(0, usize::from);
+    raw.get(2 + long..)
 }
 
 fn has_another(der: &CertificateDer<'_>, names: &[&AltName]) -> Result<bool, Error> {
@@ -287,18 +295,25 @@ mod tests {
     /// Each authority would cost the verification of a signature, and a team may name hundreds.
     #[test]
     fn too_many_authorities_of_one_name_are_refused_before_a_signature_is_verified() {
-        let named = |name: &str| {
+        let authority_of = |name: &str| {
             let mut params = CertificateParams::new([]).unwrap();
             params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
             params.distinguished_name.push(DnType::CommonName, name);
             CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()
         };
-        let same: Vec<_> = (0..=MAX_AUTHORITIES).map(|_| named("authority")).collect();
-        let others: Vec<_> = (0..20).map(|index| named(&index.to_string())).collect();
+        let same: Vec<_> = (0..=MAX_AUTHORITIES_OF_A_NAME)
+            .map(|_| authority_of("authority"))
+            .collect();
+        let others: Vec<_> = (0..20)
+            .map(|index| authority_of(&index.to_string()))
+            .collect();
         let own = leaf(&["a.example.com"], &[], &same[0]);
         let names = [exact("a.example.com")];
         // However many there are of other names, and however often one of them is named.
-        let mut few: Vec<_> = same[1..MAX_AUTHORITIES].iter().chain(&others).collect();
+        let mut few: Vec<_> = same[1..MAX_AUTHORITIES_OF_A_NAME]
+            .iter()
+            .chain(&others)
+            .collect();
         few.extend([&same[0]; 20]);
         assert!(judge_by(&few, &names, &own));
         assert!(!judge_by(&same.iter().collect::<Vec<_>>(), &names, &own));

@@ -69,6 +69,8 @@ pub(super) fn findings(
         let Some(rest) = room.checked_sub(hostnames_of(&attached)) else {
             lost.clear();
             lost.push((HOSTNAMES.to_owned(), too_many_hostnames(MOST_HOSTNAMES)));
+            // Its hostnames are not judged, and its entries count all the same.
+            all_left.extend(attached);
             break;
         };
         room = rest;

@@ -228,11 +228,9 @@ async fn follow(shared: Arc<Shared>, events: impl Stream<Item = Event>) {
         };
         match event {
             Some(Event::Put(watched)) => shared.admission.put(watched.object),
-            // Admission does not judge by any status.
-            Some(Event::Touched(_)) => {}
+            // Admission does not judge by any status, and goes on judging by what is known.
+            Some(Event::Touched(_) | Event::Interrupted(_) | Event::Resumed(_)) => {}
             Some(Event::Remove(key)) => shared.admission.remove(&key),
-            // Reviews are judged by what is known.
-            Some(Event::Interrupted(_) | Event::Resumed(_)) => {}
             Some(Event::Synced(kind)) => {
                 if missing.remove(&kind) && missing.is_empty() {
                     shared.synced.store(true, Ordering::Release);
