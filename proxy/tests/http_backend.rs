@@ -22,6 +22,7 @@ use vestibule_proxy::limits::{HttpLimits, ProxyLimits};
 use vestibule_proxy_testing::web::*;
 use vestibule_proxy_testing::*;
 use vestibule_stream::proto;
+use vestibule_stream::proto::resource::Resource as Wire;
 
 const HOST: &str = "a.example.com";
 const BACKEND: &str = "team-a/one:80";
@@ -222,6 +223,41 @@ async fn what_is_no_http_is_a_bad_gateway() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn lists_that_are_too_long_to_look_at_are_refused() {
+    let one = Echo::start("one").await;
+    let to_one = rig(one.address);
+    let list = |entries| vec!["a"; entries].join(",");
+    for (name, entries, status) in [
+        ("connection", 64, 200),
+        ("connection", 65, 400),
+        ("connection", 30_000, 400),
+        ("cdn-loop", 32, 200),
+        ("cdn-loop", 33, 431),
+        ("cdn-loop", 30_000, 431),
+    ] {
+        let mut client = to_one.connect().await;
+        let head = format!("GET / HTTP/1.1\r\n{name}: {}", list(entries));
+        let answer = on(&mut client, &head).await;
+        assert_eq!(answer.status, status, "{name} of {entries}");
+    }
+    // The same for what a backend answers.
+    for (entries, status) in [(64, 200), (65, 502)] {
+        let head = format!("HTTP/1.1 200 OK\r\nconnection: {}", list(entries));
+        let answer = format!("{head}\r\ncontent-length: 0\r\n\r\n");
+        let address = serve(move |mut stream| {
+            let answer = answer.clone();
+            async move {
+                let mut head = [0; 4096];
+                let _ = stream.read(&mut head).await;
+                let _ = stream.write_all(answer.as_bytes()).await;
+            }
+        })
+        .await;
+        assert_eq!(get(&rig(address), HOST, "/").await.status, status);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn interim_answers_without_end_are_a_bad_gateway() {
     let early = "HTTP/1.1 103 Early Hints\r\nlink: </a.css>\r\n\r\n";
     let flood = serve(move |mut stream| async move {
@@ -328,6 +364,40 @@ async fn http2_by_prior_knowledge_to_the_backend() {
         "{} connections",
         one.connections()
     );
+}
+
+/// What the requests of one tenant do to a connection cannot break those of another one.
+#[tokio::test(flavor = "multi_thread")]
+async fn tenants_share_no_http2_connection_to_a_service_that_both_use() {
+    let one = Echo::h2c("one").await;
+    let rig = Rig::start(&quiet(), |port| {
+        let route = |name: &str, tenant: &str| {
+            let host = format!("{tenant}.example.com");
+            let mut route = http_route(name, &host, vec![rule("/", BACKEND)]);
+            if let Some(Wire::HttpRoute(route)) = &mut route.resource {
+                tenant.clone_into(&mut route.tenant);
+            }
+            route
+        };
+        vec![
+            http(port, "one", "team-a.example.com", None),
+            http(port, "two", "team-b.example.com", None),
+            route("one", "team-a"),
+            route("two", "team-b"),
+            backend_of(BACKEND, &[one.address], BackendProtocol::H2c),
+        ]
+    });
+    // Requests of one connection have one worker, and so one pool.
+    let mut client = h2_client(&rig).await;
+    for round in 0..3 {
+        for (tenant, connections) in [("team-a", 1), ("team-b", 2)] {
+            let uri = format!("http://{tenant}.example.com/");
+            let request = Request::get(uri).body(full("")).unwrap();
+            assert_eq!(h2_ask(&mut client, request).await.0, StatusCode::OK);
+            let expected = if round == 0 { connections } else { 2 };
+            assert_eq!(one.connections(), expected, "{tenant} in round {round}");
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -58,13 +58,13 @@ pub(super) async fn forward(
         let progress = &record.upload.progress;
         record.allowed.run(elapsed, progress, attempt).await
     };
+    let by_client = |late: &Late| record.allowed.is_of_client(*late);
+    let given_up_by_client = answered.as_ref().err().is_some_and(by_client);
+    record.given_up_by_client = given_up_by_client;
     // If there is a body, the client itself may be slow. Timeouts of other namespaces do not count: their routes could
     // choose times in which no endpoint answers, and all namespaces see the same health.
     let is_own = exchange.backend.is_in(&found.route.tenant);
-    if let Err(late) = &answered
-        && (record.trace.awaited && bodiless && is_own)
-        && !record.allowed.is_of_client(*late)
-    {
+    if answered.is_err() && record.trace.awaited && bodiless && is_own && !given_up_by_client {
         exchange.no_answer(&record.trace, "Timeout");
     }
     let answered = if let Some(retry) = &rule.retry {

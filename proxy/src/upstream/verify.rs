@@ -16,7 +16,7 @@ use rustls_pki_types::{CertificateDer, ServerName, TrustAnchor, UnixTime};
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 use x509_parser::x509::X509Name;
 
-use crate::chain_length;
+use crate::ordered_chain;
 
 /// One of the names that a backend's certificate may have. It must have at least one of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -167,9 +167,9 @@ impl ServerCertVerifier for Verifier {
         _: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        chain_length::check(intermediates)?;
+        let ordered = ordered_chain::in_order(end_entity, intermediates)?;
         let parsed = ParsedCertificate::try_from(end_entity)?;
-        self.is_trusted(end_entity, &parsed, intermediates, now)?;
+        self.is_trusted(end_entity, &parsed, &ordered, now)?;
         self.has_a_name(end_entity, &parsed)?;
         Ok(ServerCertVerified::assertion())
     }
