@@ -230,7 +230,7 @@ async fn backends_get_http2_without_being_asked_and_trailers_come_back() {
 #[tokio::test(flavor = "multi_thread")]
 async fn backends_over_tls_are_offered_http2_alone() {
     let server = Identity::new("backend.example.com");
-    let seen = Arc::new(parking_lot::Mutex::new(Vec::new()));
+    let seen = Arc::new(Mutex::new(Vec::new()));
     let protocols = Arc::clone(&seen);
     let mut config = server.server_config();
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
@@ -642,7 +642,7 @@ async fn a_call_whose_time_is_over_in_the_middle_of_its_answer_says_so() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_backend_that_breaks_off_is_unavailable() {
     // Ends its connections when it is told to.
-    let stop = Arc::new(tokio::sync::Notify::new());
+    let stop = Arc::new(Notify::new());
     let stopped = Arc::clone(&stop);
     let address = serve(move |stream: TcpStream| {
         let stopped = Arc::clone(&stopped);

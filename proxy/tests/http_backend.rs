@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
-use hyper::body::{Bytes, Frame};
+use hyper::body::{Body, Bytes, Frame, Incoming};
 use hyper::client::conn::http2;
 use hyper::header::HeaderName;
-use hyper::{HeaderMap, Request, StatusCode, Version};
+use hyper::{HeaderMap, Request, Response, StatusCode, Version};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use proto::BackendProtocol;
 use proto::http_filter::Filter;
@@ -364,6 +364,34 @@ async fn http2_by_prior_knowledge_to_the_backend() {
         "{} connections",
         one.connections()
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn answers_without_content_end_with_their_head() {
+    let address = serve(|stream: TcpStream| {
+        serve_http(stream, true, |request: Request<Incoming>| async move {
+            let mut answer = Response::new(Full::new(Bytes::from_static(b"body")));
+            *answer.status_mut() = request.uri().path()[1..].parse().unwrap();
+            answer
+        })
+    })
+    .await;
+    let rig = rig_of(&quiet(), address, BackendProtocol::H2c);
+    let mut client = h2_client(&rig).await;
+    for (status, ends) in [("204", true), ("205", true), ("304", true), ("200", false)] {
+        let uri = format!("http://{HOST}/{status}");
+        let request = Request::get(uri).body(full("")).unwrap();
+        let answer = within("an answer", client.send_request(request)).await;
+        let answer = answer.unwrap();
+        assert_eq!(answer.status().as_str(), status);
+        assert_eq!(answer.body().is_end_stream(), ends, "{status}");
+        let body = answer.into_body().collect().await.unwrap().to_bytes();
+        assert_eq!(body, if ends { "" } else { "body" });
+        // In HTTP/1.1 too.
+        let answer = get(&rig, HOST, &format!("/{status}")).await;
+        assert_eq!(answer.status.to_string(), status);
+        assert_eq!(answer.body, if ends { "" } else { "body" });
+    }
 }
 
 /// What the requests of one tenant do to a connection cannot break those of another one.

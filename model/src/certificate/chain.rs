@@ -192,7 +192,11 @@ mod tests {
     #[test]
     fn a_chain_is_put_in_order_and_what_leads_nowhere_is_left_out() {
         let own = usual("own", "a", 1);
-        let (a, b, root) = (usual("a", "b", 2), usual("b", "root", 3), usual("root", "root", 4));
+        let (a, b, root) = (
+            usual("a", "b", 2),
+            usual("b", "root", 3),
+            usual("root", "root", 4),
+        );
         let other = made_up("other", "root", &modulus(8192), &[3]);
         for (others, expected) in [
             (vec![], vec![]),
@@ -217,7 +221,11 @@ mod tests {
         assert_eq!(in_order(&own, &others), Err(ChainProblem::Ambiguous));
         assert_eq!(in_order(&own, &others[..1]).unwrap(), [&others[0]]);
         let own = usual("own", "a", 1);
-        let others = [usual("a", "b", 2), usual("b", "a", 3), usual("b", "root", 4)];
+        let others = [
+            usual("a", "b", 2),
+            usual("b", "a", 3),
+            usual("b", "root", 4),
+        ];
         assert_eq!(in_order(&own, &others), Err(ChainProblem::Ambiguous));
         // A circle has an end.
         assert_eq!(in_order(&own, &others[..2]).unwrap().len(), 2);

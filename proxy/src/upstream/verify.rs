@@ -282,6 +282,10 @@ mod tests {
             let verdict = verifier.verify_server_cert(&own, &others, &sent, &[], UnixTime::now());
             assert_eq!(verdict.is_ok(), is_fine, "{verdict:?}");
         }
+        // Nor any of several that have one name.
+        let others = [authority(), authority()].map(|made| made.der().clone());
+        let verdict = verifier.verify_server_cert(&own, &others, &sent, &[], UnixTime::now());
+        assert!(verdict.unwrap_err().to_string().contains("Ambiguous"));
     }
 
     /// Each authority would cost the verification of a signature, and a team may name hundreds.

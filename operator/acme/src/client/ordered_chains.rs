@@ -80,5 +80,12 @@ mod tests {
         let many = vec![CertificateDer::from(vec![0]); MAX_INTERMEDIATES + 1];
         let error = verdict(&many).unwrap_err().to_string();
         assert!(error.contains("TooMany(7)"), "{error}");
+        // Nor any of several that have one name.
+        let other = || {
+            let made = rcgen::generate_simple_self_signed(["ca.test".to_owned()]);
+            made.unwrap().cert.der().clone()
+        };
+        let error = verdict(&[other(), other()]).unwrap_err().to_string();
+        assert!(error.contains("Ambiguous"), "{error}");
     }
 }
