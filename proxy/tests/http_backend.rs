@@ -480,7 +480,7 @@ async fn trailing(two: bool) -> SocketAddr {
                 Ok(Frame::trailers(trailers)),
             ];
             let body = StreamBody::new(futures::stream::iter(frames));
-            hyper::Response::builder()
+            Response::builder()
                 .header("trailer", "x-seen, grpc-status, keep-alive")
                 .body(body)
                 .unwrap()
@@ -678,15 +678,14 @@ async fn bodies_flow_and_are_not_kept() {
     let address = serve(move |stream| {
         let wait = wait.clone();
         async move {
-            let service =
-                hyper::service::service_fn(move |request: Request<hyper::body::Incoming>| {
-                    let mut wait = wait.clone();
-                    async move {
-                        wait.wait_for(|go| *go).await.unwrap();
-                        // And then sends it back as it comes.
-                        Ok::<_, std::convert::Infallible>(hyper::Response::new(request.into_body()))
-                    }
-                });
+            let service = hyper::service::service_fn(move |request: Request<Incoming>| {
+                let mut wait = wait.clone();
+                async move {
+                    wait.wait_for(|go| *go).await.unwrap();
+                    // And then sends it back as it comes.
+                    Ok::<_, std::convert::Infallible>(Response::new(request.into_body()))
+                }
+            });
             let builder = hyper::server::conn::http1::Builder::new();
             let _ = builder
                 .serve_connection(TokioIo::new(stream), service)
@@ -763,10 +762,7 @@ async fn who_takes_nothing_holds_up_no_other_client_of_an_http2_backend() {
             } else {
                 1000
             };
-            std::future::ready(hyper::Response::new(Full::new(Bytes::from(vec![
-                7;
-                length
-            ]))))
+            std::future::ready(Response::new(Full::new(Bytes::from(vec![7; length]))))
         })
     })
     .await;
