@@ -541,9 +541,8 @@ impl Guard {
             return Ok(State::Value(begun));
         }
         match self.field {
-            Field::Other => {}
             Field::Connection if byte == b',' => self.count_option()?,
-            Field::Connection => {}
+            Field::Other | Field::Connection => {}
             Field::Length => {
                 let digit = byte.is_ascii_digit() && !self.over;
                 if !digit || self.digits == MAX_LENGTH_DIGITS {
