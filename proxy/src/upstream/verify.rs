@@ -291,14 +291,18 @@ mod tests {
     /// Each authority would cost the verification of a signature, and a team may name hundreds.
     #[test]
     fn too_many_authorities_of_one_name_are_refused_before_a_signature_is_verified() {
-        let named = |name: &str| {
+        let authority_of = |name: &str| {
             let mut params = CertificateParams::new([]).unwrap();
             params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
             params.distinguished_name.push(DnType::CommonName, name);
             CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()
         };
-        let same: Vec<_> = (0..=MAX_AUTHORITIES).map(|_| named("authority")).collect();
-        let others: Vec<_> = (0..20).map(|index| named(&index.to_string())).collect();
+        let same: Vec<_> = (0..=MAX_AUTHORITIES)
+            .map(|_| authority_of("authority"))
+            .collect();
+        let others: Vec<_> = (0..20)
+            .map(|index| authority_of(&index.to_string()))
+            .collect();
         let own = leaf(&["a.example.com"], &[], &same[0]);
         let names = [exact("a.example.com")];
         // However many there are of other names, and however often one of them is named.
