@@ -546,14 +546,14 @@ async fn calls_whose_clients_do_not_wait_for_them_count_as_cancelled() {
     let rig = rig_of(&limits, address);
     let mut sender = client(&rig).await;
     let mut ended = 0;
-    while sender.ready().await.is_ok() {
+    while within("room for a call", sender.ready()).await.is_ok() {
         let request = head(ECHO).header("grpc-timeout", "0S");
         let call = sender.send_request(request.body(message("m")).unwrap());
         if within("an answer", call).await.is_err() {
             break;
         }
         ended += 1;
-        assert!(ended < 10_000, "the connection goes on");
+        assert!(ended < 500, "the connection goes on");
     }
     assert!(ended >= 5, "{ended}");
     rig.wait_closed(CloseReason::TooManyCancels, 1).await;
