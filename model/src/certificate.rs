@@ -6,6 +6,7 @@
 //! name becomes a finding, and so does a `common-name` that is not the hostname of a listener.
 
 mod alternative;
+pub mod chain;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -12,10 +12,10 @@ use tokio::sync::watch;
 
 use crate::quota::Account;
 
-/// A tenant in four bytes, because every tunnel has one. It comes from the address of the account, of which a tenant has
-/// one as long as it is in use. If two tenants get the same number, their tunnels are looked at together, which does no
-/// harm.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+/// A tenant in four bytes, because every tunnel and every shared connection to a backend has one. It comes from the address of the account, of which a tenant has
+/// one as long as it is in use. If two tenants get the same number, their tunnels are looked at together and they
+/// share connections, which does no harm.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct TenantKey(u32);
 
 impl TenantKey {

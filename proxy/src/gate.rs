@@ -54,6 +54,8 @@ const REQUESTS_OF_A_TURN: u32 = 64;
 const UNITS_OF_A_SEARCH: u8 = 64;
 /// Fields of a request's head that cost one more unit.
 const FIELDS_OF_A_UNIT: usize = 32;
+/// Bytes of a request's head that cost one more unit.
+const HEAD_BYTES_OF_A_UNIT: usize = 4 * 1024;
 /// Bytes of a backend that cost one unit of requests if no client gets anything of them. They are up to 16 interim heads
 /// (1xx), or 28 frames of HTTP/2.
 const BACKEND_BYTES_OF_A_UNIT: u64 = 256;
@@ -138,9 +140,10 @@ pub(crate) async fn pass<F: Future>(
     .await
 }
 
-/// Waits in a [`line`] until the work for a request may begin, whose head has so many fields.
-pub(crate) async fn pass_request(line: usize, fields: usize) {
-    let units = 1 + fields / FIELDS_OF_A_UNIT;
+/// Waits in a [`line`] until the work for a request may begin, whose head has so many fields and bytes. They are those
+/// after HTTP/2 has decoded them, where a client can repeat a field with one byte.
+pub(crate) async fn pass_request(line: usize, fields: usize, bytes: usize) {
+    let units = 1 + fields / FIELDS_OF_A_UNIT + bytes / HEAD_BYTES_OF_A_UNIT;
     pass_units(line, u8::try_from(units).unwrap_or(u8::MAX)).await;
 }
 

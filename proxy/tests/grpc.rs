@@ -14,9 +14,11 @@ use hyper::client::conn::http2;
 use hyper::header::HeaderMap;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use parking_lot::Mutex;
 use proto::BackendProtocol;
 use tokio::net::TcpStream;
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
+use vestibule_proxy::close_reason::CloseReason;
 use vestibule_proxy::limits::ProxyLimits;
 use vestibule_proxy_testing::web::*;
 use vestibule_proxy_testing::*;
@@ -228,7 +230,7 @@ async fn backends_get_http2_without_being_asked_and_trailers_come_back() {
 #[tokio::test(flavor = "multi_thread")]
 async fn backends_over_tls_are_offered_http2_alone() {
     let server = Identity::new("backend.example.com");
-    let seen = Arc::new(parking_lot::Mutex::new(Vec::new()));
+    let seen = Arc::new(Mutex::new(Vec::new()));
     let protocols = Arc::clone(&seen);
     let mut config = server.server_config();
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
@@ -535,6 +537,88 @@ async fn what_the_client_does_not_wait_for_counts_against_no_endpoint() {
     assert!(!metrics.contains(passed_over), "{metrics}");
 }
 
+/// Each of them makes the proxy reset a request at the backend, as if the client had cancelled it.
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_whose_clients_do_not_wait_for_them_count_as_cancelled() {
+    let (address, _) = silent().await;
+    let mut limits = quiet();
+    limits.http.cancels = 5;
+    let rig = rig_of(&limits, address);
+    let mut sender = client(&rig).await;
+    let mut ended = 0;
+    while within("room for a call", sender.ready()).await.is_ok() {
+        let request = head(ECHO).header("grpc-timeout", "0S");
+        let call = sender.send_request(request.body(message("m")).unwrap());
+        if within("an answer", call).await.is_err() {
+            break;
+        }
+        ended += 1;
+        assert!(ended < 500, "the connection goes on");
+    }
+    assert!(ended >= 5, "{ended}");
+    rig.wait_closed(CloseReason::TooManyCancels, 1).await;
+}
+
+/// Servers end a connection with too many resets, and with it the calls of everybody else.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_to_a_backend_is_left_alone_after_many_requests_that_were_given_up() {
+    // For each connection, how many calls it had. Calls of `Hold` are answered when `release` is told.
+    let calls: Arc<Mutex<Vec<usize>>> = Arc::default();
+    let release = Arc::new(Notify::new());
+    let (all, released) = (Arc::clone(&calls), Arc::clone(&release));
+    let address = serve(move |stream: TcpStream| {
+        let (all, released) = (Arc::clone(&all), Arc::clone(&released));
+        let mut connections = all.lock();
+        let index = connections.len();
+        connections.push(0);
+        drop(connections);
+        serve_http(stream, true, move |request: Request<Incoming>| {
+            let (all, released) = (Arc::clone(&all), Arc::clone(&released));
+            async move {
+                all.lock()[index] += 1;
+                if !request.uri().path().ends_with("/Hold") {
+                    std::future::pending::<()>().await;
+                }
+                released.notified().await;
+                Response::new(Full::new(Bytes::from_static(b"held")))
+            }
+        })
+    })
+    .await;
+    let mut limits = quiet();
+    limits.http.cancels = 100_000;
+    let rig = rig_of(&limits, address);
+    // Calls of one client have one worker, and so one pool.
+    let sender = client(&rig).await;
+    let mut holder = sender.clone();
+    let held = tokio::spawn(async move {
+        let request = head("/shop.v1.Cart/Hold").body(message("m")).unwrap();
+        make(&mut holder, request).await
+    });
+    wait("the call", || calls.lock().first() == Some(&1)).await;
+    while calls.lock().len() < 3 {
+        let some = (0..10).map(|_| {
+            let mut sender = sender.clone();
+            async move {
+                let request = head(ECHO).header("grpc-timeout", "100m");
+                make(&mut sender, request.body(message("m")).unwrap()).await
+            }
+        });
+        for ended in futures::future::join_all(some).await {
+            assert_eq!((ended.status, ended.grpc()), (200, "4"));
+        }
+        // Without a bound, all of them are on the first connection.
+        assert!(calls.lock()[0] < 100, "{:?}", calls.lock());
+    }
+    // Ten are under way when the bound is reached.
+    let calls = calls.lock().clone();
+    assert!(calls.iter().all(|count| *count <= 60), "{calls:?}");
+    // The call that was there before has not ended.
+    release.notify_one();
+    let held = within("the held call", held).await.unwrap();
+    assert_eq!(held.body, "held");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_whose_time_is_over_in_the_middle_of_its_answer_says_so() {
     let one = Server::start("one").await;
@@ -558,7 +642,7 @@ async fn a_call_whose_time_is_over_in_the_middle_of_its_answer_says_so() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_backend_that_breaks_off_is_unavailable() {
     // Ends its connections when it is told to.
-    let stop = Arc::new(tokio::sync::Notify::new());
+    let stop = Arc::new(Notify::new());
     let stopped = Arc::clone(&stop);
     let address = serve(move |stream: TcpStream| {
         let stopped = Arc::clone(&stopped);

@@ -104,6 +104,24 @@ async fn a_head_has_a_number_of_fields_and_its_cookies_twice_as_many() {
     assert_eq!(asked.load(Ordering::SeqCst), 3);
 }
 
+/// In HTTP/2, a client can repeat a long list with one byte for each field.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_proxies_that_a_request_has_passed_are_a_number() {
+    let (address, asked) = counted().await;
+    let rig = rig(&backend(BACKEND, &[address]));
+    let mut client = client(&rig).await;
+    for (fields, entries, status) in [(1, 32, 200), (1, 33, 431), (2, 16, 200), (2, 17, 431)] {
+        let mut request = request(0, 0);
+        let list = HeaderValue::try_from(vec!["a"; entries].join(",")).unwrap();
+        for _ in 0..fields {
+            request.headers_mut().append("cdn-loop", list.clone());
+        }
+        let answer = within("an answer", client.send_request(request)).await;
+        assert_eq!(answer.unwrap().status(), status, "{fields} of {entries}");
+    }
+    assert_eq!(asked.load(Ordering::SeqCst), 2);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn values_do_not_begin_or_end_with_white_space() {
     let (address, asked) = counted().await;

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
-use hyper::body::{Bytes, Frame};
+use hyper::body::{Body, Bytes, Frame, Incoming};
 use hyper::client::conn::http2;
 use hyper::header::HeaderName;
-use hyper::{HeaderMap, Request, StatusCode, Version};
+use hyper::{HeaderMap, Request, Response, StatusCode, Version};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use proto::BackendProtocol;
 use proto::http_filter::Filter;
@@ -22,6 +22,7 @@ use vestibule_proxy::limits::{HttpLimits, ProxyLimits};
 use vestibule_proxy_testing::web::*;
 use vestibule_proxy_testing::*;
 use vestibule_stream::proto;
+use vestibule_stream::proto::resource::Resource as Wire;
 
 const HOST: &str = "a.example.com";
 const BACKEND: &str = "team-a/one:80";
@@ -222,6 +223,41 @@ async fn what_is_no_http_is_a_bad_gateway() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn lists_that_are_too_long_to_look_at_are_refused() {
+    let one = Echo::start("one").await;
+    let to_one = rig(one.address);
+    let list = |entries| vec!["a"; entries].join(",");
+    for (name, entries, status) in [
+        ("connection", 64, 200),
+        ("connection", 65, 400),
+        ("connection", 30_000, 400),
+        ("cdn-loop", 32, 200),
+        ("cdn-loop", 33, 431),
+        ("cdn-loop", 30_000, 431),
+    ] {
+        let mut client = to_one.connect().await;
+        let head = format!("GET / HTTP/1.1\r\n{name}: {}", list(entries));
+        let answer = on(&mut client, &head).await;
+        assert_eq!(answer.status, status, "{name} of {entries}");
+    }
+    // The same for what a backend answers.
+    for (entries, status) in [(64, 200), (65, 502)] {
+        let head = format!("HTTP/1.1 200 OK\r\nconnection: {}", list(entries));
+        let answer = format!("{head}\r\ncontent-length: 0\r\n\r\n");
+        let address = serve(move |mut stream| {
+            let answer = answer.clone();
+            async move {
+                let mut head = [0; 4096];
+                let _ = stream.read(&mut head).await;
+                let _ = stream.write_all(answer.as_bytes()).await;
+            }
+        })
+        .await;
+        assert_eq!(get(&rig(address), HOST, "/").await.status, status);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn interim_answers_without_end_are_a_bad_gateway() {
     let early = "HTTP/1.1 103 Early Hints\r\nlink: </a.css>\r\n\r\n";
     let flood = serve(move |mut stream| async move {
@@ -331,6 +367,68 @@ async fn http2_by_prior_knowledge_to_the_backend() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn answers_without_content_end_with_their_head() {
+    let address = serve(|stream: TcpStream| {
+        serve_http(stream, true, |request: Request<Incoming>| async move {
+            let mut answer = Response::new(Full::new(Bytes::from_static(b"body")));
+            *answer.status_mut() = request.uri().path()[1..].parse().unwrap();
+            answer
+        })
+    })
+    .await;
+    let rig = rig_of(&quiet(), address, BackendProtocol::H2c);
+    let mut client = h2_client(&rig).await;
+    for (status, ends) in [("204", true), ("205", true), ("304", true), ("200", false)] {
+        let uri = format!("http://{HOST}/{status}");
+        let request = Request::get(uri).body(full("")).unwrap();
+        let answer = within("an answer", client.send_request(request)).await;
+        let answer = answer.unwrap();
+        assert_eq!(answer.status().as_str(), status);
+        assert_eq!(answer.body().is_end_stream(), ends, "{status}");
+        let body = answer.into_body().collect().await.unwrap().to_bytes();
+        assert_eq!(body, if ends { "" } else { "body" });
+        // In HTTP/1.1 too.
+        let answer = get(&rig, HOST, &format!("/{status}")).await;
+        assert_eq!(answer.status.to_string(), status);
+        assert_eq!(answer.body, if ends { "" } else { "body" });
+    }
+}
+
+/// What the requests of one tenant do to a connection cannot break those of another one.
+#[tokio::test(flavor = "multi_thread")]
+async fn tenants_share_no_http2_connection_to_a_service_that_both_use() {
+    let one = Echo::h2c("one").await;
+    let rig = Rig::start(&quiet(), |port| {
+        let route = |name: &str, tenant: &str| {
+            let host = format!("{tenant}.example.com");
+            let mut route = http_route(name, &host, vec![rule("/", BACKEND)]);
+            if let Some(Wire::HttpRoute(route)) = &mut route.resource {
+                tenant.clone_into(&mut route.tenant);
+            }
+            route
+        };
+        vec![
+            http(port, "one", "team-a.example.com", None),
+            http(port, "two", "team-b.example.com", None),
+            route("one", "team-a"),
+            route("two", "team-b"),
+            backend_of(BACKEND, &[one.address], BackendProtocol::H2c),
+        ]
+    });
+    // Requests of one connection have one worker, and so one pool.
+    let mut client = h2_client(&rig).await;
+    for round in 0..3 {
+        for (tenant, connections) in [("team-a", 1), ("team-b", 2)] {
+            let uri = format!("http://{tenant}.example.com/");
+            let request = Request::get(uri).body(full("")).unwrap();
+            assert_eq!(h2_ask(&mut client, request).await.0, StatusCode::OK);
+            let expected = if round == 0 { connections } else { 2 };
+            assert_eq!(one.connections(), expected, "{tenant} in round {round}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn http2_clients_reach_http1_backends() {
     let one = Echo::start("one").await;
     let rig = rig(one.address);
@@ -382,7 +480,7 @@ async fn trailing(two: bool) -> SocketAddr {
                 Ok(Frame::trailers(trailers)),
             ];
             let body = StreamBody::new(futures::stream::iter(frames));
-            hyper::Response::builder()
+            Response::builder()
                 .header("trailer", "x-seen, grpc-status, keep-alive")
                 .body(body)
                 .unwrap()
@@ -580,15 +678,14 @@ async fn bodies_flow_and_are_not_kept() {
     let address = serve(move |stream| {
         let wait = wait.clone();
         async move {
-            let service =
-                hyper::service::service_fn(move |request: Request<hyper::body::Incoming>| {
-                    let mut wait = wait.clone();
-                    async move {
-                        wait.wait_for(|go| *go).await.unwrap();
-                        // And then sends it back as it comes.
-                        Ok::<_, std::convert::Infallible>(hyper::Response::new(request.into_body()))
-                    }
-                });
+            let service = hyper::service::service_fn(move |request: Request<Incoming>| {
+                let mut wait = wait.clone();
+                async move {
+                    wait.wait_for(|go| *go).await.unwrap();
+                    // And then sends it back as it comes.
+                    Ok::<_, std::convert::Infallible>(Response::new(request.into_body()))
+                }
+            });
             let builder = hyper::server::conn::http1::Builder::new();
             let _ = builder
                 .serve_connection(TokioIo::new(stream), service)
@@ -665,10 +762,7 @@ async fn who_takes_nothing_holds_up_no_other_client_of_an_http2_backend() {
             } else {
                 1000
             };
-            std::future::ready(hyper::Response::new(Full::new(Bytes::from(vec![
-                7;
-                length
-            ]))))
+            std::future::ready(Response::new(Full::new(Bytes::from(vec![7; length]))))
         })
     })
     .await;

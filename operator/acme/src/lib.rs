@@ -3,7 +3,6 @@
 //! `plan` decides what to do and is pure. `client` talks to CAs, and `engine` runs what `plan`
 //! decided. [`Effects`] hides whether the cluster or a directory is behind it.
 
-pub mod authorities;
 mod backoff;
 mod budget;
 mod challenge;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rustls::RootCertStore;
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
-use vestibule_acme::authorities::costly;
+use vestibule_model::certificate::chain::costly_key;
 use vestibule_model::certificate::{MAX_AUTHORITIES_OF_A_NAME, MAX_BUNDLE_BYTES};
 use vestibule_model::condition::Reason;
 use vestibule_model::finding::Finding;
@@ -87,8 +87,8 @@ fn read(source: &ObjectKey, pem: &[u8]) -> Result<Encoded, String> {
     }
     let mut anchors = RootCertStore::empty();
     for certificate in &certificates {
-        if let Some(why) = costly(certificate) {
-            return Err(wrong(&format!("holds {why}")));
+        if let Some(key) = costly_key(certificate) {
+            return Err(wrong(&format!("holds an authority with {key}")));
         }
         anchors
             .add(certificate.clone())

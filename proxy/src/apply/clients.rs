@@ -13,7 +13,7 @@ use rustls::{DigitallySignedStruct, DistinguishedName, Error, SignatureScheme};
 use rustls_pki_types::{CertificateDer, UnixTime};
 
 use super::trust::Trust;
-use crate::chain_length::ShortChains;
+use crate::ordered_chain::OrderedChains;
 
 /// Most bytes for the names of CAs in a certificate request, by which a client chooses its certificate. They must fit
 /// into one extension of 64 KiB, and common clients accept less than that. If the names take more, none are sent.
@@ -81,7 +81,7 @@ impl ClientAuth {
                     builder.clear_root_hint_subjects()
                 };
                 let verifier = builder.build().ok()?;
-                Some(Arc::new(ShortChains(verifier)))
+                Some(Arc::new(OrderedChains(verifier)))
             }
             ClientMode::InsecureFallback => Some(Arc::new(Anybody {
                 hints: if tell { hints } else { Vec::new() },

@@ -12,6 +12,9 @@ use crate::slot_map::Slot;
 use crate::upstream::ClientCertificate;
 use crate::validation::ClientValidation;
 
+/// Cost of the signatures on the certificates that a client may show, in units of a handshake with an ECDSA key on P-256.
+const UNITS_OF_VALIDATION: u8 = 4;
+
 /// Trust bundles by which clients are validated, and what happens to clients without a valid certificate.
 type Validation = (Box<[Arc<str>]>, ClientMode);
 
@@ -104,11 +107,14 @@ impl State {
         }
     }
 
-    /// The cost of a handshake with a listener, in units of the gate: that with the most expensive of its certificates.
+    /// The cost of a handshake with a listener, in units of the gate: that with the most expensive of its certificates, and
+    /// that of the client's certificates where they are validated.
     pub(super) fn handshake_units(&self, terminate: Option<&HeldTerminate>) -> u8 {
         let names = terminate.iter().flat_map(|of| &of.certificates);
         let held = names.filter_map(|name| self.certificates.get(name));
-        held.map(|held| held.units).max().unwrap_or(1)
+        let own = held.map(|held| held.units).max().unwrap_or(1);
+        let validates = terminate.is_some_and(|of| of.validation.is_some());
+        own.saturating_add(if validates { UNITS_OF_VALIDATION } else { 0 })
     }
 
     fn server_config(

@@ -261,7 +261,7 @@ async fn requests_of_a_flood_leave_a_neighbour_its_turn() {
     let ask = |line, name| {
         let log = Arc::clone(&log);
         tokio::spawn(async move {
-            pass_request(line, 0).await;
+            pass_request(line, 0, 0).await;
             log.lock().push(name);
         })
     };
@@ -280,6 +280,30 @@ async fn requests_of_a_flood_leave_a_neighbour_its_turn() {
     }
     driver.abort();
     assert_eq!(floods(&log.lock()), 1000);
+}
+
+#[tokio::test]
+async fn large_heads_leave_a_neighbour_its_turn_earlier() {
+    let log = Log::default();
+    let driver = tokio::spawn(keep());
+    tokio::task::yield_now().await;
+    for (line, name, count, bytes) in [(1, "flood", 400, 60 * 1024), (2, "neighbour", 1, 100)] {
+        for _ in 0..count {
+            let log = Arc::clone(&log);
+            tokio::spawn(async move {
+                pass_request(line, 0, bytes).await;
+                log.lock().push(name);
+            });
+        }
+    }
+    let is_there = |log: &Log| log.lock().contains(&"neighbour");
+    while !is_there(&log) {
+        tokio::task::yield_now().await;
+    }
+    // Each of them costs 16 units.
+    let most = 3 * REQUESTS_OF_A_TURN as usize / 16;
+    assert!(floods(&log.lock()) <= most, "{}", floods(&log.lock()));
+    driver.abort();
 }
 
 #[tokio::test]

@@ -25,7 +25,7 @@ use super::H2;
 use super::body::{Upload, UploadState};
 use super::download::BackendBody;
 use super::head_size;
-use super::headers::{detach, take_trailers};
+use super::headers::{detach, has_too_many_options, take_trailers};
 use super::metered_frames::MeteredFrames;
 use super::patient::Patient;
 use super::pool::{self, Key, Lease, One, Sender, Turn, Two};
@@ -34,6 +34,7 @@ use super::retry_state::RetryState;
 use super::throttle::{Throttle, Throttled};
 use crate::backend::{Backend, Protocol};
 use crate::close_reason::CloseReason;
+use crate::concerned::TenantKey;
 use crate::deadline::within;
 use crate::limits::Repeat;
 use crate::plane::DataPlane;
@@ -361,12 +362,15 @@ impl Exchange<'_> {
             Protocol::Any if tls.is_some() && !self.upgrade => Alpn::Both,
             Protocol::Any | Protocol::WebSocket => Alpn::Http1,
         };
+        let account = self.account.as_ref().filter(|_| alpn != Alpn::Http1);
+        let tenant = account.map(TenantKey::of);
         Key {
             backend: Arc::clone(&self.backend),
             endpoint,
             alpn,
             tls,
             alone: alpn != Alpn::Http1 && alone(),
+            tenant: tenant.unwrap_or_default(),
         }
     }
 
@@ -432,11 +436,7 @@ impl Exchange<'_> {
             let most = Arc::new(AtomicUsize::new(usize::MAX));
             let connection = watched(connection, Arc::clone(&most));
             tokio::spawn(run(connection, key.endpoint, place));
-            Sender::Two(Two {
-                sender,
-                most,
-                meter,
-            })
+            Sender::Two(Two::new(sender, most, meter))
         } else {
             let mut builder = http1::Builder::new();
             builder.max_buf_size(ANSWER_BUFFER);
@@ -469,6 +469,7 @@ impl Exchange<'_> {
         let begun = Instant::now();
         let meter = Arc::clone(lease.meter());
         meter.charge(self.account.as_ref());
+        lease.sends(&state);
         let sent = match &mut lease.sender {
             Sender::One(one) => {
                 // A new connection is ready as soon as its task has run.
@@ -503,6 +504,10 @@ impl Exchange<'_> {
                     tracing::debug!(endpoint = ?trace.endpoint, "a response has too many fields");
                     return Err(Unanswered::Seen(state, ExchangeFailure::Broken));
                 }
+                if has_too_many_options(response.headers()) {
+                    tracing::debug!(endpoint = ?trace.endpoint, "a response has too many options");
+                    return Err(Unanswered::Seen(state, ExchangeFailure::Broken));
+                }
                 let took = begun.elapsed();
                 if response.status() == StatusCode::SWITCHING_PROTOCOLS {
                     meter.become_tunnel();
@@ -525,6 +530,10 @@ impl Exchange<'_> {
                 Ok((response, lease))
             }
             Err((request, error)) => {
+                // Otherwise the proxy itself has reset the request.
+                if !state.is_broken() && !state.is_too_large() {
+                    lease.ended();
+                }
                 let request = request.map(Box::new);
                 tracing::debug!(endpoint = ?trace.endpoint, %error, "a request failed");
                 let failure = if is_refused(&error) {

@@ -3,6 +3,7 @@
 use std::pin::pin;
 
 use hyper::body::Body;
+use hyper::header::CONTENT_LENGTH;
 use hyper::upgrade::OnUpgrade;
 use hyper::{Request, Response, StatusCode, Version};
 
@@ -23,6 +24,16 @@ pub(super) enum Forwarded {
     Upgrade(Response<Download>, OnUpgrade),
     /// There is no response, and another attempt has to be made with this body.
     Again(Upload),
+}
+
+/// Whether an answer with this status ends with its head (RFC 9110 sections 15.3.5, 15.3.6 and 15.4.5).
+fn has_no_content(status: StatusCode) -> bool {
+    [
+        StatusCode::NO_CONTENT,
+        StatusCode::RESET_CONTENT,
+        StatusCode::NOT_MODIFIED,
+    ]
+    .contains(&status)
 }
 
 /// Sends the request to a backend, and prepares its response for the client.
@@ -58,13 +69,13 @@ pub(super) async fn forward(
         let progress = &record.upload.progress;
         record.allowed.run(elapsed, progress, attempt).await
     };
+    let by_client = |late: &Late| record.allowed.is_of_client(*late);
+    let given_up_by_client = answered.as_ref().err().is_some_and(by_client);
+    record.given_up_by_client = given_up_by_client;
     // If there is a body, the client itself may be slow. Timeouts of other namespaces do not count: their routes could
     // choose times in which no endpoint answers, and all namespaces see the same health.
     let is_own = exchange.backend.is_in(&found.route.tenant);
-    if let Err(late) = &answered
-        && (record.trace.awaited && bodiless && is_own)
-        && !record.allowed.is_of_client(*late)
-    {
+    if answered.is_err() && record.trace.awaited && bodiless && is_own && !given_up_by_client {
         exchange.no_answer(&record.trace, "Timeout");
     }
     let answered = if let Some(retry) = &rule.retry {
@@ -111,6 +122,11 @@ pub(super) async fn forward(
         return Err(LocalReply::from(ExchangeFailure::Broken));
     }
     headers::strip_response(&mut response);
+    if has_no_content(response.status()) && !response.body().is_end_stream() {
+        // HTTP/2 can carry a body here all the same. Without its lease, the backend's request is reset.
+        response.headers_mut().remove(CONTENT_LENGTH);
+        return Ok(Forwarded::Answer(response.map(|_| Download::own(""))));
+    }
     if !switched {
         let response = response.map(|body| Download::backend(body, lease));
         return Ok(Forwarded::Answer(response));

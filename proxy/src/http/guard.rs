@@ -15,6 +15,8 @@ const MAX_SIZE_DIGITS: u8 = 15;
 const MAX_LENGTH_DIGITS: u8 = 18;
 /// Most bytes of the extensions of one chunk. They are hardly ever used.
 const MAX_EXTENSION: u16 = 256;
+/// Most options of a connection. Each is looked up in all fields, by several readers. Usual requests have one or two.
+pub(super) const MAX_OPTIONS: u8 = 64;
 /// Length of the longest field name that matters to the guard.
 const NAME: usize = "transfer-encoding".len();
 const CHUNKED: &[u8] = b"chunked";
@@ -52,6 +54,9 @@ pub enum Refusal {
     /// `Transfer-Encoding` is something else than `chunked`, or is used in HTTP/1.0.
     #[error("Transfer-Encoding is not chunked alone")]
     Encoding,
+    /// `Connection` has too many options.
+    #[error("Connection has more than {MAX_OPTIONS} options")]
+    Options,
     /// The size of a chunk is not a number, too large, or followed by something else.
     #[error("the size of a chunk is malformed")]
     ChunkSize,
@@ -105,6 +110,8 @@ enum Field {
     Other,
     Length,
     Encoding,
+    /// `Connection`, of which only the options are counted.
+    Connection,
 }
 
 /// How the body of the present request ends.
@@ -150,6 +157,8 @@ pub struct Guard {
     /// For a value that matters: the number of its digits, or how much of `chunked` was read.
     digits: u8,
     number: u64,
+    /// Options of the connection in the present head or trailers, empty ones included.
+    options: u8,
     /// Whether there was white space after a value that matters.
     over: bool,
     framing: Framing,
@@ -254,6 +263,7 @@ impl Guard {
             field: Field::Other,
             digits: 0,
             number: 0,
+            options: 0,
             over: false,
             framing: Framing::None,
             old: false,
@@ -474,13 +484,17 @@ impl Guard {
         self.field = match name {
             b"content-length" => Field::Length,
             b"transfer-encoding" => Field::Encoding,
+            b"connection" => Field::Connection,
             _ => Field::Other,
         };
         let routes = name == b"host";
         if name == b"upgrade" {
             self.leaves = true;
         }
-        if self.field != Field::Other || routes {
+        if self.field == Field::Connection {
+            self.count_option()?;
+        }
+        if matches!(self.field, Field::Length | Field::Encoding) || routes {
             if self.trailers {
                 return Err(Refusal::Trailer);
             }
@@ -495,10 +509,18 @@ impl Guard {
         Ok(State::Value(false))
     }
 
+    fn count_option(&mut self) -> Result<(), Refusal> {
+        if self.options == MAX_OPTIONS {
+            return Err(Refusal::Options);
+        }
+        self.options += 1;
+        Ok(())
+    }
+
     fn value(&mut self, begun: bool, byte: u8) -> Result<State, Refusal> {
         if byte == b'\r' {
             match self.field {
-                Field::Other => {}
+                Field::Other | Field::Connection => {}
                 Field::Length if self.digits > 0 => self.framing = Framing::Length(self.number),
                 Field::Length => return Err(Refusal::Length),
                 Field::Encoding if usize::from(self.digits) == CHUNKED.len() => {
@@ -519,7 +541,8 @@ impl Guard {
             return Ok(State::Value(begun));
         }
         match self.field {
-            Field::Other => {}
+            Field::Connection if byte == b',' => self.count_option()?,
+            Field::Other | Field::Connection => {}
             Field::Length => {
                 let digit = byte.is_ascii_digit() && !self.over;
                 if !digit || self.digits == MAX_LENGTH_DIGITS {
@@ -540,6 +563,7 @@ impl Guard {
     }
 
     fn end_of_fields(&mut self) -> State {
+        self.options = 0;
         if std::mem::take(&mut self.trailers) {
             return self.next();
         }

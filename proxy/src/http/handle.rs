@@ -31,7 +31,7 @@ use super::received::Received;
 use super::record::{Logged, RequestRecord};
 use super::shared::Shared;
 use super::tunnel::Tunnel;
-use super::{mirror, path};
+use super::{head_size, mirror, path};
 use crate::backend::Protocol;
 use crate::concerned::TenantKey;
 use crate::gate;
@@ -230,7 +230,8 @@ async fn outcome(
     if request.version() == Version::HTTP_2 {
         judge_head(shared, request.headers(), limits)?;
     }
-    gate::pass_request(shared.line(), request.headers().len()).await;
+    pass(shared, &request).await;
+    judge_lists(shared, request.headers())?;
     let version = request.version();
     let mut request = request.map(|body| {
         let body = Received::new(body, version, limits.head_bytes);
@@ -273,7 +274,7 @@ async fn outcome(
                 request = original.with(body);
                 edits.clear();
                 // An attempt costs as much as a request.
-                gate::pass_request(shared.line(), request.headers().len()).await;
+                pass(shared, &request).await;
             }
             Forwarded::Answer(response) => {
                 edits.extend(keep_session(&exchange, &found, presented, record));
@@ -292,6 +293,12 @@ async fn outcome(
             }
         }
     }
+}
+
+/// Waits at the gate for requests.
+async fn pass<B>(shared: &Shared, request: &Request<B>) {
+    let (fields, bytes) = (request.headers().len(), head_size::of_request(request));
+    gate::pass_request(shared.line(), fields, bytes).await;
 }
 
 /// The header change that gives the client its session token, if an endpoint has answered and the client does not have
@@ -424,6 +431,17 @@ fn judge_head(shared: &Shared, headers: &HeaderMap, limits: &HttpLimits) -> Resu
     if headers::have_outer_space(headers) {
         let text = "the value of a header begins or ends with white space\n";
         return Err(LocalReply::unclear("UnclearHeader", text));
+    }
+    Ok(())
+}
+
+/// Refuses a head with a list that is too long to look at each of its entries.
+fn judge_lists(shared: &Shared, headers: &HeaderMap) -> Result<(), LocalReply> {
+    if headers::have_long_lists(headers) {
+        shared.activity.unserved();
+        let text = "a header of the request is a list with too many entries\n";
+        let status = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
+        return Err(LocalReply::new(status, "TooManyEntries", text));
     }
     Ok(())
 }

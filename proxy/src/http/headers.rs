@@ -16,6 +16,7 @@ use super::field_names::{
     X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PORT, X_FORWARDED_PROTO, X_REQUEST_ID,
 };
 use super::forwarded::{self, HopInfo};
+use super::guard::MAX_OPTIONS;
 use crate::http_route::filter::Scheme;
 use crate::limits::{HttpLimits, Underscores};
 
@@ -33,6 +34,8 @@ const MAX_PASSES: usize = 8;
 /// From this number of passes on, a request may be in a loop, and is neither retried nor mirrored. Each of these would
 /// begin the rest of the loop once more, and all of them at every pass.
 const DEEP: usize = 2;
+/// Most entries of `CDN-Loop`. A request that has passed so many proxies is in a loop.
+const MAX_LOOP_ENTRIES: usize = 32;
 /// Bytes from which a value counts as long.
 const LONG: usize = 64;
 const WEBSOCKET: HeaderValue = HeaderValue::from_static("websocket");
@@ -162,6 +165,28 @@ fn strip(headers: &mut HeaderMap) {
         headers.remove(name);
     }
     remove_if(headers, |name| HOP_BY_HOP.contains(name));
+}
+
+/// Whether a field has more entries than this, empty ones included. This looks for nothing but commas, so it costs a small
+/// part of what it costs to look at each entry.
+fn has_more_entries(headers: &HeaderMap, name: &HeaderName, most: usize) -> bool {
+    let mut entries = 0;
+    headers.get_all(name).iter().any(|value| {
+        let commas = value.as_bytes().iter().filter(|byte| **byte == b',');
+        entries += 1 + commas.count();
+        entries > most
+    })
+}
+
+/// Whether a request has a list of which this proxy would look at too many entries. In HTTP/2, a client can repeat a long
+/// field with one byte.
+pub(super) fn have_long_lists(headers: &HeaderMap) -> bool {
+    has_too_many_options(headers) || has_more_entries(headers, &CDN_LOOP, MAX_LOOP_ENTRIES)
+}
+
+/// Whether `Connection` has more options than this proxy looks at.
+pub(super) fn has_too_many_options(headers: &HeaderMap) -> bool {
+    has_more_entries(headers, &CONNECTION, MAX_OPTIONS.into())
 }
 
 fn tokens<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a str> {
@@ -488,6 +513,29 @@ mod tests {
             assert_eq!(all[1..], vec![OURS; passes]);
         }
         panic!("it goes on");
+    }
+
+    #[test]
+    fn lists_have_a_number_of_entries() {
+        let list = |name: &'static str, entry: &str, entries: usize| {
+            let value = vec![entry; entries].join(",");
+            let mut headers = HeaderMap::new();
+            headers.append(name, HeaderValue::try_from(value).unwrap());
+            headers
+        };
+        for (name, most) in [("connection", 64), ("cdn-loop", 32)] {
+            for entry in ["a", "", " b "] {
+                assert!(!have_long_lists(&list(name, entry, most)), "{name}");
+                assert!(have_long_lists(&list(name, entry, most + 1)), "{name}");
+            }
+            // In one field or in several.
+            let mut several = list(name, "a", most - 1);
+            several.append(name, HeaderValue::from_static("b"));
+            assert!(!have_long_lists(&several));
+            several.append(name, HeaderValue::from_static(""));
+            assert!(have_long_lists(&several));
+        }
+        assert!(!have_long_lists(&list("x-other", "a", 10_000)));
     }
 
     #[test]

@@ -5,9 +5,13 @@
 //! in the pool as long as it is open. A connection is used again only for the same backend and endpoint, and only if a
 //! new one would have the same protocol and TLS settings. Connections are dropped if they have been idle for too long,
 //! if their endpoint is gone, or if there are too many. The backends of one namespace never use up the whole pool.
+//!
+//! Only requests of one tenant share an HTTP/2 connection, and one on which the proxy gave up many requests gets no further
+//! ones.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
+use std::hash::{Hash, Hasher};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -18,9 +22,10 @@ use hyper::Version;
 use hyper::client::conn::{http1, http2};
 use tokio::sync::Notify;
 
-use super::body::Upload;
+use super::body::{Upload, UploadState};
 use super::throttle::Throttle;
 use crate::backend::Backend;
+use crate::concerned::TenantKey;
 use crate::plane::DataPlane;
 use crate::table::Snapshot;
 use crate::upstream::{Alpn, Meter, OnMeter, TlsIdentity};
@@ -36,6 +41,10 @@ const IDLE_ONE: Duration = Duration::from_secs(4);
 const IDLE_TWO: Duration = Duration::from_mins(1);
 /// Most requests at one time on an HTTP/2 connection. For more requests, another connection is opened.
 pub(super) const STREAMS: u32 = 100;
+/// Requests on an HTTP/2 connection that the proxy may give up before the connection gets no further ones. Each is a reset
+/// for the backend, and common servers end a connection with a few hundred of them, with all requests on it. Together with
+/// those that are under way by then, there are fewer than 150.
+const MAX_GIVEN_UP: usize = 50;
 /// How often the pool is swept.
 const SWEEP: Duration = Duration::from_secs(1);
 
@@ -55,12 +64,19 @@ pub(super) struct Key {
     /// Whether it has one request at a time in HTTP/2 too. The backend might end the connection because of a request,
     /// and that ends all requests on it.
     pub(super) alone: bool,
+    /// The tenant whose requests share it in HTTP/2, where one request can disturb the others. Tenants may have routes to
+    /// one Service.
+    pub(super) tenant: TenantKey,
 }
 
+/// What a connection has to have in common with a new one.
+type Purpose = (Alpn, Option<TlsIdentity>, bool, TenantKey);
+
 impl Key {
-    fn parts(&self) -> (usize, SocketAddr, Alpn, Option<TlsIdentity>, bool) {
+    fn parts(&self) -> (usize, SocketAddr, Purpose) {
         let identity = self.backend.identity();
-        (identity, self.endpoint, self.alpn, self.tls, self.alone)
+        let purpose = (self.alpn, self.tls, self.alone, self.tenant);
+        (identity, self.endpoint, purpose)
     }
 }
 
@@ -72,8 +88,8 @@ impl PartialEq for Key {
 
 impl Eq for Key {}
 
-impl std::hash::Hash for Key {
-    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, state: &mut H) {
         self.parts().hash(state);
     }
 }
@@ -91,6 +107,23 @@ pub(super) struct Two {
     /// How many requests the backend takes at one time.
     pub(super) most: Arc<AtomicUsize>,
     pub(super) meter: Arc<Meter>,
+    /// How many of its requests the proxy gave up.
+    given_up: Arc<AtomicUsize>,
+}
+
+impl Two {
+    pub(super) fn new(
+        sender: http2::SendRequest<Upload>,
+        most: Arc<AtomicUsize>,
+        meter: Arc<Meter>,
+    ) -> Self {
+        Self {
+            sender,
+            most,
+            meter,
+            given_up: Arc::default(),
+        }
+    }
 }
 
 /// An HTTP/1.1 connection.
@@ -171,8 +204,10 @@ struct Shared {
 }
 
 impl Shared {
+    /// Whether it gets no further requests. Those under way go on.
     fn is_closed(&self) -> bool {
-        self.two.sender.is_closed() || self.two.meter.is_over()
+        let is_worn = self.two.given_up.load(Ordering::Relaxed) >= MAX_GIVEN_UP;
+        is_worn || self.two.sender.is_closed() || self.two.meter.is_over()
     }
 }
 
@@ -184,6 +219,24 @@ pub(super) struct Lease {
     active: OnMeter,
     /// Whether no other request may have the connection.
     spent: bool,
+    /// The request that was sent on it, as long as it has not ended.
+    request: Option<SentRequest>,
+}
+
+/// A request that was sent on an HTTP/2 connection. If it is dropped before its end, the backend gets a reset.
+struct SentRequest {
+    given_up: Arc<AtomicUsize>,
+    upload: Arc<UploadState>,
+    /// Whether it has come to its end on both sides, or the backend itself ended it.
+    ended: bool,
+}
+
+impl Drop for SentRequest {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.given_up.fetch_add(1, Ordering::Relaxed);
+        }
+    }
 }
 
 impl Lease {
@@ -204,6 +257,25 @@ impl Lease {
             sender,
             active,
             spent: false,
+            request: None,
+        }
+    }
+
+    /// Records that a request is sent on the connection. Unless it [ends](Self::ended), it counts as given up.
+    pub(super) fn sends(&mut self, upload: &Arc<UploadState>) {
+        if let Sender::Two(two) = &self.sender {
+            self.request = Some(SentRequest {
+                given_up: Arc::clone(&two.given_up),
+                upload: Arc::clone(upload),
+                ended: false,
+            });
+        }
+    }
+
+    /// Records that the connection did not send the request, or that the backend ended it.
+    pub(super) fn ended(&mut self) {
+        if let Some(request) = &mut self.request {
+            request.ended = true;
         }
     }
 
@@ -237,7 +309,12 @@ impl Lease {
             sender,
             active,
             spent,
+            request,
         } = self;
+        if let Some(mut request) = request {
+            // A request whose response came early may still be sent. Its client may break it off.
+            request.ended = request.upload.is_whole();
+        }
         drop(active);
         let Sender::One(one) = sender else { return };
         if spent || one.sender.is_closed() {
@@ -342,6 +419,7 @@ impl Pool {
             key: key.clone(),
             active: OnMeter::new(sender.meter()),
             spent: false,
+            request: None,
             sender,
         };
         kept.two.retain(|shared| !shared.is_closed());
@@ -463,6 +541,7 @@ mod tests {
             alpn: Alpn::Http1,
             tls: None,
             alone: false,
+            tenant: TenantKey::default(),
         }
     }
 

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use hyper::Version;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 
-use super::head_size;
+use super::{head_size, headers};
 
 /// Most fields of trailers, and of the head of a response. In HTTP/1.1, hyper has the same bound.
 pub(super) const FIELDS: usize = 100;
@@ -86,7 +86,9 @@ impl Body for Received {
             _ => None,
         };
         if trailers.is_some_and(|all| {
-            all.len() > FIELDS || head_size::of_fields(all) >= self.most_trailers
+            all.len() > FIELDS
+                || head_size::of_fields(all) >= self.most_trailers
+                || headers::has_too_many_options(all)
         }) {
             return Poll::Ready(Some(Err(ReceiveError::TooManyTrailers)));
         }

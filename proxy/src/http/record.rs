@@ -84,6 +84,8 @@ pub(super) struct RequestRecord {
     pub(super) sent: u64,
     /// Whether the response has ended, or was cut for another reason than that its client left.
     over: bool,
+    /// Whether the time is over that the client itself chose. It could have cancelled the request as well.
+    pub(super) given_up_by_client: bool,
 }
 
 impl RequestRecord {
@@ -114,6 +116,7 @@ impl RequestRecord {
             tunnelled_in: 0,
             sent: 0,
             over: false,
+            given_up_by_client: false,
             shared,
         }
     }
@@ -256,7 +259,7 @@ impl Drop for RequestRecord {
             self.over = true;
         }
         let shared = &*self.shared;
-        if self.version == Version::HTTP_2 && !self.over {
+        if self.version == Version::HTTP_2 && (!self.over || self.given_up_by_client) {
             shared.activity.cancelled();
         } else if self.trace.took.is_some() {
             shared.activity.completed();
@@ -344,6 +347,7 @@ impl<B: Body> Logged<B> {
             record.reason = late.reason();
             // The client is not the reason of this end.
             record.over = true;
+            record.given_up_by_client = record.allowed.is_of_client(late);
         }
         self.end_call(Status::DEADLINE_EXCEEDED, "the call took too long")
             .ok_or_else(|| AnswerCut.into())

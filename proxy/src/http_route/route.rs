@@ -207,7 +207,7 @@ impl Match {
             })
             && self.query.iter().all(|param| {
                 let value = view.query(param.name.as_bytes());
-                value.is_some_and(|value| param.value.accepts(value, steps))
+                value.is_some_and(|value| param.value.accepts(&value, steps))
             })
     }
 

@@ -1,8 +1,6 @@
 //! Owns the view of a request against which routes are matched.
 
 use std::borrow::Cow;
-use std::cell::OnceCell;
-use std::collections::HashMap;
 
 use hyper::header::{HOST, HeaderMap, HeaderName, HeaderValue};
 use hyper::{Method, Request};
@@ -25,11 +23,11 @@ pub(crate) struct View<'a> {
     raw_query: Option<&'a str>,
     /// The budget for finding a match.
     pub(crate) steps: Steps,
-    /// Query parameters, read when a match asks for one. The first value of each name counts.
-    query: OnceCell<Params<'a>>,
 }
 
-type Params<'a> = HashMap<Cow<'a, [u8]>, Cow<'a, [u8]>>;
+/// Steps of a look at one query parameter, and the bytes of it that take one more.
+const STEPS_OF_A_PARAMETER: u32 = 8;
+const BYTES_OF_A_STEP: usize = 16;
 
 impl<'a> View<'a> {
     pub(crate) fn new<B>(
@@ -47,7 +45,6 @@ impl<'a> View<'a> {
             headers: request.headers(),
             raw_query: request.uri().query(),
             steps,
-            query: OnceCell::new(),
         }
     }
 
@@ -73,44 +70,48 @@ impl<'a> View<'a> {
         Some(all)
     }
 
-    /// The first value of a query parameter.
-    pub(crate) fn query(&self, name: &[u8]) -> Option<&[u8]> {
-        let params = self
-            .query
-            .get_or_init(|| params(self.raw_query.unwrap_or_default()));
-        params.get(name).map(|value| &**value)
+    /// The value of a query parameter; the first one, if there are several. Looking for it takes steps, because a client
+    /// can send thousands of parameters.
+    pub(crate) fn query(&self, name: &[u8]) -> Option<Cow<'a, [u8]>> {
+        for pair in self.raw_query?.split('&') {
+            let of_bytes = u32::try_from(pair.len() / BYTES_OF_A_STEP).unwrap_or(u32::MAX);
+            let steps = STEPS_OF_A_PARAMETER.saturating_add(of_bytes);
+            self.steps.take(steps).then_some(())?;
+            let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+            let is_named = decoded(key).eq(name.iter().copied());
+            if is_named && !pair.is_empty() {
+                return Some(decode(value));
+            }
+        }
+        None
     }
-}
-
-fn params(query: &str) -> Params<'_> {
-    let mut params = HashMap::new();
-    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
-        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-        params.entry(decode(name)).or_insert_with(|| decode(value));
-    }
-    params
 }
 
 /// Decodes a name or value of a form. Everything that is not a valid encoding stays as it is.
 fn decode(text: &str) -> Cow<'_, [u8]> {
-    if !text.contains(['%', '+']) {
-        return Cow::Borrowed(text.as_bytes());
+    if text.contains(['%', '+']) {
+        Cow::Owned(decoded(text).collect())
+    } else {
+        Cow::Borrowed(text.as_bytes())
     }
-    let mut decoded = Vec::with_capacity(text.len());
+}
+
+/// The bytes of [`decode`], one by one, so that two names that differ are compared only up to there.
+fn decoded(text: &str) -> impl Iterator<Item = u8> + '_ {
     let mut rest = text.as_bytes();
-    while let Some((first, after)) = rest.split_first() {
+    std::iter::from_fn(move || {
+        let (first, after) = rest.split_first()?;
         let (byte, after) = match (first, after) {
             (b'+', _) => (b' ', after),
-            (b'%', [high, low, after @ ..]) => match (digit(*high), digit(*low)) {
-                (Some(high), Some(low)) => (high << 4 | low, after),
-                _ => (b'%', rest.get(1..).unwrap_or_default()),
+            (b'%', [high, low, next @ ..]) => match (digit(*high), digit(*low)) {
+                (Some(high), Some(low)) => (high << 4 | low, next),
+                _ => (b'%', after),
             },
             (byte, _) => (*byte, after),
         };
-        decoded.push(byte);
         rest = after;
-    }
-    Cow::Owned(decoded)
+        Some(byte)
+    })
 }
 
 fn digit(byte: u8) -> Option<u8> {
@@ -135,7 +136,7 @@ mod tests {
 
     #[test]
     fn fields_and_parameters() {
-        let request = Request::get("/a?b=1&b=2&c&=x&d%20e=f+g%2b%zz%")
+        let request = Request::get("/a?b=1&b=2&c&&=x&d%20e=f+g%2b%zz%")
             .header("x-two", "1")
             .header("x-two", "2")
             .header("host", "ignored")
@@ -151,16 +152,38 @@ mod tests {
         assert_eq!(header("x-none"), None);
         assert_eq!(header("host").as_deref(), Some("a.example.com:80"));
         let query = |name: &str| view.query(name.as_bytes());
-        assert_eq!(query("b"), Some(&b"1"[..]));
-        assert_eq!(query("c"), Some(&b""[..]));
-        assert_eq!(query("d e"), Some(&b"f g+%zz%"[..]));
+        assert_eq!(query("b").as_deref(), Some(&b"1"[..]));
+        assert_eq!(query("c").as_deref(), Some(&b""[..]));
+        assert_eq!(query("").as_deref(), Some(&b"x"[..]));
+        assert_eq!(query("d e").as_deref(), Some(&b"f g+%zz%"[..]));
         assert_eq!(query("B"), None);
+    }
+
+    #[test]
+    fn looking_for_a_parameter_takes_steps() {
+        let many = "a=b&".repeat(10_000);
+        let request = Request::get(format!("/?first=1&{many}last=2"));
+        let request = request.body(()).unwrap();
+        let taken = |steps: u32, name: &str| {
+            let view = View::new(&request, None, HostnameGuard::OPEN, Steps::new(steps));
+            let found = view.query(name.as_bytes()).is_some();
+            (found, view.steps.have_run_out(), steps - view.steps.left())
+        };
+        assert_eq!(taken(1 << 20, "first"), (true, false, 8));
+        assert_eq!(taken(1 << 20, "last"), (true, false, 8 * 10_002));
+        assert_eq!(taken(1 << 20, "none"), (false, false, 8 * 10_002));
+        // A search that may take no more steps looks at no more parameters.
+        assert_eq!(taken(80, "none"), (false, true, 80));
+        assert_eq!(taken(80, "last"), (false, true, 80));
     }
 
     proptest! {
         #[test]
         fn any_query_is_read(query in "\\PC{0,64}") {
-            let _ = params(&query);
+            let request = Request::get("/").body(()).unwrap();
+            let mut view = View::new(&request, None, HostnameGuard::OPEN, Steps::default());
+            view.raw_query = Some(&query);
+            let _ = view.query(b"a");
         }
 
         #[test]

@@ -18,7 +18,7 @@ use vestibule_model::certificate::MAX_AUTHORITIES_OF_A_NAME;
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 use x509_parser::x509::X509Name;
 
-use crate::chain_length;
+use crate::ordered_chain;
 
 /// One of the names that a backend's certificate may have. It must have at least one of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -175,9 +175,9 @@ impl ServerCertVerifier for Verifier {
         _: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        chain_length::check(intermediates)?;
+        let ordered = ordered_chain::in_order(end_entity, intermediates)?;
         let parsed = ParsedCertificate::try_from(end_entity)?;
-        self.is_trusted(end_entity, &parsed, intermediates, now)?;
+        self.is_trusted(end_entity, &parsed, &ordered, now)?;
         self.has_a_name(end_entity, &parsed)?;
         Ok(ServerCertVerified::assertion())
     }
@@ -290,6 +290,10 @@ mod tests {
             let verdict = verifier.verify_server_cert(&own, &others, &sent, &[], UnixTime::now());
             assert_eq!(verdict.is_ok(), is_fine, "{verdict:?}");
         }
+        // Nor any of several that have one name.
+        let others = [authority(), authority()].map(|made| made.der().clone());
+        let verdict = verifier.verify_server_cert(&own, &others, &sent, &[], UnixTime::now());
+        assert!(verdict.unwrap_err().to_string().contains("Ambiguous"));
     }
 
     /// Each authority would cost the verification of a signature, and a team may name hundreds.

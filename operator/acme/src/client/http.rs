@@ -31,10 +31,10 @@ use rustls_pki_types::pem::PemObject;
 use serde::Deserialize;
 use tokio::net::TcpStream;
 use tower::Service;
+use vestibule_model::certificate::chain::costly_key;
 use vestibule_model::endpoint::{AuthorityRules, Denied};
 
-use super::short_chains::ShortChains;
-use crate::authorities::costly;
+use super::ordered_chains::OrderedChains;
 use crate::effects::Answered;
 use crate::problem::Problem;
 
@@ -188,8 +188,8 @@ impl Http {
                 for certificate in CertificateDer::pem_slice_iter(pem.as_bytes()) {
                     const NONE: &str = "holds something that is not a certificate in PEM";
                     let certificate = certificate.map_err(|_| NONE)?;
-                    if let Some(why) = costly(&certificate) {
-                        return Err(format!("holds {why}"));
+                    if let Some(key) = costly_key(&certificate) {
+                        return Err(format!("holds an authority with {key}"));
                     }
                     roots.add(certificate).map_err(|_| NONE)?;
                 }
@@ -207,7 +207,7 @@ impl Http {
             .with_safe_default_protocol_versions()
             .map_err(|_| "cannot be used")?
             .dangerous()
-            .with_custom_certificate_verifier(Arc::new(ShortChains(verifier)))
+            .with_custom_certificate_verifier(Arc::new(OrderedChains(verifier)))
             .with_no_client_auth();
         // A CA is asked seldom, and its tickets may be large.
         config.resumption = Resumption::disabled();

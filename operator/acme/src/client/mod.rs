@@ -2,7 +2,7 @@
 
 mod account;
 mod http;
-mod short_chains;
+mod ordered_chains;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -165,6 +165,32 @@ fn a_chain_that_is_too_long_is_rejected() {
 }
 
 #[test]
+fn a_handshake_costs_more_where_clients_are_validated() {
+    let name = Hostname::parse("a.example.com").unwrap();
+    let units = |validation: Option<proto::ClientValidation>| {
+        let mut made = listener_on(A, BIND.port, "a.example.com", Some(&["team-a/web"]));
+        if let Some(Wire::Listener(listener)) = &mut made.resource
+            && let Some(proto::listener::Protocol::Tls(tls)) = &mut listener.protocol
+            && let Some(proto::tls_listener::Mode::Terminate(terminate)) = &mut tls.mode
+        {
+            terminate.client_validation = validation;
+        }
+        let mut h = Harness::new();
+        assert_eq!(
+            h.apply(vec![made, certificate("team-a/web", "a.example.com")]),
+            []
+        );
+        let selection = h.published.load().select(&BIND, Some(&name)).unwrap();
+        selection.listener.handshake_units
+    };
+    let validation = proto::ClientValidation {
+        trust_bundles: vec!["ConfigMap/team-a/clients".into()],
+        mode: proto::ClientValidationMode::AllowValidOnly.into(),
+    };
+    assert_eq!((units(None), units(Some(validation))), (1, 5));
+}
+
+#[test]
 fn certificates_reach_the_listeners_that_name_them() {
     fn config(h: &Harness) -> Option<Arc<rustls::ServerConfig>> {
         let name = Hostname::parse("a.example.com").unwrap();

@@ -104,6 +104,36 @@ fn what_every_reader_reads_alike_passes() {
 }
 
 #[test]
+fn a_connection_has_a_number_of_options() {
+    let head = |fields: &str| format!("GET / HTTP/1.1\r\n{HOST}{fields}\r\n");
+    let options = |count| format!("Connection: {}\r\n", vec!["a"; count].join(" ,"));
+    let most = usize::from(MAX_OPTIONS);
+    let refused = |bytes: &str| {
+        let (_, stopped, requests) = all_sizes(bytes.as_bytes());
+        (stopped, requests)
+    };
+    let too_many = Some(Stop::Head(Refusal::Options));
+    assert_eq!(refused(&head(&options(most))), (None, 1));
+    assert_eq!(refused(&head(&options(most + 1))), (too_many, 0));
+    // Empty ones count too, in one field or in several.
+    let empty = |commas| format!("connection:{}\r\n", ",".repeat(commas));
+    assert_eq!(refused(&head(&empty(most - 1))), (None, 1));
+    assert_eq!(refused(&head(&empty(most))), (too_many, 0));
+    assert_eq!(refused(&head(&options(1).repeat(most))), (None, 1));
+    assert_eq!(refused(&head(&options(1).repeat(most + 1))), (too_many, 0));
+    let other = format!("x: {}\r\n", ",".repeat(1000));
+    assert_eq!(refused(&head(&other)), (None, 1));
+    // Each request has its own, and so have trailers.
+    let one = head(&options(most));
+    assert_eq!(refused(&one.repeat(3)), (None, 3));
+    let chunked = head(&format!("transfer-encoding: chunked\r\n{}", options(most)));
+    let with = |count| format!("{chunked}0\r\n{}\r\n", options(count));
+    assert_eq!(refused(&with(most)), (None, 1));
+    let in_trailers = Some(Stop::Body(Refusal::Options));
+    assert_eq!(refused(&with(most + 1)), (in_trailers, 1));
+}
+
+#[test]
 fn what_two_readers_could_read_differently_is_refused_at_its_first_byte() {
     let cases = corpus();
     assert!(cases.len() > 90, "{}", cases.len());

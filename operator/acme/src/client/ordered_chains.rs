@@ -1,19 +1,20 @@
-//! Bounds how many certificates of a CA's server are looked at. A team chooses the server of its issuer, and webpki looks
-//! for a path through all certificates, in every order.
+//! Bounds the signatures that are verified of a CA's server. A team chooses the server of its issuer, and webpki looks for
+//! a path through all certificates that it shows, in every order.
 
 use std::sync::Arc;
 
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::{CertificateError, DigitallySignedStruct, Error, SignatureScheme};
+use rustls::{CertificateError, DigitallySignedStruct, Error, OtherError, SignatureScheme};
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
-use vestibule_model::certificate::MAX_INTERMEDIATES;
+use vestibule_model::certificate::chain;
 
-/// Refuses servers that show too many certificates, and has webpki look at the rest.
+/// Has webpki look only at the certificates that are a chain [in order](chain::in_order), and refuses servers that show too
+/// many certificates or costly keys.
 #[derive(Debug)]
-pub(super) struct ShortChains(pub(super) Arc<WebPkiServerVerifier>);
+pub(super) struct OrderedChains(pub(super) Arc<WebPkiServerVerifier>);
 
-impl ServerCertVerifier for ShortChains {
+impl ServerCertVerifier for OrderedChains {
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,
@@ -22,12 +23,11 @@ impl ServerCertVerifier for ShortChains {
         ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        if intermediates.len() > MAX_INTERMEDIATES {
-            let error = CertificateError::ApplicationVerificationFailure;
-            return Err(Error::InvalidCertificate(error));
-        }
+        let ordered = chain::in_order(end_entity, intermediates)
+            .map_err(|problem| CertificateError::Other(OtherError(Arc::new(problem))))?;
+        let ordered: Vec<_> = ordered.into_iter().map(CertificateDer::from).collect();
         self.0
-            .verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now)
+            .verify_server_cert(end_entity, &ordered, server_name, ocsp_response, now)
     }
 
     fn verify_tls12_signature(
@@ -56,6 +56,7 @@ impl ServerCertVerifier for ShortChains {
 #[cfg(test)]
 mod tests {
     use rustls::RootCertStore;
+    use vestibule_model::certificate::MAX_INTERMEDIATES;
 
     use super::*;
 
@@ -68,7 +69,7 @@ mod tests {
         roots.add(own.clone()).unwrap();
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider);
-        let verifier = ShortChains(verifier.build().unwrap());
+        let verifier = OrderedChains(verifier.build().unwrap());
         let name = ServerName::try_from("ca.test").unwrap();
         let verdict = |others: &[CertificateDer<'_>]| {
             let verdict = verifier.verify_server_cert(own, others, &name, &[], UnixTime::now());
@@ -77,7 +78,14 @@ mod tests {
         assert_eq!(verdict(&[]), Ok(()));
         assert_eq!(verdict(&vec![own.clone(); MAX_INTERMEDIATES]), Ok(()));
         let many = vec![CertificateDer::from(vec![0]); MAX_INTERMEDIATES + 1];
-        let error = CertificateError::ApplicationVerificationFailure;
-        assert_eq!(verdict(&many), Err(Error::InvalidCertificate(error)));
+        let error = verdict(&many).unwrap_err().to_string();
+        assert!(error.contains("TooMany(7)"), "{error}");
+        // Nor any of several that have one name.
+        let other = || {
+            let made = rcgen::generate_simple_self_signed(["ca.test".to_owned()]);
+            made.unwrap().cert.der().clone()
+        };
+        let error = verdict(&[other(), other()]).unwrap_err().to_string();
+        assert!(error.contains("Ambiguous"), "{error}");
     }
 }
