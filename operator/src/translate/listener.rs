@@ -511,14 +511,8 @@ impl Translator {
             }) => certificates.as_slice(),
             // Upstream allows this (v1.6.0 removed the rule against it), but such a listener cannot serve.
             None if listener.protocol == Protocol::Https => {
-                let finding = Finding::refused(
-                    Reason::InvalidTLSConfig,
-                    format!("{}.tls", listener.field),
-                    "is absent, and HTTPS takes a certificate",
-                    "name the Secret that holds it in tls.certificateRefs",
-                );
                 return Resolved {
-                    unusable: Some(finding),
+                    unusable: Some(lacks_tls(listener)),
                     ..Resolved::default()
                 };
             }
@@ -611,6 +605,15 @@ impl Translator {
             expired,
         }
     }
+}
+
+fn lacks_tls(listener: &Listener) -> Finding {
+    Finding::refused(
+        Reason::InvalidTLSConfig,
+        format!("{}.tls", listener.field),
+        "is absent, and HTTPS takes a certificate",
+        "name the Secret that holds it in tls.certificateRefs",
+    )
 }
 
 fn has_expired(field: &str, secret: &ObjectName, since: &str) -> Finding {
