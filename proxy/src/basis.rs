@@ -18,8 +18,6 @@ pub(crate) struct Basis {
     pub(crate) bind: BindKey,
     pub(crate) server_name: Option<Hostname>,
     pub(crate) listener: Option<Arc<Listener>>,
-    /// The namespace for which the listener serves the server name, if requests follow.
-    pub(crate) served_for: Option<Arc<str>>,
     pub(crate) route: Option<Arc<Route>>,
     /// What the client showed of itself, if its listener validated it. Most connections have none.
     pub(crate) shown: Option<Box<Shown>>,
@@ -40,7 +38,6 @@ impl Basis {
             bind,
             server_name: None,
             listener: None,
-            served_for: None,
             route: None,
             shown: None,
         }

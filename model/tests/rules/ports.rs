@@ -177,6 +177,15 @@ impl World {
         all.collect()
     }
 
+    /// Namespaces with a name that waits for them.
+    fn waiting(&self) -> BTreeSet<Arc<str>> {
+        let names = self.merge.names(&name(GATEWAY)).into_iter();
+        let held = names.flat_map(|of| of.known().map(move |names| (of, names)));
+        let idle = held.filter(|(of, names)| of.claim_state(names) == Some(NameClaimState::Idle));
+        idle.filter_map(|(of, names)| of.recorded(names).cloned())
+            .collect()
+    }
+
     /// The listeners over the limit.
     fn refused(&self) -> BTreeSet<ListenerKey> {
         let refused = self.listeners().into_iter().filter(|(key, _)| {
@@ -300,6 +309,7 @@ proptest! {
         let mut world = World::new();
         for op in history {
             let (before, served) = (world.refused(), world.served());
+            let waiting = world.waiting();
             let affected = match op.clone() {
                 Op::Set(index, created, ports) => {
                     let there = world.sets.get(&name(SETS[index])).map(|set| set.meta.created);
@@ -319,6 +329,11 @@ proptest! {
                     prop_assert!(affected.listeners.contains(changed), "{op:?}: {changed}");
                 }
             }
+            // What comes back within its grace counts like what is in use, and may have the place of a younger one.
+            let comes_back = |of: &(Arc<str>, PortKey)| match &op {
+                Op::Set(index, ..) => name(SETS[*index]).namespace == of.0 && waiting.contains(&of.0),
+                _ => false,
+            };
             let now = world.served();
             let declared: BTreeSet<(Arc<str>, PortKey)> = world
                 .listeners()
@@ -326,7 +341,7 @@ proptest! {
                 .map(|(key, at)| (key.parent.name().namespace.clone(), at))
                 .collect();
             for of in served.iter().filter(|of| declared.contains(of)) {
-                let kept = now.contains(of) || matches!(op, Op::Own(_));
+                let kept = now.contains(of) || matches!(op, Op::Own(_)) || comes_back(of);
                 prop_assert!(kept, "{op:?}: {of:?} is not served any more");
             }
             for namespace in ["a", "b"] {

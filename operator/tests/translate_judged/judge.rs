@@ -86,9 +86,9 @@ pub(crate) struct Judge<'a> {
     holders: BTreeMap<String, Asker>,
 }
 
-/// Who asks for a hostname, in upstream's order (the older object, then the name, then a listener before a route
-/// before a route that a set invited); and for which namespace.
-type Asker = (i64, String, u8, Arc<str>);
+/// Who asks for a hostname: guests last, and otherwise in upstream's order (the older object, then the name, then a listener
+/// before a route before a route that a set invited); and for which namespace.
+type Asker = (bool, i64, String, u8, Arc<str>);
 
 impl<'a> Judge<'a> {
     pub(crate) fn new(objects: &'a Objects, gateway: &'a Gateway) -> Self {
@@ -177,7 +177,7 @@ impl<'a> Judge<'a> {
     fn find_holders(&self) -> BTreeMap<String, Asker> {
         let mut holders: BTreeMap<String, Asker> = BTreeMap::new();
         let mut ask = |names: String, by_route: bool, asker: Asker| {
-            if self.may_have(&asker.3, &names, by_route) {
+            if self.may_have(&asker.4, &names, by_route) {
                 let holder = holders.entry(names).or_insert_with(|| asker.clone());
                 if asker < *holder {
                     *holder = asker;
@@ -191,7 +191,7 @@ impl<'a> Judge<'a> {
             let set = self.sets().find(|set| set.name == *name).expect("a set");
             if !is_raw(at.listener) {
                 let namespace = name.namespace.clone();
-                let asker = (set.meta.created, name.to_string(), 0, namespace);
+                let asker = (false, set.meta.created, name.to_string(), 0, namespace);
                 ask(host(at.listener), false, asker);
             }
         }
@@ -206,7 +206,11 @@ impl<'a> Judge<'a> {
             } else {
                 &at.parent.name().namespace
             };
+            if !self.guest_may_have(namespace, whose, &names) {
+                continue;
+            }
             let asker = (
+                namespace != whose,
                 route.meta().created,
                 route.name().to_string(),
                 if at.is_own() { 1 } else { 2 },
@@ -231,6 +235,27 @@ impl<'a> Judge<'a> {
             }
         }
         asking
+    }
+
+    /// Whether a route of `namespace` may have a hostname on a set of `whose`, as far as that set is the Gateway's own
+    /// namespace's: single hostnames, and none of those that the Gateway itself has.
+    fn guest_may_have(&self, namespace: &Arc<str>, whose: &Arc<str>, names: &str) -> bool {
+        let own = &self.gateway.name.namespace;
+        if namespace == whose || whose != own {
+            return true;
+        }
+        let by_listener = self.listeners.iter();
+        let mut by_listener = by_listener
+            .filter(|l| l.is_own() && !is_raw(l.listener))
+            .map(|l| host(l.listener));
+        let by_route = self.asking_routes().into_iter();
+        let mut by_route = by_route
+            .filter(|(route, at, _)| at.is_own() && route.name().namespace == *own)
+            .map(|(.., asked)| asked);
+        !names.is_empty()
+            && !names.starts_with('*')
+            && !by_listener.any(|own| own == names)
+            && !by_route.any(|own| own == names)
     }
 
     /// Whether a namespace may have a hostname at all, whoever else asks for it.
@@ -295,7 +320,8 @@ impl<'a> Judge<'a> {
         if at.is_own() {
             *namespace != self.gateway.name.namespace && !self.gets(namespace, &names, true)
         } else if host(at.listener).is_empty() {
-            !self.gets(&at.parent.name().namespace, &names, false)
+            let whose = &at.parent.name().namespace;
+            !self.guest_may_have(namespace, whose, &names) || !self.gets(whose, &names, false)
         } else {
             // It has what the listener has. What others own inside the listener's wildcard is not among that.
             let inside = |pattern: &str| {

@@ -52,10 +52,7 @@ pub(super) fn take(
     let mode = listener.mode.clone();
     let units = listener.handshake_units;
     record.select(Arc::clone(&listener));
-    if matches!(mode, Mode::Https(_)) {
-        let name = record.basis.server_name.as_ref();
-        record.basis.served_for = Some(Arc::clone(snapshot.served_for(&listener, name)));
-    } else {
+    if !matches!(mode, Mode::Https(_)) {
         pick(snapshot, record, route, random, |backend| {
             backend.endpoint(random, |_| true)
         })?;

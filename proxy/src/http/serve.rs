@@ -59,6 +59,11 @@ pub(crate) async fn serve(begun: Begun) {
     let plane = Arc::clone(record.plane());
     let activity = Arc::new(Activity::new(&plane.limits.http));
     let age = age(&record);
+    // A connection of TLS has the quota_guard of the namespace for which its listener was selected.
+    let quota_guard = record.take_place();
+    let served_for = quota_guard
+        .as_ref()
+        .map(|quota_guard| Arc::clone(quota_guard.account().tenant()));
     let shared = Arc::new(Shared {
         age,
         end: age.map(|age| plane.end_of(age)),
@@ -69,7 +74,7 @@ pub(crate) async fn serve(begun: Begun) {
         bind: *record.bind(),
         listener: record.listener().cloned(),
         server_name: record.basis.server_name.clone(),
-        served_for: record.basis.served_for.clone(),
+        served_for,
         client_chain,
         passed: Mutex::new(record.listener().and_then(|of| of.validation.clone())),
         tls_version: record.negotiated().map(|negotiated| negotiated.version),
@@ -77,7 +82,7 @@ pub(crate) async fn serve(begun: Begun) {
         tunnel: Mutex::default(),
         counts: Mutex::new(TenantCounts {
             unknown: permit,
-            tenant: record.take_place(),
+            tenant: quota_guard,
         }),
     });
     let _untie = TunnelCleanup(&shared);
