@@ -59,7 +59,7 @@ pub(crate) async fn serve(begun: Begun) {
     let plane = Arc::clone(record.plane());
     let activity = Arc::new(Activity::new(&plane.limits.http));
     let age = age(&record);
-    // A connection of TLS has the quota_guard of the namespace for which its listener was selected.
+    // A connection of TLS has a place of the namespace for which its listener was selected.
     let quota_guard = record.take_place();
     let served_for = quota_guard
         .as_ref()
