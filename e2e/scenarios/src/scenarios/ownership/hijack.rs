@@ -107,11 +107,14 @@ fn edits(b: &Team) -> [Value; 2] {
 
 /// Waits until both of B's sets have heard that they lost, in words that name nothing of A.
 async fn told(stage: &Stage, b: &Team, a: &Team) -> Result<()> {
-    for (name, why) in [("old", "HostnameConflict"), ("raw", "ProtocolConflict")] {
+    let refusals = [
+        ("old", "Conflicted", "True", "HostnameConflict"),
+        ("raw", "Accepted", "False", "HostnameNotOwned"),
+    ];
+    for (name, condition, truth, why) in refusals {
         stage
             .see(api::LISTENER_SET, &b.namespace, name, |set| {
-                let message =
-                    conditions::of_listener(set, "site", "Conflicted", "True", Some(why))?;
+                let message = conditions::of_listener(set, "site", condition, truth, Some(why))?;
                 conditions::of_listener(set, "site", "Programmed", "False", None)?;
                 ensure!(
                     !message.contains(&a.namespace),
