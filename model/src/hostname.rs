@@ -137,7 +137,18 @@ pub struct Hostname(Arc<str>);
 impl Hostname {
     /// Reads a hostname. It is converted to lower case, and one trailing dot is dropped.
     pub fn parse(text: &str) -> Result<Self, HostnameError> {
-        Ok(Self(canonical(text)?.into()))
+        Ok(Self(canonical(text, check_label)?.into()))
+    }
+
+    /// Reads the hostname of a request, whose labels may have every printable ASCII character, such as
+    /// `a_b.example.com`. No pattern is such a name, but `*.example.com` matches it. Otherwise it would belong to whoever
+    /// has the names that nobody holds, while browsers count it as a part of `example.com`.
+    pub fn requested(text: &str) -> Result<Self, HostnameError> {
+        let check = |label: &str| {
+            let bad = label.chars().find(|c| !c.is_ascii_graphic());
+            bad.map_or(Ok(()), |bad| Err(HostnameError::Character(bad)))
+        };
+        Ok(Self(canonical(text, check)?.into()))
     }
 
     /// The canonical text.
@@ -189,7 +200,11 @@ impl std::borrow::Borrow<str> for Hostname {
     }
 }
 
-fn canonical(text: &str) -> Result<String, HostnameError> {
+/// The canonical form of a name, of whose labels `check` judges the characters.
+fn canonical(
+    text: &str,
+    check: impl Fn(&str) -> Result<(), HostnameError>,
+) -> Result<String, HostnameError> {
     let text = text.strip_suffix('.').unwrap_or(text);
     if text.is_empty() {
         return Err(HostnameError::Empty);
@@ -201,7 +216,7 @@ fn canonical(text: &str) -> Result<String, HostnameError> {
             a_label: (text.len() <= 4 * MAX_HOSTNAME)
                 .then(|| idna::domain_to_ascii_strict(text).ok())
                 .flatten()
-                .and_then(|ascii| canonical(&ascii).ok()),
+                .and_then(|ascii| canonical(&ascii, check_label).ok()),
         });
     }
     if let Some(form) = form_of(text) {
@@ -217,21 +232,27 @@ fn canonical(text: &str) -> Result<String, HostnameError> {
         if label.len() > MAX_LABEL {
             return Err(HostnameError::LabelTooLong(label.len()));
         }
-        if let Some(bad) = label
-            .chars()
-            .find(|c| !c.is_ascii_alphanumeric() && *c != '-')
-        {
-            return Err(if bad == '*' {
-                HostnameError::Wildcard
-            } else {
-                HostnameError::Character(bad)
-            });
-        }
-        if label.starts_with('-') || label.ends_with('-') {
-            return Err(HostnameError::Hyphen);
-        }
+        check(label)?;
     }
     Ok(text.to_ascii_lowercase())
+}
+
+/// Whether a label has only letters, digits and hyphens, and no hyphen at an end.
+fn check_label(label: &str) -> Result<(), HostnameError> {
+    if let Some(bad) = label
+        .chars()
+        .find(|c| !c.is_ascii_alphanumeric() && *c != '-')
+    {
+        return Err(if bad == '*' {
+            HostnameError::Wildcard
+        } else {
+            HostnameError::Character(bad)
+        });
+    }
+    if label.starts_with('-') || label.ends_with('-') {
+        return Err(HostnameError::Hyphen);
+    }
+    Ok(())
 }
 
 /// A hostname as a listener or route has it: an exact name, a wildcard, or no restriction.

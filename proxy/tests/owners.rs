@@ -169,6 +169,27 @@ async fn a_name_that_changes_hands_is_anothers_with_the_next_request() {
     assert_eq!(answered(&rig, NAME).await, "team-a");
 }
 
+/// Browsers count such a name as a part of the domain, with its cookies.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_host_that_no_listener_can_have_is_the_wildcards() {
+    let (_echoes, backends) = backends().await;
+    let rig = Rig::start(&quiet(), |port| {
+        let all = vec![
+            called(OWN, http(port, "web", "", None)),
+            owner("*.example.com", "team-a"),
+            owner("", "team-b"),
+            route_of("team-a", OWN, "*.example.com", all_paths()),
+            route_of("team-b", OWN, "", all_paths()),
+        ];
+        [backends.clone(), all].concat()
+    });
+    for odd in ["a_b", "_a", "-a", "a-", "a~", "a!b"] {
+        let host = format!("{odd}.example.com");
+        assert_eq!(answered(&rig, &host).await, "team-a", "{host}");
+        assert_eq!(answered(&rig, &format!("{odd}.com")).await, "team-b");
+    }
+}
+
 /// A client has verified the certificate of the name's owner. What it then sends is not for the next owner, who may have
 /// no certificate for the name at all.
 #[tokio::test(flavor = "multi_thread")]

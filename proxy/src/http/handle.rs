@@ -10,7 +10,7 @@ use hyper::header::{
     ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HOST, HeaderMap,
     HeaderValue, LOCATION,
 };
-use hyper::http::uri::PathAndQuery;
+use hyper::http::uri::{Authority, PathAndQuery};
 use hyper::upgrade::OnUpgrade;
 use hyper::{Method, Request, Response, StatusCode, Version};
 use vestibule_model::client_address::ForwardedHeaders;
@@ -360,8 +360,9 @@ fn whom<B>(
         });
     }
     let target = Target::of(request).map_err(|unclear| {
-        let written = request.headers().get(HOST);
-        record.authority = written.and_then(|host| host.to_str().ok()).map(Arc::from);
+        let target = request.uri().authority().map(Authority::as_str);
+        let field = || request.headers().get(HOST)?.to_str().ok();
+        record.authority = target.or_else(field).map(Arc::from);
         let text = match unclear {
             Unclear::Malformed => {
                 "the host of the request is neither a hostname nor an IP address\n"
