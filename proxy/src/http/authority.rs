@@ -165,7 +165,7 @@ mod tests {
 
     #[test]
     fn the_host_is_read_without_its_port() {
-        let one = |host| of(Version::HTTP_11, "/", &[host]);
+        let one = |host: &str| of(Version::HTTP_11, "/", &[host]);
         let name = |name: &str| Ok(Some(name.to_owned()));
         assert_eq!(one("a.example.com"), name("a.example.com"));
         assert_eq!(one("A.Example.COM:8443"), name("a.example.com"));
