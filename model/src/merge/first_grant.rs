@@ -16,7 +16,7 @@ impl Merge {
     /// is refused from then on, so the warning says how many of the hostnames that namespaces hold there now would be
     /// lost, or may be where the grant names ports or protocols. There is none where no hostname is lost.
     ///
-    /// At most [`MOST_LOOKED_AT`] hostnames are looked at, and each namespace once, since anybody who reaches the webhook
+    /// At most 10,000 hostnames are looked at, and each namespace once, since anybody who reaches the webhook
     /// may ask.
     #[must_use]
     pub fn lost_by_first_grant(&self, grant: &HostnameGrant) -> Vec<Finding> {
