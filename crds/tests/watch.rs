@@ -376,7 +376,7 @@ async fn failures_are_waited_out() {
     let mut listener = gateways(&server);
     listener.synced(Kind::Gateway).await;
     assert_eq!(listener.objects.len(), 1);
-    // What fails before everything was read interrupts nothing that anybody relies on.
+    // Nobody relies on a kind before everything was read, so a failure until then interrupts nothing.
     assert_eq!(listener.interruptions, 0);
     server.fail([500, 503, 500, 500, 500]);
     server.hang_up();

@@ -1,4 +1,4 @@
-//! What the first grant of a Gateway takes from namespaces. Admission asks for it.
+//! Finds out what the first grant of a Gateway takes from namespaces, for admission.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -847,7 +847,7 @@ fn guests_of_the_gateways_own_namespace_take_nothing_from_tenants_or_from_it() {
         ] {
             assert_eq!(edge.decide("infra", names, Guest), expected, "{names}");
         }
-        // What the platform itself asks for on its set is as before.
+        // The platform itself may still ask for every name on its set.
         assert_eq!(edge.decide("infra", "bank.w.com", Listener), Free);
         // A name that it has for a guest, and takes for a listener of its own.
         let NameSource::Listener(any) = listener("infra/set", "any") else {

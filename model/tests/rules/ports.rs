@@ -329,7 +329,7 @@ proptest! {
                     prop_assert!(affected.listeners.contains(changed), "{op:?}: {changed}");
                 }
             }
-            // What comes back within its grace counts like what is in use, and may have the place of a younger one.
+            // A listener that comes back within its grace counts like one in use, and may have the place of a younger one.
             let comes_back = |of: &(Arc<str>, PortKey)| match &op {
                 Op::Set(index, ..) => name(SETS[*index]).namespace == of.0 && waiting.contains(&of.0),
                 _ => false,

@@ -205,7 +205,7 @@ impl Store {
                     for since in self.interrupted.values_mut() {
                         *since = now;
                     }
-                    // What waited for it is looked at again.
+                    // The publisher looks again at the changes that waited for it.
                     self.dirty_since.get_or_insert(now);
                 }
                 Event::Synced(kind) => {
@@ -760,7 +760,7 @@ impl Store {
         self.give(changes, now);
     }
 
-    /// Until when what is known of one kind may be older than what is known of another. Events of watches that went on a
+    /// The time until which the store may know older objects of one kind than of another. Events of watches that went on a
     /// moment ago may still be on their way. A watch that stays interrupted counts for a while only, since it may be one
     /// that the operator has no right to.
     fn uneven_until(&self) -> Option<Instant> {

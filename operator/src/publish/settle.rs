@@ -44,8 +44,8 @@ pub struct Present<'a> {
     /// Whether the API server was asked for the Secret or `ConfigMap` behind a certificate or a trust bundle, and has not
     /// answered.
     pub unanswered: &'a dyn Fn(&ResourceKey) -> bool,
-    /// Until when what is known of some objects may be older than what is known of others, because a watch is interrupted,
-    /// or was a moment ago.
+    /// The time until which the operator may know some objects in an older state than others, because a watch is
+    /// interrupted, or was a moment ago.
     pub uneven_until: Option<Instant>,
 }
 
