@@ -110,9 +110,9 @@ async fn an_older_set_takes_nothing_from_who_serves_it() {
     second.ready().await;
     first.stop().await;
     second.leading().await;
-    let mut tcp = world.set("a", "old", "shared", "");
-    tcp["spec"]["listeners"] = json!([{"name": "web", "port": 443, "protocol": "TCP"}]);
-    world.apply(tcp).await;
+    let mut plain = world.set("a", "old", "shared", "");
+    plain["spec"]["listeners"] = json!([{"name": "web", "port": 443, "protocol": "HTTP"}]);
+    world.apply(plain).await;
     conflicted(&world, "a", "old", "ProtocolConflict").await;
     world.apply(world.set("a", "old", "shared", NAME)).await;
     conflicted(&world, "a", "old", "HostnameConflict").await;
