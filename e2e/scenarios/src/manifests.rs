@@ -25,6 +25,13 @@ pub(crate) fn listener(name: &str, hostname: &str, mode: Mode<'_>) -> Value {
     json!({"name": name, "port": 443, "protocol": "TLS", "hostname": hostname, "tls": tls})
 }
 
+/// One HTTPS listener on port 443, with the certificate of this Secret of the same namespace.
+pub(crate) fn https_listener(name: &str, hostname: &str, secret: &str) -> Value {
+    let mut listener = listener(name, hostname, Mode::Terminate(secret));
+    listener["protocol"] = "HTTPS".into();
+    listener
+}
+
 /// A Gateway of a class.
 pub(crate) fn gateway(namespace: &str, name: &str, class: &str, listeners: &[Value]) -> Value {
     json!({

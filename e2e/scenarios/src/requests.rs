@@ -234,6 +234,11 @@ impl Connection {
         }
     }
 
+    /// Asks for another hostname from now on, as a client does that uses one connection for several.
+    pub(crate) fn set_host(&mut self, host: &str) {
+        host.clone_into(&mut self.host);
+    }
+
     /// Sends a request, and reads the whole of what comes back.
     pub(crate) async fn ask(&mut self, path: &str) -> Result<Got, Failure> {
         match timeout(PATIENCE, self.exchange(path)).await {

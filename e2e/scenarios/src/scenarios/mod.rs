@@ -160,6 +160,11 @@ pub(crate) fn all() -> Vec<Scenario> {
             "sharing",
             ownership::a_hostname_is_shared_for_as_long_as_a_grant_says
         ),
+        scenario!(
+            Together,
+            "authorities",
+            ownership::no_connection_serves_another_teams_name
+        ),
         // The longest first; the others run beside it, one after another.
         scenario!(
             Abreast,

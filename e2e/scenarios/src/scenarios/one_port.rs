@@ -89,8 +89,7 @@ fn objects_of_a(team: &Team) -> Result<Vec<Value>> {
         .authority
         .leaf(&["*.one-port.test", "*.api.one-port.test"])?;
     let wild = manifests::listener("wild", "*.one-port.test", Mode::Terminate("site-tls"));
-    let mut secure = manifests::listener("secure", SECURE, Mode::Terminate("site-tls"));
-    secure["protocol"] = "HTTPS".into();
+    let secure = manifests::https_listener("secure", SECURE, "site-tls");
     let to_wild = manifests::to_listener_set("web", Some("wild"));
     let to_secure = manifests::to_listener_set("web", Some("secure"));
     let plain = ("web", 80);

@@ -1,6 +1,7 @@
 //! Whose a hostname is: grants of the platform, and who holds what they serve.
 
 mod attacks;
+mod authorities;
 mod gateway;
 mod grants;
 mod hijack;
@@ -11,6 +12,7 @@ mod sharing;
 mod taken;
 
 pub(super) use attacks::every_way_to_another_teams_name_is_closed;
+pub(super) use authorities::no_connection_serves_another_teams_name;
 pub(super) use gateway::names_outlive_their_gateway;
 pub(super) use grants::a_hostname_is_served_only_where_it_is_granted;
 pub(super) use hijack::{

@@ -15,7 +15,7 @@ use crate::app;
 use crate::client::Failure;
 use crate::conditions;
 use crate::load::percentile;
-use crate::manifests::{self, Mode};
+use crate::manifests;
 use crate::proxies::{self, Door};
 use crate::requests::{Origin, Version};
 use crate::runner::Verdict;
@@ -150,8 +150,7 @@ impl Scene<'_> {
     }
 
     fn listeners(&self, name: &str, hostname: &str, secret: &str) -> Value {
-        let mut listener = manifests::listener("site", hostname, Mode::Terminate(secret));
-        listener["protocol"] = "HTTPS".into();
+        let listener = manifests::https_listener("site", hostname, secret);
         let space = &self.team.namespace;
         manifests::listener_set(space, name, self.team.parent(), &[listener])
     }

@@ -133,8 +133,7 @@ pub(super) async fn sets(scene: &Scene, number: usize) -> Result<()> {
     let name = format!("beside-{number}");
     let host = |label: &str| format!("{label}-{number}.beside.{}", scene.domain);
     for label in ["first", "second"] {
-        let mut site = manifests::listener("site", &host(label), Mode::Terminate("site-tls"));
-        site["protocol"] = "HTTPS".into();
+        let site = manifests::https_listener("site", &host(label), "site-tls");
         let passed = format!("passed-{}", host(label));
         let passed = manifests::listener("passed", &passed, Mode::Passthrough);
         let set = manifests::listener_set(space, &name, scene.team.parent(), &[site, passed]);

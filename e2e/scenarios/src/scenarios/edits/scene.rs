@@ -49,9 +49,7 @@ pub(super) fn own_listener(stage: &Stage, narrow: bool) -> Value {
     } else {
         format!("*.own.{}.test", stage.name)
     };
-    let mut listener = manifests::listener("own", &hostname, Mode::Terminate("own-tls"));
-    listener["protocol"] = "HTTPS".into();
-    listener
+    manifests::https_listener("own", &hostname, "own-tls")
 }
 
 /// The hostname that is asked for at the Gateway's own listener.
@@ -105,9 +103,7 @@ impl Scene {
         let passed = format!("*.tls.{}", self.domain);
         let leaf = authority.leaf(&[&passed, INSIDE])?;
         let site = self.leaf()?;
-        let mut listener =
-            manifests::listener("site", &self.host("*"), Mode::Terminate("site-tls"));
-        listener["protocol"] = "HTTPS".into();
+        let listener = manifests::https_listener("site", &self.host("*"), "site-tls");
         let passing = manifests::listener("passed", &passed, Mode::Passthrough);
         let to = |listener| manifests::to_listener_set("web", Some(listener));
         let mut objects = vec![
