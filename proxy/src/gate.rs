@@ -11,7 +11,7 @@
 //!   keep up, and a tenant can have hundreds of such connections, or thousands that move a few bytes each.
 //!
 //! After some units of work, a gate closes until the worker has looked at everything else that is ready. A task that
-//! comes to a closed gate waits in the line of its tenant. The lines are served by deficit round robin (Shreedhar and
+//! comes to a closed gate waits in the line of its tenant, or of its source until the tenant is known. The lines are served by deficit round robin (Shreedhar and
 //! Varghese, 1995). So a tenant with a flood of connections fills only its own line, and another tenant waits for at
 //! most one quantum of each of the others. If there is nothing else to do, nothing is delayed. While no task waits,
 //! passing a gate costs a comparison and an addition.
@@ -29,11 +29,14 @@ use std::cell::RefCell;
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::future::{Future, poll_fn};
+use std::hash::{BuildHasher, RandomState};
 use std::num::NonZeroU32;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 use std::thread::LocalKey;
+
+use vestibule_serve::places::Source;
 
 use crate::close_reason::CloseReason;
 use crate::quota::Account;
@@ -140,14 +143,14 @@ pub(crate) async fn pass<F: Future>(
     .await
 }
 
-/// Waits in a [`line`] until the work for a request may begin, whose head has so many fields and bytes. They are those
+/// Waits in a line until the work for a request may begin, whose head has so many fields and bytes. They are those
 /// after HTTP/2 has decoded them, where a client can repeat a field with one byte.
 pub(crate) async fn pass_request(line: usize, fields: usize, bytes: usize) {
     let units = 1 + fields / FIELDS_OF_A_UNIT + bytes / HEAD_BYTES_OF_A_UNIT;
     pass_units(line, u8::try_from(units).unwrap_or(u8::MAX)).await;
 }
 
-/// Waits in a [`line`] until a search for the rule of a request may begin that may take all of its steps.
+/// Waits in a line until a search for the rule of a request may begin that may take all of its steps.
 pub(crate) async fn pass_search(line: usize) {
     pass_units(line, UNITS_OF_A_SEARCH).await;
 }
@@ -187,6 +190,18 @@ impl BackendTurn {
 /// use.
 pub(crate) fn line(account: &Arc<Account>) -> usize {
     Arc::as_ptr(account).addr()
+}
+
+/// Identifies the line of clients whose tenant is not known yet: one for each source, so that a client with many requests
+/// waits for itself. Two sources may share a line, but clients cannot choose with whom. A line of a tenant has an even
+/// number, since an account is aligned, and the others have odd ones.
+pub(crate) fn line_of_source(source: Source) -> usize {
+    thread_local! {
+        static KEYS: RandomState = RandomState::new();
+    }
+    let hash = KEYS.with(|keys| keys.hash_one(source));
+    // Any part of a hash is one.
+    usize::try_from(hash).unwrap_or(usize::MAX) | 1
 }
 
 /// An entry in the line of a tenant. Its `Drop` leaves the line. It is small, because every connection has one.

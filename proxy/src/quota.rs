@@ -32,7 +32,8 @@ pub(crate) struct QuotaLimits {
     pub(crate) all: usize,
     /// Percentage of them that is reserved for the tenants.
     pub(crate) guaranteed_percent: u8,
-    /// Whether the proxy is overloaded. Then no tenant gets more than an equal part of what is in use.
+    /// Whether the proxy is overloaded. Then a tenant gets no more while it uses an equal part of memory and files or
+    /// more, whatever kind of place it asks for.
     pub(crate) scarce: bool,
 }
 
@@ -58,6 +59,10 @@ struct All {
     connections: Pool,
     sessions: Pool,
     backend_connections: Pool,
+    /// The [weight](Tenant::weight) of all tenants together.
+    weight: usize,
+    /// Tenants that hold any place.
+    holders: usize,
 }
 
 /// The places of one kind.
@@ -69,8 +74,6 @@ struct Pool {
     lent: usize,
     /// Places that tenants hold.
     held: usize,
-    /// Tenants that hold any.
-    holders: usize,
 }
 
 /// What there are places for.
@@ -103,6 +106,14 @@ impl Tenant {
             Kind::Sessions => &self.sessions,
             Kind::BackendConnections => &self.backend_connections,
         }
+    }
+
+    /// How much of memory and open files the tenant uses, in files. A connection of a client has one, and a second one to
+    /// its backend, now or soon. A client of HTTP/2 can have a hundred to backends. So a tenant with few connections may
+    /// use most of what is short.
+    fn weight(&self) -> usize {
+        let [clients, backends] = [&self.connections, &self.backend_connections].map(|of| of.held);
+        clients + clients.max(backends) + self.sessions.held
     }
 
     fn taken_mut(&mut self, kind: Kind) -> &mut Taken {
@@ -297,6 +308,7 @@ impl All {
     }
 
     fn take(&mut self, kind: Kind, tenant: &str, quota_limits: QuotaLimits) -> bool {
+        let (all_weight, holders) = (self.weight, self.holders);
         let (pool, all) = self.of(kind);
         let tenants = all.len();
         let share = quota_limits.share(tenants);
@@ -311,29 +323,35 @@ impl All {
         // While something is short, there is still a connection to a backend for each connection of a client.
         let is_covered = matches!(kind, Kind::BackendConnections)
             && tenant.backend_connections.held < tenant.connections.held;
+        let weight = tenant.weight();
+        let above_others = weight > 0 && weight * holders >= all_weight;
         let taken = tenant.taken_mut(kind);
         let borrows = taken.held >= share;
         let nothing_to_lend = pool.lent >= quota_limits.all.saturating_sub(share * tenants);
-        let above_others = taken.held > 0 && taken.held * pool.holders >= pool.held;
         if (borrows && nothing_to_lend) || (quota_limits.scarce && above_others && !is_covered) {
             taken.refused += 1;
             return false;
         }
-        pool.holders += usize::from(taken.held == 0);
-        pool.held += 1;
         taken.held += 1;
+        pool.held += 1;
         pool.lent += usize::from(borrows);
+        let more = tenant.weight() - weight;
+        self.weight += more;
+        self.holders += usize::from(weight == 0);
         true
     }
 
     fn give_back(&mut self, kind: Kind, tenant: &str) {
         let (pool, all) = self.of(kind);
         if let Some(tenant) = all.get_mut(tenant) {
+            let before = tenant.weight();
             let taken = tenant.taken_mut(kind);
             pool.lent -= usize::from(taken.held > pool.share);
             taken.held = taken.held.saturating_sub(1);
             pool.held = pool.held.saturating_sub(1);
-            pool.holders -= usize::from(taken.held == 0);
+            let after = tenant.weight();
+            self.weight = self.weight.saturating_sub(before - after);
+            self.holders -= usize::from(after == 0 && before > 0);
         }
     }
 }
@@ -550,6 +568,39 @@ mod tests {
         assert!(accounts.samples().1.iter().all(|of| of.held() == 0));
     }
 
+    #[test]
+    fn while_something_is_short_who_has_few_clients_and_many_backends_waits() {
+        let accounts = Accounts::default();
+        let [popular, greedy, new] =
+            ["popular", "greedy", "new"].map(|tenant| accounts.of(&tenant.into()));
+        let enough = quota_limits(10_000);
+        let scarce = QuotaLimits {
+            scarce: true,
+            ..enough
+        };
+        let mut held = Vec::new();
+        for _ in 0..300 {
+            held.push(popular.take(enough).unwrap());
+            held.push(popular.take_backend_connection(enough).unwrap());
+        }
+        for _ in 0..24 {
+            held.push(greedy.take(enough).unwrap());
+        }
+        for _ in 0..2280 {
+            held.push(greedy.take_backend_connection(enough).unwrap());
+        }
+        assert!(greedy.take(scarce).is_none());
+        assert!(greedy.take_session(scarce).is_none());
+        for _ in 0..100 {
+            held.push(popular.take(scarce).unwrap());
+            held.push(popular.take_backend_connection(scarce).unwrap());
+        }
+        held.push(new.take(scarce).unwrap());
+        drop(held);
+        let all = accounts.all.lock();
+        assert_eq!((all.weight, all.holders), (0, 0));
+    }
+
     fn quota_limits(all: usize) -> QuotaLimits {
         QuotaLimits {
             all,
@@ -717,7 +768,8 @@ mod tests {
             held.iter_mut().for_each(Vec::clear);
             let all = accounts.all.lock();
             let pool = &all.connections;
-            prop_assert_eq!((pool.lent, pool.held, pool.holders), (0, 0, 0));
+            prop_assert_eq!((pool.lent, pool.held), (0, 0));
+            prop_assert_eq!((all.weight, all.holders), (0, 0));
             prop_assert!(all.tenants.values().all(|tenant| tenant.connections.held == 0));
         }
     }

@@ -283,6 +283,40 @@ async fn requests_of_a_flood_leave_a_neighbour_its_turn() {
 }
 
 #[tokio::test]
+async fn first_requests_of_one_source_leave_another_one_its_turn() {
+    let log = Log::default();
+    let driver = tokio::spawn(keep());
+    tokio::task::yield_now().await;
+    let line = |address: &str| line_of_source(Source::of_client(address.parse().unwrap()));
+    let [flood, neighbour] = ["192.0.2.1", "192.0.2.2"].map(line);
+    for (line, name, count) in [(flood, "flood", 2000), (neighbour, "neighbour", 1)] {
+        for _ in 0..count {
+            let log = Arc::clone(&log);
+            tokio::spawn(async move {
+                pass_request(line, 0, 0).await;
+                log.lock().push(name);
+            });
+        }
+    }
+    while !log.lock().contains(&"neighbour") {
+        tokio::task::yield_now().await;
+    }
+    driver.abort();
+    let most = 3 * REQUESTS_OF_A_TURN as usize;
+    assert!(floods(&log.lock()) <= most, "{}", floods(&log.lock()));
+}
+
+#[test]
+fn a_source_has_one_line_which_no_tenant_has() {
+    let line = |address: &str| line_of_source(Source::of_client(address.parse().unwrap()));
+    assert_eq!(line("2001:db8::1"), line("2001:db8::ffff:2"));
+    assert_ne!(line("2001:db8::1"), line("2001:db8:0:1::1"));
+    let account = Accounts::default().of(&"a".into());
+    assert_eq!(super::line(&account) % 2, 0);
+    assert_eq!(line("192.0.2.1") % 2, 1);
+}
+
+#[tokio::test]
 async fn large_heads_leave_a_neighbour_its_turn_earlier() {
     let log = Log::default();
     let driver = tokio::spawn(keep());

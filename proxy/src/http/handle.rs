@@ -254,14 +254,14 @@ async fn outcome(
         let decided = decide(shared, &mut request, for_attempt, record, edits)?;
         let (exchange, found, presented) = match decided {
             Decision::Challenge(response) => return Ok(Outcome::Challenge(response)),
-            Decision::SearchInTurn if steps == Steps::AT_ONCE => {
-                gate::pass_search(shared.line()).await;
+            Decision::SearchInTurn(line) if steps == Steps::AT_ONCE => {
+                gate::pass_search(line).await;
                 steps = Steps::OF_A_REQUEST;
                 continue;
             }
             // The search has stopped early, so its result may be a wrong rule, which could let through what the right
             // one would keep out.
-            Decision::SearchInTurn => {
+            Decision::SearchInTurn(_) => {
                 let text = "it takes too long to find out who serves this request\n";
                 let status = StatusCode::SERVICE_UNAVAILABLE;
                 return Err(LocalReply::new(status, "TooMuchToMatch", text));
@@ -339,8 +339,9 @@ impl Original {
 /// What to do with a request that is not refused.
 enum Decision<'a> {
     Challenge(Response<Download>),
-    /// The steps were not enough to find the rule. The search may begin anew, with more of them, when it has its turn.
-    SearchInTurn,
+    /// The steps were not enough to find the rule. The search may begin anew, with more of them, when it has its turn in
+    /// the line of the namespace whose rules they are.
+    SearchInTurn(usize),
     /// Forward it to a backend. If the rule has sessions, the last value is what the client's token says.
     Forward(Exchange<'a>, Found, Option<Presented>),
 }
@@ -470,7 +471,7 @@ fn decide<'a>(
     clean(request, underscores)?;
     let (listener, found) = match select(&snapshot, shared, &target, (request, steps), record)? {
         Selected::Rule(listener, found) => (listener, found),
-        Selected::TooFewSteps => return Ok(Decision::SearchInTurn),
+        Selected::TooFewSteps(line) => return Ok(Decision::SearchInTurn(line)),
     };
     request.body_mut().bound(record.bounds.request_body);
     if request.body().is_said_too_large() {
@@ -624,8 +625,8 @@ fn whole_path<B>(request: &Request<B>) -> PathAndQuery {
 /// What [`select`] comes to.
 enum Selected {
     Rule(Arc<Listener>, Found),
-    /// The steps were not enough.
-    TooFewSteps,
+    /// The steps were not enough. The line is that of the namespace for which the host is served.
+    TooFewSteps(usize),
 }
 
 /// Selects the listener and the rule for a request.
@@ -685,7 +686,8 @@ fn select<B>(
     let view = View::new(request, target.text.as_deref(), selected.guard, steps);
     let found = selected.routes.find(host, &view);
     if view.steps.have_run_out() {
-        return Ok(Selected::TooFewSteps);
+        let namespace = snapshot.served_for(&listener, host);
+        return Ok(Selected::TooFewSteps(shared.line_of(namespace)));
     }
     let Some(found) = found else {
         return Err(not_found("NoRoute", "no route is for this request\n"));

@@ -45,6 +45,9 @@ pub(super) const STREAMS: u32 = 100;
 /// for the backend, and common servers end a connection with a few hundred of them, with all requests on it. Together with
 /// those that are under way by then, there are fewer than 150.
 const MAX_GIVEN_UP: usize = 50;
+/// Most HTTP/2 connections to an endpoint that a request looks at, so that a tenant with thousands of them makes no request
+/// costly. The next request looks at the next ones.
+const LOOKED_AT: usize = 16;
 /// How often the pool is swept.
 const SWEEP: Duration = Duration::from_secs(1);
 
@@ -194,7 +197,38 @@ struct Kept {
     of_namespace: Rc<Cell<usize>>,
     /// HTTP/1.1 connections. The one that was used last is at the end.
     one: VecDeque<(One, Instant)>,
-    two: Vec<Shared>,
+    /// HTTP/2 connections. Those that were looked at last are at the end.
+    two: VecDeque<Shared>,
+}
+
+impl Kept {
+    /// The HTTP/2 connection with the fewest requests among the next [`LOOKED_AT`], if one of them takes another request.
+    fn take_two(&mut self, alone: bool) -> Option<Two> {
+        let most_here = if alone { 1 } else { STREAMS as usize };
+        let mut open = 0;
+        let mut best = None;
+        for _ in 0..self.two.len().min(LOOKED_AT) {
+            let Some(shared) = self.two.pop_front() else {
+                break;
+            };
+            if shared.is_closed() {
+                continue;
+            }
+            let requests = shared.two.meter.requests();
+            let most = shared.two.most.load(Ordering::Relaxed);
+            let is_free = requests < most.clamp(1, most_here);
+            if is_free && best.is_none_or(|(least, _)| requests < least) {
+                best = Some((requests, open));
+            }
+            self.two.push_back(shared);
+            open += 1;
+        }
+        // Those that are open are the last ones now, in their order.
+        let first = self.two.len() - open;
+        let shared = self.two.get_mut(first + best?.1)?;
+        shared.idle_since = Instant::now();
+        Some(shared.two.clone())
+    }
 }
 
 /// An HTTP/2 connection.
@@ -249,7 +283,10 @@ impl Lease {
                 idle_since: Instant::now(),
             };
             let _ = POOL.try_with(|pool| {
-                pool.borrow_mut().kept_for(key.clone()).two.push(shared);
+                pool.borrow_mut()
+                    .kept_for(key.clone())
+                    .two
+                    .push_back(shared);
             });
         }
         Self {
@@ -387,7 +424,7 @@ impl Pool {
                     new
                 }),
                 one: VecDeque::new(),
-                two: Vec::new(),
+                two: VecDeque::new(),
             }
         })
     }
@@ -422,15 +459,8 @@ impl Pool {
             request: None,
             sender,
         };
-        kept.two.retain(|shared| !shared.is_closed());
-        let free = kept.two.iter_mut().filter(|shared| {
-            let most = shared.two.most.load(Ordering::Relaxed);
-            let most = most.clamp(1, if key.alone { 1 } else { STREAMS as usize });
-            shared.two.meter.requests() < most
-        });
-        if let Some(shared) = free.min_by_key(|shared| shared.two.meter.requests()) {
-            shared.idle_since = Instant::now();
-            return Some(lease(Sender::Two(shared.two.clone())));
+        if let Some(two) = kept.take_two(key.alone) {
+            return Some(lease(Sender::Two(two)));
         }
         let before = kept.one.len();
         let mut busy = Vec::new();
@@ -543,6 +573,52 @@ mod tests {
             alone: false,
             tenant: TenantKey::default(),
         }
+    }
+
+    #[tokio::test]
+    async fn a_request_looks_at_few_of_many_connections() {
+        let mut slots = SlotAllocator::default();
+        let mut pool = Pool::default();
+        let key = key(&mut slots, "busy", 1);
+        let (mut meters, mut far) = (Vec::new(), Vec::new());
+        for _ in 0..3 * LOOKED_AT {
+            let (near, other) = tokio::io::duplex(1024);
+            let builder = http2::Builder::new(hyper_util::rt::TokioExecutor::new());
+            let (sender, connection) = builder.handshake(TokioIo::new(near)).await.unwrap();
+            far.push((other, tokio::spawn(connection)));
+            let meter = Meter::test();
+            meters.push(Arc::clone(&meter));
+            let shared = Shared {
+                two: Two::new(sender, Arc::new(AtomicUsize::new(1)), meter),
+                idle_since: Instant::now(),
+            };
+            pool.kept_for(key.clone()).two.push_back(shared);
+        }
+        // All but the last one have a request.
+        let last = meters.len() - 1;
+        let busy: Vec<OnMeter> = meters[..last].iter().map(OnMeter::new).collect();
+        let first = |pool: &mut Pool| {
+            let meter = &pool.kept_for(key.clone()).two[0].two.meter;
+            meters.iter().position(|of| Arc::ptr_eq(of, meter))
+        };
+        assert!(pool.take(&key).is_none());
+        assert_eq!(first(&mut pool), Some(LOOKED_AT));
+        assert!(pool.take(&key).is_none());
+        let lease = pool.take(&key).unwrap();
+        assert!(Arc::ptr_eq(lease.meter(), &meters[last]));
+        assert_eq!(first(&mut pool), Some(0));
+        // Those that have ended are dropped when they are met.
+        drop(busy);
+        far.truncate(LOOKED_AT);
+        for (_, driver) in &far {
+            driver.abort();
+        }
+        far.clear();
+        tokio::task::yield_now().await;
+        for _ in 0..3 {
+            pool.take(&key);
+        }
+        assert_eq!(pool.kept_for(key.clone()).two.len(), 2 * LOOKED_AT);
     }
 
     #[tokio::test]

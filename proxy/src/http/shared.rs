@@ -9,6 +9,7 @@ use hyper::header::HeaderValue;
 use parking_lot::Mutex;
 use rustls_pki_types::CertificateDer;
 use vestibule_model::hostname::Hostname;
+use vestibule_serve::places::Source;
 
 use super::activity::Activity;
 use crate::bind::BindKey;
@@ -96,9 +97,18 @@ impl Shared {
     }
 
     /// The [`gate::line`] of the tenant that the connection counts towards. Until there is one, that of the listener
-    /// which the server name selected; in plaintext, one line for all whose tenant is not known yet.
+    /// which the server name selected; in plaintext, that of the client's source.
     pub(super) fn line(&self) -> usize {
-        self.with_account(|account| account.map_or(0, gate::line))
+        self.with_account(|account| match account {
+            Some(account) => gate::line(account),
+            None => gate::line_of_source(Source::of_client(self.client.ip())),
+        })
+    }
+
+    /// The line of a namespace, for work that it causes although the connection may belong to another one.
+    pub(super) fn line_of(&self, namespace: &str) -> usize {
+        let account = self.plane.metrics.accounts().find(namespace);
+        account.map_or_else(|| self.line(), |account| gate::line(&account))
     }
 
     /// The account of the tenant in whose [line](Self::line) the connection waits.
