@@ -114,7 +114,8 @@ pub(super) fn strip_response<B>(response: &mut Response<B>) {
     strip(headers);
 }
 
-/// Keeps one of several equal lengths, because some readers refuse a message that has two. Removes an empty field,
+/// Keeps one of several equal lengths, because some readers refuse a message that has two. Removes zeros before a number,
+/// because some readers would take it for an octal one. Removes an empty field,
 /// which h2 takes for 0. hyper refuses lengths that differ, unless the message has no body. Such lengths mean nothing,
 /// so this removes them.
 fn merge_lengths(headers: &mut HeaderMap) {
@@ -125,11 +126,15 @@ fn merge_lengths(headers: &mut HeaderMap) {
         let mut lengths = tokens(headers, &CONTENT_LENGTH);
         let one = lengths.next();
         let mut others = lengths.peekable();
-        if one.is_some() && others.peek().is_none() {
+        let is_usual = one.is_some_and(|one| one == "0" || !one.starts_with('0'));
+        if is_usual && others.peek().is_none() {
             return;
         }
         let one = one.filter(|one| others.all(|other| other == *one));
-        one.and_then(|one| HeaderValue::from_str(one).ok())
+        one.and_then(|one| {
+            let number = one.trim_start_matches('0');
+            HeaderValue::from_str(if number.is_empty() { "0" } else { number }).ok()
+        })
     };
     headers.remove(CONTENT_LENGTH);
     if let Some(one) = one {
@@ -463,6 +468,30 @@ mod tests {
     use bytes::Bytes;
 
     use super::*;
+
+    #[test]
+    fn a_length_has_one_form() {
+        for (given, expected) in [
+            (&["5"][..], Some("5")),
+            (&["0"], Some("0")),
+            (&["00"], Some("0")),
+            (&["010"], Some("10")),
+            (&["05", "05"], Some("5")),
+            (&["5, 5"], Some("5")),
+            (&["5", "6"], None),
+            (&[""], None),
+        ] {
+            let mut headers = HeaderMap::new();
+            for value in given {
+                headers.append(CONTENT_LENGTH, HeaderValue::from_static(value));
+            }
+            merge_lengths(&mut headers);
+            let mut lengths = headers.get_all(CONTENT_LENGTH).iter();
+            let length = lengths.next().map(|value| value.to_str().unwrap());
+            assert_eq!(length, expected, "{given:?}");
+            assert_eq!(lengths.next(), None, "{given:?}");
+        }
+    }
 
     #[test]
     fn values_are_copied_once_however_often_they_are_there() {
