@@ -230,7 +230,7 @@ async fn outcome(
     if request.version() == Version::HTTP_2 {
         judge_head(shared, request.headers(), limits)?;
     }
-    pass(shared, &request).await;
+    pass(shared.line(), &request).await;
     judge_lists(shared, request.headers())?;
     let version = request.version();
     let mut request = request.map(|body| {
@@ -273,8 +273,8 @@ async fn outcome(
             Forwarded::Again(body) => {
                 request = original.with(body);
                 edits.clear();
-                // An attempt costs as much as a request.
-                pass(shared, &request).await;
+                // An attempt costs as much as a request. Meanwhile the connection may count towards another tenant.
+                pass(gate::line(&found.route.account), &request).await;
             }
             Forwarded::Answer(response) => {
                 edits.extend(keep_session(&exchange, &found, presented, record));
@@ -295,10 +295,10 @@ async fn outcome(
     }
 }
 
-/// Waits at the gate for requests.
-async fn pass<B>(shared: &Shared, request: &Request<B>) {
+/// Waits in a line at the gate for requests.
+async fn pass<B>(line: usize, request: &Request<B>) {
     let (fields, bytes) = (request.headers().len(), head_size::of_request(request));
-    gate::pass_request(shared.line(), fields, bytes).await;
+    gate::pass_request(line, fields, bytes).await;
 }
 
 /// The header change that gives the client its session token, if an endpoint has answered and the client does not have
