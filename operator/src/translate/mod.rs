@@ -3,7 +3,8 @@
 //! Translation is pure: it has no I/O, no clock, no randomness, and only ordered maps. It is also incremental.
 //! Every listener, route, certificate and backend is a unit with its own result. A change marks the units that
 //! depend on it, which the indexes know, and only those are computed again. The result depends on the objects
-//! alone, and neither on their order nor on the history (`tests/translate_properties.rs`).
+//! alone, and neither on their order nor on the history (`tests/translate_properties.rs`). There is one exception: after
+//! [`Translator::keep_in_service`], who is over the budget of a namespace depends on what was in service before.
 //!
 //! A pass computes each unit after those that it depends on. It begins with the changes to the merge, the
 //! names that routes ask for, and `spec.tls` and the parameters of Gateways. Then follow listeners, Gateways
@@ -145,6 +146,8 @@ struct Dirty {
     /// EndpointSlices whose addresses have to be judged, with the Services to which they belong or belonged.
     slices: BTreeMap<ObjectName, BTreeSet<ObjectName>>,
     bundles: BTreeSet<ObjectKey>,
+    /// Secrets and ConfigMaps that may have come into use, or are no longer in use, with whether they were before.
+    in_use: BTreeMap<ObjectKey, bool>,
     /// Namespaces that may have got their first Gateway or lost their last one.
     entrances: BTreeSet<Arc<str>>,
     backends: BTreeSet<BackendKey>,
@@ -355,6 +358,13 @@ impl Translator {
     pub fn reading_sources(mut self) -> Self {
         self.reads_sources = true;
         self
+    }
+
+    /// From now on, what comes into use takes no place in the budgets of its namespace from what is in service. The caller
+    /// says this when it has put all objects that exist. Before, only ages count, so that the order in which the objects
+    /// come makes no difference. A caller that never says it gets results that depend on the objects alone.
+    pub fn keep_in_service(&mut self) {
+        self.source_budgets.keep_in_service();
     }
 
     /// Takes changes and returns everything that is different after them.

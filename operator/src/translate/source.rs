@@ -195,6 +195,7 @@ impl Translator {
         dirty: &mut Dirty,
     ) {
         for (source, there) in changed(before, after) {
+            self.note_use(source.clone(), dirty);
             set_user(&mut self.bundle_users, source, user, there);
             dirty.bundles.insert(source.clone());
         }

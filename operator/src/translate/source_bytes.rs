@@ -24,9 +24,16 @@ impl Translator {
             name: name.clone(),
         });
         let counted: BTreeSet<ObjectKey> = secrets.chain(dirty.bundles.iter().cloned()).collect();
-        for source in counted {
+        let was_in_use = std::mem::take(&mut dirty.in_use);
+        // Of those that come into use together, the oldest come first.
+        let counted = counted.into_iter().map(|key| (self.created(&key), key));
+        let counted: BTreeSet<(i64, ObjectKey)> = counted.collect();
+        for (created, source) in counted {
+            let is_in_use = self.is_in_use(&source);
+            if was_in_use.get(&source).is_some_and(|was| *was != is_in_use) {
+                self.source_budgets.set_in_use(&source, is_in_use);
+            }
             let bytes = self.bytes_of_source(&source, output);
-            let created = self.created(&source);
             let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
             self.source_budgets.put(&source, created, bytes);
         }
@@ -38,6 +45,19 @@ impl Translator {
             self.mark_source_users(source, dirty);
         }
         !moved.is_empty()
+    }
+
+    /// Notes whether the proxies need a source, before that changes.
+    pub(super) fn note_use(&self, source: ObjectKey, dirty: &mut Dirty) {
+        let is_in_use = self.is_in_use(&source);
+        dirty.in_use.entry(source).or_insert(is_in_use);
+    }
+
+    /// Whether the proxies need a source, as a certificate or as a trust bundle.
+    fn is_in_use(&self, source: &ObjectKey) -> bool {
+        let is_certificate = source.kind == Kind::Secret;
+        is_certificate && self.certificate_users.contains_key(&source.name)
+            || self.bundle_users.contains_key(source)
     }
 
     /// How many bytes a source has in the configuration, as a certificate and as a trust bundle.
