@@ -170,6 +170,12 @@ impl NamespaceBudgets {
         Some(last.next())
     }
 
+    /// Whether any object of a namespace is over the budget.
+    pub(crate) fn is_any_over(&self, namespace: &Arc<str>) -> bool {
+        let of = self.namespaces.get(namespace);
+        of.is_some_and(|of| !of.over.is_empty())
+    }
+
     /// How much an object uses, if it is over the budget.
     pub(crate) fn over(&self, key: &ObjectKey) -> Option<u64> {
         let of = self.namespaces.get(&key.name.namespace)?;

@@ -18,6 +18,7 @@ impl Translator {
             let mut gateways = self.merge.gateways_in(&namespace);
             let is_entrance = gateways.any(|name| self.merge.gateway(name).is_some());
             self.source_budgets.exempt(&namespace, is_entrance);
+            self.backend_budgets.exempt(&namespace, is_entrance);
         }
         let secrets = dirty.certificates.iter().map(|name| ObjectKey {
             kind: Kind::Secret,
