@@ -45,6 +45,9 @@ pub(super) const STREAMS: u32 = 100;
 /// for the backend, and common servers end a connection with a few hundred of them, with all requests on it. Together with
 /// those that are under way by then, there are fewer than 150.
 const MAX_GIVEN_UP: usize = 50;
+/// Most requests on an HTTP/2 connection that the proxy gives up. Those that are under way when it has given up many may all
+/// follow.
+pub(super) const MOST_RESETS: usize = MAX_GIVEN_UP + STREAMS as usize;
 /// How often the pool is swept.
 const SWEEP: Duration = Duration::from_secs(1);
 
