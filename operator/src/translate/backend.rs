@@ -54,6 +54,21 @@ impl Translator {
         }
     }
 
+    /// Whether a backend is over the budget of its namespace.
+    fn is_over_budget(&self, key: &BackendKey) -> bool {
+        let budgets = &self.backend_budgets;
+        budgets.is_any_over(key.namespace()) && budgets.is_over(&key.counted())
+    }
+
+    /// The Service and the port of a backend, if they exist.
+    pub(super) fn port_of(&self, key: &BackendKey) -> Option<(&Service, &ServicePort)> {
+        let Some(Object::Service(service)) = self.get(Kind::Service, &key.service) else {
+            return None;
+        };
+        let (number, transport) = key.port;
+        Some((service, service.port(number, transport)?))
+    }
+
     pub(super) fn slices_of(&self, service: &ObjectName) -> impl Iterator<Item = &EndpointSlice> {
         let slices = self.index.slices_of(service);
         slices.filter_map(|name| match self.get(Kind::EndpointSlice, name) {

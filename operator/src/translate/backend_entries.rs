@@ -3,9 +3,7 @@
 use prost::Message as _;
 use vestibule_model::backend_budget::entries_of_backend;
 use vestibule_model::finding::Finding;
-use vestibule_model::key::{Kind, ObjectKey, ObjectName};
-use vestibule_model::object::{Object, Service, ServicePort};
-use vestibule_model::protocol::{Port, Transport};
+use vestibule_model::key::ObjectKey;
 
 use super::backend_key::BackendKey;
 use super::{Dirty, Translator};
@@ -41,12 +39,6 @@ impl Translator {
             .flatten()
     }
 
-    /// Whether a backend is over the budget of its namespace.
-    pub(super) fn is_over_budget(&self, key: &BackendKey) -> bool {
-        let budgets = &self.backend_budgets;
-        budgets.is_any_over(key.namespace()) && budgets.is_over(&key.counted())
-    }
-
     /// When the Service of a backend was created, and how many entries the backend has; `None` if it is not in use or does
     /// not exist. Endpoints in several slices count once for each, and so do those that no backend may have.
     fn entries_of(&self, key: &BackendKey) -> Option<(i64, u64)> {
@@ -65,54 +57,5 @@ impl Translator {
         let endpoints = ready.max(terminating);
         let bytes = key.to_string().len() + self.bare_backend(key, service, port).encoded_len();
         Some((service.meta.created, entries_of_backend(bytes, endpoints)))
-    }
-
-    /// The Service and the port of a backend, if they exist.
-    pub(super) fn port_of(&self, key: &BackendKey) -> Option<(&Service, &ServicePort)> {
-        let Some(Object::Service(service)) = self.get(Kind::Service, &key.service) else {
-            return None;
-        };
-        let (number, transport) = key.port;
-        Some((service, service.port(number, transport)?))
-    }
-}
-
-impl BackendKey {
-    /// The key of the backend among those that its namespace's budget counts.
-    fn counted(&self) -> ObjectKey {
-        let whole = self.to_string();
-        let name = whole
-            .split_once('/')
-            .map_or(whole.as_str(), |(_, name)| name);
-        ObjectKey {
-            kind: Kind::Service,
-            name: ObjectName::new(self.namespace().clone(), name),
-        }
-    }
-
-    /// The backend with this key among those that are counted.
-    fn of_counted(key: &ObjectKey) -> Option<Self> {
-        let (service, port) = key.name.name.rsplit_once(':')?;
-        let (number, transport) = match port.strip_suffix("/udp") {
-            Some(number) => (number, Transport::Udp),
-            None => (port, Transport::Tcp),
-        };
-        let number = Port::new(number.parse().ok()?)?;
-        let service = ObjectName::new(key.name.namespace.clone(), service);
-        Some(Self::new(service, (number, transport)))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_key_of_a_counted_backend_leads_back_to_it() {
-        let port = |number| Port::new(number).expect("a port");
-        for at in [(port(1), Transport::Tcp), (port(65_535), Transport::Udp)] {
-            let key = BackendKey::new(ObjectName::new("a", "app"), at);
-            assert_eq!(BackendKey::of_counted(&key.counted()), Some(key));
-        }
     }
 }

@@ -48,19 +48,6 @@ impl Translator {
         !moved.is_empty()
     }
 
-    /// Notes whether the proxies need a source, before that changes.
-    pub(super) fn note_use(&self, source: ObjectKey, dirty: &mut Dirty) {
-        let is_in_use = self.is_in_use(&source);
-        dirty.in_use.entry(source).or_insert(is_in_use);
-    }
-
-    /// Whether the proxies need a source, as a certificate or as a trust bundle.
-    fn is_in_use(&self, source: &ObjectKey) -> bool {
-        let is_certificate = source.kind == Kind::Secret;
-        is_certificate && self.certificate_users.contains_key(&source.name)
-            || self.bundle_users.contains_key(source)
-    }
-
     /// How many bytes a source has in the configuration, as a certificate and as a trust bundle.
     fn bytes_of_source(&mut self, source: &ObjectKey, output: &mut Output) -> usize {
         let mut bytes = 0;
