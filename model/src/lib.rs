@@ -9,6 +9,7 @@
 
 pub mod annotations;
 pub mod attach;
+pub mod backend_budget;
 pub mod certificate;
 pub mod challenge;
 pub mod claim;

@@ -1,7 +1,8 @@
 //! Owns the order in which the objects of a namespace share a budget, and which of them are over it.
 //!
-//! Older objects come first, and objects of the same age by name. An object is over the budget as a whole. The result
-//! depends only on the objects of the namespace, and not on the order in which they arrived.
+//! Older objects come first, and objects of the same age by name. An object is over the budget as a whole. Unless a budget
+//! gives objects other places, the result depends only on the objects of the namespace, and not on the order in which they
+//! arrived.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,6 +16,32 @@ pub(crate) enum Beyond {
     LeavesNothing,
     /// The room that it did not fit in.
     LeavesItsRoom,
+}
+
+/// The place of an object in the order of its namespace. By itself an object has the place of its creation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Place {
+    /// When the object was created, or the last of those that are before it, in seconds since the epoch.
+    at: i64,
+    /// How many objects with the same time have a place before it because they were in service when it came.
+    behind: u64,
+}
+
+impl Place {
+    /// The place of an object that was created at a time.
+    pub(crate) fn of(created: i64) -> Self {
+        Self {
+            at: created,
+            behind: 0,
+        }
+    }
+
+    fn next(self) -> Self {
+        Self {
+            behind: self.behind.saturating_add(1),
+            ..self
+        }
+    }
 }
 
 /// The budgets of all namespaces, each of the same size.
@@ -35,8 +62,8 @@ struct Budget {
     /// The use of all objects together, also of those over the budget.
     total: u128,
     /// Objects that use the budget, in order, with how much each uses.
-    objects: BTreeMap<(i64, Id), u64>,
-    created: BTreeMap<Id, i64>,
+    objects: BTreeMap<(Place, Id), u64>,
+    places: BTreeMap<Id, Place>,
     /// The objects that are over the budget.
     over: BTreeSet<Id>,
 }
@@ -63,13 +90,18 @@ impl NamespaceBudgets {
     /// Takes the age of an object, and how much of the budget it uses. An object that uses nothing has no part in the
     /// budget. The change has an effect at the next [`Self::settle`].
     pub(crate) fn put(&mut self, key: &ObjectKey, created: i64, uses: u64) {
+        self.put_at(key, Place::of(created), uses);
+    }
+
+    /// The same for an object with this place in the order.
+    pub(crate) fn put_at(&mut self, key: &ObjectKey, place: Place, uses: u64) {
         let name = &key.name;
         if uses == 0 && !self.namespaces.contains_key(&name.namespace) {
             return;
         }
         let id = (name.name.clone(), key.kind);
         let of = self.namespaces.entry(name.namespace.clone()).or_default();
-        let former = of.created.remove(&id).and_then(|at| {
+        let former = of.places.remove(&id).and_then(|at| {
             let uses = of.objects.remove(&(at, id.clone()))?;
             Some((at, uses))
         });
@@ -77,11 +109,11 @@ impl NamespaceBudgets {
             of.total = of.total.saturating_sub(uses.into());
         }
         if uses > 0 {
-            of.created.insert(id.clone(), created);
-            of.objects.insert((created, id), uses);
+            of.places.insert(id.clone(), place);
+            of.objects.insert((place, id), uses);
             of.total = of.total.saturating_add(uses.into());
         }
-        if former != (uses > 0).then_some((created, uses)) {
+        if former != (uses > 0).then_some((place, uses)) {
             self.changed.insert(name.namespace.clone());
         }
     }
@@ -125,6 +157,25 @@ impl NamespaceBudgets {
         moved
     }
 
+    /// The place of an object that uses the budget.
+    pub(crate) fn place(&self, key: &ObjectKey) -> Option<Place> {
+        let of = self.namespaces.get(&key.name.namespace)?;
+        of.places.get(&(key.name.name.clone(), key.kind)).copied()
+    }
+
+    /// The place behind all objects of a namespace that use the budget; `None` if there are none.
+    pub(crate) fn behind(&self, namespace: &Arc<str>) -> Option<Place> {
+        let of = self.namespaces.get(namespace)?;
+        let ((last, _), _) = of.objects.last_key_value()?;
+        Some(last.next())
+    }
+
+    /// Whether any object of a namespace is over the budget.
+    pub(crate) fn is_any_over(&self, namespace: &Arc<str>) -> bool {
+        let of = self.namespaces.get(namespace);
+        of.is_some_and(|of| !of.over.is_empty())
+    }
+
     /// How much an object uses, if it is over the budget.
     pub(crate) fn over(&self, key: &ObjectKey) -> Option<u64> {
         let of = self.namespaces.get(&key.name.namespace)?;
@@ -132,8 +183,8 @@ impl NamespaceBudgets {
         if !of.over.contains(&id) {
             return None;
         }
-        let created = *of.created.get(&id)?;
-        of.objects.get(&(created, id)).copied()
+        let place = *of.places.get(&id)?;
+        of.objects.get(&(place, id)).copied()
     }
 }
 

@@ -141,7 +141,8 @@ pub struct Policy {
     /// How many MiB the regular expressions of all HTTPRoutes and GRPCRoutes of a namespace may take when they are
     /// compiled.
     pub regex_mib: u16,
-    /// How many entries all routes of a namespace may have in the tables of every proxy.
+    /// How many entries all routes of a namespace may have in the tables of every proxy, and how many all backends of its
+    /// Services.
     pub route_entries: u32,
     /// How many MiB the certificates, keys and CA certificates in use of a namespace may have in the configuration of
     /// every proxy. The namespaces of Gateways have no such limit.

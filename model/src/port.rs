@@ -91,8 +91,9 @@ pub struct PortClaims {
     tls_in_force: Patterns<()>,
     /// The claims of each namespace's ListenerSets, for each group.
     tenants: BTreeMap<Arc<str>, SmallMap<Group, SmallSet<SetRank>>>,
-    /// ListenerSets with a listener for the port that is refused for a mistake of its own, by namespace.
-    refused: BTreeMap<Arc<str>, BTreeSet<ObjectName>>,
+    /// ListenerSets with a listener for the port that is refused for a mistake of its own, by namespace, each with whether
+    /// the namespace may have the port for TCP or UDP.
+    refused: BTreeMap<Arc<str>, BTreeMap<ObjectName, bool>>,
     /// Who holds the port.
     holder: Option<(Arc<str>, Group)>,
     /// The TCPRoutes and UDPRoutes on the Gateway's own listener.
@@ -182,14 +183,15 @@ impl PortClaims {
         affected
     }
 
-    /// Records whether a ListenerSet has a listener for the port that is refused for a mistake of its own. Such a
-    /// listener claims nothing, but its namespace keeps the port if it holds it, so a mistake in an edit gives no port to
-    /// somebody who waits for it. No verdict about a listener depends on this.
-    pub fn put_refused(&mut self, set: &ObjectName, has_refused: bool) {
+    /// Records whether a ListenerSet has a listener for the port that is refused for a mistake of its own, and whether its
+    /// namespace may have the port for TCP or UDP (`None`: it has no such listener). Such a listener claims nothing, but its
+    /// namespace keeps the port if it holds it for something that it may still have. So a mistake in an edit gives no port
+    /// to somebody who waits for it. No verdict about a listener depends on this.
+    pub fn put_refused(&mut self, set: &ObjectName, refused: Option<bool>) {
         let namespace = &set.namespace;
-        if has_refused {
+        if let Some(may_be_raw) = refused {
             let sets = self.refused.entry(namespace.clone()).or_default();
-            sets.insert(set.clone());
+            sets.insert(set.clone(), may_be_raw);
         } else if let Some(sets) = self.refused.get_mut(namespace) {
             sets.remove(set);
             if sets.is_empty() {

@@ -25,7 +25,7 @@ use crate::route::Route;
 const BYTES: usize = 256;
 
 /// Bytes of the content of a route that count as one entry. A change of a backend of the route has all of it sent again.
-const CONTENT_BYTES: usize = 128;
+pub(crate) const CONTENT_BYTES: usize = 128;
 
 /// How many entries the content of a route counts for, however many hostnames and listeners it has.
 #[must_use]

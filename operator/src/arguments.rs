@@ -205,7 +205,7 @@ pub(crate) struct Arguments {
     )]
     regex_mib: u16,
     /// Entries that all routes of one namespace may have in the tables of each proxy: one for each match and element of
-    /// its path, under each hostname on each listener.
+    /// its path, under each hostname on each listener. The backends of its Services may have as many.
     #[arg(
         long,
         env = "VESTIBULE_ROUTE_ENTRIES",

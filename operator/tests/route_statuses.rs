@@ -207,12 +207,13 @@ async fn what_is_published_later_is_waited_for() {
     world.put(objects());
     world.settled().await;
     let withheld = ResourceKey::new(ResourceKind::TlsRoute, "platform/web");
-    world.publisher.withhold(BTreeSet::from([withheld]));
+    let waits = |waits| BTreeMap::from([(withheld.clone(), waits)]);
+    world.publisher.withhold(waits(true));
     assert!(!world.publisher.is_settled(|_| true));
     let due = world.judge(&web(), 1, &json!({}));
     assert!(due.waits);
     assert_eq!(accepted(&due.status).0, "Unknown");
-    world.publisher.withhold(BTreeSet::new());
+    world.publisher.withhold(waits(false));
     assert!(!world.judge(&web(), 1, &json!({})).waits);
 }
 
@@ -241,7 +242,7 @@ async fn counts_of_routes_wait_for_the_proxies() {
     // A change of a route that it counts is waited for, and one of somebody else is not.
     let withhold = |name: &str| {
         let route = ResourceKey::new(ResourceKind::TlsRoute, name);
-        world.publisher.withhold(BTreeSet::from([route]));
+        world.publisher.withhold(BTreeMap::from([(route, true)]));
     };
     withhold("aaa/flood");
     assert!(!world.judge(&one, 1, &json!({})).waits);

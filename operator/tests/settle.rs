@@ -505,7 +505,7 @@ proptest! {
             world.pass(GRACE);
         }
         prop_assert_eq!(world.settle.deadline(), None);
-        prop_assert_eq!(world.settle.withheld().len(), 0);
+        prop_assert!(world.settle.is_empty());
         let hashes = |all: &BTreeMap<ResourceKey, Encoded>| -> Vec<_> {
             all.iter().map(|(key, it)| (key.clone(), it.hash())).collect()
         };

@@ -340,6 +340,167 @@ fn the_content_of_routes_counts_by_its_size() {
     }
 }
 
+/// A world in which the namespaces a and b have a ListenerSet each, Service app with 40 ports and an older Service elder,
+/// and whose backends have 100 entries for each namespace.
+fn with_ports() -> Translator {
+    let mut settings = settings();
+    settings.policy.route_entries = 100;
+    let mut translator = Translator::new(settings);
+    translator
+        .apply([our_class(), gateway("one", Vec::new(), NamespaceScope::All)].map(Change::Put));
+    translator.apply(["a", "b", "platform"].into_iter().flat_map(tenant));
+    translator
+}
+
+fn tenant(namespace: &str) -> Vec<Change> {
+    let ports: Vec<u16> = (1..=40).collect();
+    let aged = |name: &str, created| {
+        let mut object = service(namespace, name, &ports);
+        if let Object::Service(service) = &mut object {
+            service.meta.created = created;
+        }
+        object
+    };
+    let web = listener(
+        "web",
+        80,
+        Protocol::Http,
+        &format!("*.{namespace}.test"),
+        None,
+    );
+    let objects = [
+        set(namespace, "mine", 1, "one", vec![web]),
+        aged("app", 10),
+        aged("elder", 1),
+    ];
+    objects.map(Change::Put).into()
+}
+
+/// So many endpoints of each of the ports. 100 endpoints have 25 entries.
+fn with_endpoints(namespace: &str, service: &str, ports: &[u16], count: u8) -> Vec<Change> {
+    let addresses: Vec<u8> = (1..=count).collect();
+    let one = |port: &u16| {
+        let suffix = u8::try_from(*port).expect("few");
+        Change::Put(slice(namespace, service, suffix, *port, &addresses))
+    };
+    ports.iter().map(one).collect()
+}
+
+/// A route to a port of a Service. Its own entries are few.
+fn to_port(namespace: &str, service: &str, port: u16) -> Change {
+    let parents = vec![parent("ListenerSet", None, "mine", None)];
+    let name = format!("{service}{port}");
+    let backends = [backend(namespace, service, port, 1)];
+    let host = format!("{name}.{namespace}.test");
+    let at = (namespace, name.as_str(), 1);
+    let object = http_route(at, parents, &[&host], &[Rule::Plain], &backends);
+    Change::Put(object)
+}
+
+/// The backends that the proxies get.
+fn backends_of(translator: &Translator) -> Vec<String> {
+    let keys = translator.resources().keys();
+    let of_backends = keys.filter(|key| key.kind() == ResourceKind::Backend);
+    of_backends.map(|key| key.name.clone()).collect()
+}
+
+/// Whatever ports of Services a namespace has routes to, and whatever it writes into EndpointSlices, what its backends take
+/// in the proxies is bounded. Its neighbours have their own, and what is in service stays.
+#[test]
+fn entries_of_a_namespaces_backends_are_bounded() {
+    let mut translator = with_ports();
+    let ports: Vec<u16> = (1..=40).collect();
+    for namespace in ["a", "b", "platform"] {
+        translator.apply(with_endpoints(namespace, "app", &ports, 100));
+        translator.apply(with_endpoints(namespace, "elder", &[1], 100));
+    }
+    translator.keep_in_service();
+    translator.apply((1..=4).map(|port| to_port("a", "app", port)));
+    let four = ["a/app:1", "a/app:2", "a/app:3", "a/app:4"];
+    assert_eq!(backends_of(&translator), four);
+
+    // A route to one more port, and one to a Service that is older than the others.
+    for (service, port) in [("app", 5), ("elder", 1)] {
+        let output = translator.apply([to_port("a", service, port)]);
+        assert_eq!(backends_of(&translator), four);
+        let of_route = key(Kind::HttpRoute, "a", &format!("{service}{port}"));
+        let sent: Vec<&str> = output.resources.keys().map(|key| &*key.name).collect();
+        assert_eq!(sent, [of_route.name.to_string()]);
+        assert_eq!(reasons(&translator, &of_route), ["QuotaExceeded"]);
+        let Status::Route(status) = &translator.statuses()[&of_route] else {
+            panic!("a route has parents")
+        };
+        let conditions = status.parents[0].conditions.iter();
+        let said: Vec<_> = conditions
+            .map(|c| (c.kind.as_str(), c.reason.as_str()))
+            .collect();
+        assert!(said.contains(&("Accepted", "Accepted")), "{said:?}");
+        assert!(
+            said.contains(&("ResolvedRefs", "QuotaExceeded")),
+            "{said:?}"
+        );
+        let text = translator.findings()[&of_route][0].to_string();
+        let port = format!("{service}:{port}");
+        for part in [
+            &*port,
+            "25 entries",
+            "the 100 ",
+            "namespace a",
+            "tenants.routeEntries",
+        ] {
+            assert!(text.contains(part), "{text}");
+        }
+    }
+    // The neighbour has its own, and the Gateway's namespace has no limit.
+    translator.apply((1..=4).map(|port| to_port("b", "app", port)));
+    translator.apply((1..=9).map(|port| to_port("platform", "app", port)));
+    assert_eq!(backends_of(&translator).len(), 4 + 4 + 9);
+
+    // The oldest of those that wait has the room of one that goes, and it stays.
+    translator.apply([Change::Remove(key(Kind::HttpRoute, "a", "app2"))]);
+    let with_fifth = ["a/app:1", "a/app:3", "a/app:4", "a/app:5"];
+    assert_eq!(backends_of(&translator)[..4], with_fifth);
+    let of_fifth = key(Kind::HttpRoute, "a", "app5");
+    assert_eq!(reasons(&translator, &of_fifth), [""; 0]);
+    translator.apply([to_port("a", "app", 2)]);
+    assert_eq!(backends_of(&translator)[..4], with_fifth);
+
+    // More endpoints have the last one go, and fewer let others in. Small ones have the room that others do not fit in.
+    translator.apply(with_endpoints("a", "app", &[1], 120));
+    let three = ["a/app:1", "a/app:3", "a/app:4"];
+    assert_eq!(backends_of(&translator)[..3], three);
+    assert_eq!(backends_of(&translator).len(), 3 + 4 + 9);
+    translator.apply(with_endpoints("a", "app", &[1], 3));
+    assert_eq!(backends_of(&translator)[..4], with_fifth);
+    // One that came first and grows has its room before those that came later. Only routes to these are judged again.
+    let work = translator.apply(with_endpoints("a", "app", &[1], 255)).work;
+    assert_eq!(backends_of(&translator).len(), 2 + 4 + 9);
+    assert!(work.routes <= 3, "{work:?}");
+    let output = translator.apply([Change::Remove(key(Kind::Gateway, "platform", "one"))]);
+    assert!(!output.resources.is_empty());
+    assert_eq!(backends_of(&translator).len(), 0);
+}
+
+#[test]
+fn the_backends_in_service_depend_on_the_objects_alone_before_all_of_them_are_known() {
+    let ports: Vec<u16> = (1..=10).collect();
+    let mut changes = with_endpoints("a", "app", &ports, 100);
+    changes.extend(with_endpoints("a", "elder", &[7], 100));
+    changes.extend(ports.iter().map(|port| to_port("a", "app", *port)));
+    changes.push(to_port("a", "elder", 7));
+    let mut at_once = with_ports();
+    at_once.apply(changes.clone());
+    let mut backwards = with_ports();
+    for change in changes.into_iter().rev() {
+        backwards.apply([change]);
+    }
+    let oldest = ["a/app:1", "a/app:10", "a/app:2", "a/elder:7"];
+    assert_eq!(backends_of(&at_once), oldest);
+    assert_eq!(at_once.resources(), backwards.resources());
+    assert_eq!(at_once.statuses(), backwards.statuses());
+    assert_eq!(at_once.findings(), backwards.findings());
+}
+
 /// The slice of the release's own Service of proxies; `idle` are those that are not ready.
 fn proxies(service: &str, ready: &[&str], idle: &[&str]) -> Change {
     let parse = |texts: &[&str]| {

@@ -904,6 +904,61 @@ fn a_port_that_its_holder_cannot_have_again_is_free_at_once() {
 }
 
 /// TCP and UDP of one number are two ports, with a holder each.
+/// A protocol that nobody can read may be a mistake for one that the namespace may have. It does not keep a port for
+/// bytes that the namespace may no longer have.
+#[test]
+fn a_port_is_taken_from_whoever_may_not_have_it_though_a_mistake_hides_the_protocol() {
+    let at = ClaimKey::port(&PortKey {
+        gateway: ObjectName::new("platform", "one"),
+        port: port(443),
+        transport: Transport::Tcp,
+    });
+    let granted = |name: &str, protocols: &[Protocol]| {
+        let mut grant = hostname_grant(name, &["red"], &["*"]);
+        grant.ports.insert(port(443));
+        grant.protocols.extend(protocols.iter().cloned());
+        Change::Put(Object::HostnameGrant(grant))
+    };
+    let withdrawn = |name: &str| Change::Remove(key(Kind::HostnameGrant, "platform", name));
+    let on_set = |protocol: Protocol| {
+        let mut listener = listener("db", 443, protocol.clone(), "", None);
+        if protocol != Protocol::Tcp {
+            let mistake = Finding::refused(Reason::UnsupportedValue, "", "", "");
+            listener.findings.push(mistake);
+        }
+        Change::Put(set("red", "db", 5, "one", vec![listener]))
+    };
+    let state = |translator: &Translator| translator.claim_states().get(&at).cloned();
+    for mistake in [Protocol::from_text("TPC"), Protocol::Tls] {
+        let mut translator = Translator::new(Settings {
+            claims: ClaimMode::Recorded,
+            ..settings()
+        });
+        let open = gateway("one", Vec::new(), NamespaceScope::All);
+        translator.apply([our_class(), open].map(Change::Put));
+        translator.apply([granted("names", &[]), granted("bytes", &[Protocol::Tcp])]);
+        translator.apply([on_set(Protocol::Tcp)]);
+        let Some(ClaimState::Wanted(holder)) = state(&translator) else {
+            panic!("nobody asks: {:?}", state(&translator));
+        };
+        let recorded = BTreeMap::from([(at.clone(), Some(holder))]);
+        translator.apply([Change::Claims(recorded)]);
+        assert_eq!(state(&translator), Some(ClaimState::Used));
+        translator.apply([on_set(mistake)]);
+        assert_eq!(state(&translator), Some(ClaimState::Used));
+        // What is left gives it names on the port.
+        translator.apply([withdrawn("bytes")]);
+        assert_eq!(state(&translator), Some(ClaimState::Revoked));
+        translator.apply([granted("bytes", &[Protocol::Tcp])]);
+        assert_eq!(state(&translator), Some(ClaimState::Used));
+        // Without any grant, everybody may have names, and nobody the bytes of all of them.
+        translator.apply([withdrawn("bytes"), withdrawn("names")]);
+        assert_eq!(state(&translator), Some(ClaimState::Revoked));
+        translator.apply([on_set(Protocol::Tcp)]);
+        assert_eq!(state(&translator), Some(ClaimState::Revoked));
+    }
+}
+
 #[test]
 fn a_port_of_the_other_transport_is_another_port() {
     let mut translator = with_own_listener(Transport::Tcp);

@@ -63,12 +63,17 @@ fn large(namespace: &str, n: usize) -> Object {
 
 /// A ListenerSet with a listener for each of the Secrets.
 fn users(namespace: &str) -> Object {
+    users_of(namespace, 0..SECRETS)
+}
+
+/// A ListenerSet with a listener for each of these Secrets.
+fn users_of(namespace: &str, numbers: std::ops::Range<usize>) -> Object {
     let one = |n: usize| {
         let tls = Tls::Terminate(namespace.into(), name(n));
         let host = format!("{}.{namespace}.test", name(n));
         listener(&name(n), 443, Protocol::Https, &host, Some(tls))
     };
-    set(namespace, "mine", 1, "one", (0..SECRETS).map(one).collect())
+    set(namespace, "mine", 1, "one", numbers.map(one).collect())
 }
 
 fn entrance() -> [Object; 2] {
@@ -199,6 +204,79 @@ fn the_result_depends_on_the_objects_and_not_on_their_order() {
     assert_eq!(at_once.statuses(), backwards.statuses());
     assert_eq!(at_once.findings(), backwards.findings());
     assert_eq!(served(&at_once, "a"), numbers(0..fit()));
+}
+
+#[test]
+fn an_old_secret_that_comes_into_use_takes_no_place_from_one_in_service() {
+    let fit = fit();
+    let objects = || {
+        let secrets = (0..SECRETS).map(|n| large("a", n));
+        entrance().into_iter().chain(secrets)
+    };
+    let young = 4..fit + 4;
+    let mut translator = Translator::new(with_budget());
+    translator.apply(put(objects().chain([users_of("a", young.clone())])));
+    translator.keep_in_service();
+    assert_eq!(served(&translator, "a"), numbers(young.clone()));
+
+    // An edit has the oldest Secrets used as well.
+    let output = translator.apply(put([users_of("a", 0..fit + 4)]));
+    assert_eq!(served(&translator, "a"), numbers(young.clone()));
+    let sent = output.resources.keys();
+    let sent = sent.filter(|key| key.kind() == ResourceKind::Certificate);
+    assert_eq!(sent.count(), 0);
+    let told = over(&translator, Kind::ListenerSet, "a", "mine");
+    let told: Vec<&str> = told.iter().map(|finding| &*finding.field).collect();
+    let field = |n| format!("spec.listeners[{}].tls.certificateRefs[0]", name(n));
+    assert_eq!(told, [field(0), field(1), field(2), field(3)]);
+    // A younger one that comes has its place behind them.
+    translator.apply(put([users_of("a", 0..fit + 5)]));
+    assert_eq!(served(&translator, "a"), numbers(young.clone()));
+    // The first of them has the room of one that goes. It stays when that one is back.
+    translator.apply([remove(Kind::Secret, "a", &name(4))]);
+    let mut now = numbers(5..fit + 4);
+    now.insert(0, 0);
+    assert_eq!(served(&translator, "a"), now);
+    translator.apply(put([users_of("a", 0..4)]));
+    translator.apply(put([users_of("a", 0..fit + 4), large("a", 4)]));
+    assert_eq!(served(&translator, "a")[..4], [0, 1, 2, 3]);
+
+    // After a restart nobody knows what came into use when, so the ages count, in whatever order the Secrets are read.
+    for is_reversed in [false, true] {
+        let mut translator = Translator::new(with_budget()).reading_sources();
+        translator.apply(put(entrance().into_iter().chain([users("a")])));
+        translator.keep_in_service();
+        let mut order = numbers(0..SECRETS);
+        if is_reversed {
+            order.reverse();
+        }
+        for n in order {
+            translator.apply(put([large("a", n)]));
+        }
+        assert_eq!(served(&translator, "a"), numbers(0..fit));
+    }
+}
+
+#[test]
+fn an_old_bundle_that_comes_into_use_takes_no_place_from_one_in_service() {
+    let mut translator = Translator::new(with_budget());
+    translator.apply(put(entrance().into_iter().chain([plain()])));
+    let most = 430 << 10;
+    translator.apply(put([checked(1, most), checked(2, most)].concat()));
+    translator.keep_in_service();
+    let output = translator.apply(put(checked(0, most)));
+    assert!(connects(&translator, 1) && connects(&translator, 2));
+    assert!(!connects(&translator, 0));
+    let of_policy = over(&translator, Kind::BackendTlsPolicy, "a", "p0");
+    assert_eq!(of_policy.len(), 1);
+    let mut sent = output.resources.keys();
+    assert!(sent.all(|key| key.kind() != ResourceKind::TrustBundle));
+    // It has the room of one that is no longer used, and keeps it.
+    translator.apply([remove(Kind::BackendTlsPolicy, "a", "p1")]);
+    assert!(connects(&translator, 0) && connects(&translator, 2));
+    translator.apply(put(checked(1, most)));
+    assert!(connects(&translator, 0) && connects(&translator, 2));
+    assert!(!connects(&translator, 1));
 }
 
 /// The proxies keep the last good version of a Secret that cannot be used. If it counted as nothing, a namespace could have

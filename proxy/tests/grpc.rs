@@ -16,10 +16,12 @@ use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use parking_lot::Mutex;
 use proto::BackendProtocol;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, mpsc};
 use vestibule_proxy::close_reason::CloseReason;
 use vestibule_proxy::limits::ProxyLimits;
+use vestibule_proxy_testing::frames::*;
 use vestibule_proxy_testing::web::*;
 use vestibule_proxy_testing::*;
 use vestibule_stream::proto::resource::Resource as Wire;
@@ -617,6 +619,97 @@ async fn a_connection_to_a_backend_is_left_alone_after_many_requests_that_were_g
     release.notify_one();
     let held = within("the held call", held).await.unwrap();
     assert_eq!(held.body, "held");
+}
+
+/// What a backend of raw frames got.
+#[derive(Default)]
+struct Seen {
+    /// The streams of requests.
+    requests: Vec<u32>,
+    /// The streams that were reset, each time.
+    resets: Vec<u32>,
+    /// How many PINGs were answered.
+    pongs: usize,
+}
+
+/// Reads the frames of the proxy on a connection.
+async fn read_frames(mut read: impl tokio::io::AsyncRead + Unpin, seen: Arc<Mutex<Seen>>) {
+    let mut preface = [0; 24];
+    let mut begun = read.read_exact(&mut preface).await.is_ok();
+    while begun {
+        let mut head = [0; 9];
+        if read.read_exact(&mut head).await.is_err() {
+            return;
+        }
+        let [a, b, c, kind, flags, stream @ ..] = head;
+        let length = usize::try_from(u32::from_be_bytes([0, a, b, c])).unwrap();
+        let mut payload = vec![0; length];
+        begun = read.read_exact(&mut payload).await.is_ok();
+        let mut seen = seen.lock();
+        match (kind, flags & 1) {
+            (HEADERS, _) => seen.requests.push(u32::from_be_bytes(stream)),
+            (RST_STREAM, _) => seen.resets.push(u32::from_be_bytes(stream)),
+            (PING, 1) => seen.pongs += 1,
+            _ => {}
+        }
+    }
+}
+
+/// Backends count resets, so the proxy must not answer a late answer by another reset. More requests are under way here than
+/// the proxy gives up on a connection before it leaves that alone.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_was_given_up_is_reset_once_however_late_its_answer_comes() {
+    const MANY: usize = 90;
+    let (address, connection) = one_connection().await;
+    let mut limits = quiet();
+    limits.http.cancels = 100_000;
+    let rig = Rig::start(&limits, |port| {
+        vec![
+            http(port, "web", "", None),
+            grpc_route("web", "", vec![calls("", "", BACKEND)]),
+            backend_of(BACKEND, &[address], BackendProtocol::H2c),
+        ]
+    });
+    let sender = client(&rig).await;
+    let call = || {
+        let (mut sender, body) = (sender.clone(), message("m"));
+        let request = head(ECHO).body(body).unwrap();
+        tokio::spawn(async move { sender.send_request(request).await })
+    };
+    // The first call is under way to the end, so the connection is.
+    let held = call();
+    let (read, mut write) = within("a connection", connection).await.into_split();
+    let seen: Arc<Mutex<Seen>> = Arc::default();
+    tokio::spawn(read_frames(read, Arc::clone(&seen)));
+    write.write_all(&frame(SETTINGS, 0, 0, b"")).await.unwrap();
+    wait("the first call", || seen.lock().requests.len() == 1).await;
+    let given_up: Vec<_> = (0..MANY).map(|_| call()).collect();
+    let is_asked = || seen.lock().requests.len() == MANY + 1;
+    wait("the calls at the backend", is_asked).await;
+    given_up.iter().for_each(tokio::task::JoinHandle::abort);
+    wait("the resets", || seen.lock().resets.len() >= MANY).await;
+    // The HTTP/2 library forgets them after a second, if nobody tells it otherwise.
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    let requests = seen.lock().requests.clone();
+    // `:status: 200`, and a message that ends.
+    let answers = requests.iter().skip(1).flat_map(|stream| {
+        let head = frame(HEADERS, END_HEADERS, *stream, &[0x88]);
+        [head, frame(0, END_STREAM, *stream, b"late")].concat()
+    });
+    write
+        .write_all(&answers.collect::<Vec<u8>>())
+        .await
+        .unwrap();
+    // The second PING is read after the answer to the first one was written, and with it all that was to be said
+    // about what came before.
+    for pongs in 1..=2 {
+        write.write_all(&frame(PING, 0, 0, &[7; 8])).await.unwrap();
+        wait("an answer to a PING", || seen.lock().pongs == pongs).await;
+    }
+    let mut resets = seen.lock().resets.clone();
+    resets.sort_unstable();
+    assert_eq!(resets, &requests[1..]);
+    held.abort();
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -80,6 +80,7 @@ impl Engine {
 
     /// Starts issuance. The directory has been read, so CAs may be asked for the certificates that are missing.
     pub(super) fn begin(&mut self) {
+        self.control.translator.keep_in_service();
         self.control.certificates.begin(&self.control.translator);
         self.control.certificates.tell();
         self.control.certificates.published();

@@ -147,19 +147,15 @@ impl Merge {
     /// Puts the ports for which a ListenerSet has listeners that are refused for a mistake of their own.
     pub(super) fn settle_refused_ports_of(&mut self, set: &ObjectName, affected: &mut Affected) {
         let ports = self.refused_ports_of(set);
-        let former = self.note_refused_ports(ParentKey::ListenerSet(set.clone()), &ports);
-        let mut put = |this: &mut Self, at: &PortKey, has_refused| {
-            this.change_port(at, affected, |port| {
-                port.put_refused(set, has_refused);
+        let all = ports.keys().cloned().collect();
+        let former = self.note_refused_ports(ParentKey::ListenerSet(set.clone()), &all);
+        for at in former.union(&all) {
+            let refused = ports.get(at).copied();
+            self.change_port(at, affected, |port| {
+                port.put_refused(set, refused);
                 Changed::default()
             });
             affected.claims.insert(ClaimKey::port(at));
-        };
-        for at in former.difference(&ports) {
-            put(self, at, false);
-        }
-        for at in ports.difference(&former) {
-            put(self, at, true);
         }
     }
 
@@ -209,10 +205,11 @@ impl Merge {
     }
 
     /// The ports of those listeners of a ListenerSet that are refused for a mistake of their own, as far as grants allow
-    /// its namespace to have them. Where the mistake is the protocol, the port may be of either transport.
-    fn refused_ports_of(&self, name: &ObjectName) -> BTreeSet<PortKey> {
+    /// its namespace to have them. Where the mistake is the protocol, the port may be of either transport. Each port comes
+    /// with whether the namespace may have it for TCP or UDP, since what the listener says of that may be the mistake.
+    fn refused_ports_of(&self, name: &ObjectName) -> BTreeMap<PortKey, bool> {
         let Some((set, gateway)) = self.set_in_force(name) else {
-            return BTreeSet::new();
+            return BTreeMap::new();
         };
         let gateway = &gateway.name;
         let refused = first_of_name(&set.listeners).filter(|(_, listener)| listener.is_refused());
@@ -221,10 +218,13 @@ impl Merge {
             let possible = Transport::ALL.into_iter();
             let possible = possible.filter(move |of| transport.is_none_or(|known| known == *of));
             possible.filter_map(move |transport| {
-                let protocol = match (&listener.protocol, transport) {
-                    (Protocol::Other(_), Transport::Tcp) => &Protocol::Tcp,
-                    (Protocol::Other(_), Transport::Udp) => &Protocol::Udp,
-                    (known, _) => known,
+                let raw = match transport {
+                    Transport::Tcp => &Protocol::Tcp,
+                    Transport::Udp => &Protocol::Udp,
+                };
+                let protocol = match &listener.protocol {
+                    Protocol::Other(_) => raw,
+                    known => known,
                 };
                 let (port, namespace) = (listener.port?, &set.name.namespace);
                 let names = &listener.hostname;
@@ -232,11 +232,16 @@ impl Merge {
                 // A protocol that cannot be read may be a mistake for TLS, which its namespace may have.
                 self.takes_every_name(gateway, namespace, port, &listener.protocol)
                     .ok()?;
-                Some(PortKey {
+                let any = HostPattern::Any;
+                let granted = self.owns(gateway, namespace, port, raw, &any);
+                let granted =
+                    granted.and_then(|()| self.takes_every_name(gateway, namespace, port, raw));
+                let at = PortKey {
                     gateway: gateway.clone(),
                     port,
                     transport,
-                })
+                };
+                Some((at, granted.is_ok()))
             })
         });
         ports.collect()

@@ -204,8 +204,9 @@ impl PortClaims {
             speaks(holder).is_some()
         };
         // The mistake is in the holder's own listener, or in that of the Gateway to which its routes are attached.
-        let is_kept =
-            self.refused.contains_key(holder) || self.own.is_empty() && self.has_route_of(holder);
+        let mut refused = self.refused.get(holder).into_iter().flatten();
+        let is_kept = refused.any(|(_, may_be_raw)| *group != Group::Raw || *may_be_raw)
+            || self.own.is_empty() && self.has_route_of(holder);
         Some(if is_used {
             PortClaimState::Used
         } else {

@@ -436,6 +436,7 @@ impl Store {
             self.control.leave_overlaps();
             self.control.claims.begin(clock::both(now));
             self.run(now);
+            self.control.translator.keep_in_service();
             self.send_ports();
             self.send_services();
             self.control.certificates.begin(&self.control.translator);

@@ -257,10 +257,16 @@ impl Publisher {
     }
 
     /// Sets the resources whose last change waits to be published ([`settle`]). These changes do not count as in force.
-    pub fn withhold(&self, keys: BTreeSet<ResourceKey>) {
+    pub fn withhold(&self, keys: BTreeMap<ResourceKey, bool>) {
         let mut state = self.state.lock();
-        let changes = state.withheld != keys;
-        state.withheld = keys;
+        let mut changes = false;
+        for (key, waits) in keys {
+            changes |= if waits {
+                state.withheld.insert(key)
+            } else {
+                state.withheld.remove(&key)
+            };
+        }
         drop(state);
         if changes {
             self.moved();

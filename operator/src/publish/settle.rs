@@ -15,6 +15,10 @@
 //! During the wait the proxies keep the whole former resource, and for a route also the backends that it leads to. So
 //! a request meets either the configuration before the change or the one after it, and never a mixture. The names that
 //! a route is attached to are never kept (`docs/adr/0019-settling.md`).
+//!
+//! A pass judges only the changes about which something is new, and those that are connected with them: a change is
+//! connected with the changes of the resources that it or its former version needs. The verdict about a change depends
+//! on nothing else, so all others wait on. If it judged all of them, many changes after an outage would cost the square.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -59,8 +63,20 @@ impl Present<'_> {
 #[derive(Debug, Default)]
 pub struct Settle {
     pending: BTreeMap<ResourceKey, Change>,
+    /// The changes that need a resource, themselves or in their former version.
+    needed_by: BTreeMap<ResourceKey, BTreeSet<ResourceKey>>,
+    /// Changes about which something is new since the last pass.
+    touched: BTreeSet<ResourceKey>,
+    /// Changes whose verdicts depend on what [`Present`] says besides the published resources.
+    asking: BTreeSet<ResourceKey>,
+    /// When a wait of each change ends next.
+    ends: BTreeSet<(Instant, ResourceKey)>,
+    /// Whether the objects were known in different states at the last pass.
+    was_uneven: bool,
     /// When the first change has waited for its whole grace.
     deadline: Option<Instant>,
+    /// Resources that have a change waiting and had none, or the opposite, since somebody asked.
+    moved: BTreeSet<ResourceKey>,
 }
 
 #[derive(Debug)]
@@ -69,6 +85,48 @@ struct Change {
     /// Since when it waits, for itself or for another change. A change of a resource that replaces a change that waits
     /// has waited as long, so nobody can put off the publication of a resource by changing it again and again.
     since: Option<Instant>,
+    /// The resources on which the verdict depends.
+    needs: BTreeSet<ResourceKey>,
+    /// What it asks [`Present`], and the answers at the last pass.
+    asked: Asked,
+    /// When one of its waits ends next.
+    end: Option<Instant>,
+}
+
+/// What the verdict about a change depends on besides resources.
+#[derive(Debug, Default)]
+struct Asked {
+    /// The listener whose removal may only wait to be recorded, and whether it does.
+    removed: Option<(Box<proto::Listener>, bool)>,
+    /// Certificates and trust bundles, each with whether it is being read, and whether nobody answers.
+    sources: Vec<(ResourceKey, bool, bool)>,
+}
+
+impl Asked {
+    /// Takes the answers of now.
+    fn ask(&mut self, key: &ResourceKey, present: &Present<'_>) {
+        if let Some((listener, waits)) = &mut self.removed {
+            *waits = (present.waits)(key, listener);
+        }
+        for (source, reads, unanswered) in &mut self.sources {
+            *reads = (present.reads)(source);
+            *unanswered = (present.unanswered)(source);
+        }
+    }
+
+    /// Whether the answers are other ones now.
+    fn differs(&self, key: &ResourceKey, present: &Present<'_>) -> bool {
+        let mut removed = self.removed.iter();
+        let mut sources = self.sources.iter();
+        removed.any(|(listener, waits)| (present.waits)(key, listener) != *waits)
+            || sources.any(|(source, reads, unanswered)| {
+                (present.reads)(source) != *reads || (present.unanswered)(source) != *unanswered
+            })
+    }
+
+    fn is_empty(&self) -> bool {
+        self.removed.is_none() && self.sources.is_empty()
+    }
 }
 
 impl Settle {
@@ -76,15 +134,45 @@ impl Settle {
     /// does.
     pub fn add(&mut self, changes: impl IntoIterator<Item = (ResourceKey, Option<Encoded>)>) {
         for (key, resource) in changes {
-            let since = self.pending.get(&key).and_then(|change| change.since);
-            self.pending.insert(key, Change { resource, since });
+            self.touched.insert(key.clone());
+            if let Some(change) = self.pending.get_mut(&key) {
+                change.resource = resource;
+                continue;
+            }
+            self.moved.insert(key.clone());
+            let change = Change {
+                resource,
+                since: None,
+                needs: BTreeSet::new(),
+                asked: Asked::default(),
+                end: None,
+            };
+            self.pending.insert(key, change);
         }
     }
 
-    /// Returns the resources that have a change waiting.
+    /// Returns the number of resources that have a change waiting.
     #[must_use]
-    pub fn withheld(&self) -> BTreeSet<ResourceKey> {
-        self.pending.keys().cloned().collect()
+    pub fn len(&self) -> usize {
+        self.pending.len()
+    }
+
+    /// Whether no change waits.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.pending.is_empty()
+    }
+
+    /// Returns the resources for which it may be different than at the last call whether they have a change waiting, each
+    /// with whether it has one.
+    pub fn withheld(&mut self) -> BTreeMap<ResourceKey, bool> {
+        let moved = std::mem::take(&mut self.moved).into_iter();
+        moved
+            .map(|key| {
+                let waits = self.pending.contains_key(&key);
+                (key, waits)
+            })
+            .collect()
     }
 
     /// Returns the time at which [`Self::due`] returns something even if no change is added.
@@ -95,8 +183,9 @@ impl Settle {
 
     /// Removes and returns all changes, even those that make requests fail.
     pub fn all(&mut self) -> Pending {
-        self.deadline = None;
-        let pending = std::mem::take(&mut self.pending);
+        let Self { pending, moved, .. } = std::mem::take(self);
+        self.moved = moved;
+        self.moved.extend(pending.keys().cloned());
         let changes = pending.into_iter();
         changes
             .map(|(key, change)| (key, change.resource))
@@ -105,33 +194,171 @@ impl Settle {
 
     /// Removes and returns the changes to publish now, in one generation.
     pub fn due(&mut self, now: Instant, present: &Present<'_>) -> Pending {
+        let judged = self.to_judge(now, present);
         let mut ended = BTreeSet::new();
         let held = loop {
-            let mut held = self.hold(&ended, now, present);
-            let late = self.keep_references(&mut held, &ended, now, present);
+            let mut held = self.hold(&judged, &ended, now, present);
+            let late = self.keep_references(&judged, &mut held, &ended, now, present);
             if late.is_empty() {
                 break held;
             }
             ended.extend(late);
         };
-        let waits = held.iter().filter_map(|key| self.pending.get(key)?.since);
-        let ends = waits.flat_map(|since| [GRACE, LONGEST, UNANSWERED].map(|wait| since + wait));
-        let even = present.uneven_until.filter(|_| !held.is_empty());
-        self.deadline = ends.chain(even).filter(|end| now < *end).min();
-        let due: Vec<ResourceKey> = self
-            .pending
-            .keys()
-            .filter(|key| !held.contains(*key))
-            .cloned()
+        for key in &held {
+            self.wait_on(key, now);
+        }
+        let due: Pending = judged
+            .into_iter()
+            .filter(|key| !held.contains(key))
+            .filter_map(|key| {
+                let change = self.take(&key)?;
+                Some((key, change.resource))
+            })
             .collect();
-        due.into_iter()
-            .filter_map(|key| Some((key.clone(), self.pending.remove(&key)?.resource)))
-            .collect()
+        // What is published now is different for those who need it and wait on.
+        for key in due.keys() {
+            let waiting = self.needed_by.get(key).into_iter().flatten();
+            self.touched.extend(waiting.cloned());
+        }
+        let even = present.uneven_until.filter(|_| !self.pending.is_empty());
+        let even = even.filter(|even| now < *even);
+        let end = self.ends.first().map(|(end, _)| *end);
+        self.deadline = end.into_iter().chain(even).min();
+        due
     }
 
-    /// Returns the changes that wait for themselves. Those in `ended` wait no more.
+    /// Returns the changes about which something is new, and all that are connected with them.
+    fn to_judge(&mut self, now: Instant, present: &Present<'_>) -> BTreeSet<ResourceKey> {
+        let mut next: Vec<ResourceKey> = std::mem::take(&mut self.touched).into_iter().collect();
+        let over = self.ends.iter().take_while(|(end, _)| *end <= now);
+        next.extend(over.map(|(_, key)| key.clone()));
+        let is_uneven = present.uneven_until.is_some_and(|until| now < until);
+        if std::mem::replace(&mut self.was_uneven, is_uneven) != is_uneven {
+            next.extend(self.pending.keys().cloned());
+        }
+        let others = self.asking.iter().filter(|key| {
+            let change = self.pending.get(*key);
+            change.is_some_and(|change| change.asked.differs(key, present))
+        });
+        next.extend(others.cloned());
+        let mut judged = BTreeSet::new();
+        while let Some(key) = next.pop() {
+            if judged.contains(&key) {
+                continue;
+            }
+            let Some(former) = self.look_at(&key, present) else {
+                continue;
+            };
+            let needs = self.pending.get(&key).into_iter();
+            let needs = needs.flat_map(|change| &change.needs).chain(&former);
+            next.extend(
+                needs
+                    .filter(|need| self.pending.contains_key(*need))
+                    .cloned(),
+            );
+            next.extend(self.needed_by.get(&key).into_iter().flatten().cloned());
+            judged.insert(key);
+        }
+        judged
+    }
+
+    /// Brings up to date what the verdict about a change depends on. Returns the resources that it needed before, if there
+    /// is a change.
+    fn look_at(
+        &mut self,
+        key: &ResourceKey,
+        present: &Present<'_>,
+    ) -> Option<BTreeSet<ResourceKey>> {
+        let new = self.pending.get(key)?.resource.as_ref();
+        let (new, old) = match key.kind() {
+            // They need nothing.
+            ResourceKind::Certificate | ResourceKind::TrustBundle => (None, None),
+            _ => (new.and_then(Encoded::decode), present.decoded(key)),
+        };
+        let mut needs = BTreeSet::new();
+        for resource in [&new, &old].into_iter().flatten() {
+            for need in references(resource) {
+                if need.kind() == ResourceKind::Backend {
+                    // Whether a backend can be used depends on its trust bundles, before the change and after it.
+                    let change = self.pending.get(&need);
+                    let versions = [
+                        change.and_then(|change| change.resource.as_ref()?.decode()),
+                        present.decoded(&need),
+                    ];
+                    needs.extend(versions.iter().flatten().flat_map(references));
+                }
+                needs.insert(need);
+            }
+        }
+        let mut asked = Asked::default();
+        match (&new, old) {
+            (None, Some(resource::Resource::Listener(old))) => {
+                asked.removed = Some((Box::new(old), false));
+            }
+            (Some(new), _) => {
+                let sources = references(new).into_iter();
+                let sources = sources.filter(|need| need.kind() != ResourceKind::Backend);
+                asked.sources = sources.map(|source| (source, false, false)).collect();
+            }
+            _ => {}
+        }
+        asked.ask(key, present);
+        if asked.is_empty() {
+            self.asking.remove(key);
+        } else {
+            self.asking.insert(key.clone());
+        }
+        let change = self.pending.get_mut(key)?;
+        change.asked = asked;
+        let former = std::mem::replace(&mut change.needs, needs);
+        for need in former.difference(&change.needs) {
+            forget(&mut self.needed_by, need, key);
+        }
+        for need in change.needs.difference(&former) {
+            let of = self.needed_by.entry(need.clone()).or_default();
+            of.insert(key.clone());
+        }
+        Some(former)
+    }
+
+    /// Notes when a change that waits has to be judged again.
+    fn wait_on(&mut self, key: &ResourceKey, now: Instant) {
+        let Some(change) = self.pending.get_mut(key) else {
+            return;
+        };
+        let ends = [GRACE, LONGEST, UNANSWERED].into_iter();
+        let ends = change
+            .since
+            .into_iter()
+            .flat_map(|since| ends.clone().map(move |wait| since + wait));
+        let end = ends.filter(|end| now < *end).min();
+        let former = std::mem::replace(&mut change.end, end);
+        if former != end {
+            if let Some(former) = former {
+                self.ends.remove(&(former, key.clone()));
+            }
+            self.ends.extend(end.map(|end| (end, key.clone())));
+        }
+    }
+
+    /// Removes a change and returns it.
+    fn take(&mut self, key: &ResourceKey) -> Option<Change> {
+        let change = self.pending.remove(key)?;
+        self.moved.insert(key.clone());
+        self.asking.remove(key);
+        if let Some(end) = change.end {
+            self.ends.remove(&(end, key.clone()));
+        }
+        for need in &change.needs {
+            forget(&mut self.needed_by, need, key);
+        }
+        Some(change)
+    }
+
+    /// Returns those of the changes that wait for themselves. Those in `ended` wait no more.
     fn hold(
         &mut self,
+        judged: &BTreeSet<ResourceKey>,
         ended: &BTreeSet<ResourceKey>,
         now: Instant,
         present: &Present<'_>,
@@ -139,7 +366,7 @@ impl Settle {
         let mut held = BTreeSet::new();
         // Each resource is judged after those that it refers to. If one of those is held, it works as before, so it is
         // no reason to hold a resource that refers to it.
-        let mut keys: Vec<ResourceKey> = self.pending.keys().cloned().collect();
+        let mut keys: Vec<ResourceKey> = judged.iter().cloned().collect();
         keys.retain(|key| !ended.contains(key));
         keys.sort_by_key(|key| match key.kind() {
             ResourceKind::Certificate | ResourceKind::TrustBundle => 0,
@@ -248,6 +475,7 @@ impl Settle {
     /// since what they need goes now.
     fn keep_references(
         &mut self,
+        judged: &BTreeSet<ResourceKey>,
         held: &mut BTreeSet<ResourceKey>,
         ended: &BTreeSet<ResourceKey>,
         now: Instant,
@@ -270,6 +498,7 @@ impl Settle {
                 if there || held.contains(&key) {
                     continue;
                 }
+                debug_assert!(judged.contains(&key) || !self.pending.contains_key(&key));
                 let Some(change) = self.pending.get_mut(&key) else {
                     continue;
                 };
@@ -284,6 +513,19 @@ impl Settle {
             }
         }
         late
+    }
+}
+
+fn forget(
+    needed_by: &mut BTreeMap<ResourceKey, BTreeSet<ResourceKey>>,
+    need: &ResourceKey,
+    user: &ResourceKey,
+) {
+    if let Some(of) = needed_by.get_mut(need) {
+        of.remove(user);
+        if of.is_empty() {
+            needed_by.remove(need);
+        }
     }
 }
 

@@ -1,3 +1,6 @@
+use std::cell::Cell;
+
+use proptest::prelude::*;
 use vestibule_stream::Resource;
 use vestibule_stream::proto::{Attachment, Backend, Endpoint, RouteHostname, TlsRoute};
 
@@ -14,6 +17,10 @@ struct World {
     /// Those about which the API server does not answer.
     unanswered: BTreeSet<ResourceKey>,
     uneven_until: Option<Instant>,
+    /// Whether each pass judges all that waits.
+    judges_all: bool,
+    /// How often it was asked for a published resource.
+    asked: Cell<usize>,
 }
 
 impl World {
@@ -26,18 +33,27 @@ impl World {
             reads: BTreeSet::new(),
             unanswered: BTreeSet::new(),
             uneven_until: None,
+            judges_all: false,
+            asked: Cell::new(0),
         }
     }
 
     /// Publishes what is due after these changes, and returns its names.
     fn put(&mut self, changes: Vec<(ResourceKey, Option<Encoded>)>) -> Vec<String> {
         self.settle.add(changes);
+        if self.judges_all {
+            let all = self.settle.pending.keys().cloned();
+            self.settle.touched.extend(all);
+        }
         let (published, waits) = (self.published.clone(), self.waits);
         let (reads, unanswered) = (self.reads.clone(), self.unanswered.clone());
         let due = self.settle.due(
             self.now,
             &Present {
-                published: &|key| published.get(key).cloned(),
+                published: &|key| {
+                    self.asked.set(self.asked.get() + 1);
+                    published.get(key).cloned()
+                },
                 waits: &|_, _| waits,
                 reads: &|key| reads.contains(key),
                 unanswered: &|key| unanswered.contains(key),
@@ -99,6 +115,14 @@ fn tls(name: &str, tls: Option<proto::BackendTls>) -> (ResourceKey, Option<Encod
 
 /// A route for these names that leads to these backends.
 fn route(hostnames: &[&str], backends: &[&str]) -> (ResourceKey, Option<Encoded>) {
+    named_route("route", hostnames, backends)
+}
+
+fn named_route(
+    name: &str,
+    hostnames: &[&str],
+    backends: &[&str],
+) -> (ResourceKey, Option<Encoded>) {
     let hostname = |name: &&str| RouteHostname {
         r#match: (*name).to_owned(),
         rank: (*name).to_owned(),
@@ -117,7 +141,7 @@ fn route(hostnames: &[&str], backends: &[&str]) -> (ResourceKey, Option<Encoded>
         backends: backends.iter().map(backend).collect(),
         ..TlsRoute::default()
     };
-    encoded("route", resource::Resource::TlsRoute(route))
+    encoded(name, resource::Resource::TlsRoute(route))
 }
 
 #[test]
@@ -315,8 +339,12 @@ fn a_listener_and_its_certificate_are_kept_for_the_grace() {
 fn everything_is_published_when_it_has_to_be() {
     let mut world = World::new();
     world.put(vec![route(&["x"], &[""])]);
-    assert_eq!(world.settle.withheld().len(), 1);
+    let route = route(&["x"], &[""]).0;
+    let waits = |waits| BTreeMap::from([(route.clone(), waits)]);
+    assert_eq!(world.settle.withheld(), waits(true));
+    assert_eq!(world.settle.withheld().len(), 0);
     assert_eq!(world.settle.all().len(), 1);
+    assert_eq!(world.settle.withheld(), waits(false));
     assert_eq!(world.settle.deadline(), None);
 }
 
@@ -486,4 +514,160 @@ fn a_certificate_is_withdrawn_whatever_those_do_who_use_it() {
         world.pass(step);
     }
     assert!(steps > 4, "the edits put it off");
+}
+
+/// After an outage very many edits break something, one after the other.
+#[test]
+fn a_pass_costs_what_is_new_and_not_all_that_waits() {
+    let mut world = World::new();
+    let waiting = 300;
+    let edit = |n: usize, backends: &[&str]| {
+        let (name, host) = (format!("r{n}"), format!("h{n}"));
+        named_route(&name, &[&host], backends)
+    };
+    let cost = |world: &mut World, changes| {
+        let before = world.asked.get();
+        let due = world.put(changes).len();
+        (due, world.asked.get() - before)
+    };
+    for n in 0..waiting {
+        let other = format!("b{n}");
+        let (due, asked) = cost(&mut world, vec![edit(n, &["a", &other])]);
+        assert_eq!(due, 0);
+        assert!(asked < 20, "{asked}");
+    }
+    assert_eq!(world.settle.len(), waiting);
+    // What one of them waits for has only that one judged.
+    let (due, asked) = cost(&mut world, vec![backend("b7", 1)]);
+    assert_eq!(due, 1);
+    assert!(asked < 20, "{asked}");
+    let (_, asked) = cost(&mut world, Vec::new());
+    assert!(asked < 20, "{asked}");
+    // This is what it would cost to judge all of them.
+    world.judges_all = true;
+    let (due, asked) = cost(&mut world, Vec::new());
+    assert_eq!(due, 0);
+    assert!(asked > waiting, "{asked}");
+    world.judges_all = false;
+    // Time has each judged once more.
+    world.now += GRACE;
+    let (due, asked) = cost(&mut world, Vec::new());
+    assert_eq!(due, waiting);
+    assert!(asked < waiting * 20, "{asked}");
+    assert!(world.settle.is_empty());
+    let left = &world.settle;
+    assert!(left.needed_by.is_empty() && left.asking.is_empty() && left.ends.is_empty());
+}
+
+/// One step of a history.
+#[derive(Debug, Clone)]
+enum Step {
+    Put(Vec<(ResourceKey, Option<Encoded>)>),
+    Pass(u32),
+    Waits(bool),
+    Reads(BTreeSet<ResourceKey>),
+    Unanswered(BTreeSet<ResourceKey>),
+    UnevenFor(Option<u32>),
+}
+
+fn a_change() -> impl Strategy<Value = (ResourceKey, Option<Encoded>)> {
+    let name = |names: &'static [&'static str]| prop::sample::select(names);
+    let some = |names: &'static [&'static str]| prop::sample::subsequence(names, 0..=names.len());
+    let bundle = |name: &str| {
+        let bundle = resource::Resource::TrustBundle(proto::TrustBundle::default());
+        encoded(name, bundle)
+    };
+    let with_trust = |bundles: Vec<&str>, invalid| proto::BackendTls {
+        trust_bundles: bundles.iter().map(ToString::to_string).collect(),
+        invalid,
+        ..proto::BackendTls::default()
+    };
+    let change = prop_oneof![
+        3 => (name(&["r", "s"]), some(&["x", "y"]), some(&["a", "b", "c", ""]))
+            .prop_map(|(name, hosts, backends)| named_route(name, &hosts, &backends)),
+        2 => (name(&["a", "b", "c"]), 0..3u32).prop_map(|(name, count)| backend(name, count)),
+        2 => (name(&["a", "b", "c"]), some(&["p", "q"]), any::<bool>())
+            .prop_map(move |(name, bundles, bad)| tls(name, Some(with_trust(bundles, bad)))),
+        1 => name(&["p", "q"]).prop_map(bundle),
+        1 => name(&["m", "n"]).prop_map(certificate),
+        2 => (name(&["l", "k"]), some(&["m", "n"]), some(&["p", "q"]))
+            .prop_map(|(name, certificates, bundles)| https(name, &certificates, &bundles)),
+    ];
+    (change, prop::bool::weighted(0.3)).prop_map(
+        |(change, is_gone)| {
+            if is_gone { gone(change) } else { change }
+        },
+    )
+}
+
+fn some_sources() -> impl Strategy<Value = BTreeSet<ResourceKey>> {
+    let all = vec![
+        certificate_key("m"),
+        certificate_key("n"),
+        bundle_key("p"),
+        bundle_key("q"),
+    ];
+    let most = all.len();
+    prop::sample::subsequence(all, 0..=most).prop_map(|some| some.into_iter().collect())
+}
+
+fn a_step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        12 => prop::collection::vec(a_change(), 1..4).prop_map(Step::Put),
+        6 => (0..9u32).prop_map(Step::Pass),
+        1 => any::<bool>().prop_map(Step::Waits),
+        2 => some_sources().prop_map(Step::Reads),
+        2 => some_sources().prop_map(Step::Unanswered),
+        1 => prop::option::of(0..200u32).prop_map(Step::UnevenFor),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+
+    /// Whoever judges only what is new publishes the same as whoever judges all that waits.
+    #[test]
+    fn what_is_not_judged_again_would_be_judged_the_same(
+        steps in prop::collection::vec(a_step(), 1..40)
+    ) {
+        let mut world = World::new();
+        let mut thorough = World::new();
+        thorough.judges_all = true;
+        thorough.now = world.now;
+        let start = world.now;
+        for step in steps {
+            let mut due = [&mut world, &mut thorough].map(|world| {
+                let quarter = GRACE / 4;
+                let changes = match step.clone() {
+                    Step::Put(changes) => changes,
+                    Step::Pass(quarters) => {
+                        world.now += quarter * quarters;
+                        Vec::new()
+                    }
+                    Step::Waits(waits) => {
+                        world.waits = waits;
+                        Vec::new()
+                    }
+                    Step::Reads(reads) => {
+                        world.reads = reads;
+                        Vec::new()
+                    }
+                    Step::Unanswered(unanswered) => {
+                        world.unanswered = unanswered;
+                        Vec::new()
+                    }
+                    Step::UnevenFor(quarters) => {
+                        world.uneven_until = quarters.map(|n| world.now + quarter * n);
+                        Vec::new()
+                    }
+                };
+                let due = world.put(changes);
+                let after = |at: Instant| at.duration_since(start);
+                let waiting: Vec<ResourceKey> = world.settle.pending.keys().cloned().collect();
+                (due, world.settle.deadline().map(after), waiting)
+            });
+            let [one, other] = &mut due;
+            prop_assert_eq!(one, other);
+        }
+    }
 }

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use vestibule_model::endpoint::Denied;
 use vestibule_model::key::{Kind, ObjectName};
-use vestibule_model::object::{EndpointSlice, Object, ServicePort};
+use vestibule_model::object::{EndpointSlice, Object, Service, ServicePort};
 use vestibule_model::protocol::Transport;
 use vestibule_stream::proto::{self, resource};
 use vestibule_stream::{Encoded, Resource};
@@ -45,9 +45,8 @@ impl Translator {
     pub(super) fn translate_backends(&mut self, dirty: &Dirty, output: &mut Output) {
         for key in &dirty.backends {
             output.work.backends += 1;
-            let resource = self
-                .backend_users
-                .contains_key(key)
+            let is_there = self.backend_users.contains_key(key) && !self.is_over_budget(key);
+            let resource = is_there
                 .then(|| self.target(key))
                 .flatten()
                 .and_then(|backend| encode(key, backend));
@@ -55,7 +54,22 @@ impl Translator {
         }
     }
 
-    fn slices_of(&self, service: &ObjectName) -> impl Iterator<Item = &EndpointSlice> {
+    /// Whether a backend is over the budget of its namespace.
+    fn is_over_budget(&self, key: &BackendKey) -> bool {
+        let budgets = &self.backend_budgets;
+        budgets.is_any_over(key.namespace()) && budgets.is_over(&key.counted())
+    }
+
+    /// The Service and the port of a backend, if they exist.
+    pub(super) fn port_of(&self, key: &BackendKey) -> Option<(&Service, &ServicePort)> {
+        let Some(Object::Service(service)) = self.get(Kind::Service, &key.service) else {
+            return None;
+        };
+        let (number, transport) = key.port;
+        Some((service, service.port(number, transport)?))
+    }
+
+    pub(super) fn slices_of(&self, service: &ObjectName) -> impl Iterator<Item = &EndpointSlice> {
         let slices = self.index.slices_of(service);
         slices.filter_map(|name| match self.get(Kind::EndpointSlice, name) {
             Some(Object::EndpointSlice(slice)) => Some(slice),
@@ -128,11 +142,8 @@ impl Translator {
     /// ready, they are those that terminate and still serve, as in kube-proxy, so the last pod serves until
     /// it ends.
     fn target(&self, key: &BackendKey) -> Option<proto::Backend> {
-        let Some(Object::Service(service)) = self.get(Kind::Service, &key.service) else {
-            return None;
-        };
-        let (number, transport) = key.port;
-        let port = service.port(number, transport)?;
+        let (service, port) = self.port_of(key)?;
+        let (_, transport) = key.port;
         let mut ready: BTreeSet<(IpAddr, u16)> = BTreeSet::new();
         let mut terminating = ready.clone();
         for slice in self.slices_of(&key.service) {
@@ -146,21 +157,7 @@ impl Translator {
             }
         }
         let endpoints = if ready.is_empty() { terminating } else { ready };
-        let protocol = match speaks(port) {
-            Speaks::Http { protocol, .. } => protocol,
-            Speaks::Other => proto::BackendProtocol::Unspecified,
-        };
-        let tls = match transport {
-            Transport::Tcp => self.backend_tls(service, port),
-            // BackendTLSPolicies apply to connections, and UDP has none.
-            Transport::Udp => None,
-        };
         Some(proto::Backend {
-            // The proxies show a certificate only inside TLS.
-            certificate_of: match &tls {
-                Some(_) => self.certificate_of(&key.service.namespace),
-                None => Vec::new(),
-            },
             endpoints: endpoints
                 .iter()
                 .map(|(address, port)| proto::Endpoint {
@@ -168,9 +165,36 @@ impl Translator {
                     port: (*port).into(),
                 })
                 .collect(),
+            ..self.bare_backend(key, service, port)
+        })
+    }
+
+    /// The backend of a port without its endpoints.
+    pub(super) fn bare_backend(
+        &self,
+        key: &BackendKey,
+        service: &Service,
+        port: &ServicePort,
+    ) -> proto::Backend {
+        let protocol = match speaks(port) {
+            Speaks::Http { protocol, .. } => protocol,
+            Speaks::Other => proto::BackendProtocol::Unspecified,
+        };
+        let tls = match key.port.1 {
+            Transport::Tcp => self.backend_tls(service, port),
+            // BackendTLSPolicies apply to connections, and UDP has none.
+            Transport::Udp => None,
+        };
+        proto::Backend {
+            // The proxies show a certificate only inside TLS.
+            certificate_of: match &tls {
+                Some(_) => self.certificate_of(&key.service.namespace),
+                None => Vec::new(),
+            },
+            endpoints: Vec::new(),
             protocol: protocol.into(),
             tls,
-        })
+        }
     }
 }
 

@@ -3,17 +3,19 @@
 //! Translation is pure: it has no I/O, no clock, no randomness, and only ordered maps. It is also incremental.
 //! Every listener, route, certificate and backend is a unit with its own result. A change marks the units that
 //! depend on it, which the indexes know, and only those are computed again. The result depends on the objects
-//! alone, and neither on their order nor on the history (`tests/translate_properties.rs`).
+//! alone, and neither on their order nor on the history (`tests/translate_properties.rs`). There is one exception: after
+//! [`Translator::keep_in_service`], who is over the budget of a namespace depends on what was in service before.
 //!
 //! A pass computes each unit after those that it depends on. It begins with the changes to the merge, the
 //! names that routes ask for, and `spec.tls` and the parameters of Gateways. Then follow listeners, Gateways
 //! as a whole, routes, claims and owners, and policies. If a Secret or ConfigMap in use goes over the budget of its
-//! namespace by then, or comes back under it, its users are judged once more. Then come backends, the certificates and
-//! trust bundles in use, certificate requests and challenges, and at last statuses. A Secret or ConfigMap is read when the
-//! first unit needs it.
+//! namespace by then, or comes back under it, its users are judged once more. The same holds for a backend and the routes
+//! to it. Then come backends, the certificates and trust bundles in use, certificate requests and challenges, and at last
+//! statuses. A Secret or ConfigMap is read when the first unit needs it.
 
 mod across;
 mod backend;
+mod backend_entries;
 mod backend_key;
 mod backend_tls;
 mod binds;
@@ -56,6 +58,7 @@ mod trust;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use vestibule_model::backend_budget::BackendBudgets;
 use vestibule_model::challenge::{ChallengeAnswer, ChallengeKey};
 use vestibule_model::claim::{ClaimKey, Holders};
 use vestibule_model::client_address::ClientAddress;
@@ -145,6 +148,8 @@ struct Dirty {
     /// EndpointSlices whose addresses have to be judged, with the Services to which they belong or belonged.
     slices: BTreeMap<ObjectName, BTreeSet<ObjectName>>,
     bundles: BTreeSet<ObjectKey>,
+    /// Secrets and ConfigMaps that may have come into use, or are no longer in use, with whether they were before.
+    in_use: BTreeMap<ObjectKey, bool>,
     /// Namespaces that may have got their first Gateway or lost their last one.
     entrances: BTreeSet<Arc<str>>,
     backends: BTreeSet<BackendKey>,
@@ -192,6 +197,8 @@ pub struct Translator {
     entries: RouteBudgets,
     /// The budget of each namespace for what its Secrets and ConfigMaps bring into the configuration.
     source_budgets: SourceBudgets,
+    /// The budget of each namespace for the backends of its Services.
+    backend_budgets: BackendBudgets,
     routes: BTreeMap<ObjectKey, Arc<RouteState>>,
     /// The TCPRoutes and UDPRoutes on each listener, in order of precedence.
     queues: Queues,
@@ -277,11 +284,13 @@ impl Translator {
         let patterns = Budgets::new(usize::from(settings.policy.regex_mib) << 20);
         let entries = RouteBudgets::new(settings.policy.route_entries.into());
         let source_budgets = SourceBudgets::new(u64::from(settings.policy.certificate_mib) << 20);
+        let backend_budgets = BackendBudgets::new(settings.policy.route_entries.into());
         Self {
             settings,
             patterns,
             entries,
             source_budgets,
+            backend_budgets,
             secret_namespaces: None,
             objects: BTreeMap::new(),
             merge,
@@ -357,6 +366,14 @@ impl Translator {
         self
     }
 
+    /// From now on, what comes into use takes no place in the budgets of its namespace from what is in service. The caller
+    /// says this when it has put all objects that exist. Before, only ages count, so that the order in which the objects
+    /// come makes no difference. A caller that never says it gets results that depend on the objects alone.
+    pub fn keep_in_service(&mut self) {
+        self.source_budgets.keep_in_service();
+        self.backend_budgets.keep_in_service();
+    }
+
     /// Takes changes and returns everything that is different after them.
     pub fn apply(&mut self, changes: impl IntoIterator<Item = Change>) -> Output {
         self.apply_within(changes, usize::MAX)
@@ -394,6 +411,10 @@ impl Translator {
             self.translate_listeners(&mut dirty, &mut output);
             self.translate_gateways(&mut dirty, &mut output);
             self.translate_policies(&mut dirty, &mut output);
+        }
+        if self.settle_backend_budgets(&mut dirty) {
+            // Only the backends of these routes are judged differently, so nothing moves that the steps above look at.
+            self.translate_routes(&mut dirty, &mut output);
         }
         self.translate_backends(&dirty, &mut output);
         self.translate_certificates(&dirty, &mut output);

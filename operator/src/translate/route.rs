@@ -113,7 +113,10 @@ impl Translator {
             sharing
         });
         let mut resource = None;
-        if !attachments.is_empty() {
+        // Which backends are in use must not depend on the size of the route, since their names are part of it only as long
+        // as they are within the budget.
+        let is_attached = !attachments.is_empty();
+        if is_attached {
             let whole = Resource::new(route.name().to_string(), body.attached(attachments));
             match Encoded::new(&whole) {
                 Ok(encoded) => resource = Some(encoded),
@@ -145,9 +148,10 @@ impl Translator {
             unresolved: references.unresolved.map(Box::new),
             dropped,
             findings,
-            backends: match resource {
-                Some(_) => references.backends,
-                None => SmallSet::default(),
+            backends: if is_attached {
+                references.backends
+            } else {
+                SmallSet::default()
             },
             services: references.services,
             in_part,

@@ -40,9 +40,17 @@ impl Translator {
         let outcome = self.backend_of(referrer, backend, &mut references.services);
         match outcome {
             Ok(key) => {
+                let over = self.backend_over_budget(&key, &backend.reference.field);
                 let name = key.to_string();
+                // It is in use, even if it is over the budget. Otherwise it would not count, and be under it again.
                 references.backends.insert(key);
-                name
+                match over {
+                    None => name,
+                    Some(finding) => {
+                        references.broken(finding);
+                        String::new()
+                    }
+                }
             }
             Err(finding) => {
                 references.broken(finding);

@@ -18,15 +18,23 @@ impl Translator {
             let mut gateways = self.merge.gateways_in(&namespace);
             let is_entrance = gateways.any(|name| self.merge.gateway(name).is_some());
             self.source_budgets.exempt(&namespace, is_entrance);
+            self.backend_budgets.exempt(&namespace, is_entrance);
         }
         let secrets = dirty.certificates.iter().map(|name| ObjectKey {
             kind: Kind::Secret,
             name: name.clone(),
         });
         let counted: BTreeSet<ObjectKey> = secrets.chain(dirty.bundles.iter().cloned()).collect();
-        for source in counted {
+        let was_in_use = std::mem::take(&mut dirty.in_use);
+        // Of those that come into use together, the oldest come first.
+        let counted = counted.into_iter().map(|key| (self.created(&key), key));
+        let counted: BTreeSet<(i64, ObjectKey)> = counted.collect();
+        for (created, source) in counted {
+            let is_in_use = self.is_in_use(&source);
+            if was_in_use.get(&source).is_some_and(|was| *was != is_in_use) {
+                self.source_budgets.set_in_use(&source, is_in_use);
+            }
             let bytes = self.bytes_of_source(&source, output);
-            let created = self.created(&source);
             let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
             self.source_budgets.put(&source, created, bytes);
         }

@@ -53,6 +53,9 @@ const CONNECTION_WINDOW: u32 = STREAM_WINDOW * pool::STREAMS;
 const ANSWER_BUFFER: usize = 64 * 1024;
 /// Most bytes of a request's body that wait in memory for a backend, in HTTP/2.
 const SEND_BUFFER: usize = 64 * 1024;
+/// For how long an HTTP/2 connection knows which requests were given up. Frames of these requests may still come, and without
+/// this each would be answered by one more reset, which backends count. After this time nobody waits for such an answer.
+const RESETS_KNOWN: Duration = Duration::from_mins(60);
 
 /// Most bytes of requests that the kernel holds for a backend whose window is closed.
 const MOST_UNSENT: u32 = 128 * 1024;
@@ -429,7 +432,9 @@ impl Exchange<'_> {
                 .initial_stream_window_size(STREAM_WINDOW)
                 .initial_connection_window_size(CONNECTION_WINDOW)
                 .max_header_list_size(self.plane.limits.http.head_bytes)
-                .max_send_buf_size(SEND_BUFFER);
+                .max_send_buf_size(SEND_BUFFER)
+                .max_concurrent_reset_streams(pool::MOST_RESETS)
+                .reset_stream_duration(RESETS_KNOWN);
             let begun = within(allowed, builder.handshake(io)).await;
             let begun = begun.map_err(|_| CloseReason::BackendConnectTimeout)?;
             let (sender, connection) = begun.map_err(failed)?;

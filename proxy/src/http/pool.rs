@@ -48,6 +48,9 @@ const MAX_GIVEN_UP: usize = 50;
 /// Most HTTP/2 connections to an endpoint that a request looks at, so that a tenant with thousands of them makes no request
 /// costly. The next request looks at the next ones.
 const LOOKED_AT: usize = 16;
+/// Most requests on an HTTP/2 connection that the proxy gives up. Those that are under way when it has given up many may all
+/// follow.
+pub(super) const MOST_RESETS: usize = MAX_GIVEN_UP + STREAMS as usize;
 /// How often the pool is swept.
 const SWEEP: Duration = Duration::from_secs(1);
 

@@ -6,6 +6,8 @@ pub const HEADERS: u8 = 1;
 pub const RST_STREAM: u8 = 3;
 /// The type of a frame with settings.
 pub const SETTINGS: u8 = 4;
+/// The type of a frame that the other side answers with the same one.
+pub const PING: u8 = 6;
 /// The type of a frame that ends the connection.
 pub const GOAWAY: u8 = 7;
 /// The type of a frame that opens a window.

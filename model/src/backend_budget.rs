@@ -1,0 +1,117 @@
+//! The budget for what the backends of one namespace take in every proxy.
+//!
+//! The proxies have a backend for each port of a Service that a route leads to, with its endpoints, TLS settings and name.
+//! All endpoints come again for each of these ports, and a namespace can write EndpointSlices by hand, so the product is
+//! what counts. Backends count in entries, like [routes](crate::route_budget), in the namespace of their Service.
+//!
+//! Backends of older Services come first, and those of Services of the same age by name. A backend that does not fit in
+//! what those before it leave is not there for the proxies, and leaves its room to those behind it. From
+//! [`BackendBudgets::keep_in_service`] on, a backend that comes into use has its place behind all that are there by then,
+//! however old its Service is. So it takes no place from one in service. One that grows can.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use crate::condition::Reason;
+use crate::finding::Finding;
+use crate::key::{ObjectKey, ObjectName};
+use crate::namespace_budget::{Beyond, NamespaceBudgets, Place};
+use crate::route_budget::CONTENT_BYTES;
+
+/// How many bytes an endpoint counts for. In the configuration it has 20 to 50.
+const ENDPOINT_BYTES: usize = 32;
+
+/// How many entries a backend counts for that has so many endpoints, and so many bytes besides.
+#[must_use]
+pub fn entries_of_backend(bytes: usize, endpoints: usize) -> u64 {
+    let bytes = endpoints
+        .saturating_mul(ENDPOINT_BYTES)
+        .saturating_add(bytes);
+    u64::try_from(bytes / CONTENT_BYTES)
+        .unwrap_or(u64::MAX)
+        .max(1)
+}
+
+/// The budgets of all namespaces. A backend has the key of its Service with the port at the end of the name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BackendBudgets {
+    budgets: NamespaceBudgets,
+    /// Whether what comes into use gets a place behind all others.
+    keeps: bool,
+}
+
+impl BackendBudgets {
+    /// Budgets of `most` entries for each namespace.
+    #[must_use]
+    pub fn new(most: u64) -> Self {
+        Self {
+            budgets: NamespaceBudgets::new(most, Beyond::LeavesItsRoom),
+            keeps: false,
+        }
+    }
+
+    /// From now on, a backend that comes into use takes no place from one in service. Before, only ages count, so the
+    /// result does not depend on the order in which the objects are read.
+    pub fn keep_in_service(&mut self) {
+        self.keeps = true;
+    }
+
+    /// Takes the age of the Service of a backend, and how many entries the backend has. One without entries is not in use.
+    /// The change has an effect at the next [`Self::settle`].
+    pub fn put(&mut self, backend: &ObjectKey, created: i64, entries: u64) {
+        let place = match self.budgets.place(backend) {
+            None if self.keeps => self.budgets.behind(&backend.name.namespace),
+            known => known,
+        };
+        let own = Place::of(created);
+        let place = place.map_or(own, |place| place.max(own));
+        self.budgets.put_at(backend, place, entries);
+    }
+
+    /// Takes whether a namespace has no limit. The change has an effect at the next [`Self::settle`].
+    pub fn exempt(&mut self, namespace: &Arc<str>, is_exempt: bool) {
+        self.budgets.exempt(namespace, is_exempt);
+    }
+
+    /// Judges the namespaces that changed. Returns the backends that went over their budget by this, or came back under it.
+    pub fn settle(&mut self) -> BTreeSet<ObjectKey> {
+        self.budgets.settle()
+    }
+
+    /// Whether any backend of a namespace is over the budget.
+    #[must_use]
+    pub fn is_any_over(&self, namespace: &Arc<str>) -> bool {
+        self.budgets.is_any_over(namespace)
+    }
+
+    /// Whether a backend is over the budget.
+    #[must_use]
+    pub fn is_over(&self, backend: &ObjectKey) -> bool {
+        self.budgets.over(backend).is_some()
+    }
+
+    /// Why the reference in `field` is refused, if the backend of this Service that it leads to is over the budget.
+    #[must_use]
+    pub fn refusal(
+        &self,
+        backend: &ObjectKey,
+        service: &ObjectName,
+        field: &str,
+    ) -> Option<Finding> {
+        let entries = self.budgets.over(backend)?;
+        let name = &backend.name.name;
+        Some(Finding::refused(
+            Reason::QuotaExceeded,
+            field,
+            format!(
+                "this port of Service {service} ({name}) takes {entries} entries in every proxy, one for each \
+                 {CONTENT_BYTES} bytes of its endpoints ({ENDPOINT_BYTES} bytes each), TLS settings and name, which is more \
+                 than the backends before it leave of the {} that all backends of namespace {} may have",
+                self.budgets.most(),
+                service.namespace
+            ),
+            "route to fewer ports of Services with very many endpoints, remove EndpointSlices that are not needed, or ask the \
+             platform admin for more (tenants.routeEntries)",
+        ))
+    }
+}
