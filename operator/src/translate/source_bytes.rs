@@ -19,10 +19,10 @@ impl Translator {
             let is_entrance = gateways.any(|name| self.merge.gateway(name).is_some());
             self.source_budgets.exempt(&namespace, is_entrance);
         }
-        let secrets = dirty.certificates.iter().map(|name| ObjectKey {
-            kind: Kind::Secret,
-            name: name.clone(),
-        });
+        let secrets = dirty
+            .certificates
+            .iter()
+            .map(|name| ObjectKey::secret(name.clone()));
         let counted: BTreeSet<ObjectKey> = secrets.chain(dirty.bundles.iter().cloned()).collect();
         for source in counted {
             let bytes = self.bytes_of_source(&source, output);
