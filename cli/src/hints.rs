@@ -44,10 +44,7 @@ pub(crate) fn soften(translator: &Translator, object: &Object, findings: &mut [F
         .flat_map(|tls| &tls.certificates);
     for reference in references {
         let there = translator
-            .object(&ObjectKey {
-                kind: Kind::Secret,
-                name: reference.target.clone(),
-            })
+            .object(&ObjectKey::secret(reference.target.clone()))
             .is_some();
         if there || !translator.requests().contains_key(&reference.target) {
             continue;

@@ -274,6 +274,15 @@ impl ObjectKey {
             name: ObjectName::new(namespace, name),
         }
     }
+
+    /// The key of a Secret.
+    #[must_use]
+    pub fn secret(name: ObjectName) -> Self {
+        Self {
+            kind: Kind::Secret,
+            name,
+        }
+    }
 }
 
 impl fmt::Display for ObjectKey {

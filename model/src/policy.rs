@@ -1,6 +1,9 @@
 //! Policy: rules of ours about objects that Gateway API allows. They refuse only where the admission mode is Enforce
 //! and the namespace is not exempt. This holds for admission and for status.
 
+#[cfg(feature = "arguments")]
+mod arguments;
+
 use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
@@ -10,6 +13,9 @@ use crate::endpoint::EndpointRules;
 use crate::finding::{Finding, Origin, Severity};
 use crate::hostname::HostPattern;
 use crate::route::TlsRoute;
+
+#[cfg(feature = "arguments")]
+pub use arguments::PolicyArguments;
 
 /// Top-level names in which nobody can register a domain (RFC 6761, RFC 2606, RFC 9476, and names that ICANN keeps
 /// undelegated). Names below them are private, so a wildcard there does not affect others.

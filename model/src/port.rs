@@ -139,10 +139,18 @@ impl<'a> FromIterator<&'a Group> for Groups {
 #[derive(PartialEq)]
 struct PortState {
     of_gateway: Groups,
-    spoken: Option<Group>,
-    held: Option<Group>,
-    /// The holder, if any verdict depends on it.
-    holder: Option<Arc<str>>,
+    of_sets: SpokenBySets,
+}
+
+/// What the listeners of ListenerSets may speak on a port, unless the Gateway's own listeners decide it.
+#[derive(PartialEq)]
+enum SpokenBySets {
+    /// Nobody holds the port. It is the group of the first of these listeners, if there is one.
+    First(Option<Group>),
+    /// The port is held for HTTP or TLS. Every namespace with a hostname may speak that, whoever the holder is.
+    Names(Group),
+    /// The port is held for bytes or datagrams, so only this namespace may use it.
+    Raw(Arc<str>),
 }
 
 impl PortClaims {
@@ -354,13 +362,13 @@ impl PortClaims {
     }
 
     fn port_state(&self) -> PortState {
-        // On a port that is held for HTTP or TLS, everybody with a hostname may speak that, whoever the holder is.
-        let of_raw = self.holder.as_ref().filter(|(_, held)| *held == Group::Raw);
         PortState {
             of_gateway: self.of_gateway(),
-            spoken: self.spoken(),
-            held: self.holder.as_ref().map(|(_, group)| *group),
-            holder: of_raw.map(|(namespace, _)| namespace.clone()),
+            of_sets: match &self.holder {
+                None => SpokenBySets::First(self.spoken()),
+                Some((_, group @ (Group::Http | Group::Tls))) => SpokenBySets::Names(*group),
+                Some((holder, Group::Raw)) => SpokenBySets::Raw(holder.clone()),
+            },
         }
     }
 

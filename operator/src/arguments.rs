@@ -15,10 +15,7 @@ use vestibule_crds::watch::{CopiedAnnotations, CopiedError};
 use vestibule_model::certificate::AddressBlock;
 use vestibule_model::endpoint::{AuthorityRules, EndpointRules};
 use vestibule_model::parameters::ServiceParameters;
-use vestibule_model::policy::{
-    CERTIFICATE_MIB, MAX_RSA_BITS, Mode, NAMES_PER_NAMESPACE, PORTS_PER_NAMESPACE, Policy,
-    REGEX_MIB, ROUTE_ENTRIES,
-};
+use vestibule_model::policy::{CERTIFICATE_MIB, MAX_RSA_BITS, Policy, PolicyArguments, REGEX_MIB};
 use vestibule_model::selector::{LabelSelector, Labels};
 use vestibule_model::service::{IpFamily, IpFamilyPolicy, ServiceType, TrafficPolicy};
 use vestibule_operator::certmanager::{self, Maker};
@@ -52,12 +49,8 @@ pub(crate) struct Arguments {
     /// Address of /healthz, /readyz and /metrics (plain HTTP).
     #[arg(long, env = "VESTIBULE_ADMIN", default_value = "[::]:8080")]
     pub(crate) admin: SocketAddr,
-    /// What becomes of objects that break a policy rule: Enforce, Warn or Off.
-    #[arg(long, env = "VESTIBULE_POLICY_MODE", default_value_t = Mode::Enforce)]
-    policy_mode: Mode,
-    /// Namespaces that are only ever warned.
-    #[arg(long, env = "VESTIBULE_EXEMPT_NAMESPACE", value_delimiter = ',')]
-    exempt_namespace: Vec<String>,
+    #[command(flatten)]
+    policy: PolicyArguments,
     /// Type of the Services in front of Gateways: `LoadBalancer`, `ClusterIP` or `NodePort`.
     #[arg(long, env = "VESTIBULE_SERVICE_TYPE")]
     service_type: Option<ServiceType>,
@@ -164,21 +157,6 @@ pub(crate) struct Arguments {
         value_parser = clap::value_parser!(u64).range(0..=claims::LONGEST_GRACE.as_secs())
     )]
     claim_grace_seconds: u64,
-    /// Most hostnames that a namespace may hold on a Gateway, unless a `HostnameGrant` says otherwise.
-    #[arg(
-        long,
-        env = "VESTIBULE_NAMES_PER_NAMESPACE",
-        default_value_t = NAMES_PER_NAMESPACE
-    )]
-    names_per_namespace: u32,
-    /// Most ports of a Gateway that the `ListenerSets` of a namespace may use, unless a `HostnameGrant` says otherwise.
-    /// Ports on which the Gateway has a listener of its own do not count.
-    #[arg(
-        long,
-        env = "VESTIBULE_PORTS_PER_NAMESPACE",
-        default_value_t = PORTS_PER_NAMESPACE
-    )]
-    ports_per_namespace: u32,
     /// Ranges of addresses that no backend may have, besides loopback, link-local and metadata addresses, which none
     /// may have anyway.
     #[arg(
@@ -204,15 +182,6 @@ pub(crate) struct Arguments {
         value_parser = clap::value_parser!(u16).range(1..=4096)
     )]
     regex_mib: u16,
-    /// Entries that all routes of one namespace may have in the tables of each proxy: one for each match and element of
-    /// its path, under each hostname on each listener. The backends of its Services may have as many.
-    #[arg(
-        long,
-        env = "VESTIBULE_ROUTE_ENTRIES",
-        default_value_t = ROUTE_ENTRIES,
-        value_parser = clap::value_parser!(u32).range(1..=16_777_216)
-    )]
-    route_entries: u32,
     /// MiB that the certificates, keys and CA certificates in use of one namespace may have in the configuration of each
     /// proxy. Namespaces with a Gateway have no such limit.
     #[arg(
@@ -356,18 +325,14 @@ impl Arguments {
         let translation = translate::Settings {
             controller: self.controller.as_str().into(),
             policy: Policy {
-                mode: self.policy_mode,
-                exempt: self.exempt_namespace.iter().cloned().collect(),
-                names_per_namespace: self.names_per_namespace,
-                ports_per_namespace: self.ports_per_namespace,
                 endpoints: EndpointRules {
                     loopback: false,
                     denied: self.deny_endpoint_cidrs.clone(),
                 },
                 max_rsa_bits: self.max_rsa_bits,
                 regex_mib: self.regex_mib,
-                route_entries: self.route_entries,
                 certificate_mib: self.certificate_mib,
+                ..self.policy.policy()
             },
             claims: ClaimMode::Recorded,
             shim_for_sets: self.cert_manager_listener_sets == Maker::CertManager,

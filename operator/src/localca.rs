@@ -381,7 +381,7 @@ impl LocalIssuer {
         self.held.retain(|name, _| {
             let wanted = requests.contains_key(name);
             if !wanted {
-                changes.push(Change::Remove(secret_key(name)));
+                changes.push(Change::Remove(ObjectKey::secret(name.clone())));
             }
             wanted
         });
@@ -423,13 +423,6 @@ impl LocalIssuer {
     #[must_use]
     pub fn due(&self) -> Option<i64> {
         self.held.values().map(|held| held.renew_at).min()
-    }
-}
-
-fn secret_key(name: &ObjectName) -> ObjectKey {
-    ObjectKey {
-        kind: Kind::Secret,
-        name: name.clone(),
     }
 }
 

@@ -117,7 +117,7 @@ impl World {
         let mut acks = self.publisher.acks();
         proxy.send(Message::Ack(ack)).await;
         let acked = async {
-            while self.publisher.proxies()["p-1"].acked != batch.generation {
+            while !self.publisher.is_settled(|_| false) {
                 acks.changed().await.expect("a publisher");
             }
         };

@@ -14,7 +14,7 @@ use vestibule_operator::publish::auth::{
 use vestibule_operator::publish::tls::{ConnectionLimits, Secure};
 use vestibule_operator_testing::apiserver::{client, namespace};
 use vestibule_operator_testing::secure::{NAME, Operator, authority};
-use vestibule_operator_testing::stream::{Proxy, backend};
+use vestibule_operator_testing::stream::{Counted, Proxy, backend};
 use vestibule_test_support::eventually;
 
 const AUDIENCE: &str = "vestibule-config";
@@ -161,5 +161,5 @@ async fn a_proxy_subscribes_with_the_token_of_its_pod() {
     let pod = Some(("r-proxy-1", uid.as_str()));
     operator.show(&account.token("r-proxy", AUDIENCE, pod).await);
     proxy.until(|state| state.held.is_some()).await;
-    assert!(operator.publisher.proxies()["r-proxy-1"].connected);
+    assert_eq!(Counted::by(&operator.publisher).proxies, 1);
 }

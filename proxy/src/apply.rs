@@ -49,6 +49,7 @@ use crate::bounds::Overrides;
 use crate::expiry::Expiries;
 use crate::listener::{Layer, Listener, Mode, NotServing, OfGateway};
 use crate::metrics::Metrics;
+use crate::pack::pack;
 use crate::quota::Accounts;
 use crate::slot_map::{Slot, SlotAllocator};
 use crate::table::{Connections, Generation, OrderedPatterns, Routes, SelectionKey, Snapshot};
@@ -412,8 +413,7 @@ impl State {
         parsed.len() > self.counts().all() / 2
     }
 
-    /// Makes the large maps anew. A tree that is made all at once has full nodes. In one that grows by entries in their
-    /// order, as it does from a full batch, nearly half of the room stays empty.
+    /// Packs the large maps.
     fn pack(&mut self) {
         pack(&mut self.listeners);
         pack(&mut self.tables);
@@ -748,10 +748,6 @@ impl State {
             .binds
             .set(signed(self.snapshot.binds().count() as u64));
     }
-}
-
-fn pack<K: Ord, V>(map: &mut BTreeMap<K, V>) {
-    *map = std::mem::take(map).into_iter().collect();
 }
 
 #[derive(Default)]

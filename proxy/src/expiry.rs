@@ -14,6 +14,8 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Unit;
 use rustls::time_provider::{DefaultTimeProvider, TimeProvider};
 
+use crate::pack::pack;
+
 /// How many certificates have a series of their own; these are the first to expire. The others share one series with
 /// empty labels, which has the earliest expiry among them.
 const MAX_SERIES: usize = 1000;
@@ -54,10 +56,8 @@ impl Expiries {
         self.0.lock().remove(&(at, Arc::clone(name)));
     }
 
-    /// Makes the tree anew, so that its nodes are full.
     pub(crate) fn pack(&self) {
-        let mut all = self.0.lock();
-        *all = std::mem::take(&mut *all).into_iter().collect();
+        pack(&mut *self.0.lock());
     }
 
     #[cfg(test)]

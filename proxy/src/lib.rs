@@ -47,6 +47,7 @@ mod ordered_chain;
 pub mod overload;
 mod overload_watch;
 mod owners;
+mod pack;
 mod pattern_map;
 pub mod plane;
 pub mod proxy;

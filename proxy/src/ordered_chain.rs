@@ -10,21 +10,26 @@ use rustls::{
     CertificateError, DigitallySignedStruct, DistinguishedName, Error, OtherError, SignatureScheme,
 };
 use rustls_pki_types::{CertificateDer, UnixTime};
-use vestibule_model::certificate::chain;
+use vestibule_model::certificate::chain::{self, OrderedChain};
 
-/// The certificates that a peer showed beside its own one and that lead on from it, [in order](chain::in_order).
+/// The certificates that a peer showed and that lead on from its own one, [in order](chain::in_order).
 ///
 /// # Errors
 /// If the peer showed too many certificates, several of one name, or costly keys.
 pub(crate) fn in_order<'a>(
     own: &'a CertificateDer<'_>,
     others: &'a [CertificateDer<'_>],
-) -> Result<Vec<CertificateDer<'a>>, Error> {
-    let ordered = chain::in_order(own, others).map_err(|problem| {
+) -> Result<OrderedChain<'a>, Error> {
+    chain::in_order(own, others).map_err(|problem| {
         let why = OtherError(Arc::new(problem));
         Error::InvalidCertificate(CertificateError::Other(why))
-    })?;
-    Ok(ordered.into_iter().map(CertificateDer::from).collect())
+    })
+}
+
+/// The intermediates of a chain, as verifiers take them.
+pub(crate) fn intermediates_of<'a>(chain: &OrderedChain<'a>) -> Vec<CertificateDer<'a>> {
+    let intermediates = chain.intermediates.iter().copied();
+    intermediates.map(CertificateDer::from).collect()
 }
 
 /// Has another verifier look only at the certificates of a client that are a chain in order, and refuses the clients that
@@ -51,7 +56,8 @@ impl ClientCertVerifier for OrderedChains {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
-        let ordered = in_order(end_entity, intermediates)?;
+        let chain = in_order(end_entity, intermediates)?;
+        let ordered = intermediates_of(&chain);
         self.0.verify_client_cert(end_entity, &ordered, now)
     }
 

@@ -20,9 +20,7 @@ use clap::{Parser, ValueEnum};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 use vestibule_crds::watch;
-use vestibule_model::policy::{
-    Mode, NAMES_PER_NAMESPACE, PORTS_PER_NAMESPACE, Policy, ROUTE_ENTRIES,
-};
+use vestibule_model::policy::PolicyArguments;
 use vestibule_webhook::Admission;
 use vestibule_webhook::server::{Config, WATCHED, Webhook};
 
@@ -47,35 +45,8 @@ struct Args {
         default_value = "vestibule.dev/gateway-controller"
     )]
     controller: String,
-    /// What is done with what would be refused: Enforce, Warn or Off.
-    #[arg(long, env = "VESTIBULE_POLICY_MODE", default_value = "Enforce")]
-    policy_mode: Mode,
-    /// Namespaces that are only ever warned.
-    #[arg(long, env = "VESTIBULE_EXEMPT_NAMESPACE", value_delimiter = ',')]
-    exempt_namespace: Vec<String>,
-    /// Most hostnames that a namespace may hold on a Gateway, unless a `HostnameGrant` says otherwise.
-    #[arg(
-        long,
-        env = "VESTIBULE_NAMES_PER_NAMESPACE",
-        default_value_t = NAMES_PER_NAMESPACE
-    )]
-    names_per_namespace: u32,
-    /// Most ports of a Gateway that the `ListenerSets` of a namespace may use, unless a `HostnameGrant` says otherwise.
-    #[arg(
-        long,
-        env = "VESTIBULE_PORTS_PER_NAMESPACE",
-        default_value_t = PORTS_PER_NAMESPACE
-    )]
-    ports_per_namespace: u32,
-    /// Entries that all routes of one namespace may have in the tables of each proxy. A single route with more is
-    /// refused.
-    #[arg(
-        long,
-        env = "VESTIBULE_ROUTE_ENTRIES",
-        default_value_t = ROUTE_ENTRIES,
-        value_parser = clap::value_parser!(u32).range(1..=16_777_216)
-    )]
-    route_entries: u32,
+    #[command(flatten)]
+    policy: PolicyArguments,
     /// Seconds that requests are still taken after SIGTERM, until everybody knows that it ends.
     #[arg(long, env = "VESTIBULE_SHUTDOWN_DELAY_SECONDS", default_value_t = 10)]
     shutdown_delay_seconds: u64,
@@ -91,23 +62,6 @@ struct Args {
 enum LogFormat {
     Json,
     Text,
-}
-
-impl Args {
-    fn policy(&self) -> Policy {
-        let names = self.exempt_namespace.iter().map(|name| name.trim());
-        Policy {
-            mode: self.policy_mode,
-            exempt: names
-                .filter(|name| !name.is_empty())
-                .map(str::to_owned)
-                .collect(),
-            names_per_namespace: self.names_per_namespace,
-            ports_per_namespace: self.ports_per_namespace,
-            route_entries: self.route_entries,
-            ..Policy::default()
-        }
-    }
 }
 
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
@@ -135,7 +89,7 @@ fn log(format: LogFormat) {
 async fn run(args: Args) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("cannot listen to signals")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen to signals")?;
-    let policy = args.policy();
+    let policy = args.policy.policy();
     tracing::info!(
         controller = args.controller,
         mode = %policy.mode,
@@ -185,22 +139,5 @@ mod tests {
     #[test]
     fn arguments_hold_together() {
         Args::command().debug_assert();
-        let parse = |args: &[&str]| Args::try_parse_from([&["vestibule-webhook"], args].concat());
-        let args = parse(&[]).unwrap();
-        assert_eq!(args.policy(), Policy::default());
-        assert!(parse(&["--policy-mode", "Maybe"]).is_err());
-        let args = parse(&[
-            "--policy-mode",
-            "Warn",
-            "--exempt-namespace",
-            "a,b",
-            "--exempt-namespace",
-            "c",
-            "--exempt-namespace",
-            "",
-        ]);
-        let policy = args.unwrap().policy();
-        assert_eq!(policy.mode, Mode::Warn);
-        assert_eq!(Vec::from_iter(policy.exempt), ["a", "b", "c"]);
     }
 }

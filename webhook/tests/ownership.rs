@@ -360,16 +360,28 @@ fn a_route_on_very_many_listeners_is_let_in_and_told() {
         );
     }
     let hostnames: Vec<String> = (0..1024).map(|n| format!("h{n}.alpha.example")).collect();
-    let route = object(json!({
-        "apiVersion": "gateway.networking.k8s.io/v1", "kind": "TLSRoute",
-        "metadata": {"namespace": "alpha", "name": "r"},
-        "spec": {"parentRefs": parents, "hostnames": hostnames, "rules": [{"backendRefs": [{"name": "app", "port": 443}]}]},
-    }));
-    let review = create(&state, &route);
+    let route = |port: u16| {
+        object(json!({
+            "apiVersion": "gateway.networking.k8s.io/v1", "kind": "TLSRoute",
+            "metadata": {"namespace": "alpha", "name": "r"},
+            "spec": {"parentRefs": parents, "hostnames": hostnames, "rules": [{"backendRefs": [{"name": "app", "port": port}]}]},
+        }))
+    };
+    let review = create(&state, &route(443));
     assert!(review.allowed);
     assert!(
         review.warnings.iter().any(|text| text.contains("8192")),
         "{:?}",
         review.warnings
     );
+    // If it also takes more entries than its namespace may have, it can be edited as long as it takes no more.
+    let policy = Policy {
+        route_entries: 10,
+        ..Policy::default()
+    };
+    let reviewer = Reviewer::new(&state, &policy);
+    let created = reviewer.review(Operation::Create, None, &route(443));
+    assert!(!created.allowed);
+    let edited = reviewer.review(Operation::Update, Some(&route(443)), &route(8443));
+    assert!(edited.allowed, "{:?}", edited.message);
 }

@@ -272,10 +272,7 @@ impl Judge<'_> {
             .certificates
             .iter()
             .filter(|reference| reference.is(Kind::Secret))
-            .map(|reference| ObjectKey {
-                kind: Kind::Secret,
-                name: reference.target.clone(),
-            })
+            .map(|reference| ObjectKey::secret(reference.target.clone()))
             .collect();
         // Sources that no grant permits are not read, even if the caller may read them.
         let granted: BTreeSet<&ObjectKey> = translator.sources().collect();

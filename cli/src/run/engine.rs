@@ -206,10 +206,8 @@ impl Engine {
             for (name, request) in &certificates {
                 let ours = request.as_ref().is_some_and(|request| !local(request));
                 if !ours && self.issued.remove(name) {
-                    self.control.add([Change::Remove(ObjectKey {
-                        kind: Kind::Secret,
-                        name: name.clone(),
-                    })]);
+                    self.control
+                        .add([Change::Remove(ObjectKey::secret(name.clone()))]);
                 }
             }
             let locals = certificates.into_iter();

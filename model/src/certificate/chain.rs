@@ -85,6 +85,16 @@ fn read(der: &[u8]) -> Option<X509Certificate<'_>> {
     Some(certificate)
 }
 
+/// The certificates that lead from one certificate to an authority. [`in_order`] finds them.
+#[derive(Debug, PartialEq, Eq)]
+pub struct OrderedChain<'a> {
+    /// The certificates behind the first one, in order: each has the name of the issuer of the one before it.
+    pub intermediates: Vec<&'a [u8]>,
+    /// The names, in DER, of the issuers of the first certificate and of each of these. An authority that can be at the
+    /// end of the chain has one of these names.
+    pub issuers: Vec<&'a [u8]>,
+}
+
 /// The certificates of `others` that can lead from the certificate `own` to an authority, in order: the first one has the
 /// name of its issuer, and so on. The rest is left out, such as copies and certificates of other chains. No two of the
 /// returned ones have one name, so a verifier finds one way through them, and verifies at most one signature for each of
@@ -96,29 +106,33 @@ fn read(der: &[u8]) -> Option<X509Certificate<'_>> {
 pub fn in_order<'a, C: AsRef<[u8]>>(
     own: &'a [u8],
     others: &'a [C],
-) -> Result<Vec<&'a [u8]>, ChainProblem> {
+) -> Result<OrderedChain<'a>, ChainProblem> {
     if others.len() > MAX_INTERMEDIATES {
         return Err(ChainProblem::TooMany(others.len() + 1));
     }
     let mut last = read(own).ok_or(ChainProblem::Unreadable)?;
     let others = others.iter().map(AsRef::as_ref).filter(|der| *der != own);
     let mut left: Vec<_> = others.filter_map(|der| Some((der, read(der)?))).collect();
-    let mut chain = Vec::new();
+    let (mut intermediates, mut issuers) = (Vec::new(), Vec::new());
     loop {
         if let Some(key) = costly_key_of(&last) {
             return Err(ChainProblem::Costly(key));
         }
         let issuer = last.tbs_certificate.issuer.as_raw();
+        issuers.push(issuer);
         let (mut named, others): (Vec<_>, Vec<_>) = left
             .into_iter()
             .partition(|(_, other)| other.tbs_certificate.subject.as_raw() == issuer);
         let Some((der, next)) = named.pop() else {
-            return Ok(chain);
+            return Ok(OrderedChain {
+                intermediates,
+                issuers,
+            });
         };
         if named.iter().any(|(other, _)| *other != der) {
             return Err(ChainProblem::Ambiguous);
         }
-        chain.push(der);
+        intermediates.push(der);
         (last, left) = (next, others);
     }
 }
@@ -214,10 +228,16 @@ mod tests {
             (vec![&other, &a], vec![&a]),
         ] {
             let others: Vec<&[u8]> = others.into_iter().map(|der| &der[..]).collect();
-            assert_eq!(in_order(&own, &others).unwrap(), expected);
+            assert_eq!(in_order(&own, &others).unwrap().intermediates, expected);
         }
         let others = [&b"no certificate"[..], &a];
-        assert_eq!(in_order(&own, &others).unwrap(), [&a]);
+        let chain = in_order(&own, &others).unwrap();
+        assert_eq!(chain.intermediates, [&a]);
+        assert_eq!(chain.issuers, [name("a"), name("b")]);
+        // An authority that signed itself is its own issuer.
+        let others = [&root[..], &b, &a];
+        let names = ["a", "b", "root", "root"].map(name);
+        assert_eq!(in_order(&own, &others).unwrap().issuers, names);
     }
 
     /// With several certificates of one name, a verifier would try every order of them.
@@ -226,7 +246,8 @@ mod tests {
         let own = usual("ca", "ca", 1);
         let others: Vec<_> = (2..7).map(|seed| usual("ca", "ca", seed)).collect();
         assert_eq!(in_order(&own, &others), Err(ChainProblem::Ambiguous));
-        assert_eq!(in_order(&own, &others[..1]).unwrap(), [&others[0]]);
+        let chain = in_order(&own, &others[..1]).unwrap();
+        assert_eq!(chain.intermediates, [&others[0]]);
         let own = usual("own", "a", 1);
         let others = [
             usual("a", "b", 2),
@@ -235,7 +256,8 @@ mod tests {
         ];
         assert_eq!(in_order(&own, &others), Err(ChainProblem::Ambiguous));
         // A circle has an end.
-        assert_eq!(in_order(&own, &others[..2]).unwrap().len(), 2);
+        let chain = in_order(&own, &others[..2]).unwrap();
+        assert_eq!(chain.intermediates.len(), 2);
     }
 
     #[test]
@@ -245,7 +267,7 @@ mod tests {
         let too_many = ChainProblem::TooMany(MAX_INTERMEDIATES + 2);
         assert_eq!(in_order(&own, &none), Err(too_many));
         let none = &none[..MAX_INTERMEDIATES];
-        assert_eq!(in_order(&own, none), Ok(vec![]));
+        assert_eq!(in_order(&own, none).unwrap().intermediates, [[0; 0]; 0]);
         let unreadable = Err(ChainProblem::Unreadable);
         assert_eq!(in_order(b"no certificate", none), unreadable);
     }

@@ -270,6 +270,6 @@ fn never_touches_a_secret_of_the_user() {
 
     // Once it is gone, one is issued again.
     issuer.requests([(name.clone(), Some(request(&name, &["a.example"])))].into());
-    issuer.user_changes(&[Change::Remove(secret_key(&name))]);
+    issuer.user_changes(&[Change::Remove(ObjectKey::secret(name))]);
     assert_eq!(issuer.settle(&ca, at(NOW)).0.len(), 1);
 }

@@ -67,19 +67,6 @@ pub(super) struct Proxy {
     pub(super) rejects: Arc<Rejects>,
     /// Set if it refused the last batch as a whole.
     pub(super) refusal: Option<BatchRefusal>,
-    /// What was sent to it.
-    pub(super) sent: Sent,
-}
-
-/// What was sent to a proxy since this leader has known it.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Sent {
-    /// Number of batches.
-    pub batches: u64,
-    /// Number of bytes of encoded batches.
-    pub bytes: u64,
-    /// Number of bytes of the resources in them.
-    pub resource_bytes: u64,
 }
 
 /// All proxies.

@@ -30,13 +30,13 @@ use parking_lot::Mutex;
 use tokio::sync::{Semaphore, mpsc, watch};
 use tonic::{Request, Status, Streaming, transport::Server};
 use vestibule_stream::{
-    Digest, Encoded, Generation, Reject, ResourceKey,
+    Digest, Encoded, Generation, ResourceKey,
     proto::{OperatorMessage, ProxyMessage},
 };
 
 pub use content::Changes;
 pub use in_process::InProcess;
-pub use ledger::{AckProgress, Acknowledged, ProxyId, Rejects, Sent};
+pub use ledger::{AckProgress, Acknowledged, ProxyId, Rejects};
 pub use metrics::Metrics;
 pub use wire::StreamServer;
 
@@ -87,19 +87,6 @@ pub struct TermFell {
     pub term: u64,
     /// The highest term so far.
     pub present: u64,
-}
-
-/// The state of one proxy, for status, metrics and support.
-#[derive(Debug, Clone, PartialEq)]
-pub struct ProxyStatus {
-    /// Whether it has a stream.
-    pub connected: bool,
-    /// The last generation that it acknowledged since this replica began to lead.
-    pub acked: Option<Generation>,
-    /// Resources whose last version it rejected, so that it is not in force there.
-    pub rejects: Vec<Reject>,
-    /// What was sent to it.
-    pub sent: Sent,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -322,22 +309,6 @@ impl Publisher {
     #[must_use]
     pub fn superseded(&self) -> Option<u64> {
         self.state.lock().superseded
-    }
-
-    /// Returns the proxies that have connected or acknowledged since this replica began to lead.
-    #[must_use]
-    pub fn proxies(&self) -> BTreeMap<ProxyId, ProxyStatus> {
-        let state = self.state.lock();
-        let status = |(proxy, entry): (&ProxyId, &ledger::Proxy)| {
-            let status = ProxyStatus {
-                connected: entry.session.is_some(),
-                acked: entry.acked,
-                rejects: entry.rejects.values().cloned().collect(),
-                sent: entry.sent,
-            };
-            (proxy.clone(), status)
-        };
-        state.ledger.proxies.iter().map(status).collect()
     }
 
     /// Returns what each proxy rejected, for those that rejected anything. As long as nothing of it changes, the answer is

@@ -495,9 +495,6 @@ impl Session {
             .iter()
             .map(|upsert| upsert.resource.len() as u64)
             .sum();
-        entry.sent.batches += 1;
-        entry.sent.bytes += bytes;
-        entry.sent.resource_bytes += resources;
         publisher
             .metrics
             .batches

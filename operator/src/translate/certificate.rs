@@ -8,7 +8,7 @@ use rustls::sign::{CertifiedKey, SigningKey};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use vestibule_model::certificate::{MAX_CHAIN_BYTES, MAX_KEY_BYTES};
-use vestibule_model::key::{Kind, ObjectKey, ObjectName};
+use vestibule_model::key::{ObjectKey, ObjectName};
 use vestibule_model::object::{Object, Secret};
 use vestibule_stream::proto::{self, resource};
 use vestibule_stream::{Encoded, Resource, ResourceKey, ResourceKind};
@@ -255,10 +255,7 @@ impl Translator {
     /// The state of a Secret that a listener or Gateway may use. It is computed once for each version
     /// of the Secret.
     pub(super) fn secret_state(&mut self, name: &ObjectName, output: &mut Output) -> &SecretState {
-        let key = ObjectKey {
-            kind: Kind::Secret,
-            name: name.clone(),
-        };
+        let key = ObjectKey::secret(name.clone());
         let object = self.objects.get(&key);
         let unread = self.is_unread(&key);
         self.secrets.entry(name.clone()).or_insert_with(|| {
@@ -277,10 +274,7 @@ impl Translator {
 
     /// The UID of a Secret; empty if it is not there.
     fn secret_uid(&self, name: &ObjectName) -> &str {
-        let key = ObjectKey {
-            kind: Kind::Secret,
-            name: name.clone(),
-        };
+        let key = ObjectKey::secret(name.clone());
         let meta = self.objects.get(&key).and_then(|object| match &**object {
             Object::Secret(secret) => Some(&secret.meta),
             unreadable => unreadable.meta(),
@@ -304,10 +298,7 @@ impl Translator {
         };
         for name in due {
             self.secrets.remove(&name);
-            let key = ObjectKey {
-                kind: Kind::Secret,
-                name,
-            };
+            let key = ObjectKey::secret(name);
             if self.source_users.contains_key(&key) {
                 dirty.certificates.insert(key.name.clone());
             }
@@ -335,10 +326,7 @@ impl Translator {
     /// Brings the resources of certificates up to date.
     pub(super) fn translate_certificates(&mut self, dirty: &Dirty, output: &mut Output) {
         for name in &dirty.certificates {
-            let source = ObjectKey {
-                kind: Kind::Secret,
-                name: name.clone(),
-            };
+            let source = ObjectKey::secret(name.clone());
             // A Secret over the budget is not there for the proxies, which then keep no last good version of it either.
             let is_over = self.source_budgets.is_over(&source);
             let resource = if self.certificate_users.contains_key(name) && !is_over {

@@ -97,10 +97,7 @@ impl GatewayTlsState {
 
     /// Every source that `spec.tls` uses, including the Secret of the certificate for backends.
     fn sources(&self) -> Vec<ObjectKey> {
-        let secret = self.secret().map(|name| ObjectKey {
-            kind: Kind::Secret,
-            name: name.clone(),
-        });
+        let secret = self.secret().map(|name| ObjectKey::secret(name.clone()));
         self.bundles().into_iter().chain(secret).collect()
     }
 
@@ -301,10 +298,7 @@ impl Translator {
                 };
             }
         };
-        let source = ObjectKey {
-            kind: Kind::Secret,
-            name: secret.clone(),
-        };
+        let source = ObjectKey::secret(secret.clone());
         let over = self.source_budgets.refusal(&source, &reference.field);
         let problem = match self.secret_state(&secret, output) {
             SecretState::Usable(_) => over,

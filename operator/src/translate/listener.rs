@@ -179,10 +179,7 @@ impl Translator {
         }
         let (before, after) = (may_use(old), may_use(new));
         for secret in before.symmetric_difference(&after) {
-            let source = ObjectKey {
-                kind: Kind::Secret,
-                name: secret.clone(),
-            };
+            let source = ObjectKey::secret(secret.clone());
             self.set_source_user(&source, &user, after.contains(secret), output);
         }
         let port = |state: Option<&ListenerState>| state.and_then(|s| s.port.clone());
@@ -553,10 +550,7 @@ impl Translator {
                     continue;
                 }
             };
-            let source = ObjectKey {
-                kind: Kind::Secret,
-                name: target.clone(),
-            };
+            let source = ObjectKey::secret(target.clone());
             let over = self.source_budgets.refusal(&source, &reference.field);
             match self.secret_state(&target, output) {
                 SecretState::Usable(_) | SecretState::NotYetValid(_) | SecretState::Unusable(_)

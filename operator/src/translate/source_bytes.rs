@@ -20,10 +20,10 @@ impl Translator {
             self.source_budgets.exempt(&namespace, is_entrance);
             self.backend_budgets.exempt(&namespace, is_entrance);
         }
-        let secrets = dirty.certificates.iter().map(|name| ObjectKey {
-            kind: Kind::Secret,
-            name: name.clone(),
-        });
+        let secrets = dirty
+            .certificates
+            .iter()
+            .map(|name| ObjectKey::secret(name.clone()));
         let counted: BTreeSet<ObjectKey> = secrets.chain(dirty.bundles.iter().cloned()).collect();
         let was_in_use = std::mem::take(&mut dirty.in_use);
         // Of those that come into use together, the oldest come first.

@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
+use prometheus_client::{encoding::text, registry::Registry};
 use tokio::{
     sync::{mpsc, watch},
     task::JoinHandle,
@@ -97,6 +98,41 @@ impl Apply for Table {
             }
         }
         rejects
+    }
+}
+
+/// What a publisher counts, as its metrics have it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Counted {
+    /// The proxies that are connected.
+    pub proxies: u64,
+    /// The batches that were sent to any proxy.
+    pub batches: u64,
+    /// The bytes of these batches.
+    pub bytes: u64,
+    /// The bytes of the resources in them.
+    pub resource_bytes: u64,
+}
+
+impl Counted {
+    /// What `publisher` has counted so far.
+    pub fn by(publisher: &Publisher) -> Self {
+        let mut registry = Registry::default();
+        publisher.metrics().register(&mut registry);
+        let mut text = String::new();
+        text::encode(&mut text, &registry).unwrap();
+        let sum = |name: &str| {
+            let name = format!("vestibule_operator_stream_{name}");
+            let series = text.lines().filter_map(|line| line.rsplit_once(' '));
+            let series = series.filter(|(series, _)| series.split('{').next() == Some(&*name));
+            series.map(|(_, value)| value.parse::<u64>().unwrap()).sum()
+        };
+        Self {
+            proxies: sum("proxies"),
+            batches: sum("batches_total"),
+            bytes: sum("sent_bytes_total"),
+            resource_bytes: sum("resource_bytes_total"),
+        }
     }
 }
 

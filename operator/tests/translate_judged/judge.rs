@@ -410,10 +410,7 @@ impl<'a> Judge<'a> {
         if !self.granted(from, Kind::Secret, target) {
             return Certificate::NotPermitted;
         }
-        let key = ObjectKey {
-            kind: Kind::Secret,
-            name: target.clone(),
-        };
+        let key = ObjectKey::secret(target.clone());
         if self.objects.contains_key(&key) {
             Certificate::Usable
         } else {

@@ -10,6 +10,7 @@ use sha2::{Digest, Sha256};
 use vestibule_stream::proto;
 
 use super::reject::RejectReason;
+use crate::pack::pack;
 
 /// Most certificates in one bundle. This is several times as many as a browser trusts.
 const MAX_CERTIFICATES: usize = 1024;
@@ -123,9 +124,8 @@ impl Users {
         self.0.remove(&(Arc::clone(used), Arc::clone(by)));
     }
 
-    /// Makes the tree anew, so that its nodes are full.
     pub(super) fn pack(&mut self) {
-        self.0 = std::mem::take(&mut self.0).into_iter().collect();
+        pack(&mut self.0);
     }
 
     /// The name of a resource, in the allocation that its users share.

@@ -15,8 +15,8 @@ use rustls::{
 };
 use rustls_pki_types::{CertificateDer, ServerName, TrustAnchor, UnixTime};
 use vestibule_model::certificate::MAX_AUTHORITIES_OF_A_NAME;
+use vestibule_model::certificate::chain::OrderedChain;
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
-use x509_parser::x509::X509Name;
 
 use crate::ordered_chain;
 
@@ -63,34 +63,26 @@ impl Verifier {
         self.bundles.iter().all(|roots| roots.is_empty())
     }
 
-    /// Checks that the chain leads to a trust anchor of one of the bundles.
+    /// Checks that the chain from the certificate `parsed` leads to a trust anchor of one of the bundles.
     fn is_trusted(
         &self,
-        end_entity: &CertificateDer<'_>,
         parsed: &ParsedCertificate<'_>,
-        intermediates: &[CertificateDer<'_>],
+        chain: &OrderedChain<'_>,
         now: UnixTime,
     ) -> Result<(), Error> {
-        let roots = self.authorities(end_entity, intermediates)?;
+        let roots = self.authorities(&chain.issuers)?;
+        let intermediates = ordered_chain::intermediates_of(chain);
         let algorithms = self.algorithms.all;
-        verify_server_cert_signed_by_trust_anchor(parsed, &roots, intermediates, now, algorithms)
+        verify_server_cert_signed_by_trust_anchor(parsed, &roots, &intermediates, now, algorithms)
     }
 
-    /// The authorities of all bundles that have the name of the issuer of a certificate that was shown. No other one can
-    /// be at the end of a chain. A certificate that cannot be parsed has no issuer, so there is none for it.
+    /// The authorities of all bundles that have one of these names, which are those of the issuers in a chain. No other
+    /// one can be at the end of it.
     ///
     /// # Errors
     /// If there are more than [`MAX_AUTHORITIES_OF_A_NAME`] of one of these names.
-    fn authorities(
-        &self,
-        end_entity: &CertificateDer<'_>,
-        intermediates: &[CertificateDer<'_>],
-    ) -> Result<RootCertStore, Error> {
-        let shown = std::iter::once(end_entity).chain(intermediates);
-        let shown: Vec<X509Certificate<'_>> = shown
-            .filter_map(|der| Some(X509Certificate::from_der(der).ok()?.1))
-            .collect();
-        let issuers: BTreeSet<&[u8]> = shown.iter().filter_map(|of| content(of.issuer())).collect();
+    fn authorities(&self, issuers: &[&[u8]]) -> Result<RootCertStore, Error> {
+        let issuers: BTreeSet<&[u8]> = issuers.iter().filter_map(|name| content(name)).collect();
         let mut found: Vec<&TrustAnchor<'_>> = Vec::new();
         for issuer in issuers {
             let others = found.len();
@@ -134,12 +126,11 @@ impl Verifier {
     }
 }
 
-/// A name without its tag and length, which is the form in which trust anchors have it.
-fn content<'a>(name: &'a X509Name<'_>) -> Option<&'a [u8]> {
-    let raw = name.as_raw();
+/// A name in DER without its tag and length, which is the form in which trust anchors have it.
+fn content(name: &[u8]) -> Option<&[u8]> {
     // A length above 127 is behind a byte that says how many bytes it has (X.690 section 8.1.3).
-    let long = raw.get(1)?.checked_sub(0x80).map_or(0, usize::from);
-    raw.get(2 + long..)
+    let long = name.get(1)?.checked_sub(0x80).map_or(0, usize::from);
+    name.get(2 + long..)
 }
 
 fn has_another(der: &CertificateDer<'_>, names: &[&AltName]) -> Result<bool, Error> {
@@ -175,9 +166,9 @@ impl ServerCertVerifier for Verifier {
         _: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        let ordered = ordered_chain::in_order(end_entity, intermediates)?;
+        let chain = ordered_chain::in_order(end_entity, intermediates)?;
         let parsed = ParsedCertificate::try_from(end_entity)?;
-        self.is_trusted(end_entity, &parsed, &ordered, now)?;
+        self.is_trusted(&parsed, &chain, now)?;
         self.has_a_name(end_entity, &parsed)?;
         Ok(ServerCertVerified::assertion())
     }

@@ -12,7 +12,7 @@ use super::ledger::Config;
 use super::servers::Props;
 use listeners::named;
 pub(crate) use traffic::{ask, dial};
-use vestibule_proxy_testing::{http, listener};
+use vestibule_proxy_testing::{http, listener, owner};
 
 /// Hosts that clients ask for.
 pub(crate) const HOSTS: [&str; 4] = [
@@ -20,6 +20,17 @@ pub(crate) const HOSTS: [&str; 4] = [
     "b.example.com",
     "c.example.com",
     "d.w.example.com",
+];
+/// The namespaces. The routes of each host are of one of them.
+const TEAMS: [&str; 2] = ["team-a", "team-b"];
+/// The patterns that a namespace may own.
+const OWNED: [&str; 6] = [
+    "a.example.com",
+    "b.example.com",
+    "c.example.com",
+    "d.w.example.com",
+    "*.w.example.com",
+    "*.example.com",
 ];
 const TRUST: &str = "ConfigMap/team-a/ca";
 const CLIENTS: &str = "ConfigMap/infra/clients";
@@ -159,7 +170,7 @@ impl History {
 
     fn edit(&mut self) {
         type Do = fn(&mut History);
-        let all: [(&'static str, Do); 26] = [
+        let all: [(&'static str, Do); 27] = [
             ("move an HTTP route", Self::move_http),
             ("move an HTTP route", Self::move_http),
             ("move an HTTP route", Self::move_http),
@@ -196,12 +207,29 @@ impl History {
             ("a listener comes or goes", Self::toggle_listener),
             ("a listener moves to another object", Self::rename),
             ("the port of either", Self::flip),
+            ("a name gets another owner, or none", Self::set_owner),
             ("a challenge", Self::challenge),
             ("a reject", Self::reject),
         ];
         let (what, act) = *self.random.pick(&all);
         self.what.push(what);
         act(self);
+    }
+
+    /// A name passes from one namespace to another. Often nobody owns it, so that most of what is asked for is served.
+    fn set_owner(&mut self) {
+        let (names, team) = (*self.random.pick(&OWNED), *self.random.pick(&TEAMS));
+        let resource = owner(names, team);
+        if self
+            .config
+            .get(Kind::HostnameOwner, &resource.name)
+            .is_some()
+            && self.random.once_in(2)
+        {
+            self.config.remove(Kind::HostnameOwner, &resource.name);
+        } else {
+            self.config.set(resource);
+        }
     }
 
     /// A text that was never written before.

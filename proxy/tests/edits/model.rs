@@ -85,6 +85,7 @@ pub(crate) enum Link {
         two: bool,
         /// The client was asked for a certificate, and showed one of this authority.
         showed: Option<usize>,
+        served: Served,
     },
     /// TLS with a certificate, and behind it a server that answers by itself. `None`: what it is
     /// spoken to it does not understand.
@@ -98,6 +99,15 @@ pub(crate) enum Link {
     },
 }
 
+/// The namespaces that a connection began with.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Served {
+    /// The namespace of its listener.
+    by: String,
+    /// The namespace that had its name.
+    owner: String,
+}
+
 /// A connection within TLS as its requests are asked about it.
 #[derive(Clone, Copy)]
 struct OverTls<'a> {
@@ -107,6 +117,7 @@ struct OverTls<'a> {
     name: &'a str,
     /// An authority whose certificate the client showed.
     showed: Option<usize>,
+    served: &'a Served,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -175,11 +186,41 @@ impl<'a> Model<'a> {
         Some(is_plain(first))
     }
 
+    /// The most specific listener that takes a name. A listener of a ListenerSet takes no names that another namespace
+    /// owns.
     fn listener(self, port: u16, host: &str) -> Option<(&'a str, &'a proto::Listener)> {
-        let here = self.listeners(port);
+        let owner = self.owner(host);
+        let may = |name: &str, tenant: &str| {
+            is_of_gateway(name) || owner.is_none_or(|owner| owner == tenant)
+        };
+        let here = self
+            .listeners(port)
+            .filter(|(name, of)| may(name, &of.tenant));
         here.filter_map(|(name, of)| Some((takes(&of.hostname, host)?, name, of)))
             .max_by_key(|(rank, ..)| *rank)
             .map(|(_, name, of)| (name, of))
+    }
+
+    /// The namespace that owns a name.
+    fn owner(self, host: &str) -> Option<&'a str> {
+        let owners = self.config.of(Kind::HostnameOwner);
+        let owners = owners.filter_map(|(_, resource)| match &resource.resource {
+            Some(Wire::HostnameOwner(of)) => Some((takes(&of.hostname, host)?, &*of.tenant)),
+            _ => None,
+        });
+        let nearest = owners.max_by_key(|(rank, _)| *rank);
+        nearest.map(|(_, tenant)| tenant)
+    }
+
+    /// Whether a listener gives a name to the routes of a namespace. Only the Gateway's own listeners ask whose it is.
+    fn gives(self, listener: &str, host: &str, tenant: &str) -> bool {
+        !is_of_gateway(listener) || self.owner(host).is_none_or(|owner| owner == tenant)
+    }
+
+    /// The namespace for which a listener serves a name.
+    fn served_for(self, name: &str, listener: &'a proto::Listener, host: &str) -> &'a str {
+        let owner = self.owner(host).filter(|_| is_of_gateway(name));
+        owner.unwrap_or(&listener.tenant)
     }
 
     fn certificate(self, name: &str) -> Option<&'a str> {
@@ -270,6 +311,10 @@ impl<'a> Model<'a> {
                     shown: shown.to_owned(),
                     two: hello.alpn.contains(&"h2"),
                     showed: hello.shows.filter(|_| asked),
+                    served: Served {
+                        by: listener.tenant.clone(),
+                        owner: self.served_for(key, listener, &hello.name).to_owned(),
+                    },
                 });
                 link.map_or(closed, |link| vec![link])
             }
@@ -316,7 +361,8 @@ impl<'a> Model<'a> {
                 let Some(Wire::TlsRoute(route)) = &resource.resource else {
                     return None;
                 };
-                let rank = attached(&route.attachments, listener, name)?;
+                let rank = attached(&route.attachments, listener, name)
+                    .filter(|_| self.gives(listener, name, &route.tenant))?;
                 Some((std::cmp::Reverse(rank), route.created, key, route))
             });
         let first = routes.min_by_key(|(rank, created, key, _)| (*rank, *created, *key));
@@ -503,13 +549,17 @@ impl<'a> Model<'a> {
             } => vec![of.answer(ask)],
             Link::Plain => self.http(dial.port, None, ask),
             Link::Https {
-                listener, showed, ..
+                listener,
+                showed,
+                served,
+                ..
             } => {
                 let name = dial.tls.as_ref().map(|hello| &*hello.name);
                 let tls = OverTls {
                     listener,
                     name: name.unwrap_or_default(),
                     showed: *showed,
+                    served,
                 };
                 self.http(dial.port, Some(tls), ask)
             }
@@ -569,6 +619,11 @@ fn attached(all: &[proto::Attachment], listener: &str, host: &str) -> Option<(u8
     let names = here.flat_map(|attachment| &attachment.hostnames);
     let taking = names.filter(|name| takes(&name.r#match, host).is_some());
     taking.map(|name| rank(&name.rank)).max()
+}
+
+/// Whether a listener is the Gateway's own one.
+fn is_of_gateway(listener: &str) -> bool {
+    listener.starts_with("Gateway/")
 }
 
 fn is_plain(listener: &proto::Listener) -> bool {

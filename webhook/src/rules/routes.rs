@@ -28,20 +28,42 @@ const PARENTS: &str = "spec.parentRefs";
 const MOST_HOSTNAMES: usize = 8192;
 
 /// The findings about `route`, which replaces `old` if there is one.
-///
-/// A hostname is refused if no listener serves it. It is only a warning if another listener still serves it, or if the
-/// former version had the hostname on the same parents. So a grant that is gone does not block every edit. The same
-/// holds for a match that reaches outside of the shared paths of a hostname.
 pub(super) fn findings(
     state: &AdmissionState,
     policy: &Policy,
     old: Option<&Object>,
     route: Route<'_>,
 ) -> Vec<Finding> {
+    let former = old.and_then(Object::as_route);
+    let attachments = Attachments::of(state, route);
+    let mut findings = if attachments.unjudged.is_empty() {
+        findings_of_hostnames(state, former, route, &attachments.parents)
+    } else {
+        vec![too_many_hostnames(MOST_HOSTNAMES)]
+    };
+    let entries = attachments.entries(state, route);
+    findings.extend(over_budget(state, policy, former, entries));
+    let backends = route
+        .backends_and_mirrors()
+        .map(|backend| &backend.reference);
+    findings.extend(not_permitted(state, &route.key(), backends).map(warning));
+    findings
+}
+
+/// The findings about the hostnames of a route, or about its ports if it has no hostnames.
+///
+/// A hostname is refused if no listener serves it. It is only a warning if another listener still serves it, or if the
+/// former version had the hostname on the same parents. So a grant that is gone does not block every edit. The same
+/// holds for a match that reaches outside of the shared paths of a hostname.
+fn findings_of_hostnames(
+    state: &AdmissionState,
+    former: Option<Route<'_>>,
+    route: Route<'_>,
+    parents: &[AtParent<'_>],
+) -> Vec<Finding> {
     let merge = state.merge();
     let key = route.key();
     let fields = fields_of(route);
-    let former = old.and_then(Object::as_route);
     let old = former.filter(|old| old.parents() == route.parents());
     let mut had: BTreeSet<&str> = old
         .into_iter()
@@ -59,35 +81,22 @@ pub(super) fn findings(
     };
     // `lost` has the field of the hostname with each finding.
     let (mut served, mut lost) = (BTreeSet::new(), Vec::new());
-    let (mut room, mut said) = (MOST_HOSTNAMES, BTreeSet::new());
+    let mut said: BTreeSet<Finding> = BTreeSet::new();
     let mut decisions = Decisions::new(merge);
-    let mut all_left = Vec::new();
-    for reference in route.parents() {
-        let Some((parent, gateway, attached)) = attached_by(state, route, reference) else {
-            continue;
-        };
-        let Some(rest) = room.checked_sub(hostnames_of(&attached)) else {
-            lost.clear();
-            lost.push((HOSTNAMES.to_owned(), too_many_hostnames(MOST_HOSTNAMES)));
-            // Its hostnames are not judged, and its entries count all the same.
-            all_left.extend(attached);
-            break;
-        };
-        room = rest;
-        let (left, not_owned) = merge.left_to_route(route, &parent, attached);
+    for at in parents {
         lost.extend(
-            not_owned
-                .into_iter()
-                .filter(|finding| said.insert(finding.clone()))
-                .map(|finding| (finding.field.clone(), told_if_had(&had, finding))),
+            at.not_owned
+                .iter()
+                .filter(|finding| said.insert((*finding).clone()))
+                .map(|finding| (finding.field.clone(), told_if_had(&had, finding.clone()))),
         );
-        for attached in &left {
+        for attached in &at.left {
             for hostname in &attached.hostnames {
                 let field = fields.get(&hostname.rank).map_or(HOSTNAMES, String::as_str);
                 let (listener, names) = (&attached.listener, &hostname.matches);
                 let refused = if route.has_names() {
-                    let decision = decisions.of(&key, listener, gateway, names);
-                    decision.finding(field, names, gateway)
+                    let decision = decisions.of(&key, listener, at.gateway, names);
+                    decision.finding(field, names, at.gateway)
                 } else {
                     // On a listener of a ListenerSet, the route uses the port of the set.
                     let port = merge.own_port(listener);
@@ -109,7 +118,6 @@ pub(super) fn findings(
                 }
             }
         }
-        all_left.extend(left);
     }
     let lost = lost.into_iter().map(|(hostname, finding)| {
         if served.contains(hostname.as_str()) {
@@ -118,14 +126,59 @@ pub(super) fn findings(
             finding
         }
     });
-    let mut findings: Vec<Finding> = lost.collect();
-    let (_, entries) = merge.route_entries(route, all_left.iter());
-    findings.extend(over_budget(state, policy, former, entries));
-    let backends = route
-        .backends_and_mirrors()
-        .map(|backend| &backend.reference);
-    findings.extend(not_permitted(state, &key, backends).map(warning));
-    findings
+    lost.collect()
+}
+
+/// What a route has at its parents.
+#[derive(Default)]
+struct Attachments<'a> {
+    parents: Vec<AtParent<'a>>,
+    /// What it has at the parent with which its hostnames come to more than [`MOST_HOSTNAMES`]. None of its hostnames are
+    /// judged then, and the parents behind that one are not looked at.
+    unjudged: Vec<Attached>,
+}
+
+/// What a route has at one of its parents.
+struct AtParent<'a> {
+    gateway: &'a ObjectName,
+    /// The hostnames that it may ask for.
+    left: Vec<Attached>,
+    /// The findings about those that it may not ask for.
+    not_owned: Vec<Finding>,
+}
+
+impl<'a> Attachments<'a> {
+    fn of(state: &'a AdmissionState, route: Route<'_>) -> Self {
+        let mut all = Self::default();
+        let mut room = MOST_HOSTNAMES;
+        for reference in route.parents() {
+            let Some((parent, gateway, attached)) = attached_by(state, route, reference) else {
+                continue;
+            };
+            let hostnames: usize = attached.iter().map(|at| at.hostnames.len()).sum();
+            let Some(rest) = room.checked_sub(hostnames) else {
+                all.unjudged = attached;
+                break;
+            };
+            room = rest;
+            let (left, not_owned) = state.merge().left_to_route(route, &parent, attached);
+            all.parents.push(AtParent {
+                gateway,
+                left,
+                not_owned,
+            });
+        }
+        all
+    }
+
+    /// How many entries the route takes there in the tables of a proxy.
+    fn entries(&self, state: &AdmissionState, route: Route<'_>) -> u64 {
+        let left = self.parents.iter().flat_map(|at| &at.left);
+        let (_, entries) = state
+            .merge()
+            .route_entries(route, left.chain(&self.unjudged));
+        entries
+    }
 }
 
 /// Where a reference attaches a route, with the parent and its Gateway. A parent that takes no part (yet), or does not
@@ -145,13 +198,6 @@ fn attached_by<'a>(
     Some((parent, gateway, attached))
 }
 
-fn hostnames_of(attached: &[Attached]) -> usize {
-    attached
-        .iter()
-        .map(|attached| attached.hostnames.len())
-        .sum()
-}
-
 /// The finding about a route that takes more entries than all routes of its namespace may have. The webhook does not
 /// know the other routes, so this is only about the route alone. It is a warning if the former version took as many, so
 /// that such a route can be edited.
@@ -168,28 +214,14 @@ fn over_budget(
         return None;
     }
     let finding = too_many(entries, most);
-    let taken = former.map_or(0, |former| entries_of(state, former));
+    let taken = former.map_or(0, |former| {
+        Attachments::of(state, former).entries(state, former)
+    });
     Some(if taken >= entries {
         warning(finding)
     } else {
         finding
     })
-}
-
-/// How many entries a route takes, as far as [`MOST_HOSTNAMES`] allows to count them.
-fn entries_of(state: &AdmissionState, route: Route<'_>) -> u64 {
-    let (mut room, mut all_left) = (MOST_HOSTNAMES, Vec::new());
-    for reference in route.parents() {
-        let Some((parent, _, attached)) = attached_by(state, route, reference) else {
-            continue;
-        };
-        let Some(rest) = room.checked_sub(hostnames_of(&attached)) else {
-            break;
-        };
-        room = rest;
-        all_left.extend(state.merge().left_to_route(route, &parent, attached).0);
-    }
-    state.merge().route_entries(route, all_left.iter()).1
 }
 
 /// Decisions about the hostnames of a route. Many listeners need the same one, so each is made once.

@@ -2,6 +2,7 @@
 //! ListenerSets and with thousands, side by side. Prints a table; asserts no time.
 
 mod control;
+mod counted;
 pub(crate) mod part;
 mod probe;
 mod report;

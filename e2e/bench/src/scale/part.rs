@@ -14,6 +14,7 @@ use tokio::sync::watch;
 use vestibule_operator::publish::{self, Publisher};
 
 use super::control::{BATCH, Control};
+use super::counted;
 use super::probe::{self, Probe, Request};
 use super::world::{Answer, Edit, Routes, World};
 use crate::child::Guarded;
@@ -328,29 +329,25 @@ impl Part {
 
     /// The proxy ends, and one that holds nothing takes its place, and everything.
     async fn fresh(&mut self, args: &PartArgs, loaded: &mut Loaded) -> Result<()> {
-        let status = |publisher: &Publisher| publisher.proxies().remove(PROXY).context("no proxy");
         drop(self.proxy.take());
-        while status(&self.publisher)?.connected {
+        while counted::connected(&self.publisher)? > 0 {
             tokio::time::timeout(PATIENCE, self.facts.changed()).await??;
         }
-        let before = status(&self.publisher)?;
+        let before = self.sent()?;
         let begin = Instant::now();
         self.proxy = Some(proxy(args, "fresh")?);
-        let now = loop {
-            let now = status(&self.publisher)?;
-            if now.acked > before.acked {
-                break now;
-            }
+        // What the former one acknowledged no longer counts as soon as one is connected that holds nothing.
+        while counted::connected(&self.publisher)? == 0 || self.publisher.programmed(&[]).acked == 0
+        {
             ensure!(
                 begin.elapsed() < PATIENCE,
                 "a fresh proxy is not there within {PATIENCE:?}"
             );
             tokio::time::timeout(PATIENCE, self.facts.changed()).await??;
-        };
+        }
         loaded.fresh = begin.elapsed().as_secs_f64();
-        let reject = now.rejects.first();
-        ensure!(reject.is_none(), "the fresh proxy rejects {reject:?}");
-        loaded.fresh_bytes = now.sent.bytes - before.sent.bytes;
+        self.has_no_rejects()?;
+        loaded.fresh_bytes = self.sent()? - before;
         loaded.fresh_used = Used::of(self.proxy_pid());
         self.traffic().await?;
         self.control.acks_moved();
@@ -409,7 +406,7 @@ impl Part {
             "{edit:?} of set {set} is served before it is made"
         );
         let event = self.control.event(object)?;
-        let before = (self.sent(), self.control.asked);
+        let before = (self.sent()?, self.control.asked);
 
         let begin = Instant::now();
         self.control.take(&[event])?;
@@ -427,7 +424,7 @@ impl Part {
             edit,
             acked: acked.as_secs_f64() * 1e3,
             served: served.as_secs_f64() * 1e3,
-            bytes: self.sent() - before.0,
+            bytes: self.sent()? - before.0,
             writes: self.control.asked.statuses - before.1.statuses,
             claims: self.control.asked.claims - before.1.claims,
             late,
@@ -439,9 +436,14 @@ impl Part {
         self.proxy.as_ref().map_or(0, Guarded::pid)
     }
 
-    fn sent(&self) -> u64 {
-        let proxies = self.publisher.proxies();
-        proxies.get(PROXY).map_or(0, |status| status.sent.bytes)
+    fn sent(&self) -> Result<u64> {
+        counted::sent_bytes(&self.publisher)
+    }
+
+    fn has_no_rejects(&self) -> Result<()> {
+        let rejects = self.publisher.rejects();
+        ensure!(rejects.is_empty(), "the proxy rejects {rejects:?}");
+        Ok(())
     }
 
     /// Until everything that follows from what was taken is published, and in force in the proxy.
@@ -456,11 +458,7 @@ impl Part {
             if !self.control.is_under_way() && self.control.behind() == 0 {
                 return Ok(());
             }
-            for (proxy, status) in self.publisher.proxies() {
-                if let Some(reject) = status.rejects.first() {
-                    bail!("{proxy} rejects {reject:?}");
-                }
-            }
+            self.has_no_rejects()?;
             if let Some(proxy) = &mut self.proxy
                 && let Some(ended) = proxy.ended()?
             {

@@ -25,7 +25,8 @@ impl ServerCertVerifier for OrderedChains {
     ) -> Result<ServerCertVerified, Error> {
         let ordered = chain::in_order(end_entity, intermediates)
             .map_err(|problem| CertificateError::Other(OtherError(Arc::new(problem))))?;
-        let ordered: Vec<_> = ordered.into_iter().map(CertificateDer::from).collect();
+        let ordered = ordered.intermediates.into_iter();
+        let ordered: Vec<_> = ordered.map(CertificateDer::from).collect();
         self.0
             .verify_server_cert(end_entity, &ordered, server_name, ocsp_response, now)
     }

@@ -630,3 +630,69 @@ fn a_route_that_has_no_rules_any_more_still_has_tunnels() {
     world.put(Vec::new(), gone).unwrap();
     assert!(world.lost.contains_key("Http"));
 }
+
+/// A listener with more than a few routes has their patterns in an order, which each change of a route has to keep up.
+#[test]
+fn whoever_has_a_name_inside_a_wildcard_is_told_whatever_came_and_went_beside_it() {
+    const NAME: &str = "x.b.a.com";
+    let own = "Gateway/infra/edge/own-0";
+    let at = |host: &&str| At {
+        tenant: 2,
+        number: 0,
+        host: HOSTS.iter().position(|of| of == host).unwrap(),
+        shared: false,
+        part: false,
+    };
+    let made = |kind: usize, name: &str, hosts: &[&str]| {
+        let at: Vec<At> = hosts.iter().map(at).collect();
+        vec![route_of(kind, name, 0, 1, &at)]
+    };
+    let (tls, http) = (0, 1);
+    let theirs = || made(tls, "team-0/route-0", &[NAME]);
+    let many = || made(tls, "team-1/route-0", &["x.a.com", "*.a.com", "*.com"]);
+    let same = |kind| made(kind, "team-1/route-1", &[NAME]);
+    let gone = |kind, name: &str| vec![key(resource_kind(kind), name)];
+    let none = Vec::new;
+    for (case, changes) in [
+        ("few", vec![(theirs(), none())]),
+        ("few, then many", vec![(theirs(), none()), (many(), none())]),
+        ("many before", vec![(many(), none()), (theirs(), none())]),
+        (
+            "many, then few",
+            vec![
+                ([many(), theirs()].concat(), none()),
+                (Vec::new(), gone(tls, "team-1/route-0")),
+            ],
+        ),
+        (
+            "another namespace had the name as well",
+            vec![
+                ([many(), theirs(), same(tls)].concat(), none()),
+                (Vec::new(), gone(tls, "team-1/route-1")),
+            ],
+        ),
+        (
+            "a route of another kind had the name as well",
+            vec![
+                ([many(), theirs(), same(http)].concat(), none()),
+                (Vec::new(), gone(http, "team-1/route-1")),
+            ],
+        ),
+        (
+            "another namespace had the name before",
+            vec![
+                ([many(), same(tls)].concat(), none()),
+                (theirs(), gone(tls, "team-1/route-1")),
+            ],
+        ),
+    ] {
+        let mut world = World::new();
+        world.put(vec![listener(own, "")], Vec::new()).unwrap();
+        for (upserts, removals) in changes {
+            world.put(upserts, removals).unwrap();
+        }
+        let owned = world.put(vec![owner("*.b.a.com", "team-1")], Vec::new());
+        assert!(owned.is_ok(), "{case}: {owned:?}");
+        assert!(world.lost.contains_key("Passthrough"), "{case}");
+    }
+}

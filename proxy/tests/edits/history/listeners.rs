@@ -312,8 +312,12 @@ impl History {
     }
 }
 
+/// Gives a resource another name. A listener then also is of the namespace in it.
 pub(super) fn named(mut resource: Resource, name: &str) -> Resource {
     name.clone_into(&mut resource.name);
+    if let Some(Wire::Listener(listener)) = &mut resource.resource {
+        listener.tenant = name.split('/').nth(1).unwrap().to_owned();
+    }
     resource
 }
 

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use vestibule_stream::{Resource, ResourceKind as Kind, proto};
 
-use super::{FLIPPING, HOSTS, History, LISTENERS, TRUST};
+use super::{FLIPPING, HOSTS, History, LISTENERS, TEAMS, TRUST};
 use crate::edits::model::address;
 use crate::edits::rules;
 use crate::edits::servers::{INNER, NOBODYS, Speaks};
@@ -279,12 +279,12 @@ impl History {
             }
         }
         let route = proto::HttpRoute {
-            tenant: "team-a".into(),
+            tenant: tenant_of(host).into(),
             created: i64::try_from(self.random.below(3)).unwrap(),
             attachments,
             rules,
         };
-        let name = format!("team-a/web{host}");
+        let name = format!("{}/web{host}", tenant_of(host));
         self.config.set(Resource::new(name, Wire::HttpRoute(route)));
         self.sweep();
     }
@@ -351,7 +351,7 @@ impl History {
 
     pub(super) fn toggle_http_route(&mut self) {
         let host = self.random.below(HOSTS.len());
-        let name = format!("team-a/web{host}");
+        let name = format!("{}/web{host}", tenant_of(host));
         if self.config.get(Kind::HttpRoute, &name).is_some() && self.random.once_in(3) {
             self.config.remove(Kind::HttpRoute, &name);
         } else {
@@ -368,15 +368,20 @@ impl History {
             proto::WeightedBackend { backend, weight }
         });
         let route = proto::TlsRoute {
-            tenant: "team-a".into(),
+            tenant: tenant_of(host).into(),
             created: 0,
             backends: backends.collect(),
             attachments,
         };
-        let name = format!("team-a/tls{host}");
+        let name = format!("{}/tls{host}", tenant_of(host));
         self.config.set(Resource::new(name, Wire::TlsRoute(route)));
         self.sweep();
     }
+}
+
+/// The namespace of the routes of a host.
+fn tenant_of(host: usize) -> &'static str {
+    TEAMS[host % TEAMS.len()]
 }
 
 /// Whether each match of a rule has a prefix.

@@ -41,7 +41,10 @@ impl<'a> Model<'a> {
             // The connection is right if a new one for its name would get the listener.
             let anew = self.listener(port, tls.name).map(|(key, _)| key);
             let right = tls.listener == key || anew == Some(key);
-            if !right || !http.is_some_and(|http| self.admits(http, tls.showed)) {
+            // The client has seen the certificate of the namespace that had the name before.
+            let passed_on = listener.tenant != tls.served.by
+                && self.served_for(key, listener, &ask.host) != tls.served.owner;
+            if !right || passed_on || !http.is_some_and(|http| self.admits(http, tls.showed)) {
                 return vec!["421".to_owned()];
             }
         }
@@ -111,7 +114,8 @@ impl<'a> Model<'a> {
             let Some(Wire::HttpRoute(route)) = &resource.resource else {
                 continue;
             };
-            let Some(rank) = attached(&route.attachments, listener, &ask.host) else {
+            let rank = attached(&route.attachments, listener, &ask.host);
+            let Some(rank) = rank.filter(|_| self.gives(listener, &ask.host, &route.tenant)) else {
                 continue;
             };
             for (index, rule) in route.rules.iter().enumerate() {

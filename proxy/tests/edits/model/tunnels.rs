@@ -59,11 +59,12 @@ fn terminate(listener: &proto::Listener) -> Option<&proto::TlsTerminate> {
     }
 }
 
-fn attachments(route: &Resource) -> &[proto::Attachment] {
+/// The namespace of a route, and where it is attached.
+fn attachments(route: &Resource) -> (&str, &[proto::Attachment]) {
     match &route.resource {
-        Some(Wire::TlsRoute(route)) => &route.attachments,
-        Some(Wire::HttpRoute(route)) => &route.attachments,
-        _ => &[],
+        Some(Wire::TlsRoute(route)) => (&route.tenant, &route.attachments),
+        Some(Wire::HttpRoute(route)) => (&route.tenant, &route.attachments),
+        _ => ("", &[]),
     }
 }
 
@@ -106,10 +107,11 @@ impl Model<'_> {
             return false;
         };
         let (kind, route) = &basis.route;
-        let is_attached = self
-            .config
-            .get(*kind, route)
-            .is_some_and(|route| attached(attachments(route), key, &basis.name).is_some());
+        let is_attached = self.config.get(*kind, route).is_some_and(|route| {
+            let (tenant, attachments) = attachments(route);
+            attached(attachments, key, &basis.name).is_some()
+                && self.gives(key, &basis.name, tenant)
+        });
         is_attached
             && Alike::of(listener) == basis.listener
             && terminate(listener).is_none_or(|tls| self.admits(tls, basis.showed))

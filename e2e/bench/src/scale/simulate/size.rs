@@ -13,6 +13,7 @@ use vestibule_operator::publish::{self, Publisher};
 
 use super::{Spent, thin};
 use crate::scale::control::{BATCH, Control};
+use crate::scale::counted;
 use crate::scale::part::Used;
 use crate::scale::world::{Edit, Routes, World};
 use crate::{proc, sys};
@@ -166,7 +167,7 @@ impl Simulation {
         self.connect(1)?;
         self.acked(args).await?;
         size.full = begin.end();
-        size.full_bytes = self.sent();
+        size.full_bytes = self.sent()?;
         let (begin, statuses) = (Spent::begin(), self.control.asked.statuses);
         self.control.acks_moved();
         self.settle().await?;
@@ -247,7 +248,7 @@ impl Simulation {
         // The kernel's high-water mark of this process begins anew.
         fs::write("/proc/self/clear_refs", "5").context("resetting the high-water mark")?;
         let before = Used::of(pid);
-        let bytes = self.sent();
+        let bytes = self.sent()?;
         let begin = Spent::begin();
         self.connect(args.proxies - 1)?;
         self.acked(args).await?;
@@ -259,7 +260,7 @@ impl Simulation {
         Ok(Cold {
             proxies: args.proxies - 1,
             spent,
-            bytes: self.sent() - bytes,
+            bytes: self.sent()? - bytes,
             resident: before.resident,
             peak,
             settled: begin.end(),
@@ -279,7 +280,7 @@ impl Simulation {
         self.edits += 1;
         let object = self.control.world.edit(set, edit);
         let event = self.control.event(object)?;
-        let (bytes, asked) = (self.sent(), self.control.asked);
+        let (bytes, asked) = (self.sent()?, self.control.asked);
         let begin = Spent::begin();
         self.control.take(&[event])?;
         self.acked(args).await?;
@@ -289,16 +290,15 @@ impl Simulation {
             edit,
             acked: served.seconds * 1e3,
             cpu: begin.end().cpu * 1e3,
-            bytes: (self.sent() - bytes) / self.names.len() as u64,
+            bytes: (self.sent()? - bytes) / self.names.len() as u64,
             statuses: self.control.asked.statuses - asked.statuses,
             claims: self.control.asked.claims - asked.claims,
         })
     }
 
     /// Bytes that all proxies were sent.
-    fn sent(&self) -> u64 {
-        let proxies = self.publisher.proxies();
-        proxies.values().map(|proxy| proxy.sent.bytes).sum()
+    fn sent(&self) -> Result<u64> {
+        counted::sent_bytes(&self.publisher)
     }
 
     /// Until everything is published and every proxy has it. Statuses are looked at meanwhile, as the operator does.
