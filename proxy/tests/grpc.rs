@@ -693,8 +693,8 @@ async fn a_request_that_was_given_up_is_reset_once_however_late_its_answer_comes
     let requests = seen.lock().requests.clone();
     // `:status: 200`, and a message that ends.
     let answers = requests.iter().skip(1).flat_map(|stream| {
-        let head = frame(HEADERS, END_HEADERS, *stream, &[0x88]);
-        [head, frame(0, END_STREAM, *stream, b"late")].concat()
+        let begun = frame(HEADERS, END_HEADERS, *stream, &[0x88]);
+        [begun, frame(0, END_STREAM, *stream, b"late")].concat()
     });
     write
         .write_all(&answers.collect::<Vec<u8>>())

@@ -194,7 +194,7 @@ impl Settle {
 
     /// Removes and returns the changes to publish now, in one generation.
     pub fn due(&mut self, now: Instant, present: &Present<'_>) -> Pending {
-        let judged = self.to_judge(now, present);
+        let judged = self.take_to_judge(now, present);
         let mut ended = BTreeSet::new();
         let held = loop {
             let mut held = self.hold(&judged, &ended, now, present);
@@ -228,7 +228,7 @@ impl Settle {
     }
 
     /// Returns the changes about which something is new, and all that are connected with them.
-    fn to_judge(&mut self, now: Instant, present: &Present<'_>) -> BTreeSet<ResourceKey> {
+    fn take_to_judge(&mut self, now: Instant, present: &Present<'_>) -> BTreeSet<ResourceKey> {
         let mut next: Vec<ResourceKey> = std::mem::take(&mut self.touched).into_iter().collect();
         let over = self.ends.iter().take_while(|(end, _)| *end <= now);
         next.extend(over.map(|(_, key)| key.clone()));

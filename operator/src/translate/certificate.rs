@@ -314,11 +314,7 @@ impl Translator {
         there: bool,
         dirty: &mut Dirty,
     ) {
-        let source = ObjectKey {
-            kind: Kind::Secret,
-            name: secret.clone(),
-        };
-        self.note_use(source, dirty);
+        self.note_use(ObjectKey::secret(secret.clone()), dirty);
         set_user(&mut self.certificate_users, secret, user, there);
         dirty.certificates.insert(secret.clone());
     }

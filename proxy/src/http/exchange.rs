@@ -55,7 +55,7 @@ const ANSWER_BUFFER: usize = 64 * 1024;
 const SEND_BUFFER: usize = 64 * 1024;
 /// For how long an HTTP/2 connection knows which requests were given up. Frames of these requests may still come, and without
 /// this each would be answered by one more reset, which backends count. After this time nobody waits for such an answer.
-const RESETS_KNOWN: Duration = Duration::from_mins(60);
+const RESETS_KNOWN: Duration = Duration::from_hours(1);
 
 /// Most bytes of requests that the kernel holds for a backend whose window is closed.
 const MOST_UNSENT: u32 = 128 * 1024;

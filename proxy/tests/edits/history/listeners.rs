@@ -316,7 +316,8 @@ impl History {
 pub(super) fn named(mut resource: Resource, name: &str) -> Resource {
     name.clone_into(&mut resource.name);
     if let Some(Wire::Listener(listener)) = &mut resource.resource {
-        listener.tenant = name.split('/').nth(1).unwrap().to_owned();
+        let namespace = name.split('/').nth(1).unwrap();
+        namespace.clone_into(&mut listener.tenant);
     }
     resource
 }
