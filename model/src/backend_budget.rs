@@ -54,6 +54,7 @@ impl BackendBudgets {
     /// result does not depend on the order in which the objects are read.
     pub fn keep_in_service(&mut self) {
         self.keeps = true;
+        self.budgets.keep_in_service();
     }
 
     /// Takes the age of the Service of a backend, and how many entries the backend has. One without entries is not in use.
@@ -90,7 +91,9 @@ impl BackendBudgets {
         self.budgets.over(backend).is_some()
     }
 
-    /// Why the reference in `field` is refused, if the backend of this Service that it leads to is over the budget.
+    /// Why the reference in `field` is refused, if the backend of this Service that it leads to is over the budget. How many
+    /// entries it has is not said: the routes to one that stays over are not judged again when its endpoints change, so
+    /// that would be a number of the past.
     #[must_use]
     pub fn refusal(
         &self,
@@ -98,20 +101,21 @@ impl BackendBudgets {
         service: &ObjectName,
         field: &str,
     ) -> Option<Finding> {
-        let entries = self.budgets.over(backend)?;
         let name = &backend.name.name;
-        Some(Finding::refused(
-            Reason::QuotaExceeded,
-            field,
-            format!(
-                "this port of Service {service} ({name}) takes {entries} entries in every proxy, one for each \
-                 {CONTENT_BYTES} bytes of its endpoints ({ENDPOINT_BYTES} bytes each), TLS settings and name, which is more \
-                 than the backends before it leave of the {} that all backends of namespace {} may have",
-                self.budgets.most(),
-                service.namespace
-            ),
-            "route to fewer ports of Services with very many endpoints, remove EndpointSlices that are not needed, or ask the \
-             platform admin for more (tenants.routeEntries)",
-        ))
+        self.is_over(backend).then(|| {
+            Finding::refused(
+                Reason::QuotaExceeded,
+                field,
+                format!(
+                    "this port of Service {service} ({name}) takes more entries in every proxy, one for each \
+                     {CONTENT_BYTES} bytes of its endpoints ({ENDPOINT_BYTES} bytes each), TLS settings and name, than the \
+                     backends before it leave of the {} that all backends of namespace {} may have",
+                    self.budgets.most(),
+                    service.namespace
+                ),
+                "route to fewer ports of Services with very many endpoints, remove EndpointSlices that are not needed, or \
+                 ask the platform admin for more (tenants.routeEntries)",
+            )
+        })
     }
 }

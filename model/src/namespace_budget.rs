@@ -28,6 +28,12 @@ pub(crate) struct Place {
 }
 
 impl Place {
+    /// The place before all others.
+    pub(crate) const FIRST: Self = Self {
+        at: i64::MIN,
+        behind: 0,
+    };
+
     /// The place of an object that was created at a time.
     pub(crate) fn of(created: i64) -> Self {
         Self {
@@ -49,6 +55,8 @@ impl Place {
 pub(crate) struct NamespaceBudgets {
     most: u64,
     beyond: Beyond,
+    /// Whether what was within its budget at the last [`Self::settle`] comes before everything else.
+    keeps: bool,
     namespaces: BTreeMap<Arc<str>, Budget>,
     /// Namespaces without a limit.
     exempt: BTreeSet<Arc<str>>,
@@ -64,6 +72,8 @@ struct Budget {
     /// Objects that use the budget, in order, with how much each uses.
     objects: BTreeMap<(Place, Id), u64>,
     places: BTreeMap<Id, Place>,
+    /// Objects that use the budget only since the last judgement.
+    new: BTreeSet<Id>,
     /// The objects that are over the budget.
     over: BTreeSet<Id>,
 }
@@ -76,10 +86,17 @@ impl NamespaceBudgets {
         Self {
             most,
             beyond,
+            keeps: false,
             namespaces: BTreeMap::new(),
             exempt: BTreeSet::new(),
             changed: BTreeSet::new(),
         }
+    }
+
+    /// From now on, objects that are within their budget come before those that are over it and those that are new. So what
+    /// is over it and would fit again pushes nothing out, but one that grows can.
+    pub(crate) fn keep_in_service(&mut self) {
+        self.keeps = true;
     }
 
     /// The budget of each namespace.
@@ -108,7 +125,12 @@ impl NamespaceBudgets {
         if let Some((_, uses)) = former {
             of.total = of.total.saturating_sub(uses.into());
         }
-        if uses > 0 {
+        if uses == 0 {
+            of.new.remove(&id);
+        } else {
+            if former.is_none() {
+                of.new.insert(id.clone());
+            }
             of.places.insert(id.clone(), place);
             of.objects.insert((place, id), uses);
             of.total = of.total.saturating_add(uses.into());
@@ -142,8 +164,9 @@ impl NamespaceBudgets {
             let over = if self.exempt.contains(&namespace) {
                 BTreeSet::new()
             } else {
-                of.over(self.most, self.beyond)
+                of.over(self.most, self.beyond, self.keeps)
             };
+            of.new.clear();
             let differ = of.over.symmetric_difference(&over);
             moved.extend(differ.map(|(name, kind)| ObjectKey {
                 kind: *kind,
@@ -189,12 +212,16 @@ impl NamespaceBudgets {
 }
 
 impl Budget {
-    fn over(&self, most: u64, beyond: Beyond) -> BTreeSet<Id> {
+    fn over(&self, most: u64, beyond: Beyond, keeps: bool) -> BTreeSet<Id> {
         if self.total <= u128::from(most) {
             return BTreeSet::new();
         }
+        let is_first =
+            |(_, id): &(Place, Id)| !keeps || !self.over.contains(id) && !self.new.contains(id);
+        let first = self.objects.iter().filter(|(at, _)| is_first(at));
+        let others = self.objects.iter().filter(|(at, _)| !is_first(at));
         let mut left = most;
-        let over = self.objects.iter().filter(|(_, uses)| {
+        let over = first.chain(others).filter(|(_, uses)| {
             if let Some(rest) = left.checked_sub(**uses) {
                 left = rest;
                 return false;

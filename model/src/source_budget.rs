@@ -6,7 +6,8 @@
 //!
 //! Older ones come first, and those of the same age by name. One that does not fit in what those before it leave is not
 //! used at all, and leaves its room to those behind it. So a new one takes no place from one in service. Nor does an old one
-//! that comes into use: from [`SourceBudgets::keep_in_service`] on, its place is behind all that count by then.
+//! that comes into use: from [`SourceBudgets::keep_in_service`] on, its place is behind all that count when it is read,
+//! which may be long after somebody began to use it.
 //! The proxies do not keep a last good version of it: an old Secret that grows could otherwise push out one that the
 //! proxies still hold, and the next older one again, until the namespace has many times its budget.
 
@@ -24,7 +25,8 @@ pub struct SourceBudgets {
     budgets: NamespaceBudgets,
     /// Whether what comes into use gets a place behind all others.
     keeps: bool,
-    /// The places of those that came into use when others counted already.
+    /// Those that came into use since then, each with the least place that it can have. That is the first one as long as
+    /// nothing else counts.
     late: BTreeMap<ObjectKey, Place>,
 }
 
@@ -59,6 +61,7 @@ impl SourceBudgets {
     /// not depend on the order in which the objects are read.
     pub fn keep_in_service(&mut self) {
         self.keeps = true;
+        self.budgets.keep_in_service();
     }
 
     /// Takes whether a Secret or `ConfigMap` that was not in use is so now, or the opposite. It has an effect at the next
@@ -66,10 +69,11 @@ impl SourceBudgets {
     pub fn set_in_use(&mut self, source: &ObjectKey, is_in_use: bool) {
         if !is_in_use {
             self.late.remove(source);
-        } else if self.keeps
-            && let Some(place) = self.budgets.behind(&source.name.namespace)
-        {
-            self.late.insert(source.clone(), place);
+        } else if self.keeps {
+            let behind = self.budgets.behind(&source.name.namespace);
+            // If nothing else counts yet, something else may by the time at which this one is read.
+            let least = behind.unwrap_or(Place::FIRST);
+            self.late.insert(source.clone(), least);
         }
     }
 
@@ -90,21 +94,25 @@ impl SourceBudgets {
         self.budgets.over(source).is_some()
     }
 
-    /// Why the reference in `field` is refused, if the Secret or ConfigMap that it leads to is over the budget.
+    /// Why the reference in `field` is refused, if the Secret or ConfigMap that it leads to is over the budget. How much it
+    /// brings is not said: the users of one that stays over are not judged again when it changes, so that would be a
+    /// number of the past.
     #[must_use]
     pub fn refusal(&self, source: &ObjectKey, field: &str) -> Option<Finding> {
-        let bytes = self.budgets.over(source)?;
-        Some(Finding::refused(
-            Reason::QuotaExceeded,
-            field,
-            format!(
-                "{source} brings {bytes} bytes of certificates and keys into every proxy, which is more than the \
-                 Secrets and ConfigMaps before it leave of the {} MiB that those in use of namespace {} may bring",
-                self.budgets.most() >> 20,
-                source.name.namespace
-            ),
-            "use fewer of them, such as one certificate for several listeners and one bundle for several Services, leave \
-             out CA certificates that are not needed, or ask the platform admin for more (tenants.certificateMib)",
-        ))
+        self.is_over(source).then(|| {
+            Finding::refused(
+                Reason::QuotaExceeded,
+                field,
+                format!(
+                    "{source} brings more bytes of certificates and keys into every proxy than the Secrets and ConfigMaps \
+                     before it leave of the {} MiB that those in use of namespace {} may bring",
+                    self.budgets.most() >> 20,
+                    source.name.namespace
+                ),
+                "use fewer of them, such as one certificate for several listeners and one bundle for several Services, \
+                 leave out CA certificates that are not needed, or ask the platform admin for more \
+                 (tenants.certificateMib)",
+            )
+        })
     }
 }

@@ -404,6 +404,28 @@ fn backends_of(translator: &Translator) -> Vec<String> {
     of_backends.map(|key| key.name.clone()).collect()
 }
 
+/// A backend that stays over the budget with other endpoints does not have its routes judged again.
+#[test]
+fn what_is_said_about_a_backend_over_its_budget_does_not_depend_on_the_past() {
+    let with = |counts: &[u8]| {
+        let mut translator = with_ports();
+        translator.apply(with_endpoints("a", "app", &[1, 2, 3, 4], 100));
+        let (first, others) = counts.split_first().expect("a count");
+        translator.apply(with_endpoints("a", "app", &[5], *first));
+        translator.apply((1..=5).map(|port| to_port("a", "app", port)));
+        for count in others {
+            translator.apply(with_endpoints("a", "app", &[5], *count));
+        }
+        translator
+    };
+    let edited = with(&[200, 100]);
+    let anew = with(&[100]);
+    let of_route = key(Kind::HttpRoute, "a", "app5");
+    assert_eq!(reasons(&edited, &of_route), ["QuotaExceeded"]);
+    assert_eq!(edited.findings(), anew.findings());
+    assert_eq!(edited.statuses(), anew.statuses());
+}
+
 /// Whatever ports of Services a namespace has routes to, and whatever it writes into EndpointSlices, what its backends take
 /// in the proxies is bounded. Its neighbours have their own, and what is in service stays.
 #[test]
@@ -443,7 +465,7 @@ fn entries_of_a_namespaces_backends_are_bounded() {
         let port = format!("{service}:{port}");
         for part in [
             &*port,
-            "25 entries",
+            "of its endpoints",
             "the 100 ",
             "namespace a",
             "tenants.routeEntries",

@@ -245,7 +245,6 @@ fn an_old_secret_that_comes_into_use_takes_no_place_from_one_in_service() {
     for is_reversed in [false, true] {
         let mut translator = Translator::new(with_budget()).reading_sources();
         translator.apply(put(entrance().into_iter().chain([users("a")])));
-        translator.keep_in_service();
         let mut order = numbers(0..SECRETS);
         if is_reversed {
             order.reverse();
@@ -253,8 +252,48 @@ fn an_old_secret_that_comes_into_use_takes_no_place_from_one_in_service() {
         for n in order {
             translator.apply(put([large("a", n)]));
         }
+        // The operator says so when it has read all that is in use.
+        translator.keep_in_service();
         assert_eq!(served(&translator, "a"), numbers(0..fit));
     }
+}
+
+#[test]
+fn an_old_secret_that_is_read_late_takes_no_place_from_what_is_served_meanwhile() {
+    let fit = fit();
+    let mut translator = Translator::new(with_budget()).reading_sources();
+    translator.apply(put(entrance()));
+    translator.keep_in_service();
+    // They come into use together, while nothing of the namespace counts, and the oldest are read last.
+    translator.apply(put([users_of("a", 0..fit + 4)]));
+    for n in (0..fit + 4).rev() {
+        translator.apply(put([large("a", n)]));
+    }
+    assert_eq!(served(&translator, "a"), numbers(4..fit + 4));
+}
+
+/// The users of a source that stays over the budget with another size are not judged again.
+#[test]
+fn what_is_said_about_a_source_over_its_budget_does_not_depend_on_the_past() {
+    let map = |bytes: usize| checked(2, bytes).into_iter().take(1);
+    let with = |sizes: &[usize]| {
+        let mut translator = Translator::new(with_budget());
+        translator.apply(put(entrance().into_iter().chain([plain()])));
+        let most = 430 << 10;
+        translator.apply(put([checked(0, most), checked(1, most)].concat()));
+        let (first, others) = sizes.split_first().expect("a size");
+        translator.apply(put(checked(2, *first)));
+        for bytes in others {
+            translator.apply(put(map(*bytes)));
+        }
+        translator
+    };
+    let edited = with(&[430 << 10, 300 << 10]);
+    let anew = with(&[300 << 10]);
+    let of_policy = over(&edited, Kind::BackendTlsPolicy, "a", "p2");
+    assert_eq!(of_policy.len(), 1);
+    assert_eq!(edited.findings(), anew.findings());
+    assert_eq!(edited.statuses(), anew.statuses());
 }
 
 #[test]

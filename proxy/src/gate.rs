@@ -11,7 +11,7 @@
 //!   keep up, and a tenant can have hundreds of such connections, or thousands that move a few bytes each.
 //!
 //! After some units of work, a gate closes until the worker has looked at everything else that is ready. A task that
-//! comes to a closed gate waits in the line of its tenant, or of its source until the tenant is known. The lines are served by deficit round robin (Shreedhar and
+//! comes to a closed gate waits in the line of its tenant. The lines are served by deficit round robin (Shreedhar and
 //! Varghese, 1995). So a tenant with a flood of connections fills only its own line, and another tenant waits for at
 //! most one quantum of each of the others. If there is nothing else to do, nothing is delayed. While no task waits,
 //! passing a gate costs a comparison and an addition.
@@ -29,14 +29,11 @@ use std::cell::RefCell;
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::future::{Future, poll_fn};
-use std::hash::{BuildHasher, RandomState};
 use std::num::NonZeroU32;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 use std::thread::LocalKey;
-
-use vestibule_serve::places::Source;
 
 use crate::close_reason::CloseReason;
 use crate::quota::Account;
@@ -124,6 +121,9 @@ enum State {
     Waits(Waker),
     Admitted,
     Dropped,
+    /// It no longer waits. Its place in the line is skipped when its turn comes, so that leaving costs the same however
+    /// long the line is.
+    Left,
 }
 
 /// Runs a handshake. Each of its steps passes the gate.
@@ -143,20 +143,25 @@ pub(crate) async fn pass<F: Future>(
     .await
 }
 
-/// Waits in a line until the work for a request may begin, whose head has so many fields and bytes. They are those
+/// Waits in a [`line`] until the work for a request may begin, whose head has so many fields and bytes. Asks for the line
+/// only if the gate is closed. They are those
 /// after HTTP/2 has decoded them, where a client can repeat a field with one byte.
-pub(crate) async fn pass_request(line: usize, fields: usize, bytes: usize) {
+pub(crate) async fn pass_request(line: impl FnOnce() -> usize, fields: usize, bytes: usize) {
     let units = 1 + fields / FIELDS_OF_A_UNIT + bytes / HEAD_BYTES_OF_A_UNIT;
     pass_units(line, u8::try_from(units).unwrap_or(u8::MAX)).await;
 }
 
-/// Waits in a line until a search for the rule of a request may begin that may take all of its steps.
-pub(crate) async fn pass_search(line: usize) {
+/// Waits in a [`line`] until a search for the rule of a request may begin that may take all of its steps.
+pub(crate) async fn pass_search(line: impl FnOnce() -> usize) {
     pass_units(line, UNITS_OF_A_SEARCH).await;
 }
 
-async fn pass_units(line: usize, units: u8) {
-    let mut entry = QueueEntry::new(GateKind::Requests, line);
+async fn pass_units(line: impl FnOnce() -> usize, units: u8) {
+    let passed = REQUESTS.with_borrow_mut(|gate| gate.pass_if_open(units));
+    if passed {
+        return;
+    }
+    let mut entry = QueueEntry::new(GateKind::Requests, line());
     // This gate has no limit on waiting tasks, so it never fails.
     let _ = poll_fn(|cx| entry.poll_pass(cx, units)).await;
 }
@@ -187,21 +192,9 @@ impl BackendTurn {
 }
 
 /// Identifies the line of a tenant. It is the address of the account, of which a tenant has one as long as it is in
-/// use.
+/// use. Work that belongs to no tenant has the line 0.
 pub(crate) fn line(account: &Arc<Account>) -> usize {
     Arc::as_ptr(account).addr()
-}
-
-/// Identifies the line of clients whose tenant is not known yet: one for each source, so that a client with many requests
-/// waits for itself. Two sources may share a line, but clients cannot choose with whom. A line of a tenant has an even
-/// number, since an account is aligned, and the others have odd ones.
-pub(crate) fn line_of_source(source: Source) -> usize {
-    thread_local! {
-        static KEYS: RandomState = RandomState::new();
-    }
-    let hash = KEYS.with(|keys| keys.hash_one(source));
-    // Any part of a hash is one.
-    usize::try_from(hash).unwrap_or(usize::MAX) | 1
 }
 
 /// An entry in the line of a tenant. Its `Drop` leaves the line. It is small, because every connection has one.
@@ -233,10 +226,7 @@ impl QueueEntry {
             .kind
             .gate()
             .with_borrow_mut(|gate| match self.ticket() {
-                None if gate.is_open() => {
-                    gate.spend(units.into());
-                    (Poll::Ready(Ok(())), None)
-                }
+                None if gate.pass_if_open(units) => (Poll::Ready(Ok(())), None),
                 None => {
                     let (ticket, dropped) = gate.wait(self.line, units, cx.waker());
                     self.ticket = u32::try_from(ticket + 1).ok().and_then(NonZeroU32::new);
@@ -262,11 +252,7 @@ impl QueueEntry {
         // When a thread ends, the gate may be dropped before the futures.
         let _ = self.kind.gate().try_with(|gate| {
             if let Ok(mut gate) = gate.try_borrow_mut() {
-                if matches!(gate.states.get_mut(ticket), Some(State::Waits(_))) {
-                    gate.waiting.remove(self.line, ticket);
-                }
-                gate.states.remove(ticket);
-                gate.states.shrink();
+                gate.leave(ticket);
             }
         });
     }
@@ -294,6 +280,15 @@ impl Gate {
         self.driver.is_none() || (self.spent < self.turn && self.waiting.len == 0)
     }
 
+    /// Passes units, if the gate is open.
+    fn pass_if_open(&mut self, units: u8) -> bool {
+        let is_open = self.is_open();
+        if is_open {
+            self.spend(units.into());
+        }
+        is_open
+    }
+
     fn spend(&mut self, units: u32) {
         self.spent = self.spent.saturating_add(units);
         if self.spent >= self.turn
@@ -314,6 +309,16 @@ impl Gate {
         (ticket, woken)
     }
 
+    /// The task of a ticket is gone, or goes on.
+    fn leave(&mut self, ticket: usize) {
+        if let Some(state @ State::Waits(_)) = self.states.get_mut(ticket) {
+            *state = State::Left;
+        } else {
+            self.states.remove(ticket);
+            self.states.shrink();
+        }
+    }
+
     fn poll(&mut self, ticket: usize, waker: &Waker) -> Poll<Result<(), QueueFull>> {
         match self.states.get_mut(ticket) {
             Some(State::Waits(known)) => {
@@ -321,15 +326,20 @@ impl Gate {
                 Poll::Pending
             }
             Some(State::Dropped) => Poll::Ready(Err(QueueFull)),
-            Some(State::Admitted) | None => Poll::Ready(Ok(())),
+            Some(State::Admitted | State::Left) | None => Poll::Ready(Ok(())),
         }
     }
 
-    /// Sets the state of a task that waits, and returns its waker.
+    /// Sets the state of a task that is no longer in a line, and returns its waker if it waits.
     fn tell(&mut self, ticket: usize, state: State) -> Option<Waker> {
         match std::mem::replace(self.states.get_mut(ticket)?, state) {
             State::Waits(waker) => Some(waker),
             State::Admitted | State::Dropped => None,
+            State::Left => {
+                self.states.remove(ticket);
+                self.states.shrink();
+                None
+            }
         }
     }
 
@@ -337,11 +347,17 @@ impl Gate {
     fn turn(&mut self) -> Vec<Waker> {
         self.spent = 0;
         let mut admitted = Vec::new();
-        while self.spent < self.turn
-            && let Some((ticket, units)) = self.waiting.pop()
-        {
-            self.spend(units);
-            admitted.extend(self.tell(ticket, State::Admitted));
+        while self.spent < self.turn {
+            let states = &mut self.states;
+            let has_left = |ticket| matches!(states.get_mut(ticket), Some(State::Left) | None);
+            let Some((ticket, units)) = self.waiting.pop(has_left) else {
+                break;
+            };
+            // One that has left does no work.
+            if let Some(waker) = self.tell(ticket, State::Admitted) {
+                self.spend(units);
+                admitted.push(waker);
+            }
         }
         admitted
     }
@@ -424,19 +440,21 @@ impl Lines {
         self.len += 1;
     }
 
-    /// Removes the next task by deficit round robin, and returns its ticket and units.
+    /// Removes the next task by deficit round robin, and returns its ticket and units. Those that have left cost their line
+    /// nothing.
     ///
     /// A tenant passes tasks as long as its deficit covers them. Then it gets another quantum, and the next tenant has
     /// its turn. So even a task that costs more than one quantum passes after some rounds, and in the long run every
     /// tenant gets the same number of units.
-    fn pop(&mut self) -> Option<(usize, u32)> {
+    fn pop(&mut self, mut has_left: impl FnMut(usize) -> bool) -> Option<(usize, u32)> {
         loop {
             let tenant = *self.round.front()?;
             let line = self.of.get_mut(&tenant)?;
             let (ticket, units) = *line.waiting.front()?;
+            let costs = if has_left(ticket) { 0 } else { units };
             // If there is only one tenant, it would wait for nobody but itself.
-            if units <= line.deficit || self.round.len() == 1 {
-                line.deficit = line.deficit.saturating_sub(units);
+            if costs <= line.deficit || self.round.len() == 1 {
+                line.deficit = line.deficit.saturating_sub(costs);
                 line.waiting.pop_front();
                 self.len -= 1;
                 self.close_if_empty(tenant);
@@ -455,15 +473,6 @@ impl Lines {
         self.len -= 1;
         self.close_if_empty(tenant);
         Some(ticket)
-    }
-
-    fn remove(&mut self, tenant: usize, ticket: usize) {
-        if let Some(line) = self.of.get_mut(&tenant) {
-            let before = line.waiting.len();
-            line.waiting.retain(|(of, _)| *of != ticket);
-            self.len -= before - line.waiting.len();
-            self.close_if_empty(tenant);
-        }
     }
 
     /// Removes the line of a tenant if it is empty. If the tenant comes back later, it begins with one quantum again,

@@ -19,8 +19,8 @@ pub enum OverloadLevel {
     /// Idle connections are not kept: HTTP/1.1 responses say `connection: close`, and a connection without a request
     /// for 10 s is closed.
     KeepAlive,
-    /// A tenant that has an equal part of the connections of clients and to backends gets no further ones, and fewer
-    /// connections may wait in their hello.
+    /// A tenant that has an equal part of what is in use (connections of clients, connections to backends and UDP sessions
+    /// together) gets no further ones, and fewer connections may wait in their hello.
     Shares,
     /// A connection without a request is closed after a second, and slow clients soon.
     Timeouts,

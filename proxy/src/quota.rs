@@ -5,6 +5,9 @@
 //! A tenant that holds less than its share always gets a place, whatever the others do, because lent places are never
 //! taken from the reserved part. A tenant that holds its whole share gets more as long as there are places to lend. A
 //! place that was lent is not called back. If there are too many, it is not lent again after its connection has ended.
+//!
+//! While memory or files run short, all kinds count together, and a tenant that uses an equal part of them or more gets no
+//! further place.
 
 use std::collections::HashMap;
 use std::fmt;

@@ -697,6 +697,18 @@ impl Snapshot {
             .map_or(&listener.tenant, |owner| owner.tenant())
     }
 
+    /// The namespace for which a request on `bind` for `host` is served, if a listener serves it.
+    pub(crate) fn namespace_of<'a>(
+        &'a self,
+        bind: &BindKey,
+        layer: Layer,
+        host: Option<&'a Hostname>,
+    ) -> Option<&'a Arc<str>> {
+        let listeners = self.binds.get(bind)?.of(layer);
+        let (entry, _) = self.serving(listeners, host)?;
+        Some(self.served_for(&entry.listener, host))
+    }
+
     /// Sets the owner of a pattern on a Gateway.
     pub(crate) fn set_owner(
         &mut self,

@@ -80,18 +80,16 @@ fn statuses_say_what_is_in_force() {
             .as_array()
             .unwrap()
             .iter()
-            .find(|o| o["kind"] == "ListenerSet" && o["namespace"] == "bakery")
-            .unwrap()
+            .find(|o| o["kind"] == "ListenerSet" && o["namespace"] == "bakery")?
             .clone();
         let conditions = set["status"]["listeners"][0]["conditions"].clone();
         conditions
-            .as_array()
-            .unwrap()
+            .as_array()?
             .iter()
             .find(|c| c["type"] == "Programmed")
             .map(|c| (c["status"].clone(), c["message"].clone()))
     };
-    // The document follows the acks, which may come after the first answer.
+    // The document follows the acks, and it may not have the set yet when the first answer comes.
     wait_for("Programmed", || {
         programmed() == Some(("True".into(), "In force in 1 of 1 proxies".into()))
     });

@@ -1,6 +1,7 @@
 //! TCPRoutes and UDPRoutes on the Gateways' own listeners: which of them ask for a port, and which may have it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::slice;
 use std::sync::Arc;
 
 use super::{Affected, Merge, first_of_name};
@@ -222,14 +223,23 @@ impl Merge {
                     Transport::Tcp => &Protocol::Tcp,
                     Transport::Udp => &Protocol::Udp,
                 };
-                let protocol = match &listener.protocol {
-                    Protocol::Other(_) => raw,
-                    known => known,
+                // A protocol that cannot be read may be a mistake for any that its namespace may have.
+                let readings: &[Protocol] = match (&listener.protocol, transport) {
+                    (Protocol::Other(_), Transport::Tcp) => &[
+                        Protocol::Tcp,
+                        Protocol::Http,
+                        Protocol::Https,
+                        Protocol::Tls,
+                    ],
+                    (Protocol::Other(_), Transport::Udp) => slice::from_ref(raw),
+                    (known, _) => slice::from_ref(known),
                 };
                 let (port, namespace) = (listener.port?, &set.name.namespace);
                 let names = &listener.hostname;
-                self.owns(gateway, namespace, port, protocol, names).ok()?;
-                // A protocol that cannot be read may be a mistake for TLS, which its namespace may have.
+                let mut readings = readings.iter();
+                if !readings.any(|of| self.owns(gateway, namespace, port, of, names).is_ok()) {
+                    return None;
+                }
                 self.takes_every_name(gateway, namespace, port, &listener.protocol)
                     .ok()?;
                 let any = HostPattern::Any;

@@ -16,4 +16,5 @@ mod policy;
 mod ports;
 mod route_budget;
 mod secrecy;
+mod source_budget;
 mod support;

@@ -19,6 +19,8 @@
 //! A pass judges only the changes about which something is new, and those that are connected with them: a change is
 //! connected with the changes of the resources that it or its former version needs. The verdict about a change depends
 //! on nothing else, so all others wait on. If it judged all of them, many changes after an outage would cost the square.
+//! Whether something is new in what [`Present`] says is looked up for each change that depends on it, so a pass costs no
+//! more than what waits.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -41,7 +43,7 @@ pub struct Present<'a> {
     /// Returns the resource that was published last.
     pub published: &'a dyn Fn(&ResourceKey) -> Option<Encoded>,
     /// Whether a listener whose removal is pending only waits for the record of its names or for a port, and will then
-    /// have at least the names that it has now.
+    /// have at least the names that it has now. A pass asks this about each such removal, so the answer has to cost little.
     pub waits: &'a dyn Fn(&ResourceKey, &proto::Listener) -> bool,
     /// Whether the Secret or `ConfigMap` behind a certificate or a trust bundle is being read.
     pub reads: &'a dyn Fn(&ResourceKey) -> bool,

@@ -21,7 +21,7 @@ use super::frontend::Asked;
 use super::issuance::{Asking, Want, Wants};
 use super::reach::ChallengeListener;
 use super::source::{self, User};
-use super::{Dirty, Output, Translator, listener_resource, set_user};
+use super::{Dirty, Output, Translator, listener_of, listener_resource, set_user};
 
 /// The state of a listener whose object takes part.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -417,16 +417,20 @@ impl Translator {
     }
 
     /// Whether a listener that the proxies have as `old` only waits until its claims are recorded and its
-    /// port is allocated, and will then serve at least the same names on the same port.
+    /// port is allocated, and will then serve at least the same names on the same port. It costs the same however many
+    /// other listeners there are, since it is asked about each removal that is not published yet, again and again.
     #[must_use]
     pub fn listener_waits(&self, name: &ResourceKey, old: &proto::Listener) -> bool {
-        let waiting = self.listeners.iter().find(|(key, state)| {
-            let waits = state.is_served() && !(state.claimed && state.bound);
-            waits && listener_resource(key) == *name
-        });
-        let Some((key, _)) = waiting else {
+        let Some(key) = listener_of(name) else {
             return false;
         };
+        let waits = self.listeners.get(&key).is_some_and(|state| {
+            let has_both = state.claimed && state.bound;
+            state.is_served() && !has_both
+        });
+        if !waits {
+            return false;
+        }
         let hostname = HostPattern::parse(&old.hostname);
         let listeners = self.merge.listeners(&key.parent);
         let now = listeners.and_then(|(all, _)| all.iter().find(|l| l.name == key.listener));

@@ -593,6 +593,25 @@ fn listener_resource(listener: &ListenerKey) -> ResourceKey {
     ResourceKey::new(ResourceKind::Listener, listener.to_string())
 }
 
+/// The listener that has this resource: the inverse of [`listener_resource`].
+fn listener_of(resource: &ResourceKey) -> Option<ListenerKey> {
+    if resource.kind() != ResourceKind::Listener {
+        return None;
+    }
+    // Names of namespaces and objects have no slash.
+    let mut parts = resource.name.splitn(4, '/');
+    let (kind, namespace, object) = (parts.next()?, parts.next()?, parts.next()?);
+    let name = ObjectName::new(namespace, object);
+    let parent = if kind == Kind::Gateway.as_str() {
+        ParentKey::Gateway(name)
+    } else if kind == Kind::ListenerSet.as_str() {
+        ParentKey::ListenerSet(name)
+    } else {
+        return None;
+    };
+    Some(ListenerKey::new(parent, parts.next()?))
+}
+
 /// Adds or removes `user` among the users of `key`, without leaving empty sets behind.
 fn set_user<K: Ord + Clone, U: Clone, M: Members<U>>(
     users: &mut BTreeMap<K, M>,
@@ -610,5 +629,31 @@ fn set_user<K: Ord + Clone, U: Clone, M: Members<U>>(
         removed
     } else {
         false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_listener_of_a_resource_is_the_one_whose_resource_it_is() {
+        let name = ObjectName::new("a", "web");
+        let parents = [
+            ParentKey::Gateway(name.clone()),
+            ParentKey::ListenerSet(name),
+        ];
+        for parent in parents {
+            for listener in ["l", "l.b", "l/b", ""] {
+                let key = ListenerKey::new(parent.clone(), listener);
+                assert_eq!(listener_of(&listener_resource(&key)), Some(key));
+            }
+        }
+        for name in ["", "Gateway/a/web", "Service/a/web/l"] {
+            let key = ResourceKey::new(ResourceKind::Listener, name);
+            assert_eq!(listener_of(&key), None, "{name}");
+        }
+        let other = ResourceKey::new(ResourceKind::Backend, "Gateway/a/web/l");
+        assert_eq!(listener_of(&other), None);
     }
 }

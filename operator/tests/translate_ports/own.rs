@@ -412,6 +412,55 @@ fn a_port_is_taken_from_whoever_may_not_have_it_though_a_mistake_hides_the_proto
     }
 }
 
+/// The grant of a namespace names the only protocol that it may have. A protocol that nobody can read may be that one.
+#[test]
+fn a_misspelt_protocol_keeps_a_port_that_is_granted_for_one_protocol() {
+    let at = ClaimKey::port(&PortKey {
+        gateway: ObjectName::new("platform", "one"),
+        port: port(8443),
+        transport: Transport::Tcp,
+    });
+    let mut grant = hostname_grant("names", &["red"], &["*.red.example.com"]);
+    grant.ports.insert(port(8443));
+    grant.protocols.insert(Protocol::Tls);
+    let on_set = |protocol: Protocol, hostname: &str| {
+        let mut listener = passthrough("db", hostname);
+        listener.port = Some(port(8443));
+        if protocol != Protocol::Tls {
+            let mistake = Finding::refused(Reason::UnsupportedValue, "", "", "");
+            listener.findings.push(mistake);
+        }
+        listener.protocol = protocol;
+        Change::Put(set("red", "db", 5, "one", vec![listener]))
+    };
+    let state = |translator: &Translator| translator.claim_states().get(&at).cloned();
+    let mut translator = Translator::new(Settings {
+        claims: ClaimMode::Recorded,
+        ..settings()
+    });
+    let open = gateway("one", Vec::new(), NamespaceScope::All);
+    let world = [our_class(), open, Object::HostnameGrant(grant)];
+    translator.apply(world.map(Change::Put));
+    translator.apply([on_set(Protocol::Tls, "db.red.example.com")]);
+    // The name, and then the port.
+    for _ in 0..2 {
+        let wanted = translator.claim_states().iter();
+        let wanted = wanted.filter_map(|(key, state)| match state {
+            ClaimState::Wanted(holder) => Some((key.clone(), Some(holder.clone()))),
+            _ => None,
+        });
+        let wanted = wanted.collect();
+        translator.apply([Change::Claims(wanted)]);
+    }
+    assert_eq!(state(&translator), Some(ClaimState::Used));
+    let misspelt = || Protocol::from_text("TSL");
+    translator.apply([on_set(misspelt(), "db.red.example.com")]);
+    assert_eq!(state(&translator), Some(ClaimState::Used));
+    // Names that the namespace may have with no protocol keep nothing.
+    translator.apply([on_set(misspelt(), "db.blue.example.com")]);
+    assert_eq!(state(&translator), Some(ClaimState::Unused));
+}
+
 #[test]
 fn a_port_of_the_other_transport_is_another_port() {
     let mut translator = with_own_listener(Transport::Tcp);

@@ -230,7 +230,7 @@ async fn outcome(
     if request.version() == Version::HTTP_2 {
         judge_head(shared, request.headers(), limits)?;
     }
-    pass(shared.line(), &request).await;
+    pass(|| line(shared, &request), &request).await;
     judge_lists(shared, request.headers())?;
     let version = request.version();
     let mut request = request.map(|body| {
@@ -254,14 +254,14 @@ async fn outcome(
         let decided = decide(shared, &mut request, for_attempt, record, edits)?;
         let (exchange, found, presented) = match decided {
             Decision::Challenge(response) => return Ok(Outcome::Challenge(response)),
-            Decision::SearchInTurn(line) if steps == Steps::AT_ONCE => {
-                gate::pass_search(line).await;
+            Decision::SearchInTurn if steps == Steps::AT_ONCE => {
+                gate::pass_search(|| line(shared, &request)).await;
                 steps = Steps::OF_A_REQUEST;
                 continue;
             }
             // The search has stopped early, so its result may be a wrong rule, which could let through what the right
             // one would keep out.
-            Decision::SearchInTurn(_) => {
+            Decision::SearchInTurn => {
                 let text = "it takes too long to find out who serves this request\n";
                 let status = StatusCode::SERVICE_UNAVAILABLE;
                 return Err(LocalReply::new(status, "TooMuchToMatch", text));
@@ -273,8 +273,8 @@ async fn outcome(
             Forwarded::Again(body) => {
                 request = original.with(body);
                 edits.clear();
-                // An attempt costs as much as a request. Meanwhile the connection may count towards another tenant.
-                pass(gate::line(&found.route.account), &request).await;
+                // An attempt costs as much as a request.
+                pass(|| gate::line(&found.route.account), &request).await;
             }
             Forwarded::Answer(response) => {
                 edits.extend(keep_session(&exchange, &found, presented, record));
@@ -295,8 +295,16 @@ async fn outcome(
     }
 }
 
+/// The line in which a request waits until its rule is found: that of the namespace for which its host is served.
+fn line<B>(shared: &Shared, request: &Request<B>) -> usize {
+    match Target::of(request) {
+        Ok(target) => shared.line_of_host(target.host.as_ref()),
+        Err(_) => shared.line(),
+    }
+}
+
 /// Waits in a line at the gate for requests.
-async fn pass<B>(line: usize, request: &Request<B>) {
+async fn pass<B>(line: impl FnOnce() -> usize, request: &Request<B>) {
     let (fields, bytes) = (request.headers().len(), head_size::of_request(request));
     gate::pass_request(line, fields, bytes).await;
 }
@@ -339,9 +347,8 @@ impl Original {
 /// What to do with a request that is not refused.
 enum Decision<'a> {
     Challenge(Response<Download>),
-    /// The steps were not enough to find the rule. The search may begin anew, with more of them, when it has its turn in
-    /// the line of the namespace whose rules they are.
-    SearchInTurn(usize),
+    /// The steps were not enough to find the rule. The search may begin anew, with more of them, when it has its turn.
+    SearchInTurn,
     /// Forward it to a backend. If the rule has sessions, the last value is what the client's token says.
     Forward(Exchange<'a>, Found, Option<Presented>),
 }
@@ -471,7 +478,7 @@ fn decide<'a>(
     clean(request, underscores)?;
     let (listener, found) = match select(&snapshot, shared, &target, (request, steps), record)? {
         Selected::Rule(listener, found) => (listener, found),
-        Selected::TooFewSteps(line) => return Ok(Decision::SearchInTurn(line)),
+        Selected::TooFewSteps => return Ok(Decision::SearchInTurn),
     };
     request.body_mut().bound(record.bounds.request_body);
     if request.body().is_said_too_large() {
@@ -625,8 +632,8 @@ fn whole_path<B>(request: &Request<B>) -> PathAndQuery {
 /// What [`select`] comes to.
 enum Selected {
     Rule(Arc<Listener>, Found),
-    /// The steps were not enough. The line is that of the namespace for which the host is served.
-    TooFewSteps(usize),
+    /// The steps were not enough.
+    TooFewSteps,
 }
 
 /// Selects the listener and the rule for a request.
@@ -686,8 +693,7 @@ fn select<B>(
     let view = View::new(request, target.text.as_deref(), selected.guard, steps);
     let found = selected.routes.find(host, &view);
     if view.steps.have_run_out() {
-        let namespace = snapshot.served_for(&listener, host);
-        return Ok(Selected::TooFewSteps(shared.line_of(namespace)));
+        return Ok(Selected::TooFewSteps);
     }
     let Some(found) = found else {
         return Err(not_found("NoRoute", "no route is for this request\n"));

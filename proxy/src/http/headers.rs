@@ -115,7 +115,7 @@ pub(super) fn strip_response<B>(response: &mut Response<B>) {
 }
 
 /// Keeps one of several equal lengths, because some readers refuse a message that has two. Removes zeros before a number,
-/// because some readers would take it for an octal one. Removes an empty field,
+/// because some readers would take it for an octal one. Removes what is no number, and an empty field,
 /// which h2 takes for 0. hyper refuses lengths that differ, unless the message has no body. Such lengths mean nothing,
 /// so this removes them.
 fn merge_lengths(headers: &mut HeaderMap) {
@@ -126,6 +126,8 @@ fn merge_lengths(headers: &mut HeaderMap) {
         let mut lengths = tokens(headers, &CONTENT_LENGTH);
         let one = lengths.next();
         let mut others = lengths.peekable();
+        let is_number = |one: &str| one.bytes().all(|byte| byte.is_ascii_digit());
+        let one = one.filter(|one| is_number(one));
         let is_usual = one.is_some_and(|one| one == "0" || !one.starts_with('0'));
         if is_usual && others.peek().is_none() {
             return;
@@ -479,6 +481,8 @@ mod tests {
             (&["05", "05"], Some("5")),
             (&["5, 5"], Some("5")),
             (&["5", "6"], None),
+            (&["0x10"], None),
+            (&["0-5"], None),
             (&[""], None),
         ] {
             let mut headers = HeaderMap::new();

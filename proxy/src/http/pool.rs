@@ -47,7 +47,7 @@ pub(super) const STREAMS: u32 = 100;
 const MAX_GIVEN_UP: usize = 50;
 /// Most HTTP/2 connections to an endpoint that a request looks at, so that a tenant with thousands of them makes no request
 /// costly. The next request looks at the next ones.
-const LOOKED_AT: usize = 16;
+const LOOKED_AT: usize = 32;
 /// Most requests on an HTTP/2 connection that the proxy gives up. Those that are under way when it has given up many may all
 /// follow.
 pub(super) const MOST_RESETS: usize = MAX_GIVEN_UP + STREAMS as usize;
@@ -200,16 +200,16 @@ struct Kept {
     of_namespace: Rc<Cell<usize>>,
     /// HTTP/1.1 connections. The one that was used last is at the end.
     one: VecDeque<(One, Instant)>,
-    /// HTTP/2 connections. Those that were looked at last are at the end.
+    /// HTTP/2 connections. Those that were found to be full are at the end.
     two: VecDeque<Shared>,
 }
 
 impl Kept {
     /// The HTTP/2 connection with the fewest requests among the next [`LOOKED_AT`], if one of them takes another request.
+    /// Full ones go to the end. The others stay in front, so that those which nobody needs get no requests and end.
     fn take_two(&mut self, alone: bool) -> Option<Two> {
         let most_here = if alone { 1 } else { STREAMS as usize };
-        let mut open = 0;
-        let mut best = None;
+        let mut free = Vec::new();
         for _ in 0..self.two.len().min(LOOKED_AT) {
             let Some(shared) = self.two.pop_front() else {
                 break;
@@ -219,18 +219,21 @@ impl Kept {
             }
             let requests = shared.two.meter.requests();
             let most = shared.two.most.load(Ordering::Relaxed);
-            let is_free = requests < most.clamp(1, most_here);
-            if is_free && best.is_none_or(|(least, _)| requests < least) {
-                best = Some((requests, open));
+            if requests < most.clamp(1, most_here) {
+                free.push((requests, shared));
+            } else {
+                self.two.push_back(shared);
             }
-            self.two.push_back(shared);
-            open += 1;
         }
-        // Those that are open are the last ones now, in their order.
-        let first = self.two.len() - open;
-        let shared = self.two.get_mut(first + best?.1)?;
-        shared.idle_since = Instant::now();
-        Some(shared.two.clone())
+        let best = free.iter_mut().min_by_key(|(requests, _)| *requests);
+        let best = best.map(|(_, shared)| {
+            shared.idle_since = Instant::now();
+            shared.two.clone()
+        });
+        for (_, shared) in free.into_iter().rev() {
+            self.two.push_front(shared);
+        }
+        best
     }
 }
 
@@ -607,18 +610,19 @@ mod tests {
         assert!(pool.take(&key).is_none());
         assert_eq!(first(&mut pool), Some(LOOKED_AT));
         assert!(pool.take(&key).is_none());
-        let lease = pool.take(&key).unwrap();
-        assert!(Arc::ptr_eq(lease.meter(), &meters[last]));
-        assert_eq!(first(&mut pool), Some(0));
+        // The free one is in front from then on, so those that nobody needs are not used.
+        for _ in 0..3 {
+            let lease = pool.take(&key).unwrap();
+            assert!(Arc::ptr_eq(lease.meter(), &meters[last]));
+            assert_eq!(first(&mut pool), Some(last));
+        }
         // Those that have ended are dropped when they are met.
         drop(busy);
-        for (_, driver) in far.drain(..LOOKED_AT) {
+        for (_, driver) in far {
             driver.abort();
+            let _ = driver.await;
         }
-        tokio::task::yield_now().await;
-        for _ in 0..3 {
-            pool.take(&key);
-        }
+        assert!(pool.take(&key).is_none());
         assert_eq!(pool.kept_for(key.clone()).two.len(), 2 * LOOKED_AT);
     }
 

@@ -18,7 +18,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use super::activity::{Activity, Verdict};
 use super::guard::Refusal;
 use super::handle::handle;
-use super::shared::{Carried, Shared, TenantCounts};
+use super::shared::{Shared, TenantCounts};
 use super::timeouts::AnswerCut;
 use super::transport::Counted;
 use super::{Begun, Version};
@@ -83,7 +83,6 @@ pub(crate) async fn serve(begun: Begun) {
         counts: Mutex::new(TenantCounts {
             unknown: permit,
             tenant: quota_guard,
-            carried: Carried::default(),
         }),
     });
     let _untie = TunnelCleanup(&shared);

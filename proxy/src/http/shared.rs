@@ -9,13 +9,12 @@ use hyper::header::HeaderValue;
 use parking_lot::Mutex;
 use rustls_pki_types::CertificateDer;
 use vestibule_model::hostname::Hostname;
-use vestibule_serve::places::Source;
 
 use super::activity::Activity;
 use crate::bind::BindKey;
 use crate::close_reason::CloseReason;
 use crate::gate;
-use crate::listener::Listener;
+use crate::listener::{Layer, Listener};
 use crate::plane::{DataPlane, HelloPermit};
 use crate::quota::{Account, QuotaGuard};
 use crate::table::refuses_all;
@@ -63,16 +62,6 @@ pub(super) struct TenantCounts {
     pub(super) unknown: Option<HelloPermit>,
     /// Connections of the tenant to which the last request, or the handshake, belonged.
     pub(super) tenant: Option<QuotaGuard>,
-    pub(super) carried: Carried,
-}
-
-/// Whose requests a connection has carried.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Carried {
-    #[default]
-    Nothing,
-    OneTenant,
-    SeveralTenants,
 }
 
 impl Shared {
@@ -107,26 +96,29 @@ impl Shared {
     }
 
     /// The [`gate::line`] of the tenant that the connection counts towards. Until there is one, that of the listener
-    /// which the server name selected; in plaintext, that of the client's source. Once the connection has carried requests
-    /// of several tenants, it is that of the source again: otherwise a client could fill the line of one tenant with work
-    /// for another one.
+    /// which the server name selected; in plaintext, that of nobody.
     pub(super) fn line(&self) -> usize {
-        let of_source = || gate::line_of_source(Source::of_client(self.client.ip()));
         let counts = self.counts.lock();
-        match (counts.carried, &counts.tenant) {
-            (Carried::SeveralTenants, _) => of_source(),
-            (_, Some(tenant)) => gate::line(tenant.account()),
-            (_, None) => {
-                let listener = self.listener.as_ref();
-                listener.map_or_else(of_source, |listener| gate::line(&listener.account))
-            }
-        }
+        let listener = || self.listener.as_ref().map(|listener| &listener.account);
+        let account = counts
+            .tenant
+            .as_ref()
+            .map(QuotaGuard::account)
+            .or_else(listener);
+        account.map_or(0, gate::line)
     }
 
-    /// The line of a namespace, for work that it causes although the connection may belong to another one.
-    pub(super) fn line_of(&self, namespace: &str) -> usize {
-        let account = self.plane.metrics.accounts().find(namespace);
-        account.map_or_else(|| self.line(), |account| gate::line(&account))
+    /// The line of the namespace for which a host is served, or that of nobody. A connection may carry requests for
+    /// several namespaces, and those for one must not wait in the line of another one.
+    pub(super) fn line_of_host(&self, host: Option<&Hostname>) -> usize {
+        let layer = match &self.listener {
+            Some(_) => Layer::Tls,
+            None => Layer::Plain,
+        };
+        let snapshot = self.plane.snapshot.load();
+        let namespace = snapshot.namespace_of(&self.bind, layer, host);
+        let account = namespace.and_then(|of| self.plane.metrics.accounts().find(of));
+        account.map_or(0, |account| gate::line(&account))
     }
 
     /// The account of the tenant that the connection counts towards, or that of its listener.
@@ -142,16 +134,7 @@ impl Shared {
     /// the tenant has reached its limit.
     pub(super) fn charge(&self, account: &Arc<Account>) -> bool {
         let mut counts = self.counts.lock();
-        let is_same = counts.tenant.as_ref().is_some_and(|of| of.is_of(account));
-        if is_same && counts.carried != Carried::Nothing {
-            return true;
-        }
-        counts.carried = match counts.carried {
-            // The account of the handshake may be that of the Gateway.
-            Carried::Nothing => Carried::OneTenant,
-            Carried::OneTenant | Carried::SeveralTenants => Carried::SeveralTenants,
-        };
-        if is_same {
+        if counts.tenant.as_ref().is_some_and(|of| of.is_of(account)) {
             return true;
         }
         let Some(quota_guard) = account.take(self.plane.quota_limits()) else {
@@ -160,78 +143,5 @@ impl Shared {
         counts.tenant = Some(quota_guard);
         drop(counts.unknown.take());
         true
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::bind::Transport;
-    use crate::limits::ProxyLimits;
-
-    /// A connection in plaintext from this address.
-    fn connection(plane: &Arc<DataPlane>, client: [u8; 4]) -> Shared {
-        Shared {
-            plane: Arc::clone(plane),
-            client: (client, 4000).into(),
-            client_value: OnceLock::new(),
-            peer: None,
-            bind: BindKey {
-                address: [0, 0, 0, 0].into(),
-                port: 80,
-                transport: Transport::Tcp,
-            },
-            listener: None,
-            server_name: None,
-            served_for: None,
-            client_chain: Vec::new(),
-            passed: Mutex::default(),
-            tls_version: None,
-            age: None,
-            end: None,
-            activity: Arc::new(Activity::new(&plane.limits.http)),
-            tunnel: Mutex::default(),
-            counts: Mutex::new(TenantCounts {
-                unknown: None,
-                tenant: None,
-                carried: Carried::default(),
-            }),
-        }
-    }
-
-    #[test]
-    fn the_line_is_the_sources_unless_all_requests_were_for_one_tenant() {
-        let limits = ProxyLimits::default();
-        let plane = Arc::new(DataPlane::new(Arc::default(), Arc::default(), limits));
-        let [red, blue] = ["red", "blue"].map(|name| plane.metrics.accounts().of(&name.into()));
-        let attacker = connection(&plane, [192, 0, 2, 1]);
-        let of_source = attacker.line();
-        assert_eq!(connection(&plane, [192, 0, 2, 1]).line(), of_source);
-        assert_ne!(connection(&plane, [192, 0, 2, 2]).line(), of_source);
-
-        for _ in 0..2 {
-            assert!(attacker.charge(&blue));
-            assert_eq!(attacker.line(), gate::line(&blue));
-        }
-        assert!(attacker.charge(&red));
-        assert_eq!(attacker.line(), of_source);
-        assert!(attacker.charge(&blue));
-        assert_eq!(attacker.line(), of_source);
-        // What red's rules cost is red's.
-        assert_eq!(attacker.line_of("red"), gate::line(&red));
-        assert_eq!(attacker.line_of("nobody"), of_source);
-    }
-
-    #[test]
-    fn the_tenant_of_a_handshake_is_not_yet_that_of_a_request() {
-        let limits = ProxyLimits::default();
-        let plane = Arc::new(DataPlane::new(Arc::default(), Arc::default(), limits));
-        let [gateway, blue] =
-            ["infra", "blue"].map(|name| plane.metrics.accounts().of(&name.into()));
-        let client = connection(&plane, [192, 0, 2, 1]);
-        client.counts.lock().tenant = gateway.take(plane.quota_limits());
-        assert_eq!(client.line(), gate::line(&gateway));
-        assert!(client.charge(&blue));
-        assert_eq!(client.line(), gate::line(&blue));
     }
 }

@@ -254,3 +254,29 @@ fn paths_are_shared_of_one_name_and_with_http_routes_alone() {
     let paths = &dump[0]["attachments"][0]["paths"];
     assert_eq!(*paths, serde_json::json!(["/api", "/b"]));
 }
+
+#[test]
+fn a_request_is_of_the_namespace_for_which_its_host_is_served() {
+    let mut h = Harness::new();
+    let of_c = "ListenerSet/team-c/api/http";
+    let all = vec![
+        owner("web.example.com", "team-a"),
+        http_on(OWN, 80, "", None),
+        http_on(of_c, 80, "api.example.net", None),
+    ];
+    assert_eq!(h.apply(all), []);
+    let plain = BindKey { port: 80, ..BIND };
+    let of = |h: &Harness, bind: &BindKey, host: &str| {
+        let host = Hostname::parse(host).unwrap();
+        let snapshot = h.published.load();
+        let namespace = snapshot.namespace_of(bind, Layer::Plain, Some(&host));
+        namespace.map(ToString::to_string)
+    };
+    assert_eq!(of(&h, &plain, "web.example.com").as_deref(), Some("team-a"));
+    assert_eq!(of(&h, &plain, "api.example.net").as_deref(), Some("team-c"));
+    assert_eq!(
+        of(&h, &plain, "nobodys.example.org").as_deref(),
+        Some("infra")
+    );
+    assert_eq!(of(&h, &BIND, "web.example.com"), None);
+}

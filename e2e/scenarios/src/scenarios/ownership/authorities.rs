@@ -11,6 +11,7 @@ use crate::conditions;
 use crate::manifests;
 use crate::requests::{Connection, Origin, Version};
 use crate::runner::Verdict;
+use crate::wait::{SOON, until};
 use crate::world::{Stage, Team};
 
 /// A name of A, with an HTTPS listener on port 443 and a route for one path.
@@ -62,6 +63,12 @@ pub(in super::super) async fn no_connection_serves_another_teams_name(
     for set in sets {
         a.api.delete(api::LISTENER_SET, &a.namespace, set).await?;
     }
+    until("the listeners to be gone", SOON, async || {
+        let open = scene.open(&a, WANTED, Version::One).await;
+        ensure!(open.is_err(), "{WANTED} has a listener still");
+        Ok::<_, anyhow::Error>(())
+    })
+    .await?;
     let mut away = 0;
     while away < ROUNDS {
         let answered = scene.of_b_only_its_own().await;
