@@ -110,8 +110,11 @@ async fn an_older_set_takes_nothing_from_who_serves_it() {
     second.ready().await;
     first.stop().await;
     second.leading().await;
+    // It asks for a name that it had, so that no further one is let go at its next edit.
     let mut plain = world.set("a", "old", "shared", "");
-    plain["spec"]["listeners"] = json!([{"name": "web", "port": 443, "protocol": "HTTP"}]);
+    plain["spec"]["listeners"] = json!([
+        {"name": "web", "port": 443, "protocol": "HTTP", "hostname": "old.example.com"},
+    ]);
     world.apply(plain).await;
     conflicted(&world, "a", "old", "ProtocolConflict").await;
     world.apply(world.set("a", "old", "shared", NAME)).await;
