@@ -24,7 +24,8 @@ use crate::route::Route;
 /// Bytes of a path or service for which a proxy needs as much memory as for one more entry.
 const BYTES: usize = 256;
 
-/// Bytes of the content of a route that count as one entry. A change of a backend of the route has all of it sent again.
+/// Bytes of the content of a route, or of a backend, that count as one entry. A change of a backend of the route has all of
+/// the route sent again.
 pub(crate) const CONTENT_BYTES: usize = 128;
 
 /// How many entries the content of a route counts for, however many hostnames and listeners it has.

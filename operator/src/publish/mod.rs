@@ -243,7 +243,8 @@ impl Publisher {
         self.moved();
     }
 
-    /// Sets the resources whose last change waits to be published ([`settle`]). These changes do not count as in force.
+    /// Takes the resources of which a last change began (true) or ceased (false) to wait to be published ([`settle`]). The
+    /// changes that wait do not count as in force.
     pub fn withhold(&self, keys: BTreeMap<ResourceKey, bool>) {
         let mut state = self.state.lock();
         let mut changes = false;

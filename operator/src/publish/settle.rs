@@ -75,7 +75,7 @@ pub struct Settle {
     ends: BTreeSet<(Instant, ResourceKey)>,
     /// Whether the objects were known in different states at the last pass.
     was_uneven: bool,
-    /// When the first change has waited for its whole grace.
+    /// When the first wait ends: the grace of a change, its longest wait, or the time in which the objects are uneven.
     deadline: Option<Instant>,
     /// Resources that have a change waiting and had none, or the opposite, since somebody asked.
     moved: BTreeSet<ResourceKey>,

@@ -356,7 +356,6 @@ fn a_port_that_its_holder_cannot_have_again_is_free_at_once() {
     }
 }
 
-/// TCP and UDP of one number are two ports, with a holder each.
 /// A protocol that nobody can read may be a mistake for one that the namespace may have. It does not keep a port for
 /// bytes that the namespace may no longer have.
 #[test]
@@ -461,6 +460,7 @@ fn a_misspelt_protocol_keeps_a_port_that_is_granted_for_one_protocol() {
     assert_eq!(state(&translator), Some(ClaimState::Unused));
 }
 
+/// TCP and UDP of one number are two ports, with a holder each.
 #[test]
 fn a_port_of_the_other_transport_is_another_port() {
     let mut translator = with_own_listener(Transport::Tcp);
