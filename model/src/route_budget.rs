@@ -2,8 +2,8 @@
 //!
 //! The proxies have an entry for each match of a route, under each hostname, on each listener that the route is attached
 //! to. This product can be large even if the route and the listeners are small, so the number of entries is bounded,
-//! and not the number of objects. The content of a route, such as the values that its filters set, is there once. It
-//! counts as entries by its size.
+//! and not the number of objects. The content of a route, such as the values that its filters set and the names of its
+//! backends, is there once. It counts as entries by its size.
 //!
 //! Older routes come first, and routes of the same age by name. A route is over the budget if it has more entries than
 //! those before it leave. It is then refused as a whole, and leaves its room to younger ones. The result depends only
@@ -19,6 +19,7 @@ use crate::http::{
 };
 use crate::key::ObjectKey;
 use crate::namespace_budget::{Beyond, NamespaceBudgets};
+use crate::reference::BackendRef;
 use crate::route::Route;
 
 /// Bytes of a path or service for which a proxy needs as much memory as for one more entry.
@@ -31,24 +32,31 @@ pub(crate) const CONTENT_BYTES: usize = 128;
 /// How many entries the content of a route counts for, however many hostnames and listeners it has.
 #[must_use]
 pub fn entries_of_content(route: Route<'_>) -> u64 {
-    let Route::Http(route) = route else { return 0 };
-    let bytes: usize = route.rules.iter().map(bytes_of_rule).sum();
+    let bytes: usize = match route {
+        Route::Http(route) => route.rules.iter().map(bytes_of_rule).sum(),
+        Route::Tls(route) => route.backends.iter().map(bytes_of_backend).sum(),
+        Route::Port(route) => route.backends.iter().map(bytes_of_backend).sum(),
+    };
     u64::try_from(bytes / CONTENT_BYTES).unwrap_or(u64::MAX)
 }
 
 fn bytes_of_rule(rule: &HttpRule) -> usize {
     let matches = rule.matches.iter().map(bytes_of_match);
     let filters = rule.filters.iter().map(bytes_of_filter);
-    let backends = rule.backends.iter().map(
-        |HttpBackend {
-             backend: _,
-             filters,
-         }| {
+    let backends = rule
+        .backends
+        .iter()
+        .map(|HttpBackend { backend, filters }| {
             let filters = filters.iter().map(bytes_of_filter);
-            filters.sum::<usize>()
-        },
-    );
+            filters.sum::<usize>() + bytes_of_backend(backend)
+        });
     matches.chain(filters).chain(backends).sum()
+}
+
+/// The configuration has a name for each backend of a route.
+fn bytes_of_backend(backend: &BackendRef) -> usize {
+    let target = &backend.reference.target;
+    target.namespace.len() + target.name.len()
 }
 
 fn bytes_of_match(one: &HttpMatch) -> usize {
@@ -99,8 +107,9 @@ fn bytes_of_filter(filter: &HttpFilter) -> usize {
             let origins = origins.iter().map(|origin| origin.to_string().len());
             names.map(|name| name.len()).chain(origins).sum()
         }
-        // They refer to one object each.
-        HttpFilter::Mirror(_) | HttpFilter::Extension(_) => 0,
+        HttpFilter::Mirror(mirror) => bytes_of_backend(&mirror.backend),
+        // It refers to one object.
+        HttpFilter::Extension(_) => 0,
     }
 }
 

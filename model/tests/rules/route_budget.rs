@@ -3,13 +3,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
-use vestibule_model::http::{HttpMatch, HttpRoute, MethodMatch, PathMatch, ValueMatch};
-use vestibule_model::key::{Kind, ObjectKey};
+use vestibule_model::http::{
+    HttpBackend, HttpMatch, HttpRoute, MethodMatch, PathMatch, ValueMatch,
+};
+use vestibule_model::key::{Kind, ObjectKey, ObjectName};
 use vestibule_model::pattern::Pattern;
+use vestibule_model::reference::{BackendRef, Reference};
 use vestibule_model::route::Route;
-use vestibule_model::route_budget::{RouteBudgets, entries_per_name};
+use vestibule_model::route_budget::{RouteBudgets, entries_of_content, entries_per_name};
 
-use crate::support::{http_route, name};
+use crate::support::{http_route, name, route as tls_route};
 
 fn key(kind: Kind, at: &str) -> ObjectKey {
     ObjectKey {
@@ -66,6 +69,29 @@ fn the_youngest_go_without_and_nobody_else_is_concerned() {
 
 fn route(matches: Vec<HttpMatch>) -> HttpRoute {
     http_route(&http("a/r"), vec![matches])
+}
+
+#[test]
+fn the_names_of_backends_are_weighed_in_routes_of_every_kind() {
+    let long = "s".repeat(63);
+    let backend = BackendRef {
+        reference: Reference {
+            group: "".into(),
+            kind: "Service".into(),
+            target: ObjectName::new("n", long.as_str()),
+            field: String::new(),
+        },
+        port: None,
+        weight: 1,
+    };
+    let mut tls = tls_route("a/r", &[]);
+    tls.backends = vec![backend.clone(); 16];
+    assert_eq!(entries_of_content(Route::Tls(&tls)), 8);
+    let mut http = route(vec![HttpMatch::default()]);
+    assert_eq!(entries_of_content(Route::Http(&http)), 0);
+    let filters = Vec::new();
+    http.rules[0].backends = vec![HttpBackend { backend, filters }; 256];
+    assert_eq!(entries_of_content(Route::Http(&http)), 128);
 }
 
 #[test]
