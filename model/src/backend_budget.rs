@@ -6,8 +6,8 @@
 //!
 //! Backends of older Services come first, and those of Services of the same age by name. A backend that does not fit in
 //! what those before it leave is not there for the proxies, and leaves its room to those behind it. From
-//! [`BackendBudgets::keep_in_service`] on, a backend that comes into use has its place behind all that are there by then,
-//! however old its Service is. So it takes no place from one in service. One that grows can.
+//! [`BackendBudgets::keep_in_service`] on, those in service come before all others. So a backend that comes into use, or
+//! fits again, takes no place from one in service, however old its Service is. One that grows can.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 use crate::condition::Reason;
 use crate::finding::Finding;
 use crate::key::{ObjectKey, ObjectName};
-use crate::namespace_budget::{Beyond, NamespaceBudgets, Place};
+use crate::namespace_budget::{Beyond, NamespaceBudgets};
 use crate::route_budget::CONTENT_BYTES;
 
 /// How many bytes an endpoint counts for. In the configuration it has 20 to 50.
@@ -36,8 +36,6 @@ pub fn entries_of_backend(bytes: usize, endpoints: usize) -> u64 {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BackendBudgets {
     budgets: NamespaceBudgets,
-    /// Whether what comes into use gets a place behind all others.
-    keeps: bool,
 }
 
 impl BackendBudgets {
@@ -46,27 +44,19 @@ impl BackendBudgets {
     pub fn new(most: u64) -> Self {
         Self {
             budgets: NamespaceBudgets::new(most, Beyond::LeavesItsRoom),
-            keeps: false,
         }
     }
 
     /// From now on, a backend that comes into use takes no place from one in service. Before, only ages count, so the
     /// result does not depend on the order in which the objects are read.
     pub fn keep_in_service(&mut self) {
-        self.keeps = true;
         self.budgets.keep_in_service();
     }
 
     /// Takes the age of the Service of a backend, and how many entries the backend has. One without entries is not in use.
     /// The change has an effect at the next [`Self::settle`].
     pub fn put(&mut self, backend: &ObjectKey, created: i64, entries: u64) {
-        let place = match self.budgets.place(backend) {
-            None if self.keeps => self.budgets.behind(&backend.name.namespace),
-            known => known,
-        };
-        let own = Place::of(created);
-        let place = place.map_or(own, |place| place.max(own));
-        self.budgets.put_at(backend, place, entries);
+        self.budgets.put(backend, created, entries);
     }
 
     /// Takes whether a namespace has no limit. The change has an effect at the next [`Self::settle`].

@@ -1,8 +1,8 @@
 //! Owns the order in which the objects of a namespace share a budget, and which of them are over it.
 //!
 //! Older objects come first, and objects of the same age by name. An object is over the budget as a whole. Unless a budget
-//! gives objects other places, the result depends only on the objects of the namespace, and not on the order in which they
-//! arrived.
+//! [keeps what is in service](NamespaceBudgets::keep_in_service), the result depends only on the objects of the namespace,
+//! and not on the order in which they arrived.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,45 +18,13 @@ pub(crate) enum Beyond {
     LeavesItsRoom,
 }
 
-/// The place of an object in the order of its namespace. By itself an object has the place of its creation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Place {
-    /// When the object was created, or the last of those that are before it, in seconds since the epoch.
-    at: i64,
-    /// How many objects with the same time have a place before it because they were in service when it came.
-    behind: u64,
-}
-
-impl Place {
-    /// The place before all others.
-    pub(crate) const FIRST: Self = Self {
-        at: i64::MIN,
-        behind: 0,
-    };
-
-    /// The place of an object that was created at a time.
-    pub(crate) fn of(created: i64) -> Self {
-        Self {
-            at: created,
-            behind: 0,
-        }
-    }
-
-    fn next(self) -> Self {
-        Self {
-            behind: self.behind.saturating_add(1),
-            ..self
-        }
-    }
-}
-
 /// The budgets of all namespaces, each of the same size.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct NamespaceBudgets {
     most: u64,
     beyond: Beyond,
-    /// Whether what was within its budget at the last [`Self::settle`] comes before everything else.
-    keeps: bool,
+    /// Counts the rounds in which objects come, each up to a [`Self::settle`]. It is 0 until those in service come first.
+    round: u64,
     namespaces: BTreeMap<Arc<str>, Budget>,
     /// Namespaces without a limit.
     exempt: BTreeSet<Arc<str>>,
@@ -72,11 +40,13 @@ struct Budget {
     /// Objects that use the budget, in order, with how much each uses.
     objects: BTreeMap<(Place, Id), u64>,
     places: BTreeMap<Id, Place>,
-    /// Objects that use the budget only since the last judgement.
-    new: BTreeSet<Id>,
     /// The objects that are over the budget.
     over: BTreeSet<Id>,
 }
+
+/// The place of an object in the order of its namespace: the round in which it came, and when it was created, in seconds
+/// since the epoch.
+type Place = (u64, i64);
 
 /// Identifies an object within its namespace. The name comes first, because objects are ordered by it.
 type Id = (Arc<str>, Kind);
@@ -86,17 +56,17 @@ impl NamespaceBudgets {
         Self {
             most,
             beyond,
-            keeps: false,
+            round: 0,
             namespaces: BTreeMap::new(),
             exempt: BTreeSet::new(),
             changed: BTreeSet::new(),
         }
     }
 
-    /// From now on, objects that are within their budget come before those that are over it and those that are new. So what
-    /// is over it and would fit again pushes nothing out, but one that grows can.
+    /// From now on, objects that are within their budget come before all others, and those that come later come behind those
+    /// that wait. So what is over the budget and would fit again pushes nothing out, but an object that grows can.
     pub(crate) fn keep_in_service(&mut self) {
-        self.keeps = true;
+        self.round = self.round.max(1);
     }
 
     /// The budget of each namespace.
@@ -107,11 +77,6 @@ impl NamespaceBudgets {
     /// Takes the age of an object, and how much of the budget it uses. An object that uses nothing has no part in the
     /// budget. The change has an effect at the next [`Self::settle`].
     pub(crate) fn put(&mut self, key: &ObjectKey, created: i64, uses: u64) {
-        self.put_at(key, Place::of(created), uses);
-    }
-
-    /// The same for an object with this place in the order.
-    pub(crate) fn put_at(&mut self, key: &ObjectKey, place: Place, uses: u64) {
         let name = &key.name;
         if uses == 0 && !self.namespaces.contains_key(&name.namespace) {
             return;
@@ -122,15 +87,12 @@ impl NamespaceBudgets {
             let uses = of.objects.remove(&(at, id.clone()))?;
             Some((at, uses))
         });
+        let round = former.map_or(self.round, |((round, _), _)| round);
+        let place = (round, created);
         if let Some((_, uses)) = former {
             of.total = of.total.saturating_sub(uses.into());
         }
-        if uses == 0 {
-            of.new.remove(&id);
-        } else {
-            if former.is_none() {
-                of.new.insert(id.clone());
-            }
+        if uses > 0 {
             of.places.insert(id.clone(), place);
             of.objects.insert((place, id), uses);
             of.total = of.total.saturating_add(uses.into());
@@ -164,9 +126,8 @@ impl NamespaceBudgets {
             let over = if self.exempt.contains(&namespace) {
                 BTreeSet::new()
             } else {
-                of.over(self.most, self.beyond, self.keeps)
+                of.over(self.most, self.beyond, self.round)
             };
-            of.new.clear();
             let differ = of.over.symmetric_difference(&over);
             moved.extend(differ.map(|(name, kind)| ObjectKey {
                 kind: *kind,
@@ -177,20 +138,10 @@ impl NamespaceBudgets {
                 self.namespaces.remove(&namespace);
             }
         }
+        if self.round > 0 {
+            self.round = self.round.saturating_add(1);
+        }
         moved
-    }
-
-    /// The place of an object that uses the budget.
-    pub(crate) fn place(&self, key: &ObjectKey) -> Option<Place> {
-        let of = self.namespaces.get(&key.name.namespace)?;
-        of.places.get(&(key.name.name.clone(), key.kind)).copied()
-    }
-
-    /// The place behind all objects of a namespace that use the budget; `None` if there are none.
-    pub(crate) fn behind(&self, namespace: &Arc<str>) -> Option<Place> {
-        let of = self.namespaces.get(namespace)?;
-        let ((last, _), _) = of.objects.last_key_value()?;
-        Some(last.next())
     }
 
     /// Whether any object of a namespace is over the budget.
@@ -212,12 +163,13 @@ impl NamespaceBudgets {
 }
 
 impl Budget {
-    fn over(&self, most: u64, beyond: Beyond, keeps: bool) -> BTreeSet<Id> {
+    fn over(&self, most: u64, beyond: Beyond, round: u64) -> BTreeSet<Id> {
         if self.total <= u128::from(most) {
             return BTreeSet::new();
         }
+        // What came in this round was not in service before.
         let is_first =
-            |(_, id): &(Place, Id)| !keeps || !self.over.contains(id) && !self.new.contains(id);
+            |((came, _), id): &(Place, Id)| round == 0 || *came < round && !self.over.contains(id);
         let first = self.objects.iter().filter(|(at, _)| is_first(at));
         let others = self.objects.iter().filter(|(at, _)| !is_first(at));
         let mut left = most;

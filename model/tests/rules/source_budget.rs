@@ -13,7 +13,6 @@ fn an_old_one_that_is_read_late_takes_no_place_from_what_is_served_meanwhile() {
     budgets.keep_in_service();
     // Both come into use while nothing of the namespace counts, and are not read yet.
     for source in [&old, &young] {
-        budgets.set_in_use(source, true);
         budgets.put(source, 0, 0);
     }
     budgets.put(&young, 9, 8);
@@ -27,19 +26,14 @@ fn an_old_one_that_is_read_late_takes_no_place_from_what_is_served_meanwhile() {
     assert!(budgets.is_over(&old) && !budgets.is_over(&young));
 
     // It has the room of one that is no longer used, and keeps it in turn.
-    budgets.set_in_use(&young, false);
     budgets.put(&young, 9, 0);
     assert_eq!(budgets.settle(), BTreeSet::from([old.clone()]));
-    budgets.set_in_use(&young, true);
     budgets.put(&young, 9, 8);
     assert_eq!(budgets.settle(), BTreeSet::from([young.clone()]));
     assert!(!budgets.is_over(&old));
 
-    // Of those that are read together, the caller tells of the oldest first, and that one has its own place.
+    // Of those that are read together, the oldest comes first.
     let others = ["x", "y"].map(|name| ObjectKey::new(Kind::ConfigMap, "b", name));
-    for source in &others {
-        budgets.set_in_use(source, true);
-    }
     budgets.put(&others[0], 1, 8);
     budgets.put(&others[1], 2, 8);
     assert_eq!(budgets.settle(), BTreeSet::from([others[1].clone()]));

@@ -314,7 +314,6 @@ impl Translator {
         there: bool,
         dirty: &mut Dirty,
     ) {
-        self.note_use(ObjectKey::secret(secret.clone()), dirty);
         set_user(&mut self.certificate_users, secret, user, there);
         dirty.certificates.insert(secret.clone());
     }

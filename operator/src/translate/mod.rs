@@ -148,8 +148,6 @@ struct Dirty {
     /// EndpointSlices whose addresses have to be judged, with the Services to which they belong or belonged.
     slices: BTreeMap<ObjectName, BTreeSet<ObjectName>>,
     bundles: BTreeSet<ObjectKey>,
-    /// Secrets and ConfigMaps that may have come into use, or are no longer in use, with whether they were before.
-    in_use: BTreeMap<ObjectKey, bool>,
     /// Namespaces that may have got their first Gateway or lost their last one.
     entrances: BTreeSet<Arc<str>>,
     backends: BTreeSet<BackendKey>,

@@ -186,19 +186,6 @@ impl Translator {
         }
     }
 
-    /// Notes whether the proxies need a source, before that changes.
-    pub(super) fn note_use(&self, source: ObjectKey, dirty: &mut Dirty) {
-        let is_in_use = self.is_in_use(&source);
-        dirty.in_use.entry(source).or_insert(is_in_use);
-    }
-
-    /// Whether the proxies need a source, as a certificate or as a trust bundle.
-    pub(super) fn is_in_use(&self, source: &ObjectKey) -> bool {
-        let is_certificate = source.kind == Kind::Secret;
-        is_certificate && self.certificate_users.contains_key(&source.name)
-            || self.bundle_users.contains_key(source)
-    }
-
     /// Replaces the sources that `user` uses as trust bundles on the proxies.
     pub(super) fn settle_bundles(
         &mut self,
@@ -208,7 +195,6 @@ impl Translator {
         dirty: &mut Dirty,
     ) {
         for (source, there) in changed(before, after) {
-            self.note_use(source.clone(), dirty);
             set_user(&mut self.bundle_users, source, user, there);
             dirty.bundles.insert(source.clone());
         }

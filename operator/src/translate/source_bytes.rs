@@ -25,15 +25,8 @@ impl Translator {
             .iter()
             .map(|name| ObjectKey::secret(name.clone()));
         let counted: BTreeSet<ObjectKey> = secrets.chain(dirty.bundles.iter().cloned()).collect();
-        let was_in_use = std::mem::take(&mut dirty.in_use);
-        // Of those that come into use together, the oldest come first.
-        let counted = counted.into_iter().map(|key| (self.created(&key), key));
-        let counted: BTreeSet<(i64, ObjectKey)> = counted.collect();
-        for (created, source) in counted {
-            let is_in_use = self.is_in_use(&source);
-            if was_in_use.get(&source).is_some_and(|was| *was != is_in_use) {
-                self.source_budgets.set_in_use(&source, is_in_use);
-            }
+        for source in counted {
+            let created = self.created(&source);
             let bytes = self.bytes_of_source(&source, output);
             let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
             self.source_budgets.put(&source, created, bytes);

@@ -46,7 +46,7 @@ pub(super) const STREAMS: u32 = 100;
 /// those that are under way by then, there are fewer than 150.
 const MAX_GIVEN_UP: usize = 50;
 /// Most HTTP/2 connections to an endpoint that a request looks at, so that a tenant with thousands of them makes no request
-/// costly. The next request looks at the next ones.
+/// costly. Those of them that are full go to the end, so the next request looks at other ones.
 const LOOKED_AT: usize = 32;
 /// Most requests on an HTTP/2 connection that the proxy gives up. Those that are under way when it has given up many may all
 /// follow.
