@@ -17,6 +17,11 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use mimalloc::MiMalloc;
+
+/// See `docs/benchmarks.md` for what this costs and saves beside the allocator of glibc.
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;
 
 /// Name of the command as a plugin of kubectl.
 const PLUGIN: &str = "kubectl-vestibule";

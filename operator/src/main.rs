@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::Parser;
+use mimalloc::MiMalloc;
 use parking_lot::RwLock;
 use prometheus_client::registry::Registry;
 use tokio::net::TcpListener;
@@ -38,6 +39,10 @@ use vestibule_operator::publish::{self, Publisher};
 use vestibule_serve::probes;
 
 use arguments::{Arguments, LogFormat};
+
+/// See `docs/benchmarks.md` for what this costs and saves beside the allocator of glibc.
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;
 
 /// Time for what is under way to end after the signal.
 const GRACE: Duration = Duration::from_secs(12);

@@ -21,6 +21,7 @@ use tokio::net::TcpStream;
 use vestibule_model::client_address::ProxyProtocolMode;
 
 use crate::accesslog::ConnectionRecord;
+use crate::acknowledgement;
 use crate::bind::BindKey;
 use crate::challenge::{Challenge, ChallengeOutcome, ChallengeQuery};
 use crate::client_address;
@@ -261,6 +262,10 @@ async fn begin(
         bytes: Vec::new(),
         left: record.plane().limits.hello_deadline,
     };
+    // A hello comes in one piece and has a reply. Everything else may come in several small pieces.
+    if beginning.layer != Layer::Tls || beginning.proxy_protocol().is_some() {
+        acknowledgement::at_once(client);
+    }
     if let Some(protocol) = beginning.proxy_protocol()
         && (beginning.layer != Layer::Bytes || protocol.trusts(record.client().ip()))
     {

@@ -9,9 +9,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
+use socket2::SockRef;
 use tokio::net::{TcpSocket, TcpStream};
 use tokio_rustls::TlsConnector;
 
+use crate::acknowledgement;
 use crate::backend::{Backend, Target};
 use crate::close_reason::CloseReason;
 use crate::deadline::within;
@@ -40,7 +42,7 @@ pub(crate) async fn connect(
 ) -> Result<Stream, CloseReason> {
     let result = match carries {
         Carries::Passthrough => {
-            let opened = attempt(plane, endpoint, allowed).await;
+            let opened = attempt(plane, endpoint, FirstBytes::Ours, allowed).await;
             opened.map(|tcp| Stream::Plain(Metered::new(tcp, meter(plane, endpoint))))
         }
         Carries::Terminated(credentials) => {
@@ -68,10 +70,20 @@ fn meter(plane: &DataPlane, endpoint: SocketAddr) -> Arc<Meter> {
     Meter::new(&plane.metrics, lines, endpoint)
 }
 
+/// Who sends the first bytes on a connection to a backend.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum FirstBytes {
+    /// This proxy, as soon as the connection is open.
+    Ours,
+    /// Perhaps the backend: some protocols begin with a greeting of the server.
+    Unknown,
+}
+
 /// Connects to one endpoint over TCP, unless it is a socket of this proxy itself.
 pub(crate) async fn attempt(
     plane: &DataPlane,
     endpoint: SocketAddr,
+    first: FirstBytes,
     allowed: Duration,
 ) -> Result<TcpStream, CloseReason> {
     if plane.own_sockets.contain(endpoint) {
@@ -79,7 +91,7 @@ pub(crate) async fn attempt(
         return Err(CloseReason::BackendLoop);
     }
     let begun = Instant::now();
-    match within(allowed, dial(endpoint, plane.limits.keepalive)).await {
+    match within(allowed, dial(endpoint, first, plane.limits.keepalive)).await {
         Ok(Ok(stream)) => {
             let took = begun.elapsed().as_secs_f64();
             plane.metrics.connect_seconds.observe(took);
@@ -114,13 +126,22 @@ fn is_used_up(error: &io::Error) -> bool {
     Errno::from_io_error(error).is_some_and(|errno| used_up.contains(&errno))
 }
 
-async fn dial(endpoint: SocketAddr, keepalive: Duration) -> io::Result<TcpStream> {
+async fn dial(
+    endpoint: SocketAddr,
+    first: FirstBytes,
+    keepalive: Duration,
+) -> io::Result<TcpStream> {
     let socket = match endpoint {
         SocketAddr::V4(_) => TcpSocket::new_v4(),
         SocketAddr::V6(_) => TcpSocket::new_v6(),
     }?;
     socket.set_nodelay(true)?;
-    set_keepalive(&socket2::SockRef::from(&socket), keepalive)?;
+    let options = SockRef::from(&socket);
+    set_keepalive(&options, keepalive)?;
+    if first == FirstBytes::Ours {
+        // Then the last packet of the handshake of TCP carries these bytes.
+        acknowledgement::with_reply(&socket)?;
+    }
     socket.connect(endpoint).await
 }
 
@@ -138,8 +159,12 @@ pub(crate) async fn open(
         None => None,
         Some(tls) => Some((tls.config(credentials, alpn)?, tls.name.clone())),
     };
+    let first = match alpn {
+        Alpn::None if settings.is_none() => FirstBytes::Unknown,
+        _ => FirstBytes::Ours,
+    };
     let begun = Instant::now();
-    let tcp = attempt(plane, endpoint, allowed).await?;
+    let tcp = attempt(plane, endpoint, first, allowed).await?;
     let tcp = Metered::new(tcp, meter(plane, endpoint));
     let Some((config, name)) = settings else {
         return Ok(Stream::Plain(tcp));

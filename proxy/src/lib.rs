@@ -12,6 +12,7 @@
 )]
 
 pub mod accesslog;
+mod acknowledgement;
 mod admin;
 pub mod apply;
 mod attached_names;

@@ -22,7 +22,7 @@ use crate::bind::{BindKey, Transport};
 use crate::itself::OwnSockets;
 use crate::plane::DataPlane;
 use crate::table::Snapshot;
-use crate::{keepalive, udp};
+use crate::{acknowledgement, keepalive, udp};
 
 /// How many connections the kernel queues per socket until they are accepted.
 pub(crate) const BACKLOG: u16 = 4096;
@@ -199,9 +199,10 @@ fn open(bind: &BindKey, count: usize, keepalive: Duration) -> io::Result<Listeni
         sockets.push(Some(match bind.transport {
             Transport::Tcp => {
                 socket.listen(BACKLOG.into())?;
-                // On Linux, accepted sockets inherit both of these settings.
+                // On Linux, accepted sockets inherit all of these settings.
                 socket.set_tcp_nodelay(true)?;
                 keepalive::set_keepalive(&socket, keepalive)?;
+                acknowledgement::with_reply(&socket)?;
                 WorkerSocket::Tcp(socket.into())
             }
             Transport::Udp => {

@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Parser;
+use mimalloc::MiMalloc;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
@@ -29,6 +30,10 @@ use vestibule_proxy::log;
 use vestibule_proxy::proxy::{ConfigSource, Proxy, ProxyConfig, tcp_connector};
 use vestibule_stream::ProxyIdentity;
 use vestibule_stream::client::{self, Tls, TlsError};
+
+/// See `docs/benchmarks.md` for what this costs and saves beside the allocator of glibc.
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;
 
 /// The data plane of Vestibule: relays TLS connections by their server name, and routes HTTP requests.
 #[derive(Debug, Parser)]

@@ -17,12 +17,17 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::{Parser, ValueEnum};
+use mimalloc::MiMalloc;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 use vestibule_crds::watch;
 use vestibule_model::policy::PolicyArguments;
 use vestibule_webhook::Admission;
 use vestibule_webhook::server::{Config, WATCHED, Webhook};
+
+/// See `docs/benchmarks.md` for what this costs and saves beside the allocator of glibc.
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;
 
 /// Validating admission for Vestibule: says no where the API server would say yes and the tenant
 /// would be sorry.

@@ -39,6 +39,11 @@ use std::thread;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
+use mimalloc::MiMalloc;
+
+/// See `docs/benchmarks.md` for what this costs and saves beside the allocator of glibc.
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;
 
 /// Completes when the parent closes our standard input, which is how it asks us to end.
 pub(crate) type StdinClosed = tokio::sync::oneshot::Receiver<()>;

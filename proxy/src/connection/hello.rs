@@ -8,6 +8,7 @@ use std::task::{Poll, ready};
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::TcpStream;
 
+use crate::acknowledgement;
 use crate::close_reason::CloseReason;
 use crate::hello::{Hello, HelloReader, Progress};
 
@@ -40,9 +41,44 @@ pub(super) async fn read(
         match progress.await.map_err(|_| CloseReason::ClientReset)? {
             None if reader.is_empty() => return Err(CloseReason::ClientSilent),
             None => return Err(CloseReason::HelloIncomplete),
-            Some(Progress::NeedMore) => {}
+            Some(Progress::NeedMore) => acknowledgement::at_once(client),
             Some(Progress::Hello(hello)) => return Ok(hello),
             Some(Progress::Rejected(rejection)) => return Err(rejection.into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use socket2::SockRef;
+    use tokio::io::AsyncWriteExt;
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    /// The kernel says whether it waits with acknowledgements until there are data to send along.
+    #[tokio::test]
+    async fn a_piece_of_a_hello_is_acknowledged_at_once() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        acknowledgement::with_reply(&listener).unwrap();
+        let address = listener.local_addr().unwrap();
+        let (client, accepted) = tokio::join!(TcpStream::connect(address), listener.accept());
+        let (mut client, (mut accepted, _)) = (client.unwrap(), accepted.unwrap());
+        let same = accepted.as_fd().try_clone_to_owned().unwrap();
+        let same = SockRef::from(&same);
+        assert!(!same.tcp_quickack().unwrap(), "accepted sockets inherit it");
+        // The type of a record, and nothing more.
+        client.write_all(&[22]).await.unwrap();
+        let mut reader = HelloReader::new(1024);
+        tokio::select! {
+            read = read(&mut accepted, &mut reader, Vec::new()) => panic!("{read:?}"),
+            () = async {
+                while !same.tcp_quickack().unwrap() {
+                    tokio::task::yield_now().await;
+                }
+            } => {}
         }
     }
 }

@@ -651,8 +651,7 @@ where
     })
 }
 
-/// Drives a connection to its end.
-/// Runs a connection to an endpoint, which has a place of its namespace until it ends.
+/// Runs a connection to an endpoint to its end. Until then it has a place of its namespace.
 async fn run(
     connection: impl Future<Output = hyper::Result<()>>,
     endpoint: SocketAddr,

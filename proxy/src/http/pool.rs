@@ -30,8 +30,9 @@ use crate::plane::DataPlane;
 use crate::table::Snapshot;
 use crate::upstream::{Alpn, Meter, OnMeter, TlsIdentity};
 
-/// Most idle HTTP/1.1 connections that a worker keeps to one endpoint.
-const IDLE_PER_ENDPOINT: usize = 64;
+/// Most idle HTTP/1.1 connections that a worker keeps to one endpoint. If more requests than this come and go in waves, a
+/// connection is opened for each that is too many, which costs as much as two requests.
+const IDLE_PER_ENDPOINT: usize = 256;
 /// Most idle connections that a worker keeps in total.
 const IDLE_IN_ALL: usize = 4096;
 /// How long an idle HTTP/1.1 connection is kept. Common servers close theirs after 5 s, and a request that is on its

@@ -89,9 +89,10 @@ pub(super) struct RequestRecord {
 }
 
 impl RequestRecord {
-    pub(super) fn new<B>(shared: Arc<Shared>, request: &Request<B>) -> Self {
+    /// A record in a box. It becomes part of the response, and each layer of the server moves the response on.
+    pub(super) fn new<B>(shared: Arc<Shared>, request: &Request<B>) -> Box<Self> {
         shared.activity.begin();
-        Self {
+        Box::new(Self {
             started: Instant::now(),
             method: request.method().clone(),
             version: request.version(),
@@ -118,7 +119,7 @@ impl RequestRecord {
             over: false,
             given_up_by_client: false,
             shared,
-        }
+        })
     }
 
     /// Records what a trusted hop reported about the request. Returns the request ID, which is the same for all
@@ -295,7 +296,7 @@ impl Drop for RequestRecord {
 pub(super) struct Logged<B> {
     body: B,
     /// `None` if the request continues after its response, as with a WebSocket.
-    record: Option<RequestRecord>,
+    record: Option<Box<RequestRecord>>,
     /// Whether the last frame was taken, and the next one was not asked for yet.
     owed: bool,
     /// The bytes of this response that wait for an HTTP/2 client.
@@ -309,7 +310,7 @@ pub(super) struct Logged<B> {
 type BoxError = Box<dyn Error + Send + Sync>;
 
 impl<B: Body> Logged<B> {
-    pub(super) fn new(body: B, mut record: Option<RequestRecord>) -> Self {
+    pub(super) fn new(body: B, mut record: Option<Box<RequestRecord>>) -> Self {
         let mut share = None;
         if let Some(record) = &mut record {
             record.over = body.is_end_stream();

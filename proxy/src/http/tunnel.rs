@@ -46,7 +46,7 @@ pub(super) struct Tunnel {
     pub(super) client: OnUpgrade,
     pub(super) backend: OnUpgrade,
     pub(super) lifetime: Lifetime,
-    pub(super) record: RequestRecord,
+    pub(super) record: Box<RequestRecord>,
 }
 
 impl AfterHttp for Tunnel {

@@ -6,11 +6,11 @@ use rustls::pki_types::CertificateDer;
 use rustls::server::UnbufferedServerConnection;
 use rustls::unbuffered::{ConnectionState, EncodeError, EncodeTlsData, UnbufferedStatus};
 use rustls::{ProtocolVersion, ServerConfig};
-use socket2::SockRef;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::{NegotiatedTls, TlsSession, discard_unread, payload_length};
+use crate::acknowledgement;
 use crate::close_reason::CloseReason;
 use crate::record::{HEADER, MAX_PROTECTED};
 
@@ -132,7 +132,9 @@ pub async fn handshake(
         }
     }
     if incoming.is_empty() && tls.protocol_version() == Some(ProtocolVersion::TLSv1_3) {
-        acknowledge(client);
+        // The client may send its first data only when its `Finished` is acknowledged. The tickets, which would carry the
+        // acknowledgement, wait for that data. So both would wait.
+        acknowledgement::at_once(client);
     }
     let negotiated = NegotiatedTls::of(&tls);
     let client_chain = tls.peer_certificates().map(<[_]>::to_vec);
@@ -142,16 +144,6 @@ pub async fn handshake(
         negotiated,
         client_chain: client_chain.unwrap_or_default(),
     })
-}
-
-/// Has the kernel acknowledge at once what the client sent last, instead of waiting for data to send along.
-///
-/// A client whose socket has Nagle's algorithm on (the default of sockets) sends its first data only when its `Finished`
-/// is acknowledged. The tickets, which would carry the acknowledgement, wait for that data. So both would wait, until
-/// the kernel acknowledges by itself after 40 ms.
-fn acknowledge(client: &TcpStream) {
-    // Without it, the connection is only slower.
-    let _ = SockRef::from(client).set_tcp_quickack(true);
 }
 
 /// The length of the record at the front of `bytes` with its header, if all of it is there.
