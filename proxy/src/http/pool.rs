@@ -563,8 +563,7 @@ impl Pool {
         for (key, kept) in &mut self.endpoints {
             let present = snapshot.backend(key.backend.slot());
             let gone = !present.is_some_and(|present| {
-                present.is_version_of(&key.backend)
-                    && present.target.endpoints.contains(&key.endpoint)
+                present.is_version_of(&key.backend) && present.has(key.endpoint)
             });
             kept.one.retain(|(one, since)| {
                 let over = now.saturating_duration_since(*since) >= IDLE_ONE;
