@@ -581,7 +581,8 @@ impl State {
         let key = self.listener_name(name);
         let gateway = self.names.intern(&spec.gateway);
         let tenant = self.names.intern(&spec.tenant);
-        // Session tickets stay valid after every edit of the listener, except one that gives it to another tenant.
+        // Session tickets stay valid after every edit of the listener, except one that gives it to another tenant, that
+        // changes its client validation, or that takes away a Secret whose certificate it showed.
         let old = self
             .drop_listener(name)
             .filter(|old| (&old.built.gateway, &old.built.tenant) == (&gateway, &tenant));

@@ -5,11 +5,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::health::{EndpointFailure, Health};
+use crate::health::{EndpointFailure, Health, in_turn};
 use crate::retry_budget::{Budget, Budgets};
 use crate::slot_map::Slot;
 use crate::upstream;
-use crate::weight::scale;
 
 /// The protocol by which HTTP requests are sent to a backend.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -27,7 +26,7 @@ pub enum Protocol {
 /// version never uses the protocol or TLS settings of another version.
 #[derive(Clone, Debug, Default)]
 pub struct Target {
-    /// Addresses and ports of its endpoints.
+    /// Addresses and ports of its endpoints. Those of a [`Backend`] are sorted.
     pub endpoints: Arc<[SocketAddr]>,
     /// The protocol for HTTP requests.
     pub protocol: Protocol,
@@ -35,6 +34,13 @@ pub struct Target {
     pub(crate) tls: Option<Arc<upstream::Tls>>,
     /// Those Gateways that show their client certificate only to chosen backends, and have chosen this one.
     pub(crate) certificate_of: Box<[Arc<str>]>,
+}
+
+impl Target {
+    /// Whether it has this endpoint. Its endpoints have to be sorted, as those of a [`Backend`] are.
+    pub(crate) fn has(&self, endpoint: SocketAddr) -> bool {
+        self.endpoints.binary_search(&endpoint).is_ok()
+    }
 }
 
 /// One version of a backend, which is a port of a Service. It is immutable: an edit makes a new version, which is in
@@ -66,7 +72,12 @@ impl Backend {
     }
 
     /// The version that follows this one.
-    pub(crate) fn with(&self, target: Target) -> Self {
+    pub(crate) fn with(&self, mut target: Target) -> Self {
+        if !target.endpoints.is_sorted() {
+            let mut sorted = target.endpoints.to_vec();
+            sorted.sort_unstable();
+            target.endpoints = sorted.into();
+        }
         self.health.retain(&target.endpoints);
         Self {
             key: Arc::clone(&self.key),
@@ -117,25 +128,21 @@ impl Backend {
         fits: impl Fn(SocketAddr) -> bool + Copy,
     ) -> Option<SocketAddr> {
         let endpoints = &self.target.endpoints;
-        let index = scale(random & u64::from(u32::MAX), endpoints.len() as u64);
-        let (before, from) = endpoints.split_at_checked(usize::try_from(index).ok()?)?;
-        let turn = from.iter().chain(before).copied();
-        let mut fitting = turn.filter(|endpoint| fits(*endpoint));
-        let troubled = self.health.is_troubled();
-        let healthy = troubled.then(|| self.health.choose(fitting.clone(), Instant::now()));
-        healthy.flatten().or_else(|| fitting.next())
+        let health = self.health.is_troubled().then_some(&*self.health);
+        let healthy = health.and_then(|of| of.choose(endpoints, random, fits, Instant::now()));
+        healthy.or_else(|| in_turn(endpoints, random).find(|endpoint| fits(*endpoint)))
     }
 
     /// Whether it has this endpoint.
     pub(crate) fn has(&self, endpoint: SocketAddr) -> bool {
-        self.target.endpoints.contains(&endpoint)
+        self.target.has(endpoint)
     }
 
     /// Whether it has this endpoint, and the endpoint did not fail lately.
     pub(crate) fn offers(&self, endpoint: SocketAddr) -> bool {
-        let one = || std::iter::once(endpoint);
-        self.has(endpoint)
-            && (!self.health.is_troubled() || self.health.choose(one(), Instant::now()).is_some())
+        let is_healthy =
+            || !self.health.is_troubled() || self.health.offers(endpoint, Instant::now());
+        self.has(endpoint) && is_healthy()
     }
 
     /// Records that `endpoint` failed. If this begins or renews a pause in which the endpoint is skipped, the length of
@@ -157,6 +164,7 @@ impl Backend {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::health::LOOKS;
     use crate::slot_map::SlotAllocator;
 
     fn backend(count: u8) -> (Backend, Vec<SocketAddr>) {
@@ -202,6 +210,67 @@ mod tests {
         // When the first of them comes back, it does not get the requests of all.
         assert!(backend.succeeded(endpoints[0]));
         assert_eq!(picks(&backend, &[]), endpoints);
+    }
+
+    /// A backend with so many endpoints, of which those from `healthy` on do not fail.
+    fn mostly_failed(count: u32, healthy: usize) -> (Backend, Vec<SocketAddr>) {
+        let (none, _) = backend(0);
+        let hosts = (1..=count).map(std::net::Ipv4Addr::from_bits);
+        let endpoints: Vec<SocketAddr> = hosts.map(|host| (host, 443).into()).collect();
+        let backend = none.with(Target {
+            endpoints: endpoints.clone().into(),
+            ..Target::default()
+        });
+        // Their pauses do not end while the test runs.
+        let now = Instant::now() + Duration::from_hours(1);
+        for endpoint in &endpoints[..healthy] {
+            let failure = EndpointFailure::Connect;
+            assert!(backend.health.failed(*endpoint, failure, now).is_some());
+        }
+        (backend, endpoints)
+    }
+
+    fn random(count: u64) -> impl Iterator<Item = u64> {
+        (0..count).map(|seed| fastrand::Rng::with_seed(seed).u64(..))
+    }
+
+    #[test]
+    fn a_choice_looks_at_few_of_many_endpoints() {
+        let (backend, endpoints) = mostly_failed(5_000, 4_999);
+        let healthy = endpoints[4_999];
+        let looks = std::cell::Cell::new(0);
+        for random in random(1_000) {
+            looks.set(0);
+            let fits = |_| {
+                looks.set(looks.get() + 1);
+                true
+            };
+            assert_eq!(backend.endpoint(random, fits), Some(healthy));
+            assert!(looks.get() <= LOOKS + 1, "{} looks", looks.get());
+            looks.set(0);
+            let fits = |endpoint| {
+                looks.set(looks.get() + 1);
+                endpoint != healthy
+            };
+            assert!(backend.endpoint(random, fits).is_some());
+            assert!(looks.get() <= LOOKS + 3, "{} looks", looks.get());
+        }
+    }
+
+    #[test]
+    fn the_healthy_ones_of_many_endpoints_share_the_requests() {
+        for healthy in [100, 10] {
+            let (backend, endpoints) = mostly_failed(1_000, 1_000 - healthy);
+            let mut counts = std::collections::HashMap::new();
+            for random in random(200 * healthy as u64) {
+                let chosen = backend.endpoint(random, |_| true).unwrap();
+                *counts.entry(chosen).or_insert(0) += 1;
+            }
+            for endpoint in &endpoints[1_000 - healthy..] {
+                let count = counts.get(endpoint).copied().unwrap_or(0);
+                assert!((120..280).contains(&count), "{count} of 200");
+            }
+        }
     }
 
     #[test]

@@ -17,8 +17,8 @@
 //! passing a gate costs a comparison and an addition.
 //!
 //! Every step of a handshake passes the gate, and not only the first one, because a client can put off the work with
-//! the key to a later step (TLS 1.3 by `HelloRetryRequest`, TLS 1.2 by its key exchange). A connection that moved bytes
-//! when it was polled last passes the gate the next time, and pays for those bytes then.
+//! the key to a later step (TLS 1.3 by `HelloRetryRequest`, TLS 1.2 by its key exchange). A connection passes
+//! the gate the second time that it is polled, and each time after that, and pays then for what it moved before.
 
 mod transfer;
 

@@ -25,15 +25,16 @@
 //! pauses of the others are over.
 
 use std::cmp::Reverse;
-use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use indexmap::IndexMap;
+use indexmap::{IndexMap, IndexSet};
 use parking_lot::Mutex;
 use vestibule_backoff::Backoff;
+
+use crate::weight::scale;
 
 /// Length of the first pause of an endpoint.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
@@ -46,6 +47,9 @@ const LONGEST_ANSWER: Duration = Duration::from_secs(30);
 /// How many requests in a row an endpoint must leave without an answer before it is skipped. A single one may be the
 /// fault of the request.
 const UNANSWERED: u32 = 3;
+
+/// Endpoints at which a choice looks by themselves. A team decides how many endpoints it has, and how many of them fail.
+pub(crate) const LOOKS: usize = 32;
 
 /// How an endpoint failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,52 +85,135 @@ struct Trouble {
 }
 
 impl Trouble {
-    fn is_paused(&self, failure: EndpointFailure) -> bool {
-        !self.pause.is_zero() && self.failure == failure
+    /// How it failed, if it is skipped for that.
+    fn paused_by(&self) -> Option<EndpointFailure> {
+        (!self.pause.is_zero()).then_some(self.failure)
+    }
+}
+
+/// The endpoints whose last use failed.
+#[derive(Debug, Default)]
+struct Troubles {
+    /// In the order in which they failed first. A lookup has to be cheap, because a choice needs some of them.
+    all: IndexMap<SocketAddr, Trouble>,
+    /// Number of those that are paused because they took no connection.
+    unconnected: usize,
+    /// Number of those that are paused because they did not answer.
+    unanswered: usize,
+    /// The endpoints that are not paused, from the first choice on that needs them.
+    usable: Option<IndexSet<SocketAddr>>,
+}
+
+impl Troubles {
+    /// Whether an endpoint is not skipped at `now`. If its pause is over, it is offered once, and skipped after that until
+    /// the result is known.
+    fn offers(&mut self, endpoint: SocketAddr, now: Instant) -> bool {
+        match self.all.get_mut(&endpoint) {
+            Some(trouble) if trouble.pause.is_zero() => true,
+            Some(trouble) if trouble.until <= now => {
+                trouble.until = now + trouble.pause;
+                trouble.tried = true;
+                true
+            }
+            Some(_) => false,
+            None => true,
+        }
+    }
+
+    /// The endpoints that are not paused. They are collected once, and the set follows each change after that.
+    fn usable(&mut self, endpoints: &[SocketAddr]) -> &IndexSet<SocketAddr> {
+        let all = &self.all;
+        self.usable.get_or_insert_with(|| {
+            let is_paused = |of: &SocketAddr| all.get(of).is_some_and(|of| !of.pause.is_zero());
+            let usable = endpoints.iter().filter(|of| !is_paused(of));
+            usable.copied().collect()
+        })
+    }
+
+    /// Follows a change of an endpoint: whether it was and is paused, and by what.
+    fn count(
+        &mut self,
+        endpoint: SocketAddr,
+        was: Option<EndpointFailure>,
+        is: Option<EndpointFailure>,
+    ) {
+        if let Some(was) = was {
+            *self.number(was) -= 1;
+        }
+        if let Some(is) = is {
+            *self.number(is) += 1;
+        }
+        match &mut self.usable {
+            Some(usable) if is.is_some() => {
+                usable.swap_remove(&endpoint);
+            }
+            Some(usable) => {
+                usable.insert(endpoint);
+            }
+            None => {}
+        }
+    }
+
+    fn number(&mut self, of: EndpointFailure) -> &mut usize {
+        match of {
+            EndpointFailure::Connect => &mut self.unconnected,
+            EndpointFailure::Answer => &mut self.unanswered,
+        }
+    }
+
+    /// Forgets an endpoint, and returns what was known of it.
+    fn remove(&mut self, endpoint: SocketAddr) -> Option<Trouble> {
+        let trouble = self.all.swap_remove(&endpoint)?;
+        self.count(endpoint, trouble.paused_by(), None);
+        Some(trouble)
+    }
+
+    /// Ends so many of the pauses that unanswered requests began. The shortest pauses end first, because they have the
+    /// least evidence, and of these the youngest.
+    fn end_pauses(&mut self, excess: usize) {
+        let Some(last) = excess.checked_sub(1) else {
+            return;
+        };
+        let all = self.all.iter().enumerate();
+        let paused = all.filter(|(_, (_, of))| of.paused_by() == Some(EndpointFailure::Answer));
+        let mut paused: Vec<_> = paused
+            .map(|(index, (_, of))| (of.pause, Reverse(of.until), Reverse(index)))
+            .collect();
+        if last < paused.len() {
+            paused.select_nth_unstable(last);
+        }
+        for (_, _, Reverse(index)) in paused.into_iter().take(excess) {
+            if let Some((endpoint, trouble)) = self.all.get_index_mut(index) {
+                let (endpoint, was) = (*endpoint, trouble.paused_by());
+                trouble.pause = Duration::ZERO;
+                trouble.tried = false;
+                self.count(endpoint, was, None);
+            }
+        }
     }
 }
 
 /// What is known of the endpoints of a backend.
 #[derive(Debug, Default)]
 struct Observations {
-    /// The endpoints of the newest version.
+    /// The endpoints of the newest version, sorted.
     endpoints: Arc<[SocketAddr]>,
-    /// Those of them whose last use failed, in the order in which they failed first. `None` if there are none. Mostly
-    /// there are none, and so this is in a box. A lookup has to be cheap, because a choice can need one for each
-    /// endpoint, and a team decides how many endpoints it has.
-    troubles: Option<Box<IndexMap<SocketAddr, Trouble>>>,
+    /// Those of them whose last use failed. `None` if there are none. Mostly there are none, and so this is in a box.
+    troubles: Option<Box<Troubles>>,
 }
 
 impl Observations {
-    fn troubles(&self) -> impl Iterator<Item = &Trouble> {
-        self.troubles.iter().flat_map(|all| all.values())
+    /// How many endpoints unanswered requests may pause: half of those that take connections.
+    fn most_unanswered(&self) -> usize {
+        let unconnected = self.troubles.as_ref().map_or(0, |of| of.unconnected);
+        self.endpoints.len().saturating_sub(unconnected) / 2
     }
 
-    fn paused(&self, failure: EndpointFailure) -> usize {
-        let troubles = self.troubles();
-        troubles.filter(|of| of.is_paused(failure)).count()
-    }
-
-    /// Whether no endpoint is left that is not paused.
-    fn are_all_paused(&self) -> bool {
-        let paused = self.troubles().filter(|of| !of.pause.is_zero());
-        paused.count() >= self.endpoints.len()
-    }
-
-    /// Ends pauses until unanswered requests pause no more than half of the endpoints that take connections. The
-    /// shortest pauses end first, because they have the least evidence, and of these the youngest.
+    /// Ends pauses until unanswered requests pause no more endpoints than they may.
     fn keep_half(&mut self) {
-        let unconnected = self.paused(EndpointFailure::Connect);
-        let most = self.endpoints.len().saturating_sub(unconnected) / 2;
-        let excess = self.paused(EndpointFailure::Answer).saturating_sub(most);
-        for _ in 0..excess {
-            let troubles = self.troubles.iter_mut();
-            let paused = troubles.flat_map(|all| all.values_mut().rev());
-            let paused = paused.filter(|of| of.is_paused(EndpointFailure::Answer));
-            if let Some(trouble) = paused.min_by_key(|of| (of.pause, Reverse(of.until))) {
-                trouble.pause = Duration::ZERO;
-                trouble.tried = false;
-            }
+        let most = self.most_unanswered();
+        if let Some(troubles) = &mut self.troubles {
+            troubles.end_pauses(troubles.unanswered.saturating_sub(most));
         }
     }
 }
@@ -145,27 +232,54 @@ impl Health {
         self.troubled.load(Ordering::Acquire)
     }
 
-    /// The first of `endpoints` that is not skipped at `now`. If the pause of an endpoint is over, it is returned to
-    /// one caller, and the others skip it until the result is known.
+    /// One of `endpoints` that is not skipped at `now` and for which `fits` is true, by `random`. If the
+    /// pause of an endpoint is over, it is returned to one caller, and the others skip it until the result is known.
+    ///
+    /// It looks at a bounded number of endpoints. If all of those are skipped, it chooses one of the endpoints that are not
+    /// paused, which are known. `fits` may leave out a few endpoints only.
     pub(crate) fn choose(
         &self,
-        mut endpoints: impl Iterator<Item = SocketAddr>,
+        endpoints: &Arc<[SocketAddr]>,
+        random: u64,
+        fits: impl Fn(SocketAddr) -> bool,
         now: Instant,
     ) -> Option<SocketAddr> {
         let mut observations = self.observations.lock();
-        let Some(troubles) = &mut observations.troubles else {
-            return endpoints.next();
-        };
-        endpoints.find(|endpoint| match troubles.get_mut(endpoint) {
-            Some(trouble) if trouble.pause.is_zero() => true,
-            Some(trouble) if trouble.until <= now => {
-                trouble.until = now + trouble.pause;
-                trouble.tried = true;
-                true
+        let Observations {
+            endpoints: newest,
+            troubles,
+        } = &mut *observations;
+        let troubles = troubles.as_mut()?;
+        if endpoints.len() > LOOKS {
+            let mut random = fastrand::Rng::with_seed(random);
+            for _ in 0..LOOKS {
+                let endpoint = *endpoints.get(random.usize(..endpoints.len()))?;
+                if fits(endpoint) && troubles.offers(endpoint, now) {
+                    return Some(endpoint);
+                }
             }
-            Some(_) => false,
-            None => true,
-        })
+            if Arc::ptr_eq(endpoints, newest) {
+                let usable = troubles.usable(newest);
+                let first = if usable.is_empty() {
+                    0
+                } else {
+                    random.usize(..usable.len())
+                };
+                let from = usable.get_range(first..)?.iter();
+                let before = usable.get_range(..first)?.iter();
+                return from.chain(before).copied().find(|of| fits(*of));
+            }
+            // A request that began with an older version, whose endpoints are others.
+        }
+        let mut turn = in_turn(endpoints, random);
+        turn.find(|of| fits(*of) && troubles.offers(*of, now))
+    }
+
+    /// Whether an endpoint is not skipped at `now`. If its pause is over, that is said to one caller.
+    pub(crate) fn offers(&self, endpoint: SocketAddr, now: Instant) -> bool {
+        let mut observations = self.observations.lock();
+        let troubles = observations.troubles.as_mut();
+        troubles.is_none_or(|of| of.offers(endpoint, now))
     }
 
     /// Records that `endpoint` failed at `now`. If this begins or renews a pause, the length of the pause is returned.
@@ -176,20 +290,21 @@ impl Health {
         now: Instant,
     ) -> Option<Duration> {
         let mut observations = self.observations.lock();
+        let most_unanswered = observations.most_unanswered();
         let Observations {
             endpoints,
             troubles,
         } = &mut *observations;
-        let is_known = troubles
-            .as_ref()
-            .is_some_and(|all| all.contains_key(&endpoint));
+        let known = troubles.as_ref();
+        let is_known = known.is_some_and(|of| of.all.contains_key(&endpoint));
         // A request that began with an older version may fail at an endpoint that is gone.
-        if !is_known && !endpoints.contains(&endpoint) {
+        if !is_known && endpoints.binary_search(&endpoint).is_err() {
             return None;
         }
         self.troubled.store(true, Ordering::Release);
-        let trouble = troubles.get_or_insert_default().entry(endpoint);
-        let trouble = trouble.or_insert(Trouble {
+        let troubles = troubles.get_or_insert_default();
+        let is_full = troubles.unanswered >= most_unanswered;
+        let trouble = troubles.all.entry(endpoint).or_insert(Trouble {
             unanswered: 0,
             failure,
             pause: Duration::ZERO,
@@ -199,8 +314,12 @@ impl Health {
         if failure == EndpointFailure::Answer {
             trouble.unanswered = trouble.unanswered.saturating_add(1);
         }
+        let was = trouble.paused_by();
         trouble.pause = match (trouble.pause, failure) {
-            (Duration::ZERO, EndpointFailure::Answer) if trouble.unanswered < UNANSWERED => {
+            // The youngest and shortest pause would end at once.
+            (Duration::ZERO, EndpointFailure::Answer)
+                if is_full || trouble.unanswered < UNANSWERED =>
+            {
                 return None;
             }
             (Duration::ZERO, _) => FIRST_PAUSE,
@@ -210,8 +329,9 @@ impl Health {
         };
         trouble.failure = failure;
         trouble.until = now + trouble.pause;
+        troubles.count(endpoint, was, Some(failure));
         observations.keep_half();
-        let pause = observations.troubles.as_ref()?.get(&endpoint)?.pause;
+        let pause = observations.troubles.as_ref()?.all.get(&endpoint)?.pause;
         (!pause.is_zero()).then_some(pause)
     }
 
@@ -222,9 +342,12 @@ impl Health {
             return false;
         }
         let mut observations = self.observations.lock();
-        let were_all_paused = observations.are_all_paused();
-        let troubles = observations.troubles.as_mut();
-        let was = troubles.and_then(|all| all.swap_remove(&endpoint));
+        let most = observations.endpoints.len();
+        let Some(troubles) = &mut observations.troubles else {
+            return false;
+        };
+        let were_all_paused = troubles.unconnected + troubles.unanswered >= most;
+        let was = troubles.remove(endpoint);
         if was.is_some() && were_all_paused {
             observations.troubles = None;
         }
@@ -232,26 +355,41 @@ impl Health {
         was.is_some_and(|trouble| !trouble.pause.is_zero())
     }
 
-    /// Takes over the endpoints of a new version, and forgets what is known of others. One that comes back later counts
-    /// as new, because the control plane says that it is ready.
+    /// Takes over the endpoints of a new version, which are sorted, and forgets what is known of others. One that comes back
+    /// later counts as new, because the control plane says that it is ready.
     pub(crate) fn retain(&self, endpoints: &Arc<[SocketAddr]>) {
         let mut observations = self.observations.lock();
         observations.endpoints = Arc::clone(endpoints);
         let Some(troubles) = &mut observations.troubles else {
             return;
         };
-        let present: HashSet<&SocketAddr> = endpoints.iter().collect();
-        troubles.retain(|endpoint, _| present.contains(endpoint));
+        let mut all = std::mem::take(&mut **troubles).all;
+        all.retain(|endpoint, _| endpoints.binary_search(endpoint).is_ok());
+        for (endpoint, trouble) in &all {
+            troubles.count(*endpoint, None, trouble.paused_by());
+        }
+        troubles.all = all;
         observations.keep_half();
         self.settle(&mut observations);
     }
 
     fn settle(&self, observations: &mut Observations) {
-        observations.troubles = observations.troubles.take().filter(|all| !all.is_empty());
+        observations.troubles = observations.troubles.take().filter(|of| !of.all.is_empty());
         if observations.troubles.is_none() {
             self.troubled.store(false, Ordering::Release);
         }
     }
+}
+
+/// All `endpoints`, from one on that the lower half of `random` chooses.
+pub(crate) fn in_turn(
+    endpoints: &[SocketAddr],
+    random: u64,
+) -> impl Iterator<Item = SocketAddr> + '_ {
+    let first = scale(random & u64::from(u32::MAX), endpoints.len() as u64);
+    let first = usize::try_from(first).unwrap_or_default();
+    let (before, from) = endpoints.split_at_checked(first).unwrap_or_default();
+    from.iter().chain(before).copied()
 }
 
 #[cfg(test)]
@@ -269,7 +407,7 @@ mod tests {
     }
 
     fn chosen(health: &Health, now: Instant) -> Option<SocketAddr> {
-        health.choose(endpoints().into_iter(), now)
+        endpoints().into_iter().find(|of| health.offers(*of, now))
     }
 
     #[test]
@@ -367,9 +505,8 @@ mod tests {
 
     fn paused(health: &Health, endpoints: &[SocketAddr]) -> Vec<SocketAddr> {
         let now = Instant::now();
-        let choose = |endpoint| health.choose(std::iter::once(endpoint), now);
         let all = endpoints.iter().copied();
-        all.filter(|endpoint| choose(*endpoint).is_none()).collect()
+        all.filter(|of| !health.offers(*of, now)).collect()
     }
 
     #[test]
@@ -397,34 +534,56 @@ mod tests {
         }
     }
 
-    /// With a search for each endpoint among all failed ones, this would take 40 thousand million comparisons.
-    #[test]
-    fn many_failed_endpoints_are_passed_over_at_the_cost_of_a_lookup_each() {
-        let endpoints: Arc<[SocketAddr]> = (1..=20_000_u32)
-            .map(|n| (std::net::Ipv4Addr::from_bits(n), 443).into())
-            .collect();
-        let health = Health::default();
-        health.retain(&endpoints);
-        let (last, others) = endpoints.split_last().unwrap();
+    /// Endpoints that are too many for a look at each.
+    fn many() -> Arc<[SocketAddr]> {
+        let hosts = (0..).take(4 * LOOKS);
+        hosts.map(|n| ([10, 0, 1, n], 443).into()).collect()
+    }
+
+    /// All endpoints that are chosen.
+    fn picks(health: &Health, endpoints: &Arc<[SocketAddr]>) -> Vec<SocketAddr> {
         let now = Instant::now();
-        {
-            let mut observations = health.observations.lock();
-            let troubles = others.iter().map(|endpoint| {
-                let trouble = Trouble {
-                    unanswered: 0,
-                    failure: EndpointFailure::Connect,
-                    pause: LONGEST_CONNECT,
-                    until: now + LONGEST_CONNECT,
-                    tried: false,
-                };
-                (*endpoint, trouble)
-            });
-            observations.troubles = Some(Box::new(troubles.collect()));
+        let random = (0..200).map(|seed| fastrand::Rng::with_seed(seed).u64(..));
+        let choose = |random| health.choose(endpoints, random, |_| true, now);
+        let mut all: Vec<_> = random.filter_map(choose).collect();
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+
+    #[test]
+    fn what_is_known_of_many_endpoints_follows_each_change() {
+        let all = many();
+        let health = Health::default();
+        health.retain(&all);
+        let now = Instant::now() + Duration::from_hours(1);
+        let fail = |of, failure| health.failed(of, failure, now);
+        for endpoint in &all[2..] {
+            fail(*endpoint, EndpointFailure::Connect);
         }
-        for _ in 0..100 {
-            assert_eq!(health.choose(endpoints.iter().copied(), now), Some(*last));
-            health.retain(&endpoints);
+        assert_eq!(picks(&health, &all), all[..2]);
+        assert!(health.succeeded(all[9]));
+        assert_eq!(picks(&health, &all), [all[0], all[1], all[9]]);
+        fail(all[1], EndpointFailure::Connect);
+        assert_eq!(picks(&health, &all), [all[0], all[9]]);
+        // Of those that take connections, half may be paused for not answering, until one less takes connections.
+        for _ in 0..UNANSWERED {
+            fail(all[0], EndpointFailure::Answer);
         }
+        assert_eq!(picks(&health, &all), all[9..10]);
+        fail(all[9], EndpointFailure::Connect);
+        assert_eq!(picks(&health, &all), all[..1]);
+        // A request of an older version has other endpoints, and one of a newer version too.
+        let older: Arc<[SocketAddr]> = endpoints().iter().chain(&all[1..]).copied().collect();
+        assert_eq!(picks(&health, &older), endpoints());
+        health.retain(&older);
+        assert_eq!(picks(&health, &older), endpoints());
+        for endpoint in endpoints() {
+            fail(endpoint, EndpointFailure::Connect);
+        }
+        assert_eq!(picks(&health, &older), []);
+        assert!(health.succeeded(all[5]));
+        assert!(!health.is_troubled());
     }
 
     #[test]

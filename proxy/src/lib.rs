@@ -22,6 +22,7 @@ pub mod bind;
 pub mod bounds;
 mod challenge;
 mod client_address;
+mod client_socket;
 pub mod close_reason;
 mod concerned;
 pub mod connection;

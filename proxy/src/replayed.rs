@@ -7,11 +7,13 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
+use crate::client_socket::ClientSocket;
+
 /// A socket, preceded by bytes that were already read from it.
 pub(crate) struct Replayed {
     head: Vec<u8>,
     given: usize,
-    stream: TcpStream,
+    stream: ClientSocket,
 }
 
 impl Replayed {
@@ -19,12 +21,17 @@ impl Replayed {
         Self {
             head,
             given: 0,
-            stream,
+            stream: ClientSocket::new(stream),
         }
     }
 
     pub(crate) fn socket(&self) -> &TcpStream {
-        &self.stream
+        self.stream.stream()
+    }
+
+    /// Waits for the [loss](ClientSocket::poll_lost) of a client that has ended its sending direction.
+    pub(crate) fn poll_lost(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
+        self.stream.poll_lost(cx)
     }
 }
 

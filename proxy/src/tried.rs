@@ -85,8 +85,8 @@ impl Tried {
         let offered = preferred.filter(|preferred| backend.offers(*preferred));
         offered.or_else(|| {
             let next = self.next(backend, random, credentials)?;
-            let is_better = backend.offers(next);
-            Some(preferred.filter(|_| !is_better).unwrap_or(next))
+            let preferred = preferred.filter(|_| !backend.offers(next));
+            Some(preferred.unwrap_or(next))
         })
     }
 
@@ -135,7 +135,7 @@ impl Tried {
     /// How many endpoints of `target` were tried with these settings.
     fn own(&self, target: &Target, settings: ConnectionSettings) -> usize {
         let is_own = |(endpoint, of): &&(SocketAddr, ConnectionSettings)| {
-            *of == settings && target.endpoints.contains(endpoint)
+            *of == settings && target.has(*endpoint)
         };
         self.endpoints.iter().filter(is_own).count()
     }

@@ -1,7 +1,7 @@
 //! HTTP/1.1 clients that close their side after their request: they get the whole answer. Clients that
 //! are gone do not keep a backend busy.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use socket2::SockRef;
@@ -290,6 +290,74 @@ async fn the_end_goes_on_into_a_websocket() {
     drop(backend);
     let text = read_to_end(&mut client).await.unwrap();
     assert!(text.ends_with(b"\r\n\r\ngood-bye"));
+}
+
+/// What the kernel says of the proxy's end of a client's connection.
+struct ProxyEnd {
+    /// Seconds until its keepalive timer expires, if this is the timer that runs.
+    probe: Option<f64>,
+    /// How many descriptors of this process it has.
+    descriptors: usize,
+}
+
+impl ProxyEnd {
+    fn of(client: &TcpStream) -> Self {
+        let hex = |address: SocketAddr| match address.ip() {
+            IpAddr::V4(ip) => format!("{:08X}:{:04X}", ip.to_bits().swap_bytes(), address.port()),
+            IpAddr::V6(_) => panic!("the tests use IPv4"),
+        };
+        let ends = [client.peer_addr(), client.local_addr()].map(|end| hex(end.unwrap()));
+        let table = std::fs::read_to_string("/proc/self/net/tcp").unwrap();
+        let mut rows = table.lines().map(|row| row.split_whitespace().collect());
+        let row: Vec<&str> = rows
+            .find(|row: &Vec<&str>| row[1] == ends[0] && row[2] == ends[1])
+            .expect("the proxy's end of the connection");
+        let (timer, ticks) = row[5].split_once(':').unwrap();
+        let ticks = u32::from_str_radix(ticks, 16).unwrap();
+        let name = format!("socket:[{}]", row[9]);
+        let descriptors = std::fs::read_dir("/proc/self/fd").unwrap();
+        let is_it = |entry: std::io::Result<std::fs::DirEntry>| {
+            let target = entry.and_then(|entry| std::fs::read_link(entry.path()));
+            target.is_ok_and(|target| target.as_os_str() == name.as_str())
+        };
+        Self {
+            probe: (timer == "02").then(|| f64::from(ticks) / 100.0),
+            descriptors: descriptors.map(is_it).filter(|is| *is).count(),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_only_listens_costs_one_descriptor_and_is_looked_after() {
+    let (held, address) = Held::start().await;
+    let own = Identity::new(HOST);
+    for identity in [None, Some(&own)] {
+        let rig = rig(&quiet(), address, identity);
+        let mut client = rig.connect().await;
+        let text = request("GET / HTTP/1.1", "\r\n");
+        let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 16\r\n\r\nfirst";
+        let mut backend;
+        if identity.is_some() {
+            let mut stream = tls(client, client_config(&own), HOST).await.unwrap();
+            stream.write_all(text.as_bytes()).await.unwrap();
+            backend = held.request("\r\n\r\n").await;
+            stream.shutdown().await.unwrap();
+            backend.write_all(answer).await.unwrap();
+            read_until(&mut stream, "first").await;
+            client = stream.into_inner().0;
+        } else {
+            client.write_all(text.as_bytes()).await.unwrap();
+            backend = held.request("\r\n\r\n").await;
+            client.shutdown().await.unwrap();
+            backend.write_all(answer).await.unwrap();
+            read_until(&mut client, "first").await;
+        }
+        // By now the proxy has seen the end, and waits for the rest of the answer.
+        assert_eq!(ProxyEnd::of(&client).descriptors, 1);
+        // Otherwise the first probe comes two minutes after the last byte.
+        let is_probed_soon = || ProxyEnd::of(&client).probe.is_some_and(|wait| wait <= 10.0);
+        wait("a probe that comes soon", is_probed_soon).await;
+    }
 }
 
 /// Waits until the proxy has given up a connection to a backend.

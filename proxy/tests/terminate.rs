@@ -12,7 +12,10 @@ use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 use vestibule_proxy::close_reason::CloseReason;
 use vestibule_proxy::limits::ProxyLimits;
+use vestibule_proxy_testing::web::{Echo, http_route, rule};
 use vestibule_proxy_testing::*;
+use vestibule_stream::proto::resource::Resource as Wire;
+use vestibule_stream::{Resource, ResourceKind};
 
 const NAME: &str = "a.example.com";
 const BACKEND: &str = "team-a/web:80";
@@ -296,6 +299,77 @@ async fn sessions_are_resumed_in_both_versions() {
                 format!("handshakes_total{{version=\"{name}\",resumed=\"{resumed}\"}} {count}");
             assert!(text.contains(&line), "{line} in\n{text}");
         }
+    }
+}
+
+/// The certificate of a Secret with this UID.
+fn of_secret(uid: &str, identity: &Identity) -> Resource {
+    let mut resource = identity.resource("team-a/cert");
+    if let Some(Wire::Certificate(wire)) = &mut resource.resource {
+        wire.secret_uid = uid.to_owned();
+    }
+    resource
+}
+
+/// Makes a request, and returns whether the session was resumed.
+async fn resumes(rig: &Rig, config: &rustls::ClientConfig) -> bool {
+    let stream = tls(rig.connect().await, config.clone(), NAME);
+    let mut client = stream.await.unwrap();
+    let text = format!("GET / HTTP/1.1\r\nhost: {NAME}\r\nconnection: close\r\n\r\n");
+    client.write_all(text.as_bytes()).await.unwrap();
+    let answer = read_to_end(&mut client).await.unwrap();
+    assert!(answer.starts_with(b"HTTP/1.1 200 "));
+    client.get_ref().1.handshake_kind() == Some(HandshakeKind::Resumed)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_ends_with_the_secret_whose_certificate_it_began_with() {
+    let one = Echo::start("one").await;
+    let authority = Authority::new("everybody's");
+    let new = |uid| of_secret(uid, &authority.server(&[NAME], &[]));
+    let kinds = [
+        (&TLS13, false),
+        (&TLS13, true),
+        (&TLS12, false),
+        (&TLS12, true),
+    ];
+    for (version, is_http) in kinds {
+        let listener_of = |port| {
+            let on = if is_http { http } else { listener };
+            on(port, "web", NAME, Some("team-a/cert"))
+        };
+        let mut rig = Rig::start(&ProxyLimits::default(), |port| {
+            let attached = if is_http {
+                http_route("web", NAME, vec![rule("/", BACKEND)])
+            } else {
+                route("web", NAME, Some(BACKEND))
+            };
+            let to = backend(BACKEND, &[one.address]);
+            vec![listener_of(port), attached, to, new("first")]
+        });
+        let config = rustls::ClientConfig::builder_with_provider(provider())
+            .with_protocol_versions(&[version])
+            .unwrap()
+            .with_root_certificates(authority.roots())
+            .with_no_client_auth();
+        assert!(!resumes(&rig, &config).await);
+        assert!(resumes(&rig, &config).await);
+        // A renewal.
+        assert_eq!(rig.apply(vec![new("first")]), Vec::<String>::new());
+        assert!(resumes(&rig, &config).await, "{version:?}");
+        // Another Secret of the same name, and an edit of the listener with it.
+        let both = vec![listener_of(rig.address.port()), new("second")];
+        assert_eq!(rig.apply(both), Vec::<String>::new());
+        assert!(!resumes(&rig, &config).await, "{version:?}");
+        assert!(resumes(&rig, &config).await);
+        // One that comes after its name was free for a while.
+        rig.remove(ResourceKind::Certificate, "team-a/cert");
+        assert_eq!(rig.apply(vec![new("third")]), Vec::<String>::new());
+        assert!(!resumes(&rig, &config).await, "{version:?}");
+        // The same Secret that was not there for a while.
+        rig.remove(ResourceKind::Certificate, "team-a/cert");
+        assert_eq!(rig.apply(vec![new("third")]), Vec::<String>::new());
+        assert!(resumes(&rig, &config).await, "{version:?}");
     }
 }
 

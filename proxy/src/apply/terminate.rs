@@ -31,6 +31,8 @@ pub(super) struct HeldTerminate {
 #[derive(Clone)]
 struct Tickets {
     ticketer: Arc<ListenerTicketer>,
+    /// UIDs of the Secrets whose certificates the listener showed when tickets were given out.
+    secrets: Box<[Arc<str>]>,
     /// How clients are validated. It is in a box, because most listeners do not validate clients.
     clients: Option<Box<Clients>>,
 }
@@ -75,6 +77,7 @@ impl State {
         }
         let none = || Tickets {
             ticketer: self.configs.ticketer(false),
+            secrets: Box::default(),
             clients: None,
         };
         let tickets = old.map_or_else(none, |old| old.tickets);
@@ -138,10 +141,10 @@ impl State {
             });
             terminate.tickets = Tickets {
                 ticketer: self.configs.ticketer(id.is_some()),
+                secrets: Box::default(),
                 clients: clients.map(Box::new),
             };
         }
-        let tickets = &terminate.tickets;
         let validation = terminate.client_validation();
         if id.is_some() && validation.is_none() {
             return Err(NotServing::NoTrustBundle);
@@ -152,6 +155,15 @@ impl State {
         if held.is_empty() {
             return Err(NotServing::NoCertificate);
         }
+        // In a resumed session the client sees no certificate, and goes on with what it saw first. If another Secret has
+        // taken the place of that one, perhaps of another team in a namespace of the same name, it has to look again.
+        let uids = held.iter().map(|held| Arc::clone(held.secret_uid()));
+        let secrets: Box<[Arc<str>]> = uids.collect();
+        let tickets = &mut terminate.tickets;
+        if tickets.secrets.iter().any(|uid| !secrets.contains(uid)) {
+            tickets.ticketer = self.configs.ticketer(id.is_some());
+        }
+        tickets.secrets = secrets;
         self.work.tls_configs += 1;
         let validation = validation.as_deref();
         Ok(self

@@ -34,7 +34,7 @@ const VALIDATED: Duration = Duration::from_mins(10);
 pub(super) struct HeldCertificate {
     certified: Arc<CertifiedKey>,
     /// UID of the Secret that it was made of.
-    secret_uid: Box<str>,
+    secret_uid: Arc<str>,
     /// Seconds since the Unix epoch.
     pub(super) not_after: i64,
     /// Cost of a handshake with it, in units of a handshake with an ECDSA key on P-256.
@@ -88,6 +88,11 @@ impl HeldCertificate {
             not_after,
             units,
         })
+    }
+
+    /// The UID of the Secret that it was made of. It is empty if it is not known.
+    pub(super) fn secret_uid(&self) -> &Arc<str> {
+        &self.secret_uid
     }
 
     /// Whether this was made of the same Secret as `wire`. A Secret that was deleted and made again is another one, even
@@ -242,7 +247,8 @@ impl ConfigFactory {
     }
 
     /// A new ticketer for one listener. `validates` says whether the listener validates its clients. Keep the ticketer
-    /// when the certificates of the listener change, and replace it when its client validation changes.
+    /// when a certificate of the listener is renewed. Replace it when the certificate comes from another Secret, and when
+    /// the client validation changes.
     pub(super) fn ticketer(&self, validates: bool) -> Arc<ListenerTicketer> {
         let shared = if validates {
             &self.validated_tickets

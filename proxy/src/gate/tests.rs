@@ -253,6 +253,68 @@ async fn a_neighbour_waits_for_two_turns_of_those_who_move_little() {
     driver.abort();
 }
 
+/// A connection on which nothing happens until its client closes it.
+struct Idle {
+    closed: Arc<AtomicBool>,
+    wakers: Arc<Mutex<Vec<Waker>>>,
+    log: Log,
+}
+
+impl Moves for Idle {
+    fn moved(&self) -> u64 {
+        0
+    }
+}
+
+impl Future for Idle {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        if self.closed.load(Ordering::SeqCst) {
+            self.log.lock().push("flood");
+            return Poll::Ready(());
+        }
+        self.wakers.lock().push(cx.waker().clone());
+        Poll::Pending
+    }
+}
+
+#[tokio::test]
+async fn connections_that_close_together_leave_others_their_turn() {
+    const CONNECTIONS: usize = 1000;
+    let log = Log::default();
+    let driver = tokio::spawn(keep());
+    tokio::task::yield_now().await;
+    let (closed, wakers) = (
+        Arc::<AtomicBool>::default(),
+        Arc::<Mutex<Vec<_>>>::default(),
+    );
+    for _ in 0..CONNECTIONS {
+        let idle = Idle {
+            closed: Arc::clone(&closed),
+            wakers: Arc::clone(&wakers),
+            log: Arc::clone(&log),
+        };
+        tokio::spawn(InTurn::new(idle, 1));
+    }
+    while wakers.lock().len() < CONNECTIONS {
+        tokio::task::yield_now().await;
+    }
+    closed.store(true, Ordering::SeqCst);
+    for waker in wakers.lock().drain(..) {
+        waker.wake();
+    }
+    // Something that becomes ready after all of them.
+    let neighbour = tokio::spawn(async {});
+    neighbour.await.unwrap();
+    let before = floods(&log.lock());
+    assert!(before <= 2 * BYTES_OF_A_TURN as usize, "{before}");
+    while floods(&log.lock()) < CONNECTIONS {
+        tokio::task::yield_now().await;
+    }
+    driver.abort();
+}
+
 #[tokio::test]
 async fn requests_of_a_flood_leave_a_neighbour_its_turn() {
     let log = Log::default();

@@ -1,5 +1,5 @@
 //! Owns the turns of connections that move bytes. A connection passes the gate for transfers before it moves more bytes
-//! than it has paid for.
+//! than it has paid for, and before it is looked at again.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -108,7 +108,9 @@ impl<F: Future + Moves + Unpin> Future for InTurn<F> {
         let before = this.inner.moved();
         let polled = Pin::new(&mut this.inner).poll(cx);
         let moved = this.inner.moved().saturating_sub(before);
-        this.turn.owe(moved);
+        // One that moved nothing was looked at all the same. So the next poll has its turn too, which may be the one in
+        // which the connection ends, together with thousands of others.
+        this.turn.owe(moved.max(1));
         polled
     }
 }

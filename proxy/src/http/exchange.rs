@@ -57,6 +57,9 @@ const SEND_BUFFER: usize = 64 * 1024;
 /// this each would be answered by one more reset, which backends count. After this time nobody waits for such an answer.
 const RESETS_KNOWN: Duration = Duration::from_hours(1);
 
+/// The part of the time to connect below which a request has less than half of the share of an attempt.
+const LATE: u32 = 6;
+
 /// Most bytes of requests that the kernel holds for a backend whose window is closed.
 const MOST_UNSENT: u32 = 128 * 1024;
 
@@ -205,6 +208,13 @@ impl ExchangeFailure {
     }
 }
 
+/// Why there is no new connection.
+struct Unopened {
+    reason: CloseReason,
+    /// Whether another request tried to open it.
+    shared: bool,
+}
+
 pub(super) type Answered = (Response<BackendBody>, Lease);
 
 /// A request that a connection did not answer.
@@ -281,8 +291,7 @@ impl Exchange<'_> {
                 return Err(Ended::Failed(failure));
             }
             let allowed = attempts.tried.share(left, target, shown);
-            // `None` means that another request opened a connection that may be shared, or failed to. The loop looks
-            // for it.
+            // `None` means that another request opened a connection that may be shared. The loop looks for it.
             if let Some(opened) = self.open_in_turn(&key, left, allowed).await {
                 break opened;
             }
@@ -291,6 +300,7 @@ impl Exchange<'_> {
             self.plane.metrics.connect_retries.inc();
         }
         attempts.tried.push(endpoint, target, shown);
+        let is_shared = matches!(opened, Err(Unopened { shared: true, .. }));
         let (reason, body) = match opened {
             Ok(lease) => match self.send_on(lease, request, trace).await {
                 Ok(answered) => {
@@ -311,7 +321,7 @@ impl Exchange<'_> {
                     return Err(self.broken(attempts, &state, failure));
                 }
             },
-            Err(reason) => (reason, request.into_body()),
+            Err(Unopened { reason, .. }) => (reason, request.into_body()),
         };
         // These fail for every endpoint alike.
         if matches!(
@@ -320,10 +330,13 @@ impl Exchange<'_> {
         ) {
             return Err(Ended::Failed(ExchangeFailure::Connect(reason)));
         }
-        self.plane.metrics.connect_failed(reason.reason());
-        let kind = health::EndpointFailure::Connect;
-        self.plane
-            .endpoint_failed(&self.backend, endpoint, kind, reason.reason());
+        // What another request tried is counted once.
+        if !is_shared {
+            self.plane.metrics.connect_failed(reason.reason());
+            let kind = health::EndpointFailure::Connect;
+            self.plane
+                .endpoint_failed(&self.backend, endpoint, kind, reason.reason());
+        }
         attempts.failure = Some(ExchangeFailure::Connect(reason));
         Err(Ended::Again(body))
     }
@@ -377,23 +390,44 @@ impl Exchange<'_> {
         }
     }
 
-    /// Opens a connection. Requests at the same time share one HTTP/2 connection, so only one of them opens it. The
-    /// result is `None` if another request opened it, or failed to, within `patience`.
+    /// Opens a connection in the time `allowed`. Requests at the same time share one HTTP/2 connection, so only one of them
+    /// opens it, and its failure is that of all. The result is `None` if another request opened it within `patience`, or
+    /// none did.
     async fn open_in_turn(
         &self,
         key: &Key,
         patience: Duration,
         allowed: Duration,
-    ) -> Option<Result<Lease, CloseReason>> {
-        let _opening = match (key.alpn == Alpn::Http2 && !key.alone).then(|| pool::turn(key)) {
-            None => None,
-            Some(Turn::Open(opening)) => Some(opening),
-            Some(Turn::Wait(other)) => {
-                let _ = within(patience, other.notified()).await;
-                return None;
-            }
+    ) -> Option<Result<Lease, Unopened>> {
+        let own = |reason| Unopened {
+            reason,
+            shared: false,
         };
-        Some(self.open(key, allowed).await)
+        if key.alpn != Alpn::Http2 || key.alone {
+            return Some(self.open(key, allowed).await.map_err(own));
+        }
+        let end = Instant::now() + patience;
+        let opening = match pool::turn(key, patience).await {
+            Turn::Look => return None,
+            Turn::Failed(reason) => {
+                return Some(Err(Unopened {
+                    reason,
+                    shared: true,
+                }));
+            }
+            Turn::Open(opening) => opening,
+        };
+        let allowed = allowed.min(end.saturating_duration_since(Instant::now()));
+        let opened = self.open(key, allowed).await;
+        let failure = opened.as_ref().err().copied();
+        // A request that had waited long itself had no time left for this. That says nothing to others.
+        let was_late = allowed < self.plane.limits.connect_deadline / LATE;
+        if was_late && failure == Some(CloseReason::BackendConnectTimeout) {
+            drop(opening);
+        } else {
+            opening.end(failure);
+        }
+        Some(opened.map_err(own))
     }
 
     /// Opens a connection and begins HTTP on it.

@@ -14,8 +14,8 @@ use std::collections::{HashMap, VecDeque};
 use std::hash::{Hash, Hasher};
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use hyper::Version;
@@ -25,7 +25,9 @@ use tokio::sync::Notify;
 use super::body::{Upload, UploadState};
 use super::throttle::Throttle;
 use crate::backend::Backend;
+use crate::close_reason::CloseReason;
 use crate::concerned::TenantKey;
+use crate::deadline::within;
 use crate::plane::DataPlane;
 use crate::table::Snapshot;
 use crate::upstream::{Alpn, Meter, OnMeter, TlsIdentity};
@@ -176,8 +178,8 @@ struct Pool {
     endpoints: HashMap<Key, Kept>,
     /// Number of HTTP/1.1 connections to the backends of each namespace.
     namespaces: HashMap<Box<str>, Rc<Cell<usize>>>,
-    /// HTTP/2 connections that are being opened, each with a notification for the requests that wait.
-    opening: HashMap<Key, Arc<Notify>>,
+    /// HTTP/2 connections that are being opened.
+    opening: HashMap<Key, Arc<Attempt>>,
     /// Number of HTTP/1.1 connections in the pool.
     idle: usize,
     /// How many there may be.
@@ -378,35 +380,81 @@ impl Lease {
     }
 }
 
-/// Which request opens an HTTP/2 connection that many requests can share.
+/// What a request does that needs an HTTP/2 connection which many requests can share.
 pub(super) enum Turn {
-    /// The caller opens it.
+    /// It opens the connection.
     Open(Opening),
-    /// Another request opens it. The notification comes when it is open, or when opening has failed.
-    Wait(Arc<Notify>),
+    /// It looks for a connection, because another request has opened one, or because its patience is at its end.
+    Look,
+    /// It does without, because another request failed to open the connection.
+    Failed(CloseReason),
 }
 
-/// The caller holds it while it opens a connection. Its `Drop` notifies the requests that wait.
-pub(super) struct Opening(Key);
+/// An HTTP/2 connection that one request opens, and for which others wait.
+#[derive(Default)]
+struct Attempt {
+    over: Notify,
+    /// Why it cannot be opened.
+    failure: OnceLock<CloseReason>,
+    /// Whether the request that opened it is gone, and another one has to.
+    vacant: AtomicBool,
+}
+
+/// A request holds it while it opens a connection. If it is dropped, one of the requests that wait opens the connection
+/// instead.
+pub(super) struct Opening {
+    key: Key,
+    attempt: Arc<Attempt>,
+    is_over: bool,
+}
+
+impl Opening {
+    /// Tells all requests that wait that the connection is open, or why it cannot be opened. All of them have the same
+    /// failure, because one after the other would only fail again.
+    pub(super) fn end(mut self, failure: Option<CloseReason>) {
+        if let Some(failure) = failure {
+            // This is the only place that sets it, and it comes here once.
+            let _ = self.attempt.failure.set(failure);
+        }
+        self.is_over = true;
+    }
+}
 
 impl Drop for Opening {
     fn drop(&mut self) {
-        let waiting = POOL.try_with(|pool| pool.borrow_mut().opening.remove(&self.0));
-        if let Ok(Some(waiting)) = waiting {
-            waiting.notify_waiters();
+        // The pool and this value have it, and each request that waits.
+        let is_over = self.is_over || Arc::strong_count(&self.attempt) <= 2;
+        if is_over {
+            let removed = POOL.try_with(|pool| pool.borrow_mut().opening.remove(&self.key));
+            drop(removed);
+            self.attempt.over.notify_waiters();
+        } else {
+            self.attempt.vacant.store(true, Ordering::Relaxed);
+            self.attempt.over.notify_one();
         }
     }
 }
 
-/// Asks whether to open an HTTP/2 connection or to wait for one.
-pub(super) fn turn(key: &Key) -> Turn {
-    POOL.with_borrow_mut(|pool| {
-        if let Some(waiting) = pool.opening.get(key) {
-            return Turn::Wait(Arc::clone(waiting));
+/// Asks whether to open an HTTP/2 connection, and waits, for as long as `patience` allows, if another request opens it.
+pub(super) async fn turn(key: &Key, patience: Duration) -> Turn {
+    let end = Instant::now() + patience;
+    loop {
+        let attempt = match POOL.with_borrow_mut(|pool| pool.begin(key)) {
+            Ok(opening) => return Turn::Open(opening),
+            Err(attempt) => attempt,
+        };
+        let left = end.saturating_duration_since(Instant::now());
+        if within(left, attempt.over.notified()).await.is_err() {
+            return Turn::Look;
         }
-        pool.opening.insert(key.clone(), Arc::default());
-        Turn::Open(Opening(key.clone()))
-    })
+        if let Some(failure) = attempt.failure.get() {
+            return Turn::Failed(*failure);
+        }
+        if !attempt.vacant.load(Ordering::Relaxed) {
+            return Turn::Look;
+        }
+        // Nobody else was told that the request which opened it is gone, so this one does it without any further wait.
+    }
 }
 
 /// Takes a connection that is open.
@@ -415,6 +463,26 @@ pub(super) fn take(key: &Key) -> Option<Lease> {
 }
 
 impl Pool {
+    /// Begins to open an HTTP/2 connection, unless another request does.
+    fn begin(&mut self, key: &Key) -> Result<Opening, Arc<Attempt>> {
+        let attempt = match self.opening.get(key) {
+            Some(attempt) if !attempt.vacant.swap(false, Ordering::Relaxed) => {
+                return Err(Arc::clone(attempt));
+            }
+            Some(vacant) => Arc::clone(vacant),
+            None => {
+                let attempt = Arc::default();
+                self.opening.insert(key.clone(), Arc::clone(&attempt));
+                attempt
+            }
+        };
+        Ok(Opening {
+            key: key.clone(),
+            attempt,
+            is_over: false,
+        })
+    }
+
     /// The entry of an endpoint. It is created if there is none.
     fn kept_for(&mut self, key: Key) -> &mut Kept {
         let namespaces = &mut self.namespaces;
@@ -496,8 +564,7 @@ impl Pool {
         for (key, kept) in &mut self.endpoints {
             let present = snapshot.backend(key.backend.slot());
             let gone = !present.is_some_and(|present| {
-                present.is_version_of(&key.backend)
-                    && present.target.endpoints.contains(&key.endpoint)
+                present.is_version_of(&key.backend) && present.has(key.endpoint)
             });
             kept.one.retain(|(one, since)| {
                 let over = now.saturating_duration_since(*since) >= IDLE_ONE;
@@ -515,6 +582,9 @@ impl Pool {
         }
         self.endpoints
             .retain(|_, kept| !(kept.one.is_empty() && kept.two.is_empty()));
+        // The last request that waited may be gone as well, just when it was to open the connection.
+        self.opening
+            .retain(|_, attempt| Arc::strong_count(attempt) > 1);
         self.namespaces.retain(|_, held| {
             held.set(0);
             // The entries of endpoints hold the other references.
@@ -554,7 +624,8 @@ pub(crate) async fn sweep(plane: Arc<DataPlane>) {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
+    use std::pin::Pin;
+    use std::task::{Context, Poll, Wake, Waker};
 
     use hyper_util::rt::TokioIo;
 
@@ -580,6 +651,77 @@ mod tests {
             alone: false,
             tenant: TenantKey::default(),
         }
+    }
+
+    /// Counts how often tasks are woken.
+    #[derive(Default)]
+    struct Woken(AtomicUsize);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    type Waiting<'a> = Pin<Box<dyn Future<Output = Turn> + 'a>>;
+
+    /// The request that opens a connection, others that wait for it, and how often these were woken.
+    fn opening(key: &Key, waiting: usize) -> (Opening, VecDeque<Waiting<'_>>, Arc<Woken>) {
+        let woken = Arc::<Woken>::default();
+        let begin = || -> Waiting<'_> { Box::pin(turn(key, Duration::from_mins(1))) };
+        let Poll::Ready(Turn::Open(opening)) = poll(&mut begin(), &woken) else {
+            panic!("the first request waits");
+        };
+        let mut waiting: VecDeque<_> = (0..waiting).map(|_| begin()).collect();
+        for of in &mut waiting {
+            assert!(poll(of, &woken).is_pending());
+        }
+        (opening, waiting, woken)
+    }
+
+    fn poll(waiting: &mut Waiting<'_>, woken: &Arc<Woken>) -> Poll<Turn> {
+        let waker = Waker::from(Arc::clone(woken));
+        waiting.as_mut().poll(&mut Context::from_waker(&waker))
+    }
+
+    /// If each request opened the connection again, and all others were woken each time, this would be half a million.
+    #[test]
+    fn a_connection_that_cannot_be_opened_wakes_each_request_once() {
+        let key = key(&mut SlotAllocator::default(), "dead", 1);
+        let failure = CloseReason::BackendConnectFailed;
+        let (opens, mut waiting, woken) = opening(&key, 1000);
+        opens.end(Some(failure));
+        for of in &mut waiting {
+            let told = poll(of, &woken);
+            assert!(matches!(told, Poll::Ready(Turn::Failed(of)) if of == failure));
+        }
+        assert_eq!(woken.0.load(Ordering::SeqCst), 1000);
+        // The next one tries again, and this time the others look for its connection.
+        let (opens, mut waiting, woken) = opening(&key, 10);
+        opens.end(None);
+        for of in &mut waiting {
+            assert!(matches!(poll(of, &woken), Poll::Ready(Turn::Look)));
+        }
+    }
+
+    #[test]
+    fn another_request_opens_the_connection_of_one_that_is_gone() {
+        let key = key(&mut SlotAllocator::default(), "slow", 1);
+        let (mut opens, mut waiting, woken) = opening(&key, 1000);
+        for count in 1..=500 {
+            drop(opens);
+            assert_eq!(woken.0.load(Ordering::SeqCst), 2 * count - 1);
+            // Another one that is gone just when it was to open the connection.
+            drop(waiting.pop_front());
+            assert_eq!(woken.0.load(Ordering::SeqCst), 2 * count);
+            let mut next = waiting.pop_front().unwrap();
+            let Poll::Ready(Turn::Open(opening)) = poll(&mut next, &woken) else {
+                panic!("nobody opens the connection");
+            };
+            opens = opening;
+        }
+        drop(opens);
+        assert!(POOL.with_borrow(|pool| pool.opening.is_empty()));
     }
 
     #[tokio::test]

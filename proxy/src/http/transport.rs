@@ -1,14 +1,12 @@
 //! Owns the bytes below HTTP: plaintext or TLS, preceded by bytes that were already read.
 
-use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use socket2::SockRef;
-use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
 use super::activity::Activity;
@@ -38,6 +36,15 @@ impl Transport {
         match self {
             Self::Plain(stream) => stream.socket(),
             Self::Tls(stream) => stream.socket(),
+        }
+    }
+
+    /// Waits for the [loss](crate::client_socket::ClientSocket::poll_lost) of a client that has ended its sending
+    /// direction.
+    fn poll_lost(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
+        match self {
+            Self::Plain(stream) => stream.poll_lost(cx),
+            Self::Tls(stream) => stream.poll_lost(cx),
         }
     }
 }
@@ -103,30 +110,11 @@ struct Lingering {
     alarm: Alarm,
 }
 
-/// Waits for the loss of a client that has ended its sending direction. Such a socket is always readable, so a read
-/// would show nothing. This waits for the error that the kernel reports when the client resets the connection, or does
-/// not answer keepalive probes.
-struct Loss(Pin<Box<dyn Future<Output = io::Error> + Send>>);
-
-impl Loss {
-    /// Duplicates the descriptor, because the wait for errors would otherwise borrow the stream, which HTTP still uses.
-    fn of(socket: &TcpStream) -> io::Result<Self> {
-        let socket = TcpStream::from_std(SockRef::from(socket).try_clone()?.into())?;
-        Ok(Self(Box::pin(async move {
-            let lost = || io::ErrorKind::ConnectionReset.into();
-            match socket.ready(Interest::ERROR).await {
-                Ok(_) => socket.take_error().ok().flatten().unwrap_or_else(lost),
-                Err(error) => error,
-            }
-        })))
-    }
-}
-
 #[derive(Default)]
 struct Guarded {
     guard: Guard,
-    /// Set when the client has ended its side and waits for responses.
-    half_closed: Option<Loss>,
+    /// Whether the client has ended its side and waits for responses.
+    half_closed: bool,
     /// Number of requests whose responses were written to the last byte.
     answered: u64,
     /// Bytes that were read and not passed on yet.
@@ -235,15 +223,12 @@ impl Counted {
     fn poll_end(&mut self, cx: &mut Context<'_>, guarded: &mut Guarded) -> Poll<io::Result<()>> {
         let owes = guarded.answered < guarded.guard.requests();
         if !owes || !guarded.guard.is_between() {
-            guarded.half_closed = None;
+            guarded.half_closed = false;
             return Poll::Ready(Ok(()));
         }
         self.activity.wait(cx);
-        let loss = match &mut guarded.half_closed {
-            Some(loss) => loss,
-            none => none.insert(Loss::of(self.transport.socket())?),
-        };
-        loss.0.as_mut().poll(cx).map(Err)
+        guarded.half_closed = true;
+        self.transport.poll_lost(cx).map(Err)
     }
 
     /// Reads and drops what a client sends after its last response, until it ends or its time is over. If the socket
@@ -384,7 +369,7 @@ impl AsyncWrite for Counted {
             let ended = this.activity.ended();
             if guarded.answered < ended {
                 guarded.answered = ended;
-                if guarded.half_closed.is_some() {
+                if guarded.half_closed {
                     this.activity.wake();
                 }
             }

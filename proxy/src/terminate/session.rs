@@ -163,7 +163,7 @@ impl TlsSession {
     pub(super) fn poll_open(
         &mut self,
         cx: &mut Context<'_>,
-        client: &mut TcpStream,
+        client: &mut (impl AsyncRead + Unpin),
         scratch: &mut [u8],
     ) -> Poll<Result<Opened, Unreadable>> {
         let held = self.partial.len();
@@ -351,7 +351,7 @@ impl TlsSession {
     pub(super) fn poll_send(
         &mut self,
         cx: &mut Context<'_>,
-        client: &mut TcpStream,
+        client: &mut (impl AsyncWrite + Unpin),
     ) -> Poll<io::Result<()>> {
         while self.rest.is_some() || !self.queued.is_empty() {
             let queued = &mut self.queued;
@@ -385,7 +385,7 @@ impl TlsSession {
     pub(super) fn seal_and_send(
         &mut self,
         cx: &mut Context<'_>,
-        client: &mut TcpStream,
+        client: &mut (impl AsyncWrite + Unpin),
         scratch: &mut [u8],
         count: usize,
     ) -> Result<io::Result<bool>, Fatal> {

@@ -9,6 +9,7 @@ use tokio::net::TcpStream;
 
 use super::session::{TlsSession, Unreadable};
 use super::{IN, MAX_BATCH, OUT, discard_unread};
+use crate::client_socket::ClientSocket;
 use crate::record::{Fatal, HEADER, MAX_PLAINTEXT, MAX_PROTECTED};
 
 /// Number of bytes that are enough for any record.
@@ -19,7 +20,7 @@ const RECORD: usize = HEADER + MAX_PROTECTED;
 ///
 /// Reads also send the answers to key updates. So one task has to poll both directions.
 pub(crate) struct TlsStream {
-    client: TcpStream,
+    client: ClientSocket,
     pub(super) session: Box<TlsSession>,
     /// Plaintext that the reader has not taken.
     unread: Box<[u8]>,
@@ -34,7 +35,7 @@ pub(crate) struct TlsStream {
 impl TlsStream {
     pub(crate) fn new(client: TcpStream, session: Box<TlsSession>) -> Self {
         Self {
-            client,
+            client: ClientSocket::new(client),
             session,
             unread: Box::default(),
             given: 0,
@@ -44,7 +45,12 @@ impl TlsStream {
     }
 
     pub(crate) fn socket(&self) -> &TcpStream {
-        &self.client
+        self.client.stream()
+    }
+
+    /// Waits for the [loss](ClientSocket::poll_lost) of a client that has ended its sending direction.
+    pub(crate) fn poll_lost(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
+        self.client.poll_lost(cx)
     }
 
     /// Gives the reader what it has not taken.
@@ -94,8 +100,9 @@ impl TlsStream {
         match unreadable {
             Unreadable::Client(error) => error,
             Unreadable::Protocol(Fatal(description)) => {
-                if self.session.send_last(&self.client, &[2, description]) {
-                    discard_unread(|buffer| self.client.try_read(buffer));
+                let client = self.client.stream();
+                if self.session.send_last(client, &[2, description]) {
+                    discard_unread(|buffer| client.try_read(buffer));
                 }
                 let broken = format!("the client broke TLS, and got alert {description}");
                 io::Error::new(io::ErrorKind::InvalidData, broken)

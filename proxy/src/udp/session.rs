@@ -144,8 +144,7 @@ impl Session {
         let present = snapshot.backend(slot);
         !leads_elsewhere
             && present.is_some_and(|present| {
-                present.is_version_of(&self.chosen.backend)
-                    && present.target.endpoints.contains(&self.chosen.endpoint)
+                present.is_version_of(&self.chosen.backend) && present.has(self.chosen.endpoint)
             })
     }
 
