@@ -19,7 +19,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use mimalloc::MiMalloc;
 
-/// See `docs/benchmarks.md` for what this costs and saves beside the allocator of glibc.
+/// `docs/adr/0027-memory-that-is-given-back.md` says why.
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 

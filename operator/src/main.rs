@@ -40,7 +40,7 @@ use vestibule_serve::probes;
 
 use arguments::{Arguments, LogFormat};
 
-/// See `docs/benchmarks.md` for what this costs and saves beside the allocator of glibc.
+/// `docs/adr/0027-memory-that-is-given-back.md` says why.
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 

@@ -31,7 +31,7 @@ use vestibule_proxy::proxy::{ConfigSource, Proxy, ProxyConfig, tcp_connector};
 use vestibule_stream::ProxyIdentity;
 use vestibule_stream::client::{self, Tls, TlsError};
 
-/// See `docs/benchmarks.md` for what this costs and saves beside the allocator of glibc.
+/// `docs/adr/0027-memory-that-is-given-back.md` says why.
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 

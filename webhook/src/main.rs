@@ -25,7 +25,7 @@ use vestibule_model::policy::PolicyArguments;
 use vestibule_webhook::Admission;
 use vestibule_webhook::server::{Config, WATCHED, Webhook};
 
-/// See `docs/benchmarks.md` for what this costs and saves beside the allocator of glibc.
+/// `docs/adr/0027-memory-that-is-given-back.md` says why.
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 

@@ -41,7 +41,7 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 use mimalloc::MiMalloc;
 
-/// See `docs/benchmarks.md` for what this costs and saves beside the allocator of glibc.
+/// That of the product, because parts of it run in this process.
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 

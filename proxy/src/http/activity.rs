@@ -25,6 +25,8 @@ pub(super) struct Activity {
     under_way: AtomicU32,
     requests: AtomicU64,
     ended: AtomicU64,
+    /// Number of requests whose responses were written to the last byte.
+    answered: AtomicU64,
     upgraded: AtomicBool,
     /// Whether the connection has reached its maximum age.
     old: AtomicBool,
@@ -106,6 +108,7 @@ impl Activity {
             under_way: AtomicU32::new(0),
             requests: AtomicU64::new(0),
             ended: AtomicU64::new(0),
+            answered: AtomicU64::new(0),
             upgraded: AtomicBool::new(false),
             old: AtomicBool::new(false),
             lingers: AtomicBool::new(false),
@@ -276,6 +279,31 @@ impl Activity {
     /// Number of requests whose response has ended.
     pub(super) fn ended(&self) -> u64 {
         self.ended.load(Ordering::Relaxed)
+    }
+
+    /// Records that everything is written, so the responses that have ended are. Returns whether that is news.
+    pub(super) fn flushed(&self) -> bool {
+        let ended = self.ended();
+        self.answered.swap(ended, Ordering::Relaxed) < ended
+    }
+
+    /// Number of requests whose responses were written to the last byte.
+    pub(super) fn answered(&self) -> u64 {
+        self.answered.load(Ordering::Relaxed)
+    }
+
+    /// For how long an HTTP/1.1 connection is idle after a request: every response is written, and nothing of a further head
+    /// has arrived. `None` if it is not.
+    pub(super) fn quiet(&self) -> Option<Duration> {
+        let requests = self.requests();
+        let is_quiet = requests > 0
+            && self.answered() == requests
+            && self.under_way.load(Ordering::Relaxed) == 0
+            && self.head_since.load(Ordering::Relaxed) == 0
+            && !self.is_upgraded()
+            && !self.lingers();
+        let since = self.idle_since.load(Ordering::Relaxed);
+        is_quiet.then(|| Duration::from_millis(self.now().saturating_sub(since)))
     }
 
     /// Records that a response switches the connection to another protocol.

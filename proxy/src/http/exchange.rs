@@ -602,13 +602,16 @@ impl Exchange<'_> {
                 *request.version_mut() = Version::HTTP_11;
             }
             Sender::Two(..) => {
+                let is_detached = request.version() == Version::HTTP_2;
                 let headers = request.headers_mut();
                 for name in [HOST, CONNECTION, UPGRADE, TRANSFER_ENCODING] {
                     headers.remove(name);
                 }
                 // h2 keeps fields as long as the connection is open, so that it can send them as an index the next
-                // time. They must not keep the buffer of the client's head in memory.
-                detach(headers);
+                // time. They must not keep the buffer of the client's head in memory. Those of an HTTP/2 client do not.
+                if !is_detached {
+                    detach(headers);
+                }
                 if self.grpc {
                     take_trailers(headers);
                 }

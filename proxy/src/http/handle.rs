@@ -91,16 +91,14 @@ pub(super) fn handle(
                 let response = if is_head { head_of(response) } else { response };
                 response.map(|body| Logged::new(body, Some(record)))
             }
-            Ok(Outcome::Upgrade(response, tunnel)) => {
+            Ok(Outcome::Upgrade(response, backend)) => {
                 record.status = response.status();
                 record.reason = "Upgraded";
                 record.detach();
                 shared.activity.upgrade();
-                let (client, backend) = tunnel;
                 let found = record.found.as_ref();
                 let tenant = found.map(|found| TenantKey::of(&found.route.account));
                 *shared.tunnel.lock() = Some(Box::new(Tunnel {
-                    client,
                     backend,
                     lifetime: Lifetime {
                         idle: record.bounds.tunnel_idle.map(in_ticks),
@@ -215,7 +213,8 @@ enum Outcome {
     Answer(Response<Download>),
     /// The response to a CA that checks a hostname.
     Challenge(Response<Download>),
-    Upgrade(Response<Download>, (OnUpgrade, OnUpgrade)),
+    /// The connection to the backend follows.
+    Upgrade(Response<Download>, OnUpgrade),
 }
 
 /// Makes attempts until there is an outcome. Every attempt is decided again, by the snapshot that is in force when it
@@ -239,7 +238,6 @@ async fn outcome(
     });
     // Only HTTP/1.1 can be upgraded.
     let upgradable = request.version() == Version::HTTP_11 && request.body().is_end_stream();
-    let client = upgradable.then(|| hyper::upgrade::on(&mut request));
     request.extensions_mut().clear();
     headers::join_cookies(request.headers_mut());
     if version == Version::HTTP_2 {
@@ -282,14 +280,14 @@ async fn outcome(
             }
             Forwarded::Upgrade(response, backend) => {
                 edits.extend(keep_session(&exchange, &found, presented, record));
-                let Some(client) = client else {
+                if !upgradable {
                     return Err(LocalReply::unasked());
-                };
+                }
                 let mut response = response;
                 for edit in &*edits {
                     edit.apply(response.headers_mut());
                 }
-                return Ok(Outcome::Upgrade(response, (client, backend)));
+                return Ok(Outcome::Upgrade(response, backend));
             }
         }
     }

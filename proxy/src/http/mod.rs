@@ -30,6 +30,7 @@ mod handle;
 pub mod head_size;
 mod headers;
 pub mod heads;
+mod http1_connection;
 mod kept;
 mod local_reply;
 mod metered_frames;

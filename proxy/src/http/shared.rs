@@ -5,12 +5,14 @@ use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use bytes::Bytes;
 use hyper::header::HeaderValue;
 use parking_lot::Mutex;
 use rustls_pki_types::CertificateDer;
 use vestibule_model::hostname::Hostname;
 
 use super::activity::Activity;
+use super::transport::Counted;
 use crate::bind::BindKey;
 use crate::close_reason::CloseReason;
 use crate::gate;
@@ -22,8 +24,13 @@ use crate::validation::ClientValidation;
 
 /// What a connection carries after HTTP.
 pub(super) trait AfterHttp: Send {
-    /// Runs to the end of the connection, and returns the reason of the end.
-    fn run(self: Box<Self>) -> Pin<Box<dyn Future<Output = CloseReason> + Send>>;
+    /// Runs to the end of the connection, and returns the reason of the end. `read` are bytes of the client that were read
+    /// already.
+    fn run(
+        self: Box<Self>,
+        client: Counted,
+        read: Bytes,
+    ) -> Pin<Box<dyn Future<Output = CloseReason> + Send>>;
 }
 
 /// The state that the requests of one connection share.

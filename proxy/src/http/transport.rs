@@ -115,8 +115,6 @@ struct Guarded {
     guard: Guard,
     /// Whether the client has ended its side and waits for responses.
     half_closed: bool,
-    /// Number of requests whose responses were written to the last byte.
-    answered: u64,
     /// Bytes that were read and not passed on yet.
     held: Vec<u8>,
     /// Why nothing is passed on any more.
@@ -136,6 +134,24 @@ impl Counted {
     /// The client's socket.
     pub(super) fn socket(&self) -> &TcpStream {
         self.transport.socket()
+    }
+
+    /// Whether the client's bytes are no longer HTTP, because a response has switched to another protocol.
+    pub(super) fn is_upgraded(&self) -> bool {
+        self.activity.is_upgraded()
+    }
+
+    /// Whether the next byte of the client is the first one of a request in HTTP/1, and every request before is answered.
+    pub(super) fn is_between(&self) -> bool {
+        let Some(guarded) = &self.guard else {
+            return false;
+        };
+        let reads_on =
+            guarded.refused.is_none() && !guarded.half_closed && self.lingering.is_none();
+        reads_on
+            && guarded.held.is_empty()
+            && guarded.guard.is_between()
+            && guarded.guard.requests() == self.activity.answered()
     }
 
     /// `guarded` means that the connection speaks HTTP/1. Otherwise, `most_fields` is the most fields of a head before it
@@ -221,7 +237,7 @@ impl Counted {
     /// for the end of the client. So hyper learns of it only when every complete request has its response. If the last
     /// request is not complete, hyper learns of it at once, because nothing can complete that request.
     fn poll_end(&mut self, cx: &mut Context<'_>, guarded: &mut Guarded) -> Poll<io::Result<()>> {
-        let owes = guarded.answered < guarded.guard.requests();
+        let owes = self.activity.answered() < guarded.guard.requests();
         if !owes || !guarded.guard.is_between() {
             guarded.half_closed = false;
             return Poll::Ready(Ok(()));
@@ -366,12 +382,8 @@ impl AsyncWrite for Counted {
         let this = self.get_mut();
         if let Some(guarded) = &mut this.guard {
             // hyper flushes after it has written everything that it has.
-            let ended = this.activity.ended();
-            if guarded.answered < ended {
-                guarded.answered = ended;
-                if guarded.half_closed {
-                    this.activity.wake();
-                }
+            if this.activity.flushed() && guarded.half_closed {
+                this.activity.wake();
             }
         }
         Poll::Ready(Ok(()))

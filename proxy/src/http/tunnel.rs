@@ -9,6 +9,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
+use bytes::Bytes;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -41,43 +42,44 @@ thread_local! {
 /// The connection to the backend, as it was given to hyper.
 type ToBackend = Throttled<Patient<upstream::Stream>>;
 
-/// Two connections that have finished HTTP.
+/// A connection to a backend that has finished HTTP, for a client's connection that has.
 pub(super) struct Tunnel {
-    pub(super) client: OnUpgrade,
     pub(super) backend: OnUpgrade,
     pub(super) lifetime: Lifetime,
     pub(super) record: Box<RequestRecord>,
 }
 
 impl AfterHttp for Tunnel {
-    fn run(self: Box<Self>) -> Pin<Box<dyn Future<Output = CloseReason> + Send>> {
-        Box::pin(self.carry())
+    fn run(
+        self: Box<Self>,
+        client: Counted,
+        read: Bytes,
+    ) -> Pin<Box<dyn Future<Output = CloseReason> + Send>> {
+        Box::pin(self.carry(client, read))
     }
 }
 
 impl Tunnel {
     /// Copies until both directions have ended.
-    async fn carry(self) -> CloseReason {
+    async fn carry(self, client: Counted, read: Bytes) -> CloseReason {
         let mut record = self.record;
-        let (client, backend) = match futures::future::try_join(self.client, self.backend).await {
-            Ok(both) => both,
+        let backend = match self.backend.await {
+            Ok(backend) => backend,
             Err(error) => {
                 tracing::debug!(%error, "an upgrade failed");
                 record.reason = "BackendBroken";
                 return CloseReason::BackendReset;
             }
         };
-        let client = client.downcast::<TokioIo<Counted>>();
-        let backend = backend.downcast::<TokioIo<ToBackend>>();
-        let (Ok(client), Ok(backend)) = (client, backend) else {
+        let Ok(backend) = backend.downcast::<TokioIo<ToBackend>>() else {
             // This would be a bug, because nothing else is ever given to hyper.
             return CloseReason::BackendReset;
         };
         let selected = Selected::of(&record);
         let relayed = Relayed {
-            up: Direction::after(client.read_buf.into()),
+            up: Direction::after(read.into()),
             down: Direction::after(backend.read_buf.into()),
-            client: client.io.into_inner(),
+            client,
             backend: backend.io.into_inner(),
             received: &mut record.tunnelled_in,
             sent: &mut record.sent,

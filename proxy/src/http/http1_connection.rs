@@ -1,0 +1,296 @@
+//! Owns a client's HTTP/1.1 connection, which holds the buffers of hyper only while it has something to do.
+//!
+//! hyper has two buffers of 8 KiB for each connection, and cannot give them back. So an idle connection is taken out of hyper,
+//! and put back when the client sends something. hyper itself decides whether the connection is idle: it is told to end
+//! after what is under way, and ends at once only if that is nothing. [`Activity::quiet`] is asked before that, because a
+//! connection that was told so cannot go on; and [`Counted::is_between`] after it, because hyper also ends connections on
+//! which nobody knows where the next request begins.
+//!
+//! [`Activity::quiet`]: super::activity::Activity::quiet
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use hyper::body::{Body, Incoming};
+use hyper::rt::Write;
+use hyper::server::conn::http1::{Builder, Connection, Parts};
+use hyper::service::HttpService;
+use hyper_util::rt::TokioIo;
+
+use super::transport::Counted;
+
+/// A connection that is served by hyper, or waits for the next request without it.
+pub(super) struct Http1Connection<S: HttpService<Incoming>> {
+    builder: Builder,
+    state: State<S>,
+    /// Whether it is to be taken out of hyper.
+    releases: bool,
+}
+
+enum State<S: HttpService<Incoming>> {
+    /// In a box, so that an idle connection has no room for it.
+    Served(Box<Connection<TokioIo<Counted>, S>>),
+    /// All requests are answered. The service is for the next one.
+    Idle(TokioIo<Counted>, S),
+    /// It closes in order.
+    Closing(TokioIo<Counted>),
+    /// HTTP has ended, and the bytes after the last request are not HTTP.
+    Upgraded(Counted, Bytes),
+    Closed,
+}
+
+impl<S, B> Http1Connection<S>
+where
+    S: HttpService<Incoming, ResBody = B, Error = Infallible> + Unpin,
+    S::Future: Unpin,
+    B: Body + 'static,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    pub(super) fn new(builder: Builder, io: Counted, service: S) -> Self {
+        let served = builder.serve_connection(TokioIo::new(io), service);
+        Self {
+            builder,
+            state: State::Served(Box::new(served)),
+            releases: false,
+        }
+    }
+
+    /// Gives back the buffers at the next poll, if nothing is under way. Only a connection that is
+    /// [quiet](super::activity::Activity::quiet) may be asked, because another one would end after its present request.
+    pub(super) fn release_buffers(&mut self) {
+        self.releases = matches!(self.state, State::Served(_));
+    }
+
+    /// Takes no further requests. If one is under way, its response tells the client so.
+    pub(super) fn end(&mut self) {
+        match std::mem::replace(&mut self.state, State::Closed) {
+            State::Served(mut served) => {
+                Pin::new(&mut *served).graceful_shutdown();
+                self.state = State::Served(served);
+            }
+            State::Idle(io, _) => self.state = State::Closing(io),
+            other => self.state = other,
+        }
+    }
+
+    /// The bytes below HTTP, and those that were read behind the last request, if the connection was upgraded.
+    pub(super) fn into_upgraded(self) -> Option<(Counted, Bytes)> {
+        match self.state {
+            State::Upgraded(io, read) => Some((io, read)),
+            _ => None,
+        }
+    }
+
+    /// The next state of a connection that hyper has ended.
+    fn after(parts: Parts<TokioIo<Counted>, S>, releases: bool) -> State<S> {
+        let Parts {
+            io,
+            read_buf,
+            service,
+            ..
+        } = parts;
+        let below = io.inner();
+        if below.is_upgraded() {
+            State::Upgraded(io.into_inner(), read_buf)
+        } else if releases && read_buf.is_empty() && below.is_between() {
+            State::Idle(io, service)
+        } else {
+            State::Closing(io)
+        }
+    }
+}
+
+impl<S, B> Future for Http1Connection<S>
+where
+    S: HttpService<Incoming, ResBody = B, Error = Infallible> + Unpin,
+    S::Future: Unpin,
+    B: Body + 'static,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    type Output = hyper::Result<()>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<hyper::Result<()>> {
+        let this = &mut *self;
+        loop {
+            match &mut this.state {
+                State::Served(served) => {
+                    let releases = std::mem::take(&mut this.releases);
+                    if releases {
+                        Pin::new(&mut **served).graceful_shutdown();
+                    }
+                    if let Err(error) = ready!(served.poll_without_shutdown(cx)) {
+                        this.state = State::Closed;
+                        return Poll::Ready(Err(error));
+                    }
+                    if let State::Served(served) = std::mem::replace(&mut this.state, State::Closed)
+                    {
+                        this.state = Self::after(served.into_parts(), releases);
+                    }
+                }
+                State::Idle(io, _) => {
+                    // An error is found again by the read.
+                    let _ = ready!(io.inner().socket().poll_read_ready(cx));
+                    if let State::Idle(io, service) =
+                        std::mem::replace(&mut this.state, State::Closed)
+                    {
+                        let served = this.builder.serve_connection(io, service);
+                        this.state = State::Served(Box::new(served));
+                    }
+                }
+                State::Closing(io) => {
+                    // The client may have closed before.
+                    let _ = ready!(Pin::new(io).poll_shutdown(cx));
+                    this.state = State::Closed;
+                }
+                State::Upgraded(..) | State::Closed => return Poll::Ready(Ok(())),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::{Ready, poll_fn, ready};
+    use std::sync::Arc;
+
+    use http_body_util::Full;
+    use hyper::service::service_fn;
+    use hyper::{Request, Response};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::{TcpListener, TcpStream};
+
+    use super::super::activity::Activity;
+    use super::super::transport::Transport;
+    use super::*;
+    use crate::limits::HttpLimits;
+    use crate::replayed::Replayed;
+
+    type Answer = Ready<Result<Response<Full<Bytes>>, Infallible>>;
+
+    /// A client, its connection, and what is known of it. Each request is answered with `ok`.
+    async fn connected() -> (
+        TcpStream,
+        Http1Connection<
+            impl HttpService<Incoming, ResBody = Full<Bytes>, Error = Infallible, Future = Answer>
+            + Unpin,
+        >,
+        Arc<Activity>,
+    ) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (client, accepted) = tokio::join!(TcpStream::connect(address), listener.accept());
+        let activity = Arc::new(Activity::new(&HttpLimits::default()));
+        let service = {
+            let activity = Arc::clone(&activity);
+            service_fn(move |_: Request<Incoming>| -> Answer {
+                activity.begin();
+                activity.end();
+                ready(Ok(Response::new("ok".into())))
+            })
+        };
+        let transport = Transport::Plain(Replayed::new(Vec::new(), accepted.unwrap().0));
+        let io = Counted::new(transport, Arc::clone(&activity), true, 100, 100);
+        let connection = Http1Connection::new(Builder::new(), io, service);
+        (client.unwrap(), connection, activity)
+    }
+
+    /// Runs the connection until `other` is over.
+    async fn meanwhile<T>(
+        connection: &mut (impl Future<Output = hyper::Result<()>> + Unpin),
+        other: impl Future<Output = T>,
+    ) -> T {
+        tokio::select! {
+            ended = connection => panic!("the connection has ended: {ended:?}"),
+            done = other => done,
+        }
+    }
+
+    /// Reads one response.
+    async fn answer(client: &mut TcpStream) {
+        let mut all = Vec::new();
+        while !all.ends_with(b"\r\n\r\nok") {
+            assert_ne!(client.read_buf(&mut all).await.unwrap(), 0, "{all:?}");
+        }
+    }
+
+    async fn turn(connection: &mut (impl Future<Output = hyper::Result<()>> + Unpin)) {
+        poll_fn(|cx| {
+            assert!(Pin::new(&mut *connection).poll(cx).is_pending());
+            Poll::Ready(())
+        })
+        .await;
+    }
+
+    const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nhost: a\r\n\r\n";
+
+    #[tokio::test]
+    async fn an_idle_connection_leaves_hyper_and_comes_back_for_its_next_request() {
+        let (mut client, mut connection, activity) = connected().await;
+        turn(&mut connection).await;
+        assert_eq!(activity.quiet(), None, "before the first request");
+        for _ in 0..3 {
+            meanwhile(&mut connection, async {
+                let (first, second) = REQUEST.split_at(7);
+                client.write_all(first).await.unwrap();
+                tokio::task::yield_now().await;
+                client.write_all(second).await.unwrap();
+                answer(&mut client).await;
+            })
+            .await;
+            assert!(activity.quiet().is_some());
+            connection.release_buffers();
+            turn(&mut connection).await;
+            assert!(matches!(connection.state, State::Idle(..)));
+            turn(&mut connection).await;
+            assert!(matches!(connection.state, State::Idle(..)));
+        }
+        drop(client);
+        connection.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn an_idle_connection_can_be_ended() {
+        let (mut client, mut connection, _) = connected().await;
+        client.write_all(REQUEST).await.unwrap();
+        meanwhile(&mut connection, answer(&mut client)).await;
+        connection.release_buffers();
+        turn(&mut connection).await;
+        connection.end();
+        connection.await.unwrap();
+        assert_eq!(client.read(&mut [0]).await.unwrap(), 0);
+    }
+
+    /// A connection whose next request has begun is not asked. If it is all the same, it ends, and nobody takes the rest of
+    /// the head for a request.
+    #[tokio::test]
+    async fn the_beginning_of_a_head_is_never_lost() {
+        let (mut client, mut connection, activity) = connected().await;
+        client.write_all(REQUEST).await.unwrap();
+        meanwhile(&mut connection, answer(&mut client)).await;
+        client.write_all(b"GET /secret HTTP/1.1\r\n").await.unwrap();
+        meanwhile(&mut connection, async {
+            while activity.quiet().is_some() {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
+        connection.release_buffers();
+        client.write_all(b"host: a\r\n\r\n").await.unwrap();
+        connection.await.unwrap();
+        assert_eq!(activity.requests(), 1);
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_hyper_ends_is_closed() {
+        let (mut client, mut connection, activity) = connected().await;
+        let request = b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n";
+        client.write_all(request).await.unwrap();
+        // It has both in the same poll.
+        connection.release_buffers();
+        connection.await.unwrap();
+        assert_eq!(activity.requests(), 1);
+    }
+}
