@@ -111,18 +111,17 @@ impl<'a> Judge<'a> {
         for (parent, listener) in listed {
             let certificate = judge.certificate(&parent, listener);
             let namespace = parent.name().namespace.clone();
-            let mut owned = judge.owns(&namespace, listener, &listener.hostname);
+            // No grant of the world names TCP.
+            let answers_every_name = listener.protocol == Protocol::Tcp
+                && matches!(listener.port.map(u16::from), Some(80 | 443));
+            let mut owned = judge.owns(&namespace, listener, &listener.hostname)
+                && (namespace == gateway.name.namespace || !answers_every_name);
             if owned && matches!(parent, ParentKey::ListenerSet(_)) {
                 // What is not owned does not count.
                 let count = counts.entry(namespace.clone()).or_default();
                 *count += 1;
                 let (most, _) = Reading(objects).limits(&gateway.name, &namespace);
                 owned = *count <= most && !judge.is_too_wide(&namespace, &host(listener));
-                // No grant of the world names TCP.
-                let port = listener.port.map(u16::from);
-                owned &= namespace == gateway.name.namespace
-                    || listener.protocol != Protocol::Tcp
-                    || !matches!(port, Some(80 | 443));
             }
             judge.listeners.push(Judged {
                 parent,

@@ -35,8 +35,8 @@ enum State<S: HttpService<Incoming>> {
     Served(Box<Connection<TokioIo<Counted>, S>>),
     /// All requests are answered. The service is for the next one.
     Idle(TokioIo<Counted>, S),
-    /// It closes in order.
-    Closing(TokioIo<Counted>),
+    /// It closes in order. The result is that of hyper, which may have answered what it did not understand.
+    Closing(TokioIo<Counted>, hyper::Result<()>),
     /// HTTP has ended, and the bytes after the last request are not HTTP.
     Upgraded(Counted, Bytes),
     Closed,
@@ -71,7 +71,7 @@ where
                 Pin::new(&mut *served).graceful_shutdown();
                 self.state = State::Served(served);
             }
-            State::Idle(io, _) => self.state = State::Closing(io),
+            State::Idle(io, _) => self.state = State::Closing(io, Ok(())),
             other => self.state = other,
         }
     }
@@ -84,8 +84,12 @@ where
         }
     }
 
-    /// The next state of a connection that hyper has ended.
-    fn after(parts: Parts<TokioIo<Counted>, S>, releases: bool) -> State<S> {
+    /// The next state of a connection that hyper has ended, with this result.
+    fn after(
+        ended: hyper::Result<()>,
+        parts: Parts<TokioIo<Counted>, S>,
+        releases: bool,
+    ) -> State<S> {
         let Parts {
             io,
             read_buf,
@@ -93,12 +97,14 @@ where
             ..
         } = parts;
         let below = io.inner();
-        if below.is_upgraded() {
+        if ended.is_err() {
+            State::Closing(io, ended)
+        } else if below.is_upgraded() {
             State::Upgraded(io.into_inner(), read_buf)
         } else if releases && read_buf.is_empty() && below.is_between() {
             State::Idle(io, service)
         } else {
-            State::Closing(io)
+            State::Closing(io, Ok(()))
         }
     }
 }
@@ -121,13 +127,10 @@ where
                     if releases {
                         Pin::new(&mut **served).graceful_shutdown();
                     }
-                    if let Err(error) = ready!(served.poll_without_shutdown(cx)) {
-                        this.state = State::Closed;
-                        return Poll::Ready(Err(error));
-                    }
+                    let ended = ready!(served.poll_without_shutdown(cx));
                     if let State::Served(served) = std::mem::replace(&mut this.state, State::Closed)
                     {
-                        this.state = Self::after(served.into_parts(), releases);
+                        this.state = Self::after(ended, served.into_parts(), releases);
                     }
                 }
                 State::Idle(io, _) => {
@@ -140,10 +143,12 @@ where
                         this.state = State::Served(Box::new(served));
                     }
                 }
-                State::Closing(io) => {
+                State::Closing(io, ended) => {
                     // The client may have closed before.
                     let _ = ready!(Pin::new(io).poll_shutdown(cx));
+                    let ended = std::mem::replace(ended, Ok(()));
                     this.state = State::Closed;
+                    return Poll::Ready(ended);
                 }
                 State::Upgraded(..) | State::Closed => return Poll::Ready(Ok(())),
             }
