@@ -71,7 +71,7 @@ soak: ## Half an hour of mixed traffic, edits, deaths and restarts: nothing fail
 
 .PHONY: bench-cluster
 bench-cluster: ## gateway-api-bench's methods on a cluster, beside what it published of others (a quarter of an hour)
-	e2e/cluster/e2e --filter bench-
+	VESTIBULE_PROFILE=$(or $(PROFILE),release) e2e/cluster/e2e --filter bench-
 
 .PHONY: build
 build: ## Release binaries: vestibule, and the three that the images hold

@@ -6,10 +6,10 @@ use std::time::Duration;
 use socket2::{SockRef, TcpKeepalive};
 
 /// How long a client that has ended its sending direction may be silent before it gets a probe.
-const LISTENER_IDLE: Duration = Duration::from_secs(10);
+const HALF_CLOSED_IDLE: Duration = Duration::from_secs(10);
 /// Interval and number of the probes without an answer after which it is lost: 18 s after it was last heard of.
-const LISTENER_INTERVAL: Duration = Duration::from_secs(2);
-const LISTENER_PROBES: u32 = 4;
+const HALF_CLOSED_INTERVAL: Duration = Duration::from_secs(2);
+const HALF_CLOSED_PROBES: u32 = 4;
 
 /// Lets the kernel detect peers that have vanished. It sends a probe after the connection was silent for `idle`. Number
 /// and interval of further probes are those of the system, because each setting is a system call per connection.
@@ -25,8 +25,8 @@ pub(crate) fn set_keepalive(socket: &socket2::Socket, idle: Duration) -> io::Res
 /// system calls do not matter.
 pub(crate) fn expect_loss(socket: SockRef<'_>) -> io::Result<()> {
     let keepalive = TcpKeepalive::new()
-        .with_time(LISTENER_IDLE)
-        .with_interval(LISTENER_INTERVAL)
-        .with_retries(LISTENER_PROBES);
+        .with_time(HALF_CLOSED_IDLE)
+        .with_interval(HALF_CLOSED_INTERVAL)
+        .with_retries(HALF_CLOSED_PROBES);
     socket.set_tcp_keepalive(&keepalive)
 }

@@ -29,9 +29,11 @@ const QUEUE_BYTES: usize = 8 << 20;
 /// Most bytes that are written at one time.
 const BUFFER: usize = 64 << 10;
 /// How long the thread that writes lets further lines gather after it has written some. To wake this thread costs a thread
-/// that serves traffic about as much as to make the line, so that must not happen for each line. In this time a thread
-/// that answers 100,000 requests in a second makes 1,000 lines, an eighth of what may wait.
+/// that serves traffic about as much as to make the line, so that must not happen for each line.
 const GATHER: Duration = Duration::from_millis(10);
+/// So many lines at one time have gathered by themselves. Whoever makes them so fast might fill the queue while the thread
+/// sleeps.
+const MANY: usize = QUEUE / 16;
 /// How long the end of the process waits for lines that are still in the queue.
 const LAST: Duration = Duration::from_secs(1);
 
@@ -171,7 +173,9 @@ pub fn writer(to: impl Write + Send + 'static) -> io::Result<(Lines, FlushGuard)
 fn write_all(lines: &Receiver<Message>, waiting: &Waiting, mut to: impl Write) {
     while let Ok(first) = lines.recv() {
         let mut next = Some(first);
+        let mut written = 0;
         while let Some(message) = next {
+            written += 1;
             match message {
                 Message::Line(line, share) => {
                     let _ = to.write_all(&line);
@@ -188,7 +192,9 @@ fn write_all(lines: &Receiver<Message>, waiting: &Waiting, mut to: impl Write) {
             next = lines.try_recv().ok();
         }
         let _ = to.flush();
-        thread::sleep(GATHER);
+        if written < MANY {
+            thread::sleep(GATHER);
+        }
     }
 }
 

@@ -4,8 +4,7 @@
 use std::alloc::System;
 
 use cap::Cap;
-use tokio::io::AsyncWriteExt;
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use vestibule_proxy_testing::web::*;
 use vestibule_proxy_testing::*;
 use vestibule_test_support::eventually;
@@ -20,15 +19,25 @@ const CLIENTS: usize = 200;
 /// than 20 KiB.
 const MOST: usize = 6 * 1024;
 
+/// Least bytes that each idle connection within TLS gives back: less than the two buffers of hyper, because the client has
+/// allocated some, too.
+const BUFFERS: usize = 12 * 1024;
+
 /// Makes a request and reads the answer.
-async fn ask(client: &mut TcpStream) {
+async fn ask(client: &mut (impl AsyncRead + AsyncWrite + Unpin)) {
     let request = format!("GET / HTTP/1.1\r\nhost: {HOST}\r\n\r\n");
     client.write_all(request.as_bytes()).await.unwrap();
     assert_eq!(one_answer(client).await.unwrap().status, 200);
 }
 
+/// One after the other, because both count what the process has allocated.
 #[tokio::test(flavor = "multi_thread")]
 async fn idle_http_connections_hold_no_buffers_and_are_served_again() {
+    in_plaintext().await;
+    within_tls().await;
+}
+
+async fn in_plaintext() {
     let echo = Echo::start("one").await;
     let rig = Rig::start(&quiet(), |port| {
         vec![
@@ -43,17 +52,68 @@ async fn idle_http_connections_hold_no_buffers_and_are_served_again() {
     let base = ALLOCATED.allocated();
     let mut clients = Vec::with_capacity(CLIENTS);
     for _ in 0..CLIENTS {
-        let mut client = rig.connect().await;
-        ask(&mut client).await;
-        clients.push(client);
+        clients.push(rig.connect().await);
     }
     for _ in 0..2 {
-        eventually("the connections give back their buffers", async || {
-            ALLOCATED.allocated().saturating_sub(base) / CLIENTS <= MOST
-        })
-        .await;
         for client in &mut clients {
             ask(client).await;
         }
+        eventually("they give back their buffers", async || {
+            ALLOCATED.allocated().saturating_sub(base) / CLIENTS <= MOST
+        })
+        .await;
+    }
+}
+
+async fn within_tls() {
+    let echo = Echo::start("one").await;
+    let own = Identity::new(HOST);
+    let rig = Rig::start(&quiet(), |port| {
+        vec![
+            http(port, "web", HOST, Some("team-a/web")),
+            own.resource("team-a/web"),
+            http_route("web", HOST, vec![rule("/", BACKEND)]),
+            backend(BACKEND, &[echo.address]),
+        ]
+    });
+    let connect = async || {
+        tls(rig.connect().await, client_config(&own), HOST)
+            .await
+            .unwrap()
+    };
+    let mut first = connect().await;
+    ask(&mut first).await;
+    let mut clients = Vec::with_capacity(CLIENTS);
+    for _ in 0..CLIENTS {
+        clients.push(connect().await);
+    }
+    for round in 0..3 {
+        // The clients and their keys are in this process as well, so only the difference says something.
+        let busy = ALLOCATED.allocated();
+        eventually("they give back their buffers", async || {
+            busy.saturating_sub(ALLOCATED.allocated()) / CLIENTS >= BUFFERS
+        })
+        .await;
+        for client in &mut clients {
+            // Two requests in one record.
+            let request = format!("GET /{round} HTTP/1.1\r\nhost: {HOST}\r\n\r\n");
+            client
+                .write_all(request.repeat(2).as_bytes())
+                .await
+                .unwrap();
+            let mut bytes = Vec::new();
+            for _ in 0..2 {
+                let answer = within("an answer", read_answer(client, &mut bytes)).await;
+                assert_eq!(answer.unwrap().status, 200);
+                let next = bytes.windows(9).skip(1).position(|at| at == b"HTTP/1.1 ");
+                bytes.drain(..next.map_or(bytes.len(), |next| next + 1));
+            }
+        }
+    }
+    for client in &mut clients {
+        client.shutdown().await.unwrap();
+        let mut rest = Vec::new();
+        client.read_to_end(&mut rest).await.unwrap();
+        assert!(rest.is_empty());
     }
 }

@@ -27,6 +27,10 @@ pub(super) struct Activity {
     ended: AtomicU64,
     /// Number of requests whose responses were written to the last byte.
     answered: AtomicU64,
+    /// Whether a part of the next head has arrived, perhaps together with the request before.
+    in_head: AtomicBool,
+    /// Whether the connection has something to do again after it had given back its buffers.
+    resumed: AtomicBool,
     upgraded: AtomicBool,
     /// Whether the connection has reached its maximum age.
     old: AtomicBool,
@@ -109,6 +113,8 @@ impl Activity {
             requests: AtomicU64::new(0),
             ended: AtomicU64::new(0),
             answered: AtomicU64::new(0),
+            in_head: AtomicBool::new(false),
+            resumed: AtomicBool::new(false),
             upgraded: AtomicBool::new(false),
             old: AtomicBool::new(false),
             lingers: AtomicBool::new(false),
@@ -177,8 +183,32 @@ impl Activity {
 
     fn end_one(&self) {
         if self.under_way.fetch_sub(1, Ordering::Relaxed) == 1 {
-            self.idle_since.store(self.now(), Ordering::Relaxed);
+            let now = self.now();
+            self.idle_since.store(now, Ordering::Relaxed);
+            if self.in_head.load(Ordering::Relaxed) {
+                self.head_since
+                    .store(now.saturating_add(1), Ordering::Relaxed);
+            }
         }
+    }
+
+    /// Records whether a part of the next head has arrived, in HTTP/1.
+    pub(super) fn in_head(&self, is_in_head: bool) {
+        self.in_head.store(is_in_head, Ordering::Relaxed);
+    }
+
+    /// Records that the connection has something to do again after it had given back its buffers.
+    pub(super) fn resume(&self) {
+        self.resumed.store(true, Ordering::Relaxed);
+    }
+
+    /// Waits for [`Self::resume`]. The task of the connection itself calls that, so nobody has to be woken.
+    pub(super) fn poll_resumed(&self) -> Poll<()> {
+        if self.resumed.load(Ordering::Relaxed) {
+            self.resumed.store(false, Ordering::Relaxed);
+            return Poll::Ready(());
+        }
+        Poll::Pending
     }
 
     /// Records that the rest of a request's body is read and dropped, which may take longer than its response. Until
@@ -292,14 +322,13 @@ impl Activity {
         self.answered.load(Ordering::Relaxed)
     }
 
-    /// For how long an HTTP/1.1 connection is idle after a request: every response is written, and nothing of a further head
-    /// has arrived. `None` if it is not.
+    /// For how long an HTTP/1.1 connection is idle: every response is written, and nothing of a further head has arrived.
+    /// `None` if it is not.
     pub(super) fn quiet(&self) -> Option<Duration> {
-        let requests = self.requests();
-        let is_quiet = requests > 0
-            && self.answered() == requests
+        let is_quiet = self.answered() == self.requests()
             && self.under_way.load(Ordering::Relaxed) == 0
             && self.head_since.load(Ordering::Relaxed) == 0
+            && !self.in_head.load(Ordering::Relaxed)
             && !self.is_upgraded()
             && !self.lingers();
         let since = self.idle_since.load(Ordering::Relaxed);

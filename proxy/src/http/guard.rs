@@ -301,6 +301,16 @@ impl Guard {
         matches!(self.state, State::Start | State::Undecided)
     }
 
+    /// Whether a request has begun whose head is not complete. The empty line that may come before it belongs to it.
+    #[must_use]
+    pub fn is_in_head(&self) -> bool {
+        match self.state {
+            State::Start => self.skipped,
+            State::Undecided | State::Raw | State::Refused(_) => false,
+            _ => !self.is_in_body(),
+        }
+    }
+
     /// Whether the meaning of the next bytes depends on the response to the last request.
     #[must_use]
     pub fn is_undecided(&self) -> bool {

@@ -1,10 +1,10 @@
 //! Owns a client's HTTP/1.1 connection, which holds the buffers of hyper only while it has something to do.
 //!
 //! hyper has two buffers of 8 KiB for each connection, and cannot give them back. So an idle connection is taken out of hyper,
-//! and put back when the client sends something. hyper itself decides whether the connection is idle: it is told to end
-//! after what is under way, and ends at once only if that is nothing. [`Activity::quiet`] is asked before that, because a
-//! connection that was told so cannot go on; and [`Counted::is_between`] after it, because hyper also ends connections on
-//! which nobody knows where the next request begins.
+//! and put back when the client sends something. hyper is told to end after what is under way, and ends at once if that is
+//! nothing. [`Activity::quiet`] is asked before that, because hyper also ends at once if only a part of a head has arrived, and
+//! because a connection that was told so cannot go on. [`Counted::is_between`] is asked after it, because hyper also ends
+//! connections on which nobody knows where the next request begins.
 //!
 //! [`Activity::quiet`]: super::activity::Activity::quiet
 
@@ -35,8 +35,8 @@ enum State<S: HttpService<Incoming>> {
     Served(Box<Connection<TokioIo<Counted>, S>>),
     /// All requests are answered. The service is for the next one.
     Idle(TokioIo<Counted>, S),
-    /// It closes in order. The result is that of hyper, which may have answered what it did not understand.
-    Closing(TokioIo<Counted>, hyper::Result<()>),
+    /// It closes in order.
+    Closing(TokioIo<Counted>),
     /// HTTP has ended, and the bytes after the last request are not HTTP.
     Upgraded(Counted, Bytes),
     Closed,
@@ -71,7 +71,7 @@ where
                 Pin::new(&mut *served).graceful_shutdown();
                 self.state = State::Served(served);
             }
-            State::Idle(io, _) => self.state = State::Closing(io, Ok(())),
+            State::Idle(io, _) => self.state = State::Closing(io),
             other => self.state = other,
         }
     }
@@ -84,12 +84,8 @@ where
         }
     }
 
-    /// The next state of a connection that hyper has ended, with this result.
-    fn after(
-        ended: hyper::Result<()>,
-        parts: Parts<TokioIo<Counted>, S>,
-        releases: bool,
-    ) -> State<S> {
+    /// The next state of a connection that hyper has ended.
+    fn after(parts: Parts<TokioIo<Counted>, S>, releases: bool) -> State<S> {
         let Parts {
             io,
             read_buf,
@@ -97,14 +93,12 @@ where
             ..
         } = parts;
         let below = io.inner();
-        if ended.is_err() {
-            State::Closing(io, ended)
-        } else if below.is_upgraded() {
+        if below.is_upgraded() {
             State::Upgraded(io.into_inner(), read_buf)
         } else if releases && read_buf.is_empty() && below.is_between() {
             State::Idle(io, service)
         } else {
-            State::Closing(io, Ok(()))
+            State::Closing(io)
         }
     }
 }
@@ -123,14 +117,23 @@ where
         loop {
             match &mut this.state {
                 State::Served(served) => {
+                    let mut served = Pin::new(&mut **served);
                     let releases = std::mem::take(&mut this.releases);
-                    if releases {
-                        Pin::new(&mut **served).graceful_shutdown();
+                    let ended = if releases {
+                        served.as_mut().graceful_shutdown();
+                        served.poll_without_shutdown(cx)
+                    } else {
+                        // This one flushes what hyper has, and closes in order, unless the connection is upgraded or
+                        // breaks off.
+                        served.poll(cx)
+                    };
+                    if let Err(error) = ready!(ended) {
+                        this.state = State::Closed;
+                        return Poll::Ready(Err(error));
                     }
-                    let ended = ready!(served.poll_without_shutdown(cx));
                     if let State::Served(served) = std::mem::replace(&mut this.state, State::Closed)
                     {
-                        this.state = Self::after(ended, served.into_parts(), releases);
+                        this.state = Self::after(served.into_parts(), releases);
                     }
                 }
                 State::Idle(io, _) => {
@@ -139,16 +142,15 @@ where
                     if let State::Idle(io, service) =
                         std::mem::replace(&mut this.state, State::Closed)
                     {
+                        io.inner().resumes();
                         let served = this.builder.serve_connection(io, service);
                         this.state = State::Served(Box::new(served));
                     }
                 }
-                State::Closing(io, ended) => {
+                State::Closing(io) => {
                     // The client may have closed before.
                     let _ = ready!(Pin::new(io).poll_shutdown(cx));
-                    let ended = std::mem::replace(ended, Ok(()));
                     this.state = State::Closed;
-                    return Poll::Ready(ended);
                 }
                 State::Upgraded(..) | State::Closed => return Poll::Ready(Ok(())),
             }
@@ -175,8 +177,10 @@ mod tests {
 
     type Answer = Ready<Result<Response<Full<Bytes>>, Infallible>>;
 
-    /// A client, its connection, and what is known of it. Each request is answered with `ok`.
-    async fn connected() -> (
+    /// A client, its connection, and what is known of it. Each request is answered at once.
+    async fn connected(
+        answer: impl Into<Bytes>,
+    ) -> (
         TcpStream,
         Http1Connection<
             impl HttpService<Incoming, ResBody = Full<Bytes>, Error = Infallible, Future = Answer>
@@ -188,12 +192,13 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let (client, accepted) = tokio::join!(TcpStream::connect(address), listener.accept());
         let activity = Arc::new(Activity::new(&HttpLimits::default()));
+        let answer = answer.into();
         let service = {
             let activity = Arc::clone(&activity);
             service_fn(move |_: Request<Incoming>| -> Answer {
                 activity.begin();
                 activity.end();
-                ready(Ok(Response::new("ok".into())))
+                ready(Ok(Response::new(answer.clone().into())))
             })
         };
         let transport = Transport::Plain(Replayed::new(Vec::new(), accepted.unwrap().0));
@@ -233,9 +238,14 @@ mod tests {
 
     #[tokio::test]
     async fn an_idle_connection_leaves_hyper_and_comes_back_for_its_next_request() {
-        let (mut client, mut connection, activity) = connected().await;
+        let (mut client, mut connection, activity) = connected("ok").await;
         turn(&mut connection).await;
-        assert_eq!(activity.quiet(), None, "before the first request");
+        connection.release_buffers();
+        turn(&mut connection).await;
+        assert!(
+            matches!(connection.state, State::Idle(..)),
+            "before the first request"
+        );
         for _ in 0..3 {
             meanwhile(&mut connection, async {
                 let (first, second) = REQUEST.split_at(7);
@@ -258,7 +268,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_idle_connection_can_be_ended() {
-        let (mut client, mut connection, _) = connected().await;
+        let (mut client, mut connection, _) = connected("ok").await;
         client.write_all(REQUEST).await.unwrap();
         meanwhile(&mut connection, answer(&mut client)).await;
         connection.release_buffers();
@@ -272,7 +282,7 @@ mod tests {
     /// the head for a request.
     #[tokio::test]
     async fn the_beginning_of_a_head_is_never_lost() {
-        let (mut client, mut connection, activity) = connected().await;
+        let (mut client, mut connection, activity) = connected("ok").await;
         client.write_all(REQUEST).await.unwrap();
         meanwhile(&mut connection, answer(&mut client)).await;
         client.write_all(b"GET /secret HTTP/1.1\r\n").await.unwrap();
@@ -288,14 +298,43 @@ mod tests {
         assert_eq!(activity.requests(), 1);
     }
 
+    /// The beginning of the next head came with the request before, so it waits in a buffer of hyper.
     #[tokio::test]
-    async fn a_connection_that_hyper_ends_is_closed() {
-        let (mut client, mut connection, activity) = connected().await;
+    async fn what_came_with_the_request_before_is_not_quiet() {
+        for next in [&b"\r\n"[..], b"GET /b HT"] {
+            let (mut client, mut connection, activity) = connected("ok").await;
+            client.write_all(&[REQUEST, next].concat()).await.unwrap();
+            meanwhile(&mut connection, answer(&mut client)).await;
+            assert_eq!(activity.quiet(), None, "{next:?}");
+        }
+    }
+
+    /// hyper has nothing more to read or to make then, but much to write.
+    #[tokio::test]
+    async fn an_answer_before_the_end_of_the_request_arrives_completely() {
+        let (mut client, connection, _) = connected(vec![b'x'; 8 << 20]).await;
+        let request = b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 9000000\r\n\r\nbegin";
+        client.write_all(request).await.unwrap();
+        let read = async {
+            let mut all = Vec::new();
+            client.read_to_end(&mut all).await.map(|_| all)
+        };
+        let (ended, all) = tokio::join!(connection, read);
+        ended.unwrap();
+        let all = all.unwrap();
+        let body = all.windows(4).position(|end| end == b"\r\n\r\n").unwrap() + 4;
+        assert_eq!(all.len() - body, 8 << 20);
+    }
+
+    #[tokio::test]
+    async fn a_client_may_ask_for_the_end_after_a_release() {
+        let (mut client, mut connection, activity) = connected("ok").await;
+        turn(&mut connection).await;
+        connection.release_buffers();
         let request = b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n";
         client.write_all(request).await.unwrap();
-        // It has both in the same poll.
-        connection.release_buffers();
         connection.await.unwrap();
+        answer(&mut client).await;
         assert_eq!(activity.requests(), 1);
     }
 }

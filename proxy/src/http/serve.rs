@@ -33,8 +33,8 @@ use crate::listener::Layer;
 use crate::overload::OverloadLevel;
 use crate::relay::Moved;
 
-/// How long an HTTP/1.1 connection is idle before it gives back its buffers. To take them again costs less than a thousandth
-/// of a connection's time, even if a request comes each second.
+/// How long an HTTP/1.1 connection is idle before it gives back its buffers; more after a request that took longer than this.
+/// To take them again costs less than a thousandth of a connection's time, even if a request comes each second.
 const QUIET: Duration = Duration::from_secs(1);
 /// How long the orderly end of a connection may take.
 const LAST_WORDS: Duration = Duration::from_secs(5);
@@ -299,6 +299,9 @@ async fn drive(
                 told = true;
                 connection.as_mut().end();
             }
+            () = poll_fn(|_| shared.activity.poll_resumed()), if reason.is_none() => {
+                timer.as_mut().reset(Instant::now() + QUIET);
+            }
             // The loop judges the connection again, by the shorter time that idle connections have now.
             changed = poll_fn(|_| overload.poll_step(step)), if reason.is_none() => {
                 step = changed;
@@ -319,7 +322,8 @@ async fn drive(
                         match shared.activity.quiet() {
                             Some(quiet) if quiet >= QUIET => connection.as_mut().release_buffers(),
                             Some(quiet) => wait = wait.min(QUIET.saturating_sub(quiet)),
-                            None => wait = wait.min(QUIET),
+                            // Something takes longer than a second, and the end of it wakes nobody.
+                            None => {}
                         }
                     }
                     if age.is_over() {

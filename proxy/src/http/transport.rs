@@ -100,6 +100,8 @@ pub(super) struct Counted {
     guard: Option<Box<Guarded>>,
     frames: Frames,
     heads: Heads,
+    /// Whether the client has been told that nothing more follows.
+    shut_down: bool,
     /// Set while the bytes after the last response are read and dropped.
     lingering: Option<Lingering>,
 }
@@ -136,6 +138,11 @@ impl Counted {
         self.transport.socket()
     }
 
+    /// Records that a connection without a request has something to do again.
+    pub(super) fn resumes(&self) {
+        self.activity.resume();
+    }
+
     /// Whether the client's bytes are no longer HTTP, because a response has switched to another protocol.
     pub(super) fn is_upgraded(&self) -> bool {
         self.activity.is_upgraded()
@@ -169,6 +176,7 @@ impl Counted {
             guard: guarded.then(Box::default),
             frames: Frames::new(),
             heads: Heads::new(most_fields, streams),
+            shut_down: false,
             lingering: None,
         }
     }
@@ -309,6 +317,7 @@ impl Counted {
             }
             let bytes = buffer.filled().get(before..).unwrap_or_default();
             let outcome = guarded.guard.check(bytes);
+            self.activity.in_head(guarded.guard.is_in_head());
             let left = bytes.get(outcome.passed..).unwrap_or_default().to_vec();
             buffer.set_filled(before + outcome.passed);
             match outcome.stopped {
@@ -395,8 +404,9 @@ impl AsyncWrite for Counted {
             None => self.activity.abuse().is_some(),
         };
         let this = self.get_mut();
-        if this.lingering.is_none() {
+        if !this.shut_down {
             ready!(Pin::new(&mut this.transport).inner().poll_shutdown(cx))?;
+            this.shut_down = true;
         }
         if this.activity.lingers() {
             return this.poll_linger(cx);
