@@ -4,19 +4,17 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use super::{Bench, Place, role, settle, with_options};
+use super::{Bench, Place, role, settled_memory, with_options};
 use crate::client::Outcome;
 use crate::metric::{Figure, Load};
 use crate::peers::{Peer, Role};
-use crate::proc;
 
 impl Bench {
     /// Connections that do nothing, in a process of its own, so that nothing is reused from the loads before.
     pub(super) fn idle(&mut self, place: Place) -> Result<()> {
         let running = self.start_one(place)?;
         let pid = running.pid().context("nothing to measure")?;
-        settle(Some(pid));
-        let before = proc::memory(pid);
+        let before = settled_memory(pid);
         let count = match place.peer {
             // Keeps descriptors back for pipes, and takes fewer connections for it.
             Peer::HaproxySplice | Peer::HaproxyNextSplice => self.plan.sizes.idle / 4 * 3,
@@ -25,8 +23,7 @@ impl Bench {
         let work = with_options(place.group, &["idle", &count.to_string()]);
         let mut client = self.client(&running, &work)?;
         let outcome: Outcome = client.line().map_err(|error| self.client_said(error))?;
-        settle(Some(pid));
-        let after = proc::memory(pid);
+        let after = settled_memory(pid);
         client.finish(Duration::from_secs(self.plan.limit))?;
         ensure!(
             outcome.connections == count,

@@ -27,7 +27,7 @@ use crate::client::Outcome;
 use crate::h2load::Requests;
 use crate::metric::{Figure, Group, Load, Metric, Setting};
 use crate::peers::{Binaries, Peer, Role, Running, Scenario};
-use crate::proc::{self, Machine};
+use crate::proc::{self, Machine, Memory};
 use crate::tls::{self, Authority, Leaf};
 use crate::web;
 
@@ -652,4 +652,24 @@ fn settle(pid: Option<u32>) {
         };
         last = now;
     }
+}
+
+/// What the process holds when it has given nothing back for 3 s, or after 20 s. Whoever gives memory back does not do so
+/// at once.
+fn settled_memory(pid: u32) -> Memory {
+    const LOOK: Duration = Duration::from_millis(250);
+    const STILL: Duration = Duration::from_secs(3);
+    let deadline = Instant::now() + Duration::from_secs(20);
+    let mut least = proc::memory(pid);
+    let mut since = Instant::now();
+    while since.elapsed() < STILL && Instant::now() < deadline {
+        thread::sleep(LOOK);
+        let now = proc::memory(pid);
+        // Less than a hundredth is no news.
+        if now.user < least.user / 100 * 99 {
+            since = Instant::now();
+            least = now;
+        }
+    }
+    proc::memory(pid)
 }

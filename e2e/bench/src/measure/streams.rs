@@ -4,10 +4,10 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 
-use super::{Bench, CONCURRENCY, Cost, Place, Work, with_options};
+use super::{Bench, CONCURRENCY, Cost, Place, Work, settled_memory, with_options};
 use crate::metric::{Figure, Group, Load};
 use crate::peers::{Peer, Running};
-use crate::proc::{self, Memory};
+use crate::proc::Memory;
 
 /// Share of connections that must have resumed for the figure to be one of resumption.
 const RESUMED: f64 = 0.95;
@@ -136,7 +136,7 @@ impl Bench {
             };
             let (_, scale) = group.unit(load).time();
             let cpu = cost.cpu.as_secs_f64() * scale / units;
-            let memory = proc::memory(running.pid().context("nothing to measure")?);
+            let memory = settled_memory(running.pid().context("nothing to measure")?);
             self.add(place, load, cost.foreign, &[(Figure::Cpu, cpu)]);
             let Some((cpu_one, memory_one, foreign_one)) = one else {
                 one = Some((cpu, memory, cost.foreign));
