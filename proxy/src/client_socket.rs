@@ -41,7 +41,7 @@ impl ClientSocket {
         let stream = &self.stream;
         let loss = self.loss.get_or_insert_with(|| {
             // If the kernel does not take the setting, its former one holds.
-            let _ = expect_loss(SockRef::from(&**stream));
+            let _ = expect_loss(&SockRef::from(&**stream));
             let stream = Arc::clone(stream);
             Box::pin(async move {
                 let lost = || io::ErrorKind::ConnectionReset.into();
@@ -165,7 +165,7 @@ mod tests {
         let sends = async {
             for _ in 0..100 {
                 // Once in one piece, and once in two.
-                socket.write_all(&[7; 50_000]).await.unwrap();
+                socket.write_all(&vec![7; 50_000]).await.unwrap();
                 let pieces = [io::IoSlice::new(&[7; 2]), io::IoSlice::new(&[7; 3])];
                 assert_eq!(socket.write_vectored(&pieces).await.unwrap(), 5);
             }
@@ -173,7 +173,7 @@ mod tests {
             socket.shutdown().await.unwrap();
         };
         let mut got = Vec::new();
-        let (_, read) = tokio::join!(sends, client.read_to_end(&mut got));
+        let ((), read) = tokio::join!(sends, client.read_to_end(&mut got));
         assert_eq!(read.unwrap(), 100 * 50_005);
         assert!(got.iter().all(|byte| *byte == 7));
     }

@@ -23,7 +23,7 @@ pub(crate) fn set_keepalive(socket: &socket2::Socket, idle: Duration) -> io::Res
 /// The same for a client that has ended its sending direction, in short intervals. Such a client may be gone already, and
 /// costs whoever makes it nothing, while the proxy keeps its socket and that of a backend. Few clients do this, so the
 /// system calls do not matter.
-pub(crate) fn expect_loss(socket: SockRef<'_>) -> io::Result<()> {
+pub(crate) fn expect_loss(socket: &SockRef<'_>) -> io::Result<()> {
     let keepalive = TcpKeepalive::new()
         .with_time(HALF_CLOSED_IDLE)
         .with_interval(HALF_CLOSED_INTERVAL)

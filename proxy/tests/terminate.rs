@@ -306,7 +306,7 @@ async fn sessions_are_resumed_in_both_versions() {
 fn of_secret(uid: &str, identity: &Identity) -> Resource {
     let mut resource = identity.resource("team-a/cert");
     if let Some(Wire::Certificate(wire)) = &mut resource.resource {
-        wire.secret_uid = uid.to_owned();
+        uid.clone_into(&mut wire.secret_uid);
     }
     resource
 }
