@@ -17,6 +17,7 @@ pub mod client_address;
 pub mod condition;
 pub mod conflict;
 pub mod endpoint;
+pub mod fair_total;
 pub mod finding;
 pub mod gateway;
 pub mod grant;

@@ -3,10 +3,15 @@
 //! Older objects come first, and objects of the same age by name. An object is over the budget as a whole. Unless a budget
 //! [keeps what is in service](NamespaceBudgets::keep_in_service), the result depends only on the objects of the namespace,
 //! and not on the order in which they arrived.
+//!
+//! All namespaces together may have [a total](NamespaceBudgets::sharing) as well. A namespace asks for what its objects use,
+//! as far as its own budget goes, and its limit is the smaller one of its budget and [its share](crate::fair_total) of the
+//! total.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use crate::fair_total::{Demand, FairTotal};
 use crate::key::{Kind, ObjectKey, ObjectName};
 
 /// What an object that does not fit leaves to younger ones.
@@ -22,6 +27,10 @@ pub(crate) enum Beyond {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct NamespaceBudgets {
     most: u64,
+    /// What all namespaces may have together, if that is bounded.
+    total: Option<FairTotal>,
+    /// The most that a namespace may use, by its budget and the total, as of the last [`Self::settle`].
+    limit: u64,
     beyond: Beyond,
     /// Counts the rounds in which objects come, each up to a [`Self::settle`]. It is 0 until those in service come first.
     round: u64,
@@ -55,11 +64,21 @@ impl NamespaceBudgets {
     pub(crate) fn new(most: u64, beyond: Beyond) -> Self {
         Self {
             most,
+            total: None,
+            limit: most,
             beyond,
             round: 0,
             namespaces: BTreeMap::new(),
             exempt: BTreeSet::new(),
             changed: BTreeSet::new(),
+        }
+    }
+
+    /// The same budgets, except that all namespaces together may use at most this. Exempt namespaces count, and have no limit.
+    pub(crate) fn sharing(self, total: u64) -> Self {
+        Self {
+            total: Some(FairTotal::new(total)),
+            ..self
         }
     }
 
@@ -72,6 +91,13 @@ impl NamespaceBudgets {
     /// The budget of each namespace.
     pub(crate) fn most(&self) -> u64 {
         self.most
+    }
+
+    /// What all namespaces may have together, if that is what limits those that are over their limits, and not the budget of
+    /// each.
+    pub(crate) fn short_total(&self) -> Option<u64> {
+        let total = self.total.as_ref()?;
+        (self.limit < self.most).then(|| total.total())
     }
 
     /// Takes the age of an object, and how much of the budget it uses. An object that uses nothing has no part in the
@@ -114,22 +140,27 @@ impl NamespaceBudgets {
         }
     }
 
-    /// Judges the namespaces that changed. Returns the objects that went over their budget by this, or came back under
-    /// it. The cost grows with the objects of those of the namespaces that are over their budgets. For the others it is
-    /// small.
+    /// Judges the namespaces that changed, and those whose limit did. Returns the objects that went over it by this, or came
+    /// back under it, and those that are over for another reason now ([`Self::short_total`]). The cost grows with the
+    /// objects of those of the namespaces that are over their limits. For the others it is small.
     pub(crate) fn settle(&mut self) -> BTreeSet<ObjectKey> {
+        let mut judged = std::mem::take(&mut self.changed);
+        let was_short = self.short_total().is_some();
+        judged.extend(self.settle_total(&judged));
+        let has_other_reason = self.short_total().is_some() != was_short;
         let mut moved = BTreeSet::new();
-        for namespace in std::mem::take(&mut self.changed) {
+        for namespace in judged {
             let Some(of) = self.namespaces.get_mut(&namespace) else {
                 continue;
             };
             let over = if self.exempt.contains(&namespace) {
                 BTreeSet::new()
             } else {
-                of.over(self.most, self.beyond, self.round)
+                of.over(self.limit, self.beyond, self.round)
             };
             let differ = of.over.symmetric_difference(&over);
-            moved.extend(differ.map(|(name, kind)| ObjectKey {
+            let stay = of.over.intersection(&over).filter(|_| has_other_reason);
+            moved.extend(differ.chain(stay).map(|(name, kind)| ObjectKey {
                 kind: *kind,
                 name: ObjectName::new(namespace.clone(), name.clone()),
             }));
@@ -142,6 +173,32 @@ impl NamespaceBudgets {
             self.round = self.round.saturating_add(1);
         }
         moved
+    }
+
+    /// Brings the limit up to date after some namespaces changed. Returns the namespaces for which it makes a difference. The
+    /// others use no more than they might before and may now.
+    fn settle_total(&mut self, changed: &BTreeSet<Arc<str>>) -> BTreeSet<Arc<str>> {
+        let Some(total) = &mut self.total else {
+            return BTreeSet::new();
+        };
+        for namespace in changed {
+            let used = self.namespaces.get(namespace).map_or(0, |of| of.total);
+            let used = u64::try_from(used).unwrap_or(u64::MAX);
+            let demand = if self.exempt.contains(namespace) {
+                Demand::Exempt(used)
+            } else {
+                Demand::Limited(used.min(self.most))
+            };
+            total.put(namespace, demand);
+        }
+        let limit = total
+            .share()
+            .map_or(self.most, |share| share.min(self.most));
+        let former = std::mem::replace(&mut self.limit, limit);
+        if former == limit {
+            return BTreeSet::new();
+        }
+        total.above(former.min(limit)).cloned().collect()
     }
 
     /// Whether any object of a namespace is over the budget.

@@ -9,6 +9,9 @@
 //! before all others. So one that comes into use, or fits again, takes no place from one in service, however old it is.
 //! The proxies do not keep a last good version of it: an old Secret that grows could otherwise push out one that the
 //! proxies still hold, and the next older one again, until the namespace has many times its budget.
+//!
+//! A new proxy gets all of them in one batch, and a batch has a limit. So there is also a total for all namespaces, which they
+//! [share](crate::fair_total). A namespace without a limit counts as well, and leaves less of the total to the others.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -25,11 +28,12 @@ pub struct SourceBudgets {
 }
 
 impl SourceBudgets {
-    /// Budgets of `most` bytes for each namespace.
+    /// Budgets of `most` bytes for each namespace, and of `total` for all of them together.
     #[must_use]
-    pub fn new(most: u64) -> Self {
+    pub fn new(most: u64, total: u64) -> Self {
+        let budgets = NamespaceBudgets::new(most, Beyond::LeavesItsRoom);
         Self {
-            budgets: NamespaceBudgets::new(most, Beyond::LeavesItsRoom),
+            budgets: budgets.sharing(total),
         }
     }
 
@@ -50,8 +54,8 @@ impl SourceBudgets {
         self.budgets.exempt(namespace, is_exempt);
     }
 
-    /// Judges the namespaces that changed. Returns the Secrets and ConfigMaps that went over their budget by this, or
-    /// came back under it.
+    /// Judges the namespaces that changed, and those whose share of the total did. Returns the Secrets and ConfigMaps of
+    /// which [`Self::refusal`] says something else by this.
     pub fn settle(&mut self) -> BTreeSet<ObjectKey> {
         self.budgets.settle()
     }
@@ -68,18 +72,37 @@ impl SourceBudgets {
     #[must_use]
     pub fn refusal(&self, source: &ObjectKey, field: &str) -> Option<Finding> {
         self.is_over(source).then(|| {
+            let namespace = &source.name.namespace;
+            let (left_of, setting) = match self.budgets.short_total() {
+                None => (
+                    format!(
+                        "the {} MiB that those in use of namespace {namespace} may bring",
+                        self.budgets.most() >> 20
+                    ),
+                    "tenants.certificateMib",
+                ),
+                Some(total) => (
+                    format!(
+                        "what namespace {namespace} may bring at present: those in use of all namespaces may bring {} MiB \
+                         together, and need more, so namespaces with little have all that they need, and each of the \
+                         others has an equal share of the rest",
+                        total >> 20
+                    ),
+                    "tenants.allCertificatesMib",
+                ),
+            };
             Finding::refused(
                 Reason::QuotaExceeded,
                 field,
                 format!(
                     "{source} brings more bytes of certificates and keys into every proxy than the Secrets and ConfigMaps \
-                     before it leave of the {} MiB that those in use of namespace {} may bring",
-                    self.budgets.most() >> 20,
-                    source.name.namespace
+                     before it leave of {left_of}"
                 ),
-                "use fewer of them, such as one certificate for several listeners and one bundle for several Services, \
-                 leave out CA certificates that are not needed, or ask the platform admin for more \
-                 (tenants.certificateMib)",
+                format!(
+                    "use fewer of them, such as one certificate for several listeners and one bundle for several \
+                     Services, leave out CA certificates that are not needed, or ask the platform admin for more \
+                     ({setting})"
+                ),
             )
         })
     }

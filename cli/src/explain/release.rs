@@ -68,6 +68,9 @@ fn of_arguments(arguments: &Value) -> Option<(String, Policy)> {
             Some(("--regex-mib", most)) => policy.regex_mib = most.parse().ok()?,
             Some(("--route-entries", most)) => policy.route_entries = most.parse().ok()?,
             Some(("--certificate-mib", most)) => policy.certificate_mib = most.parse().ok()?,
+            Some(("--all-certificates-mib", most)) => {
+                policy.all_certificates_mib = most.parse().ok()?;
+            }
             Some(("--deny-endpoint-cidrs", blocks)) => {
                 let blocks = blocks.split(',').map(AddressBlock::parse);
                 policy.endpoints.denied = blocks.collect::<Option<_>>()?;
@@ -103,6 +106,7 @@ mod tests {
             "--regex-mib=5",
             "--route-entries=6",
             "--certificate-mib=9",
+            "--all-certificates-mib=10",
             "--deny-endpoint-cidrs=10.96.0.0/12,fd00::/8"
         ]);
         let list = json!({"items": [deployment(&other), {}, deployment(&own)]});
@@ -125,6 +129,7 @@ mod tests {
                 regex_mib: 5,
                 route_entries: 6,
                 certificate_mib: 9,
+                all_certificates_mib: 10,
             })
         );
         assert_eq!(of_deployments(&list, "example.com/nobody"), Release::Absent);

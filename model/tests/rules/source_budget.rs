@@ -1,7 +1,9 @@
 //! The budget of a namespace for what its Secrets and ConfigMaps bring into the configuration.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
+use proptest::prelude::*;
 use vestibule_model::key::{Kind, ObjectKey};
 use vestibule_model::source_budget::SourceBudgets;
 
@@ -9,7 +11,7 @@ use vestibule_model::source_budget::SourceBudgets;
 fn an_old_one_that_is_read_late_takes_no_place_from_what_is_served_meanwhile() {
     let old = ObjectKey::new(Kind::Secret, "a", "old");
     let young = ObjectKey::new(Kind::Secret, "a", "young");
-    let mut budgets = SourceBudgets::new(10);
+    let mut budgets = SourceBudgets::new(10, u64::MAX);
     budgets.keep_in_service();
     // Both come into use while nothing of the namespace counts, and are not read yet.
     for source in [&old, &young] {
@@ -43,7 +45,7 @@ fn an_old_one_that_is_read_late_takes_no_place_from_what_is_served_meanwhile() {
 fn what_waits_pushes_nothing_out_when_it_fits_again() {
     let [first, waiting, last] =
         ["first", "waiting", "last"].map(|name| ObjectKey::new(Kind::Secret, "a", name));
-    let mut budgets = SourceBudgets::new(10);
+    let mut budgets = SourceBudgets::new(10, u64::MAX);
     budgets.put(&first, 1, 5);
     budgets.put(&waiting, 2, 9);
     budgets.put(&last, 3, 4);
@@ -55,4 +57,147 @@ fn what_waits_pushes_nothing_out_when_it_fits_again() {
     // It comes in when there is room.
     budgets.put(&last, 3, 0);
     assert_eq!(budgets.settle(), BTreeSet::from([waiting]));
+}
+
+fn text(budgets: &SourceBudgets, source: &ObjectKey) -> String {
+    let finding = budgets.refusal(source, "field").expect("it is over");
+    assert_eq!(finding.reason.as_str(), "QuotaExceeded");
+    finding.to_string()
+}
+
+#[test]
+fn a_newcomer_has_its_share_and_what_stays_over_is_told_the_other_reason() {
+    const MIB: u64 = 1 << 20;
+    let of = |namespace: &str, n: i64| ObjectKey::new(Kind::Secret, namespace, format!("s{n}"));
+    let mut budgets = SourceBudgets::new(4 * MIB, 9 * MIB);
+    budgets.keep_in_service();
+    for namespace in ["a", "b"] {
+        for n in 0..5 {
+            budgets.put(&of(namespace, n), n, MIB);
+        }
+    }
+    // Each has its own budget, and the total is not reached.
+    let fifth = BTreeSet::from([of("a", 4), of("b", 4)]);
+    assert_eq!(budgets.settle(), fifth);
+    let own = text(&budgets, &of("a", 4));
+    assert!(
+        own.contains("the 4 MiB") && own.contains("tenants.certificateMib"),
+        "{own}"
+    );
+
+    // A newcomer asks for less than the share, so it has all of it, and the others lose their youngest.
+    budgets.put(&of("c", 0), 9, 2 * MIB);
+    let fourth = BTreeSet::from([of("a", 3), of("b", 3)]);
+    assert_eq!(budgets.settle(), &fifth | &fourth);
+    let shared = text(&budgets, &of("a", 4));
+    for part in [
+        "namespace a",
+        "bring 9 MiB together",
+        "tenants.allCertificatesMib",
+    ] {
+        assert!(shared.contains(part), "{shared}");
+    }
+    // One more of them makes no difference to those with the same reason.
+    budgets.put(&of("c", 1), 9, MIB / 4);
+    assert_eq!(budgets.settle(), BTreeSet::new());
+    assert_eq!(text(&budgets, &of("a", 4)), shared);
+
+    // The namespace of a Gateway has what it needs, and the others share the rest.
+    budgets.exempt(&"b".into(), true);
+    let mut moved = BTreeSet::from([of("b", 3), of("b", 4), of("a", 2), of("c", 1)]);
+    assert_eq!(budgets.settle(), moved);
+    // All is as before when it has gone, and so has the newcomer.
+    budgets.exempt(&"b".into(), false);
+    for n in 0..2 {
+        budgets.put(&of("c", n), 9, 0);
+    }
+    moved.extend([of("a", 3), of("a", 4)]);
+    moved.retain(|source| *source != of("b", 3));
+    assert_eq!(budgets.settle(), moved);
+    assert_eq!(text(&budgets, &of("a", 4)), own);
+}
+
+proptest! {
+    /// Whatever happens, what is in service stays within the total and within the limit of each namespace, unless exempt
+    /// namespaces alone have more. Each settling says what changed.
+    #[test]
+    fn a_namespace_has_no_more_than_its_share_and_the_sum_stays_within_the_total(
+        keeps in any::<bool>(),
+        steps in prop::collection::vec(
+            ((0_u8..4, 0_u8..5), 0_u64..9, prop::option::weighted(0.1, any::<bool>()), any::<bool>()),
+            1..60,
+        )
+    ) {
+        let (most, total) = (12, 30);
+        let namespace = |n: u8| -> Arc<str> { format!("n{n}").into() };
+        let mut budgets = SourceBudgets::new(most, total);
+        if keeps {
+            budgets.keep_in_service();
+        }
+        let mut sources: BTreeMap<ObjectKey, (i64, u64)> = BTreeMap::new();
+        let mut exempt: BTreeSet<Arc<str>> = BTreeSet::new();
+        let mut before: BTreeSet<ObjectKey> = BTreeSet::new();
+        for ((n, name), bytes, exempts, settles) in steps {
+            let key = ObjectKey::new(Kind::Secret, namespace(n), format!("s{name}"));
+            let created = i64::from(name % 3);
+            if let Some(is_exempt) = exempts {
+                budgets.exempt(&namespace(n), is_exempt);
+                if is_exempt {
+                    exempt.insert(namespace(n));
+                } else {
+                    exempt.remove(&namespace(n));
+                }
+            }
+            budgets.put(&key, created, bytes);
+            if bytes == 0 {
+                sources.remove(&key);
+            } else {
+                sources.insert(key, (created, bytes));
+            }
+            if !settles {
+                continue;
+            }
+            let moved = budgets.settle();
+            let over: BTreeSet<ObjectKey> =
+                sources.keys().filter(|key| budgets.is_over(key)).cloned().collect();
+            prop_assert!(moved.is_superset(&before.symmetric_difference(&over).cloned().collect()));
+
+            let mut used: BTreeMap<Arc<str>, (u64, u64)> = BTreeMap::new();
+            for (key, (_, bytes)) in &sources {
+                let (asked, served) = used.entry(key.name.namespace.clone()).or_default();
+                *asked += bytes;
+                *served += if over.contains(key) { 0 } else { *bytes };
+            }
+            let of_exempt: u64 = exempt.iter().filter_map(|name| used.get(name)).map(|(asked, _)| asked).sum();
+            let tenants = used.iter().filter(|(name, _)| !exempt.contains(*name));
+            let sum: u64 = tenants.clone().map(|(_, (_, served))| served).sum();
+            let left = total.saturating_sub(of_exempt);
+            prop_assert!(sum <= left, "{sum} of {left}");
+            let asked: u64 = tenants.clone().map(|(_, (asked, _))| (*asked).min(most)).sum();
+            let equal = left / (tenants.clone().count() as u64).max(1);
+            for (name, (asks, served)) in tenants {
+                prop_assert!(*served <= most);
+                // Whoever asks for no more than the limit and an equal part has all of it.
+                if *asks <= most.min(equal) || asked <= left && *asks <= most {
+                    prop_assert_eq!(asks, served, "{}", name);
+                }
+            }
+            for name in &exempt {
+                let (asked, served) = used.get(name).copied().unwrap_or_default();
+                prop_assert_eq!(asked, served);
+            }
+            if !keeps {
+                let mut scratch = SourceBudgets::new(most, total);
+                for name in &exempt {
+                    scratch.exempt(name, true);
+                }
+                for (key, (created, bytes)) in sources.iter().rev() {
+                    scratch.put(key, *created, *bytes);
+                }
+                scratch.settle();
+                prop_assert_eq!(&scratch, &budgets);
+            }
+            before = over;
+        }
+    }
 }

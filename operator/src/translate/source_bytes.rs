@@ -1,4 +1,5 @@
-//! Counts what each Secret and ConfigMap in use brings into the configuration. It is bounded for each namespace.
+//! Counts what each Secret and ConfigMap in use brings into the configuration. It is bounded for each namespace, and for all of
+//! them together.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +13,7 @@ use super::{Dirty, Output, Translator};
 
 impl Translator {
     /// Counts what the sources that changed in this pass bring into the configuration, and marks the users of those that
-    /// are over the budget by this or come back under it. Returns whether there are any.
+    /// are over what their namespace may bring by this, or come back under it. Returns whether there are any.
     pub(super) fn settle_source_budgets(&mut self, dirty: &mut Dirty, output: &mut Output) -> bool {
         for namespace in std::mem::take(&mut dirty.entrances) {
             let mut gateways = self.merge.gateways_in(&namespace);
