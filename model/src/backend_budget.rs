@@ -7,7 +7,8 @@
 //! Backends of older Services come first, and those of Services of the same age by name. A backend that does not fit in
 //! what those before it leave is not there for the proxies, and leaves its room to those behind it. From
 //! [`BackendBudgets::keep_in_service`] on, those in service come before all others. So a backend that comes into use, or
-//! fits again, takes no place from one in service, however old its Service is. One that grows can.
+//! fits again, takes no place from one in service, however old its Service is. One that grows can. One that is gone for a
+//! moment waits by the age of its Service when it is back.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

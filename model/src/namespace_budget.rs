@@ -2,7 +2,9 @@
 //!
 //! Older objects come first, and objects of the same age by name. An object is over the budget as a whole. Unless a budget
 //! [keeps what is in service](NamespaceBudgets::keep_in_service), the result depends only on the objects of the namespace,
-//! and not on the order in which they arrived.
+//! and not on the order in which they arrived. If it does, the objects that were in service come first, by age, and then those
+//! that wait, by age. So the result of one [`NamespaceBudgets::settle`] depends only on the objects, and on which of them were
+//! in service before. An object that is gone for a moment waits by its age when it is back, as if it had not been there.
 //!
 //! All namespaces together may have [a total](NamespaceBudgets::sharing) as well. A namespace asks for what its objects use,
 //! as far as its own budget goes, and its limit is the smaller one of its budget and [its share](crate::fair_total) of the
@@ -32,8 +34,8 @@ pub(crate) struct NamespaceBudgets {
     /// The most that a namespace may use, by its budget and the total, as of the last [`Self::settle`].
     limit: u64,
     beyond: Beyond,
-    /// Counts the rounds in which objects come, each up to a [`Self::settle`]. It is 0 until those in service come first.
-    round: u64,
+    /// Whether the objects in service come first.
+    keeps: bool,
     namespaces: BTreeMap<Arc<str>, Budget>,
     /// Namespaces without a limit.
     exempt: BTreeSet<Arc<str>>,
@@ -47,15 +49,16 @@ struct Budget {
     /// The use of all objects together, also of those over the budget.
     total: u128,
     /// Objects that use the budget, in order, with how much each uses.
-    objects: BTreeMap<(Place, Id), u64>,
-    places: BTreeMap<Id, Place>,
+    objects: BTreeMap<(Created, Id), u64>,
+    ages: BTreeMap<Id, Created>,
     /// The objects that are over the budget.
     over: BTreeSet<Id>,
+    /// The objects that came or went since the last [`NamespaceBudgets::settle`], each with whether it was in service then.
+    moved: BTreeMap<Id, bool>,
 }
 
-/// The place of an object in the order of its namespace: the round in which it came, and when it was created, in seconds
-/// since the epoch.
-type Place = (u64, i64);
+/// When an object was created, in seconds since the epoch.
+type Created = i64;
 
 /// Identifies an object within its namespace. The name comes first, because objects are ordered by it.
 type Id = (Arc<str>, Kind);
@@ -67,7 +70,7 @@ impl NamespaceBudgets {
             total: None,
             limit: most,
             beyond,
-            round: 0,
+            keeps: false,
             namespaces: BTreeMap::new(),
             exempt: BTreeSet::new(),
             changed: BTreeSet::new(),
@@ -82,10 +85,10 @@ impl NamespaceBudgets {
         }
     }
 
-    /// From now on, objects that are within their budget come before all others, and those that come later come behind those
-    /// that wait. So what is over the budget and would fit again pushes nothing out, but an object that grows can.
+    /// From now on, objects that are in service come before all others. So one that comes, or is over the budget and would fit
+    /// again, pushes nothing out, but one that grows can.
     pub(crate) fn keep_in_service(&mut self) {
-        self.round = self.round.max(1);
+        self.keeps = true;
     }
 
     /// The budget of each namespace.
@@ -109,21 +112,23 @@ impl NamespaceBudgets {
         }
         let id = (name.name.clone(), key.kind);
         let of = self.namespaces.entry(name.namespace.clone()).or_default();
-        let former = of.places.remove(&id).and_then(|at| {
-            let uses = of.objects.remove(&(at, id.clone()))?;
-            Some((at, uses))
+        let former = of.ages.remove(&id).and_then(|created| {
+            let uses = of.objects.remove(&(created, id.clone()))?;
+            Some((created, uses))
         });
-        let round = former.map_or(self.round, |((round, _), _)| round);
-        let place = (round, created);
         if let Some((_, uses)) = former {
             of.total = of.total.saturating_sub(uses.into());
         }
+        if former.is_some() != (uses > 0) {
+            let was_in_service = former.is_some() && !of.over.contains(&id);
+            of.moved.entry(id.clone()).or_insert(was_in_service);
+        }
         if uses > 0 {
-            of.places.insert(id.clone(), place);
-            of.objects.insert((place, id), uses);
+            of.ages.insert(id.clone(), created);
+            of.objects.insert((created, id), uses);
             of.total = of.total.saturating_add(uses.into());
         }
-        if former != (uses > 0).then_some((place, uses)) {
+        if former != (uses > 0).then_some((created, uses)) {
             self.changed.insert(name.namespace.clone());
         }
     }
@@ -156,7 +161,7 @@ impl NamespaceBudgets {
             let over = if self.exempt.contains(&namespace) {
                 BTreeSet::new()
             } else {
-                of.over(self.limit, self.beyond, self.round)
+                of.over(self.limit, self.beyond, self.keeps)
             };
             let differ = of.over.symmetric_difference(&over);
             let stay = of.over.intersection(&over).filter(|_| has_other_reason);
@@ -165,12 +170,10 @@ impl NamespaceBudgets {
                 name: ObjectName::new(namespace.clone(), name.clone()),
             }));
             of.over = over;
+            of.moved.clear();
             if of.objects.is_empty() {
                 self.namespaces.remove(&namespace);
             }
-        }
-        if self.round > 0 {
-            self.round = self.round.saturating_add(1);
         }
         moved
     }
@@ -214,21 +217,19 @@ impl NamespaceBudgets {
         if !of.over.contains(&id) {
             return None;
         }
-        let place = *of.places.get(&id)?;
-        of.objects.get(&(place, id)).copied()
+        let created = *of.ages.get(&id)?;
+        of.objects.get(&(created, id)).copied()
     }
 }
 
 impl Budget {
-    fn over(&self, most: u64, beyond: Beyond, round: u64) -> BTreeSet<Id> {
+    fn over(&self, most: u64, beyond: Beyond, keeps: bool) -> BTreeSet<Id> {
         if self.total <= u128::from(most) {
             return BTreeSet::new();
         }
-        // What came in this round was not in service before.
-        let is_first =
-            |((came, _), id): &(Place, Id)| round == 0 || *came < round && !self.over.contains(id);
-        let first = self.objects.iter().filter(|(at, _)| is_first(at));
-        let others = self.objects.iter().filter(|(at, _)| !is_first(at));
+        let is_first = |id: &Id| !keeps || self.was_in_service(id);
+        let first = self.objects.iter().filter(|((_, id), _)| is_first(id));
+        let others = self.objects.iter().filter(|((_, id), _)| !is_first(id));
         let mut left = most;
         let over = first.chain(others).filter(|(_, uses)| {
             if let Some(rest) = left.checked_sub(**uses) {
@@ -241,5 +242,11 @@ impl Budget {
             true
         });
         over.map(|((_, id), _)| id.clone()).collect()
+    }
+
+    /// Whether an object was in service before the changes since the last [`NamespaceBudgets::settle`].
+    fn was_in_service(&self, id: &Id) -> bool {
+        let moved = self.moved.get(id).copied();
+        moved.unwrap_or_else(|| !self.over.contains(id))
     }
 }

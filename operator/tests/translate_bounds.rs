@@ -480,20 +480,23 @@ fn entries_of_a_namespaces_backends_are_bounded() {
 
     // The oldest of those that wait has the room of one that goes, and it stays.
     translator.apply([Change::Remove(key(Kind::HttpRoute, "a", "app2"))]);
-    let with_fifth = ["a/app:1", "a/app:3", "a/app:4", "a/app:5"];
-    assert_eq!(backends_of(&translator)[..4], with_fifth);
-    let of_fifth = key(Kind::HttpRoute, "a", "app5");
-    assert_eq!(reasons(&translator, &of_fifth), [""; 0]);
+    let with_elder = ["a/app:1", "a/app:3", "a/app:4", "a/elder:1"];
+    assert_eq!(backends_of(&translator)[..4], with_elder);
+    let of_elder = key(Kind::HttpRoute, "a", "elder1");
+    assert_eq!(reasons(&translator, &of_elder), [""; 0]);
     translator.apply([to_port("a", "app", 2)]);
-    assert_eq!(backends_of(&translator)[..4], with_fifth);
+    assert_eq!(backends_of(&translator)[..4], with_elder);
+    // The one that is back waits by its age, before one that has waited longer.
+    translator.apply([Change::Remove(key(Kind::HttpRoute, "a", "elder1"))]);
+    assert_eq!(backends_of(&translator)[..4], four);
 
     // More endpoints have the last one go, and fewer let others in. Small ones have the room that others do not fit in.
     translator.apply(with_endpoints("a", "app", &[1], 120));
-    let three = ["a/app:1", "a/app:3", "a/app:4"];
+    let three = ["a/app:1", "a/app:2", "a/app:3"];
     assert_eq!(backends_of(&translator)[..3], three);
     assert_eq!(backends_of(&translator).len(), 3 + 4 + 9);
     translator.apply(with_endpoints("a", "app", &[1], 3));
-    assert_eq!(backends_of(&translator)[..4], with_fifth);
+    assert_eq!(backends_of(&translator)[..4], four);
     // One that came first and grows has its room before those that came later. Only routes to these are judged again.
     let work = translator.apply(with_endpoints("a", "app", &[1], 255)).work;
     assert_eq!(backends_of(&translator).len(), 2 + 4 + 9);

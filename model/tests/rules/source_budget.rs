@@ -59,6 +59,88 @@ fn what_waits_pushes_nothing_out_when_it_fits_again() {
     assert_eq!(budgets.settle(), BTreeSet::from([waiting]));
 }
 
+#[test]
+fn one_that_is_gone_for_a_moment_waits_by_its_age() {
+    let [old, middle, young, last] =
+        ["old", "middle", "young", "last"].map(|name| ObjectKey::new(Kind::Secret, "a", name));
+    let mut budgets = SourceBudgets::new(10, u64::MAX);
+    for (created, source) in [(1, &old), (2, &middle), (3, &young)] {
+        budgets.put(source, created, 5);
+    }
+    budgets.settle();
+    budgets.keep_in_service();
+    // It is back before anybody has looked, so it was in service all the time.
+    budgets.put(&old, 1, 0);
+    budgets.put(&old, 1, 5);
+    assert_eq!(budgets.settle(), BTreeSet::new());
+
+    // Another one has its room, and one more comes, before it is back.
+    budgets.put(&old, 1, 0);
+    assert_eq!(budgets.settle(), BTreeSet::from([young.clone()]));
+    budgets.put(&last, 4, 5);
+    assert_eq!(budgets.settle(), BTreeSet::from([last]));
+    budgets.put(&old, 1, 5);
+    assert_eq!(budgets.settle(), BTreeSet::from([old.clone()]));
+    // It is the oldest of those that wait.
+    budgets.put(&middle, 2, 0);
+    assert_eq!(budgets.settle(), BTreeSet::from([old]));
+}
+
+proptest! {
+    /// The result depends only on the objects and on which of them were in service before: these come first, and each part
+    /// is in order of age. What comes, or would fit again, pushes nothing out.
+    #[test]
+    fn what_was_in_service_comes_first_and_the_rest_by_age(
+        kept_from in 0_usize..20,
+        steps in prop::collection::vec(((0_u8..2, 0_u8..6), 0_u64..6, any::<bool>()), 1..60),
+    ) {
+        let most = 8;
+        let mut budgets = SourceBudgets::new(most, u64::MAX);
+        let mut sources: BTreeMap<ObjectKey, (i64, u64)> = BTreeMap::new();
+        // Those in service, with the size that each had at the last settling.
+        let mut serving: BTreeMap<ObjectKey, u64> = BTreeMap::new();
+        for (step, ((namespace, n), bytes, settles)) in steps.into_iter().enumerate() {
+            if step == kept_from {
+                budgets.keep_in_service();
+            }
+            let key = ObjectKey::new(Kind::Secret, format!("n{namespace}"), format!("s{n}"));
+            let created = i64::from(n % 4);
+            budgets.put(&key, created, bytes);
+            if bytes == 0 {
+                sources.remove(&key);
+            } else {
+                sources.insert(key, (created, bytes));
+            }
+            if !settles {
+                continue;
+            }
+            budgets.settle();
+            let keeps = step >= kept_from;
+            let mut order: Vec<&ObjectKey> = sources.keys().collect();
+            order.sort_by_key(|key| (keeps && !serving.contains_key(*key), sources[*key].0, *key));
+            let mut left = BTreeMap::new();
+            let mut expected = BTreeMap::new();
+            for key in order {
+                let left = left.entry(key.name.namespace.clone()).or_insert(most);
+                let bytes = sources[key].1;
+                if let Some(rest) = left.checked_sub(bytes) {
+                    *left = rest;
+                    expected.insert(key.clone(), bytes);
+                }
+            }
+            for key in sources.keys() {
+                prop_assert_eq!(!budgets.is_over(key), expected.contains_key(key), "{}", key);
+            }
+            let has_grown = |key: &ObjectKey, before: u64| sources.get(key).is_some_and(|(_, now)| *now > before);
+            if keeps && !serving.iter().any(|(key, before)| has_grown(key, *before)) {
+                let left = serving.keys().filter(|key| sources.contains_key(*key));
+                prop_assert!(left.clone().all(|key| expected.contains_key(key)));
+            }
+            serving = expected;
+        }
+    }
+}
+
 fn text(budgets: &SourceBudgets, source: &ObjectKey) -> String {
     let finding = budgets.refusal(source, "field").expect("it is over");
     assert_eq!(finding.reason.as_str(), "QuotaExceeded");

@@ -3,7 +3,6 @@
 use prost::Message as _;
 use vestibule_model::backend_budget::entries_of_backend;
 use vestibule_model::finding::Finding;
-use vestibule_model::key::ObjectKey;
 
 use super::backend_key::BackendKey;
 use super::{Dirty, Translator};
@@ -12,15 +11,9 @@ impl Translator {
     /// Counts the backends that may have changed in this pass, before their endpoints are put together, and marks those that
     /// are over the budget by this or come back under it, with the routes that lead to them. Returns whether there are any.
     pub(super) fn settle_backend_budgets(&mut self, dirty: &mut Dirty) -> bool {
-        let counted = dirty.backends.iter().map(|key| {
+        for key in &dirty.backends {
             let (created, entries) = self.entries_of(key).unwrap_or_default();
-            (created, key.counted(), entries)
-        });
-        // Of those that come into use together, the oldest come first.
-        let mut counted: Vec<(i64, ObjectKey, u64)> = counted.collect();
-        counted.sort();
-        for (created, backend, entries) in counted {
-            self.backend_budgets.put(&backend, created, entries);
+            self.backend_budgets.put(&key.counted(), created, entries);
         }
         let moved = self.backend_budgets.settle();
         for key in moved.iter().filter_map(BackendKey::of_counted) {
