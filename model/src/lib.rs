@@ -10,6 +10,7 @@
 pub mod annotations;
 pub mod attach;
 pub mod backend_budget;
+pub mod backend_key;
 pub mod certificate;
 pub mod challenge;
 pub mod claim;

@@ -11,10 +11,58 @@
 //! total.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Debug;
 use std::sync::Arc;
 
+use crate::backend_key::BackendKey;
 use crate::fair_total::{Demand, FairTotal};
 use crate::key::{Kind, ObjectKey, ObjectName};
+use crate::protocol::TransportPort;
+
+/// The key of what a budget counts.
+pub(crate) trait Counted: Ord {
+    /// Identifies it within its namespace. Those of the same age are in this order, so a name comes first.
+    type Id: Debug + Clone + Eq + Ord;
+
+    fn namespace(&self) -> &Arc<str>;
+    fn id(&self) -> Self::Id;
+    fn new(namespace: &Arc<str>, id: &Self::Id) -> Self;
+}
+
+impl Counted for ObjectKey {
+    type Id = (Arc<str>, Kind);
+
+    fn namespace(&self) -> &Arc<str> {
+        &self.name.namespace
+    }
+
+    fn id(&self) -> Self::Id {
+        (self.name.name.clone(), self.kind)
+    }
+
+    fn new(namespace: &Arc<str>, (name, kind): &Self::Id) -> Self {
+        Self {
+            kind: *kind,
+            name: ObjectName::new(namespace.clone(), name.clone()),
+        }
+    }
+}
+
+impl Counted for BackendKey {
+    type Id = (Arc<str>, TransportPort);
+
+    fn namespace(&self) -> &Arc<str> {
+        self.namespace()
+    }
+
+    fn id(&self) -> Self::Id {
+        (self.service.name.clone(), self.port)
+    }
+
+    fn new(namespace: &Arc<str>, (service, port): &Self::Id) -> Self {
+        Self::new(ObjectName::new(namespace.clone(), service.clone()), *port)
+    }
+}
 
 /// What an object that does not fit leaves to younger ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,9 +73,9 @@ pub(crate) enum Beyond {
     LeavesItsRoom,
 }
 
-/// The budgets of all namespaces, each of the same size.
+/// The budgets of all namespaces, each of the same size, for objects with keys of one type.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct NamespaceBudgets {
+pub(crate) struct NamespaceBudgets<K: Counted> {
     most: u64,
     /// What all namespaces may have together, if that is bounded.
     total: Option<FairTotal>,
@@ -36,7 +84,7 @@ pub(crate) struct NamespaceBudgets {
     beyond: Beyond,
     /// Whether the objects in service come first.
     keeps: bool,
-    namespaces: BTreeMap<Arc<str>, Budget>,
+    namespaces: BTreeMap<Arc<str>, Budget<K::Id>>,
     /// Namespaces without a limit.
     exempt: BTreeSet<Arc<str>>,
     /// Namespaces with changes that [`Self::settle`] has not looked at.
@@ -44,26 +92,35 @@ pub(crate) struct NamespaceBudgets {
 }
 
 /// The objects of one namespace, and what they use of its budget.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-struct Budget {
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Budget<I> {
     /// The use of all objects together, also of those over the budget.
     total: u128,
     /// Objects that use the budget, in order, with how much each uses.
-    objects: BTreeMap<(Created, Id), u64>,
-    ages: BTreeMap<Id, Created>,
+    objects: BTreeMap<(Created, I), u64>,
+    ages: BTreeMap<I, Created>,
     /// The objects that are over the budget.
-    over: BTreeSet<Id>,
+    over: BTreeSet<I>,
     /// The objects that came or went since the last [`NamespaceBudgets::settle`], each with whether it was in service then.
-    moved: BTreeMap<Id, bool>,
+    moved: BTreeMap<I, bool>,
 }
 
 /// When an object was created, in seconds since the epoch.
 type Created = i64;
 
-/// Identifies an object within its namespace. The name comes first, because objects are ordered by it.
-type Id = (Arc<str>, Kind);
+impl<I> Default for Budget<I> {
+    fn default() -> Self {
+        Self {
+            total: 0,
+            objects: BTreeMap::new(),
+            ages: BTreeMap::new(),
+            over: BTreeSet::new(),
+            moved: BTreeMap::new(),
+        }
+    }
+}
 
-impl NamespaceBudgets {
+impl<K: Counted> NamespaceBudgets<K> {
     pub(crate) fn new(most: u64, beyond: Beyond) -> Self {
         Self {
             most,
@@ -105,13 +162,13 @@ impl NamespaceBudgets {
 
     /// Takes the age of an object, and how much of the budget it uses. An object that uses nothing has no part in the
     /// budget. The change has an effect at the next [`Self::settle`].
-    pub(crate) fn put(&mut self, key: &ObjectKey, created: i64, uses: u64) {
-        let name = &key.name;
-        if uses == 0 && !self.namespaces.contains_key(&name.namespace) {
+    pub(crate) fn put(&mut self, key: &K, created: Created, uses: u64) {
+        let namespace = key.namespace();
+        if uses == 0 && !self.namespaces.contains_key(namespace) {
             return;
         }
-        let id = (name.name.clone(), key.kind);
-        let of = self.namespaces.entry(name.namespace.clone()).or_default();
+        let id = key.id();
+        let of = self.namespaces.entry(namespace.clone()).or_default();
         let former = of.ages.remove(&id).and_then(|created| {
             let uses = of.objects.remove(&(created, id.clone()))?;
             Some((created, uses))
@@ -129,7 +186,7 @@ impl NamespaceBudgets {
             of.total = of.total.saturating_add(uses.into());
         }
         if former != (uses > 0).then_some((created, uses)) {
-            self.changed.insert(name.namespace.clone());
+            self.changed.insert(namespace.clone());
         }
     }
 
@@ -148,7 +205,7 @@ impl NamespaceBudgets {
     /// Judges the namespaces that changed, and those whose limit did. Returns the objects that went over it by this, or came
     /// back under it, and those that are over for another reason now ([`Self::short_total`]). The cost grows with the
     /// objects of those of the namespaces that are over their limits. For the others it is small.
-    pub(crate) fn settle(&mut self) -> BTreeSet<ObjectKey> {
+    pub(crate) fn settle(&mut self) -> BTreeSet<K> {
         let mut judged = std::mem::take(&mut self.changed);
         let was_short = self.short_total().is_some();
         judged.extend(self.settle_total(&judged));
@@ -165,10 +222,7 @@ impl NamespaceBudgets {
             };
             let differ = of.over.symmetric_difference(&over);
             let stay = of.over.intersection(&over).filter(|_| has_other_reason);
-            moved.extend(differ.chain(stay).map(|(name, kind)| ObjectKey {
-                kind: *kind,
-                name: ObjectName::new(namespace.clone(), name.clone()),
-            }));
+            moved.extend(differ.chain(stay).map(|id| K::new(&namespace, id)));
             of.over = over;
             of.moved.clear();
             if of.objects.is_empty() {
@@ -204,16 +258,14 @@ impl NamespaceBudgets {
         total.above(former.min(limit)).cloned().collect()
     }
 
-    /// Whether any object of a namespace is over the budget.
-    pub(crate) fn is_any_over(&self, namespace: &Arc<str>) -> bool {
-        let of = self.namespaces.get(namespace);
-        of.is_some_and(|of| !of.over.is_empty())
-    }
-
     /// How much an object uses, if it is over the budget.
-    pub(crate) fn over(&self, key: &ObjectKey) -> Option<u64> {
-        let of = self.namespaces.get(&key.name.namespace)?;
-        let id = (key.name.name.clone(), key.kind);
+    pub(crate) fn over(&self, key: &K) -> Option<u64> {
+        let of = self.namespaces.get(key.namespace())?;
+        // Mostly nobody is.
+        if of.over.is_empty() {
+            return None;
+        }
+        let id = key.id();
         if !of.over.contains(&id) {
             return None;
         }
@@ -222,12 +274,12 @@ impl NamespaceBudgets {
     }
 }
 
-impl Budget {
-    fn over(&self, most: u64, beyond: Beyond, keeps: bool) -> BTreeSet<Id> {
+impl<I: Clone + Ord> Budget<I> {
+    fn over(&self, most: u64, beyond: Beyond, keeps: bool) -> BTreeSet<I> {
         if self.total <= u128::from(most) {
             return BTreeSet::new();
         }
-        let is_first = |id: &Id| !keeps || self.was_in_service(id);
+        let is_first = |id: &I| !keeps || self.was_in_service(id);
         let first = self.objects.iter().filter(|((_, id), _)| is_first(id));
         let others = self.objects.iter().filter(|((_, id), _)| !is_first(id));
         let mut left = most;
@@ -245,7 +297,7 @@ impl Budget {
     }
 
     /// Whether an object was in service before the changes since the last [`NamespaceBudgets::settle`].
-    fn was_in_service(&self, id: &Id) -> bool {
+    fn was_in_service(&self, id: &I) -> bool {
         let moved = self.moved.get(id).copied();
         moved.unwrap_or_else(|| !self.over.contains(id))
     }

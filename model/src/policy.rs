@@ -158,6 +158,13 @@ pub struct Policy {
     pub all_certificates_mib: u16,
 }
 
+/// The exempt namespaces that one argument names: a list with commas, with or without spaces around a name. Operator, webhook
+/// and CLI read it by this. An empty list may come as one empty name.
+pub fn exempt_namespaces(text: &str) -> impl Iterator<Item = String> {
+    let names = text.split(',').map(str::trim);
+    names.filter(|name| !name.is_empty()).map(str::to_owned)
+}
+
 /// Default of [`Policy::names_per_namespace`].
 pub const NAMES_PER_NAMESPACE: u32 = 10_000;
 

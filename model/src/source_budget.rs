@@ -25,7 +25,7 @@ use crate::namespace_budget::{Beyond, NamespaceBudgets};
 /// The budgets of all namespaces.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SourceBudgets {
-    budgets: NamespaceBudgets,
+    budgets: NamespaceBudgets<ObjectKey>,
 }
 
 impl SourceBudgets {

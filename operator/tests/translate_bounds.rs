@@ -519,7 +519,7 @@ fn the_backends_in_service_depend_on_the_objects_alone_before_all_of_them_are_kn
     for change in changes.into_iter().rev() {
         backwards.apply([change]);
     }
-    let oldest = ["a/app:1", "a/app:10", "a/app:2", "a/elder:7"];
+    let oldest = ["a/app:1", "a/app:2", "a/app:3", "a/elder:7"];
     assert_eq!(backends_of(&at_once), oldest);
     assert_eq!(at_once.resources(), backwards.resources());
     assert_eq!(at_once.statuses(), backwards.statuses());

@@ -4,7 +4,7 @@ use kube::api::ListParams;
 use kube::{Client, Error};
 use serde_json::Value;
 use vestibule_model::certificate::AddressBlock;
-use vestibule_model::policy::Policy;
+use vestibule_model::policy::{Policy, exempt_namespaces};
 use vestibule_operator::translate::CONTROLLER;
 
 /// Labels that the chart gives the operator's Deployment, whatever the name of the release is.
@@ -56,7 +56,7 @@ fn of_arguments(arguments: &Value) -> Option<(String, Policy)> {
             Some(("--controller", name)) => name.clone_into(&mut controller),
             Some(("--policy-mode", mode)) => policy.mode = mode.parse().ok()?,
             Some(("--exempt-namespace", names)) => {
-                policy.exempt.extend(names.split(',').map(str::to_owned));
+                policy.exempt.extend(exempt_namespaces(names));
             }
             Some(("--names-per-namespace", most)) => {
                 policy.names_per_namespace = most.parse().ok()?;
@@ -99,7 +99,7 @@ mod tests {
         let own = json!([
             "--release=edge",
             "--policy-mode=Warn",
-            "--exempt-namespace=old,older",
+            "--exempt-namespace=old, older,",
             "--names-per-namespace=7",
             "--ports-per-namespace=8",
             "--max-rsa-bits=2048",

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use vestibule_model::backend_key::BackendKey;
 use vestibule_model::condition::{Condition, ConditionType, Reason};
 use vestibule_model::finding::Finding;
 use vestibule_model::gateway::{Gateway, Listener};
@@ -14,7 +15,6 @@ use vestibule_model::selector::NamespaceScope;
 use vestibule_model::tls_policy::{ClientValidation, ValidationMode};
 use vestibule_stream::proto;
 
-use super::backend_key::BackendKey;
 use super::certificate::SecretState;
 use super::report::fails;
 use super::source::{self, User};

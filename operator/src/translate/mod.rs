@@ -58,6 +58,7 @@ mod trust;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use vestibule_model::backend_key::BackendKey;
 use vestibule_model::backend_budget::BackendBudgets;
 use vestibule_model::challenge::{ChallengeAnswer, ChallengeKey};
 use vestibule_model::claim::{ClaimKey, Holders};
@@ -95,7 +96,6 @@ pub use service::{
 pub use session::{SessionKey, SessionKeys};
 pub use source::source_of;
 
-use backend_key::BackendKey;
 use backend_tls::{PolicyState, ServiceUses};
 use binds::BindUse;
 use certificate::SecretState;
