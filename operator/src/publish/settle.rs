@@ -215,7 +215,8 @@ impl Settle {
             let waiting = self.needed_by.get(key).into_iter().flatten();
             self.touched.extend(waiting.cloned());
         }
-        self.sources.retain(|_, source| !source.needed_by.is_empty());
+        self.sources
+            .retain(|_, source| !source.needed_by.is_empty());
         let even = present.uneven_until.filter(|_| !self.pending.is_empty());
         let even = even.filter(|even| now < *even);
         let end = self.ends.first().map(|(end, _)| *end);

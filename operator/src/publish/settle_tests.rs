@@ -76,7 +76,10 @@ impl World {
         );
         let [about_reads, about_answers] = questions.map(RefCell::into_inner);
         assert_eq!(about_reads, about_answers);
-        assert!(about_reads.values().all(|times| *times == 1), "{about_reads:?}");
+        assert!(
+            about_reads.values().all(|times| *times == 1),
+            "{about_reads:?}"
+        );
         self.asked_about = about_reads;
         let names = due.keys().map(|key| key.name.clone()).collect();
         for (key, resource) in due {

@@ -46,7 +46,8 @@ impl Translator {
     pub(super) fn translate_backends(&mut self, dirty: &Dirty, output: &mut Output) {
         for key in &dirty.backends {
             output.work.backends += 1;
-            let is_there = self.backend_users.contains_key(key) && !self.backend_budgets.is_over(key);
+            let is_there =
+                self.backend_users.contains_key(key) && !self.backend_budgets.is_over(key);
             let resource = is_there
                 .then(|| self.target(key))
                 .flatten()

@@ -1,8 +1,8 @@
 //! Counts what the backends in use take in the proxies. It is bounded for each namespace.
 
 use prost::Message as _;
-use vestibule_model::backend_key::BackendKey;
 use vestibule_model::backend_budget::entries_of_backend;
+use vestibule_model::backend_key::BackendKey;
 
 use super::{Dirty, Translator};
 

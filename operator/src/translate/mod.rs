@@ -58,8 +58,8 @@ mod trust;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use vestibule_model::backend_key::BackendKey;
 use vestibule_model::backend_budget::BackendBudgets;
+use vestibule_model::backend_key::BackendKey;
 use vestibule_model::challenge::{ChallengeAnswer, ChallengeKey};
 use vestibule_model::claim::{ClaimKey, Holders};
 use vestibule_model::client_address::ClientAddress;

@@ -6,8 +6,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use vestibule_model::backend_key::BackendKey;
 use vestibule_model::annotations;
+use vestibule_model::backend_key::BackendKey;
 use vestibule_model::condition::{
     ClassStatus, Condition, ConditionType, ListenerStatus, ListenersStatus, ProgrammedBasis, Reason,
 };
