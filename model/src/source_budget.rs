@@ -7,9 +7,9 @@
 //! Older ones come first, and those of the same age by name. One that does not fit in what those before it leave is not
 //! used at all, and leaves its room to those behind it. From [`SourceBudgets::keep_in_service`] on, those in service come
 //! before all others. So one that comes into use, or fits again, takes no place from one in service, however old it is.
-//! One that is gone for a moment waits by its age when it is back.
 //! The proxies do not keep a last good version of it: an old Secret that grows could otherwise push out one that the
 //! proxies still hold, and the next older one again, until the namespace has many times its budget.
+//! One that is gone for a moment waits by its age when it is back.
 //!
 //! A new proxy gets all of them in one batch, and a batch has a limit. So there is also a total for all namespaces, which they
 //! [share](crate::fair_total). A namespace without a limit counts as well, and leaves less of the total to the others.
