@@ -9,10 +9,11 @@
 //! Exempt namespaces have what they take, even if that is more than the total. The others share the rest.
 //!
 //! A newcomer makes the share smaller, so a namespace that had more than the new share loses something. That is what
-//! fairness means here: if those that came first kept what they have, a newcomer would find nothing. Nothing flaps all the
-//! same, and no hysteresis is needed. The share depends only on what is asked for, and what a namespace asks for does not
-//! depend on the share: it asks for what does not fit as before. So nothing that the share takes away can have the share
-//! grow again.
+//! fairness means here: if those that came first kept what they have, a newcomer would find nothing. Nothing flaps by itself
+//! all the same. The share depends only on what is asked for, and what a namespace asks for does not depend on the share: it
+//! asks for what does not fit as before. So nothing that the share takes away can have the share grow again. There is no
+//! hysteresis, though: when what a namespace asks for changes back and forth, so does the share, and with it what the
+//! namespaces above the share have.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -6,9 +6,9 @@
 //! that wait, by age. So the result of one [`NamespaceBudgets::settle`] depends only on the objects, and on which of them were
 //! in service before. An object that is gone for a moment waits by its age when it is back, as if it had not been there.
 //!
-//! All namespaces together may have [a total](NamespaceBudgets::sharing) as well. A namespace asks for what its objects use,
-//! as far as its own budget goes, and its limit is the smaller one of its budget and [its share](crate::fair_total) of the
-//! total.
+//! All namespaces together may have [a total](NamespaceBudgets::sharing) as well. A namespace asks for what its objects use of
+//! it, as far as its own budget goes, and has [its share](crate::fair_total) at most. An object can use less of the total than
+//! of the budget. It is in service if it fits in both.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
@@ -73,14 +73,44 @@ pub(crate) enum Beyond {
     LeavesItsRoom,
 }
 
+/// How much an object uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Uses {
+    /// Of the budget of its namespace. An object that uses nothing of it has no part in the total either.
+    pub(crate) own: u64,
+    /// Of the total of all namespaces, no more than of the budget.
+    pub(crate) of_total: u64,
+}
+
+impl From<u64> for Uses {
+    /// As much of the one as of the other.
+    fn from(uses: u64) -> Self {
+        Self {
+            own: uses,
+            of_total: uses,
+        }
+    }
+}
+
+/// What an object that is over does not fit in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Limit {
+    /// The budget of its namespace.
+    Own,
+    /// The share of the total that its namespace has.
+    Share,
+    /// The share, of which exempt namespaces leave nothing to anybody.
+    NoShare,
+}
+
 /// The budgets of all namespaces, each of the same size, for objects with keys of one type.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct NamespaceBudgets<K: Counted> {
     most: u64,
     /// What all namespaces may have together, if that is bounded.
     total: Option<FairTotal>,
-    /// The most that a namespace may use, by its budget and the total, as of the last [`Self::settle`].
-    limit: u64,
+    /// The most that a namespace may use of the total, as of the last [`Self::settle`]; `u64::MAX` if there is enough.
+    share: u64,
     beyond: Beyond,
     /// Whether the objects in service come first.
     keeps: bool,
@@ -94,13 +124,15 @@ pub(crate) struct NamespaceBudgets<K: Counted> {
 /// The objects of one namespace, and what they use of its budget.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Budget<I> {
-    /// The use of all objects together, also of those over the budget.
-    total: u128,
+    /// What all objects together use of the budget, also those over it.
+    own: u128,
+    /// What they use of the total.
+    of_total: u128,
     /// Objects that use the budget, in order, with how much each uses.
-    objects: BTreeMap<(Created, I), u64>,
+    objects: BTreeMap<(Created, I), Uses>,
     ages: BTreeMap<I, Created>,
-    /// The objects that are over the budget.
-    over: BTreeSet<I>,
+    /// The objects that are over, with the limit that each does not fit in.
+    over: BTreeMap<I, Limit>,
     /// The objects that came or went since the last [`NamespaceBudgets::settle`], each with whether it was in service then.
     moved: BTreeMap<I, bool>,
 }
@@ -111,10 +143,11 @@ type Created = i64;
 impl<I> Default for Budget<I> {
     fn default() -> Self {
         Self {
-            total: 0,
+            own: 0,
+            of_total: 0,
             objects: BTreeMap::new(),
             ages: BTreeMap::new(),
-            over: BTreeSet::new(),
+            over: BTreeMap::new(),
             moved: BTreeMap::new(),
         }
     }
@@ -125,7 +158,7 @@ impl<K: Counted> NamespaceBudgets<K> {
         Self {
             most,
             total: None,
-            limit: most,
+            share: u64::MAX,
             beyond,
             keeps: false,
             namespaces: BTreeMap::new(),
@@ -153,18 +186,17 @@ impl<K: Counted> NamespaceBudgets<K> {
         self.most
     }
 
-    /// What all namespaces may have together, if that is what limits those that are over their limits, and not the budget of
-    /// each.
-    pub(crate) fn short_total(&self) -> Option<u64> {
-        let total = self.total.as_ref()?;
-        (self.limit < self.most).then(|| total.total())
+    /// What all namespaces may have together, if that is bounded.
+    pub(crate) fn total(&self) -> Option<u64> {
+        self.total.as_ref().map(FairTotal::total)
     }
 
-    /// Takes the age of an object, and how much of the budget it uses. An object that uses nothing has no part in the
-    /// budget. The change has an effect at the next [`Self::settle`].
-    pub(crate) fn put(&mut self, key: &K, created: Created, uses: u64) {
+    /// Takes the age of an object, and how much it uses. An object that uses nothing has no part in the budget. The change has
+    /// an effect at the next [`Self::settle`].
+    pub(crate) fn put(&mut self, key: &K, created: Created, uses: impl Into<Uses>) {
+        let uses = Some(uses.into()).filter(|uses| uses.own > 0);
         let namespace = key.namespace();
-        if uses == 0 && !self.namespaces.contains_key(namespace) {
+        if uses.is_none() && !self.namespaces.contains_key(namespace) {
             return;
         }
         let id = key.id();
@@ -174,18 +206,20 @@ impl<K: Counted> NamespaceBudgets<K> {
             Some((created, uses))
         });
         if let Some((_, uses)) = former {
-            of.total = of.total.saturating_sub(uses.into());
+            of.own -= u128::from(uses.own);
+            of.of_total -= u128::from(uses.of_total);
         }
-        if former.is_some() != (uses > 0) {
-            let was_in_service = former.is_some() && !of.over.contains(&id);
+        if former.is_some() != uses.is_some() {
+            let was_in_service = former.is_some() && !of.over.contains_key(&id);
             of.moved.entry(id.clone()).or_insert(was_in_service);
         }
-        if uses > 0 {
+        if let Some(uses) = uses {
             of.ages.insert(id.clone(), created);
             of.objects.insert((created, id), uses);
-            of.total = of.total.saturating_add(uses.into());
+            of.own += u128::from(uses.own);
+            of.of_total += u128::from(uses.of_total);
         }
-        if former != (uses > 0).then_some((created, uses)) {
+        if former != uses.map(|uses| (created, uses)) {
             self.changed.insert(namespace.clone());
         }
     }
@@ -202,27 +236,29 @@ impl<K: Counted> NamespaceBudgets<K> {
         }
     }
 
-    /// Judges the namespaces that changed, and those whose limit did. Returns the objects that went over it by this, or came
-    /// back under it, and those that are over for another reason now ([`Self::short_total`]). The cost grows with the
-    /// objects of those of the namespaces that are over their limits. For the others it is small.
+    /// Judges the namespaces that changed, and those whose share did. Returns the objects that went over a limit by this, or
+    /// came back under it, and those that do not fit in another limit than before. The cost grows with the objects of those of
+    /// the namespaces that are over their limits. For the others it is small.
     pub(crate) fn settle(&mut self) -> BTreeSet<K> {
         let mut judged = std::mem::take(&mut self.changed);
-        let was_short = self.short_total().is_some();
+        // Nothing else moves the share, and what it costs to compute grows with the namespaces above it.
+        if judged.is_empty() {
+            return BTreeSet::new();
+        }
         judged.extend(self.settle_total(&judged));
-        let has_other_reason = self.short_total().is_some() != was_short;
         let mut moved = BTreeSet::new();
         for namespace in judged {
             let Some(of) = self.namespaces.get_mut(&namespace) else {
                 continue;
             };
             let over = if self.exempt.contains(&namespace) {
-                BTreeSet::new()
+                BTreeMap::new()
             } else {
-                of.over(self.limit, self.beyond, self.keeps)
+                of.over(self.most, self.share, self.beyond, self.keeps)
             };
-            let differ = of.over.symmetric_difference(&over);
-            let stay = of.over.intersection(&over).filter(|_| has_other_reason);
-            moved.extend(differ.chain(stay).map(|id| K::new(&namespace, id)));
+            let ids = of.over.keys().chain(over.keys());
+            let differ = ids.filter(|id| of.over.get(id) != over.get(id));
+            moved.extend(differ.map(|id| K::new(&namespace, id)));
             of.over = over;
             of.moved.clear();
             if of.objects.is_empty() {
@@ -232,14 +268,14 @@ impl<K: Counted> NamespaceBudgets<K> {
         moved
     }
 
-    /// Brings the limit up to date after some namespaces changed. Returns the namespaces for which it makes a difference. The
+    /// Brings the share up to date after some namespaces changed. Returns the namespaces for which it makes a difference. The
     /// others use no more than they might before and may now.
     fn settle_total(&mut self, changed: &BTreeSet<Arc<str>>) -> BTreeSet<Arc<str>> {
         let Some(total) = &mut self.total else {
             return BTreeSet::new();
         };
         for namespace in changed {
-            let used = self.namespaces.get(namespace).map_or(0, |of| of.total);
+            let used = self.namespaces.get(namespace).map_or(0, |of| of.of_total);
             let used = u64::try_from(used).unwrap_or(u64::MAX);
             let demand = if self.exempt.contains(namespace) {
                 Demand::Exempt(used)
@@ -248,57 +284,70 @@ impl<K: Counted> NamespaceBudgets<K> {
             };
             total.put(namespace, demand);
         }
-        let limit = total
-            .share()
-            .map_or(self.most, |share| share.min(self.most));
-        let former = std::mem::replace(&mut self.limit, limit);
-        if former == limit {
+        let share = total.share().unwrap_or(u64::MAX);
+        let former = std::mem::replace(&mut self.share, share);
+        if former == share {
             return BTreeSet::new();
         }
-        total.above(former.min(limit)).cloned().collect()
+        total.above(former.min(share)).cloned().collect()
     }
 
-    /// How much an object uses, if it is over the budget.
-    pub(crate) fn over(&self, key: &K) -> Option<u64> {
+    /// Which limit an object does not fit in, if it is over one.
+    pub(crate) fn exceeded(&self, key: &K) -> Option<Limit> {
         let of = self.namespaces.get(key.namespace())?;
         // Mostly nobody is.
         if of.over.is_empty() {
             return None;
         }
+        of.over.get(&key.id()).copied()
+    }
+
+    /// How much of the budget an object uses, if it is over a limit.
+    pub(crate) fn over(&self, key: &K) -> Option<u64> {
+        self.exceeded(key)?;
+        let of = self.namespaces.get(key.namespace())?;
         let id = key.id();
-        if !of.over.contains(&id) {
-            return None;
-        }
         let created = *of.ages.get(&id)?;
-        of.objects.get(&(created, id)).copied()
+        of.objects.get(&(created, id)).map(|uses| uses.own)
     }
 }
 
 impl<I: Clone + Ord> Budget<I> {
-    fn over(&self, most: u64, beyond: Beyond, keeps: bool) -> BTreeSet<I> {
-        if self.total <= u128::from(most) {
-            return BTreeSet::new();
+    fn over(&self, most: u64, share: u64, beyond: Beyond, keeps: bool) -> BTreeMap<I, Limit> {
+        if self.own <= u128::from(most) && self.of_total <= u128::from(share) {
+            return BTreeMap::new();
         }
         let is_first = |id: &I| !keeps || self.was_in_service(id);
         let first = self.objects.iter().filter(|((_, id), _)| is_first(id));
         let others = self.objects.iter().filter(|((_, id), _)| !is_first(id));
-        let mut left = most;
-        let over = first.chain(others).filter(|(_, uses)| {
-            if let Some(rest) = left.checked_sub(**uses) {
-                left = rest;
-                return false;
+        let (mut own_left, mut share_left) = (most, share);
+        let mut over = BTreeMap::new();
+        for ((_, id), uses) in first.chain(others) {
+            let own_rest = own_left.checked_sub(uses.own);
+            let share_rest = share_left.checked_sub(uses.of_total);
+            if let (Some(own), Some(of_total)) = (own_rest, share_rest) {
+                (own_left, share_left) = (own, of_total);
+                continue;
             }
             if beyond == Beyond::LeavesNothing {
-                left = 0;
+                (own_left, share_left) = (0, 0);
             }
-            true
-        });
-        over.map(|((_, id), _)| id.clone()).collect()
+            // Of two that it does not fit in, the smaller one limits it.
+            let limit = if share_rest.is_some() || own_rest.is_none() && most <= share {
+                Limit::Own
+            } else if share > 0 {
+                Limit::Share
+            } else {
+                Limit::NoShare
+            };
+            over.insert(id.clone(), limit);
+        }
+        over
     }
 
     /// Whether an object was in service before the changes since the last [`NamespaceBudgets::settle`].
     fn was_in_service(&self, id: &I) -> bool {
         let moved = self.moved.get(id).copied();
-        moved.unwrap_or_else(|| !self.over.contains(id))
+        moved.unwrap_or_else(|| !self.over.contains_key(id))
     }
 }

@@ -12,7 +12,8 @@
 //! One that is gone for a moment waits by its age when it is back.
 //!
 //! A new proxy gets all of them in one batch, and a batch has a limit. So there is also a total for all namespaces, which they
-//! [share](crate::fair_total). A namespace without a limit counts as well, and leaves less of the total to the others.
+//! [share](crate::fair_total). A namespace without a limit counts as well, and leaves less of the total to the others. Only
+//! what a batch has counts there ([`SourceBytes`]).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -20,7 +21,27 @@ use std::sync::Arc;
 use crate::condition::Reason;
 use crate::finding::Finding;
 use crate::key::ObjectKey;
-use crate::namespace_budget::{Beyond, NamespaceBudgets};
+use crate::namespace_budget::{Beyond, Limit, NamespaceBudgets, Uses};
+
+/// How many bytes a Secret or ConfigMap brings.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SourceBytes {
+    /// The most that a proxy holds of it. This counts in the budget of its namespace.
+    pub held: u64,
+    /// What a batch with everything has of it, no more than a proxy holds. This counts in the total. It is less for a Secret
+    /// that cannot be used: the proxies may hold a former version, but nobody sends them one.
+    pub sent: u64,
+}
+
+impl From<u64> for SourceBytes {
+    /// A proxy holds what it is sent.
+    fn from(bytes: u64) -> Self {
+        Self {
+            held: bytes,
+            sent: bytes,
+        }
+    }
+}
 
 /// The budgets of all namespaces.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,10 +59,15 @@ impl SourceBudgets {
         }
     }
 
-    /// Takes the age of a Secret or ConfigMap, and how many bytes it brings into the configuration. One that brings none
-    /// has no part in the budget. The change has an effect at the next [`Self::settle`].
-    pub fn put(&mut self, source: &ObjectKey, created: i64, bytes: u64) {
-        self.budgets.put(source, created, bytes);
+    /// Takes the age of a Secret or ConfigMap, and how many bytes it brings. One that brings none has no part in the budget.
+    /// The change has an effect at the next [`Self::settle`].
+    pub fn put(&mut self, source: &ObjectKey, created: i64, bytes: impl Into<SourceBytes>) {
+        let SourceBytes { held, sent } = bytes.into();
+        let uses = Uses {
+            own: held,
+            of_total: sent,
+        };
+        self.budgets.put(source, created, uses);
     }
 
     /// From now on, what comes into use takes no place from what is in service. Before, only ages count, so the result does
@@ -64,7 +90,7 @@ impl SourceBudgets {
     /// Whether a Secret or ConfigMap is over the budget.
     #[must_use]
     pub fn is_over(&self, source: &ObjectKey) -> bool {
-        self.budgets.over(source).is_some()
+        self.budgets.exceeded(source).is_some()
     }
 
     /// Why the reference in `field` is refused, if the Secret or ConfigMap that it leads to is over the budget. How much it
@@ -72,39 +98,48 @@ impl SourceBudgets {
     /// number of the past.
     #[must_use]
     pub fn refusal(&self, source: &ObjectKey, field: &str) -> Option<Finding> {
-        self.is_over(source).then(|| {
-            let namespace = &source.name.namespace;
-            let (left_of, setting) = match self.budgets.short_total() {
-                None => (
-                    format!(
-                        "the {} MiB that those in use of namespace {namespace} may bring",
-                        self.budgets.most() >> 20
-                    ),
-                    "tenants.certificateMib",
-                ),
-                Some(total) => (
-                    format!(
-                        "what namespace {namespace} may bring at present: those in use of all namespaces may bring {} MiB \
-                         together, and need more, so namespaces with little have all that they need, and each of the \
-                         others has an equal share of the rest",
-                        total >> 20
-                    ),
-                    "tenants.allCertificatesMib",
-                ),
-            };
-            Finding::refused(
-                Reason::QuotaExceeded,
-                field,
+        let limit = self.budgets.exceeded(source)?;
+        let namespace = &source.name.namespace;
+        let total = || self.budgets.total().unwrap_or_default() >> 20;
+        let (left_of, setting) = match limit {
+            Limit::Own => (
                 format!(
-                    "{source} brings more bytes of certificates and keys into every proxy than the Secrets and ConfigMaps \
-                     before it leave of {left_of}"
+                    "the {} MiB that those in use of namespace {namespace} may bring",
+                    self.budgets.most() >> 20
                 ),
+                "tenants.certificateMib",
+            ),
+            Limit::Share => (
                 format!(
-                    "use fewer of them, such as one certificate for several listeners and one bundle for several \
-                     Services, leave out CA certificates that are not needed, or ask the platform admin for more \
-                     ({setting})"
+                    "what namespace {namespace} may bring at present: those in use of all namespaces may bring {} MiB \
+                     together, and need more, so namespaces with little have all that they need, and each of the others \
+                     has an equal share of the rest",
+                    total()
                 ),
-            )
-        })
+                "tenants.allCertificatesMib",
+            ),
+            Limit::NoShare => (
+                format!(
+                    "what namespace {namespace} may bring at present, which is nothing: those in use of all namespaces \
+                     may bring {} MiB together, and the namespaces that have a Gateway, which are not limited, use up all \
+                     of it",
+                    total()
+                ),
+                "tenants.allCertificatesMib",
+            ),
+        };
+        Some(Finding::refused(
+            Reason::QuotaExceeded,
+            field,
+            format!(
+                "{source} brings more bytes of certificates and keys into every proxy than the Secrets and ConfigMaps \
+                 before it leave of {left_of}"
+            ),
+            format!(
+                "use fewer of them, such as one certificate for several listeners and one bundle for several \
+                 Services, leave out CA certificates that are not needed, or ask the platform admin for more \
+                 ({setting})"
+            ),
+        ))
     }
 }

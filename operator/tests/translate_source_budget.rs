@@ -340,6 +340,17 @@ fn a_secret_that_cannot_be_used_counts_as_the_largest() {
     translator.apply(put((most..SECRETS).map(|n| large("a", n))));
     assert!(served(&translator, "a").len() <= 1);
     assert!(sent(&translator) <= most + 1);
+    // One that is over all the same is told both.
+    translator.apply(put([numbered("a", SECRETS - 1, Holds::NotPem)]));
+    let findings = &translator.findings()[&key(Kind::ListenerSet, "a", "mine")];
+    let of_last = findings
+        .iter()
+        .map(ToString::to_string)
+        .find(|text| text.contains(&name(SECRETS - 1)))
+        .expect("a finding");
+    for part in ["is not PEM", "no former version", "tenants.certificateMib"] {
+        assert!(of_last.contains(part), "{of_last}");
+    }
     // Older ones that break have a younger one go, and the proxies do not keep that one either.
     let mut translator = Translator::new(with_budget());
     translator.apply(put(entrance().into_iter().chain([users("a")])));
@@ -458,6 +469,41 @@ fn certificates_of_all_namespaces_have_a_total_that_they_share() {
     assert_eq!(served(&translator, "a"), numbers(0..fit));
     assert_eq!(served(&translator, "b"), numbers(0..fit));
     assert_eq!(texts(&translator, "a"), before);
+}
+
+/// A Secret that breaks counts 40 KiB in its namespace, because the proxies keep its last good version. In a batch it has next
+/// to nothing, so it is not over a share that is smaller than that.
+#[test]
+fn a_broken_secret_keeps_its_last_good_version_whatever_the_share() {
+    let mut translator = Translator::new(with_total());
+    let many: Vec<String> = (0..60).map(|n| format!("n{n:02}")).collect();
+    translator.apply(put(entrance()));
+    for namespace in &many {
+        let two = (0..2).map(|n| large(namespace, n));
+        translator.apply(put(two.chain([users_of(namespace, 0..2)])));
+    }
+    let one = numbered("small", 0, Holds::Pair(0));
+    translator.apply(put([users_of("small", 0..1), one]));
+    translator.keep_in_service();
+    let all_served = |translator: &Translator| -> Vec<usize> {
+        many.iter()
+            .map(|name| served(translator, name).len())
+            .collect()
+    };
+    let before = all_served(&translator);
+    assert_eq!(before, [1; 60]);
+    assert_eq!(served(&translator, "small"), [0]);
+
+    let output = translator.apply(put([numbered("small", 0, Holds::NotPem)]));
+    // It is sent without a chain, and not removed.
+    let sent = ResourceKey::new(ResourceKind::Certificate, format!("small/{}", name(0)));
+    assert!(output.resources[&sent].is_some());
+    let of_set = key(Kind::ListenerSet, "small", "mine");
+    assert_eq!(reasons(&translator, &of_set), ["InvalidCertificateRef"]);
+    // Very many of them take nothing from anybody.
+    translator.apply(put((0..20).map(|n| numbered("small", n, Holds::NotPem))));
+    translator.apply(put([users_of("small", 0..20)]));
+    assert_eq!(all_served(&translator), before);
 }
 
 /// What the certificates leave of a batch is never less than what the routes of one namespace usually need.

@@ -20,7 +20,7 @@
 //! connected with the changes of the resources that it or its former version needs. The verdict about a change depends
 //! on nothing else, so all others wait on. If it judged all of them, many changes after an outage would cost the square.
 //! Whether something is new in what [`Present`] says is asked in each pass: once for each source, however many changes need
-//! it, and once for each removal of a listener.
+//! it, and for each removal of a listener. A removal that is judged is asked about again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};

@@ -308,7 +308,8 @@ impl Translator {
                 "wait until it is there",
             ),
             SecretState::NotYetValid(problem) => {
-                invalid(problem.clone(), "wait, or put one there that is valid")
+                let finding = invalid(problem.clone(), "wait, or put one there that is valid");
+                finding.map(|finding| source::also_over(finding, over))
             }
             SecretState::Missing => {
                 let (message, action) = self.absent(Kind::Secret, &secret, "create it");
@@ -317,7 +318,8 @@ impl Translator {
             SecretState::Unusable(problem) => invalid(
                 problem.clone(),
                 "put a PEM certificate chain into \"tls.crt\" and its PEM key into \"tls.key\"",
-            ),
+            )
+            .map(|finding| source::also_over(finding, over)),
         };
         ClientCertificate {
             secret: Some(secret),
