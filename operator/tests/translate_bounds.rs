@@ -9,7 +9,7 @@ use vestibule_model::endpoint::EndpointRules;
 use vestibule_model::http::{
     HeaderModifier, HttpFilter, HttpMatch, HttpRule, PathMatch, ValueMatch,
 };
-use vestibule_model::key::{Kind, ObjectKey};
+use vestibule_model::key::{Kind, ObjectKey, ObjectName};
 use vestibule_model::object::Object;
 use vestibule_model::pattern::Pattern;
 use vestibule_model::protocol::{Port, Protocol, Transport};
@@ -17,7 +17,7 @@ use vestibule_model::selector::NamespaceScope;
 use vestibule_operator::translate::{Assigned, Change, Settings, Status, Translator};
 use vestibule_operator_testing::http::{Rule, http_route};
 use vestibule_operator_testing::objects::*;
-use vestibule_stream::proto::resource;
+use vestibule_stream::proto::{self, resource};
 use vestibule_stream::{Encoded, ResourceKey, ResourceKind};
 
 /// A slice of Service app with these addresses.
@@ -766,4 +766,35 @@ fn the_size_of_a_chain_is_bounded() {
     let (reason, message) = with(MAX_CHAIN_BYTES);
     assert_eq!(reason, "InvalidCertificateRef");
     assert!(message.contains("more than 32768 cost all"), "{message}");
+}
+
+#[test]
+fn a_listener_has_the_name_of_each_of_its_certificates_once() {
+    let tls = Tls::Terminate("a".into(), "one".into());
+    let mut web = listener("web", 443, Protocol::Https, "web.a.test", Some(tls));
+    let certificates = &mut web.tls.as_mut().expect("TLS").certificates;
+    *certificates = ["one", "two", "one", "one"]
+        .map(|name| {
+            let mut reference = certificates[0].clone();
+            reference.target = ObjectName::new("a", name);
+            reference
+        })
+        .to_vec();
+    let mut translator = Translator::new(settings());
+    let gateway = gateway("one", Vec::new(), NamespaceScope::All);
+    let mine = set("a", "mine", 1, "one", vec![web]);
+    let secrets = ["one", "two"].map(|name| secret("a", name, Holds::Pair(0)));
+    let objects = [our_class(), gateway, mine].into_iter().chain(secrets);
+    translator.apply(objects.map(Change::Put));
+    let is_listener = |key: &&ResourceKey| key.kind() == ResourceKind::Listener;
+    let key = translator.resources().keys().find(is_listener);
+    let encoded = &translator.resources()[key.expect("a listener")];
+    let Some(resource::Resource::Listener(of)) = encoded.decode() else {
+        panic!("a listener")
+    };
+    let Some(proto::listener::Protocol::Http(http)) = of.protocol else {
+        panic!("{of:?}")
+    };
+    let terminate = http.terminate.expect("TLS");
+    assert_eq!(terminate.certificates, ["a/one", "a/two"]);
 }
