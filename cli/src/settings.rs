@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use clap::Args;
 use vestibule_model::endpoint::EndpointRules;
-use vestibule_model::policy::{Mode, Policy};
+use vestibule_model::policy::{Mode, Policy, exempt_namespaces};
 use vestibule_operator::translate::{Binds, CONTROLLER, ClaimMode, Settings};
 
 /// What admission does.
@@ -17,8 +17,8 @@ pub(crate) struct PolicyArgs {
     /// looked at, else Enforce]
     #[arg(long, value_name = "Enforce|Warn|Off")]
     admission_mode: Option<Mode>,
-    /// A namespace that is only ever warned; may be given several times [default: as above, else none]
-    #[arg(long, value_name = "NAMESPACE")]
+    /// Namespaces that are only ever warned, separated by commas; may be given several times [default: as above, else none]
+    #[arg(long, value_name = "NAMESPACES")]
     exempt_namespace: Vec<String>,
 }
 
@@ -44,7 +44,8 @@ impl PolicyArgs {
             exempt: if self.exempt_namespace.is_empty() {
                 release.exempt
             } else {
-                self.exempt_namespace.iter().cloned().collect()
+                let said = self.exempt_namespace.iter();
+                said.flat_map(|names| exempt_namespaces(names)).collect()
             },
             ..release
         }

@@ -160,6 +160,51 @@ spec:
     assert_eq!(tls.certificates[1].target, ObjectName::new("certs", "b"));
 }
 
+/// Findings of a ListenerSet with one listener that terminates TLS with these Secrets.
+fn findings_with_secrets(names: &[String]) -> Vec<String> {
+    let references: Vec<Value> = names.iter().map(|name| json!({"name": name})).collect();
+    lines(decode(json!({
+        "apiVersion": "gateway.networking.k8s.io/v1",
+        "kind": "ListenerSet",
+        "metadata": {"name": "mine", "namespace": "orchard"},
+        "spec": {
+            "parentRef": {"name": "entrance"},
+            "listeners": [{
+                "name": "web",
+                "protocol": "HTTPS",
+                "port": 443,
+                "tls": {"certificateRefs": references},
+            }],
+        },
+    })))
+}
+
+/// The configuration has the names in each listener. With the longest ones, a ListenerSet within its limits would have 1.3 MB.
+#[test]
+fn names_of_certificates_of_a_listener_are_bounded() {
+    let usual: Vec<String> = (0..64)
+        .map(|n| format!("{n:02}{}", "n".repeat(22)))
+        .collect();
+    assert_eq!(findings_with_secrets(&usual), [""; 0]);
+    // A name counts once, however often it is there.
+    let long = vec!["n".repeat(253); 64];
+    assert_eq!(findings_with_secrets(&long), [""; 0]);
+    let long: Vec<String> = (0..64)
+        .map(|n| format!("{n:02}{}", "n".repeat(251)))
+        .collect();
+    let [finding] = &findings_with_secrets(&long)[..] else {
+        panic!("one finding")
+    };
+    for part in [
+        "refused InvalidValue spec.listeners[0].tls.certificateRefs",
+        "have 16704 bytes",
+        "at most 2048",
+        "several listeners",
+    ] {
+        assert!(finding.contains(part), "{finding}");
+    }
+}
+
 #[test]
 fn a_field_in_allowed_listeners_that_may_narrow_it_lets_nobody_in() {
     let Object::Gateway(gateway) = object(

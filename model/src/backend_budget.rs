@@ -7,14 +7,15 @@
 //! Backends of older Services come first, and those of Services of the same age by name. A backend that does not fit in
 //! what those before it leave is not there for the proxies, and leaves its room to those behind it. From
 //! [`BackendBudgets::keep_in_service`] on, those in service come before all others. So a backend that comes into use, or
-//! fits again, takes no place from one in service, however old its Service is. One that grows can.
+//! fits again, takes no place from one in service, however old its Service is. One that grows can. One that is gone for a
+//! moment waits by the age of its Service when it is back.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use crate::backend_key::BackendKey;
 use crate::condition::Reason;
 use crate::finding::Finding;
-use crate::key::{ObjectKey, ObjectName};
 use crate::namespace_budget::{Beyond, NamespaceBudgets};
 use crate::route_budget::CONTENT_BYTES;
 
@@ -32,10 +33,10 @@ pub fn entries_of_backend(bytes: usize, endpoints: usize) -> u64 {
         .max(1)
 }
 
-/// The budgets of all namespaces. A backend has the key of its Service with the port at the end of the name.
+/// The budgets of all namespaces.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BackendBudgets {
-    budgets: NamespaceBudgets,
+    budgets: NamespaceBudgets<BackendKey>,
 }
 
 impl BackendBudgets {
@@ -55,7 +56,7 @@ impl BackendBudgets {
 
     /// Takes the age of the Service of a backend, and how many entries the backend has. One without entries is not in use.
     /// The change has an effect at the next [`Self::settle`].
-    pub fn put(&mut self, backend: &ObjectKey, created: i64, entries: u64) {
+    pub fn put(&mut self, backend: &BackendKey, created: i64, entries: u64) {
         self.budgets.put(backend, created, entries);
     }
 
@@ -65,43 +66,31 @@ impl BackendBudgets {
     }
 
     /// Judges the namespaces that changed. Returns the backends that went over their budget by this, or came back under it.
-    pub fn settle(&mut self) -> BTreeSet<ObjectKey> {
+    pub fn settle(&mut self) -> BTreeSet<BackendKey> {
         self.budgets.settle()
-    }
-
-    /// Whether any backend of a namespace is over the budget.
-    #[must_use]
-    pub fn is_any_over(&self, namespace: &Arc<str>) -> bool {
-        self.budgets.is_any_over(namespace)
     }
 
     /// Whether a backend is over the budget.
     #[must_use]
-    pub fn is_over(&self, backend: &ObjectKey) -> bool {
+    pub fn is_over(&self, backend: &BackendKey) -> bool {
         self.budgets.over(backend).is_some()
     }
 
-    /// Why the reference in `field` is refused, if the backend of this Service that it leads to is over the budget. How many
+    /// Why the reference in `field` is refused, if the backend that it leads to is over the budget. How many
     /// entries it has is not said: the routes to one that stays over are not judged again when its endpoints change, so
     /// that would be a number of the past.
     #[must_use]
-    pub fn refusal(
-        &self,
-        backend: &ObjectKey,
-        service: &ObjectName,
-        field: &str,
-    ) -> Option<Finding> {
-        let name = &backend.name.name;
+    pub fn refusal(&self, backend: &BackendKey, field: &str) -> Option<Finding> {
         self.is_over(backend).then(|| {
             Finding::refused(
                 Reason::QuotaExceeded,
                 field,
                 format!(
-                    "this port of Service {service} ({name}) takes more entries in every proxy, one for each \
+                    "the Service port {backend} takes more entries in every proxy, one for each \
                      {CONTENT_BYTES} bytes of its endpoints ({ENDPOINT_BYTES} bytes each), TLS settings and name, than the \
                      backends before it leave of the {} that all backends of namespace {} may have",
                     self.budgets.most(),
-                    service.namespace
+                    backend.namespace()
                 ),
                 "route to fewer ports of Services with very many endpoints, remove EndpointSlices that are not needed, or \
                  ask the platform admin for more (tenants.routeEntries)",

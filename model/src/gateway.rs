@@ -1,10 +1,11 @@
 //! GatewayClass, Gateway, ListenerSet, and their listeners.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::certificate::CertificateAnnotations;
+use crate::condition::Reason;
 use crate::finding::Finding;
 use crate::hostname::HostPattern;
 use crate::issuer::IssuerAnnotations;
@@ -127,6 +128,34 @@ pub struct ListenerTls {
     pub mode: TlsMode,
     /// `certificateRefs`, in order. With Passthrough they are ignored.
     pub certificates: Vec<Reference>,
+}
+
+/// Most bytes that the names of the certificates of one listener have together, each with its namespace.
+pub const MAX_CERTIFICATE_NAMES_BYTES: usize = 2048;
+
+impl ListenerTls {
+    /// Why the listener is refused, if the names of its certificates are too long. They are in its configuration, once each.
+    /// References and names have limits, but 64 references with the longest names have 20 KB, for each of the listeners.
+    #[must_use]
+    pub fn names_too_long(&self, field: &str) -> Option<Finding> {
+        if self.mode == TlsMode::Passthrough {
+            return None;
+        }
+        let names: BTreeSet<&ObjectName> = self.certificates.iter().map(|to| &to.target).collect();
+        let bytes = |name: &ObjectName| name.namespace.len() + 1 + name.name.len();
+        let bytes: usize = names.into_iter().map(bytes).sum();
+        (bytes > MAX_CERTIFICATE_NAMES_BYTES).then(|| {
+            Finding::refused(
+                Reason::InvalidValue,
+                format!("{field}.certificateRefs"),
+                format!(
+                    "the names of these Secrets have {bytes} bytes with their namespaces, and at most \
+                     {MAX_CERTIFICATE_NAMES_BYTES} are allowed for one listener"
+                ),
+                "use one certificate with several names, several listeners, or shorter names of Secrets",
+            )
+        })
+    }
 }
 
 /// What happens to TLS on a listener.

@@ -10,6 +10,7 @@
 pub mod annotations;
 pub mod attach;
 pub mod backend_budget;
+pub mod backend_key;
 pub mod certificate;
 pub mod challenge;
 pub mod claim;
@@ -17,6 +18,7 @@ pub mod client_address;
 pub mod condition;
 pub mod conflict;
 pub mod endpoint;
+pub mod fair_total;
 pub mod finding;
 pub mod gateway;
 pub mod grant;

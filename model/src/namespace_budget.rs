@@ -2,12 +2,67 @@
 //!
 //! Older objects come first, and objects of the same age by name. An object is over the budget as a whole. Unless a budget
 //! [keeps what is in service](NamespaceBudgets::keep_in_service), the result depends only on the objects of the namespace,
-//! and not on the order in which they arrived.
+//! and not on the order in which they arrived. If it does, the objects that were in service come first, by age, and then those
+//! that wait, by age. So the result of one [`NamespaceBudgets::settle`] depends only on the objects, and on which of them were
+//! in service before. An object that is gone for a moment waits by its age when it is back, as if it had not been there.
+//!
+//! All namespaces together may have [a total](NamespaceBudgets::sharing) as well. A namespace asks for what its objects use of
+//! it, as far as its own budget goes, and has [its share](crate::fair_total) at most. An object can use less of the total than
+//! of the budget. It is in service if it fits in both.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Debug;
 use std::sync::Arc;
 
+use crate::backend_key::BackendKey;
+use crate::fair_total::{Demand, FairTotal};
 use crate::key::{Kind, ObjectKey, ObjectName};
+use crate::protocol::TransportPort;
+
+/// The key of what a budget counts.
+pub(crate) trait Counted: Ord {
+    /// Identifies it within its namespace. Those of the same age are in this order, so a name comes first.
+    type Id: Debug + Clone + Eq + Ord;
+
+    fn namespace(&self) -> &Arc<str>;
+    fn id(&self) -> Self::Id;
+    fn new(namespace: &Arc<str>, id: &Self::Id) -> Self;
+}
+
+impl Counted for ObjectKey {
+    type Id = (Arc<str>, Kind);
+
+    fn namespace(&self) -> &Arc<str> {
+        &self.name.namespace
+    }
+
+    fn id(&self) -> Self::Id {
+        (self.name.name.clone(), self.kind)
+    }
+
+    fn new(namespace: &Arc<str>, (name, kind): &Self::Id) -> Self {
+        Self {
+            kind: *kind,
+            name: ObjectName::new(namespace.clone(), name.clone()),
+        }
+    }
+}
+
+impl Counted for BackendKey {
+    type Id = (Arc<str>, TransportPort);
+
+    fn namespace(&self) -> &Arc<str> {
+        self.namespace()
+    }
+
+    fn id(&self) -> Self::Id {
+        (self.service.name.clone(), self.port)
+    }
+
+    fn new(namespace: &Arc<str>, (service, port): &Self::Id) -> Self {
+        Self::new(ObjectName::new(namespace.clone(), service.clone()), *port)
+    }
+}
 
 /// What an object that does not fit leaves to younger ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,14 +73,48 @@ pub(crate) enum Beyond {
     LeavesItsRoom,
 }
 
-/// The budgets of all namespaces, each of the same size.
+/// How much an object uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Uses {
+    /// Of the budget of its namespace. An object that uses nothing of it has no part in the total either.
+    pub(crate) own: u64,
+    /// Of the total of all namespaces, no more than of the budget.
+    pub(crate) of_total: u64,
+}
+
+impl From<u64> for Uses {
+    /// As much of the one as of the other.
+    fn from(uses: u64) -> Self {
+        Self {
+            own: uses,
+            of_total: uses,
+        }
+    }
+}
+
+/// What an object that is over does not fit in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Limit {
+    /// The budget of its namespace.
+    Own,
+    /// The share of the total that its namespace has.
+    Share,
+    /// The share, of which exempt namespaces leave nothing to anybody.
+    NoShare,
+}
+
+/// The budgets of all namespaces, each of the same size, for objects with keys of one type.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct NamespaceBudgets {
+pub(crate) struct NamespaceBudgets<K: Counted> {
     most: u64,
+    /// What all namespaces may have together, if that is bounded.
+    total: Option<FairTotal>,
+    /// The most that a namespace may use of the total, as of the last [`Self::settle`]; `u64::MAX` if there is enough.
+    share: u64,
     beyond: Beyond,
-    /// Counts the rounds in which objects come, each up to a [`Self::settle`]. It is 0 until those in service come first.
-    round: u64,
-    namespaces: BTreeMap<Arc<str>, Budget>,
+    /// Whether the objects in service come first.
+    keeps: bool,
+    namespaces: BTreeMap<Arc<str>, Budget<K::Id>>,
     /// Namespaces without a limit.
     exempt: BTreeSet<Arc<str>>,
     /// Namespaces with changes that [`Self::settle`] has not looked at.
@@ -33,40 +122,63 @@ pub(crate) struct NamespaceBudgets {
 }
 
 /// The objects of one namespace, and what they use of its budget.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-struct Budget {
-    /// The use of all objects together, also of those over the budget.
-    total: u128,
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Budget<I> {
+    /// What all objects together use of the budget, also those over it.
+    own: u128,
+    /// What they use of the total.
+    of_total: u128,
     /// Objects that use the budget, in order, with how much each uses.
-    objects: BTreeMap<(Place, Id), u64>,
-    places: BTreeMap<Id, Place>,
-    /// The objects that are over the budget.
-    over: BTreeSet<Id>,
+    objects: BTreeMap<(Created, I), Uses>,
+    ages: BTreeMap<I, Created>,
+    /// The objects that are over, with the limit that each does not fit in.
+    over: BTreeMap<I, Limit>,
+    /// The objects that came or went since the last [`NamespaceBudgets::settle`], each with whether it was in service then.
+    moved: BTreeMap<I, bool>,
 }
 
-/// The place of an object in the order of its namespace: the round in which it came, and when it was created, in seconds
-/// since the epoch.
-type Place = (u64, i64);
+/// When an object was created, in seconds since the epoch.
+type Created = i64;
 
-/// Identifies an object within its namespace. The name comes first, because objects are ordered by it.
-type Id = (Arc<str>, Kind);
+impl<I> Default for Budget<I> {
+    fn default() -> Self {
+        Self {
+            own: 0,
+            of_total: 0,
+            objects: BTreeMap::new(),
+            ages: BTreeMap::new(),
+            over: BTreeMap::new(),
+            moved: BTreeMap::new(),
+        }
+    }
+}
 
-impl NamespaceBudgets {
+impl<K: Counted> NamespaceBudgets<K> {
     pub(crate) fn new(most: u64, beyond: Beyond) -> Self {
         Self {
             most,
+            total: None,
+            share: u64::MAX,
             beyond,
-            round: 0,
+            keeps: false,
             namespaces: BTreeMap::new(),
             exempt: BTreeSet::new(),
             changed: BTreeSet::new(),
         }
     }
 
-    /// From now on, objects that are within their budget come before all others, and those that come later come behind those
-    /// that wait. So what is over the budget and would fit again pushes nothing out, but an object that grows can.
+    /// The same budgets, except that all namespaces together may use at most this. Exempt namespaces count, and have no limit.
+    pub(crate) fn sharing(self, total: u64) -> Self {
+        Self {
+            total: Some(FairTotal::new(total)),
+            ..self
+        }
+    }
+
+    /// From now on, objects that are in service come before all others. So one that comes, or is over the budget and would fit
+    /// again, pushes nothing out, but one that grows can.
     pub(crate) fn keep_in_service(&mut self) {
-        self.round = self.round.max(1);
+        self.keeps = true;
     }
 
     /// The budget of each namespace.
@@ -74,31 +186,41 @@ impl NamespaceBudgets {
         self.most
     }
 
-    /// Takes the age of an object, and how much of the budget it uses. An object that uses nothing has no part in the
-    /// budget. The change has an effect at the next [`Self::settle`].
-    pub(crate) fn put(&mut self, key: &ObjectKey, created: i64, uses: u64) {
-        let name = &key.name;
-        if uses == 0 && !self.namespaces.contains_key(&name.namespace) {
+    /// What all namespaces may have together, if that is bounded.
+    pub(crate) fn total(&self) -> Option<u64> {
+        self.total.as_ref().map(FairTotal::total)
+    }
+
+    /// Takes the age of an object, and how much it uses. An object that uses nothing has no part in the budget. The change has
+    /// an effect at the next [`Self::settle`].
+    pub(crate) fn put(&mut self, key: &K, created: Created, uses: impl Into<Uses>) {
+        let uses = Some(uses.into()).filter(|uses| uses.own > 0);
+        let namespace = key.namespace();
+        if uses.is_none() && !self.namespaces.contains_key(namespace) {
             return;
         }
-        let id = (name.name.clone(), key.kind);
-        let of = self.namespaces.entry(name.namespace.clone()).or_default();
-        let former = of.places.remove(&id).and_then(|at| {
-            let uses = of.objects.remove(&(at, id.clone()))?;
-            Some((at, uses))
+        let id = key.id();
+        let of = self.namespaces.entry(namespace.clone()).or_default();
+        let former = of.ages.remove(&id).and_then(|created| {
+            let uses = of.objects.remove(&(created, id.clone()))?;
+            Some((created, uses))
         });
-        let round = former.map_or(self.round, |((round, _), _)| round);
-        let place = (round, created);
         if let Some((_, uses)) = former {
-            of.total = of.total.saturating_sub(uses.into());
+            of.own -= u128::from(uses.own);
+            of.of_total -= u128::from(uses.of_total);
         }
-        if uses > 0 {
-            of.places.insert(id.clone(), place);
-            of.objects.insert((place, id), uses);
-            of.total = of.total.saturating_add(uses.into());
+        if former.is_some() != uses.is_some() {
+            let was_in_service = former.is_some() && !of.over.contains_key(&id);
+            of.moved.entry(id.clone()).or_insert(was_in_service);
         }
-        if former != (uses > 0).then_some((place, uses)) {
-            self.changed.insert(name.namespace.clone());
+        if let Some(uses) = uses {
+            of.ages.insert(id.clone(), created);
+            of.objects.insert((created, id), uses);
+            of.own += u128::from(uses.own);
+            of.of_total += u128::from(uses.of_total);
+        }
+        if former != uses.map(|uses| (created, uses)) {
+            self.changed.insert(namespace.clone());
         }
     }
 
@@ -114,75 +236,118 @@ impl NamespaceBudgets {
         }
     }
 
-    /// Judges the namespaces that changed. Returns the objects that went over their budget by this, or came back under
-    /// it. The cost grows with the objects of those of the namespaces that are over their budgets. For the others it is
-    /// small.
-    pub(crate) fn settle(&mut self) -> BTreeSet<ObjectKey> {
+    /// Judges the namespaces that changed, and those whose share did. Returns the objects that went over a limit by this, or
+    /// came back under it, and those that do not fit in another limit than before. The cost grows with the objects of those of
+    /// the namespaces that are over their limits. For the others it is small.
+    pub(crate) fn settle(&mut self) -> BTreeSet<K> {
+        let mut judged = std::mem::take(&mut self.changed);
+        // Nothing else moves the share, and what it costs to compute grows with the namespaces above it.
+        if judged.is_empty() {
+            return BTreeSet::new();
+        }
+        judged.extend(self.settle_total(&judged));
         let mut moved = BTreeSet::new();
-        for namespace in std::mem::take(&mut self.changed) {
+        for namespace in judged {
             let Some(of) = self.namespaces.get_mut(&namespace) else {
                 continue;
             };
             let over = if self.exempt.contains(&namespace) {
-                BTreeSet::new()
+                BTreeMap::new()
             } else {
-                of.over(self.most, self.beyond, self.round)
+                of.over(self.most, self.share, self.beyond, self.keeps)
             };
-            let differ = of.over.symmetric_difference(&over);
-            moved.extend(differ.map(|(name, kind)| ObjectKey {
-                kind: *kind,
-                name: ObjectName::new(namespace.clone(), name.clone()),
-            }));
+            let ids = of.over.keys().chain(over.keys());
+            let differ = ids.filter(|id| of.over.get(id) != over.get(id));
+            moved.extend(differ.map(|id| K::new(&namespace, id)));
             of.over = over;
+            of.moved.clear();
             if of.objects.is_empty() {
                 self.namespaces.remove(&namespace);
             }
         }
-        if self.round > 0 {
-            self.round = self.round.saturating_add(1);
-        }
         moved
     }
 
-    /// Whether any object of a namespace is over the budget.
-    pub(crate) fn is_any_over(&self, namespace: &Arc<str>) -> bool {
-        let of = self.namespaces.get(namespace);
-        of.is_some_and(|of| !of.over.is_empty())
+    /// Brings the share up to date after some namespaces changed. Returns the namespaces for which it makes a difference. The
+    /// others use no more than they might before and may now.
+    fn settle_total(&mut self, changed: &BTreeSet<Arc<str>>) -> BTreeSet<Arc<str>> {
+        let Some(total) = &mut self.total else {
+            return BTreeSet::new();
+        };
+        for namespace in changed {
+            let used = self.namespaces.get(namespace).map_or(0, |of| of.of_total);
+            let used = u64::try_from(used).unwrap_or(u64::MAX);
+            let demand = if self.exempt.contains(namespace) {
+                Demand::Exempt(used)
+            } else {
+                Demand::Limited(used.min(self.most))
+            };
+            total.put(namespace, demand);
+        }
+        let share = total.share().unwrap_or(u64::MAX);
+        let former = std::mem::replace(&mut self.share, share);
+        if former == share {
+            return BTreeSet::new();
+        }
+        total.above(former.min(share)).cloned().collect()
     }
 
-    /// How much an object uses, if it is over the budget.
-    pub(crate) fn over(&self, key: &ObjectKey) -> Option<u64> {
-        let of = self.namespaces.get(&key.name.namespace)?;
-        let id = (key.name.name.clone(), key.kind);
-        if !of.over.contains(&id) {
+    /// Which limit an object does not fit in, if it is over one.
+    pub(crate) fn exceeded(&self, key: &K) -> Option<Limit> {
+        let of = self.namespaces.get(key.namespace())?;
+        // Mostly nobody is.
+        if of.over.is_empty() {
             return None;
         }
-        let place = *of.places.get(&id)?;
-        of.objects.get(&(place, id)).copied()
+        of.over.get(&key.id()).copied()
+    }
+
+    /// How much of the budget an object uses, if it is over a limit.
+    pub(crate) fn over(&self, key: &K) -> Option<u64> {
+        self.exceeded(key)?;
+        let of = self.namespaces.get(key.namespace())?;
+        let id = key.id();
+        let created = *of.ages.get(&id)?;
+        of.objects.get(&(created, id)).map(|uses| uses.own)
     }
 }
 
-impl Budget {
-    fn over(&self, most: u64, beyond: Beyond, round: u64) -> BTreeSet<Id> {
-        if self.total <= u128::from(most) {
-            return BTreeSet::new();
+impl<I: Clone + Ord> Budget<I> {
+    fn over(&self, most: u64, share: u64, beyond: Beyond, keeps: bool) -> BTreeMap<I, Limit> {
+        if self.own <= u128::from(most) && self.of_total <= u128::from(share) {
+            return BTreeMap::new();
         }
-        // What came in this round was not in service before.
-        let is_first =
-            |((came, _), id): &(Place, Id)| round == 0 || *came < round && !self.over.contains(id);
-        let first = self.objects.iter().filter(|(at, _)| is_first(at));
-        let others = self.objects.iter().filter(|(at, _)| !is_first(at));
-        let mut left = most;
-        let over = first.chain(others).filter(|(_, uses)| {
-            if let Some(rest) = left.checked_sub(**uses) {
-                left = rest;
-                return false;
+        let is_first = |id: &I| !keeps || self.was_in_service(id);
+        let first = self.objects.iter().filter(|((_, id), _)| is_first(id));
+        let others = self.objects.iter().filter(|((_, id), _)| !is_first(id));
+        let (mut own_left, mut share_left) = (most, share);
+        let mut over = BTreeMap::new();
+        for ((_, id), uses) in first.chain(others) {
+            let own_rest = own_left.checked_sub(uses.own);
+            let share_rest = share_left.checked_sub(uses.of_total);
+            if let (Some(own), Some(of_total)) = (own_rest, share_rest) {
+                (own_left, share_left) = (own, of_total);
+                continue;
             }
             if beyond == Beyond::LeavesNothing {
-                left = 0;
+                (own_left, share_left) = (0, 0);
             }
-            true
-        });
-        over.map(|((_, id), _)| id.clone()).collect()
+            // Of two that it does not fit in, the smaller one limits it.
+            let limit = if share_rest.is_some() || own_rest.is_none() && most <= share {
+                Limit::Own
+            } else if share > 0 {
+                Limit::Share
+            } else {
+                Limit::NoShare
+            };
+            over.insert(id.clone(), limit);
+        }
+        over
+    }
+
+    /// Whether an object was in service before the changes since the last [`NamespaceBudgets::settle`].
+    fn was_in_service(&self, id: &I) -> bool {
+        let moved = self.moved.get(id).copied();
+        moved.unwrap_or_else(|| !self.over.contains_key(id))
     }
 }

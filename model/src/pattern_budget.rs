@@ -16,7 +16,7 @@ use crate::namespace_budget::{Beyond, NamespaceBudgets};
 
 /// The budgets of all namespaces.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Budgets(NamespaceBudgets);
+pub struct Budgets(NamespaceBudgets<ObjectKey>);
 
 impl Budgets {
     /// Budgets of `most` bytes for each namespace.

@@ -153,6 +153,16 @@ pub struct Policy {
     /// How many MiB the certificates, keys and CA certificates in use of a namespace may have in the configuration of
     /// every proxy. The namespaces of Gateways have no such limit.
     pub certificate_mib: u16,
+    /// How many MiB those of all namespaces together may have, the namespaces of Gateways included. Beyond that, each
+    /// namespace has a fair share. At most [`MOST_ALL_CERTIFICATES_MIB`].
+    pub all_certificates_mib: u16,
+}
+
+/// The exempt namespaces that one argument names: a list with commas, with or without spaces around a name. Operator, webhook
+/// and CLI read it by this. An empty list may come as one empty name.
+pub fn exempt_namespaces(text: &str) -> impl Iterator<Item = String> {
+    let names = text.split(',').map(str::trim);
+    names.filter(|name| !name.is_empty()).map(str::to_owned)
 }
 
 /// Default of [`Policy::names_per_namespace`].
@@ -175,6 +185,13 @@ pub const ROUTE_ENTRIES: u32 = 131_072;
 /// ones.
 pub const CERTIFICATE_MIB: u16 = 32;
 
+/// Default of [`Policy::all_certificates_mib`]. It is enough for five namespaces that use all that each may, and leaves 96 MiB
+/// of a configuration to listeners, routes and backends.
+pub const ALL_CERTIFICATES_MIB: u16 = 160;
+
+/// Largest [`Policy::all_certificates_mib`]. A configuration has at most 256 MiB, and certificates are not all of it.
+pub const MOST_ALL_CERTIFICATES_MIB: u16 = 224;
+
 impl Default for Policy {
     fn default() -> Self {
         Self {
@@ -187,6 +204,7 @@ impl Default for Policy {
             regex_mib: REGEX_MIB,
             route_entries: ROUTE_ENTRIES,
             certificate_mib: CERTIFICATE_MIB,
+            all_certificates_mib: ALL_CERTIFICATES_MIB,
         }
     }
 }

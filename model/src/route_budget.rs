@@ -138,7 +138,7 @@ fn entries_of(one: &HttpMatch) -> u64 {
 
 /// The budgets of all namespaces.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RouteBudgets(NamespaceBudgets);
+pub struct RouteBudgets(NamespaceBudgets<ObjectKey>);
 
 impl RouteBudgets {
     /// Budgets of `most` entries for each namespace.

@@ -9,6 +9,11 @@
 //! before all others. So one that comes into use, or fits again, takes no place from one in service, however old it is.
 //! The proxies do not keep a last good version of it: an old Secret that grows could otherwise push out one that the
 //! proxies still hold, and the next older one again, until the namespace has many times its budget.
+//! One that is gone for a moment waits by its age when it is back.
+//!
+//! A new proxy gets all of them in one batch, and a batch has a limit. So there is also a total for all namespaces, which they
+//! [share](crate::fair_total). A namespace without a limit counts as well, and leaves less of the total to the others. Only
+//! what a batch has counts there ([`SourceBytes`]).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,27 +21,53 @@ use std::sync::Arc;
 use crate::condition::Reason;
 use crate::finding::Finding;
 use crate::key::ObjectKey;
-use crate::namespace_budget::{Beyond, NamespaceBudgets};
+use crate::namespace_budget::{Beyond, Limit, NamespaceBudgets, Uses};
+
+/// How many bytes a Secret or ConfigMap brings.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SourceBytes {
+    /// The most that a proxy holds of it. This counts in the budget of its namespace.
+    pub held: u64,
+    /// What a batch with everything has of it, no more than a proxy holds. This counts in the total. It is less for a Secret
+    /// that cannot be used: the proxies may hold a former version, but nobody sends them one.
+    pub sent: u64,
+}
+
+impl From<u64> for SourceBytes {
+    /// A proxy holds what it is sent.
+    fn from(bytes: u64) -> Self {
+        Self {
+            held: bytes,
+            sent: bytes,
+        }
+    }
+}
 
 /// The budgets of all namespaces.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SourceBudgets {
-    budgets: NamespaceBudgets,
+    budgets: NamespaceBudgets<ObjectKey>,
 }
 
 impl SourceBudgets {
-    /// Budgets of `most` bytes for each namespace.
+    /// Budgets of `most` bytes for each namespace, and of `total` for all of them together.
     #[must_use]
-    pub fn new(most: u64) -> Self {
+    pub fn new(most: u64, total: u64) -> Self {
+        let budgets = NamespaceBudgets::new(most, Beyond::LeavesItsRoom);
         Self {
-            budgets: NamespaceBudgets::new(most, Beyond::LeavesItsRoom),
+            budgets: budgets.sharing(total),
         }
     }
 
-    /// Takes the age of a Secret or ConfigMap, and how many bytes it brings into the configuration. One that brings none
-    /// has no part in the budget. The change has an effect at the next [`Self::settle`].
-    pub fn put(&mut self, source: &ObjectKey, created: i64, bytes: u64) {
-        self.budgets.put(source, created, bytes);
+    /// Takes the age of a Secret or ConfigMap, and how many bytes it brings. One that brings none has no part in the budget.
+    /// The change has an effect at the next [`Self::settle`].
+    pub fn put(&mut self, source: &ObjectKey, created: i64, bytes: impl Into<SourceBytes>) {
+        let SourceBytes { held, sent } = bytes.into();
+        let uses = Uses {
+            own: held,
+            of_total: sent,
+        };
+        self.budgets.put(source, created, uses);
     }
 
     /// From now on, what comes into use takes no place from what is in service. Before, only ages count, so the result does
@@ -50,8 +81,8 @@ impl SourceBudgets {
         self.budgets.exempt(namespace, is_exempt);
     }
 
-    /// Judges the namespaces that changed. Returns the Secrets and ConfigMaps that went over their budget by this, or
-    /// came back under it.
+    /// Judges the namespaces that changed, and those whose share of the total did. Returns the Secrets and ConfigMaps of
+    /// which [`Self::refusal`] says something else by this.
     pub fn settle(&mut self) -> BTreeSet<ObjectKey> {
         self.budgets.settle()
     }
@@ -59,7 +90,7 @@ impl SourceBudgets {
     /// Whether a Secret or ConfigMap is over the budget.
     #[must_use]
     pub fn is_over(&self, source: &ObjectKey) -> bool {
-        self.budgets.over(source).is_some()
+        self.budgets.exceeded(source).is_some()
     }
 
     /// Why the reference in `field` is refused, if the Secret or ConfigMap that it leads to is over the budget. How much it
@@ -67,20 +98,48 @@ impl SourceBudgets {
     /// number of the past.
     #[must_use]
     pub fn refusal(&self, source: &ObjectKey, field: &str) -> Option<Finding> {
-        self.is_over(source).then(|| {
-            Finding::refused(
-                Reason::QuotaExceeded,
-                field,
+        let limit = self.budgets.exceeded(source)?;
+        let namespace = &source.name.namespace;
+        let total = || self.budgets.total().unwrap_or_default() >> 20;
+        let (left_of, setting) = match limit {
+            Limit::Own => (
                 format!(
-                    "{source} brings more bytes of certificates and keys into every proxy than the Secrets and ConfigMaps \
-                     before it leave of the {} MiB that those in use of namespace {} may bring",
-                    self.budgets.most() >> 20,
-                    source.name.namespace
+                    "the {} MiB that those in use of namespace {namespace} may bring",
+                    self.budgets.most() >> 20
                 ),
-                "use fewer of them, such as one certificate for several listeners and one bundle for several Services, \
-                 leave out CA certificates that are not needed, or ask the platform admin for more \
-                 (tenants.certificateMib)",
-            )
-        })
+                "tenants.certificateMib",
+            ),
+            Limit::Share => (
+                format!(
+                    "what namespace {namespace} may bring at present: those in use of all namespaces may bring {} MiB \
+                     together, and need more, so namespaces with little have all that they need, and each of the others \
+                     has an equal share of the rest",
+                    total()
+                ),
+                "tenants.allCertificatesMib",
+            ),
+            Limit::NoShare => (
+                format!(
+                    "what namespace {namespace} may bring at present, which is nothing: those in use of all namespaces \
+                     may bring {} MiB together, and the namespaces that have a Gateway, which are not limited, use up all \
+                     of it",
+                    total()
+                ),
+                "tenants.allCertificatesMib",
+            ),
+        };
+        Some(Finding::refused(
+            Reason::QuotaExceeded,
+            field,
+            format!(
+                "{source} brings more bytes of certificates and keys into every proxy than the Secrets and ConfigMaps \
+                 before it leave of {left_of}"
+            ),
+            format!(
+                "use fewer of them, such as one certificate for several listeners and one bundle for several \
+                 Services, leave out CA certificates that are not needed, or ask the platform admin for more \
+                 ({setting})"
+            ),
+        ))
     }
 }

@@ -15,7 +15,10 @@ use vestibule_crds::watch::{CopiedAnnotations, CopiedError};
 use vestibule_model::certificate::AddressBlock;
 use vestibule_model::endpoint::{AuthorityRules, EndpointRules};
 use vestibule_model::parameters::ServiceParameters;
-use vestibule_model::policy::{CERTIFICATE_MIB, MAX_RSA_BITS, Policy, PolicyArguments, REGEX_MIB};
+use vestibule_model::policy::{
+    ALL_CERTIFICATES_MIB, CERTIFICATE_MIB, MAX_RSA_BITS, MOST_ALL_CERTIFICATES_MIB, Policy,
+    PolicyArguments, REGEX_MIB,
+};
 use vestibule_model::selector::{LabelSelector, Labels};
 use vestibule_model::service::{IpFamily, IpFamilyPolicy, ServiceType, TrafficPolicy};
 use vestibule_operator::certmanager::{self, Maker};
@@ -191,6 +194,15 @@ pub(crate) struct Arguments {
         value_parser = clap::value_parser!(u16).range(1..=1024)
     )]
     certificate_mib: u16,
+    /// MiB that those of all namespaces together may have, also of those with a Gateway. Beyond it, each namespace without a
+    /// Gateway has a fair share.
+    #[arg(
+        long,
+        env = "VESTIBULE_ALL_CERTIFICATES_MIB",
+        default_value_t = ALL_CERTIFICATES_MIB,
+        value_parser = clap::value_parser!(u16).range(1..=i64::from(MOST_ALL_CERTIFICATES_MIB))
+    )]
+    all_certificates_mib: u16,
     /// Who makes cert-manager's Certificates for the listeners of `ListenerSet`s: vestibule or
     /// cert-manager.
     #[arg(
@@ -332,6 +344,7 @@ impl Arguments {
                 max_rsa_bits: self.max_rsa_bits,
                 regex_mib: self.regex_mib,
                 certificate_mib: self.certificate_mib,
+                all_certificates_mib: self.all_certificates_mib,
                 ..self.policy.policy()
             },
             claims: ClaimMode::Recorded,

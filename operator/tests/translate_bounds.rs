@@ -9,7 +9,7 @@ use vestibule_model::endpoint::EndpointRules;
 use vestibule_model::http::{
     HeaderModifier, HttpFilter, HttpMatch, HttpRule, PathMatch, ValueMatch,
 };
-use vestibule_model::key::{Kind, ObjectKey};
+use vestibule_model::key::{Kind, ObjectKey, ObjectName};
 use vestibule_model::object::Object;
 use vestibule_model::pattern::Pattern;
 use vestibule_model::protocol::{Port, Protocol, Transport};
@@ -17,7 +17,7 @@ use vestibule_model::selector::NamespaceScope;
 use vestibule_operator::translate::{Assigned, Change, Settings, Status, Translator};
 use vestibule_operator_testing::http::{Rule, http_route};
 use vestibule_operator_testing::objects::*;
-use vestibule_stream::proto::resource;
+use vestibule_stream::proto::{self, resource};
 use vestibule_stream::{Encoded, ResourceKey, ResourceKind};
 
 /// A slice of Service app with these addresses.
@@ -480,20 +480,23 @@ fn entries_of_a_namespaces_backends_are_bounded() {
 
     // The oldest of those that wait has the room of one that goes, and it stays.
     translator.apply([Change::Remove(key(Kind::HttpRoute, "a", "app2"))]);
-    let with_fifth = ["a/app:1", "a/app:3", "a/app:4", "a/app:5"];
-    assert_eq!(backends_of(&translator)[..4], with_fifth);
-    let of_fifth = key(Kind::HttpRoute, "a", "app5");
-    assert_eq!(reasons(&translator, &of_fifth), [""; 0]);
+    let with_elder = ["a/app:1", "a/app:3", "a/app:4", "a/elder:1"];
+    assert_eq!(backends_of(&translator)[..4], with_elder);
+    let of_elder = key(Kind::HttpRoute, "a", "elder1");
+    assert_eq!(reasons(&translator, &of_elder), [""; 0]);
     translator.apply([to_port("a", "app", 2)]);
-    assert_eq!(backends_of(&translator)[..4], with_fifth);
+    assert_eq!(backends_of(&translator)[..4], with_elder);
+    // The one that is back waits by its age, before one that has waited longer.
+    translator.apply([Change::Remove(key(Kind::HttpRoute, "a", "elder1"))]);
+    assert_eq!(backends_of(&translator)[..4], four);
 
     // More endpoints have the last one go, and fewer let others in. Small ones have the room that others do not fit in.
     translator.apply(with_endpoints("a", "app", &[1], 120));
-    let three = ["a/app:1", "a/app:3", "a/app:4"];
+    let three = ["a/app:1", "a/app:2", "a/app:3"];
     assert_eq!(backends_of(&translator)[..3], three);
     assert_eq!(backends_of(&translator).len(), 3 + 4 + 9);
     translator.apply(with_endpoints("a", "app", &[1], 3));
-    assert_eq!(backends_of(&translator)[..4], with_fifth);
+    assert_eq!(backends_of(&translator)[..4], four);
     // One that came first and grows has its room before those that came later. Only routes to these are judged again.
     let work = translator.apply(with_endpoints("a", "app", &[1], 255)).work;
     assert_eq!(backends_of(&translator).len(), 2 + 4 + 9);
@@ -516,7 +519,7 @@ fn the_backends_in_service_depend_on_the_objects_alone_before_all_of_them_are_kn
     for change in changes.into_iter().rev() {
         backwards.apply([change]);
     }
-    let oldest = ["a/app:1", "a/app:10", "a/app:2", "a/elder:7"];
+    let oldest = ["a/app:1", "a/app:2", "a/app:3", "a/elder:7"];
     assert_eq!(backends_of(&at_once), oldest);
     assert_eq!(at_once.resources(), backwards.resources());
     assert_eq!(at_once.statuses(), backwards.statuses());
@@ -763,4 +766,35 @@ fn the_size_of_a_chain_is_bounded() {
     let (reason, message) = with(MAX_CHAIN_BYTES);
     assert_eq!(reason, "InvalidCertificateRef");
     assert!(message.contains("more than 32768 cost all"), "{message}");
+}
+
+#[test]
+fn a_listener_has_the_name_of_each_of_its_certificates_once() {
+    let tls = Tls::Terminate("a".into(), "one".into());
+    let mut web = listener("web", 443, Protocol::Https, "web.a.test", Some(tls));
+    let certificates = &mut web.tls.as_mut().expect("TLS").certificates;
+    *certificates = ["one", "two", "one", "one"]
+        .map(|name| {
+            let mut reference = certificates[0].clone();
+            reference.target = ObjectName::new("a", name);
+            reference
+        })
+        .to_vec();
+    let mut translator = Translator::new(settings());
+    let gateway = gateway("one", Vec::new(), NamespaceScope::All);
+    let mine = set("a", "mine", 1, "one", vec![web]);
+    let secrets = ["one", "two"].map(|name| secret("a", name, Holds::Pair(0)));
+    let objects = [our_class(), gateway, mine].into_iter().chain(secrets);
+    translator.apply(objects.map(Change::Put));
+    let is_listener = |key: &&ResourceKey| key.kind() == ResourceKind::Listener;
+    let key = translator.resources().keys().find(is_listener);
+    let encoded = &translator.resources()[key.expect("a listener")];
+    let Some(resource::Resource::Listener(of)) = encoded.decode() else {
+        panic!("a listener")
+    };
+    let Some(proto::listener::Protocol::Http(http)) = of.protocol else {
+        panic!("{of:?}")
+    };
+    let terminate = http.terminate.expect("TLS");
+    assert_eq!(terminate.certificates, ["a/one", "a/two"]);
 }

@@ -1,4 +1,5 @@
-//! What the Secrets and ConfigMaps of one namespace bring into the configuration of the proxies is bounded.
+//! What the Secrets and ConfigMaps of one namespace bring into the configuration of the proxies is bounded, and so is what
+//! those of all namespaces bring together.
 
 use std::sync::{Arc, LazyLock};
 
@@ -8,12 +9,14 @@ use vestibule_model::certificate::{MAX_BUNDLE_BYTES, MAX_CHAIN_BYTES, MAX_KEY_BY
 use vestibule_model::finding::Finding;
 use vestibule_model::key::{Kind, ObjectName};
 use vestibule_model::object::Object;
+use vestibule_model::policy::{ALL_CERTIFICATES_MIB, MOST_ALL_CERTIFICATES_MIB};
 use vestibule_model::protocol::Protocol;
 use vestibule_model::selector::NamespaceScope;
 use vestibule_operator::translate::{Change, Settings, Translator};
 use vestibule_operator_testing::http::{Rule, http_route};
 use vestibule_operator_testing::objects::*;
 use vestibule_operator_testing::tls::{Trusts, config_map, policy};
+use vestibule_stream::limits::MAX_MESSAGE_BYTES;
 use vestibule_stream::proto::resource;
 use vestibule_stream::{Encoded, ResourceKey, ResourceKind};
 
@@ -337,6 +340,17 @@ fn a_secret_that_cannot_be_used_counts_as_the_largest() {
     translator.apply(put((most..SECRETS).map(|n| large("a", n))));
     assert!(served(&translator, "a").len() <= 1);
     assert!(sent(&translator) <= most + 1);
+    // One that is over all the same is told both.
+    translator.apply(put([numbered("a", SECRETS - 1, Holds::NotPem)]));
+    let findings = &translator.findings()[&key(Kind::ListenerSet, "a", "mine")];
+    let of_last = findings
+        .iter()
+        .map(ToString::to_string)
+        .find(|text| text.contains(&name(SECRETS - 1)))
+        .expect("a finding");
+    for part in ["holds no certificate", "no former version", "tenants.certificateMib"] {
+        assert!(of_last.contains(part), "{of_last}");
+    }
     // Older ones that break have a younger one go, and the proxies do not keep that one either.
     let mut translator = Translator::new(with_budget());
     translator.apply(put(entrance().into_iter().chain([users("a")])));
@@ -366,6 +380,138 @@ fn the_namespace_of_a_gateway_has_no_limit() {
     assert_eq!(served(&translator, "a"), numbers(0..SECRETS));
     translator.apply([remove(Kind::Gateway, "a", "second")]);
     assert_eq!(served(&translator, "a"), numbers(0..fit));
+}
+
+/// Translation with a budget for each namespace, and a total of twice as much.
+fn with_total() -> Settings {
+    let mut settings = with_budget();
+    settings.policy.all_certificates_mib = 2;
+    settings
+}
+
+/// Three namespaces that each stay within their own budgets could still fill the batch for a new proxy together.
+#[test]
+fn certificates_of_all_namespaces_have_a_total_that_they_share() {
+    let fit = fit();
+    let all = |translator: &Translator| -> usize {
+        let namespaces = ["a", "b", "c", "platform"];
+        namespaces.map(|name| bytes(translator, name)).iter().sum()
+    };
+    let texts = |translator: &Translator, namespace: &str| -> Vec<String> {
+        let findings = over(translator, Kind::ListenerSet, namespace, "mine");
+        findings.iter().map(ToString::to_string).collect()
+    };
+    let secrets = |namespace: &'static str, range: std::ops::Range<usize>| {
+        range.map(move |n| large(namespace, n))
+    };
+    let sets = || ["a", "b", "c", "platform"].map(users);
+    let mut translator = Translator::new(with_total());
+    translator.apply(put(entrance().into_iter().chain(sets())));
+    translator.apply(put(secrets("a", 0..fit + 1).chain(secrets("b", 0..fit))));
+    translator.keep_in_service();
+    assert_eq!(served(&translator, "a"), numbers(0..fit));
+    assert_eq!(served(&translator, "b"), numbers(0..fit));
+    let before = texts(&translator, "a");
+    assert_eq!(before.len(), 1);
+    assert!(before[0].contains("tenants.certificateMib"), "{before:?}");
+
+    // The third one needs little, and has all of that. The others lose their youngest, and are told why.
+    translator.apply(put(secrets("c", 0..10)));
+    assert_eq!(served(&translator, "c"), numbers(0..10));
+    let share = served(&translator, "a").len();
+    assert_eq!(served(&translator, "a"), numbers(0..share));
+    assert_eq!(served(&translator, "b"), numbers(0..share));
+    assert!((fit - 7..fit - 3).contains(&share), "{share} of {fit}");
+    assert!(all(&translator) <= 2 * BUDGET);
+    let told = texts(&translator, "a");
+    assert_eq!(told.len(), fit + 1 - share);
+    assert_eq!(texts(&translator, "b").len(), fit - share);
+    for text in &told {
+        for part in [
+            "namespace a",
+            "bring 2 MiB together",
+            "tenants.allCertificatesMib",
+        ] {
+            assert!(text.contains(part), "{text}");
+        }
+    }
+    // This is what somebody says who sees all objects at once.
+    let mut anew = Translator::new(with_total());
+    let objects = entrance().into_iter().chain(sets());
+    let objects = objects.chain(secrets("a", 0..fit + 1));
+    anew.apply(put(objects
+        .chain(secrets("b", 0..fit))
+        .chain(secrets("c", 0..10))));
+    assert_eq!(translator.resources(), anew.resources());
+    assert_eq!(translator.statuses(), anew.statuses());
+    assert_eq!(translator.findings(), anew.findings());
+
+    // However much it asks for, each of the three has a third.
+    translator.apply(put(secrets("c", 10..SECRETS)));
+    let third = served(&translator, "c").len();
+    assert!(
+        (fit / 3 * 2 - 2..=fit / 3 * 2 + 2).contains(&third),
+        "{third} of {fit}"
+    );
+    for namespace in ["a", "b", "c"] {
+        assert_eq!(served(&translator, namespace), numbers(0..third));
+    }
+    assert!(all(&translator) <= 2 * BUDGET);
+    // The Gateway's namespace is not limited, and leaves less to the others.
+    translator.apply(put(secrets("platform", 0..SECRETS)));
+    assert_eq!(served(&translator, "platform"), numbers(0..SECRETS));
+    let rest = served(&translator, "c").len();
+    assert!((1..third).contains(&rest), "{rest} of {third}");
+    assert!(all(&translator) <= 2 * BUDGET);
+    // When they have gone, all is as before.
+    let gone = ["c", "platform"].map(|name| remove(Kind::ListenerSet, name, "mine"));
+    translator.apply(gone);
+    assert_eq!(served(&translator, "a"), numbers(0..fit));
+    assert_eq!(served(&translator, "b"), numbers(0..fit));
+    assert_eq!(texts(&translator, "a"), before);
+}
+
+/// A Secret that breaks counts 40 KiB in its namespace, because the proxies keep its last good version. In a batch it has next
+/// to nothing, so it is not over a share that is smaller than that.
+#[test]
+fn a_broken_secret_keeps_its_last_good_version_whatever_the_share() {
+    let mut translator = Translator::new(with_total());
+    let many: Vec<String> = (0..60).map(|n| format!("n{n:02}")).collect();
+    translator.apply(put(entrance()));
+    for namespace in &many {
+        let two = (0..2).map(|n| large(namespace, n));
+        translator.apply(put(two.chain([users_of(namespace, 0..2)])));
+    }
+    let one = numbered("small", 0, Holds::Pair(0));
+    translator.apply(put([users_of("small", 0..1), one]));
+    translator.keep_in_service();
+    let all_served = |translator: &Translator| -> Vec<usize> {
+        many.iter()
+            .map(|name| served(translator, name).len())
+            .collect()
+    };
+    let before = all_served(&translator);
+    assert_eq!(before, [1; 60]);
+    assert_eq!(served(&translator, "small"), [0]);
+
+    let output = translator.apply(put([numbered("small", 0, Holds::NotPem)]));
+    // It is sent without a chain, and not removed.
+    let sent = ResourceKey::new(ResourceKind::Certificate, format!("small/{}", name(0)));
+    assert!(output.resources[&sent].is_some());
+    let of_set = key(Kind::ListenerSet, "small", "mine");
+    assert_eq!(reasons(&translator, &of_set), ["InvalidCertificateRef"]);
+    // Very many of them take nothing from anybody.
+    translator.apply(put((0..20).map(|n| numbered("small", n, Holds::NotPem))));
+    translator.apply(put([users_of("small", 0..20)]));
+    assert_eq!(all_served(&translator), before);
+}
+
+/// What the certificates leave of a batch is never less than what the routes of one namespace usually need.
+#[test]
+fn the_largest_total_fits_into_a_batch() {
+    let most = usize::from(MOST_ALL_CERTIFICATES_MIB) << 20;
+    assert!(most + (32 << 20) <= MAX_MESSAGE_BYTES);
+    assert!(ALL_CERTIFICATES_MIB <= MOST_ALL_CERTIFICATES_MIB);
 }
 
 /// CA certificates of so many bytes, at least.

@@ -4,7 +4,7 @@ use kube::api::ListParams;
 use kube::{Client, Error};
 use serde_json::Value;
 use vestibule_model::certificate::AddressBlock;
-use vestibule_model::policy::Policy;
+use vestibule_model::policy::{Policy, exempt_namespaces};
 use vestibule_operator::translate::CONTROLLER;
 
 /// Labels that the chart gives the operator's Deployment, whatever the name of the release is.
@@ -56,7 +56,7 @@ fn of_arguments(arguments: &Value) -> Option<(String, Policy)> {
             Some(("--controller", name)) => name.clone_into(&mut controller),
             Some(("--policy-mode", mode)) => policy.mode = mode.parse().ok()?,
             Some(("--exempt-namespace", names)) => {
-                policy.exempt.extend(names.split(',').map(str::to_owned));
+                policy.exempt.extend(exempt_namespaces(names));
             }
             Some(("--names-per-namespace", most)) => {
                 policy.names_per_namespace = most.parse().ok()?;
@@ -68,6 +68,9 @@ fn of_arguments(arguments: &Value) -> Option<(String, Policy)> {
             Some(("--regex-mib", most)) => policy.regex_mib = most.parse().ok()?,
             Some(("--route-entries", most)) => policy.route_entries = most.parse().ok()?,
             Some(("--certificate-mib", most)) => policy.certificate_mib = most.parse().ok()?,
+            Some(("--all-certificates-mib", most)) => {
+                policy.all_certificates_mib = most.parse().ok()?;
+            }
             Some(("--deny-endpoint-cidrs", blocks)) => {
                 let blocks = blocks.split(',').map(AddressBlock::parse);
                 policy.endpoints.denied = blocks.collect::<Option<_>>()?;
@@ -96,13 +99,14 @@ mod tests {
         let own = json!([
             "--release=edge",
             "--policy-mode=Warn",
-            "--exempt-namespace=old,older",
+            "--exempt-namespace=old, older,",
             "--names-per-namespace=7",
             "--ports-per-namespace=8",
             "--max-rsa-bits=2048",
             "--regex-mib=5",
             "--route-entries=6",
             "--certificate-mib=9",
+            "--all-certificates-mib=10",
             "--deny-endpoint-cidrs=10.96.0.0/12,fd00::/8"
         ]);
         let list = json!({"items": [deployment(&other), {}, deployment(&own)]});
@@ -125,6 +129,7 @@ mod tests {
                 regex_mib: 5,
                 route_entries: 6,
                 certificate_mib: 9,
+                all_certificates_mib: 10,
             })
         );
         assert_eq!(of_deployments(&list, "example.com/nobody"), Release::Absent);

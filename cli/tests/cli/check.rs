@@ -261,6 +261,7 @@ fn the_mode_and_exempt_namespaces_weigh_policy_rules() {
         of_route(&["--exempt-namespace", "x", "--exempt-namespace", "c"]),
         "warning"
     );
+    assert_eq!(of_route(&["--exempt-namespace", "x, c"]), "warning");
     let path = directory.path().to_str().unwrap();
     assert_eq!(
         check(&[path, "--admission-mode", "Maybe"]).status.code(),

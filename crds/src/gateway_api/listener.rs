@@ -340,5 +340,7 @@ fn tls(
         .enumerate()
         .map(|(i, r)| r.convert(namespace, format!("{field}.certificateRefs[{i}]")))
         .collect();
-    Some(gateway::ListenerTls { mode, certificates })
+    let tls = gateway::ListenerTls { mode, certificates };
+    findings.extend(tls.names_too_long(&field));
+    Some(tls)
 }

@@ -2,7 +2,9 @@
 
 use clap::Args;
 
-use super::{Mode, NAMES_PER_NAMESPACE, PORTS_PER_NAMESPACE, Policy, ROUTE_ENTRIES};
+use super::{
+    Mode, NAMES_PER_NAMESPACE, PORTS_PER_NAMESPACE, Policy, ROUTE_ENTRIES, exempt_namespaces,
+};
 
 /// The parts of a [`Policy`] that the operator and the webhook both judge by. The chart gives both the same values.
 #[derive(Debug, Clone, Args)]
@@ -10,8 +12,8 @@ pub struct PolicyArguments {
     /// What becomes of objects that break a policy rule: Enforce, Warn or Off.
     #[arg(long, env = "VESTIBULE_POLICY_MODE", default_value_t = Mode::Enforce)]
     policy_mode: Mode,
-    /// Namespaces that are only ever warned.
-    #[arg(long, env = "VESTIBULE_EXEMPT_NAMESPACE", value_delimiter = ',')]
+    /// Namespaces that are only ever warned, separated by commas.
+    #[arg(long, env = "VESTIBULE_EXEMPT_NAMESPACE")]
     exempt_namespace: Vec<String>,
     /// Most hostnames that a namespace may hold on a Gateway, unless a `HostnameGrant` says otherwise.
     #[arg(
@@ -44,12 +46,10 @@ impl PolicyArguments {
     /// The policy with these arguments. Everything else is as by default.
     #[must_use]
     pub fn policy(&self) -> Policy {
-        // An empty list may come as one empty name.
-        let exempt = self.exempt_namespace.iter().map(|name| name.trim());
-        let exempt = exempt.filter(|name| !name.is_empty());
+        let exempt = self.exempt_namespace.iter();
         Policy {
             mode: self.policy_mode,
-            exempt: exempt.map(str::to_owned).collect(),
+            exempt: exempt.flat_map(|names| exempt_namespaces(names)).collect(),
             names_per_namespace: self.names_per_namespace,
             ports_per_namespace: self.ports_per_namespace,
             route_entries: self.route_entries,

@@ -2,6 +2,7 @@
 
 mod attach;
 mod conflict;
+mod fair_total;
 mod grant;
 mod hostname;
 mod http;

@@ -115,11 +115,6 @@ impl Content {
         self.digest
     }
 
-    /// Returns the number of published resources.
-    pub(super) fn len(&self) -> usize {
-        self.live.len()
-    }
-
     /// Returns the size of a batch with everything.
     pub(super) fn size(&self) -> BatchSize {
         let mut size = BatchSize::default();

@@ -6,6 +6,8 @@ use prometheus_client::{
     registry::Registry,
 };
 
+use super::content::BatchSize;
+
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(super) struct Kind {
     pub(super) kind: &'static str,
@@ -21,6 +23,7 @@ pub(super) struct Reason {
 pub struct Metrics {
     pub(super) proxies: Gauge,
     pub(super) resources: Gauge,
+    pub(super) configuration_bytes: Gauge,
     pub(super) batches: Family<Kind, Counter>,
     pub(super) sent: Counter,
     pub(super) resource_bytes: Counter,
@@ -35,6 +38,11 @@ impl Metrics {
         let registry = registry.sub_registry_with_prefix("vestibule_operator_stream");
         registry.register("proxies", "Proxies connected", self.proxies.clone());
         registry.register("resources", "Resources published", self.resources.clone());
+        registry.register(
+            "configuration_bytes",
+            "Bytes of a batch with all resources published, of which a new proxy takes 256 MiB at most",
+            self.configuration_bytes.clone(),
+        );
         registry.register(
             "batches",
             "Batches sent: full (everything), equal (nothing but a generation), resync (what differs), delta",
@@ -57,6 +65,15 @@ impl Metrics {
             self.refusals.clone(),
         );
         registry.register("ended", "Streams that ended", self.ended.clone());
+    }
+
+    /// Records the size of a batch with everything.
+    pub(super) fn published(&self, size: BatchSize) {
+        let BatchSize { entries, bytes } = size;
+        let resources = i64::try_from(entries).unwrap_or(i64::MAX);
+        self.resources.set(resources);
+        let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
+        self.configuration_bytes.set(bytes);
     }
 
     pub(super) fn ended(&self, reason: &'static str) {

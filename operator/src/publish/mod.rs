@@ -168,8 +168,7 @@ impl Publisher {
         let generation = {
             let mut state = self.state.lock();
             let generation = state.content.apply(changes);
-            let resources = i64::try_from(state.content.len()).unwrap_or(i64::MAX);
-            self.metrics.resources.set(resources);
+            self.metrics.published(state.content.size());
             generation
         };
         if self.published.send_replace(generation) != generation {

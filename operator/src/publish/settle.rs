@@ -19,8 +19,8 @@
 //! A pass judges only the changes about which something is new, and those that are connected with them: a change is
 //! connected with the changes of the resources that it or its former version needs. The verdict about a change depends
 //! on nothing else, so all others wait on. If it judged all of them, many changes after an outage would cost the square.
-//! Whether something is new in what [`Present`] says is looked up for each change that depends on it, so a pass costs no
-//! more than what waits.
+//! Whether something is new in what [`Present`] says is asked in each pass: once for each source, however many changes need
+//! it, and for each removal of a listener. A removal that is judged is asked about again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -45,7 +45,8 @@ pub struct Present<'a> {
     /// Whether a listener whose removal is pending only waits for the record of its names or for a port, and will then
     /// have at least the names that it has now. A pass asks this about each such removal, so the answer has to cost little.
     pub waits: &'a dyn Fn(&ResourceKey, &proto::Listener) -> bool,
-    /// Whether the Secret or `ConfigMap` behind a certificate or a trust bundle is being read.
+    /// Whether the Secret or `ConfigMap` behind a certificate or a trust bundle is being read. A pass asks this once for each
+    /// of them that a change needs, and [`Self::unanswered`] as well.
     pub reads: &'a dyn Fn(&ResourceKey) -> bool,
     /// Whether the API server was asked for the Secret or `ConfigMap` behind a certificate or a trust bundle, and has not
     /// answered.
@@ -69,8 +70,10 @@ pub struct Settle {
     needed_by: BTreeMap<ResourceKey, BTreeSet<ResourceKey>>,
     /// Changes about which something is new since the last pass.
     touched: BTreeSet<ResourceKey>,
-    /// Changes whose verdicts depend on what [`Present`] says besides the published resources.
-    asking: BTreeSet<ResourceKey>,
+    /// Removals of listeners, whose verdicts depend on [`Present::waits`].
+    removals: BTreeSet<ResourceKey>,
+    /// The certificates and trust bundles that changes need.
+    sources: BTreeMap<ResourceKey, Source>,
     /// When a wait of each change ends next.
     ends: BTreeSet<(Instant, ResourceKey)>,
     /// Whether the objects were known in different states at the last pass.
@@ -89,45 +92,34 @@ struct Change {
     since: Option<Instant>,
     /// The resources on which the verdict depends.
     needs: BTreeSet<ResourceKey>,
-    /// What it asks [`Present`], and the answers at the last pass.
-    asked: Asked,
+    /// The listener that it removes, if that may only wait to be recorded, and whether it does.
+    removed: Option<(Box<proto::Listener>, bool)>,
+    /// The certificates and trust bundles that the new version needs itself.
+    sources: BTreeSet<ResourceKey>,
     /// When one of its waits ends next.
     end: Option<Instant>,
 }
 
-/// What the verdict about a change depends on besides resources.
-#[derive(Debug, Default)]
-struct Asked {
-    /// The listener whose removal may only wait to be recorded, and whether it does.
-    removed: Option<(Box<proto::Listener>, bool)>,
-    /// Certificates and trust bundles, each with whether it is being read, and whether nobody answers.
-    sources: Vec<(ResourceKey, bool, bool)>,
+/// A certificate or trust bundle that changes need.
+#[derive(Debug)]
+struct Source {
+    state: SourceState,
+    needed_by: BTreeSet<ResourceKey>,
 }
 
-impl Asked {
-    /// Takes the answers of now.
-    fn ask(&mut self, key: &ResourceKey, present: &Present<'_>) {
-        if let Some((listener, waits)) = &mut self.removed {
-            *waits = (present.waits)(key, listener);
-        }
-        for (source, reads, unanswered) in &mut self.sources {
-            *reads = (present.reads)(source);
-            *unanswered = (present.unanswered)(source);
-        }
-    }
+/// What [`Present`] says about a certificate or trust bundle.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct SourceState {
+    is_read: bool,
+    is_unanswered: bool,
+}
 
-    /// Whether the answers are other ones now.
-    fn differs(&self, key: &ResourceKey, present: &Present<'_>) -> bool {
-        let mut removed = self.removed.iter();
-        let mut sources = self.sources.iter();
-        removed.any(|(listener, waits)| (present.waits)(key, listener) != *waits)
-            || sources.any(|(source, reads, unanswered)| {
-                (present.reads)(source) != *reads || (present.unanswered)(source) != *unanswered
-            })
-    }
-
-    fn is_empty(&self) -> bool {
-        self.removed.is_none() && self.sources.is_empty()
+impl SourceState {
+    fn of(source: &ResourceKey, present: &Present<'_>) -> Self {
+        Self {
+            is_read: (present.reads)(source),
+            is_unanswered: (present.unanswered)(source),
+        }
     }
 }
 
@@ -146,7 +138,8 @@ impl Settle {
                 resource,
                 since: None,
                 needs: BTreeSet::new(),
-                asked: Asked::default(),
+                removed: None,
+                sources: BTreeSet::new(),
                 end: None,
             };
             self.pending.insert(key, change);
@@ -222,6 +215,8 @@ impl Settle {
             let waiting = self.needed_by.get(key).into_iter().flatten();
             self.touched.extend(waiting.cloned());
         }
+        self.sources
+            .retain(|_, source| !source.needed_by.is_empty());
         let even = present.uneven_until.filter(|_| !self.pending.is_empty());
         let even = even.filter(|even| now < *even);
         let end = self.ends.first().map(|(end, _)| *end);
@@ -238,11 +233,7 @@ impl Settle {
         if std::mem::replace(&mut self.was_uneven, is_uneven) != is_uneven {
             next.extend(self.pending.keys().cloned());
         }
-        let others = self.asking.iter().filter(|key| {
-            let change = self.pending.get(*key);
-            change.is_some_and(|change| change.asked.differs(key, present))
-        });
-        next.extend(others.cloned());
+        self.ask_again(present, &mut next);
         let mut judged = BTreeSet::new();
         while let Some(key) = next.pop() {
             if judged.contains(&key) {
@@ -262,6 +253,22 @@ impl Settle {
             judged.insert(key);
         }
         judged
+    }
+
+    /// Adds the changes for which [`Present`] says something else than before to `next`.
+    fn ask_again(&mut self, present: &Present<'_>, next: &mut Vec<ResourceKey>) {
+        for (key, source) in &mut self.sources {
+            let state = SourceState::of(key, present);
+            if std::mem::replace(&mut source.state, state) != state {
+                next.extend(source.needed_by.iter().cloned());
+            }
+        }
+        let others = self.removals.iter().filter(|key| {
+            let change = self.pending.get(*key);
+            let removed = change.and_then(|change| change.removed.as_ref());
+            removed.is_some_and(|(listener, waits)| (present.waits)(key, listener) != *waits)
+        });
+        next.extend(others.cloned());
     }
 
     /// Brings up to date what the verdict about a change depends on. Returns the resources that it needed before, if there
@@ -292,26 +299,37 @@ impl Settle {
                 needs.insert(need);
             }
         }
-        let mut asked = Asked::default();
-        match (&new, old) {
+        let removed = match (&new, old) {
             (None, Some(resource::Resource::Listener(old))) => {
-                asked.removed = Some((Box::new(old), false));
+                let waits = (present.waits)(key, &old);
+                Some((Box::new(old), waits))
             }
-            (Some(new), _) => {
-                let sources = references(new).into_iter();
-                let sources = sources.filter(|need| need.kind() != ResourceKind::Backend);
-                asked.sources = sources.map(|source| (source, false, false)).collect();
-            }
-            _ => {}
-        }
-        asked.ask(key, present);
-        if asked.is_empty() {
-            self.asking.remove(key);
+            _ => None,
+        };
+        if removed.is_some() {
+            self.removals.insert(key.clone());
         } else {
-            self.asking.insert(key.clone());
+            self.removals.remove(key);
+        }
+        let sources = new.iter().flat_map(references);
+        let sources = sources.filter(|need| need.kind() != ResourceKind::Backend);
+        let sources: BTreeSet<ResourceKey> = sources.collect();
+        for source in &sources {
+            let known = self.sources.entry(source.clone());
+            let known = known.or_insert_with(|| Source {
+                state: SourceState::of(source, present),
+                needed_by: BTreeSet::new(),
+            });
+            known.needed_by.insert(key.clone());
         }
         let change = self.pending.get_mut(key)?;
-        change.asked = asked;
+        change.removed = removed;
+        let former = std::mem::replace(&mut change.sources, sources);
+        for source in former.difference(&change.sources) {
+            if let Some(known) = self.sources.get_mut(source) {
+                known.needed_by.remove(key);
+            }
+        }
         let former = std::mem::replace(&mut change.needs, needs);
         for need in former.difference(&change.needs) {
             forget(&mut self.needed_by, need, key);
@@ -347,7 +365,12 @@ impl Settle {
     fn take(&mut self, key: &ResourceKey) -> Option<Change> {
         let change = self.pending.remove(key)?;
         self.moved.insert(key.clone());
-        self.asking.remove(key);
+        self.removals.remove(key);
+        for source in &change.sources {
+            if let Some(known) = self.sources.get_mut(source) {
+                known.needed_by.remove(key);
+            }
+        }
         if let Some(end) = change.end {
             self.ends.remove(&(end, key.clone()));
         }
@@ -400,9 +423,12 @@ impl Settle {
         present: &Present<'_>,
     ) -> Duration {
         let is_unanswered = || {
-            let change = self.pending.get(key);
-            let new = change.and_then(|change| change.resource.as_ref()?.decode());
-            new.is_some_and(|new| references(&new).iter().any(present.unanswered))
+            let change = self.pending.get(key).into_iter();
+            let mut sources = change.flat_map(|change| &change.sources);
+            sources.any(|source| {
+                let state = self.state_of(source);
+                state.is_some_and(|state| state.is_unanswered)
+            })
         };
         if present.uneven_until.is_some_and(|until| now < until) || is_unanswered() {
             UNANSWERED
@@ -438,7 +464,7 @@ impl Settle {
             (Some(Listener(new)), Some(Listener(old))) => {
                 let closes =
                     shows_certificate(&old, present.published) && !shows_certificate(&new, &after);
-                closes || needs_unread(&old, &new, present)
+                closes || self.needs_unread(&old, &new)
             }
             (None, Some(Listener(old))) => (present.waits)(key, &old),
             (Some(new), old) if is_route(&new) => {
@@ -452,6 +478,23 @@ impl Settle {
             // The removal of a backend is no reason to wait. It waits with a route that leads to it, if that is held.
             _ => false,
         }
+    }
+
+    /// Whether a listener that stays on its place comes to need something that is being read. The proxies keep it as it is
+    /// until that is known, so a certificate or an authority is replaced without a gap.
+    fn needs_unread(&self, old: &proto::Listener, new: &proto::Listener) -> bool {
+        let place = |listener: &proto::Listener| (listener.hostname.clone(), listener.port);
+        let before = sources(old);
+        let is_read = |key: &ResourceKey| self.state_of(key).is_some_and(|state| state.is_read);
+        place(old) == place(new)
+            && sources(new)
+                .iter()
+                .any(|key| !before.contains(key) && is_read(key))
+    }
+
+    /// What [`Present`] says in this pass about a certificate or trust bundle that a change needs.
+    fn state_of(&self, source: &ResourceKey) -> Option<SourceState> {
+        Some(self.sources.get(source)?.state)
     }
 
     /// Returns a resource as it will be after all changes that are not held are published.
@@ -618,17 +661,6 @@ fn is_usable(backend: &proto::Backend, resource: Lookup<'_>) -> bool {
 /// Whether a listener terminates TLS and at least one of its certificates exists.
 fn shows_certificate(listener: &proto::Listener, resource: Lookup<'_>) -> bool {
     certificates(listener).any(|name| resource(&certificate_key(name)).is_some())
-}
-
-/// Whether a listener that stays on its place comes to need something that is being read. The proxies keep it as it is
-/// until that is known, so a certificate or an authority is replaced without a gap.
-fn needs_unread(old: &proto::Listener, new: &proto::Listener, present: &Present<'_>) -> bool {
-    let place = |listener: &proto::Listener| (listener.hostname.clone(), listener.port);
-    let before = sources(old);
-    place(old) == place(new)
-        && sources(new)
-            .iter()
-            .any(|key| !before.contains(key) && (present.reads)(key))
 }
 
 /// Returns the certificates and trust bundles that a listener refers to.

@@ -1,4 +1,4 @@
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 
 use proptest::prelude::*;
 use vestibule_stream::Resource;
@@ -21,6 +21,8 @@ struct World {
     judges_all: bool,
     /// How often it was asked for a published resource.
     asked: Cell<usize>,
+    /// How often the last pass asked about each certificate and trust bundle, whether it is being read.
+    asked_about: BTreeMap<ResourceKey, usize>,
 }
 
 impl World {
@@ -35,6 +37,7 @@ impl World {
             uneven_until: None,
             judges_all: false,
             asked: Cell::new(0),
+            asked_about: BTreeMap::new(),
         }
     }
 
@@ -47,6 +50,11 @@ impl World {
         }
         let (published, waits) = (self.published.clone(), self.waits);
         let (reads, unanswered) = (self.reads.clone(), self.unanswered.clone());
+        let questions = [(); 2].map(|()| RefCell::new(BTreeMap::<ResourceKey, usize>::new()));
+        let note = |question: usize, key: &ResourceKey| {
+            let mut asked = questions[question].borrow_mut();
+            *asked.entry(key.clone()).or_default() += 1;
+        };
         let due = self.settle.due(
             self.now,
             &Present {
@@ -55,11 +63,24 @@ impl World {
                     published.get(key).cloned()
                 },
                 waits: &|_, _| waits,
-                reads: &|key| reads.contains(key),
-                unanswered: &|key| unanswered.contains(key),
+                reads: &|key| {
+                    note(0, key);
+                    reads.contains(key)
+                },
+                unanswered: &|key| {
+                    note(1, key);
+                    unanswered.contains(key)
+                },
                 uneven_until: self.uneven_until,
             },
         );
+        let [about_reads, about_answers] = questions.map(RefCell::into_inner);
+        assert_eq!(about_reads, about_answers);
+        assert!(
+            about_reads.values().all(|times| *times == 1),
+            "{about_reads:?}"
+        );
+        self.asked_about = about_reads;
         let names = due.keys().map(|key| key.name.clone()).collect();
         for (key, resource) in due {
             match resource {
@@ -556,7 +577,38 @@ fn a_pass_costs_what_is_new_and_not_all_that_waits() {
     assert!(asked < waiting * 20, "{asked}");
     assert!(world.settle.is_empty());
     let left = &world.settle;
-    assert!(left.needed_by.is_empty() && left.asking.is_empty() && left.ends.is_empty());
+    assert!(left.needed_by.is_empty() && left.sources.is_empty() && left.ends.is_empty());
+    assert!(left.removals.is_empty());
+}
+
+/// A certificate for very many listeners is replaced, and the new one takes long to read.
+#[test]
+fn a_pass_asks_once_about_a_source_however_many_changes_need_it() {
+    let mut world = World::new();
+    let listeners = |certificate: &str| {
+        let one = |n: usize| https(&format!("l{n:02}"), &[certificate], &[]);
+        (0..50).map(one).collect::<Vec<_>>()
+    };
+    world.put(listeners("old"));
+    world.put(vec![certificate("old")]);
+    let new = certificate_key("new");
+    world.reads = [new.clone()].into();
+    assert_eq!(world.put(listeners("new")), NOTHING);
+    let once = BTreeMap::from([(new.clone(), 1)]);
+    assert_eq!(world.asked_about, once);
+    // It has not been read yet, and one more change comes to need it.
+    assert_eq!(world.pass(GRACE / 8), NOTHING);
+    assert_eq!(world.asked_about, once);
+    world.put(vec![https("l50", &["old"], &[])]);
+    assert_eq!(world.put(vec![https("l50", &["new"], &[])]), NOTHING);
+    assert_eq!(world.asked_about, once);
+    // It is there, and nothing is asked any more.
+    world.reads.clear();
+    assert_eq!(world.put(vec![certificate("new")]).len(), 52);
+    assert_eq!(world.asked_about, once);
+    world.pass(Duration::ZERO);
+    assert_eq!(world.asked_about, BTreeMap::new());
+    assert!(world.settle.sources.is_empty());
 }
 
 /// One step of a history.

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
+use vestibule_model::backend_key::BackendKey;
 use vestibule_model::endpoint::Denied;
 use vestibule_model::key::{Kind, ObjectName};
 use vestibule_model::object::{EndpointSlice, Object, Service, ServicePort};
@@ -10,7 +11,7 @@ use vestibule_model::protocol::Transport;
 use vestibule_stream::proto::{self, resource};
 use vestibule_stream::{Encoded, Resource};
 
-use super::backend_key::{BackendKey, backend_resource};
+use super::backend_key::backend_resource;
 use super::{Dirty, Output, Translator, set_user};
 
 /// The protocol that a port of a Service speaks.
@@ -45,19 +46,14 @@ impl Translator {
     pub(super) fn translate_backends(&mut self, dirty: &Dirty, output: &mut Output) {
         for key in &dirty.backends {
             output.work.backends += 1;
-            let is_there = self.backend_users.contains_key(key) && !self.is_over_budget(key);
+            let is_there =
+                self.backend_users.contains_key(key) && !self.backend_budgets.is_over(key);
             let resource = is_there
                 .then(|| self.target(key))
                 .flatten()
                 .and_then(|backend| encode(key, backend));
             self.settle_resource(backend_resource(key), resource, output);
         }
-    }
-
-    /// Whether a backend is over the budget of its namespace.
-    fn is_over_budget(&self, key: &BackendKey) -> bool {
-        let budgets = &self.backend_budgets;
-        budgets.is_any_over(key.namespace()) && budgets.is_over(&key.counted())
     }
 
     /// The Service and the port of a backend, if they exist.

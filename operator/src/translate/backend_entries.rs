@@ -2,41 +2,26 @@
 
 use prost::Message as _;
 use vestibule_model::backend_budget::entries_of_backend;
-use vestibule_model::finding::Finding;
-use vestibule_model::key::ObjectKey;
+use vestibule_model::backend_key::BackendKey;
 
-use super::backend_key::BackendKey;
 use super::{Dirty, Translator};
 
 impl Translator {
     /// Counts the backends that may have changed in this pass, before their endpoints are put together, and marks those that
     /// are over the budget by this or come back under it, with the routes that lead to them. Returns whether there are any.
     pub(super) fn settle_backend_budgets(&mut self, dirty: &mut Dirty) -> bool {
-        let counted = dirty.backends.iter().map(|key| {
+        for key in &dirty.backends {
             let (created, entries) = self.entries_of(key).unwrap_or_default();
-            (created, key.counted(), entries)
-        });
-        // Of those that come into use together, the oldest come first.
-        let mut counted: Vec<(i64, ObjectKey, u64)> = counted.collect();
-        counted.sort();
-        for (created, backend, entries) in counted {
-            self.backend_budgets.put(&backend, created, entries);
+            self.backend_budgets.put(key, created, entries);
         }
         let moved = self.backend_budgets.settle();
-        for key in moved.iter().filter_map(BackendKey::of_counted) {
-            let users = self.backend_users.get(&key).into_iter().flatten();
+        for key in &moved {
+            let users = self.backend_users.get(key).into_iter().flatten();
             dirty.routes.extend(users.cloned());
-            dirty.backends.insert(key);
         }
-        !moved.is_empty()
-    }
-
-    /// Why the reference in `field` is refused, if the backend that it leads to is over the budget of its namespace.
-    pub(super) fn backend_over_budget(&self, key: &BackendKey, field: &str) -> Option<Finding> {
-        let budgets = &self.backend_budgets;
-        let any = budgets.is_any_over(key.namespace());
-        any.then(|| budgets.refusal(&key.counted(), &key.service, field))
-            .flatten()
+        let any = !moved.is_empty();
+        dirty.backends.extend(moved);
+        any
     }
 
     /// When the Service of a backend was created, and how many entries the backend has; `None` if it is not in use or does

@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use vestibule_model::backend_key::BackendKey;
 use vestibule_model::condition::{Condition, ConditionType, PolicyAncestor, PolicyStatus, Reason};
 use vestibule_model::finding::Finding;
 use vestibule_model::gateway::TlsMode;
@@ -18,7 +19,6 @@ use vestibule_model::tls_policy::{
 };
 use vestibule_stream::proto::{self, subject_alt_name};
 
-use super::backend_key::BackendKey;
 use super::report::{all_of, fails};
 use super::source::{self, User};
 use super::trust::{Trust, bundle_name};

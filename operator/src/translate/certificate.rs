@@ -282,6 +282,12 @@ impl Translator {
         meta.map_or("", |meta| &*meta.uid)
     }
 
+    /// What the proxies get for a Secret that cannot be used. They reject a certificate without a chain, and keep serving the
+    /// last good one of the same Secret. So nobody here needs to know what they served before.
+    pub(super) fn without_chain(&self, name: &ObjectName) -> Option<Encoded> {
+        encode(name, self.secret_uid(name), &[], &[])
+    }
+
     /// Takes the time, and marks whatever uses a Secret whose certificate became valid or expired. At
     /// the first time, and if the clock went back, every Secret is judged again.
     pub(super) fn take_time(&mut self, now: i64, dirty: &mut Dirty) {
@@ -327,10 +333,8 @@ impl Translator {
             let resource = if self.certificate_users.contains_key(name) && !is_over {
                 match self.secret_state(name, output) {
                     SecretState::Unread | SecretState::Missing | SecretState::Issuing => None,
-                    // The proxies reject an empty certificate and keep serving the last good one of the
-                    // same Secret. So this code does not need to know what they served before.
                     SecretState::Unusable(_) | SecretState::NotYetValid(_) => {
-                        encode(name, self.secret_uid(name), &[], &[])
+                        self.without_chain(name)
                     }
                     SecretState::Usable(certificate) => Some((*certificate.encoded).clone()),
                 }

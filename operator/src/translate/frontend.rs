@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use vestibule_model::backend_key::BackendKey;
 use vestibule_model::condition::{Condition, ConditionType, Reason};
 use vestibule_model::finding::Finding;
 use vestibule_model::gateway::{Gateway, Listener};
@@ -14,7 +15,6 @@ use vestibule_model::selector::NamespaceScope;
 use vestibule_model::tls_policy::{ClientValidation, ValidationMode};
 use vestibule_stream::proto;
 
-use super::backend_key::BackendKey;
 use super::certificate::SecretState;
 use super::report::fails;
 use super::source::{self, User};
@@ -308,7 +308,8 @@ impl Translator {
                 "wait until it is there",
             ),
             SecretState::NotYetValid(problem) => {
-                invalid(problem.clone(), "wait, or put one there that is valid")
+                let finding = invalid(problem.clone(), "wait, or put one there that is valid");
+                finding.map(|finding| source::also_over(finding, over))
             }
             SecretState::Missing => {
                 let (message, action) = self.absent(Kind::Secret, &secret, "create it");
@@ -317,7 +318,8 @@ impl Translator {
             SecretState::Unusable(problem) => invalid(
                 problem.clone(),
                 "put a PEM certificate chain into \"tls.crt\" and its PEM key into \"tls.key\"",
-            ),
+            )
+            .map(|finding| source::also_over(finding, over)),
         };
         ClientCertificate {
             secret: Some(secret),

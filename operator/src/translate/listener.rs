@@ -38,7 +38,7 @@ pub(super) struct ListenerState {
     pub(super) unresolved: Option<Box<Finding>>,
     pub(super) supported_kinds: Vec<(&'static str, &'static str)>,
     pub(super) overlaps: bool,
-    /// Secrets that it may use, in order, even if they do not exist.
+    /// Secrets that it may use, each once and in order, even if they do not exist.
     pub(super) certificates: Vec<ObjectName>,
     /// Why it cannot serve although it is accepted: it terminates TLS and has no usable certificate.
     pub(super) unusable: Option<Box<Finding>>,
@@ -92,7 +92,7 @@ type PortAndBind = (Option<DesiredPort>, Option<Bind>);
 /// The result of resolving the references of a listener to certificates.
 #[derive(Debug, Default)]
 struct Resolved {
-    /// The Secrets that the listener may use, even if they do not exist.
+    /// The Secrets that the listener may use, each once, even if they do not exist.
     certificates: Vec<ObjectName>,
     /// Why the listener cannot serve, if it cannot.
     unusable: Option<Finding>,
@@ -556,12 +556,16 @@ impl Translator {
             };
             let source = ObjectKey::secret(target.clone());
             let over = self.source_budgets.refusal(&source, &reference.field);
+            let meanwhile = match over {
+                None => "; until then proxies go on with the last good one, if they have it",
+                Some(_) => "",
+            };
+            let broken = |problem: &str, action: &str, over: Option<Finding>| {
+                let action = format!("{action}{meanwhile}");
+                source::also_over(invalid(&reference.field, problem.into(), &action), over)
+            };
             match self.secret_state(&target, output) {
-                SecretState::Usable(_) | SecretState::NotYetValid(_) | SecretState::Unusable(_)
-                    if over.is_some() =>
-                {
-                    findings.extend(over);
-                }
+                SecretState::Usable(_) if over.is_some() => findings.extend(over),
                 SecretState::Usable(certificate) => {
                     usable = true;
                     if let Some(since) = &certificate.expired {
@@ -577,23 +581,23 @@ impl Translator {
                     format!("Secret {target} waits for its certificate, which is being issued"),
                     "see the condition vestibule.dev/CertificateIssued",
                 )),
-                SecretState::NotYetValid(problem) => findings.push(invalid(
-                    &reference.field,
-                    problem.clone(),
-                    "wait, or put a certificate there that is valid; until then proxies go on with the last good one, if they have it",
-                )),
+                SecretState::NotYetValid(problem) => {
+                    let action = "wait, or put a certificate there that is valid";
+                    findings.push(broken(problem, action, over));
+                }
                 SecretState::Missing => {
                     let create = "create it, or have a certificate issued into it";
                     let (message, action) = self.absent(Kind::Secret, &target, create);
                     findings.push(invalid(&reference.field, message, action));
                 }
-                SecretState::Unusable(problem) => findings.push(invalid(
-                    &reference.field,
-                    problem.clone(),
-                    "put a PEM certificate chain into \"tls.crt\" and its PEM key into \"tls.key\"; until then proxies go on with the last good one, if they have it",
-                )),
+                SecretState::Unusable(problem) => {
+                    let action = "put a PEM certificate chain into \"tls.crt\" and its PEM key into \"tls.key\"";
+                    findings.push(broken(problem, action, over));
+                }
             }
-            permitted.push(target);
+            if !permitted.contains(&target) {
+                permitted.push(target);
+            }
         }
         let unusable = source::problem(&findings).filter(|_| !usable).cloned();
         Resolved {

@@ -1,11 +1,11 @@
 //! Marks the units that depend on a change, so that they are computed again.
 
+use vestibule_model::backend_key::BackendKey;
 use vestibule_model::key::{Kind, ObjectKey, ObjectName, ParentKey};
 use vestibule_model::merge::{Affected, Owners};
 use vestibule_model::object::Object;
 use vestibule_model::route::Route;
 
-use super::backend_key::BackendKey;
 use super::{Dirty, Translator};
 
 impl Translator {

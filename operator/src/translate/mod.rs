@@ -8,8 +8,8 @@
 //!
 //! A pass computes each unit after those that it depends on. It begins with the changes to the merge, the
 //! names that routes ask for, and `spec.tls` and the parameters of Gateways. Then follow listeners, Gateways
-//! as a whole, routes, claims and owners, and policies. If a Secret or ConfigMap in use goes over the budget of its
-//! namespace by then, or comes back under it, its users are judged once more. The same holds for a backend and the routes
+//! as a whole, routes, claims and owners, and policies. If a Secret or ConfigMap in use goes over what its namespace may
+//! bring by then, or comes back under it, its users are judged once more. The same holds for a backend and the routes
 //! to it. Then come backends, the certificates and trust bundles in use, certificate requests and challenges, and at last
 //! statuses. A Secret or ConfigMap is read when the first unit needs it.
 
@@ -59,6 +59,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use vestibule_model::backend_budget::BackendBudgets;
+use vestibule_model::backend_key::BackendKey;
 use vestibule_model::challenge::{ChallengeAnswer, ChallengeKey};
 use vestibule_model::claim::{ClaimKey, Holders};
 use vestibule_model::client_address::ClientAddress;
@@ -95,7 +96,6 @@ pub use service::{
 pub use session::{SessionKey, SessionKeys};
 pub use source::source_of;
 
-use backend_key::BackendKey;
 use backend_tls::{PolicyState, ServiceUses};
 use binds::BindUse;
 use certificate::SecretState;
@@ -193,7 +193,7 @@ pub struct Translator {
     patterns: Budgets,
     /// The budget of each namespace for entries in the proxies' tables.
     entries: RouteBudgets,
-    /// The budget of each namespace for what its Secrets and ConfigMaps bring into the configuration.
+    /// The budgets for what Secrets and ConfigMaps bring into the configuration, of each namespace and of all together.
     source_budgets: SourceBudgets,
     /// The budget of each namespace for the backends of its Services.
     backend_budgets: BackendBudgets,
@@ -281,7 +281,11 @@ impl Translator {
         }
         let patterns = Budgets::new(usize::from(settings.policy.regex_mib) << 20);
         let entries = RouteBudgets::new(settings.policy.route_entries.into());
-        let source_budgets = SourceBudgets::new(u64::from(settings.policy.certificate_mib) << 20);
+        let bytes = |mib: u16| u64::from(mib) << 20;
+        let source_budgets = SourceBudgets::new(
+            bytes(settings.policy.certificate_mib),
+            bytes(settings.policy.all_certificates_mib),
+        );
         let backend_budgets = BackendBudgets::new(settings.policy.route_entries.into());
         Self {
             settings,

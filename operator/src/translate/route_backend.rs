@@ -1,5 +1,6 @@
 //! The backends to which the references of a route of any kind resolve.
 
+use vestibule_model::backend_key::BackendKey;
 use vestibule_model::condition::Reason;
 use vestibule_model::finding::Finding;
 use vestibule_model::key::{Kind, ObjectKey, ObjectName};
@@ -10,7 +11,6 @@ use vestibule_stream::proto;
 
 use super::Translator;
 use super::backend::{Speaks, speaks};
-use super::backend_key::BackendKey;
 use super::route_state::References;
 
 impl Translator {
@@ -40,7 +40,7 @@ impl Translator {
         let outcome = self.backend_of(referrer, backend, &mut references.services);
         match outcome {
             Ok(key) => {
-                let over = self.backend_over_budget(&key, &backend.reference.field);
+                let over = self.backend_budgets.refusal(&key, &backend.reference.field);
                 let name = key.to_string();
                 // It is in use, even if it is over the budget. Otherwise it would not count, and be under it again.
                 references.backends.insert(key);

@@ -1,14 +1,13 @@
 //! The state of a route, and the part of its verdict that depends on its kind.
 
 use vestibule_model::attach::Attached;
+use vestibule_model::backend_key::BackendKey;
 use vestibule_model::finding::Finding;
 use vestibule_model::hostname::HostPattern;
 use vestibule_model::key::{Kind, ListenerKey, ObjectName};
 use vestibule_model::protocol::Transport;
 use vestibule_model::small::{SmallMap, SmallSet};
 use vestibule_stream::proto::{self, resource};
-
-use super::backend_key::BackendKey;
 
 /// For each parent reference that leads to a Gateway of ours: its index, and where the route
 /// attaches.

@@ -45,6 +45,19 @@ pub(super) fn problem(findings: &[Finding]) -> Option<&Finding> {
     unread.or(findings.first())
 }
 
+/// The finding that a source cannot be used, and that it is `over` what its namespace may bring, if it is. Its owner has to
+/// know both: as long as it is over, the proxies keep no former version of it.
+pub(super) fn also_over(mut finding: Finding, over: Option<Finding>) -> Finding {
+    if let Some(over) = over {
+        finding.message = format!(
+            "{}, and proxies keep no former version: {}",
+            finding.message, over.message
+        );
+        finding.action = format!("{}; also, {}", finding.action, over.action);
+    }
+    finding
+}
+
 /// Whether a finding says that a source is being read.
 pub(super) fn is_unread(finding: &Finding) -> bool {
     finding.reason == Reason::Pending

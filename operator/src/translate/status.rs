@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use vestibule_model::annotations;
+use vestibule_model::backend_key::BackendKey;
 use vestibule_model::condition::{
     ClassStatus, Condition, ConditionType, ListenerStatus, ListenersStatus, ProgrammedBasis, Reason,
 };
@@ -18,7 +19,7 @@ use vestibule_model::object::Object;
 use vestibule_model::small::SmallSet;
 use vestibule_stream::{ResourceKey, ResourceKind};
 
-use super::backend_key::{BackendKey, backend_resource};
+use super::backend_key::backend_resource;
 use super::listener::ListenerState;
 use super::output::Status;
 use super::report::{WAITING_FOR_CLAIM, WAITING_FOR_PORT, fails};
