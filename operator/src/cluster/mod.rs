@@ -105,7 +105,7 @@ pub async fn run(
     let mut tasks = JoinSet::new();
     let mut controller = Controller::new(&client, settings, publisher, outside, &mut tasks);
     let outcome = controller.run(&client, &mut tasks, &end).await;
-    // This has to happen before the process ends.
-    controller.finish().await;
+    // This has to happen before the process ends. It takes the controller with all that it holds, so its future is large.
+    Box::pin(controller.finish()).await;
     outcome
 }
