@@ -310,8 +310,8 @@ async fn forty_thousand_resources_are_one_message_and_a_hand_over_sends_what_dif
 
     let mut text = String::new();
     prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
-    let published = all.iter().enumerate().filter(|(index, _)| *index != 1);
-    let bytes = published.map(|(_, resource)| Encoded::new(resource).unwrap().len() + 16);
+    let in_force = all.iter().enumerate().filter(|(index, _)| *index != 1);
+    let bytes = in_force.map(|(_, resource)| Encoded::new(resource).unwrap().len() + 16);
     let bytes = format!(
         "vestibule_operator_stream_configuration_bytes {}",
         bytes.sum::<usize>()
