@@ -348,7 +348,11 @@ fn a_secret_that_cannot_be_used_counts_as_the_largest() {
         .map(ToString::to_string)
         .find(|text| text.contains(&name(SECRETS - 1)))
         .expect("a finding");
-    for part in ["holds no certificate", "no former version", "tenants.certificateMib"] {
+    for part in [
+        "holds no certificate",
+        "no former version",
+        "tenants.certificateMib",
+    ] {
         assert!(of_last.contains(part), "{of_last}");
     }
     // Older ones that break have a younger one go, and the proxies do not keep that one either.
