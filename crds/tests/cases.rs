@@ -198,7 +198,7 @@ fn names_of_certificates_of_a_listener_are_bounded() {
     for part in [
         "refused InvalidValue spec.listeners[0].tls.certificateRefs",
         "have 16704 bytes",
-        "at most 2048",
+        "at most 4096",
         "several listeners",
     ] {
         assert!(finding.contains(part), "{finding}");

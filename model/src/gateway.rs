@@ -131,7 +131,7 @@ pub struct ListenerTls {
 }
 
 /// Most bytes that the names of the certificates of one listener have together, each with its namespace.
-pub const MAX_CERTIFICATE_NAMES_BYTES: usize = 2048;
+pub const MAX_CERTIFICATE_NAMES_BYTES: usize = 4096;
 
 impl ListenerTls {
     /// Why the listener is refused, if the names of its certificates are too long. They are in its configuration, once each.
