@@ -143,11 +143,6 @@ impl Activity {
 
     pub(super) fn received(&self, bytes: u64) {
         self.received.fetch_add(bytes, Ordering::Relaxed);
-        let between = self.under_way.load(Ordering::Relaxed) == 0;
-        if bytes > 0 && between && self.head_since.load(Ordering::Relaxed) == 0 {
-            let now = self.now().saturating_add(1);
-            self.head_since.store(now, Ordering::Relaxed);
-        }
     }
 
     pub(super) fn sent(&self, bytes: u64) {
@@ -183,18 +178,32 @@ impl Activity {
 
     fn end_one(&self) {
         if self.under_way.fetch_sub(1, Ordering::Relaxed) == 1 {
-            let now = self.now();
-            self.idle_since.store(now, Ordering::Relaxed);
-            if self.in_head.load(Ordering::Relaxed) {
-                self.head_since
-                    .store(now.saturating_add(1), Ordering::Relaxed);
-            }
+            self.idle_since.store(self.now(), Ordering::Relaxed);
+            self.await_head();
         }
     }
 
     /// Records whether a part of the next head has arrived, in HTTP/1.
     pub(super) fn in_head(&self, is_in_head: bool) {
         self.in_head.store(is_in_head, Ordering::Relaxed);
+        self.await_head();
+    }
+
+    /// The time for the rest of a head begins when nothing but this rest is awaited. As long as a response before it is not
+    /// written, the head is not read on.
+    fn await_head(&self) {
+        let waits = self.in_head.load(Ordering::Relaxed)
+            && self.under_way.load(Ordering::Relaxed) == 0
+            && !self.has_unwritten();
+        if waits && self.head_since.load(Ordering::Relaxed) == 0 {
+            let now = self.now().saturating_add(1);
+            self.head_since.store(now, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether a part of a response that has ended is not written yet, in HTTP/1.
+    fn has_unwritten(&self) -> bool {
+        self.answered() < self.ended()
     }
 
     /// Records that the connection has something to do again after it had given back its buffers.
@@ -314,7 +323,12 @@ impl Activity {
     /// Records that everything is written, so the responses that have ended are. Returns whether that is news.
     pub(super) fn flushed(&self) -> bool {
         let ended = self.ended();
-        self.answered.swap(ended, Ordering::Relaxed) < ended
+        let is_news = self.answered.swap(ended, Ordering::Relaxed) < ended;
+        if is_news && self.under_way.load(Ordering::Relaxed) == 0 {
+            self.idle_since.store(self.now(), Ordering::Relaxed);
+            self.await_head();
+        }
+        is_news
     }
 
     /// Number of requests whose responses were written to the last byte.
@@ -382,7 +396,8 @@ impl Activity {
             let passed = Duration::from_millis(now.saturating_sub(since));
             allowed.checked_sub(passed).filter(|left| !left.is_zero())
         };
-        if self.under_way.load(Ordering::Relaxed) > 0 {
+        let is_unwritten = version == Version::One && self.has_unwritten();
+        if is_unwritten || self.under_way.load(Ordering::Relaxed) > 0 {
             return match left(self.stalled(now, version), limits.stall) {
                 Some(left) => Verdict::Wait(left.min(soon)),
                 None => Verdict::Stalled,
@@ -415,8 +430,9 @@ impl Activity {
             // any request.
             Version::Two => self.progress.load(Ordering::Relaxed),
         };
-        // The second test is there because a response that has completely arrived may still wait for the client.
-        if self.owed.load(Ordering::Relaxed) == 0 && self.held.bytes() == 0 {
+        // The other tests are there because a response that has completely arrived may still wait for the client.
+        let is_unwritten = version == Version::One && self.has_unwritten();
+        if self.owed.load(Ordering::Relaxed) == 0 && self.held.bytes() == 0 && !is_unwritten {
             self.stalled_since.store(0, Ordering::Relaxed);
             return now;
         }
@@ -454,26 +470,57 @@ mod tests {
         assert_eq!(judge(Version::One), seconds(10));
         tokio::time::advance(Duration::from_secs(55)).await;
         assert_eq!(judge(Version::One), seconds(5));
-        activity.received(1);
+        activity.in_head(true);
         assert_eq!(judge(Version::One), seconds(10));
         assert_eq!(judge(Version::Two), seconds(5));
         tokio::time::advance(Duration::from_secs(6)).await;
-        activity.received(1);
+        activity.in_head(true);
         assert_eq!(judge(Version::One), seconds(4));
         assert_eq!(judge(Version::Two), Verdict::Idle);
         tokio::time::advance(Duration::from_secs(4)).await;
         assert_eq!(judge(Version::One), Verdict::SlowHead);
 
         // A request may take any time. The idle time counts from its end.
+        activity.in_head(false);
         activity.begin();
         tokio::time::advance(Duration::from_hours(1)).await;
         assert_eq!(judge(Version::One), seconds(10));
         activity.end();
+        activity.flushed();
         assert_eq!(judge(Version::One), seconds(10));
         tokio::time::advance(Duration::from_mins(1)).await;
         assert_eq!(judge(Version::One), Verdict::Idle);
         assert_eq!(activity.requests(), 1);
-        assert_eq!(activity.moved(), (2, 0));
+    }
+
+    /// The client has sent a part of the next head, and reads the response before it slowly.
+    #[tokio::test(start_paused = true)]
+    async fn a_response_that_is_not_written_is_under_way() {
+        let limits = HttpLimits {
+            head_deadline: Duration::from_secs(10),
+            idle: Duration::from_secs(30),
+            stall: Duration::from_mins(1),
+            ..HttpLimits::default()
+        };
+        let activity = Activity::new(&limits);
+        let judge = || activity.judge(&limits, Version::One);
+        activity.begin();
+        activity.in_head(true);
+        activity.end();
+        for _ in 0..5 {
+            assert_eq!(judge(), Verdict::Wait(Duration::from_secs(10)));
+            assert_eq!(activity.quiet(), None);
+            tokio::time::advance(Duration::from_secs(59)).await;
+            activity.sent(PROGRESS);
+        }
+        assert_eq!(judge(), Verdict::Wait(Duration::from_secs(10)));
+        tokio::time::advance(Duration::from_mins(1)).await;
+        assert_eq!(judge(), Verdict::Stalled);
+        // The time for the rest of the head begins now.
+        assert!(activity.flushed());
+        assert_eq!(judge(), Verdict::Wait(Duration::from_secs(10)));
+        tokio::time::advance(Duration::from_secs(10)).await;
+        assert_eq!(judge(), Verdict::SlowHead);
     }
 
     #[tokio::test(start_paused = true)]
@@ -529,6 +576,7 @@ mod tests {
         activity.begin();
         let draining = activity.drain();
         activity.end();
+        activity.flushed();
         for _ in 0..5 {
             assert_eq!(judge(), Verdict::Wait(Duration::from_secs(10)));
             tokio::time::advance(Duration::from_secs(59)).await;

@@ -11,6 +11,7 @@
 use std::convert::Infallible;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
@@ -20,12 +21,14 @@ use hyper::server::conn::http1::{Builder, Connection, Parts};
 use hyper::service::HttpService;
 use hyper_util::rt::TokioIo;
 
+use super::activity::Activity;
 use super::transport::Counted;
 
 /// A connection that is served by hyper, or waits for the next request without it.
 pub(super) struct Http1Connection<S: HttpService<Incoming>> {
     builder: Builder,
     state: State<S>,
+    activity: Arc<Activity>,
     /// Whether it is to be taken out of hyper.
     releases: bool,
 }
@@ -35,7 +38,9 @@ enum State<S: HttpService<Incoming>> {
     Served(Box<Connection<TokioIo<Counted>, S>>),
     /// All requests are answered. The service is for the next one.
     Idle(TokioIo<Counted>, S),
-    /// It closes in order.
+    /// hyper has ended, with this result, and flushes and closes.
+    Ending(Box<Connection<TokioIo<Counted>, S>>, hyper::Result<()>),
+    /// It closes in order, without hyper.
     Closing(TokioIo<Counted>),
     /// HTTP has ended, and the bytes after the last request are not HTTP.
     Upgraded(Counted, Bytes),
@@ -50,10 +55,12 @@ where
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
     pub(super) fn new(builder: Builder, io: Counted, service: S) -> Self {
+        let activity = Arc::clone(io.activity());
         let served = builder.serve_connection(TokioIo::new(io), service);
         Self {
             builder,
             state: State::Served(Box::new(served)),
+            activity,
             releases: false,
         }
     }
@@ -66,6 +73,7 @@ where
 
     /// Takes no further requests. If one is under way, its response tells the client so.
     pub(super) fn end(&mut self) {
+        self.releases = false;
         match std::mem::replace(&mut self.state, State::Closed) {
             State::Served(mut served) => {
                 Pin::new(&mut *served).graceful_shutdown();
@@ -84,22 +92,39 @@ where
         }
     }
 
-    /// The next state of a connection that hyper has ended.
-    fn after(parts: Parts<TokioIo<Counted>, S>, releases: bool) -> State<S> {
-        let Parts {
-            io,
-            read_buf,
-            service,
-            ..
-        } = parts;
-        let below = io.inner();
-        if below.is_upgraded() {
-            State::Upgraded(io.into_inner(), read_buf)
-        } else if releases && read_buf.is_empty() && below.is_between() {
-            State::Idle(io, service)
-        } else {
-            State::Closing(io)
-        }
+    /// The next state of a connection that hyper has ended, with this result. An error means that the connection has broken
+    /// off, and must not look complete.
+    fn after(
+        served: Box<Connection<TokioIo<Counted>, S>>,
+        ended: hyper::Result<()>,
+        releases: bool,
+        is_upgraded: bool,
+    ) -> hyper::Result<State<S>> {
+        let next = match ended {
+            Ok(()) if is_upgraded => {
+                let Parts { io, read_buf, .. } = served.into_parts();
+                State::Upgraded(io.into_inner(), read_buf)
+            }
+            Ok(()) if releases => {
+                let Parts {
+                    io,
+                    read_buf,
+                    service,
+                    ..
+                } = served.into_parts();
+                if read_buf.is_empty() && io.inner().is_between() {
+                    State::Idle(io, service)
+                } else {
+                    State::Closing(io)
+                }
+            }
+            // hyper has flushed and closed already, unless a request has asked for an upgrade and not got it.
+            Ok(()) => State::Ending(served, Ok(())),
+            // The same, after its response to what it did not understand.
+            Err(error) if error.is_parse() => State::Ending(served, Err(error)),
+            Err(error) => return Err(error),
+        };
+        Ok(next)
     }
 }
 
@@ -119,22 +144,24 @@ where
                 State::Served(served) => {
                     let mut served = Pin::new(&mut **served);
                     let releases = std::mem::take(&mut this.releases);
-                    let ended = if releases {
+                    let ended = ready!(if releases {
                         served.as_mut().graceful_shutdown();
                         served.poll_without_shutdown(cx)
                     } else {
-                        // This one flushes what hyper has, and closes in order, unless the connection is upgraded or
-                        // breaks off.
                         served.poll(cx)
-                    };
-                    if let Err(error) = ready!(ended) {
-                        this.state = State::Closed;
-                        return Poll::Ready(Err(error));
-                    }
+                    });
+                    let is_upgraded = this.activity.is_upgraded();
                     if let State::Served(served) = std::mem::replace(&mut this.state, State::Closed)
                     {
-                        this.state = Self::after(served.into_parts(), releases);
+                        this.state = Self::after(served, ended, releases, is_upgraded)?;
                     }
+                }
+                State::Ending(served, ended) => {
+                    // The client may have closed before.
+                    let _ = ready!(Pin::new(&mut **served).poll(cx));
+                    let ended = std::mem::replace(ended, Ok(()));
+                    this.state = State::Closed;
+                    return Poll::Ready(ended);
                 }
                 State::Idle(io, _) => {
                     // An error is found again by the read.
@@ -142,7 +169,7 @@ where
                     if let State::Idle(io, service) =
                         std::mem::replace(&mut this.state, State::Closed)
                     {
-                        io.inner().resumes();
+                        this.activity.resume();
                         let served = this.builder.serve_connection(io, service);
                         this.state = State::Served(Box::new(served));
                     }
@@ -160,16 +187,13 @@ where
 
 #[cfg(test)]
 mod tests {
-    use std::future::{Ready, poll_fn, ready};
-    use std::sync::Arc;
-
     use http_body_util::Full;
     use hyper::service::service_fn;
     use hyper::{Request, Response};
+    use std::future::{Ready, poll_fn, ready};
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::{TcpListener, TcpStream};
 
-    use super::super::activity::Activity;
     use super::super::transport::Transport;
     use super::*;
     use crate::limits::HttpLimits;
@@ -312,18 +336,33 @@ mod tests {
     /// hyper has nothing more to read or to make then, but much to write.
     #[tokio::test]
     async fn an_answer_before_the_end_of_the_request_arrives_completely() {
-        let (mut client, connection, _) = connected(vec![b'x'; 8 << 20]).await;
-        let request = b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 9000000\r\n\r\nbegin";
-        client.write_all(request).await.unwrap();
-        let read = async {
-            let mut all = Vec::new();
-            client.read_to_end(&mut all).await.map(|_| all)
-        };
-        let (ended, all) = tokio::join!(connection, read);
-        ended.unwrap();
-        let all = all.unwrap();
-        let body = all.windows(4).position(|end| end == b"\r\n\r\n").unwrap() + 4;
-        assert_eq!(all.len() - body, 8 << 20);
+        for field in ["", "upgrade: h2c\r\n"] {
+            let (mut client, connection, _) = connected(vec![b'x'; 8 << 20]).await;
+            let request = format!(
+                "POST / HTTP/1.1\r\nhost: a\r\n{field}content-length: 9000000\r\n\r\nbegin"
+            );
+            client.write_all(request.as_bytes()).await.unwrap();
+            let read = async {
+                let mut all = Vec::new();
+                client.read_to_end(&mut all).await.map(|_| all)
+            };
+            let (ended, all) = tokio::join!(connection, read);
+            ended.unwrap();
+            let all = all.unwrap();
+            let body = all.windows(4).position(|end| end == b"\r\n\r\n").unwrap() + 4;
+            assert_eq!(all.len() - body, 8 << 20, "{field}");
+        }
+    }
+
+    #[tokio::test]
+    async fn an_end_comes_before_a_release() {
+        let (mut client, mut connection, _) = connected("ok").await;
+        client.write_all(REQUEST).await.unwrap();
+        meanwhile(&mut connection, answer(&mut client)).await;
+        connection.release_buffers();
+        connection.end();
+        connection.await.unwrap();
+        assert_eq!(client.read(&mut [0]).await.unwrap(), 0);
     }
 
     #[tokio::test]

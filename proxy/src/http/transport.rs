@@ -138,14 +138,9 @@ impl Counted {
         self.transport.socket()
     }
 
-    /// Records that a connection without a request has something to do again.
-    pub(super) fn resumes(&self) {
-        self.activity.resume();
-    }
-
-    /// Whether the client's bytes are no longer HTTP, because a response has switched to another protocol.
-    pub(super) fn is_upgraded(&self) -> bool {
-        self.activity.is_upgraded()
+    /// What is known of the connection.
+    pub(super) fn activity(&self) -> &Arc<Activity> {
+        &self.activity
     }
 
     /// Whether the next byte of the client is the first one of a request in HTTP/1, and every request before is answered.
