@@ -544,8 +544,70 @@ fn check_agrees(case: &Case) {
     }
 }
 
-#[test]
-fn every_case_comes_out_the_same_everywhere() {
+/// The guide to reasons. It has a row for every reason that a case shows.
+const GUIDE: &str = include_str!("../../docs/troubleshooting.md");
+
+/// The rows of the guide: the heading of the section, that of the part (empty without one), and the reason.
+fn guide_rows() -> BTreeSet<(&'static str, &'static str, &'static str)> {
+    let (mut section, mut part) = ("", "");
+    let mut rows = BTreeSet::new();
+    for line in GUIDE.lines() {
+        if let Some(heading) = line.strip_prefix("## ") {
+            (section, part) = (heading, "");
+        } else if let Some(heading) = line.strip_prefix("### ") {
+            part = heading;
+        } else if let Some(cells) = line.strip_prefix("| `") {
+            let first = cells.split('|').next().unwrap_or_default();
+            // Every second piece is what stands between two reasons.
+            let reasons = first.split('`').step_by(2);
+            rows.extend(reasons.map(|reason| (section, part, reason)));
+        }
+    }
+    rows
+}
+
+/// The rows that the guide needs for a case: one for each reason shown at `kubectl apply`, and one for each condition.
+fn needed_rows(case: &Case) -> BTreeSet<(String, &'static str, String)> {
+    let shown = case.reviewed().into_values().flat_map(|(_, said)| said);
+    let mut rows: BTreeSet<_> = shown
+        .map(|f| {
+            (
+                "kubectl apply is refused".to_owned(),
+                "",
+                f.reason.to_string(),
+            )
+        })
+        .collect();
+    for (key, said) in outcome(case) {
+        let own = match key.split(' ').next() {
+            Some("GatewayClass" | "Gateway") => "GatewayClass and Gateway",
+            Some("ListenerSet") => "ListenerSet",
+            Some("HostnameGrant") => "HostnameGrant",
+            _ => "",
+        };
+        let policy = "BackendTLSPolicy, for each Gateway whose routes use the Service";
+        let route = "Routes, for each parent";
+        let lists = std::iter::once((own, said.conditions))
+            .chain(said.listeners.into_values().map(|list| ("Listeners", list)))
+            .chain(said.parents.into_iter().map(|list| (route, list)))
+            .chain(said.ancestors.into_values().map(|list| (policy, list)));
+        for (part, list) in lists {
+            for condition in list {
+                let Some((kind, value)) = condition.split_once('=') else {
+                    continue;
+                };
+                let Some((_, reason)) = value.split_once('/') else {
+                    continue;
+                };
+                let part = if kind == "Accepted" { part } else { "" };
+                rows.insert((kind.to_owned(), part, reason.to_owned()));
+            }
+        }
+    }
+    rows
+}
+
+fn cases() -> Vec<Case> {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cases");
     let mut paths: Vec<_> = std::fs::read_dir(directory)
         .expect("the cases")
@@ -554,9 +616,30 @@ fn every_case_comes_out_the_same_everywhere() {
         .collect();
     paths.sort();
     assert!(!paths.is_empty());
+    paths.iter().map(|path| Case::read(path)).collect()
+}
+
+#[test]
+fn every_reason_of_a_case_has_its_row_in_the_guide() {
+    let rows = guide_rows();
+    let mut missing = BTreeSet::new();
+    for case in cases() {
+        let needed = needed_rows(&case).into_iter();
+        let absent = needed.filter(|(section, part, reason)| {
+            !rows.contains(&(section.as_str(), *part, reason.as_str()))
+        });
+        missing.extend(absent.map(|(section, part, reason)| {
+            format!("{}: `{reason}` in \"{section}\" {part}", case.name)
+        }));
+    }
+    let missing: Vec<String> = missing.into_iter().collect();
+    assert!(missing.is_empty(), "{}", missing.join("\n"));
+}
+
+#[test]
+fn every_case_comes_out_the_same_everywhere() {
     let mut wrong = Vec::new();
-    for path in paths {
-        let case = Case::read(&path);
+    for case in cases() {
         admission_agrees_with_status(&case);
         check_agrees(&case);
         let outcome = outcome(&case);

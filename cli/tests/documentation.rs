@@ -324,36 +324,66 @@ fn architecture_leaves_out_no_part_of_the_operator() {
 /// The components whose metrics the page about observability lists.
 const COMPONENTS: [&str; 3] = ["operator", "webhook", "proxy"];
 
-/// All Rust sources of a component in one text.
-fn source_text(component: &str) -> String {
+/// The Rust sources of a component, by file.
+fn source_texts(component: &str) -> Vec<String> {
     let crates: &[&str] = match component {
         "operator" => &["operator", "internal_ca"],
         _ => &[component],
     };
     let mut folders: Vec<PathBuf> = crates.iter().map(|krate| sources(krate).unwrap()).collect();
-    let mut text = String::new();
+    let mut texts = Vec::new();
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
             if path.is_dir() {
                 folders.push(path);
             } else if path.extension().is_some_and(|extension| extension == "rs") {
-                text += &read(&path);
+                texts.push(read(&path));
             }
         }
     }
-    text
+    texts
 }
 
-/// The first string literal after each occurrence of `call`, if it is the name of a metric and close by.
-fn names_after<'a>(source: &'a str, call: &str) -> BTreeSet<&'a str> {
-    let literals = source.split(call).skip(1).filter_map(|rest| {
-        let (before, rest) = rest.split_once('"')?;
-        let name = rest.split_once('"')?.0;
-        let is_name = !name.is_empty() && name.chars().all(|c| c.is_ascii_lowercase() || c == '_');
-        (before.len() < 40 && is_name).then_some(name)
+/// The metrics that a component registers, by prefix and name. OpenMetrics and units add endings to them.
+///
+/// A registration is a name followed by its help text, whichever function it is for: collectors have no `register`.
+fn registered(component: &str) -> BTreeSet<String> {
+    let is_name = |text: &str| text.chars().all(|c| c.is_ascii_lowercase() || c == '_');
+    let texts = source_texts(component);
+    let users = texts
+        .iter()
+        .filter(|text| text.contains("prometheus_client"));
+    let names = users.flat_map(|text| {
+        let code = text.split("#[cfg(test)]\nmod tests").next().unwrap();
+        let given = code.split_once("with_prefix(\"");
+        let given = given.and_then(|(_, rest)| rest.split_once('"'));
+        let prefix = given.map_or(format!("vestibule_{component}"), |(prefix, _)| {
+            prefix.into()
+        });
+        code.match_indices("\",").filter_map(move |(end, _)| {
+            let name = code[..end].rsplit('"').next()?;
+            let help = code[end + 2..].trim_start().strip_prefix('"')?;
+            let is_text = help.starts_with(|c: char| c.is_ascii_uppercase() || c.is_ascii_digit());
+            (!name.is_empty() && is_name(name) && is_text).then(|| format!("{prefix}_{name}"))
+        })
     });
-    literals.collect()
+    names.collect()
+}
+
+/// The rows of the table of a component on the observability page: metric and type.
+fn metric_rows<'a>(page: &'a str, component: &str) -> BTreeMap<&'a str, &'a str> {
+    let sections = page.split("\n## ");
+    let mut own = sections.filter(|section| {
+        let heading = section.lines().next().unwrap();
+        heading.eq_ignore_ascii_case(component)
+    });
+    let section = own.next().expect("a section of the component");
+    let rows = section.lines().filter_map(|line| {
+        let (name, rest) = line.strip_prefix("| `")?.split_once("` | ")?;
+        Some((name, rest.split_once(" |")?.0))
+    });
+    rows.collect()
 }
 
 /// The metrics of a component that a page names.
@@ -367,31 +397,20 @@ fn metrics<'a>(page: &'a str, component: &str) -> BTreeSet<&'a str> {
 fn metrics_on_pages_are_registered() {
     let mut wrong = Vec::new();
     for component in COMPONENTS {
-        let source = source_text(component);
-        let prefixes = names_after(&source, "with_prefix(");
+        let registered = registered(component);
         let is_registered = |metric: &str| {
-            prefixes.iter().any(|prefix| {
-                let Some(name) = metric
-                    .strip_prefix(prefix)
-                    .and_then(|m| m.strip_prefix('_'))
-                else {
-                    return false;
-                };
-                // What OpenMetrics, units and histograms add.
-                let mut name = name;
-                loop {
-                    if source.contains(&format!("\"{name}\"")) {
-                        return true;
-                    }
-                    let endings = [
-                        "_total", "_info", "_bucket", "_sum", "_count", "_seconds", "_bytes",
-                    ];
-                    match endings.iter().find_map(|ending| name.strip_suffix(ending)) {
-                        Some(shorter) => name = shorter,
-                        None => return false,
-                    }
+            let mut name = metric;
+            // What OpenMetrics, units and histograms add.
+            let endings = [
+                "_total", "_info", "_bucket", "_sum", "_count", "_seconds", "_bytes",
+            ];
+            while !registered.contains(name) {
+                match endings.iter().find_map(|ending| name.strip_suffix(ending)) {
+                    Some(shorter) => name = shorter,
+                    None => return false,
                 }
-            })
+            }
+            true
         };
         for path in pages() {
             let page = read(&path);
@@ -410,32 +429,27 @@ fn metrics_on_pages_are_registered() {
 #[test]
 fn registered_metrics_are_on_the_observability_page() {
     let page = read(&root().join("docs/observability.md"));
-    let mut missing = Vec::new();
+    let mut wrong = Vec::new();
     for component in COMPONENTS {
-        let source = source_text(component);
-        let named = metrics(&page, component);
-        let calls = [
-            " add(",
-            " add_seconds(",
-            ".register(",
-            ".register_with_unit(",
-        ];
-        let registered: BTreeSet<&str> = calls
-            .iter()
-            .flat_map(|call| names_after(&source, call))
-            .collect();
+        let rows = metric_rows(&page, component);
+        let registered = registered(component);
         assert!(
             registered.len() > 8,
             "only {} metrics of {component} are seen",
             registered.len()
         );
-        let absent = registered.into_iter().filter(|name| {
-            let (inside, end) = (format!("_{name}_"), format!("_{name}"));
-            !named
-                .iter()
-                .any(|metric| metric.contains(&inside) || metric.ends_with(&end))
-        });
-        missing.extend(absent.map(|name| format!("{component}: {name}")));
+        let endings = ["", "_seconds", "_bytes"];
+        let endings = endings.map(|unit| ["", "_total", "_info"].map(|end| format!("{unit}{end}")));
+        for metric in registered {
+            let mut names = endings.iter().flatten().map(|end| format!("{metric}{end}"));
+            if !names.any(|name| rows.contains_key(&*name)) {
+                wrong.push(format!("{metric} has no row in the table of {component}"));
+            }
+        }
+        let untrue = rows
+            .iter()
+            .filter(|(name, kind)| (**kind == "counter") != name.ends_with("_total"));
+        wrong.extend(untrue.map(|(name, kind)| format!("{name} is no {kind}")));
     }
-    assert!(missing.is_empty(), "not on the page: {missing:?}");
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }

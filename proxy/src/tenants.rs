@@ -155,8 +155,10 @@ impl Collector for Tenants {
                 ConstCounter::new(value(sample)).encode(family)?;
             }
         }
-        let name = "tenant_responses";
-        let help = "HTTP requests of the tenant answered, by class of status code";
+        let (name, help) = (
+            "tenant_responses",
+            "HTTP requests of the tenant answered, by class of status code",
+        );
         let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
         for ((gateway, tenant), sample) in &series {
             let classes = ["1xx", "2xx", "3xx", "4xx", "5xx"];
@@ -168,8 +170,10 @@ impl Collector for Tenants {
                 }
             }
         }
-        let name = "tenant_connections_active";
-        let help = "Connections of the tenant that are open now";
+        let (name, help) = (
+            "tenant_connections_active",
+            "Connections of the tenant that are open now",
+        );
         let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
         for ((gateway, tenant), sample) in &series {
             let labels = [("gateway", &**gateway), ("tenant", &**tenant)];
