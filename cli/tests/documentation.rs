@@ -345,7 +345,7 @@ fn source_texts(component: &str) -> Vec<String> {
     texts
 }
 
-/// The metrics that a component registers, by prefix and name. OpenMetrics and units add endings to them.
+/// The metrics that a component registers, by prefix and name. `OpenMetrics` and units add endings to them.
 ///
 /// A registration is a name followed by its help text, whichever function it is for: collectors have no `register`.
 fn registered(component: &str) -> BTreeSet<String> {
