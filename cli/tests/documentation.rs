@@ -400,7 +400,7 @@ fn metrics_on_pages_are_registered() {
         let registered = registered(component);
         let is_registered = |metric: &str| {
             let mut name = metric;
-            // What OpenMetrics, units and histograms add.
+            // OpenMetrics, units and histograms add these endings.
             let endings = [
                 "_total", "_info", "_bucket", "_sum", "_count", "_seconds", "_bytes",
             ];

@@ -73,7 +73,7 @@ impl BackendBudgets {
     /// Whether a backend is over the budget.
     #[must_use]
     pub fn is_over(&self, backend: &BackendKey) -> bool {
-        self.budgets.over(backend).is_some()
+        self.budgets.exceeded(backend).is_some()
     }
 
     /// Why the reference in `field` is refused, if the backend that it leads to is over the budget. How many

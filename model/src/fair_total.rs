@@ -18,7 +18,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// What a namespace has to do with the total.
+/// How a namespace takes part in the total.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Demand {
     /// It asks for so much, and has its share at most.
@@ -34,9 +34,9 @@ pub struct FairTotal {
     demands: BTreeMap<Arc<str>, Demand>,
     /// The limited namespaces by what each asks for.
     limited: BTreeSet<(u64, Arc<str>)>,
-    /// What the limited namespaces ask for together.
+    /// The sum of what the limited namespaces ask for.
     asked: u128,
-    /// What the exempt namespaces take together.
+    /// The sum of what the exempt namespaces take.
     taken: u128,
 }
 

@@ -92,7 +92,7 @@ impl From<u64> for Uses {
     }
 }
 
-/// What an object that is over does not fit in.
+/// The limit that an object does not fit in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Limit {
     /// The budget of its namespace.
@@ -107,7 +107,7 @@ pub(crate) enum Limit {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct NamespaceBudgets<K: Counted> {
     most: u64,
-    /// What all namespaces may have together, if that is bounded.
+    /// The bound on what all namespaces have together, if there is one.
     total: Option<FairTotal>,
     /// The most that a namespace may use of the total, as of the last [`Self::settle`]; `u64::MAX` if there is enough.
     share: u64,
@@ -124,9 +124,9 @@ pub(crate) struct NamespaceBudgets<K: Counted> {
 /// The objects of one namespace, and what they use of its budget.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Budget<I> {
-    /// What all objects together use of the budget, also those over it.
+    /// The sum of what all objects use of the budget, also those over it.
     own: u128,
-    /// What they use of the total.
+    /// The sum of what they use of the total.
     of_total: u128,
     /// Objects that use the budget, in order, with how much each uses.
     objects: BTreeMap<(Created, I), Uses>,
@@ -186,7 +186,7 @@ impl<K: Counted> NamespaceBudgets<K> {
         self.most
     }
 
-    /// What all namespaces may have together, if that is bounded.
+    /// The bound on what all namespaces have together, if there is one.
     pub(crate) fn total(&self) -> Option<u64> {
         self.total.as_ref().map(FairTotal::total)
     }

@@ -28,7 +28,7 @@ use crate::namespace_budget::{Beyond, Limit, NamespaceBudgets, Uses};
 pub struct SourceBytes {
     /// The most that a proxy holds of it. This counts in the budget of its namespace.
     pub held: u64,
-    /// What a batch with everything has of it, no more than a proxy holds. This counts in the total. It is less for a Secret
+    /// Its part in a batch with everything, no more than a proxy holds. This counts in the total. It is less for a Secret
     /// that cannot be used: the proxies may hold a former version, but nobody sends them one.
     pub sent: u64,
 }

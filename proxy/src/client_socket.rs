@@ -66,12 +66,21 @@ impl ClientSocket {
         cx: &mut Context<'_>,
         write: impl Fn(&TcpStream) -> io::Result<usize>,
     ) -> Poll<io::Result<usize>> {
-        loop {
-            ready!(self.stream.poll_write_ready(cx))?;
-            match write(&self.stream) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                written => return Poll::Ready(written),
-            }
+        let stream = &self.stream;
+        poll_shared(|| stream.poll_write_ready(cx), || write(stream))
+    }
+}
+
+/// Does something with a stream that is shared, as soon as the stream is ready for it.
+fn poll_shared(
+    mut poll_ready: impl FnMut() -> Poll<io::Result<()>>,
+    mut act: impl FnMut() -> io::Result<usize>,
+) -> Poll<io::Result<usize>> {
+    loop {
+        ready!(poll_ready())?;
+        match act() {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            done => return Poll::Ready(done),
         }
     }
 }
@@ -85,17 +94,13 @@ impl AsyncRead for ClientSocket {
         if let Some(stream) = self.own() {
             return stream.poll_read(cx, buffer);
         }
-        loop {
-            ready!(self.stream.poll_read_ready(cx))?;
-            match self.stream.try_read(buffer.initialize_unfilled()) {
-                Ok(read) => {
-                    buffer.advance(read);
-                    return Poll::Ready(Ok(()));
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(error) => return Poll::Ready(Err(error)),
-            }
-        }
+        let stream = &self.stream;
+        let read = ready!(poll_shared(
+            || stream.poll_read_ready(cx),
+            || stream.try_read(buffer.initialize_unfilled())
+        ))?;
+        buffer.advance(read);
+        Poll::Ready(Ok(()))
     }
 }
 

@@ -325,6 +325,15 @@ impl ProxyEnd {
     }
 }
 
+/// Makes a request and ends its side. Returns the connection of the backend, which has the request.
+async fn ask_and_end(stream: &mut (impl AsyncRead + AsyncWrite + Unpin), held: &Held) -> TcpStream {
+    let text = request("GET / HTTP/1.1", "\r\n");
+    stream.write_all(text.as_bytes()).await.unwrap();
+    let backend = held.request("\r\n\r\n").await;
+    stream.shutdown().await.unwrap();
+    backend
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_only_listens_costs_one_descriptor_and_is_looked_after() {
     let (held, address) = Held::start().await;
@@ -332,21 +341,16 @@ async fn a_client_that_only_listens_costs_one_descriptor_and_is_looked_after() {
     for identity in [None, Some(&own)] {
         let rig = rig(&quiet(), address, identity);
         let mut client = rig.connect().await;
-        let text = request("GET / HTTP/1.1", "\r\n");
         let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 16\r\n\r\nfirst";
         let mut backend;
         if identity.is_some() {
             let mut stream = tls(client, client_config(&own), HOST).await.unwrap();
-            stream.write_all(text.as_bytes()).await.unwrap();
-            backend = held.request("\r\n\r\n").await;
-            stream.shutdown().await.unwrap();
+            backend = ask_and_end(&mut stream, &held).await;
             backend.write_all(answer).await.unwrap();
             read_until(&mut stream, "first").await;
             client = stream.into_inner().0;
         } else {
-            client.write_all(text.as_bytes()).await.unwrap();
-            backend = held.request("\r\n\r\n").await;
-            client.shutdown().await.unwrap();
+            backend = ask_and_end(&mut client, &held).await;
             backend.write_all(answer).await.unwrap();
             read_until(&mut client, "first").await;
         }
@@ -391,19 +395,13 @@ async fn a_reset_behind_the_end_gives_the_request_up_at_once() {
     for identity in [None, Some(&own)] {
         let rig = rig(&quiet(), address, identity);
         let mut client = rig.connect().await;
-        let text = request("GET / HTTP/1.1", "\r\n");
         let mut backend = if identity.is_some() {
             let mut stream = tls(client, client_config(&own), HOST).await.unwrap();
-            stream.write_all(text.as_bytes()).await.unwrap();
-            let backend = held.request("\r\n\r\n").await;
-            stream.shutdown().await.unwrap();
+            let backend = ask_and_end(&mut stream, &held).await;
             client = stream.into_inner().0;
             backend
         } else {
-            client.write_all(text.as_bytes()).await.unwrap();
-            let backend = held.request("\r\n\r\n").await;
-            client.shutdown().await.unwrap();
-            backend
+            ask_and_end(&mut client, &held).await
         };
         SockRef::from(&client)
             .set_linger(Some(Duration::ZERO))

@@ -23,7 +23,7 @@ fn whoever_asks_for_less_than_the_share_has_all_of_it() {
     assert_eq!(share(&[("a", Limited(60)), ("b", Limited(40))]), None);
     assert_eq!(share(&[("a", Limited(u64::MAX))]), Some(100));
     assert_eq!(share(&[("a", Limited(60)), ("b", Limited(60))]), Some(50));
-    // What the small one leaves goes to both others.
+    // Both others get equal parts of what the small one leaves.
     let with_small = [("a", Limited(60)), ("b", Limited(60)), ("c", Limited(10))];
     assert_eq!(share(&with_small), Some(45));
     let with_middle = [("a", Limited(90)), ("b", Limited(40)), ("c", Limited(10))];

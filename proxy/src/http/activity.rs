@@ -194,16 +194,16 @@ impl Activity {
     fn await_head(&self) {
         let waits = self.in_head.load(Ordering::Relaxed)
             && self.under_way.load(Ordering::Relaxed) == 0
-            && !self.has_unwritten();
+            && !self.has_unwritten(Version::One);
         if waits && self.head_since.load(Ordering::Relaxed) == 0 {
             let now = self.now().saturating_add(1);
             self.head_since.store(now, Ordering::Relaxed);
         }
     }
 
-    /// Whether a part of a response that has ended is not written yet, in HTTP/1.
-    fn has_unwritten(&self) -> bool {
-        self.answered() < self.ended()
+    /// Whether a part of a response that has ended is not written yet. This is known in HTTP/1 only.
+    fn has_unwritten(&self, version: Version) -> bool {
+        version == Version::One && self.answered() < self.ended()
     }
 
     /// Records that the connection has something to do again after it had given back its buffers.
@@ -396,8 +396,7 @@ impl Activity {
             let passed = Duration::from_millis(now.saturating_sub(since));
             allowed.checked_sub(passed).filter(|left| !left.is_zero())
         };
-        let is_unwritten = version == Version::One && self.has_unwritten();
-        if is_unwritten || self.under_way.load(Ordering::Relaxed) > 0 {
+        if self.has_unwritten(version) || self.under_way.load(Ordering::Relaxed) > 0 {
             return match left(self.stalled(now, version), limits.stall) {
                 Some(left) => Verdict::Wait(left.min(soon)),
                 None => Verdict::Stalled,
@@ -431,8 +430,8 @@ impl Activity {
             Version::Two => self.progress.load(Ordering::Relaxed),
         };
         // The other tests are there because a response that has completely arrived may still wait for the client.
-        let is_unwritten = version == Version::One && self.has_unwritten();
-        if self.owed.load(Ordering::Relaxed) == 0 && self.held.bytes() == 0 && !is_unwritten {
+        let owes = self.owed.load(Ordering::Relaxed) > 0;
+        if !owes && self.held.bytes() == 0 && !self.has_unwritten(version) {
             self.stalled_since.store(0, Ordering::Relaxed);
             return now;
         }

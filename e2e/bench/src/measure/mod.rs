@@ -654,8 +654,8 @@ fn settle(pid: Option<u32>) {
     }
 }
 
-/// What the process holds when it has given nothing back for 3 s, or after 20 s. Whoever gives memory back does not do so
-/// at once.
+/// Waits until the process has given no memory back for 3 s, at most 20 s, and returns what it holds then. Whoever gives
+/// memory back does not do so at once.
 fn settled_memory(pid: u32) -> Memory {
     const LOOK: Duration = Duration::from_millis(250);
     const STILL: Duration = Duration::from_secs(3);
