@@ -66,7 +66,7 @@ impl BackendBudgets {
     pub fn new(most: u64, total: u64) -> Self {
         let budgets = NamespaceBudgets::new(most, Beyond::LeavesItsRoom);
         Self {
-            budgets: budgets.sharing(total, total),
+            budgets: budgets.sharing(total, u64::MAX),
         }
     }
 

@@ -27,7 +27,7 @@ impl ListenerBudgets {
     #[must_use]
     pub fn new(total: u64) -> Self {
         let budgets = NamespaceBudgets::new(u64::MAX, Beyond::LeavesItsRoom);
-        Self(budgets.sharing(total, total))
+        Self(budgets.sharing(total, u64::MAX))
     }
 
     /// From now on, a listener that comes takes no place from one in service. Before, only ages count, so the result does not

@@ -80,7 +80,7 @@ impl RouteBudgets {
     pub fn new(most: u64, total: u64) -> Self {
         let budgets = NamespaceBudgets::new(most, Beyond::LeavesItsRoom);
         // How many bytes the entries of a namespace have depends on its names.
-        Self(budgets.sharing(total, total))
+        Self(budgets.sharing(total, u64::MAX))
     }
 
     /// Takes the age of a route and its size. A route without entries has no part in the budget. The change has an effect at
