@@ -207,6 +207,32 @@ async fn a_leader_that_resigns_keeps_its_proxies_and_sends_them_to_the_next_one_
     }
 }
 
+/// The API server may tell the last leader of the next one before the next one has the answer to its own write.
+#[tokio::test(start_paused = true)]
+async fn a_proxy_that_comes_while_an_attempt_to_lead_is_under_way_is_answered_after_it() {
+    let publisher = Publisher::new(publish::Config::default());
+    let attempt = publisher.attempt();
+    let mut proxy = Raw::open(&publisher, FromProxy::Hello(hello("one"))).await;
+    // Time passes only when nothing else is left to do.
+    let early = timeout(Duration::from_secs(1), proxy.next()).await;
+    assert!(early.is_err(), "{early:?}");
+    publisher.lead(1).unwrap();
+    drop(attempt);
+    assert!(matches!(proxy.next().await, Some(FromOperator::Welcome(_))));
+}
+
+#[tokio::test]
+async fn an_attempt_to_lead_that_fails_leaves_a_follower() {
+    let publisher = Publisher::new(publish::Config::default());
+    let attempt = publisher.attempt();
+    let mut proxy = Raw::open(&publisher, FromProxy::Hello(hello("one"))).await;
+    drop(attempt);
+    assert!(matches!(
+        proxy.next().await,
+        Some(FromOperator::NotLeader(_))
+    ));
+}
+
 #[tokio::test]
 async fn a_proxy_comes_back_to_a_publisher_that_was_restarted() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

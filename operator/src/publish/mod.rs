@@ -89,6 +89,16 @@ pub struct TermFell {
     pub present: u64,
 }
 
+/// An attempt to lead that is under way.
+#[derive(Debug)]
+pub struct Attempt(Arc<Publisher>);
+
+impl Drop for Attempt {
+    fn drop(&mut self) {
+        self.0.attempt.send_replace(false);
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Role {
     Follower {
@@ -122,6 +132,8 @@ pub struct Publisher {
     published: watch::Sender<Generation>,
     /// Signals that the role changed. All streams end then.
     epoch: watch::Sender<u64>,
+    /// Whether an attempt to lead is under way. Its outcome decides the answer to a proxy that asks meanwhile.
+    attempt: watch::Sender<bool>,
     /// Signals that an answer of [`Publisher::programmed`] may have changed.
     acks: watch::Sender<u64>,
     /// Signals that a stream replaced an older one of the same proxy.
@@ -153,6 +165,7 @@ impl Publisher {
             }),
             published: watch::Sender::new(Generation::default()),
             epoch: watch::Sender::new(0),
+            attempt: watch::Sender::new(false),
             acks: watch::Sender::new(0),
             replaced: watch::Sender::new(0),
             sessions: AtomicU64::new(0),
@@ -197,6 +210,17 @@ impl Publisher {
         self.epoch.send_modify(|epoch| *epoch += 1);
         self.moved();
         Ok(generation)
+    }
+
+    /// Says that an attempt to lead is under way, until the returned guard is dropped. Its outcome is given by
+    /// [`Publisher::lead`] before.
+    ///
+    /// The API server may tell others of the new leader sooner than the leader itself. A proxy that they send here would
+    /// find a follower; so it is answered after the attempt.
+    #[must_use]
+    pub fn attempt(self: &Arc<Self>) -> Attempt {
+        self.attempt.send_replace(true);
+        Attempt(Arc::clone(self))
     }
 
     /// Stops publishing, and keeps the streams of proxies open. [`Publisher::follow`] then sends the proxies to the next

@@ -207,6 +207,7 @@ impl Session {
         hello: &Hello,
         mut inbound: impl Stream<Item = Result<ProxyMessage, Status>> + Unpin,
     ) -> End {
+        self.attempt_decided().await;
         // Subscribe before the role is read, so that no change of the role is missed.
         let mut epoch = self.publisher.epoch.subscribe();
         let mut published = self.publisher.published.subscribe();
@@ -282,6 +283,13 @@ impl Session {
                 }
             }
         }
+    }
+
+    /// Waits until no attempt to lead is under way. If one takes longer than a handshake may, the present role counts.
+    async fn attempt_decided(&self) {
+        let mut attempt = self.publisher.attempt.subscribe();
+        let decided = attempt.wait_for(|under_way| !under_way);
+        let _ = timeout(self.publisher.config.handshake, decided).await;
     }
 
     /// Decides on a Hello, and enters the proxy into the ledger if it accepts the proxy. Returns the response.

@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use super::{clock, follow};
-use crate::publish::Publisher;
+use crate::publish::{Attempt, Publisher};
 use elector::{DesiredLease, ElectionStep, Elector, LeaseRecord, Role, Timing};
 
 /// Annotation that contains the term.
@@ -89,8 +89,9 @@ pub async fn run(
         "the Lease of the operators"
     ));
     while !end.is_cancelled() {
-        candidate.attempt().await;
+        let under_way = candidate.attempt().await;
         candidate.settle();
+        drop(under_way);
         let mut pause = pin!(tokio::time::sleep(candidate.config.timing.retry));
         loop {
             tokio::select! {
@@ -131,15 +132,21 @@ struct Candidate {
 }
 
 impl Candidate {
-    /// Reads the Lease if necessary, and writes it if that is due.
-    async fn attempt(&mut self) {
+    /// Reads the Lease if necessary, and writes it if that is due. Returns the attempt to lead, if this was one; it is
+    /// under way until the publisher has the role.
+    async fn attempt(&mut self) -> Option<Attempt> {
         // The holder renews the version that it wrote. Every other candidate reads the Lease first.
         if !self.current && !self.read().await {
-            return;
+            return None;
         }
         let floor = self.publisher.generation().term.max(self.floor);
-        let step = self.elector.plan(Instant::now(), clock::millis(), floor);
+        let now = Instant::now();
+        let step = self.elector.plan(now, clock::millis(), floor);
+        let leads = self.elector.role(now).term(now).is_some();
+        let is_attempt = !leads && step != ElectionStep::Wait;
+        let under_way = is_attempt.then(|| self.publisher.attempt());
         self.write(step).await;
+        under_way
     }
 
     async fn read(&mut self) -> bool {
