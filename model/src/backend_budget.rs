@@ -2,9 +2,7 @@
 //!
 //! The proxies have a backend for each port of a Service that a route leads to, with its endpoints, TLS settings and name.
 //! All endpoints come again for each of these ports, and a namespace can write EndpointSlices by hand, so the product is
-//! what counts. Backends count in entries, like [routes](crate::route_budget), in the namespace of their Service. Their bytes
-//! in the configuration count in a total for all namespaces, which they [share](crate::fair_total). A namespace without a limit
-//! leaves less of it to the others.
+//! what counts. Backends count in entries, like [routes](crate::route_budget), in the namespace of their Service.
 //!
 //! Backends of older Services come first, and those of Services of the same age by name. A backend that does not fit in
 //! what those before it leave is not there for the proxies, and leaves its room to those behind it. From
@@ -18,40 +16,21 @@ use std::sync::Arc;
 use crate::backend_key::BackendKey;
 use crate::condition::Reason;
 use crate::finding::Finding;
-use crate::namespace_budget::{Beyond, FRAME, NamespaceBudgets, Uses};
+use crate::namespace_budget::{Beyond, NamespaceBudgets};
 use crate::route_budget::CONTENT_BYTES;
 
 /// How many bytes an endpoint counts for. In the configuration it has 20 to 50.
 const ENDPOINT_BYTES: usize = 32;
 
-/// How many bytes an endpoint has in the configuration at most: the longest IPv6 address and a port.
-const MOST_ENDPOINT_BYTES: usize = 50;
-
-/// How much a backend takes.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct BackendSize {
-    /// Entries, which count in the budget of its namespace.
-    pub entries: u64,
-    /// Bytes in the configuration, at most. They count in the total.
-    pub bytes: u64,
-}
-
-impl BackendSize {
-    /// The size of a backend that has so many endpoints, and so many bytes besides.
-    #[must_use]
-    pub fn new(besides: usize, endpoints: usize) -> Self {
-        let bytes = |of_endpoint: usize| {
-            endpoints
-                .saturating_mul(of_endpoint)
-                .saturating_add(besides)
-        };
-        let number = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
-        Self {
-            entries: number(bytes(ENDPOINT_BYTES) / CONTENT_BYTES).max(1),
-            // Twice: the backend has tags and lengths of its own.
-            bytes: number(bytes(MOST_ENDPOINT_BYTES).saturating_add(2 * FRAME)),
-        }
-    }
+/// How many entries a backend counts for that has so many endpoints, and so many bytes besides.
+#[must_use]
+pub fn entries_of_backend(bytes: usize, endpoints: usize) -> u64 {
+    let bytes = endpoints
+        .saturating_mul(ENDPOINT_BYTES)
+        .saturating_add(bytes);
+    u64::try_from(bytes / CONTENT_BYTES)
+        .unwrap_or(u64::MAX)
+        .max(1)
 }
 
 /// The budgets of all namespaces.
@@ -61,12 +40,11 @@ pub struct BackendBudgets {
 }
 
 impl BackendBudgets {
-    /// Budgets of `most` entries for each namespace, and of `total` bytes for all of them together.
+    /// Budgets of `most` entries for each namespace.
     #[must_use]
-    pub fn new(most: u64, total: u64) -> Self {
-        let budgets = NamespaceBudgets::new(most, Beyond::LeavesItsRoom);
+    pub fn new(most: u64) -> Self {
         Self {
-            budgets: budgets.sharing(total, u64::MAX),
+            budgets: NamespaceBudgets::new(most, Beyond::LeavesItsRoom),
         }
     }
 
@@ -76,14 +54,10 @@ impl BackendBudgets {
         self.budgets.keep_in_service();
     }
 
-    /// Takes the age of the Service of a backend, and the size of the backend. One without entries is not in use. The change
-    /// has an effect at the next [`Self::settle`].
-    pub fn put(&mut self, backend: &BackendKey, created: i64, size: BackendSize) {
-        let uses = Uses {
-            own: size.entries,
-            of_total: size.bytes,
-        };
-        self.budgets.put(backend, created, uses);
+    /// Takes the age of the Service of a backend, and how many entries the backend has. One without entries is not in use.
+    /// The change has an effect at the next [`Self::settle`].
+    pub fn put(&mut self, backend: &BackendKey, created: i64, entries: u64) {
+        self.budgets.put(backend, created, entries);
     }
 
     /// Takes whether a namespace has no limit. The change has an effect at the next [`Self::settle`].
@@ -91,16 +65,9 @@ impl BackendBudgets {
         self.budgets.exempt(namespace, is_exempt);
     }
 
-    /// Judges the namespaces that changed, and those whose share of the total did. Returns the backends of which
-    /// [`Self::refusal`] says something else by this.
+    /// Judges the namespaces that changed. Returns the backends that went over their budget by this, or came back under it.
     pub fn settle(&mut self) -> BTreeSet<BackendKey> {
         self.budgets.settle()
-    }
-
-    /// The bytes of a backend that count in the total.
-    #[must_use]
-    pub fn bytes(&self, backend: &BackendKey) -> u64 {
-        self.budgets.uses(backend).map_or(0, |uses| uses.of_total)
     }
 
     /// Whether a backend is over the budget.
@@ -114,24 +81,20 @@ impl BackendBudgets {
     /// that would be a number of the past.
     #[must_use]
     pub fn refusal(&self, backend: &BackendKey, field: &str) -> Option<Finding> {
-        let limit = self.budgets.exceeded(backend)?;
-        let (namespace, total) = (backend.namespace(), self.budgets.total());
-        let left_of = limit.describe(namespace, "the backends", total, || {
-            let most = self.budgets.most();
-            format!("the {most} entries that all backends of namespace {namespace} may have")
-        });
-        let setting = limit.setting("tenants.routeEntries", "tenants.allBackendsMib");
-        Some(Finding::refused(
-            Reason::QuotaExceeded,
-            field,
-            format!(
-                "the Service port {backend} takes more in every proxy, with one entry for each {CONTENT_BYTES} bytes of its \
-                 endpoints ({ENDPOINT_BYTES} bytes each), TLS settings and name, than the backends before it leave of {left_of}"
-            ),
-            format!(
+        self.is_over(backend).then(|| {
+            Finding::refused(
+                Reason::QuotaExceeded,
+                field,
+                format!(
+                    "the Service port {backend} takes more entries in every proxy, one for each \
+                     {CONTENT_BYTES} bytes of its endpoints ({ENDPOINT_BYTES} bytes each), TLS settings and name, than the \
+                     backends before it leave of the {} that all backends of namespace {} may have",
+                    self.budgets.most(),
+                    backend.namespace()
+                ),
                 "route to fewer ports of Services with very many endpoints, remove EndpointSlices that are not needed, or \
-                 ask the platform admin for more ({setting})"
-            ),
-        ))
+                 ask the platform admin for more (tenants.routeEntries)",
+            )
+        })
     }
 }

@@ -10,7 +10,7 @@ mod ownership;
 mod port_limits;
 mod port_routes;
 mod preview;
-mod route_size;
+mod route_entries;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

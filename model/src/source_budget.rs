@@ -21,7 +21,7 @@ use std::sync::Arc;
 use crate::condition::Reason;
 use crate::finding::Finding;
 use crate::key::ObjectKey;
-use crate::namespace_budget::{Beyond, NamespaceBudgets, Uses};
+use crate::namespace_budget::{Beyond, Limit, NamespaceBudgets, Uses};
 
 /// How many bytes a Secret or ConfigMap brings.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -55,7 +55,7 @@ impl SourceBudgets {
     pub fn new(most: u64, total: u64) -> Self {
         let budgets = NamespaceBudgets::new(most, Beyond::LeavesItsRoom);
         Self {
-            budgets: budgets.sharing(total, most),
+            budgets: budgets.sharing(total),
         }
     }
 
@@ -100,11 +100,34 @@ impl SourceBudgets {
     pub fn refusal(&self, source: &ObjectKey, field: &str) -> Option<Finding> {
         let limit = self.budgets.exceeded(source)?;
         let namespace = &source.name.namespace;
-        let setting = limit.setting("tenants.certificateMib", "tenants.allCertificatesMib");
-        let left_of = limit.describe(namespace, "those in use", self.budgets.total(), || {
-            let most = self.budgets.most() >> 20;
-            format!("the {most} MiB that those in use of namespace {namespace} may have")
-        });
+        let total = || self.budgets.total().unwrap_or_default() >> 20;
+        let (left_of, setting) = match limit {
+            Limit::Own => (
+                format!(
+                    "the {} MiB that those in use of namespace {namespace} may bring",
+                    self.budgets.most() >> 20
+                ),
+                "tenants.certificateMib",
+            ),
+            Limit::Share => (
+                format!(
+                    "what namespace {namespace} may bring at present: those in use of all namespaces may bring {} MiB \
+                     together, and need more, so namespaces with little have all that they need, and each of the others \
+                     has an equal share of the rest",
+                    total()
+                ),
+                "tenants.allCertificatesMib",
+            ),
+            Limit::NoShare => (
+                format!(
+                    "what namespace {namespace} may bring at present, which is nothing: those in use of all namespaces \
+                     may bring {} MiB together, and the namespaces that have a Gateway, which are not limited, use up all \
+                     of it",
+                    total()
+                ),
+                "tenants.allCertificatesMib",
+            ),
+        };
         Some(Finding::refused(
             Reason::QuotaExceeded,
             field,

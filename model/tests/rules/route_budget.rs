@@ -10,9 +10,7 @@ use vestibule_model::key::{Kind, ObjectKey, ObjectName};
 use vestibule_model::pattern::Pattern;
 use vestibule_model::reference::{BackendRef, Reference};
 use vestibule_model::route::Route;
-use vestibule_model::route_budget::{
-    RouteBudgets, RouteSize, entries_of_content, entries_per_name,
-};
+use vestibule_model::route_budget::{RouteBudgets, entries_of_content, entries_per_name};
 
 use crate::support::{http_route, name, route as tls_route};
 
@@ -27,23 +25,18 @@ fn http(at: &str) -> ObjectKey {
     key(Kind::HttpRoute, at)
 }
 
-/// So many entries, and no bytes of the total.
-fn entries(entries: u64) -> RouteSize {
-    RouteSize { entries, bytes: 0 }
-}
-
 #[test]
 fn the_youngest_go_without_and_nobody_else_is_concerned() {
-    let mut budgets = RouteBudgets::new(10, u64::MAX);
+    let mut budgets = RouteBudgets::new(10);
     for n in 0..5 {
         // One budget is for all kinds.
         let kind = [Kind::HttpRoute, Kind::TlsRoute][usize::from(n % 2 == 1)];
-        budgets.put(&key(kind, &format!("a/r{n}")), n, entries(2));
+        budgets.put(&key(kind, &format!("a/r{n}")), n, 2);
     }
-    budgets.put(&http("b/r"), 0, entries(10));
+    budgets.put(&http("b/r"), 0, 10);
     assert_eq!(budgets.settle(), BTreeSet::new());
     // Whoever comes last is over, even with the name that is first.
-    budgets.put(&http("a/a"), 9, entries(1));
+    budgets.put(&http("a/a"), 9, 1);
     assert_eq!(budgets.settle(), BTreeSet::from([http("a/a")]));
     let finding = budgets.refusal(&http("a/a")).unwrap();
     assert!(finding.refuses());
@@ -51,69 +44,27 @@ fn the_youngest_go_without_and_nobody_else_is_concerned() {
     assert!(finding.message.contains("1 entries") && finding.message.contains("the 10 "));
     assert!(finding.to_string().contains("sectionName"));
     // An old one that grows has the youngest go, and leaves room for one that is smaller.
-    budgets.put(&http("a/r0"), 0, entries(3));
+    budgets.put(&http("a/r0"), 0, 3);
     assert_eq!(
         budgets.settle(),
         BTreeSet::from([http("a/r4"), http("a/a")])
     );
     // One that alone has more than the budget goes itself, and no other one for it.
-    budgets.put(&http("a/r0"), 0, entries(u64::MAX));
+    budgets.put(&http("a/r0"), 0, u64::MAX);
     assert_eq!(
         budgets.settle(),
         BTreeSet::from([http("a/r0"), http("a/r4")])
     );
-    budgets.put(&http("a/r2"), 2, entries(u64::MAX));
+    budgets.put(&http("a/r2"), 2, u64::MAX);
     assert_eq!(budgets.settle(), BTreeSet::from([http("a/r2")]));
     // A route that goes makes room.
-    budgets.put(&http("a/r0"), 0, entries(0));
-    budgets.put(&http("a/r2"), 2, entries(6));
+    budgets.put(&http("a/r0"), 0, 0);
+    budgets.put(&http("a/r2"), 2, 6);
     assert_eq!(
         budgets.settle(),
         BTreeSet::from([http("a/r0"), http("a/r2"), http("a/r4"), http("a/a")])
     );
     assert!(budgets.refusal(&http("b/r")).is_none());
-}
-
-/// Few entries can have many bytes, because names can be long.
-#[test]
-fn the_bytes_of_all_namespaces_have_a_total_beside_the_entries_of_each() {
-    const MIB: u64 = 1 << 20;
-    let of = |entries, mib: u64| RouteSize {
-        entries,
-        bytes: mib * MIB,
-    };
-    let mut budgets = RouteBudgets::new(10, 6 * MIB);
-    budgets.put(&http("a/r0"), 0, of(4, 2));
-    budgets.put(&http("a/r1"), 1, of(4, 3));
-    budgets.put(&http("a/r2"), 2, of(4, 1));
-    // The last one has no entries left, whatever its bytes are.
-    assert_eq!(budgets.settle(), BTreeSet::from([http("a/r2")]));
-    let text = |budgets: &RouteBudgets, at: &str| budgets.refusal(&http(at)).unwrap().to_string();
-    assert!(text(&budgets, "a/r2").contains("the 10 "));
-    // Another namespace asks for little, and has all of it.
-    budgets.put(&http("b/r0"), 9, of(1, 2));
-    assert_eq!(
-        budgets.settle(),
-        BTreeSet::from([http("a/r1"), http("a/r2")])
-    );
-    let over = text(&budgets, "a/r1");
-    for part in [
-        "3145728 bytes",
-        "namespace a",
-        "have 6 MiB together",
-        "tenants.allRoutesMib",
-    ] {
-        assert!(over.contains(part), "{over}");
-    }
-    // However much it asks for, each has half.
-    budgets.put(&http("b/r1"), 9, of(1, 2));
-    assert_eq!(budgets.settle(), BTreeSet::from([http("b/r1")]));
-    budgets.put(&http("b/r0"), 9, of(0, 0));
-    assert_eq!(
-        budgets.settle(),
-        BTreeSet::from([http("b/r1")]),
-        "what remains of b fits, and takes as much from a"
-    );
 }
 
 fn route(matches: Vec<HttpMatch>) -> HttpRoute {
@@ -135,12 +86,12 @@ fn the_names_of_backends_are_weighed_in_routes_of_every_kind() {
     };
     let mut tls = tls_route("a/r", &[]);
     tls.backends = vec![backend.clone(); 16];
-    assert_eq!(entries_of_content(Route::Tls(&tls)), 11);
+    assert_eq!(entries_of_content(Route::Tls(&tls)), 8);
     let mut http = route(vec![HttpMatch::default()]);
     assert_eq!(entries_of_content(Route::Http(&http)), 0);
     let filters = Vec::new();
     http.rules[0].backends = vec![HttpBackend { backend, filters }; 256];
-    assert_eq!(entries_of_content(Route::Http(&http)), 178);
+    assert_eq!(entries_of_content(Route::Http(&http)), 128);
 }
 
 #[test]
@@ -203,7 +154,7 @@ proptest! {
         )
     ) {
         let most = 8;
-        let mut budgets = RouteBudgets::new(most, u64::MAX);
+        let mut budgets = RouteBudgets::new(most);
         let mut routes: BTreeMap<ObjectKey, (i64, u64)> = BTreeMap::new();
         let mut before: BTreeSet<ObjectKey> = BTreeSet::new();
         for ((namespace, n), created, entries, settles) in steps {
@@ -218,7 +169,7 @@ proptest! {
             } else {
                 routes.insert(at.clone(), (created, entries));
             }
-            budgets.put(&at, created, RouteSize { entries, bytes: 0 });
+            budgets.put(&at, created, entries);
             let over = refused(&routes, most);
             for (other, (age, _)) in &routes {
                 if other.name.namespace != at.name.namespace
@@ -235,9 +186,9 @@ proptest! {
             for at in routes.keys() {
                 prop_assert_eq!(budgets.refusal(at).is_some(), over.contains(at));
             }
-            let mut scratch = RouteBudgets::new(most, u64::MAX);
+            let mut scratch = RouteBudgets::new(most);
             for (at, (created, entries)) in routes.iter().rev() {
-                scratch.put(at, *created, self::entries(*entries));
+                scratch.put(at, *created, *entries);
             }
             scratch.settle();
             prop_assert_eq!(&scratch, &budgets);

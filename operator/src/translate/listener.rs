@@ -1,7 +1,6 @@
 //! Listeners: the state of each, and its resource.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::Ipv6Addr;
 use std::sync::Arc;
 
 use vestibule_model::condition::Reason;
@@ -103,19 +102,6 @@ struct Resolved {
     expired: Option<Finding>,
 }
 
-/// A listener that takes part, as [`Translator::judge_listener`] judges it.
-struct JudgedListener {
-    state: ListenerState,
-    resource: Option<Encoded>,
-    wants: BTreeMap<ObjectName, Want>,
-    /// When its object was created, in seconds since the epoch.
-    created: i64,
-    /// Its place in its object.
-    field: String,
-    /// How many bytes it has in the configuration if it is served.
-    bytes: u64,
-}
-
 impl Translator {
     pub(super) fn translate_listeners(&mut self, dirty: &mut Dirty, output: &mut Output) {
         let mut moved = BTreeSet::new();
@@ -123,74 +109,51 @@ impl Translator {
             moved.extend(self.binds.settle(&self.settings.binds, &self.merge, key));
         }
         dirty.listeners.extend(moved);
-        let mut listeners = std::mem::take(&mut dirty.listeners);
-        // How large a listener is does not depend on the budgets, so what is over by this is judged once more, and no more.
-        while !listeners.is_empty() {
-            for key in listeners {
-                self.translate_listener(&key, dirty, output);
+        for key in std::mem::take(&mut dirty.listeners) {
+            output.work.listeners += 1;
+            let (state, resource, wants) = match self.judge_listener(&key, output) {
+                Some((state, resource, wants)) => {
+                    // Lists in the copy have no room for more entries, which would be held for as long as the listener.
+                    (Some(Arc::new(state.clone())), resource, wants)
+                }
+                None => (None, None, BTreeMap::new()),
+            };
+            self.settle_resource(listener_resource(&key), resource, output);
+            self.settle_wants(&key, wants, dirty);
+            let old = match state.clone() {
+                Some(state) => self.listeners.insert(key.clone(), state),
+                None => self.listeners.remove(&key),
+            };
+            if old == state {
+                continue;
             }
-            listeners = self.listener_budgets.settle();
-        }
-    }
-
-    fn translate_listener(&mut self, key: &ListenerKey, dirty: &mut Dirty, output: &mut Output) {
-        output.work.listeners += 1;
-        let mut judged = self.judge_listener(key, None, output);
-        let (created, bytes) = judged
-            .as_ref()
-            .map_or((0, 0), |judged| (judged.created, judged.bytes));
-        self.listener_budgets.put(key, created, bytes);
-        let field = judged.as_ref().map_or("", |judged| &*judged.field);
-        if let Some(over) = self.listener_budgets.refusal(key, field) {
-            judged = self.judge_listener(key, Some(over), output);
-        }
-        let (state, resource, wants) = match judged {
-            Some(JudgedListener {
-                state,
-                resource,
-                wants,
-                ..
-            }) => {
-                // Lists in the copy have no room for more entries, which would be held for as long as the listener.
-                (Some(Arc::new(state.clone())), resource, wants)
+            let carries_routes = |state: &Option<Arc<ListenerState>>| {
+                state.as_deref().is_some_and(ListenerState::carries_routes)
+            };
+            if carries_routes(&old) != carries_routes(&state) {
+                // The statuses of its routes say whether any of their listeners serves them.
+                dirty
+                    .others
+                    .extend(self.index.routes_to(&key.parent).cloned());
             }
-            None => (None, None, BTreeMap::new()),
-        };
-        self.settle_resource(listener_resource(key), resource, output);
-        self.settle_wants(key, wants, dirty);
-        let old = match state.clone() {
-            Some(state) => self.listeners.insert(key.clone(), state),
-            None => self.listeners.remove(key),
-        };
-        if old == state {
-            return;
+            let place = |state: &'_ Option<Arc<ListenerState>>| {
+                let state = state.as_ref()?;
+                Some((state.gateway.clone(), state.challenge_listener.clone()?))
+            };
+            let (before, after) = (place(&old), place(&state));
+            let moved = self.challenge_index.move_listener(
+                &key,
+                before.as_ref().map(|(gateway, place)| (gateway, place)),
+                after.as_ref().map(|(gateway, place)| (gateway, place)),
+            );
+            let interests = self.concerned(moved);
+            self.mark_interested(interests, dirty);
+            self.settle_uses(&key, old.as_deref(), state.as_deref(), dirty, output);
+            if let ParentKey::Gateway(name) = &key.parent {
+                dirty.gateways.insert(name.clone());
+            }
+            dirty.parents.insert(key.parent.clone());
         }
-        let carries_routes = |state: &Option<Arc<ListenerState>>| {
-            state.as_deref().is_some_and(ListenerState::carries_routes)
-        };
-        if carries_routes(&old) != carries_routes(&state) {
-            // The statuses of its routes say whether any of their listeners serves them.
-            dirty
-                .others
-                .extend(self.index.routes_to(&key.parent).cloned());
-        }
-        let place = |state: &'_ Option<Arc<ListenerState>>| {
-            let state = state.as_ref()?;
-            Some((state.gateway.clone(), state.challenge_listener.clone()?))
-        };
-        let (before, after) = (place(&old), place(&state));
-        let moved = self.challenge_index.move_listener(
-            key,
-            before.as_ref().map(|(gateway, place)| (gateway, place)),
-            after.as_ref().map(|(gateway, place)| (gateway, place)),
-        );
-        let interests = self.concerned(moved);
-        self.mark_interested(interests, dirty);
-        self.settle_uses(key, old.as_deref(), state.as_deref(), dirty, output);
-        if let ParentKey::Gateway(name) = &key.parent {
-            dirty.gateways.insert(name.clone());
-        }
-        dirty.parents.insert(key.parent.clone());
     }
 
     /// Brings up to date which Secrets and ports a listener uses.
@@ -230,29 +193,20 @@ impl Translator {
         }
     }
 
-    /// When the object of listeners was created, in seconds since the epoch; `None` if it takes no part.
-    fn created_if_it_takes_part(&self, parent: &ParentKey) -> Option<i64> {
-        match parent {
-            ParentKey::Gateway(name) => Some(self.merge.gateway(name)?.meta.created),
-            ParentKey::ListenerSet(name) => {
-                let set = self.merge.set(name)?;
-                let allowed = self.merge.verdict(set) == SetVerdict::Allowed;
-                (allowed && !set.meta.deleting).then_some(set.meta.created)
-            }
-        }
-    }
-
-    /// `over` is why the listener is refused if it is over the budget.
     fn judge_listener(
         &mut self,
         key: &ListenerKey,
-        over: Option<Finding>,
         output: &mut Output,
-    ) -> Option<JudgedListener> {
+    ) -> Option<(ListenerState, Option<Encoded>, BTreeMap<ObjectName, Want>)> {
         let (listeners, gateway) = self.merge.listeners(&key.parent)?;
         let listener = listeners.iter().find(|l| l.name == key.listener)?.clone();
         let gateway = gateway.clone();
-        let created = self.created_if_it_takes_part(&key.parent)?;
+        if let ParentKey::ListenerSet(name) = &key.parent {
+            let set = self.merge.set(name)?;
+            if set.meta.deleting || self.merge.verdict(set) != SetVerdict::Allowed {
+                return None;
+            }
+        }
         let mut findings = listener.findings.clone();
         let conflict = self.merge.conflict(key);
         let (supported_kinds, foreign_kind) = vestibule_model::attach::supported_kinds(&listener);
@@ -264,7 +218,6 @@ impl Translator {
                 Err(finding) => refused = Some(finding),
             }
         }
-        refused = refused.or(over);
         let asked = self.asked(key, &listener, &gateway);
         let closed = refused.is_none() && asked.closed.is_some();
         if closed {
@@ -333,36 +286,20 @@ impl Translator {
         if state.is_served() {
             state.challenge_listener = bind.and_then(|bind| ChallengeListener::of(&listener, bind));
         }
-        let encoded = state
-            .is_served()
-            .then(|| self.encode(key, &listener, bind, &state))
-            .flatten();
-        let bytes = encoded.as_ref().map_or(0, Encoded::len);
-        Some(JudgedListener {
-            resource: encoded.filter(|_| bind.is_some()),
-            state,
-            wants,
-            created,
-            field: listener.field,
-            bytes: u64::try_from(bytes).unwrap_or(u64::MAX),
-        })
+        let bind = bind.filter(|_| state.is_served());
+        let resource = bind.and_then(|bind| self.encode(key, &listener, bind, &state));
+        Some((state, resource, wants))
     }
 
-    /// The resource of a listener, with what its Gateway sets. One that has no socket yet gets one that is not there: how
-    /// large the resource is must not depend on claims and ports, because whoever waits for these keeps its place in the budget.
+    /// The resource of a listener, with what its Gateway sets.
     fn encode(
         &self,
         key: &ListenerKey,
         listener: &Listener,
-        bind: Option<Bind>,
+        bind: Bind,
         state: &ListenerState,
     ) -> Option<Encoded> {
         let gateway = &state.gateway;
-        let bind = bind.unwrap_or(Bind {
-            address: Ipv6Addr::UNSPECIFIED.into(),
-            port: u16::MAX,
-            transport: listener.protocol.transport()?,
-        });
         let mut resource = encode(key, listener, bind, state)?;
         let certificate = self.backend_certificate(gateway);
         if self.is_selective(gateway) {
