@@ -221,16 +221,27 @@ async fn a_proxy_that_comes_while_an_attempt_to_lead_is_under_way_is_answered_af
     assert!(matches!(proxy.next().await, Some(FromOperator::Welcome(_))));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn an_attempt_to_lead_that_fails_leaves_a_follower() {
     let publisher = Publisher::new(publish::Config::default());
     let attempt = publisher.attempt();
     let mut proxy = Raw::open(&publisher, FromProxy::Hello(hello("one"))).await;
     drop(attempt);
-    assert!(matches!(
-        proxy.next().await,
-        Some(FromOperator::NotLeader(_))
-    ));
+    let answer = timeout(Duration::from_secs(1), proxy.next()).await;
+    assert!(matches!(answer, Ok(Some(FromOperator::NotLeader(_)))));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_attempt_to_lead_that_hangs_keeps_a_proxy_no_longer_than_a_handshake() {
+    let config = publish::Config::default();
+    let bound = config.handshake;
+    let publisher = Publisher::new(config);
+    let _attempt = publisher.attempt();
+    let mut proxy = Raw::open(&publisher, FromProxy::Hello(hello("one"))).await;
+    let early = timeout(bound / 2, proxy.next()).await;
+    assert!(early.is_err(), "{early:?}");
+    let answer = timeout(bound, proxy.next()).await;
+    assert!(matches!(answer, Ok(Some(FromOperator::NotLeader(_)))));
 }
 
 #[tokio::test]

@@ -212,8 +212,8 @@ impl Publisher {
         Ok(generation)
     }
 
-    /// Says that an attempt to lead is under way, until the returned guard is dropped. Its outcome is given by
-    /// [`Publisher::lead`] before.
+    /// Says that an attempt to lead is under way, until the returned guard is dropped. If the attempt succeeds, call
+    /// [`Publisher::lead`] before that.
     ///
     /// The API server may tell others of the new leader sooner than the leader itself. A proxy that they send here would
     /// find a follower; so it is answered after the attempt.
