@@ -16,7 +16,7 @@ use crate::requests::{Origin, Version};
 use crate::runner::Verdict;
 use crate::scenarios::admission::{let_in, passing_set, without_admission};
 use crate::scenarios::quiet::restarted;
-use crate::wait::{SOON, until};
+use crate::wait::{LATER, SOON, until};
 use crate::world::{CLASS, Stage, Team};
 
 /// Of A.
@@ -126,6 +126,16 @@ pub(in super::super) async fn every_way_to_another_teams_name_is_closed(
     Ok(Verdict::Passed(notes))
 }
 
+/// Deletes objects of a team.
+async fn delete_all(team: &Team, objects: &[Value]) -> Result<()> {
+    for object in objects {
+        let (kind, name) = (text(object, "/kind"), text(object, "/metadata/name"));
+        let delete = ["delete", kind, name, "-n", &team.namespace];
+        team.kubectl.run(&delete).await?.must()?;
+    }
+    Ok(())
+}
+
 struct Scene<'a> {
     stage: &'a Stage,
     a: &'a Team,
@@ -205,13 +215,7 @@ impl Scene<'_> {
             .into_iter()
             .chain(site(a, "web", WANTED));
         let mine: Vec<Value> = mine.collect();
-        for object in &mine {
-            let (kind, name) = (text(object, "/kind"), text(object, "/metadata/name"));
-            a.kubectl
-                .run(&["delete", kind, name, "-n", &a.namespace])
-                .await?
-                .must()?;
-        }
+        delete_all(a, &mine).await?;
         let by_http = self.plain(80, WANTED);
         let at = SocketAddr::new(self.address.ip(), 443);
         let of_b = Target::new(at, WANTED, self.b.authority.roots()?)?;
@@ -245,7 +249,16 @@ impl Scene<'_> {
             ensure!(by_b.is_none(), "another answers: {by_b:?}");
         }
         ensure!(asked > 0, "the name was free at once");
-        a.kubectl.apply(&mine).await?.must()?;
+        if let Err(refused) = a.kubectl.apply(&mine).await?.must() {
+            // On a slow machine the name has become free meanwhile, so it is B's until B's objects go and its own time is up.
+            ensure!(!is_as().await?, refused);
+            delete_all(self.b, &attacks(self.b)).await?;
+            delete_all(self.b, &around(self.b)).await?;
+            until("the name to be free again", LATER, async || {
+                a.kubectl.apply(&mine).await?.must()
+            })
+            .await?;
+        }
         a.answers(&self.by_tls).await?;
         self.answers(80, WANTED, a).await?;
         Ok(asked)
