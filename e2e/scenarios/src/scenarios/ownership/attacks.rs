@@ -126,11 +126,18 @@ pub(in super::super) async fn every_way_to_another_teams_name_is_closed(
     Ok(Verdict::Passed(notes))
 }
 
-/// Deletes objects of a team.
+/// Deletes objects of a team, as far as they are there: some have the same name.
 async fn delete_all(team: &Team, objects: &[Value]) -> Result<()> {
     for object in objects {
         let (kind, name) = (text(object, "/kind"), text(object, "/metadata/name"));
-        let delete = ["delete", kind, name, "-n", &team.namespace];
+        let delete = [
+            "delete",
+            kind,
+            name,
+            "-n",
+            &team.namespace,
+            "--ignore-not-found",
+        ];
         team.kubectl.run(&delete).await?.must()?;
     }
     Ok(())
