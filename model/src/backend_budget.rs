@@ -18,14 +18,26 @@ use std::sync::Arc;
 use crate::backend_key::BackendKey;
 use crate::condition::Reason;
 use crate::finding::Finding;
-use crate::namespace_budget::{Beyond, FRAME, NamespaceBudgets, Uses};
+use crate::namespace_budget::{Beyond, FRAME, LEAST_BYTES, NamespaceBudgets, Uses};
 use crate::route_budget::CONTENT_BYTES;
 
 /// How many bytes an endpoint counts for. In the configuration it has 20 to 50.
 const ENDPOINT_BYTES: usize = 32;
 
-/// How many bytes an endpoint has in the configuration at most: the longest IPv6 address and a port.
-const MOST_ENDPOINT_BYTES: usize = 50;
+/// How many bytes an endpoint has in the configuration at most: the longest IPv4 address, a port, and their frames.
+const IPV4_ENDPOINT_BYTES: usize = 2 + (2 + "255.255.255.255".len()) + 4;
+
+/// The same with the longest IPv6 address.
+const IPV6_ENDPOINT_BYTES: usize = 2 + (2 + 39) + 4;
+
+/// How many endpoints a backend has at most, by the family of their addresses.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct EndpointCounts {
+    /// Endpoints with IPv4 addresses.
+    pub ipv4: usize,
+    /// Endpoints with IPv6 addresses.
+    pub ipv6: usize,
+}
 
 /// How much a backend takes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -37,19 +49,22 @@ pub struct BackendSize {
 }
 
 impl BackendSize {
-    /// The size of a backend that has so many endpoints, and so many bytes besides.
+    /// The size of a backend that has these endpoints, and so many bytes besides.
     #[must_use]
-    pub fn new(besides: usize, endpoints: usize) -> Self {
-        let bytes = |of_endpoint: usize| {
-            endpoints
-                .saturating_mul(of_endpoint)
-                .saturating_add(besides)
+    pub fn new(besides: usize, endpoints: EndpointCounts) -> Self {
+        let EndpointCounts { ipv4, ipv6 } = endpoints;
+        let bytes = |of_ipv4: usize, of_ipv6: usize| {
+            let of_endpoints = ipv4
+                .saturating_mul(of_ipv4)
+                .saturating_add(ipv6.saturating_mul(of_ipv6));
+            of_endpoints.saturating_add(besides)
         };
         let number = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
+        let sent = bytes(IPV4_ENDPOINT_BYTES, IPV6_ENDPOINT_BYTES);
         Self {
-            entries: number(bytes(ENDPOINT_BYTES) / CONTENT_BYTES).max(1),
+            entries: number(bytes(ENDPOINT_BYTES, ENDPOINT_BYTES) / CONTENT_BYTES).max(1),
             // Twice: the backend has tags and lengths of its own.
-            bytes: number(bytes(MOST_ENDPOINT_BYTES).saturating_add(2 * FRAME)),
+            bytes: number(sent.saturating_add(2 * FRAME)).max(LEAST_BYTES),
         }
     }
 }

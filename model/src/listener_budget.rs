@@ -16,7 +16,7 @@ use std::sync::Arc;
 use crate::condition::Reason;
 use crate::finding::Finding;
 use crate::key::ListenerKey;
-use crate::namespace_budget::{Beyond, FRAME, NamespaceBudgets};
+use crate::namespace_budget::{Beyond, FRAME, LEAST_BYTES, NamespaceBudgets};
 
 /// The budgets of all namespaces.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,11 +36,14 @@ impl ListenerBudgets {
         self.0.keep_in_service();
     }
 
-    /// Takes the age of the object of a listener, and how many bytes the listener has in the configuration. One that is not
-    /// sent has none. The change has an effect at the next [`Self::settle`].
+    /// Takes the age of the object of a listener, and how many bytes the listener has in the configuration, without what its
+    /// Gateway sets. One that is not sent has none. The change has an effect at the next [`Self::settle`].
     pub fn put(&mut self, listener: &ListenerKey, created: i64, bytes: u64) {
-        let frame = if bytes > 0 { FRAME as u64 } else { 0 };
-        self.0.put(listener, created, bytes.saturating_add(frame));
+        let counted = match bytes {
+            0 => 0,
+            sent => sent.saturating_add(FRAME as u64).max(LEAST_BYTES),
+        };
+        self.0.put(listener, created, counted);
     }
 
     /// Takes whether a namespace has no limit. The change has an effect at the next [`Self::settle`].

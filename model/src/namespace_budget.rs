@@ -7,8 +7,10 @@
 //! in service before. An object that is gone for a moment waits by its age when it is back, as if it had not been there.
 //!
 //! All namespaces together may have [a total](NamespaceBudgets::sharing) as well. A namespace asks for what its objects use of
-//! it, as far as its own budget goes, and has [its share](crate::fair_total) at most. An object can use less of the total than
-//! of the budget. It is in service if it fits in both.
+//! it, and has [its share](crate::fair_total) at most. It asks for those over its own budget too, up to the most that objects
+//! within that budget can use, if that is known. Which of them are in service may depend on the share, and what a namespace
+//! asks for must not: else shares could go back and forth. An object can use less of the total than of the budget. It is in
+//! service if it fits in both.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
@@ -84,6 +86,10 @@ impl Counted for BackendKey {
 
 /// Bytes that each resource has in a batch besides its own: its kind, tags and lengths.
 pub(crate) const FRAME: usize = 16;
+
+/// Bytes that a resource counts for in a total at least. A batch also has a limit on the number of its resources, about a
+/// million. Totals of 240 MiB have room for 983,040 resources of this size.
+pub(crate) const LEAST_BYTES: u64 = 256;
 
 /// What an object that does not fit leaves to younger ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -359,7 +365,7 @@ impl<K: Counted> NamespaceBudgets<K> {
             };
             fair.put(namespace, demand);
         }
-        let share = fair.share().unwrap_or(u64::MAX);
+        let share = fair.share().map_or(u64::MAX, coarse);
         let former = std::mem::replace(&mut self.share, share);
         if former == share {
             return BTreeSet::new();
@@ -389,6 +395,13 @@ impl<K: Counted> NamespaceBudgets<K> {
         let created = *of.ages.get(&id)?;
         of.objects.get(&(created, id)).copied()
     }
+}
+
+/// The share without what is less than a 64th of it. What namespaces ask for changes all the time, most of all with the
+/// endpoints of their backends. Small changes of others then make no difference to those that have the share.
+fn coarse(share: u64) -> u64 {
+    let low_bits = share.checked_ilog2().unwrap_or(0).saturating_sub(6);
+    share >> low_bits << low_bits
 }
 
 /// What the objects of one namespace have to fit in.

@@ -31,10 +31,11 @@ const BYTES: usize = 256;
 /// the route sent again.
 pub(crate) const CONTENT_BYTES: usize = 128;
 
-/// How many entries the content of a route counts for, however many hostnames and listeners it has.
+/// How many entries the rules of a route count for, however many hostnames and listeners it has. A rule that says little, and
+/// leads to a backend with names of the usual length, counts for none.
 #[must_use]
-pub fn entries_of_content(route: Route<'_>) -> u64 {
-    let bytes = route_bytes::of_content(route);
+pub fn entries_of_rules(route: Route<'_>) -> u64 {
+    let bytes = route_bytes::of_rules(route);
     u64::try_from(bytes / CONTENT_BYTES).unwrap_or(u64::MAX)
 }
 

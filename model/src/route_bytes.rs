@@ -48,13 +48,23 @@ fn object(name: &ObjectName) -> usize {
 /// The bytes of a route apart from its listeners and hostnames.
 pub(crate) fn of_content(route: Route<'_>) -> usize {
     let name = route.name();
-    let rules: usize = match route {
+    let (created, frame) = (LONG_NUMBER, namespace_budget::FRAME);
+    message([
+        object(name),
+        text(&name.namespace),
+        created,
+        of_rules(route),
+        frame,
+    ])
+}
+
+/// The bytes of what the rules of a route say, with the names of its backends.
+pub(crate) fn of_rules(route: Route<'_>) -> usize {
+    match route {
         Route::Http(route) => route.rules.iter().map(rule).sum(),
         Route::Tls(route) => route.backends.iter().map(weighted).sum(),
         Route::Port(route) => route.backends.iter().map(weighted).sum(),
-    };
-    let (created, frame) = (LONG_NUMBER, namespace_budget::FRAME);
-    message([object(name), text(&name.namespace), created, rules, frame])
+    }
 }
 
 /// The bytes that a route has for a listener that it is attached to, apart from its hostnames there.

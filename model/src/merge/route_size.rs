@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 
 use super::Merge;
 use crate::attach::Attached;
+use crate::namespace_budget::LEAST_BYTES;
 use crate::route::Route;
-use crate::route_budget::{RouteSize, entries_of_content, entries_per_name};
+use crate::route_budget::{RouteSize, entries_of_rules, entries_per_name};
 use crate::route_bytes;
 
 impl Merge {
@@ -28,7 +29,7 @@ impl Merge {
             return (0, RouteSize::default());
         }
         let (key, each) = (route.key(), entries_per_name(route));
-        let mut entries = entries_of_content(route);
+        let mut entries = entries_of_rules(route);
         let mut bytes = route_bytes::of_content(route);
         let mut last = None;
         for (listener, matches, rank) in &names {
@@ -41,7 +42,7 @@ impl Merge {
                 bytes += route_bytes::of_listener(listener);
             }
         }
-        let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
+        let bytes = u64::try_from(bytes).unwrap_or(u64::MAX).max(LEAST_BYTES);
         (names.len(), RouteSize { entries, bytes })
     }
 }

@@ -11,7 +11,7 @@ use vestibule_model::pattern::Pattern;
 use vestibule_model::reference::{BackendRef, Reference};
 use vestibule_model::route::Route;
 use vestibule_model::route_budget::{
-    RouteBudgets, RouteSize, entries_of_content, entries_per_name,
+    RouteBudgets, RouteSize, entries_of_rules, entries_per_name,
 };
 
 use crate::support::{http_route, name, route as tls_route};
@@ -135,12 +135,12 @@ fn the_names_of_backends_are_weighed_in_routes_of_every_kind() {
     };
     let mut tls = tls_route("a/r", &[]);
     tls.backends = vec![backend.clone(); 16];
-    assert_eq!(entries_of_content(Route::Tls(&tls)), 11);
+    assert_eq!(entries_of_rules(Route::Tls(&tls)), 11);
     let mut http = route(vec![HttpMatch::default()]);
-    assert_eq!(entries_of_content(Route::Http(&http)), 0);
+    assert_eq!(entries_of_rules(Route::Http(&http)), 0);
     let filters = Vec::new();
     http.rules[0].backends = vec![HttpBackend { backend, filters }; 256];
-    assert_eq!(entries_of_content(Route::Http(&http)), 178);
+    assert_eq!(entries_of_rules(Route::Http(&http)), 178);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Counts what the backends in use take in the proxies. It is bounded for each namespace, and for all of them together.
 
 use prost::Message as _;
-use vestibule_model::backend_budget::BackendSize;
+use vestibule_model::backend_budget::{BackendSize, EndpointCounts};
 use vestibule_model::backend_key::BackendKey;
 
 use super::{Dirty, Translator};
@@ -31,15 +31,24 @@ impl Translator {
             return None;
         }
         let (service, port) = self.port_of(key)?;
-        let (mut ready, mut terminating) = (0_usize, 0_usize);
+        let (mut ready, mut terminating) = (EndpointCounts::default(), EndpointCounts::default());
         for slice in self.slices_of(&key.service) {
             let numbers = slice.numbers_of(port).count();
-            let count = |addresses: usize| addresses.saturating_mul(numbers);
-            ready = ready.saturating_add(count(slice.addresses.len()));
-            terminating = terminating.saturating_add(count(slice.terminating.len()));
+            for (counts, addresses) in [
+                (&mut ready, &slice.addresses),
+                (&mut terminating, &slice.terminating),
+            ] {
+                let ipv6 = addresses.iter().filter(|address| address.is_ipv6()).count();
+                let ipv4 = addresses.len() - ipv6;
+                counts.ipv4 = counts.ipv4.saturating_add(ipv4.saturating_mul(numbers));
+                counts.ipv6 = counts.ipv6.saturating_add(ipv6.saturating_mul(numbers));
+            }
         }
         // Which of them it has depends on which are denied.
-        let endpoints = ready.max(terminating);
+        let endpoints = EndpointCounts {
+            ipv4: ready.ipv4.max(terminating.ipv4),
+            ipv6: ready.ipv6.max(terminating.ipv6),
+        };
         let bytes = key.to_string().len() + self.bare_backend(key, service, port).encoded_len();
         Some((service.meta.created, BackendSize::new(bytes, endpoints)))
     }

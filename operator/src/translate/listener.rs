@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv6Addr;
 use std::sync::Arc;
 
+use prost::Message as _;
 use vestibule_model::condition::Reason;
 use vestibule_model::conflict::{Conflict, Precedence};
 use vestibule_model::finding::Finding;
@@ -112,7 +113,7 @@ struct JudgedListener {
     created: i64,
     /// Its place in its object.
     field: String,
-    /// How many bytes it has in the configuration if it is served.
+    /// How many bytes it has in the configuration if it is served, without what its Gateway sets.
     bytes: u64,
 }
 
@@ -125,11 +126,15 @@ impl Translator {
         dirty.listeners.extend(moved);
         let mut listeners = std::mem::take(&mut dirty.listeners);
         // How large a listener is does not depend on the budgets, so what is over by this is judged once more, and no more.
-        while !listeners.is_empty() {
+        loop {
             for key in listeners {
                 self.translate_listener(&key, dirty, output);
             }
+            // Which namespaces have no limit may have changed, even if no listener did.
             listeners = self.listener_budgets.settle();
+            if listeners.is_empty() {
+                break;
+            }
         }
     }
 
@@ -264,8 +269,10 @@ impl Translator {
                 Err(finding) => refused = Some(finding),
             }
         }
-        refused = refused.or(over);
         let asked = self.asked(key, &listener, &gateway);
+        // A listener over the budget may be back soon. Its certificate stays until then.
+        let wants_certificates = refused.is_none() && asked.closed.is_none();
+        refused = refused.or(over);
         let closed = refused.is_none() && asked.closed.is_some();
         if closed {
             refused = asked.closed.as_deref().cloned();
@@ -294,10 +301,10 @@ impl Translator {
         if !claimed {
             bind = None;
         }
-        let wants = match refused {
-            None if !claimed => Ok(BTreeMap::new()),
-            None => self.wants(key, &listener, &gateway, unusable.is_none()),
-            Some(_) => Ok(BTreeMap::new()),
+        let wants = if wants_certificates && claimed {
+            self.wants(key, &listener, &gateway, unusable.is_none())
+        } else {
+            Ok(BTreeMap::new())
         };
         let (wants, unasked) = match wants {
             Ok(wants) => (wants, None),
@@ -333,13 +340,23 @@ impl Translator {
         if state.is_served() {
             state.challenge_listener = bind.and_then(|bind| ChallengeListener::of(&listener, bind));
         }
-        let encoded = state
+        // How large it is must not depend on claims and ports, because whoever waits for these keeps its place in the budget. So
+        // one that has no socket yet counts with the longest one.
+        let longest = Bind {
+            address: Ipv6Addr::UNSPECIFIED.into(),
+            port: u16::MAX,
+            transport: Transport::Tcp,
+        };
+        let own = state
             .is_served()
-            .then(|| self.encode(key, &listener, bind, &state))
+            .then(|| encode(key, &listener, bind.unwrap_or(longest), &state))
             .flatten();
-        let bytes = encoded.as_ref().map_or(0, Encoded::len);
+        let bytes = own
+            .as_ref()
+            .map_or(0, |own| own.encoded_len() + key.to_string().len());
+        let resource = own.filter(|_| bind.is_some());
         Some(JudgedListener {
-            resource: encoded.filter(|_| bind.is_some()),
+            resource: resource.and_then(|own| self.with_gateway(key, own, &listener, &gateway)),
             state,
             wants,
             created,
@@ -348,22 +365,14 @@ impl Translator {
         })
     }
 
-    /// The resource of a listener, with what its Gateway sets. One that has no socket yet gets one that is not there: how
-    /// large the resource is must not depend on claims and ports, because whoever waits for these keeps its place in the budget.
-    fn encode(
+    /// The resource of a listener, with what its Gateway sets.
+    fn with_gateway(
         &self,
         key: &ListenerKey,
+        mut resource: proto::Listener,
         listener: &Listener,
-        bind: Option<Bind>,
-        state: &ListenerState,
+        gateway: &ObjectName,
     ) -> Option<Encoded> {
-        let gateway = &state.gateway;
-        let bind = bind.unwrap_or(Bind {
-            address: Ipv6Addr::UNSPECIFIED.into(),
-            port: u16::MAX,
-            transport: listener.protocol.transport()?,
-        });
-        let mut resource = encode(key, listener, bind, state)?;
         let certificate = self.backend_certificate(gateway);
         if self.is_selective(gateway) {
             resource.selective_backend_certificate = certificate;
@@ -372,7 +381,7 @@ impl Translator {
         }
         resource.limits = self.limits_of(gateway);
         // UDP has neither PROXY headers nor requests with a forwarded header.
-        if bind.transport == Transport::Tcp {
+        if listener.protocol.transport() == Some(Transport::Tcp) {
             resource.client_address = self.encoded_client_address(gateway);
         }
         // Only a name could make it too large, and the API bounds names.
