@@ -21,7 +21,8 @@ use crate::finding::Finding;
 use crate::namespace_budget::{Beyond, FRAME, LEAST_BYTES, NamespaceBudgets, Uses};
 use crate::route_budget::CONTENT_BYTES;
 
-/// How many bytes an endpoint counts for. In the configuration it has 20 to 50.
+/// How many bytes an endpoint counts for in entries. In the configuration it has up to 23 with an IPv4 address, and 47 with an
+/// IPv6 address.
 const ENDPOINT_BYTES: usize = 32;
 
 /// How many bytes an endpoint has in the configuration at most: the longest IPv4 address, a port, and their frames.
@@ -81,7 +82,7 @@ impl BackendBudgets {
     pub fn new(most: u64, total: u64) -> Self {
         let budgets = NamespaceBudgets::new(most, Beyond::LeavesItsRoom);
         Self {
-            budgets: budgets.sharing(total, u64::MAX),
+            budgets: budgets.sharing(total),
         }
     }
 
@@ -130,22 +131,36 @@ impl BackendBudgets {
     #[must_use]
     pub fn refusal(&self, backend: &BackendKey, field: &str) -> Option<Finding> {
         let limit = self.budgets.exceeded(backend)?;
-        let (namespace, total) = (backend.namespace(), self.budgets.total());
-        let left_of = limit.describe(namespace, "the backends", total, || {
-            let most = self.budgets.most();
-            format!("the {most} entries that all backends of namespace {namespace} may have")
-        });
-        let setting = limit.setting("tenants.routeEntries", "tenants.allBackendsMib");
+        let namespace = backend.namespace();
+        let share = self
+            .budgets
+            .share_in_words(limit, namespace, "the backends");
+        let (more, left_of) = match share {
+            Some(share) => (
+                "bytes of endpoints, TLS settings and names".to_owned(),
+                share,
+            ),
+            None => (
+                format!(
+                    "entries, one for each {CONTENT_BYTES} bytes of its endpoints ({ENDPOINT_BYTES} bytes each), TLS settings \
+                     and name,"
+                ),
+                format!(
+                    "the {} that all backends of namespace {namespace} may have",
+                    self.budgets.most()
+                ),
+            ),
+        };
         Some(Finding::refused(
             Reason::QuotaExceeded,
             field,
             format!(
-                "the Service port {backend} takes more in every proxy, with one entry for each {CONTENT_BYTES} bytes of its \
-                 endpoints ({ENDPOINT_BYTES} bytes each), TLS settings and name, than the backends before it leave of {left_of}"
+                "the Service port {backend} takes more {more} in every proxy than the backends before it leave of {left_of}"
             ),
-            format!(
-                "route to fewer ports of Services with very many endpoints, remove EndpointSlices that are not needed, or \
-                 ask the platform admin for more ({setting})"
+            limit.remedy(
+                "route to fewer ports of Services with very many endpoints, remove EndpointSlices that are not needed",
+                "tenants.routeEntries",
+                "tenants.allBackendsMib",
             ),
         ))
     }

@@ -27,7 +27,7 @@ impl ListenerBudgets {
     #[must_use]
     pub fn new(total: u64) -> Self {
         let budgets = NamespaceBudgets::new(u64::MAX, Beyond::LeavesItsRoom);
-        Self(budgets.sharing(total, u64::MAX))
+        Self(budgets.sharing(total))
     }
 
     /// From now on, a listener that comes takes no place from one in service. Before, only ages count, so the result does not
@@ -63,7 +63,7 @@ impl ListenerBudgets {
         let limit = self.0.exceeded(listener)?;
         let uses = self.0.uses(listener)?;
         let namespace = &listener.parent.name().namespace;
-        let left_of = limit.describe(namespace, "the listeners", self.0.total(), String::new);
+        let left_of = self.0.share_in_words(limit, namespace, "the listeners")?;
         Some(Finding::refused(
             Reason::QuotaExceeded,
             field,
@@ -71,8 +71,11 @@ impl ListenerBudgets {
                 "has {} bytes in the configuration of every proxy, which is more than the listeners before it leave of {left_of}",
                 uses.of_total
             ),
-            "name fewer Secrets in its certificateRefs, use shorter names and fewer listeners, or ask the platform admin for \
-             more (tenants.allListenersMib)",
+            limit.remedy(
+                "name fewer Secrets in its certificateRefs, use shorter names and fewer listeners",
+                "tenants.allListenersMib",
+                "tenants.allListenersMib",
+            ),
         ))
     }
 }

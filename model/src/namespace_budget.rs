@@ -9,8 +9,8 @@
 //! All namespaces together may have [a total](NamespaceBudgets::sharing) as well. A namespace asks for what its objects use of
 //! it, and has [its share](crate::fair_total) at most. It asks for those over its own budget too, up to the most that objects
 //! within that budget can use, if that is known. Which of them are in service may depend on the share, and what a namespace
-//! asks for must not: else shares could go back and forth. An object can use less of the total than of the budget. It is in
-//! service if it fits in both.
+//! asks for must not depend on it. Otherwise shares could go back and forth. The total may count in another unit than the
+//! budget. An object is in service if it fits in both.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
@@ -131,35 +131,17 @@ pub(crate) enum Limit {
 }
 
 impl Limit {
-    /// The words for what an object of a namespace does not fit in. `all` names the objects that count, `total` is their
-    /// total in bytes, and `own` has the words for the budget of the namespace.
-    pub(crate) fn describe(
-        self,
-        namespace: &str,
-        all: &str,
-        total: u64,
-        own: impl FnOnce() -> String,
-    ) -> String {
-        let total = total >> 20;
+    /// What helps whoever is over the limit. `action` is what the namespace can do itself. `own` and `total` are the chart
+    /// values that set the budget of a namespace and the total.
+    pub(crate) fn remedy(self, action: &str, own: &str, total: &str) -> String {
+        let ask = |setting| format!("{action}, or ask the platform admin for more ({setting})");
         match self {
-            Self::Own => own(),
-            Self::Share => format!(
-                "what namespace {namespace} may have at present: {all} of all namespaces may have {total} MiB together, and \
-                 need more, so namespaces with little have all that they need, and each of the others has an equal share of \
-                 the rest"
-            ),
+            Self::Own => ask(own),
+            Self::Share => ask(total),
             Self::NoShare => format!(
-                "what namespace {namespace} may have at present, which is nothing: {all} of all namespaces may have {total} \
-                 MiB together, and the namespaces that have a Gateway, which are not limited, use up all of it"
+                "nothing that this namespace changes helps: ask the platform admin to raise {total}, or to use less in the \
+                 namespaces that have a Gateway"
             ),
-        }
-    }
-
-    /// The chart value that sets the limit: `own` for the budget of the namespace, otherwise `total`.
-    pub(crate) fn setting(self, own: &'static str, total: &'static str) -> &'static str {
-        match self {
-            Self::Own => own,
-            Self::Share | Self::NoShare => total,
         }
     }
 }
@@ -186,7 +168,7 @@ pub(crate) struct NamespaceBudgets<K: Counted> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Total {
     fair: FairTotal,
-    /// The most of it that objects within the budget of one namespace can use.
+    /// The most of it that objects within the budget of one namespace can use; `u64::MAX` if that is not known.
     each: u64,
 }
 
@@ -240,9 +222,20 @@ impl<K: Counted> NamespaceBudgets<K> {
     }
 
     /// The same budgets, except that all namespaces together may use at most `total`. Exempt namespaces count, and have no
-    /// limit. Objects that fit in the budget of one namespace use at most `each` of the total, in whatever unit that is.
-    pub(crate) fn sharing(self, total: u64, each: u64) -> Self {
-        let fair = FairTotal::new(total);
+    /// limit.
+    pub(crate) fn sharing(self, total: u64) -> Self {
+        debug_assert_eq!(self.beyond, Beyond::LeavesItsRoom, "see `Budget::judge`");
+        let (fair, each) = (FairTotal::new(total), u64::MAX);
+        Self {
+            total: Some(Total { fair, each }),
+            ..self
+        }
+    }
+
+    /// The same budgets, except that the total has the unit of the budget of a namespace. So what fits in that budget uses no
+    /// more of the total, and no namespace asks for more.
+    pub(crate) fn sharing_the_same(self, total: u64) -> Self {
+        let (fair, each) = (FairTotal::new(total), self.most);
         Self {
             total: Some(Total { fair, each }),
             ..self
@@ -260,9 +253,27 @@ impl<K: Counted> NamespaceBudgets<K> {
         self.most
     }
 
-    /// The bound on what all namespaces have together; 0 if there is none.
-    pub(crate) fn total(&self) -> u64 {
-        self.total.as_ref().map_or(0, |total| total.fair.total())
+    /// The words for what an object of a namespace does not fit in, if that is the share. `all` names the objects that count.
+    /// The total is in bytes.
+    pub(crate) fn share_in_words(
+        &self,
+        limit: Limit,
+        namespace: &str,
+        all: &str,
+    ) -> Option<String> {
+        let total = self.total.as_ref()?.fair.total() >> 20;
+        match limit {
+            Limit::Own => None,
+            Limit::Share => Some(format!(
+                "what namespace {namespace} may have at present: {all} of all namespaces may have {total} MiB together, and \
+                 need more, so namespaces with little have all that they need, and each of the others has an equal share of \
+                 the rest"
+            )),
+            Limit::NoShare => Some(format!(
+                "what namespace {namespace} may have at present, which is nothing: {all} of all namespaces may have {total} \
+                 MiB together, and the namespaces that have a Gateway, which are not limited, use up all of it"
+            )),
+        }
     }
 
     /// Takes the age of an object, and how much it uses. An object that uses nothing has no part in the budget. The change has
@@ -350,7 +361,7 @@ impl<K: Counted> NamespaceBudgets<K> {
     }
 
     /// Brings the share up to date after some namespaces changed. Returns the namespaces with objects for which it makes a
-    /// difference. Most of the others use no more than they might before and may now.
+    /// difference. The others have the same result with both shares.
     fn settle_total(&mut self, changed: &BTreeSet<Arc<str>>) -> BTreeSet<Arc<str>> {
         let Some(Total { fair, each }) = &mut self.total else {
             return BTreeSet::new();
@@ -398,7 +409,8 @@ impl<K: Counted> NamespaceBudgets<K> {
 }
 
 /// The share without what is less than a 64th of it. What namespaces ask for changes all the time, most of all with the
-/// endpoints of their backends. Small changes of others then make no difference to those that have the share.
+/// endpoints of their backends. So most small changes of others make no difference to those that have the share; one across a
+/// step does.
 fn coarse(share: u64) -> u64 {
     let low_bits = share.checked_ilog2().unwrap_or(0).saturating_sub(6);
     share >> low_bits << low_bits
@@ -419,6 +431,11 @@ impl<I: Clone + Ord> Budget<I> {
     /// Each object needs a certain share at its turn: what those before it have taken, and its own part. With another share it
     /// needs the same, as long as all objects before it have the same result as now. So the results are the same while the share
     /// stays above what is enough for some objects now, and below what would be enough for the others.
+    ///
+    /// With `keeps`, those in service come first at the next judgement. That makes no difference here: together they take the
+    /// same in either order, and those that are over need as much as now, or more.
+    ///
+    /// If an object leaves nothing to younger ones, what these need depends on the share itself, so such budgets share no total.
     fn judge(
         &self,
         limits: Limits,

@@ -20,7 +20,7 @@ use crate::condition::Reason;
 use crate::finding::Finding;
 use crate::http::{HttpMatch, PathMatch, ValueMatch};
 use crate::key::ObjectKey;
-use crate::namespace_budget::{Beyond, Limit, NamespaceBudgets, Uses};
+use crate::namespace_budget::{Beyond, NamespaceBudgets, Uses};
 use crate::route::Route;
 use crate::route_bytes;
 
@@ -80,8 +80,7 @@ impl RouteBudgets {
     #[must_use]
     pub fn new(most: u64, total: u64) -> Self {
         let budgets = NamespaceBudgets::new(most, Beyond::LeavesItsRoom);
-        // How many bytes the entries of a namespace have depends on its names.
-        Self(budgets.sharing(total, u64::MAX))
+        Self(budgets.sharing(total))
     }
 
     /// Takes the age of a route and its size. A route without entries has no part in the budget. The change has an effect at
@@ -112,11 +111,10 @@ impl RouteBudgets {
     pub fn refusal(&self, route: &ObjectKey) -> Option<Finding> {
         let limit = self.0.exceeded(route)?;
         let uses = self.0.uses(route)?;
-        if limit == Limit::Own {
-            return Some(too_many(uses.own, self.0.most()));
-        }
         let namespace = &route.name.namespace;
-        let left_of = limit.describe(namespace, "the routes", self.0.total(), String::new);
+        let Some(left_of) = self.0.share_in_words(limit, namespace, "the routes") else {
+            return Some(too_many(uses.own, self.0.most()));
+        };
         Some(Finding::refused(
             Reason::QuotaExceeded,
             "spec",
@@ -125,9 +123,12 @@ impl RouteBudgets {
                  {left_of}",
                 uses.of_total
             ),
-            "use shorter names and fewer hostnames and rules, name one listener with sectionName in each of the \
-             parentRefs, remove routes that the namespace does not need, or ask the platform admin for more \
-             (tenants.allRoutesMib)",
+            limit.remedy(
+                "use shorter names and fewer hostnames and rules, name one listener with sectionName in each of the \
+                 parentRefs, remove routes that the namespace does not need",
+                "tenants.routeEntries",
+                "tenants.allRoutesMib",
+            ),
         ))
     }
 }
@@ -144,6 +145,6 @@ pub fn too_many(entries: u64, most: u64) -> Finding {
              routes leave of the {most} that all routes of the namespace may have",
         ),
         "name one listener with sectionName in each of the parentRefs, use fewer hostnames or matches, remove \
-         routes that the namespace does not need, or ask the owner of the Gateway for more",
+         routes that the namespace does not need, or ask the platform admin for more (tenants.routeEntries)",
     )
 }

@@ -55,7 +55,7 @@ impl SourceBudgets {
     pub fn new(most: u64, total: u64) -> Self {
         let budgets = NamespaceBudgets::new(most, Beyond::LeavesItsRoom);
         Self {
-            budgets: budgets.sharing(total, most),
+            budgets: budgets.sharing_the_same(total),
         }
     }
 
@@ -100,8 +100,10 @@ impl SourceBudgets {
     pub fn refusal(&self, source: &ObjectKey, field: &str) -> Option<Finding> {
         let limit = self.budgets.exceeded(source)?;
         let namespace = &source.name.namespace;
-        let setting = limit.setting("tenants.certificateMib", "tenants.allCertificatesMib");
-        let left_of = limit.describe(namespace, "those in use", self.budgets.total(), || {
+        let share = self
+            .budgets
+            .share_in_words(limit, namespace, "those in use");
+        let left_of = share.unwrap_or_else(|| {
             let most = self.budgets.most() >> 20;
             format!("the {most} MiB that those in use of namespace {namespace} may have")
         });
@@ -112,10 +114,11 @@ impl SourceBudgets {
                 "{source} brings more bytes of certificates and keys into every proxy than the Secrets and ConfigMaps \
                  before it leave of {left_of}"
             ),
-            format!(
-                "use fewer of them, such as one certificate for several listeners and one bundle for several \
-                 Services, leave out CA certificates that are not needed, or ask the platform admin for more \
-                 ({setting})"
+            limit.remedy(
+                "use fewer of them, such as one certificate for several listeners and one bundle for several Services, leave \
+                 out CA certificates that are not needed",
+                "tenants.certificateMib",
+                "tenants.allCertificatesMib",
             ),
         ))
     }

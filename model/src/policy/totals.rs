@@ -17,7 +17,7 @@ pub struct ConfigurationTotals {
         value_parser = clap::value_parser!(u16).range(1..=i64::from(Self::MOST_MIB))
     ))]
     pub certificates_mib: u16,
-    /// MiB that the routes of all namespaces together may have there. Beyond it, each namespace has a fair share.
+    /// MiB that the routes of all namespaces together may have in the configuration of each proxy. Beyond it, each namespace has a fair share.
     #[cfg_attr(feature = "arguments", arg(
         long = "all-routes-mib",
         env = "VESTIBULE_ALL_ROUTES_MIB",
@@ -25,7 +25,7 @@ pub struct ConfigurationTotals {
         value_parser = clap::value_parser!(u16).range(1..=i64::from(Self::MOST_MIB))
     ))]
     pub routes_mib: u16,
-    /// MiB that the backends of all namespaces together may have there, also of those with a Gateway. Beyond it, each namespace
+    /// MiB that the backends of all namespaces together may have in the configuration of each proxy, also of those with a Gateway. Beyond it, each namespace
     /// without a Gateway has a fair share.
     #[cfg_attr(feature = "arguments", arg(
         long = "all-backends-mib",
@@ -34,7 +34,7 @@ pub struct ConfigurationTotals {
         value_parser = clap::value_parser!(u16).range(1..=i64::from(Self::MOST_MIB))
     ))]
     pub backends_mib: u16,
-    /// MiB that the listeners of all namespaces together may have there, also of those with a Gateway. Beyond it, each namespace
+    /// MiB that the listeners of all namespaces together may have in the configuration of each proxy, also of those with a Gateway. Beyond it, each namespace
     /// without a Gateway has a fair share.
     #[cfg_attr(feature = "arguments", arg(
         long = "all-listeners-mib",
@@ -48,10 +48,10 @@ pub struct ConfigurationTotals {
 impl ConfigurationTotals {
     /// The totals of a release that sets none.
     pub const DEFAULT: Self = Self {
-        certificates_mib: 160,
-        routes_mib: 40,
-        backends_mib: 24,
-        listeners_mib: 16,
+        certificates_mib: 128,
+        routes_mib: 48,
+        backends_mib: 32,
+        listeners_mib: 32,
     };
 
     /// The most that all four together may be, in MiB.
@@ -106,11 +106,36 @@ pub fn mib(mib: u16) -> u64 {
 mod tests {
     use super::*;
 
+    /// Helm refuses more before the operator does, and shows the defaults.
+    #[test]
+    fn the_chart_has_the_same_defaults_and_the_same_bound() {
+        let values = include_str!("../../../charts/vestibule/values.yaml");
+        let template = include_str!("../../../charts/vestibule/templates/operator/deployment.yaml");
+        let ConfigurationTotals {
+            certificates_mib,
+            routes_mib,
+            backends_mib,
+            listeners_mib,
+        } = ConfigurationTotals::DEFAULT;
+        for (name, mib) in [
+            ("allCertificatesMib", certificates_mib),
+            ("allRoutesMib", routes_mib),
+            ("allBackendsMib", backends_mib),
+            ("allListenersMib", listeners_mib),
+        ] {
+            assert!(values.contains(&format!("\n  {name}: {mib}\n")), "{name}");
+            let default = format!("$tenants.{name} | default {mib} |");
+            assert!(template.contains(&default), "{default}");
+        }
+        let most = ConfigurationTotals::MOST_MIB;
+        assert!(template.contains(&format!("gt $totals {most}")));
+    }
+
     #[test]
     fn a_batch_has_room_for_all_totals() {
         assert_eq!(ConfigurationTotals::DEFAULT.check(), Ok(()));
         let more = ConfigurationTotals {
-            routes_mib: 41,
+            routes_mib: 49,
             ..ConfigurationTotals::DEFAULT
         };
         let error = more.check().unwrap_err().to_string();

@@ -1,8 +1,10 @@
 //! The budget of a namespace for entries in the proxies' tables.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use proptest::prelude::*;
+use vestibule_model::fair_total::{Demand, FairTotal};
 use vestibule_model::http::{
     HttpBackend, HttpMatch, HttpRoute, MethodMatch, PathMatch, ValueMatch,
 };
@@ -10,9 +12,7 @@ use vestibule_model::key::{Kind, ObjectKey, ObjectName};
 use vestibule_model::pattern::Pattern;
 use vestibule_model::reference::{BackendRef, Reference};
 use vestibule_model::route::Route;
-use vestibule_model::route_budget::{
-    RouteBudgets, RouteSize, entries_of_rules, entries_per_name,
-};
+use vestibule_model::route_budget::{RouteBudgets, RouteSize, entries_of_rules, entries_per_name};
 
 use crate::support::{http_route, name, route as tls_route};
 
@@ -243,5 +243,104 @@ proptest! {
             prop_assert_eq!(&scratch, &budgets);
             before = over;
         }
+    }
+}
+
+/// The refused routes by the rule itself, with a total of bytes: each namespace fills its own budget and the share in order.
+fn refused_with_total(
+    routes: &BTreeMap<ObjectKey, (i64, RouteSize)>,
+    most: u64,
+    total: u64,
+) -> BTreeSet<ObjectKey> {
+    let mut asked: BTreeMap<Arc<str>, u64> = BTreeMap::new();
+    for (at, (_, size)) in routes {
+        *asked.entry(at.name.namespace.clone()).or_default() += size.bytes;
+    }
+    let mut fair = FairTotal::new(total);
+    for (namespace, bytes) in &asked {
+        fair.put(namespace, Demand::Limited(*bytes));
+    }
+    let share = fair.share().unwrap_or(u64::MAX);
+    let mut order: Vec<_> = routes.iter().collect();
+    order.sort_by_key(|(at, (created, _))| (*created, at.name.name.clone(), at.kind));
+    let mut left: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
+    let mut over = BTreeSet::new();
+    for (at, (_, size)) in order {
+        let (entries, bytes) = left.entry(&at.name.namespace).or_insert((most, share));
+        if size.entries > *entries || size.bytes > *bytes {
+            over.insert(at.clone());
+        } else {
+            *entries -= size.entries;
+            *bytes -= size.bytes;
+        }
+    }
+    over
+}
+
+proptest! {
+    /// Entries and bytes are independent of each other. Namespaces that no settling looks at, because the new share makes no
+    /// difference for them, have what the rule says all the same.
+    #[test]
+    fn any_history_with_a_total_comes_to_what_the_rule_says(
+        steps in prop::collection::vec(
+            ((0_u8..4, 0_u8..6), 0_i64..4, (0_u64..5, 0_u64..12), any::<bool>()),
+            1..60,
+        )
+    ) {
+        // Shares below 128 are not rounded.
+        let (most, total) = (8, 30);
+        let mut budgets = RouteBudgets::new(most, total);
+        let mut routes: BTreeMap<ObjectKey, (i64, RouteSize)> = BTreeMap::new();
+        let mut before: BTreeMap<ObjectKey, String> = BTreeMap::new();
+        for ((namespace, n), created, (entries, bytes), settles) in steps {
+            let at = http(&format!("n{namespace}/r{n}"));
+            let created = routes.get(&at).map_or(created, |(created, _)| *created);
+            let size = RouteSize { entries, bytes };
+            budgets.put(&at, created, size);
+            if entries == 0 {
+                routes.remove(&at);
+            } else {
+                routes.insert(at, (created, size));
+            }
+            if !settles {
+                continue;
+            }
+            let moved = budgets.settle();
+            let refusal = |at: &ObjectKey| Some((at.clone(), budgets.refusal(at)?.to_string()));
+            let over: BTreeMap<ObjectKey, String> = routes.keys().filter_map(refusal).collect();
+            let expected = refused_with_total(&routes, most, total);
+            prop_assert_eq!(over.keys().cloned().collect::<BTreeSet<_>>(), expected);
+            // Whoever does not fit in another limit than before is told. A number of its own may change without that.
+            let differ: BTreeSet<ObjectKey> = before.keys().chain(over.keys())
+                .filter(|at| before.contains_key(*at) != over.contains_key(*at))
+                .cloned()
+                .collect();
+            prop_assert!(differ.is_subset(&moved), "{differ:?} of {moved:?}");
+            before = over;
+        }
+    }
+
+    /// A large share is rounded down by a 64th at most.
+    #[test]
+    fn an_equal_part_less_a_64th_is_sure(asked in prop::collection::vec(1_u64..90_000, 1..8)) {
+        let total = 100_000;
+        let mut budgets = RouteBudgets::new(u64::MAX, total);
+        let equal = total / u64::try_from(asked.len()).unwrap();
+        let at = |namespace: usize| http(&format!("n{namespace}/r"));
+        for (namespace, bytes) in asked.iter().enumerate() {
+            budgets.put(&at(namespace), 0, RouteSize { entries: 1, bytes: *bytes });
+        }
+        budgets.settle();
+        let mut served = 0;
+        for (namespace, bytes) in asked.iter().enumerate() {
+            let is_over = budgets.refusal(&at(namespace)).is_some();
+            if *bytes <= equal - equal / 64 - 1 {
+                prop_assert!(!is_over, "{bytes} of {equal}");
+            }
+            if !is_over {
+                served += bytes;
+            }
+        }
+        prop_assert!(served <= total);
     }
 }
