@@ -17,6 +17,7 @@ use std::sync::Arc;
 
 use crate::backend_key::BackendKey;
 use crate::condition::Reason;
+use crate::fair_total::TotalUse;
 use crate::finding::Finding;
 use crate::namespace_budget::{Beyond, FRAME, LEAST_BYTES, NamespaceBudgets, Uses};
 use crate::route_budget::CONTENT_BYTES;
@@ -123,6 +124,12 @@ impl BackendBudgets {
     #[must_use]
     pub fn is_over(&self, backend: &BackendKey) -> bool {
         self.budgets.exceeded(backend).is_some()
+    }
+
+    /// The total beside what all namespaces ask for of it.
+    #[must_use]
+    pub fn total_use(&self) -> Option<TotalUse> {
+        self.budgets.total_use()
     }
 
     /// Why the reference in `field` is refused, if the backend that it leads to is over the budget. How many

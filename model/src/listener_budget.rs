@@ -14,6 +14,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::condition::Reason;
+use crate::fair_total::TotalUse;
 use crate::finding::Finding;
 use crate::key::ListenerKey;
 use crate::namespace_budget::{Beyond, FRAME, LEAST_BYTES, NamespaceBudgets};
@@ -55,6 +56,12 @@ impl ListenerBudgets {
     /// [`Self::refusal`] says something else by this.
     pub fn settle(&mut self) -> BTreeSet<ListenerKey> {
         self.0.settle()
+    }
+
+    /// The total beside what all namespaces ask for of it.
+    #[must_use]
+    pub fn total_use(&self) -> Option<TotalUse> {
+        self.0.total_use()
     }
 
     /// Why a listener is refused, if it is over the budget. `field` is its place in its object.

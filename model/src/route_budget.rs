@@ -17,6 +17,7 @@
 use std::collections::BTreeSet;
 
 use crate::condition::Reason;
+use crate::fair_total::TotalUse;
 use crate::finding::Finding;
 use crate::http::{HttpMatch, PathMatch, ValueMatch};
 use crate::key::ObjectKey;
@@ -104,6 +105,12 @@ impl RouteBudgets {
     #[must_use]
     pub fn bytes(&self, route: &ObjectKey) -> u64 {
         self.0.uses(route).map_or(0, |uses| uses.of_total)
+    }
+
+    /// The total beside what all namespaces ask for of it.
+    #[must_use]
+    pub fn total_use(&self) -> Option<TotalUse> {
+        self.0.total_use()
     }
 
     /// Why a route is refused, if it is over a limit.

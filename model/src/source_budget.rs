@@ -19,6 +19,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::condition::Reason;
+use crate::fair_total::TotalUse;
 use crate::finding::Finding;
 use crate::key::ObjectKey;
 use crate::namespace_budget::{Beyond, NamespaceBudgets, Uses};
@@ -91,6 +92,12 @@ impl SourceBudgets {
     #[must_use]
     pub fn is_over(&self, source: &ObjectKey) -> bool {
         self.budgets.exceeded(source).is_some()
+    }
+
+    /// The total beside what all namespaces ask for of it.
+    #[must_use]
+    pub fn total_use(&self) -> Option<TotalUse> {
+        self.budgets.total_use()
     }
 
     /// Why the reference in `field` is refused, if the Secret or ConfigMap that it leads to is over the budget. How much it

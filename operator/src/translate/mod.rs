@@ -63,6 +63,7 @@ use vestibule_model::backend_key::BackendKey;
 use vestibule_model::challenge::{ChallengeAnswer, ChallengeKey};
 use vestibule_model::claim::{ClaimKey, Holders};
 use vestibule_model::client_address::ClientAddress;
+use vestibule_model::fair_total::TotalUse;
 use vestibule_model::finding::Finding;
 use vestibule_model::hostname::HostPattern;
 use vestibule_model::issuance::{CertificateRequest, Issuance};
@@ -381,6 +382,19 @@ impl Translator {
         self.source_budgets.keep_in_service();
         self.backend_budgets.keep_in_service();
         self.listener_budgets.keep_in_service();
+    }
+
+    /// The totals of the configuration, by what fills them, beside what all namespaces ask for of each.
+    pub fn totals(&self) -> impl Iterator<Item = (&'static str, TotalUse)> {
+        let parts = [
+            ("certificates", self.source_budgets.total_use()),
+            ("routes", self.route_budgets.total_use()),
+            ("backends", self.backend_budgets.total_use()),
+            ("listeners", self.listener_budgets.total_use()),
+        ];
+        parts
+            .into_iter()
+            .filter_map(|(part, in_use)| Some((part, in_use?)))
     }
 
     /// Takes changes and returns everything that is different after them.
