@@ -16,7 +16,7 @@ use crate::reference::BackendRef;
 use crate::route::Route;
 
 /// The tag and the length of a text or of a message within another one.
-const FRAME: usize = 4;
+const FIELD_FRAME: usize = 4;
 
 /// A number of 32 bits, with its tag.
 const NUMBER: usize = 6;
@@ -25,7 +25,7 @@ const NUMBER: usize = 6;
 const LONG_NUMBER: usize = 11;
 
 /// The keys of a rule with session persistence: four of 32 bytes each.
-const SESSION_KEYS: usize = 4 * (32 + 2 * FRAME);
+const SESSION_KEYS: usize = 4 * (32 + 2 * FIELD_FRAME);
 
 /// The name of the cookie of a rule that does not set one.
 const OWN_COOKIE_NAME: usize = 64;
@@ -34,15 +34,15 @@ const OWN_COOKIE_NAME: usize = 64;
 const BACKEND_PORT: usize = ":65535/udp".len();
 
 fn text(text: &str) -> usize {
-    FRAME + text.len()
+    FIELD_FRAME + text.len()
 }
 
 fn message(bytes: impl IntoIterator<Item = usize>) -> usize {
-    FRAME + bytes.into_iter().sum::<usize>()
+    FIELD_FRAME + bytes.into_iter().sum::<usize>()
 }
 
 fn object(name: &ObjectName) -> usize {
-    FRAME + name.namespace.len() + "/".len() + name.name.len()
+    FIELD_FRAME + name.namespace.len() + "/".len() + name.name.len()
 }
 
 /// The bytes of a route apart from its listeners and hostnames.
@@ -139,7 +139,7 @@ fn of_session(session: &SessionPersistence) -> usize {
             permanent: _,
         } => {
             let name = name.as_deref().map_or(OWN_COOKIE_NAME, str::len);
-            message([FRAME + name, text(path), NUMBER])
+            message([FIELD_FRAME + name, text(path), NUMBER])
         }
         SessionCarrier::Header(name) => text(name),
     };

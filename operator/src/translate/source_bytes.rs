@@ -13,17 +13,6 @@ use super::trust::BundleState;
 use super::{Dirty, Output, Translator};
 
 impl Translator {
-    /// Takes which namespaces have a Gateway by now. They have no limits.
-    pub(super) fn exempt_entrances(&mut self, dirty: &mut Dirty) {
-        for namespace in std::mem::take(&mut dirty.entrances) {
-            let mut gateways = self.merge.gateways_in(&namespace);
-            let is_entrance = gateways.any(|name| self.merge.gateway(name).is_some());
-            self.source_budgets.exempt(&namespace, is_entrance);
-            self.backend_budgets.exempt(&namespace, is_entrance);
-            self.listener_budgets.exempt(&namespace, is_entrance);
-        }
-    }
-
     /// Counts what the sources that changed in this pass bring into the configuration, and marks the users of those that
     /// are over what their namespace may bring by this, or come back under it. Returns whether there are any.
     pub(super) fn settle_source_budgets(&mut self, dirty: &mut Dirty, output: &mut Output) -> bool {
