@@ -80,6 +80,17 @@ pub enum ElectionStep {
     Replace(String, DesiredLease),
 }
 
+impl ElectionStep {
+    /// Whether this candidate leads by this step, and did not before.
+    #[must_use]
+    pub fn acquires(&self) -> bool {
+        match self {
+            Self::Wait => false,
+            Self::Create(wanted) | Self::Replace(_, wanted) => wanted.acquired,
+        }
+    }
+}
+
 /// The role of this replica.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Role {

@@ -140,11 +140,8 @@ impl Candidate {
             return None;
         }
         let floor = self.publisher.generation().term.max(self.floor);
-        let now = Instant::now();
-        let step = self.elector.plan(now, clock::millis(), floor);
-        let leads = self.elector.role(now).term(now).is_some();
-        let is_attempt = !leads && step != ElectionStep::Wait;
-        let under_way = is_attempt.then(|| self.publisher.attempt());
+        let step = self.elector.plan(Instant::now(), clock::millis(), floor);
+        let under_way = step.acquires().then(|| self.publisher.attempt());
         self.write(step).await;
         under_way
     }

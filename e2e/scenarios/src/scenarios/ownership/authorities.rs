@@ -93,8 +93,9 @@ pub(in super::super) async fn no_connection_serves_another_teams_name(
         served(stage, &a, &sets).await?;
         b.kubectl.apply(&of_b).await?.must()?;
         served(stage, &b, &["web"]).await?;
+    } else {
+        served(stage, &a, &sets).await?;
     }
-    served(stage, &a, &sets).await?;
     scene.present().await?;
     asked += scene.of_b_only_its_own().await?;
     Ok(Verdict::noting(format!(
