@@ -10,7 +10,7 @@ mod ownership;
 mod port_limits;
 mod port_routes;
 mod preview;
-mod route_entries;
+mod route_size;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

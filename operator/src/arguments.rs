@@ -16,8 +16,7 @@ use vestibule_model::certificate::AddressBlock;
 use vestibule_model::endpoint::{AuthorityRules, EndpointRules};
 use vestibule_model::parameters::ServiceParameters;
 use vestibule_model::policy::{
-    ALL_CERTIFICATES_MIB, CERTIFICATE_MIB, MAX_RSA_BITS, MOST_ALL_CERTIFICATES_MIB, Policy,
-    PolicyArguments, REGEX_MIB,
+    CERTIFICATE_MIB, ConfigurationTotals, MAX_RSA_BITS, Policy, PolicyArguments, REGEX_MIB,
 };
 use vestibule_model::selector::{LabelSelector, Labels};
 use vestibule_model::service::{IpFamily, IpFamilyPolicy, ServiceType, TrafficPolicy};
@@ -194,15 +193,8 @@ pub(crate) struct Arguments {
         value_parser = clap::value_parser!(u16).range(1..=1024)
     )]
     certificate_mib: u16,
-    /// MiB that those of all namespaces together may have, also of those with a Gateway. Beyond it, each namespace without a
-    /// Gateway has a fair share.
-    #[arg(
-        long,
-        env = "VESTIBULE_ALL_CERTIFICATES_MIB",
-        default_value_t = ALL_CERTIFICATES_MIB,
-        value_parser = clap::value_parser!(u16).range(1..=i64::from(MOST_ALL_CERTIFICATES_MIB))
-    )]
-    all_certificates_mib: u16,
+    #[command(flatten)]
+    totals: ConfigurationTotals,
     /// Who makes cert-manager's Certificates for the listeners of `ListenerSet`s: vestibule or
     /// cert-manager.
     #[arg(
@@ -312,6 +304,7 @@ impl Arguments {
         if self.release.is_empty() || self.namespace.is_empty() {
             bail!("--release and --namespace must not be empty");
         }
+        self.totals.check()?;
         let selector: Labels = self.proxy_selector.iter().cloned().collect();
         let defaults = ServiceParameters {
             service_type: self.service_type,
@@ -344,7 +337,7 @@ impl Arguments {
                 max_rsa_bits: self.max_rsa_bits,
                 regex_mib: self.regex_mib,
                 certificate_mib: self.certificate_mib,
-                all_certificates_mib: self.all_certificates_mib,
+                totals: self.totals,
                 ..self.policy.policy()
             },
             claims: ClaimMode::Recorded,

@@ -15,8 +15,8 @@
 
 mod across;
 mod backend;
-mod backend_entries;
 mod backend_key;
+mod backend_size;
 mod backend_tls;
 mod binds;
 mod certificate;
@@ -43,8 +43,8 @@ mod reference_grant;
 mod report;
 mod route;
 mod route_backend;
-mod route_entries;
 mod route_parents;
+mod route_size;
 mod route_state;
 mod route_status;
 mod service;
@@ -63,15 +63,18 @@ use vestibule_model::backend_key::BackendKey;
 use vestibule_model::challenge::{ChallengeAnswer, ChallengeKey};
 use vestibule_model::claim::{ClaimKey, Holders};
 use vestibule_model::client_address::ClientAddress;
+use vestibule_model::fair_total::TotalUse;
 use vestibule_model::finding::Finding;
 use vestibule_model::hostname::HostPattern;
 use vestibule_model::issuance::{CertificateRequest, Issuance};
 use vestibule_model::key::{Kind, ListenerKey, ObjectKey, ObjectName, ParentKey};
+use vestibule_model::listener_budget::ListenerBudgets;
 use vestibule_model::merge::{Merge, SetVerdict};
 use vestibule_model::object::{AcmeIssuer, Object};
 use vestibule_model::parameters::LimitParameters;
 use vestibule_model::pattern_budget::Budgets;
 use vestibule_model::policy::Policy;
+use vestibule_model::policy::mib;
 use vestibule_model::protocol::Port;
 use vestibule_model::route::Route;
 use vestibule_model::route_budget::RouteBudgets;
@@ -191,12 +194,14 @@ pub struct Translator {
     overlaps: Overlaps,
     /// The budget of each namespace for regular expressions.
     patterns: Budgets,
-    /// The budget of each namespace for entries in the proxies' tables.
-    entries: RouteBudgets,
+    /// The budgets for what routes take in the proxies, of each namespace and of all together.
+    route_budgets: RouteBudgets,
     /// The budgets for what Secrets and ConfigMaps bring into the configuration, of each namespace and of all together.
     source_budgets: SourceBudgets,
-    /// The budget of each namespace for the backends of its Services.
+    /// The budgets for the backends of Services, of each namespace and of all together.
     backend_budgets: BackendBudgets,
+    /// The budget for the listeners of all namespaces together.
+    listener_budgets: ListenerBudgets,
     routes: BTreeMap<ObjectKey, Arc<RouteState>>,
     /// The TCPRoutes and UDPRoutes on each listener, in order of precedence.
     queues: Queues,
@@ -280,19 +285,21 @@ impl Translator {
             merge = merge.assuming();
         }
         let patterns = Budgets::new(usize::from(settings.policy.regex_mib) << 20);
-        let entries = RouteBudgets::new(settings.policy.route_entries.into());
-        let bytes = |mib: u16| u64::from(mib) << 20;
+        let (most, totals) = (settings.policy.route_entries, settings.policy.totals);
+        let route_budgets = RouteBudgets::new(most.into(), mib(totals.routes_mib));
         let source_budgets = SourceBudgets::new(
-            bytes(settings.policy.certificate_mib),
-            bytes(settings.policy.all_certificates_mib),
+            mib(settings.policy.certificate_mib),
+            mib(totals.certificates_mib),
         );
-        let backend_budgets = BackendBudgets::new(settings.policy.route_entries.into());
+        let backend_budgets = BackendBudgets::new(most.into(), mib(totals.backends_mib));
+        let listener_budgets = ListenerBudgets::new(mib(totals.listeners_mib));
         Self {
             settings,
             patterns,
-            entries,
+            route_budgets,
             source_budgets,
             backend_budgets,
+            listener_budgets,
             secret_namespaces: None,
             objects: BTreeMap::new(),
             merge,
@@ -374,6 +381,20 @@ impl Translator {
     pub fn keep_in_service(&mut self) {
         self.source_budgets.keep_in_service();
         self.backend_budgets.keep_in_service();
+        self.listener_budgets.keep_in_service();
+    }
+
+    /// The totals of the configuration, by what fills them, beside what all namespaces ask for of each.
+    pub fn totals(&self) -> impl Iterator<Item = (&'static str, TotalUse)> {
+        let parts = [
+            ("certificates", self.source_budgets.total_use()),
+            ("routes", self.route_budgets.total_use()),
+            ("backends", self.backend_budgets.total_use()),
+            ("listeners", self.listener_budgets.total_use()),
+        ];
+        parts
+            .into_iter()
+            .filter_map(|(part, in_use)| Some((part, in_use?)))
     }
 
     /// Takes changes and returns everything that is different after them.
@@ -394,6 +415,7 @@ impl Translator {
         for change in changes {
             self.take(change, &mut dirty);
         }
+        self.exempt_entrances(&mut dirty);
         self.mark_behind_first_policies(&mut dirty);
         self.settle_slices(&mut dirty, &mut output);
         self.ask_for_routes(&mut dirty);
