@@ -532,7 +532,7 @@ impl Collector for Accounts {
             ),
             (
                 "tenant_refused_backend_connections",
-                "Requests of the tenant refused for want of a connection to a backend, because of its share or of overload",
+                "Requests of the tenant refused without a connection to a backend, because of its share or of overload",
                 |of| of.backend_connections.refused,
             ),
         ];
