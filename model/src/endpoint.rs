@@ -264,6 +264,8 @@ mod tests {
             ("fd00:ec2::254", Denied::Metadata),
             ("fd00:ec2::23", Denied::Metadata),
             ("fd00:42::42", Denied::Metadata),
+            ("fd20:ce::254", Denied::Metadata),
+            ("192.0.0.192", Denied::Metadata),
             ("64:ff9b:1::a9fe:a9fe", Denied::LinkLocal),
             ("::169.254.169.254", Denied::LinkLocal),
             ("::ffff:0:169.254.169.254", Denied::LinkLocal),
@@ -287,6 +289,23 @@ mod tests {
         assert_eq!(laptop.denies("::ffff:127.0.0.1".parse().unwrap()), None);
         let metadata = laptop.denies("169.254.169.254".parse().unwrap());
         assert_eq!(metadata, Some(Denied::LinkLocal));
+    }
+
+    /// Where a network plugin enforces policies, the proxies cannot reach metadata, even if they should connect to it.
+    #[test]
+    fn the_network_policy_of_the_proxies_denies_metadata() {
+        let template = include_str!("../../charts/vestibule/templates/networkpolicies.yaml");
+        let lists = template.lines().filter(|line| line.contains(":= list "));
+        let blocks: Vec<AddressBlock> = lists
+            .flat_map(|line| line.split('"').skip(1).step_by(2))
+            .map(|block| AddressBlock::parse(block).unwrap())
+            .collect();
+        let link_local: [IpAddr; 2] =
+            ["169.254.169.254", "fe80::1"].map(|address| address.parse().unwrap());
+        for address in METADATA.into_iter().chain(link_local) {
+            let is_denied = blocks.iter().any(|block| block.covers(address));
+            assert!(is_denied, "{address}");
+        }
     }
 
     #[test]

@@ -1,8 +1,25 @@
 //! The reasons why connections end, in the words of metrics, logs and tests.
 
-/// Why a connection ended. The set is closed, so that the reason can be a metric label.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CloseReason {
+macro_rules! close_reasons {
+    ($($(#[$doc:meta])* $variant:ident),+ $(,)?) => {
+        /// Why a connection ended. The set is closed, so that the reason can be a metric label.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum CloseReason { $($(#[$doc])* $variant),+ }
+
+        impl CloseReason {
+            /// Every reason, in the order of their declaration.
+            pub const ALL: &'static [Self] = &[$(Self::$variant),+];
+
+            /// The word for metrics and logs.
+            #[must_use]
+            pub fn reason(self) -> &'static str {
+                match self { $(Self::$variant => stringify!($variant)),+ }
+            }
+        }
+    };
+}
+
+close_reasons! {
     /// Both directions were closed in order, the client's first.
     ClientClosed,
     /// Both directions were closed in order, the backend's first.
@@ -111,66 +128,4 @@ pub enum CloseReason {
     TooManyHandshakes,
     /// The connection was idle while this proxy was short of memory, open files or connections.
     Overload,
-}
-
-impl CloseReason {
-    /// The word for metrics and logs.
-    #[must_use]
-    pub fn reason(self) -> &'static str {
-        match self {
-            Self::ClientClosed => "ClientClosed",
-            Self::BackendClosed => "BackendClosed",
-            Self::ClientTruncated => "ClientTruncated",
-            Self::ClientReset => "ClientReset",
-            Self::BackendReset => "BackendReset",
-            Self::ClientSilent => "ClientSilent",
-            Self::HelloIncomplete => "HelloIncomplete",
-            Self::NotTls => "NotTls",
-            Self::SslV2 => "SslV2",
-            Self::HelloTimeout => "HelloTimeout",
-            Self::HelloTooLarge => "HelloTooLarge",
-            Self::MalformedHello => "MalformedHello",
-            Self::NoServerName => "NoServerName",
-            Self::UnknownServerName => "UnknownServerName",
-            Self::NoListener => "NoListener",
-            Self::NoRoute => "NoRoute",
-            Self::InvalidBackend => "InvalidBackend",
-            Self::NoEndpoints => "NoEndpoints",
-            Self::BackendConnectFailed => "BackendConnectFailed",
-            Self::OutOfSockets => "OutOfSockets",
-            Self::BackendConnectTimeout => "BackendConnectTimeout",
-            Self::BackendLoop => "BackendLoop",
-            Self::BackendTlsInvalid => "BackendTlsInvalid",
-            Self::BackendTlsFailed => "BackendTlsFailed",
-            Self::BackendTruncated => "BackendTruncated",
-            Self::NoCertificate => "NoCertificate",
-            Self::NoTrustBundle => "NoTrustBundle",
-            Self::ChallengeAnswered => "ChallengeAnswered",
-            Self::NoChallenge => "NoChallenge",
-            Self::HandshakeFailed => "HandshakeFailed",
-            Self::HandshakeTimeout => "HandshakeTimeout",
-            Self::RequestTimeout => "RequestTimeout",
-            Self::ClientStalled => "ClientStalled",
-            Self::IdleTimeout => "IdleTimeout",
-            Self::TunnelIdleTimeout => "TunnelIdleTimeout",
-            Self::NoLongerServed => "NoLongerServed",
-            Self::AnswerTimeout => "AnswerTimeout",
-            Self::MaxConnectionAge => "MaxConnectionAge",
-            Self::HttpError => "HttpError",
-            Self::TooManyCancels => "TooManyCancels",
-            Self::TooManyFrames => "TooManyFrames",
-            Self::TlsError => "TlsError",
-            Self::KeysExhausted => "KeysExhausted",
-            Self::Internal => "Internal",
-            Self::Drained => "Drained",
-            Self::UntrustedPeer => "UntrustedPeer",
-            Self::ProxyHeaderMissing => "ProxyHeaderMissing",
-            Self::ProxyHeaderMalformed => "ProxyHeaderMalformed",
-            Self::Limit => "Limit",
-            Self::TenantLimit => "TenantLimit",
-            Self::SourceRate => "SourceRate",
-            Self::TooManyHandshakes => "TooManyHandshakes",
-            Self::Overload => "Overload",
-        }
-    }
 }

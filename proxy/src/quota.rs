@@ -11,6 +11,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::iter::Sum;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -21,6 +22,7 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::metrics::{MetricType, TypedMetric};
 
+use crate::close_reason::CloseReason;
 use crate::log;
 use crate::rate::Bucket;
 
@@ -99,7 +101,39 @@ struct Tenant {
 #[derive(Clone, Copy, Default)]
 struct Taken {
     held: usize,
-    refused: u64,
+    refused: Refused,
+}
+
+/// How many places of one kind a tenant asked for and did not get, by reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Refused {
+    /// It held its whole share, and there was nothing to lend.
+    tenant_limit: u64,
+    /// Memory, files or connections were short, and it used an equal part of them or more.
+    overload: u64,
+}
+
+impl Sum for Refused {
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        all.fold(Self::default(), |sum, of| Self {
+            tenant_limit: sum.tenant_limit + of.tenant_limit,
+            overload: sum.overload + of.overload,
+        })
+    }
+}
+
+impl Refused {
+    fn total(self) -> u64 {
+        self.tenant_limit + self.overload
+    }
+
+    /// The counts with the words for their reasons.
+    fn by_reason(self) -> [(&'static str, u64); 2] {
+        [
+            (CloseReason::TenantLimit.reason(), self.tenant_limit),
+            (CloseReason::Overload.reason(), self.overload),
+        ]
+    }
 }
 
 impl Tenant {
@@ -331,8 +365,12 @@ impl All {
         let taken = tenant.taken_mut(kind);
         let borrows = taken.held >= share;
         let nothing_to_lend = pool.lent >= quota_limits.all.saturating_sub(share * tenants);
-        if (borrows && nothing_to_lend) || (quota_limits.scarce && above_others && !is_covered) {
-            taken.refused += 1;
+        if borrows && nothing_to_lend {
+            taken.refused.tenant_limit += 1;
+            return false;
+        }
+        if quota_limits.scarce && above_others && !is_covered {
+            taken.refused.overload += 1;
             return false;
         }
         taken.held += 1;
@@ -398,8 +436,9 @@ impl Sample {
     /// them get a series first.
     fn wrongs(&self) -> u64 {
         let handshakes = self.refused_handshakes;
-        let connections = self.connections.refused + self.backend_connections.refused;
-        connections + self.sessions.refused + handshakes + self.dropped_lines
+        let kinds = [self.connections, self.sessions, self.backend_connections];
+        let refused: u64 = kinds.iter().map(|of| of.refused.total()).sum();
+        refused + handshakes + self.dropped_lines
     }
 }
 
@@ -480,22 +519,27 @@ impl Collector for Accounts {
                 ConstGauge::new(i64::try_from(value(sample)).unwrap_or(i64::MAX))
             })?;
         }
-        let counters: [(&str, &str, ValueOf<u64>); 5] = [
+        let refused: [(&str, &str, ValueOf<Refused>); 3] = [
             (
                 "tenant_refused_connections",
-                "Connections and requests refused because the tenant had all the connections that it may have",
+                "Connections and requests of the tenant refused, because of its share or of overload",
                 |of| of.connections.refused,
             ),
             (
                 "tenant_refused_udp_sessions",
-                "Times that no UDP session was begun because the tenant had all that it may have",
+                "Times that no UDP session of the tenant was begun, because of its share or of overload",
                 |of| of.sessions.refused,
             ),
             (
                 "tenant_refused_backend_connections",
-                "Requests refused because the tenant had all the connections to backends that it may have",
+                "Requests of the tenant refused without a connection to a backend, because of its share or of overload",
                 |of| of.backend_connections.refused,
             ),
+        ];
+        for (name, help, value) in refused {
+            encode_refused(&mut encoder, (name, help), &samples, value)?;
+        }
+        let counters: [(&str, &str, ValueOf<u64>); 2] = [
             (
                 "tenant_refused_handshakes",
                 "TLS handshakes given up because too many of the tenant waited",
@@ -514,6 +558,24 @@ impl Collector for Accounts {
         }
         Ok(())
     }
+}
+
+/// Writes one counter, with a series for each sample and reason. A series is there before it counts anything, so that
+/// Prometheus sees the first increase.
+fn encode_refused(
+    encoder: &mut DescriptorEncoder<'_>,
+    (name, help): (&str, &str),
+    samples: &[Sample],
+    value: ValueOf<Refused>,
+) -> fmt::Result {
+    let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+    for sample in samples {
+        for (reason, count) in value(sample).by_reason() {
+            let labels = [("tenant", &*sample.tenant), ("reason", reason)];
+            ConstCounter::new(count).encode(family.encode_family(&labels)?)?;
+        }
+    }
+    Ok(())
 }
 
 /// Writes one metric, with a series for each sample.
@@ -562,11 +624,11 @@ mod tests {
         assert!(many.take_backend_connection(scarce).is_none());
         held.push(few.take_backend_connection(scarce).unwrap());
         let (_, samples) = accounts.samples();
-        let refused: u64 = samples
+        let refused: Refused = samples
             .iter()
             .map(|of| of.backend_connections.refused)
             .sum();
-        assert_eq!(refused, 2);
+        assert_eq!((refused.tenant_limit, refused.overload), (0, 2));
         drop(held);
         assert!(accounts.samples().1.iter().all(|of| of.held() == 0));
     }
@@ -675,6 +737,13 @@ mod tests {
         let more = take_all(&b, scarce);
         assert_eq!((of_b.len(), more.len()), (10, 80));
         assert!(c.take(scarce).is_some());
+        // Where the share is used up as well, that is the reason, because more memory would not help.
+        let full = QuotaLimits { all: 90, ..scarce };
+        assert!(a.take(full).is_none());
+        let (_, samples) = accounts.samples();
+        let of_a_refused = samples.iter().find(|of| &*of.tenant == "a").unwrap();
+        let by_reason = [("TenantLimit", 1), ("Overload", 2)];
+        assert_eq!(of_a_refused.connections.refused.by_reason(), by_reason);
         of_a.truncate(20);
         assert!(a.take(scarce).is_some());
         assert!(b.take(scarce).is_none());
@@ -707,11 +776,10 @@ mod tests {
         drop(connections);
         assert!(a.take_session(limits).is_none());
         let (_, samples) = accounts.samples();
-        assert_eq!(samples[0].connections.refused, 1);
-        assert_eq!(
-            (samples[0].sessions.held, samples[0].sessions.refused),
-            (4, 2)
-        );
+        let [connections, sessions_of_a] = [samples[0].connections, samples[0].sessions];
+        assert_eq!(connections.refused.by_reason()[0], ("TenantLimit", 1));
+        assert_eq!(sessions_of_a.refused.by_reason()[0], ("TenantLimit", 2));
+        assert_eq!(sessions_of_a.held, 4);
         drop(sessions);
         assert!(a.take_session(limits).is_some());
     }

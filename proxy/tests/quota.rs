@@ -74,6 +74,13 @@ async fn who_takes_all_connections_leaves_its_neighbours_theirs() {
     let rig = shared_listener(&twelve(), None).await;
     let mut of_a = all_for(&rig, OF_A).await;
     assert_eq!(of_a.len(), 2 + 6);
+    let metrics = rig.plane.metrics.encode().unwrap();
+    for line in [
+        "vestibule_proxy_tenant_refused_connections_total{tenant=\"team-a\",reason=\"TenantLimit\"} 1\n",
+        "vestibule_proxy_tenant_refused_connections_total{tenant=\"team-a\",reason=\"Overload\"} 0\n",
+    ] {
+        assert!(metrics.contains(line), "{line} in\n{metrics}");
+    }
     let mut of_b = all_for(&rig, OF_B).await;
     assert_eq!(of_b.len(), 2);
     // Those that stand go on.
