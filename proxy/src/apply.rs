@@ -295,13 +295,12 @@ impl State {
     }
 
     fn put(&mut self, change: &Change, parsing: Parsing, binder: &mut dyn Binder) -> Vec<Reject> {
+        self.endpoints_left_out += parsing.left_out.endpoints;
         let Parsing {
             mut parsed,
             mut rejects,
-            left_out,
             ..
         } = parsing;
-        self.endpoints_left_out += left_out.endpoints;
         let removed = |kind| {
             change
                 .removals

@@ -328,7 +328,7 @@ pub(super) fn owned(name: &str) -> Result<(&str, HostPattern), RejectReason> {
 #[derive(Debug)]
 pub(super) struct BackendSpec {
     pub(super) target: Target,
-    /// The endpoints that it may not have, if the operator sent any.
+    /// The endpoints that it was to have and may not, if there are any.
     pub(super) left_out: Option<LeftOut>,
 }
 
@@ -373,8 +373,8 @@ pub(super) fn backend(
     Ok(BackendSpec { target, left_out })
 }
 
-/// The endpoints that a backend may have. The others are left out, so that they do not stop those. If it may have none
-/// of its endpoints, the backend is rejected, and the operator hears why.
+/// The endpoints that a backend may have, and what is left out because it may not have it. If nothing remains, the backend
+/// is rejected: then the operator hears why, and the status of its routes says it.
 fn endpoints(
     wire: &[proto::Endpoint],
     rules: &EndpointRules,
@@ -385,8 +385,7 @@ fn endpoints(
         match endpoint(one, rules) {
             Ok(endpoint) => endpoints.push(endpoint),
             Err(first) => {
-                let none = || LeftOut { count: 0, first };
-                left_out.get_or_insert_with(none).count += 1;
+                left_out.get_or_insert(LeftOut { count: 0, first }).count += 1;
             }
         }
     }
@@ -406,8 +405,8 @@ fn endpoint(wire: &proto::Endpoint, rules: &EndpointRules) -> Result<SocketAddr,
         .map_err(|_| invalid("has no IP address"))?;
     let port = port(wire.port).ok_or_else(|| invalid("has no port"))?;
     let address = address.to_canonical();
-    // The chart gives the operator the same rules, so nothing is left out here that the operator sent knowingly. The
-    // operator also leaves out pods of the release and Gateways, which nobody tells this proxy.
+    // The operator judges by the same rules, so it sends such an endpoint only while its settings are other ones. It also
+    // judges by the addresses of Gateways and of the release's pods, which the stream does not have.
     if let Some(denied) = rules.denies(address) {
         return Err(invalid(&denied.to_string()));
     }
