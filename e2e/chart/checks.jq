@@ -116,7 +116,12 @@ def metadata: {
       complain($pod.terminationGracePeriodSeconds < (($seconds["shutdown-delay"] | tonumber) + ($seconds.drain | tonumber) + 5);
           "is killed before it has drained"),
       complain([$pod.containers[0].args[] | select(startswith("--admin="))] != ["--admin=127.0.0.1:15000"];
-          "shows its admin endpoint")),
+          "shows its admin endpoint"),
+      complain([$pod.containers[0].args[] | select(startswith("--allow-loopback-endpoints="))]
+          != ["--allow-loopback-endpoints=false"]; "connects to backends on its own loopback")),
+  ([all_of("Deployment") | select(component == "operator" or component == "proxy")
+      | [.spec.template.spec.containers[0].args[] | select(startswith("--deny-endpoint-cidrs="))]]
+    | if length == 2 and (unique | length) == 1 then empty else "operator and proxies deny different endpoints: \(.)" end),
   (all_of("ClusterRoleBinding", "RoleBinding") | complain([.subjects[].name] | any(endswith("-proxy")); "gives the proxy rights")),
 
   # The webhook: reads what it judges by, and has no Secrets of the API.

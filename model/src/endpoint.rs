@@ -4,10 +4,16 @@
 //! could reach what only the proxies can reach: the node of a proxy, or the metadata service of the cloud with its
 //! credentials. The same holds for the operator, which connects to the CA that an issuer names.
 
+#[cfg(feature = "arguments")]
+mod arguments;
+
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::certificate::AddressBlock;
+
+#[cfg(feature = "arguments")]
+pub use arguments::EndpointArguments;
 
 /// Addresses, other than link-local ones, where clouds serve metadata: Azure (with its DNS and DHCP), Alibaba, Oracle
 /// (its first one); AWS (also for credentials of pods), Google Cloud and Scaleway for IPv6.
@@ -21,7 +27,7 @@ const METADATA: [IpAddr; 7] = [
     IpAddr::V6(Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254)),
 ];
 
-/// Which addresses a backend may not have.
+/// Which addresses a backend may not have. The operator judges by them what it publishes, and the proxy what it is sent.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct EndpointRules {
     /// Whether a backend may have a loopback address. It may only where the proxy runs on a laptop.
@@ -67,6 +73,15 @@ impl fmt::Display for Denied {
 }
 
 impl EndpointRules {
+    /// The rules where backends and proxy share a host: backends may have loopback addresses.
+    #[must_use]
+    pub const fn with_loopback() -> Self {
+        Self {
+            loopback: true,
+            denied: Vec::new(),
+        }
+    }
+
     /// Why no backend may have `address`; `None` if one may. If an IPv6 address contains an IPv4 address ([`forms`]), that
     /// one is judged as well.
     #[must_use]
@@ -282,10 +297,7 @@ mod tests {
             let said = why(bad).unwrap().to_string();
             assert!(said.contains("which the platform denies"), "{said}");
         }
-        let laptop = EndpointRules {
-            loopback: true,
-            ..EndpointRules::default()
-        };
+        let laptop = EndpointRules::with_loopback();
         assert_eq!(laptop.denies("::ffff:127.0.0.1".parse().unwrap()), None);
         let metadata = laptop.denies("169.254.169.254".parse().unwrap());
         assert_eq!(metadata, Some(Denied::LinkLocal));

@@ -33,6 +33,7 @@ use std::io;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use vestibule_model::endpoint::EndpointRules;
 use vestibule_model::hostname::HostPattern;
 use vestibule_stream::{Change, Reject, Resource, ResourceKey, ResourceKind};
 
@@ -191,6 +192,8 @@ pub struct State {
     backends: BTreeMap<Arc<str>, HeldBackend>,
     backends_held: usize,
     backend_slots: SlotAllocator<Backend>,
+    endpoint_rules: EndpointRules,
+    endpoints_left_out: u64,
     certificates: BTreeMap<Arc<str>, HeldCertificate>,
     expiries: Expiries,
     /// The listeners that terminate TLS with each certificate.
@@ -224,8 +227,12 @@ impl std::fmt::Debug for State {
 }
 
 impl State {
-    /// A state without resources. Snapshots are published to `published`.
-    pub fn new(published: Arc<ArcSwap<Snapshot>>) -> Result<Self, rustls::Error> {
+    /// A state without resources. Snapshots are published to `published`, and `endpoint_rules` say which endpoints
+    /// backends may have.
+    pub fn new(
+        published: Arc<ArcSwap<Snapshot>>,
+        endpoint_rules: EndpointRules,
+    ) -> Result<Self, rustls::Error> {
         // The workers already wait for what the first snapshot tells them.
         let snapshot = published.load().empty();
         Ok(Self {
@@ -242,6 +249,8 @@ impl State {
             backends: BTreeMap::new(),
             backends_held: 0,
             backend_slots: SlotAllocator::default(),
+            endpoint_rules,
+            endpoints_left_out: 0,
             certificates: BTreeMap::new(),
             expiries: Expiries::default(),
             certificate_users: Users::default(),
@@ -286,6 +295,7 @@ impl State {
     }
 
     fn put(&mut self, change: &Change, parsing: Parsing, binder: &mut dyn Binder) -> Vec<Reject> {
+        self.endpoints_left_out += parsing.left_out.endpoints;
         let Parsing {
             mut parsed,
             mut rejects,
@@ -701,6 +711,12 @@ impl State {
     #[must_use]
     pub fn expiries(&self) -> &Expiries {
         &self.expiries
+    }
+
+    /// How many endpoints changes had that no backend may have, and that were left out of a backend in force.
+    #[must_use]
+    pub fn endpoints_left_out(&self) -> u64 {
+        self.endpoints_left_out
     }
 
     /// What changes have built so far.

@@ -367,6 +367,7 @@ mod tests {
     use std::net::Ipv4Addr;
     use std::task::Poll;
 
+    use vestibule_model::endpoint::EndpointRules;
     use vestibule_stream::proto::{self, tls_listener::Mode};
 
     use super::*;
@@ -428,7 +429,7 @@ mod tests {
         let limits = ProxyLimits::default();
         let plane = Arc::new(DataPlane::new(Arc::default(), Arc::default(), limits));
         let workers = Workers::start(Arc::clone(&plane), 2).unwrap();
-        let mut state = State::new(Arc::clone(&plane.snapshot)).unwrap();
+        let mut state = State::new(Arc::clone(&plane.snapshot), EndpointRules::default()).unwrap();
         let protocol = proto::listener::Protocol::Tls(proto::TlsListener {
             mode: Some(Mode::Passthrough(proto::TlsPassthrough {})),
         });

@@ -76,8 +76,8 @@ fn of_arguments(arguments: &Value) -> Option<(String, Policy)> {
             Some(("--all-backends-mib", most)) => totals.backends_mib = most.parse().ok()?,
             Some(("--all-listeners-mib", most)) => totals.listeners_mib = most.parse().ok()?,
             Some(("--deny-endpoint-cidrs", blocks)) => {
-                let blocks = blocks.split(',').map(AddressBlock::parse);
-                policy.endpoints.denied = blocks.collect::<Option<_>>()?;
+                let blocks = blocks.split(',').map(str::parse::<AddressBlock>);
+                policy.endpoints.denied = blocks.collect::<Result<_, _>>().ok()?;
             }
             _ => {}
         }

@@ -190,6 +190,7 @@ impl State {
 #[cfg(test)]
 mod tests {
     use proto::subject_alt_name::Name;
+    use vestibule_model::endpoint::EndpointRules;
 
     use super::*;
 
@@ -229,7 +230,7 @@ mod tests {
     /// Tenants choose how many backends use which bundles.
     #[test]
     fn bundles_are_not_copied_for_each_backend() {
-        let mut state = State::new(Arc::default()).unwrap();
+        let mut state = State::new(Arc::default(), EndpointRules::default()).unwrap();
         let names = ["ConfigMap/team-a/one", "ConfigMap/team-a/two"];
         for name in names {
             let made = rcgen::generate_simple_self_signed([name.to_lowercase()]).unwrap();
