@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::sync::{Arc, OnceLock};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -26,8 +26,10 @@ use super::transport::Counted;
 use super::{Begun, Version};
 use crate::accesslog::ConnectionRecord;
 use crate::close_reason::CloseReason;
+use crate::concerned::TenantKey;
 use crate::cut::unless_cut;
 use crate::gate::{InTurn, Moves};
+use crate::lifetime::Admission;
 use crate::limits::HttpLimits;
 use crate::listener::Layer;
 use crate::overload::OverloadLevel;
@@ -250,6 +252,7 @@ async fn drive(
 ) -> CloseReason {
     let limits: &HttpLimits = &shared.plane.limits.http;
     let mut age = Age::new(shared.age, shared.plane.limits.age_grace);
+    let mut admission = Admission::new();
     let overload = shared.plane.overload();
     let mut step = overload.step();
     let first = {
@@ -281,7 +284,7 @@ async fn drive(
                 told = true;
                 timer.as_mut().reset(Instant::now() + LAST_WORDS);
             }
-            () = poll_fn(|cx| poll_ending(shared, version, cx)), if !told => {
+            () = poll_fn(|cx| poll_ending(shared, version, &mut admission, cx)), if !told => {
                 told = true;
                 connection.as_mut().end();
                 // It has as long as one that is old. If the proxy ends, the time to drain is its limit.
@@ -346,7 +349,12 @@ async fn drive(
 }
 
 /// Waits until a connection is to take no further requests. [`Activity::ending`] has the reason, unless this proxy ends.
-fn poll_ending(shared: &Shared, version: Version, cx: &Context<'_>) -> Poll<()> {
+fn poll_ending(
+    shared: &Shared,
+    version: Version,
+    admission: &mut Admission,
+    cx: &Context<'_>,
+) -> Poll<()> {
     // In HTTP/2, the client is told before the connection ends. In HTTP/1.1 only a response can tell it. So an idle
     // connection is kept for a while when the proxy begins to close, and a response that ends the connection says so.
     let is_ending = match version {
@@ -354,10 +362,16 @@ fn poll_ending(shared: &Shared, version: Version, cx: &Context<'_>) -> Poll<()> 
         Version::Two => shared.plane.is_closing() || shared.activity.poll_ending(cx).is_ready(),
     };
     if is_ending {
-        Poll::Ready(())
-    } else {
-        Poll::Pending
+        return Poll::Ready(());
     }
+    // No client is validated in plaintext.
+    let Some(listener) = &shared.listener else {
+        return Poll::Pending;
+    };
+    let tenant = TenantKey::of(&listener.account);
+    ready!(admission.poll_lost(tenant, cx, || shared.is_still_admitted()));
+    shared.activity.end_connection(CloseReason::NoLongerServed);
+    Poll::Ready(())
 }
 
 /// Why a connection ended that did not break off.
