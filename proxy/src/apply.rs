@@ -403,7 +403,7 @@ impl State {
         rejects.0
     }
 
-    /// Has the workers look at the tunnels that the step from `before` to the present snapshot may end.
+    /// Has the workers look at the tunnels and HTTPS connections that the step from `before` to the present snapshot may end.
     fn tell_concerned(&mut self, touched: &Touched, before: &Snapshot) {
         let (concerned, looked_at) = touched.concerned(before, &self.snapshot, &self.ordered);
         self.work.looked_at += looked_at;

@@ -92,7 +92,8 @@ close_reasons! {
     /// There was no byte in a tunnel, in either direction, for too long.
     TunnelIdleTimeout,
     /// The configuration in force no longer serves a tunnel: its listener or route is gone, its name or port belongs to
-    /// another namespace, or its client is not admitted any more.
+    /// another namespace, or its client is not admitted any more. Or it no longer serves an HTTPS connection as it began:
+    /// its client is not admitted any more, or a request of it was refused because a new connection would be another one.
     NoLongerServed,
     /// A response took longer than its limit after its head was sent, so an HTTP/1.1 connection could not continue.
     AnswerTimeout,
@@ -120,7 +121,7 @@ close_reasons! {
     ProxyHeaderMalformed,
     /// There are too many connections that have not yet selected a listener, in total or from one source.
     Limit,
-    /// The tenant has as many connections as it may have.
+    /// The tenant has as many connections as it may have. In HTTP that can also be the tenant of a later request.
     TenantLimit,
     /// The source opened more connections in a second than it may.
     SourceRate,

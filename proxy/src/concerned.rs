@@ -1,4 +1,5 @@
-//! Owns the list of tenants whose tunnels a change of the configuration may end, from the change to the workers.
+//! Owns the list of tenants whose tunnels or HTTPS connections a change of the configuration may end, from the change to
+//! the workers.
 //!
 //! Only a change that takes something away concerns a tenant, and only the tenant from which it is taken. So whoever
 //! edits all the time cannot make a worker look at the tunnels of others.
@@ -46,7 +47,7 @@ impl fmt::Debug for Concerned {
 }
 
 impl Concerned {
-    /// Has every worker look at the tunnels of these tenants. Call it after the change is in force.
+    /// Has every worker look at the tunnels and HTTPS connections of these tenants. Call it after the change is in force.
     pub(crate) fn tell(&self, tenants: &BTreeSet<TenantKey>) {
         if tenants.is_empty() {
             return;

@@ -124,7 +124,7 @@ pub struct Metrics {
     pub connect_seconds: Histogram,
     /// Attempts to connect to a backend that failed.
     connect_failures: Family<ReasonLabel, Counter>,
-    /// Tunnels and UDP sessions that were looked at because a change concerned their tenant.
+    /// Tunnels, HTTPS connections and UDP sessions that were looked at because a change concerned their tenant.
     pub tunnels_judged: Counter,
     /// Attempts to connect to another endpoint after one failed.
     pub connect_retries: Counter,
@@ -296,7 +296,7 @@ impl Metrics {
             tunnels_judged: add(
                 r,
                 "tunnels_judged",
-                "Tunnels and UDP sessions that were looked at because a change of the configuration concerned their tenant",
+                "Tunnels, HTTPS connections and UDP sessions that were looked at because a change of the configuration concerned their tenant",
             ),
             connect_retries: add(
                 r,

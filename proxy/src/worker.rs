@@ -4,7 +4,8 @@
 //! counters.
 //!
 //! The sockets of a bind stay open as long as there is any listener on it. What happens to a
-//! bind ends no connection; a tunnel ends when the configuration no longer serves it (`lifetime`).
+//! bind ends no connection; a tunnel ends when the configuration no longer serves it, and an HTTPS connection when it no
+//! longer admits its client (`lifetime`).
 
 use std::collections::BTreeMap;
 use std::io;

@@ -1,6 +1,11 @@
 //! How many connections each tenant may have: one that takes all it can get, by real clients on loopback, and what is
 //! left to its neighbour.
 
+use http_body_util::Empty;
+use hyper::Request;
+use hyper::body::Bytes;
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use proto::resource::Resource as Wire;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -101,6 +106,27 @@ async fn who_takes_all_connections_leaves_its_neighbours_theirs() {
     drop((of_a, turned));
     wait("room", || rig.plane.active() == of_b.len()).await;
     assert_eq!(all_for(&rig, OF_B).await.len() + of_b.len(), 2 + 6);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_of_http2_that_is_one_too_many_ends() {
+    let rig = shared_listener(&twelve(), None).await;
+    let of_a = all_for(&rig, OF_A).await;
+    let io = TokioIo::new(rig.connect().await);
+    let (mut sender, connection) = http2::handshake(TokioExecutor::new(), io).await.unwrap();
+    let connection = tokio::spawn(connection);
+    let request = || {
+        let request = Request::get(format!("http://{OF_A}/"));
+        request.body(Empty::<Bytes>::new()).unwrap()
+    };
+    let answer = within("an answer", sender.send_request(request())).await;
+    assert_eq!(answer.unwrap().status(), 503);
+    // Others are refused in the same way until the client knows that the proxy takes no more.
+    while let Ok(answer) = within("an answer", sender.send_request(request())).await {
+        assert_eq!(answer.status(), 503);
+    }
+    within("the end", connection).await.unwrap().unwrap();
+    wait("its end", || rig.plane.active() == of_a.len()).await;
 }
 
 /// A connection within TLS that asks for nothing; none if it is refused.

@@ -1,4 +1,4 @@
-//! Owns finding out which tenants a change concerns: those whose tunnels it may end.
+//! Owns finding out which tenants a change concerns: those whose tunnels or HTTPS connections it may end.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,7 +13,8 @@ use crate::table::{
     Changes, Connections, OrderedPatterns, RouteId, RouteKind, SelectionKey, Snapshot,
 };
 
-/// The places, routes and owners that a change touches. They decide about tunnels.
+/// The places, routes and owners that a change touches. They decide about tunnels, and the places decide about HTTPS
+/// connections as well.
 #[derive(Default)]
 pub(super) struct Touched {
     /// The places that listeners leave and take.
@@ -83,8 +84,8 @@ impl State {
 }
 
 impl Touched {
-    /// The tenants whose tunnels may not stand after the step from one snapshot to the next, and how many routes and
-    /// names were looked at to find them. `ordered` are the patterns of the next one.
+    /// The tenants whose tunnels or HTTPS connections may not stand after the step from one snapshot to the next, and how
+    /// many routes and names were looked at to find them. `ordered` are the patterns of the next one.
     pub(super) fn concerned(
         &self,
         before: &Snapshot,
@@ -101,6 +102,7 @@ impl Touched {
         let mut changes = Changes::default();
         for place in &self.places {
             before.note_place(next, place, &mut changes);
+            concerned.extend(before.concerned_by_validation(next, place));
         }
         let owners = self.owners.iter();
         let owners = owners.map(|(gateway, names)| (gateway.as_str(), names));

@@ -102,6 +102,14 @@ impl Shared {
         admitted
     }
 
+    /// Whether the client passes the client validation of the listener that a new connection for the same server name
+    /// would get. Without such a listener there is no validation, and each request is answered by itself.
+    pub(super) fn is_still_admitted(&self) -> bool {
+        let snapshot = self.plane.snapshot.load();
+        let now = snapshot.tls_listener(&self.bind, self.server_name.as_ref());
+        now.is_none_or(|now| self.is_admitted(now))
+    }
+
     /// The [`gate::line`] of the tenant that the connection counts towards. Until there is one, that of the listener
     /// which the server name selected; in plaintext, that of nobody.
     pub(super) fn line(&self) -> usize {

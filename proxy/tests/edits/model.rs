@@ -23,6 +23,8 @@ use proto::tls_listener::Mode;
 
 /// Nothing but the end, or an alert.
 pub(crate) const CLOSED: &str = "closed";
+/// Another listener is for the host, or the connection is no longer what a new one would be. In the second case it ends.
+pub(crate) const MISDIRECTED: &str = "421";
 /// The field that response filters write.
 pub(crate) const ANSWERED: &str = "x-answered";
 /// Where CAs ask.

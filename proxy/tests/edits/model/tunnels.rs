@@ -1,4 +1,5 @@
-//! By which route a tunnel is served, and whether another configuration serves it by the same one.
+//! By which route a tunnel is served, and whether another configuration serves it by the same one, or still admits the
+//! client of a connection of HTTPS.
 
 use vestibule_stream::{Resource, ResourceKind as Kind, proto};
 
@@ -99,6 +100,17 @@ impl Model<'_> {
             route: (Kind::HttpRoute, found.route.to_owned()),
             showed,
         })
+    }
+
+    /// Whether this configuration admits the client of a connection of HTTPS: by the listener to which its name leads now,
+    /// if there is one.
+    pub(crate) fn still_admits(self, dial: &Dial, link: &Link) -> bool {
+        let (Some(hello), Link::Https { showed, .. }) = (&dial.tls, link) else {
+            return true;
+        };
+        let now = self.listener(dial.port, &hello.name);
+        let now = now.and_then(|(_, listener)| terminate(listener));
+        now.is_none_or(|tls| self.admits(tls, *showed))
     }
 
     /// Whether this configuration serves a tunnel by the same route.
