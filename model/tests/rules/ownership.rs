@@ -566,8 +566,7 @@ fn grants() -> impl Strategy<Value = HostnameGrant> {
                 made.limits = GrantLimits {
                     listeners: l,
                     certificates: c,
-                    hostnames: None,
-                    ports: None,
+                    ..GrantLimits::default()
                 };
                 made.meta.deleting = deleting;
                 made
