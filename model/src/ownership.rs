@@ -41,6 +41,8 @@ struct NamespaceGrants {
     by_label: BTreeSet<Arc<str>>,
     /// Those of them that limit connections.
     limiting_by_label: BTreeSet<Arc<str>>,
+    /// Number of grants that limit connections.
+    limiting: usize,
     /// Number of grants that are about every Gateway. `by_gateway` has the number for those that name Gateways.
     for_every: usize,
     by_gateway: BTreeMap<Arc<str>, usize>,
@@ -79,6 +81,9 @@ impl NamespaceGrants {
                 count.saturating_sub(1)
             };
         };
+        if !grant.limits.connections.is_empty() {
+            step(&mut self.limiting);
+        }
         if grant.gateways.is_empty() {
             step(&mut self.for_every);
         }
@@ -139,6 +144,13 @@ impl Grants {
         self.0
             .get(&gateway.namespace)
             .is_some_and(|in_namespace| in_namespace.guards(&gateway.name))
+    }
+
+    /// Whether some grant limits connections.
+    pub(crate) fn limit_connections(&self) -> bool {
+        self.0
+            .values()
+            .any(|in_namespace| in_namespace.limiting > 0)
     }
 
     /// What grants say about the connections of a namespace, whose labels are `labels`: of each kind of limit, the largest

@@ -364,6 +364,12 @@ impl Merge {
             .limits()
     }
 
+    /// Whether some grant limits connections. If not, [`Self::connection_limits`] are empty for every namespace.
+    #[must_use]
+    pub fn limits_connections(&self) -> bool {
+        self.grants.limit_connections()
+    }
+
     /// How a namespace shares the connections of the proxies with others, as all its grants together say. A grant counts if
     /// it is for a Gateway of ours that exists.
     #[must_use]
