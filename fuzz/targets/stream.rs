@@ -139,6 +139,7 @@ impl Proxy {
             (ResourceKind::TrustBundle, counts.trust_bundles),
             (ResourceKind::Challenge, counts.challenges),
             (ResourceKind::HostnameOwner, counts.hostname_owners),
+            (ResourceKind::Tenant, counts.tenants),
         ] {
             assert_eq!(
                 kinds.get(kind.label()).copied().unwrap_or(0),

@@ -39,7 +39,7 @@ use vestibule_stream::{Change, Reject, Resource, ResourceKey, ResourceKind};
 
 pub use dump::{
     BackendDump, ChallengeDump, HttpRouteDump, ListenerDump, OwnerDump, PortRouteDump, RouteDump,
-    StateDump,
+    StateDump, TenantDump,
 };
 pub use reject::RejectReason;
 pub use tls::CertificateInfo;
@@ -51,7 +51,7 @@ use crate::expiry::Expiries;
 use crate::listener::{Layer, Listener, Mode, NotServing, OfGateway};
 use crate::metrics::Metrics;
 use crate::pack::pack;
-use crate::quota::Accounts;
+use crate::quota::{Accounts, TenantLimits};
 use crate::slot_map::{Slot, SlotAllocator};
 use crate::table::{Connections, Generation, OrderedPatterns, Routes, SelectionKey, Snapshot};
 use crate::tenants::Tenants;
@@ -146,6 +146,8 @@ pub struct Counts {
     pub challenges: usize,
     /// Patterns of hostnames that a namespace owns.
     pub hostname_owners: usize,
+    /// Namespaces with shares or a limit of their own.
+    pub tenants: usize,
 }
 
 impl Counts {
@@ -156,7 +158,7 @@ impl Counts {
         let rest = [self.listeners, self.backends, self.certificates];
         let few = [self.trust_bundles, self.challenges, self.hostname_owners];
         let all = routes.iter().chain(&of_ports).chain(&rest).chain(&few);
-        all.sum()
+        all.sum::<usize>() + self.tenants
     }
 }
 
@@ -314,6 +316,7 @@ impl State {
         self.open_binds(&mut parsed.listeners, binder, &mut rejects);
         self.settle_conflicts(&mut parsed.listeners, &removed_listeners, &mut rejects);
 
+        self.put_tenants(removed(ResourceKind::Tenant), &parsed.tenants);
         let before = self.snapshot.clone();
         let mut touched = self.touched(change, &parsed);
         let (mut dirty, mut rebuild) = (BTreeSet::new(), BTreeSet::new());
@@ -539,6 +542,21 @@ impl State {
         known.map_or_else(|| name.into(), Arc::clone)
     }
 
+    /// Puts in force how tenants share connections. This comes before a new tenant gets its account, so that it has its
+    /// shares from the beginning.
+    fn put_tenants<'a>(
+        &mut self,
+        removed: impl Iterator<Item = &'a str>,
+        tenants: &[(String, TenantLimits)],
+    ) {
+        let removed = removed.map(|name| (self.names.intern(name), None));
+        let mut changes: Vec<_> = removed.collect();
+        for (name, limits) in tenants {
+            changes.push((self.names.intern(name), Some(*limits)));
+        }
+        self.accounts.limit(&changes);
+    }
+
     fn hold_owner(&mut self, owner: OwnerSpec) {
         let gateway = self.names.intern(&owner.gateway);
         let tenant = self.names.intern(&owner.tenant);
@@ -740,6 +758,7 @@ impl State {
             trust_bundles: self.trusts.len(),
             challenges: self.challenges.len(),
             hostname_owners: self.snapshot.owners().len(),
+            tenants: self.accounts.limited(),
         }
     }
 
@@ -757,6 +776,7 @@ impl State {
         metrics.held("trustbundle", counts.trust_bundles);
         metrics.held("challenge", counts.challenges);
         metrics.held("hostname-owner", counts.hostname_owners);
+        metrics.held("tenant", counts.tenants);
         let signed = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
         let generation = self.snapshot.generation();
         metrics.config_term.set(signed(generation.term));

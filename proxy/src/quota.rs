@@ -1,10 +1,14 @@
 //! Owns the quota of connections and UDP sessions for each tenant. A part of all places is reserved for the tenants, in
-//! equal shares. The rest is lent to any tenant that asks. Connections, connections to backends, and sessions have
-//! separate places.
+//! equal shares. A tenant has one of them, or as many as the configuration says. The rest is lent to any tenant that
+//! asks. Connections, connections to backends, and sessions have separate places.
 //!
-//! A tenant that holds less than its share always gets a place, whatever the others do, because lent places are never
-//! taken from the reserved part. A tenant that holds its whole share gets more as long as there are places to lend. A
-//! place that was lent is not called back. If there are too many, it is not lent again after its connection has ended.
+//! A tenant that holds less than what its shares guarantee always gets a place, whatever the others do, because lent
+//! places are never taken from the reserved part. A tenant that holds all of that gets more as long as there are places to
+//! lend, and as long as it has fewer than the configuration allows it. A place that was lent is not called back. If there
+//! are too many, it is not lent again after its connection has ended.
+//!
+//! What each tenant is guaranteed changes when a tenant comes, goes or has other shares. Then it is counted anew how much
+//! is lent. Nobody loses a place by that: what a tenant holds above its new guarantee counts as lent.
 //!
 //! While memory or files run short, all kinds count together, and a tenant that uses an equal part of them or more gets no
 //! further place.
@@ -12,6 +16,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::iter::Sum;
+use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -43,11 +48,36 @@ pub(crate) struct QuotaLimits {
 }
 
 impl QuotaLimits {
-    /// How many places each of `tenants` tenants can always have.
-    fn share(self, tenants: usize) -> usize {
+    /// How many places are reserved for the tenants.
+    fn reserved(self) -> usize {
         let percent = usize::from(self.guaranteed_percent.min(100));
-        let kept = self.all / 100 * percent + self.all % 100 * percent / 100;
-        kept / tenants.max(1)
+        self.all / 100 * percent + self.all % 100 * percent / 100
+    }
+}
+
+/// How many of `reserved` places are guaranteed to a tenant that has `shares` of `all` shares. It is rounded down, so all
+/// tenants together are guaranteed no more than what is reserved.
+fn guaranteed(reserved: usize, shares: usize, all: usize) -> usize {
+    let all = all.max(1);
+    // This is `reserved * shares / all`. The product of all places and a number of shares may be too large.
+    reserved / all * shares + reserved % all * shares / all
+}
+
+/// What the configuration says about the places of a tenant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct TenantLimits {
+    /// For how many equal shares of the reserved places it counts.
+    pub(crate) shares: u8,
+    /// Most connections of clients at one time, those that are lent included.
+    pub(crate) most_connections: Option<NonZeroU32>,
+}
+
+impl Default for TenantLimits {
+    fn default() -> Self {
+        Self {
+            shares: 1,
+            most_connections: None,
+        }
     }
 }
 
@@ -61,6 +91,12 @@ pub struct Accounts {
 #[derive(Default)]
 struct All {
     tenants: HashMap<Arc<str>, Tenant>,
+    /// What the configuration says about tenants, also about those that are not among `tenants` (yet).
+    limits: HashMap<Arc<str>, TenantLimits>,
+    /// Shares of all `tenants` together.
+    shares: usize,
+    /// Counts the changes of who the tenants are and of their limits.
+    version: u64,
     connections: Pool,
     sessions: Pool,
     backend_connections: Pool,
@@ -73,12 +109,37 @@ struct All {
 /// The places of one kind.
 #[derive(Default)]
 struct Pool {
-    /// The share with which `lent` was counted.
-    share: usize,
-    /// Places that tenants hold beyond their share.
+    /// What `guaranteed` and `lent` were counted with.
+    basis: Basis,
+    /// Places that are guaranteed to all tenants together.
+    guaranteed: usize,
+    /// Places that tenants hold beyond what is guaranteed to them.
     lent: usize,
     /// Places that tenants hold.
     held: usize,
+}
+
+/// What the guarantee of a tenant depends on, besides its own limits.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Basis {
+    /// Number of places that are reserved.
+    reserved: usize,
+    /// [`All::shares`].
+    shares: usize,
+    /// [`All::version`].
+    version: u64,
+}
+
+impl Basis {
+    /// Number of places of a kind that a tenant can always have. What is above its limit is of no use to it, so that is
+    /// left to others.
+    fn guaranteed_to(self, tenant: &Tenant, kind: Kind) -> usize {
+        let shares = usize::from(tenant.limits.shares);
+        let guaranteed = guaranteed(self.reserved, shares, self.shares);
+        tenant
+            .most(kind)
+            .map_or(guaranteed, |most| guaranteed.min(most))
+    }
 }
 
 /// What there are places for.
@@ -90,8 +151,13 @@ enum Kind {
     BackendConnections,
 }
 
+impl Kind {
+    const ALL: [Self; 3] = [Self::Connections, Self::Sessions, Self::BackendConnections];
+}
+
 struct Tenant {
     account: Weak<Account>,
+    limits: TenantLimits,
     connections: Taken,
     sessions: Taken,
     backend_connections: Taken,
@@ -143,6 +209,13 @@ impl Tenant {
             Kind::Sessions => &self.sessions,
             Kind::BackendConnections => &self.backend_connections,
         }
+    }
+
+    /// Most places of a kind that it may hold, if the configuration limits them.
+    fn most(&self, kind: Kind) -> Option<usize> {
+        let is_limited = matches!(kind, Kind::Connections);
+        let most = self.limits.most_connections.filter(|_| is_limited)?;
+        Some(usize::try_from(most.get()).unwrap_or(usize::MAX))
     }
 
     /// How much of memory and open files the tenant uses, in files. A connection of a client has one, and a second one to
@@ -239,13 +312,37 @@ impl Accounts {
         } else {
             let new = Tenant {
                 account: Arc::downgrade(&account),
+                limits: all.limits.get(tenant).copied().unwrap_or_default(),
                 connections: Taken::default(),
                 sessions: Taken::default(),
                 backend_connections: Taken::default(),
             };
-            all.tenants.insert(Arc::clone(tenant), new);
+            all.add(Arc::clone(tenant), new);
         }
         account
+    }
+
+    /// Takes what the configuration says about tenants from now on. `None` means that it says nothing any more. A tenant
+    /// keeps what it holds.
+    pub(crate) fn limit(&self, changes: &[(Arc<str>, Option<TenantLimits>)]) {
+        if !changes.is_empty() {
+            self.all.lock().limit(changes);
+        }
+    }
+
+    /// What the configuration says about tenants, in order of their names.
+    pub(crate) fn limits(&self) -> Vec<(Arc<str>, TenantLimits)> {
+        let all = self.all.lock();
+        let limits = all.limits.iter();
+        let mut limits: Vec<_> = limits.map(|(name, of)| (Arc::clone(name), *of)).collect();
+        drop(all);
+        limits.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
+        limits
+    }
+
+    /// Number of tenants about which the configuration says something.
+    pub(crate) fn limited(&self) -> usize {
+        self.all.lock().limits.len()
     }
 
     /// The account of `tenant`, if it has one already.
@@ -309,7 +406,7 @@ impl Drop for Account {
         // Meanwhile another thread may have made a new account for this tenant.
         let gone = |tenant: &Tenant| tenant.account.strong_count() == 0;
         if all.tenants.get(&self.tenant).is_some_and(gone) {
-            all.tenants.remove(&self.tenant);
+            all.remove(&self.tenant);
         }
     }
 }
@@ -344,28 +441,81 @@ impl All {
         (pool, &mut self.tenants)
     }
 
+    fn add(&mut self, name: Arc<str>, tenant: Tenant) {
+        self.shares += usize::from(tenant.limits.shares);
+        self.version += 1;
+        self.tenants.insert(name, tenant);
+    }
+
+    fn remove(&mut self, tenant: &str) {
+        if let Some(tenant) = self.tenants.remove(tenant) {
+            self.shares -= usize::from(tenant.limits.shares);
+            self.version += 1;
+        }
+    }
+
+    fn limit(&mut self, changes: &[(Arc<str>, Option<TenantLimits>)]) {
+        for (name, limits) in changes {
+            match limits {
+                Some(limits) => _ = self.limits.insert(Arc::clone(name), *limits),
+                None => _ = self.limits.remove(name),
+            }
+            if let Some(tenant) = self.tenants.get_mut(name) {
+                let former = std::mem::replace(&mut tenant.limits, limits.unwrap_or_default());
+                self.shares -= usize::from(former.shares);
+                self.shares += usize::from(tenant.limits.shares);
+                self.version += 1;
+            }
+        }
+        // What is given back until the next place is taken has to be counted with the new limits as well.
+        for kind in Kind::ALL {
+            let reserved = self.of(kind).0.basis.reserved;
+            self.count(kind, self.basis(reserved));
+        }
+    }
+
+    /// The present basis of guarantees, with so many reserved places.
+    fn basis(&self, reserved: usize) -> Basis {
+        Basis {
+            reserved,
+            shares: self.shares,
+            version: self.version,
+        }
+    }
+
+    /// Counts what is guaranteed and what is lent of a kind.
+    fn count(&mut self, kind: Kind, basis: Basis) {
+        let (pool, tenants) = self.of(kind);
+        (pool.basis, pool.guaranteed, pool.lent) = (basis, 0, 0);
+        for tenant in tenants.values() {
+            let guaranteed = basis.guaranteed_to(tenant, kind);
+            pool.guaranteed += guaranteed;
+            pool.lent += tenant.taken(kind).held.saturating_sub(guaranteed);
+        }
+    }
+
     fn take(&mut self, kind: Kind, tenant: &str, quota_limits: QuotaLimits) -> bool {
+        let basis = self.basis(quota_limits.reserved());
+        if self.of(kind).0.basis != basis {
+            self.count(kind, basis);
+        }
         let (all_weight, holders) = (self.weight, self.holders);
         let (pool, all) = self.of(kind);
-        let tenants = all.len();
-        let share = quota_limits.share(tenants);
-        if share != pool.share {
-            let over = |tenant: &Tenant| tenant.taken(kind).held.saturating_sub(share);
-            pool.lent = all.values().map(over).sum();
-            pool.share = share;
-        }
         let Some(tenant) = all.get_mut(tenant) else {
             return false;
         };
+        let guaranteed = basis.guaranteed_to(tenant, kind);
+        let most = tenant.most(kind);
         // While something is short, there is still a connection to a backend for each connection of a client.
         let is_covered = matches!(kind, Kind::BackendConnections)
             && tenant.backend_connections.held < tenant.connections.held;
         let weight = tenant.weight();
         let above_others = weight > 0 && weight * holders >= all_weight;
         let taken = tenant.taken_mut(kind);
-        let borrows = taken.held >= share;
-        let nothing_to_lend = pool.lent >= quota_limits.all.saturating_sub(share * tenants);
-        if borrows && nothing_to_lend {
+        let borrows = taken.held >= guaranteed;
+        let nothing_to_lend = pool.lent >= quota_limits.all.saturating_sub(pool.guaranteed);
+        let has_most = most.is_some_and(|most| taken.held >= most);
+        if (borrows && nothing_to_lend) || has_most {
             taken.refused.tenant_limit += 1;
             return false;
         }
@@ -386,8 +536,9 @@ impl All {
         let (pool, all) = self.of(kind);
         if let Some(tenant) = all.get_mut(tenant) {
             let before = tenant.weight();
+            let guaranteed = pool.basis.guaranteed_to(tenant, kind);
             let taken = tenant.taken_mut(kind);
-            pool.lent -= usize::from(taken.held > pool.share);
+            pool.lent -= usize::from(taken.held > guaranteed);
             taken.held = taken.held.saturating_sub(1);
             pool.held = pool.held.saturating_sub(1);
             let after = tenant.weight();
@@ -402,6 +553,7 @@ type ValueOf<T> = fn(&Sample) -> T;
 /// The values of a tenant for the metrics.
 struct Sample {
     tenant: Arc<str>,
+    shares: usize,
     connections: Taken,
     sessions: Taken,
     backend_connections: Taken,
@@ -415,6 +567,7 @@ impl Sample {
         let counts = account.as_deref().map(Account::counts);
         let sample = Self {
             tenant: Arc::clone(name),
+            shares: usize::from(tenant.limits.shares),
             connections: tenant.connections,
             sessions: tenant.sessions,
             backend_connections: tenant.backend_connections,
@@ -443,14 +596,15 @@ impl Sample {
 }
 
 impl Accounts {
-    /// The share of each tenant in connections and sessions, and the values of all tenants.
+    /// What one share guarantees of connections and of sessions, and the values of all tenants.
     fn samples(&self) -> ([usize; 2], Vec<Sample>) {
         let all = self.all.lock();
         // The accounts are dropped after the lock is released, because dropping the last reference to one takes the
         // lock.
         let of = all.tenants.iter();
         let of: Vec<_> = of.map(|(name, of)| Sample::of(name, of)).collect();
-        let shares = [all.connections.share, all.sessions.share];
+        let share = |pool: &Pool| guaranteed(pool.basis.reserved, 1, pool.basis.shares);
+        let shares = [&all.connections, &all.sessions].map(share);
         drop(all);
         let of = of.into_iter().map(|(sample, _)| sample);
         let mut samples: Vec<Sample> = of.filter(|sample| !sample.is_empty()).collect();
@@ -465,6 +619,7 @@ impl Accounts {
         };
         let others = Sample {
             tenant: "".into(),
+            shares: others.iter().map(|sample| sample.shares).sum(),
             connections: taken(|of| of.connections),
             sessions: taken(|of| of.sessions),
             backend_connections: taken(|of| of.backend_connections),
@@ -484,12 +639,12 @@ impl Collector for Accounts {
         let guaranteed = [
             (
                 "tenant_guaranteed_connections",
-                "Connections that every tenant can have at one time, whatever the others have",
+                "Connections that a tenant with one share can have at one time, whatever the others have",
                 connections,
             ),
             (
                 "tenant_guaranteed_udp_sessions",
-                "UDP sessions that every tenant can have at one time, whatever the others have",
+                "UDP sessions that a tenant with one share can have at one time, whatever the others have",
                 sessions,
             ),
         ];
@@ -497,7 +652,12 @@ impl Collector for Accounts {
             let metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
             ConstGauge::new(i64::try_from(share).unwrap_or(i64::MAX)).encode(metric)?;
         }
-        let held: [(&str, &str, ValueOf<usize>); 3] = [
+        let held: [(&str, &str, ValueOf<usize>); 4] = [
+            (
+                "tenant_connection_shares",
+                "Equal shares of the guaranteed connections and sessions for which the tenant counts",
+                |of| of.shares,
+            ),
             (
                 "tenant_held_connections",
                 "Connections that count towards what the tenant may have",
@@ -750,6 +910,100 @@ mod tests {
         assert!(b.take(enough).is_some());
     }
 
+    fn limits(shares: u8, most: u32) -> TenantLimits {
+        TenantLimits {
+            shares,
+            most_connections: NonZeroU32::new(most),
+        }
+    }
+
+    #[test]
+    fn a_tenant_with_more_shares_is_sure_of_more_whatever_others_hold() {
+        let accounts = Accounts::default();
+        // Before the tenant comes, and whether it comes or not.
+        accounts.limit(&[
+            ("a".into(), Some(limits(3, 0))),
+            ("absent".into(), Some(limits(100, 0))),
+        ]);
+        let [a, b, c] = ["a", "b", "c"].map(|tenant| accounts.of(&tenant.into()));
+        let of_b = take_all(&b, quota_limits(100));
+        assert_eq!(of_b.len(), 10 + 50);
+        let others = [&a, &c].map(|account| take_all(account, quota_limits(100)));
+        assert_eq!(others.each_ref().map(Vec::len), [30, 10]);
+        // The same holds for sessions.
+        let sessions = |account: &Arc<Account>| -> Vec<QuotaGuard> {
+            std::iter::from_fn(|| account.take_session(quota_limits(100))).collect()
+        };
+        let sessions = [&b, &a, &c].map(sessions);
+        assert_eq!(sessions.each_ref().map(Vec::len), [60, 30, 10]);
+        // Whoever is alone has everything, with however many shares.
+        drop((of_b, others, sessions, b, c));
+        assert_eq!(take_all(&a, quota_limits(100)).len(), 100);
+        let (_, samples) = accounts.samples();
+        assert_eq!((&*samples[0].tenant, samples[0].shares), ("a", 3));
+        assert_eq!(accounts.limited(), 2);
+    }
+
+    #[test]
+    fn a_tenant_has_no_more_connections_than_the_configuration_allows() {
+        let accounts = Accounts::default();
+        let a = accounts.of(&"a".into());
+        accounts.limit(&[("a".into(), Some(limits(1, 5)))]);
+        let of_a = take_all(&a, quota_limits(100));
+        assert_eq!(of_a.len(), 5);
+        assert_eq!(accounts.samples().1[0].connections.refused, 1);
+        // The limit is one of clients' connections alone.
+        let sessions: Vec<_> = std::iter::from_fn(|| a.take_session(quota_limits(100))).collect();
+        let backends: Vec<_> =
+            std::iter::from_fn(|| a.take_backend_connection(quota_limits(100))).collect();
+        assert_eq!((sessions.len(), backends.len()), (100, 100));
+        // What is above the limit of a is kept for nobody.
+        let b = accounts.of(&"b".into());
+        assert_eq!(take_all(&b, quota_limits(100)).len(), 25 + 70);
+        // A lower limit takes nothing from it.
+        accounts.limit(&[("a".into(), Some(limits(1, 3)))]);
+        let mut of_a = of_a;
+        for _ in 0..2 {
+            assert!(a.take(quota_limits(100)).is_none());
+            drop(of_a.pop());
+        }
+        assert!(a.take(quota_limits(100)).is_none());
+        drop(of_a.pop());
+        of_a.extend(a.take(quota_limits(100)));
+        assert_eq!(of_a.len(), 3);
+        accounts.limit(&[("a".into(), None)]);
+        assert!(a.take(quota_limits(100)).is_some());
+        assert_eq!(accounts.limited(), 0);
+    }
+
+    #[test]
+    fn a_change_of_shares_breaks_no_connection_and_holds_from_then_on() {
+        let accounts = Accounts::default();
+        let [a, b] = ["a", "b"].map(|tenant| accounts.of(&tenant.into()));
+        let mut of_a = take_all(&a, quota_limits(40));
+        assert_eq!(of_a.len(), 10 + 20);
+        accounts.limit(&[("b".into(), Some(limits(3, 0)))]);
+        // Now 25 of them count as lent, and that is more than there are to lend. So b has its 15, and no more.
+        assert!(a.take(quota_limits(40)).is_none());
+        let of_b = take_all(&b, quota_limits(40));
+        assert_eq!((of_a.len(), of_b.len()), (30, 15));
+        // Enough of them have to end before one is lent again.
+        of_a.truncate(25);
+        assert!(a.take(quota_limits(40)).is_none());
+        assert!(b.take(quota_limits(40)).is_none());
+        of_a.pop();
+        assert!(b.take(quota_limits(40)).is_some());
+        // The shares change hands in one step, so there are as many as before.
+        accounts.limit(&[("a".into(), Some(limits(3, 0))), ("b".into(), None)]);
+        drop(of_b);
+        of_a.extend(take_all(&a, quota_limits(40)));
+        assert_eq!(of_a.len(), 15 + 20);
+        assert_eq!(take_all(&b, quota_limits(40)).len(), 5);
+        drop(of_a);
+        let all = accounts.all.lock();
+        assert_eq!((all.connections.lent, all.connections.held), (0, 0));
+    }
+
     #[test]
     fn accounts_that_nobody_has_are_no_tenants() {
         let accounts = Accounts::default();
@@ -822,7 +1076,7 @@ mod tests {
                         known[who] = Some(Arc::clone(&account));
                         let quota_guard = account.take(quota_limits);
                         let tenants = accounts.all.lock().tenants.len();
-                        let share = quota_limits.share(tenants);
+                        let share = guaranteed(quota_limits.reserved(), 1, tenants);
                         if held[who].len() < share {
                             prop_assert!(quota_guard.is_some());
                         } else if quota_guard.is_some() {
@@ -842,6 +1096,66 @@ mod tests {
             prop_assert_eq!((pool.lent, pool.held), (0, 0));
             prop_assert_eq!((all.weight, all.holders), (0, 0));
             prop_assert!(all.tenants.values().all(|tenant| tenant.connections.held == 0));
+        }
+
+        /// With shares and limits that change at any time, compared with a plain reading of the rule.
+        #[test]
+        fn guarantees_and_limits_hold_whatever_the_configuration_says(
+            all in 0_usize..60,
+            percent in 0_u8..=100,
+            steps in prop::collection::vec((0_usize..4, 0_u8..9, 1_u8..6, 0_u32..20), 0..300),
+        ) {
+            let quota_limits = QuotaLimits { all, guaranteed_percent: percent, scarce: false };
+            let accounts = Accounts::default();
+            let mut known: [Option<Arc<Account>>; 4] = Default::default();
+            let mut held: [Vec<QuotaGuard>; 4] = Default::default();
+            let mut said = [TenantLimits::default(); 4];
+            for (who, what, shares, most) in steps {
+                let name: Arc<str> = who.to_string().into();
+                match what {
+                    0 => known[who] = None,
+                    1 | 2 => drop(held[who].pop()),
+                    3 => {
+                        said[who] = limits(shares, most);
+                        accounts.limit(&[(name, Some(said[who]))]);
+                    }
+                    4 => {
+                        said[who] = TenantLimits::default();
+                        accounts.limit(&[(name, None)]);
+                    }
+                    _ => {
+                        let account = accounts.of(&name);
+                        known[who] = Some(Arc::clone(&account));
+                        let here: Vec<usize> = (0..4)
+                            .filter(|n| known[*n].is_some() || !held[*n].is_empty())
+                            .collect();
+                        let shares: usize = here.iter().map(|n| usize::from(said[*n].shares)).sum();
+                        let most = |n: usize| {
+                            let most = said[n].most_connections;
+                            most.map_or(usize::MAX, |most| most.get() as usize)
+                        };
+                        let sure = |n: usize| {
+                            let part = quota_limits.reserved() * usize::from(said[n].shares) / shares;
+                            part.min(most(n))
+                        };
+                        let kept: usize = here.iter().map(|n| sure(*n)).sum();
+                        prop_assert!(kept <= quota_limits.reserved());
+                        let over = here.iter().map(|n| held[*n].len().saturating_sub(sure(*n)));
+                        let lent: usize = over.sum();
+                        let has = held[who].len();
+                        let may = has < most(who) && (has < sure(who) || lent < all - kept);
+                        let quota_guard = account.take(quota_limits);
+                        prop_assert_eq!(quota_guard.is_some(), may);
+                        held[who].extend(quota_guard);
+                    }
+                }
+            }
+            held.iter_mut().for_each(Vec::clear);
+            let here = known.iter().zip(&said).filter(|(account, _)| account.is_some());
+            let shares: usize = here.map(|(_, said)| usize::from(said.shares)).sum();
+            let all = accounts.all.lock();
+            prop_assert_eq!((all.connections.lent, all.connections.held), (0, 0));
+            prop_assert_eq!((all.shares, all.weight, all.holders), (shares, 0, 0));
         }
     }
 }

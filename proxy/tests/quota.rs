@@ -14,12 +14,15 @@ use vestibule_proxy::close_reason::CloseReason;
 use vestibule_proxy::limits::ProxyLimits;
 use vestibule_proxy_testing::web::*;
 use vestibule_proxy_testing::*;
-use vestibule_stream::{Resource, proto};
+use vestibule_stream::{Resource, ResourceKind, proto};
 
 const OF_A: &str = "a.example.com";
 const OF_B: &str = "b.example.com";
 /// The Gateway's own listener.
 const OWN: &str = "Gateway/infra/edge/web";
+
+/// Nothing is rejected.
+const NONE: [String; 0] = [];
 
 /// With three tenants each has a share of 2, and there are 6 to lend.
 fn twelve() -> ProxyLimits {
@@ -127,6 +130,58 @@ async fn a_connection_of_http2_that_is_one_too_many_ends() {
     }
     within("the end", connection).await.unwrap().unwrap();
     wait("its end", || rig.plane.active() == of_a.len()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_namespace_with_more_shares_is_sure_of_more() {
+    let mut rig = shared_listener(&twelve(), None).await;
+    let of_b = all_for(&rig, OF_B).await;
+    assert_eq!(of_b.len(), 2 + 6);
+    // While b has all that it can get, a comes to have four of six shares.
+    assert_eq!(rig.apply(vec![tenant("team-a", 4, 0)]), NONE);
+    let of_a = all_for(&rig, OF_A).await;
+    assert_eq!(of_a.len(), 4);
+    let page = rig.plane.metrics.encode().unwrap();
+    for (series, expected) in [
+        ("tenant_guaranteed_connections", 1),
+        ("tenant_connection_shares{tenant=\"team-a\"}", 4),
+        ("tenant_connection_shares{tenant=\"team-b\"}", 1),
+        ("tenant_held_connections{tenant=\"team-a\"}", 4),
+    ] {
+        let series = format!("vestibule_proxy_{series}");
+        assert_eq!(value(&page, &series), expected, "{series} in\n{page}");
+    }
+    // The other way round, b is sure of less than before.
+    drop((of_a, of_b));
+    wait("room", || rig.plane.active() == 0).await;
+    let of_a = all_for(&rig, OF_A).await;
+    assert_eq!(of_a.len(), 4 + 6);
+    assert_eq!(all_for(&rig, OF_B).await.len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_namespace_with_a_limit_has_no_more_connections_and_keeps_those_that_stand() {
+    let mut rig = shared_listener(&twelve(), None).await;
+    assert_eq!(rig.apply(vec![tenant("team-a", 0, 3)]), NONE);
+    let mut of_a = all_for(&rig, OF_A).await;
+    assert_eq!(of_a.len(), 3);
+    let page = rig.plane.metrics.encode().unwrap();
+    let refused = "vestibule_proxy_tenant_refused_connections_total{tenant=\"team-a\",reason=\"TenantLimit\"}";
+    assert!(value(&page, refused) > 0, "{page}");
+    assert_eq!(rig.apply(vec![tenant("team-a", 0, 1)]), NONE);
+    for client in &mut of_a {
+        assert_eq!(status(client, OF_A).await, 200);
+    }
+    let mut client = rig.connect().await;
+    assert_eq!(status(&mut client, OF_A).await, 503);
+    drop(client);
+    // What a may not have is there for b.
+    let of_b = all_for(&rig, OF_B).await;
+    assert_eq!(of_b.len(), 2 + 5);
+    drop(of_b);
+    wait("room", || rig.plane.active() == of_a.len()).await;
+    rig.remove(ResourceKind::Tenant, "team-a");
+    assert_eq!(all_for(&rig, OF_A).await.len() + of_a.len(), 2 + 6);
 }
 
 /// A connection within TLS that asks for nothing; none if it is refused.

@@ -8,10 +8,10 @@
 //!
 //! A pass computes each unit after those that it depends on. It begins with the changes to the merge, the
 //! names that routes ask for, and `spec.tls` and the parameters of Gateways. Then follow listeners, Gateways
-//! as a whole, routes, claims and owners, and policies. If a Secret or ConfigMap in use goes over what its namespace may
-//! bring by then, or comes back under it, its users are judged once more. The same holds for a backend and the routes
-//! to it. Then come backends, the certificates and trust bundles in use, certificate requests and challenges, and at last
-//! statuses. A Secret or ConfigMap is read when the first unit needs it.
+//! as a whole, routes, claims and owners, limits on connections, and policies. If a Secret or ConfigMap in use goes over
+//! what its namespace may bring by then, or comes back under it, its users are judged once more. The same holds for a
+//! backend and the routes to it. Then come backends, the certificates and trust bundles in use, certificate requests and
+//! challenges, and at last statuses. A Secret or ConfigMap is read when the first unit needs it.
 
 mod across;
 mod backend;
@@ -52,6 +52,7 @@ mod session;
 mod source;
 mod source_bytes;
 mod status;
+mod tenant;
 mod tls_route;
 mod trust;
 
@@ -165,6 +166,8 @@ struct Dirty {
     owned: BTreeSet<(ObjectName, HostPattern)>,
     /// Names whose claim has another time now, by Gateway.
     aged: BTreeSet<(ObjectName, HostPattern)>,
+    /// Namespaces whose connections may be limited differently.
+    tenants: BTreeSet<Arc<str>>,
     /// Gateways and ListenerSets whose status has to be assembled.
     parents: BTreeSet<ParentKey>,
     /// Other objects whose findings, and status if they have one, have to be assembled.
@@ -428,6 +431,7 @@ impl Translator {
         self.translate_routes(&mut dirty, &mut output);
         self.translate_claims(&mut dirty, &mut output);
         self.translate_owners(&mut dirty, &mut output);
+        self.translate_tenants(&mut dirty, &mut output);
         self.translate_policies(&mut dirty, &mut output);
         if self.settle_source_budgets(&mut dirty, &mut output) {
             // Who uses which source does not depend on the budgets, so it is known, and nothing else moves.

@@ -1,11 +1,13 @@
 //! Owns the step from wire messages to typed values. Everything that passes here can be put in force.
 
 use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use vestibule_model::client_address::ClientAddress;
 use vestibule_model::endpoint::EndpointRules;
 use vestibule_model::hostname::HostPattern;
+use vestibule_model::hostname_grant::MAX_CONNECTION_SHARES;
 use vestibule_model::path::PathPrefix;
 use vestibule_stream::proto;
 
@@ -19,6 +21,7 @@ use crate::backend::Target;
 use crate::bind::{BindKey, Transport};
 use crate::bounds::Overrides;
 use crate::listener::Layer;
+use crate::quota::TenantLimits;
 use crate::table::SelectionKey;
 
 /// A listener that can be put in force.
@@ -322,6 +325,19 @@ pub(super) fn owned(name: &str) -> Result<(&str, HostPattern), RejectReason> {
     let (gateway, hostname) = name.rsplit_once('/').ok_or_else(invalid)?;
     two_segments(gateway, OWNED)?;
     Ok((gateway, pattern(hostname)?))
+}
+
+pub(super) fn tenant(name: &str, wire: &proto::Tenant) -> Result<TenantLimits, RejectReason> {
+    if segments(name).count() != 1 {
+        return Err(RejectReason::InvalidName("<namespace>"));
+    }
+    let shares = u8::try_from(wire.connection_shares).ok();
+    let shares = shares.filter(|shares| u32::from(*shares) <= MAX_CONNECTION_SHARES);
+    let shares = shares.ok_or(RejectReason::TooLarge("connection_shares"))?;
+    Ok(TenantLimits {
+        shares: shares.max(1),
+        most_connections: NonZeroU32::new(wire.max_connections),
+    })
 }
 
 /// A backend that can be put in force.

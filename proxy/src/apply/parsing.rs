@@ -17,6 +17,7 @@ use super::{Rejects, State, parse};
 use crate::attached_names::AttachedNames;
 use crate::backend::Target;
 use crate::expiry;
+use crate::quota::TenantLimits;
 
 /// The upserts of a change that passed their checks, by kind.
 #[derive(Default)]
@@ -35,6 +36,7 @@ pub(super) struct Parsed {
     pub(super) trusts: BTreeMap<String, HeldTrust>,
     pub(super) challenges: BTreeMap<String, ChallengeSpec>,
     pub(super) owners: Vec<OwnerSpec>,
+    pub(super) tenants: Vec<(String, TenantLimits)>,
 }
 
 impl Parsed {
@@ -44,7 +46,7 @@ impl Parsed {
         let of_ports = self.tcp_routes.len() + self.udp_routes.len();
         let rest = self.listeners.len() + self.backends.len() + self.certificates.len();
         let few = self.trusts.len() + self.challenges.len() + self.owners.len();
-        routes + of_ports + rest + few
+        routes + of_ports + rest + few + self.tenants.len()
     }
 }
 
@@ -149,6 +151,9 @@ impl State {
             Some(Wire::HostnameOwner(wire)) => parse::owner(name, wire).map(|mut spec| {
                 hostnames.share(&mut spec.names);
                 parsed.owners.push(spec);
+            }),
+            Some(Wire::Tenant(wire)) => parse::tenant(name, wire).map(|limits| {
+                parsed.tenants.push((name.to_owned(), limits));
             }),
             Some(Wire::Listener(wire)) => parse::listener(name, wire).map(|mut spec| {
                 hostnames.share(&mut spec.pattern);

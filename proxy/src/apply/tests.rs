@@ -9,6 +9,7 @@ mod owners;
 mod properties;
 mod rejects;
 mod selection;
+mod tenants;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
