@@ -122,8 +122,18 @@ impl rustls::client::ResolvesClientCert for Shows {
 }
 
 fn shows(leaf: Option<&Identity>) -> Arc<Shows> {
-    let certified = leaf.map(|leaf| {
-        let key = rustls::crypto::aws_lc_rs::sign::any_supported_type(&leaf.key()).unwrap();
+    signs(leaf.map(|leaf| (leaf, leaf)))
+}
+
+/// Shows a certificate without having its key, and signs with another one.
+fn pretends(leaf: &Identity) -> Arc<Shows> {
+    signs(Some((leaf, &Identity::new("pretender"))))
+}
+
+/// Shows the certificate of the first, and signs with the key of the second.
+fn signs(with: Option<(&Identity, &Identity)>) -> Arc<Shows> {
+    let certified = with.map(|(leaf, signer)| {
+        let key = rustls::crypto::aws_lc_rs::sign::any_supported_type(&signer.key()).unwrap();
         Arc::new(CertifiedKey::new(leaf.chain.clone(), key))
     });
     Arc::new(Shows {
@@ -399,6 +409,36 @@ async fn connections_end_with_the_edit_that_no_longer_admits_their_clients() {
     assert_eq!(rig.apply(vec![Authority::bundle(BUNDLE, &[&others])]), NONE);
     assert_eq!(read_to_end(&mut known_one).await.unwrap(), b"");
     wait("the end of all", || rig.plane.active() == 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_certificate_that_was_shown_without_a_check_of_its_key_lets_nobody_stay() {
+    let World {
+        mut rig,
+        server,
+        clients,
+    } = world(Mode::AllowInsecureFallback).await;
+    let port = rig.address.port();
+    let web = move |mode| validating(http(port, "c", WEB, Some("team-a/cert")), &[BUNDLE], mode);
+    let request = format!("GET / HTTP/1.1\r\nhost: {WEB}\r\n\r\n");
+    let good = clients.client("good");
+    for version in [&TLS13, &TLS12] {
+        // Nobody looks whether this one has the key, so it has to come again too.
+        let owner = || client(&server, version, shows(Some(&good)));
+        let pretender = || client(&server, version, pretends(&good));
+        for config in [pretender(), owner()] {
+            assert_eq!(rig.apply(vec![web(Mode::AllowInsecureFallback)]), NONE);
+            let mut one = tls(rig.connect().await, config.clone(), WEB).await.unwrap();
+            let mut silent = tls(rig.connect().await, config, WEB).await.unwrap();
+            assert_eq!(status(&mut one, &request).await, Some(404));
+            assert_eq!(rig.apply(vec![web(Mode::AllowValidOnly)]), NONE);
+            assert_eq!(status(&mut one, &request).await, Some(421));
+            assert_eq!(status(&mut one, &request).await, None);
+            assert_eq!(read_to_end(&mut silent).await.unwrap(), b"");
+        }
+        assert_eq!(visit(&rig, &pretender(), WEB).await, None);
+        assert!(visit(&rig, &owner(), WEB).await.is_some());
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

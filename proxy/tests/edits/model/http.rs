@@ -44,7 +44,7 @@ impl<'a> Model<'a> {
             // The client has seen the certificate of the namespace that had the name before.
             let passed_on = listener.tenant != tls.served.by
                 && self.served_for(key, listener, &ask.host) != tls.served.owner;
-            if !right || passed_on || !http.is_some_and(|http| self.admits(http, tls.showed)) {
+            if !right || passed_on || !http.is_some_and(|http| self.admits(http, tls.proven)) {
                 return vec![MISDIRECTED.to_owned()];
             }
         }
