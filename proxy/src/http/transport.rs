@@ -65,6 +65,10 @@ const MAX_DISCARDS: usize = 8;
 /// How long a client that has its response may continue to send.
 const LINGER: Duration = Duration::from_secs(3);
 
+/// Requests that HTTP/2 may begin before the connection is read in a further turn, which it pays for at the gate. They
+/// are all in one read if they are short.
+const REQUESTS_OF_A_TURN: u32 = 32;
+
 /// Most bytes that are copied together before they are written.
 const MAX_TOGETHER: usize = 1024;
 
@@ -100,6 +104,8 @@ pub(super) struct Counted {
     guard: Option<Box<Guarded>>,
     frames: Frames,
     heads: Heads,
+    /// Requests that HTTP/2 has begun since the connection last waited for a further turn.
+    requests_of_turn: u32,
     /// Whether the client has been told that nothing more follows.
     shut_down: bool,
     /// Set while the bytes after the last response are read and dropped.
@@ -171,6 +177,7 @@ impl Counted {
             guard: guarded.then(Box::default),
             frames: Frames::new(),
             heads: Heads::new(most_fields, streams),
+            requests_of_turn: 0,
             shut_down: false,
             lingering: None,
         }
@@ -203,6 +210,11 @@ impl Counted {
             self.frames.poison(buffer);
             return Poll::Ready(Ok(()));
         }
+        if self.requests_of_turn >= REQUESTS_OF_A_TURN {
+            self.requests_of_turn = 0;
+            yield_now(cx);
+            return Poll::Pending;
+        }
         let before = buffer.filled().len();
         ready!(self.poll_receive(cx, buffer))?;
         let bytes = buffer.filled().get(before..).unwrap_or_default();
@@ -214,7 +226,9 @@ impl Counted {
         );
         buffer.set_filled(before + passed);
         let bytes = buffer.filled_mut().get_mut(before..);
-        activity.heads(self.heads.follow(bytes.unwrap_or_default()));
+        let seen = self.heads.follow(bytes.unwrap_or_default());
+        self.requests_of_turn = self.requests_of_turn.saturating_add(seen.requests);
+        activity.heads(seen);
         Poll::Ready(Ok(()))
     }
 
