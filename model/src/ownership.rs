@@ -164,8 +164,8 @@ impl Grants {
         let others = self.0.iter().filter(|(at, _)| ***at != *namespace);
         let grants = others.flat_map(|(_, in_namespace)| {
             let named = in_namespace.by_tenant.get(namespace).into_iter().flatten();
-            let names = named.chain(&in_namespace.limiting_by_label);
-            names.filter_map(move |name| in_namespace.grants.get(name))
+            let all = named.chain(&in_namespace.limiting_by_label);
+            all.filter_map(move |name| in_namespace.grants.get(name))
         });
         grants
             .filter(|grant| !grant.limits.connections.is_empty() && !grant.meta.deleting)

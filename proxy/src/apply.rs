@@ -323,16 +323,8 @@ impl State {
         let lost = parsed.lost_certificates.iter().map(String::as_str);
         let gone = removed(ResourceKind::Certificate).chain(lost);
         self.put_certificates(gone, parsed.certificates, &mut rebuild);
-        for name in removed(ResourceKind::TrustBundle) {
-            if self.drop_trust(name) {
-                rebuild.extend(self.client_trust.of(&name.into()).cloned());
-            }
-        }
-        for (name, trust) in parsed.trusts {
-            if self.hold_trust(&name, trust) {
-                rebuild.extend(self.client_trust.of(&name.into()).cloned());
-            }
-        }
+        let gone = removed(ResourceKind::TrustBundle);
+        self.put_trusts(gone, parsed.trusts, &mut rebuild);
         for (kind, connections, specs) in [
             (ResourceKind::TlsRoute, Connections::Tls, parsed.routes),
             (ResourceKind::TcpRoute, Connections::Tcp, parsed.tcp_routes),

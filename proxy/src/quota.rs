@@ -951,7 +951,7 @@ mod tests {
         accounts.limit(&[("a".into(), Some(limits(1, 5)))]);
         let of_a = take_all(&a, quota_limits(100));
         assert_eq!(of_a.len(), 5);
-        assert_eq!(accounts.samples().1[0].connections.refused, 1);
+        assert_eq!(accounts.samples().1[0].connections.refused.tenant_limit, 1);
         // The limit is one of clients' connections alone.
         let sessions: Vec<_> = std::iter::from_fn(|| a.take_session(quota_limits(100))).collect();
         let backends: Vec<_> =

@@ -334,7 +334,7 @@ proptest! {
         let mut served = 0;
         for (namespace, bytes) in asked.iter().enumerate() {
             let is_over = budgets.refusal(&at(namespace)).is_some();
-            if *bytes <= equal - equal / 64 - 1 {
+            if *bytes < equal - equal / 64 {
                 prop_assert!(!is_over, "{bytes} of {equal}");
             }
             if !is_over {

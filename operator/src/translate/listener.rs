@@ -1,7 +1,7 @@
 //! Listeners: the state of each, and its resource.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::Ipv6Addr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
 use prost::Message as _;
@@ -103,6 +103,14 @@ struct Resolved {
     /// The finding that a certificate that is served has expired.
     expired: Option<Finding>,
 }
+
+/// The socket with the longest name. How large a listener is must not depend on claims and ports, because whoever waits for
+/// these keeps its place in the budget. So one that has no socket yet counts with this one.
+const LONGEST: Bind = Bind {
+    address: IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+    port: u16::MAX,
+    transport: Transport::Tcp,
+};
 
 /// A listener that takes part, as [`Translator::judge_listener`] judges it.
 struct JudgedListener {
@@ -340,16 +348,9 @@ impl Translator {
         if state.is_served() {
             state.challenge_listener = bind.and_then(|bind| ChallengeListener::of(&listener, bind));
         }
-        // How large it is must not depend on claims and ports, because whoever waits for these keeps its place in the budget. So
-        // one that has no socket yet counts with the longest one.
-        let longest = Bind {
-            address: Ipv6Addr::UNSPECIFIED.into(),
-            port: u16::MAX,
-            transport: Transport::Tcp,
-        };
         let own = state
             .is_served()
-            .then(|| encode(key, &listener, bind.unwrap_or(longest), &state))
+            .then(|| encode(key, &listener, bind.unwrap_or(LONGEST), &state))
             .flatten();
         let bytes = own
             .as_ref()

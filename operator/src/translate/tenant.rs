@@ -1,4 +1,4 @@
-//! What HostnameGrants say about the connections of namespaces, as resources for the proxies. A namespace has one if grants
+//! What `HostnameGrant`s say about the connections of namespaces, as resources for the proxies. A namespace has one if grants
 //! give it other shares than everybody has, or a limit. Proxies count connections of all Gateways together, so the
 //! resource is the same for all of them.
 

@@ -3,6 +3,7 @@
 //! If the settings cannot be read, no connection is made to the backend. They are not rejected, because then the
 //! version before would stay in force, and that may be plaintext.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use rustls_pki_types::{DnsName, ServerName};
@@ -126,6 +127,24 @@ impl State {
     pub(super) fn trust(&mut self, bundles: &[Arc<str>]) -> Option<Trust> {
         let held = bundles.iter().filter_map(|name| self.trusts.get(name));
         self.unions.of(held)
+    }
+
+    pub(super) fn put_trusts<'a>(
+        &mut self,
+        gone: impl Iterator<Item = &'a str>,
+        new: BTreeMap<String, HeldTrust>,
+        rebuild: &mut BTreeSet<Arc<str>>,
+    ) {
+        for name in gone {
+            if self.drop_trust(name) {
+                rebuild.extend(self.client_trust.of(&name.into()).cloned());
+            }
+        }
+        for (name, trust) in new {
+            if self.hold_trust(&name, trust) {
+                rebuild.extend(self.client_trust.of(&name.into()).cloned());
+            }
+        }
     }
 
     /// Holds a trust bundle, and builds the backends again that refer to it. Returns whether the bundle changed.

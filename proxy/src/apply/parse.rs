@@ -327,7 +327,7 @@ pub(super) fn owned(name: &str) -> Result<(&str, HostPattern), RejectReason> {
     Ok((gateway, pattern(hostname)?))
 }
 
-pub(super) fn tenant(name: &str, wire: &proto::Tenant) -> Result<TenantLimits, RejectReason> {
+pub(super) fn tenant(name: &str, wire: proto::Tenant) -> Result<TenantLimits, RejectReason> {
     if segments(name).count() != 1 {
         return Err(RejectReason::InvalidName("<namespace>"));
     }

@@ -152,7 +152,7 @@ impl State {
                 hostnames.share(&mut spec.names);
                 parsed.owners.push(spec);
             }),
-            Some(Wire::Tenant(wire)) => parse::tenant(name, wire).map(|limits| {
+            Some(Wire::Tenant(wire)) => parse::tenant(name, *wire).map(|limits| {
                 parsed.tenants.push((name.to_owned(), limits));
             }),
             Some(Wire::Listener(wire)) => parse::listener(name, wire).map(|mut spec| {
