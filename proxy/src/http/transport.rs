@@ -432,3 +432,58 @@ impl AsyncWrite for Counted {
         Poll::Ready(Ok(()))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+
+    use tokio::net::TcpListener;
+
+    use super::super::PREFACE;
+    use super::super::frames::HEADERS;
+    use super::*;
+    use crate::limits::HttpLimits;
+
+    /// A client begins hundreds of requests with a few hundred bytes, and the worker makes a task of each of them before one
+    /// of them meets the gate for requests.
+    #[tokio::test]
+    async fn a_connection_begins_few_requests_in_one_turn() {
+        const ALL: u32 = 100;
+        /// Bytes of one read, which has ten heads.
+        const READ: usize = 120;
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap());
+        let (client, accepted) = tokio::join!(client, listener.accept());
+        let (_client, (stream, _)) = (client.unwrap(), accepted.unwrap());
+        let mut sent = PREFACE.to_vec();
+        for number in 0..ALL {
+            // The method, the path and the scheme, each from the table that everybody has. With them the head and the
+            // request end.
+            sent.extend([0, 0, 3, HEADERS, 0x5]);
+            sent.extend((2 * number + 1).to_be_bytes());
+            sent.extend([0x82, 0x84, 0x87]);
+        }
+        let activity = Arc::new(Activity::new(&HttpLimits::default()));
+        let transport = Transport::Plain(Replayed::new(sent, stream));
+        let mut counted = Counted::new(transport, Arc::clone(&activity), false, 100, ALL);
+        let (mut turns, mut begun) = (Vec::new(), 0);
+        while begun < u64::from(ALL) {
+            poll_fn(|cx| {
+                let mut room = [0; READ];
+                let mut buffer = ReadBuf::new(&mut room);
+                while let Poll::Ready(read) = Pin::new(&mut counted).poll_read(cx, &mut buffer) {
+                    read.unwrap();
+                    buffer.clear();
+                }
+                Poll::Ready(())
+            })
+            .await;
+            let (requests, _) = activity.decoded();
+            turns.push(requests - begun);
+            begun = requests;
+        }
+        let most = u64::from(REQUESTS_OF_A_TURN) + 10;
+        assert!(turns.iter().all(|turn| *turn < most), "{turns:?}");
+        assert!(turns.len() >= 3, "{turns:?}");
+    }
+}
