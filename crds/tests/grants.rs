@@ -312,8 +312,8 @@ fn limits_on_connections_are_read_and_shares_are_given() {
     let read = |limits: Value| grant(limits, json!([443]));
     let stated = |shares, most| ConnectionLimits { shares, most };
     assert_eq!(read(json!({"connectionShares": 1})), stated(Some(1), None));
-    let most = json!({"connectionShares": 100, "connections": 100_000});
-    assert_eq!(read(most), stated(Some(100), Some(100_000)));
+    let most = json!({"connectionShares": 100, "connections": 100_000_000});
+    assert_eq!(read(most), stated(Some(100), Some(100_000_000)));
     assert!(read(json!({"connections": null, "ports": 3})).is_empty());
     // What cannot be read makes the grant give nothing, shares included. Its limits stay.
     let void = grant(json!({"connectionShares": 3, "connections": 4}), json!([0]));

@@ -92,8 +92,8 @@ pub(crate) fn advance() {
     }
 }
 
-/// Rings the alarms of all tunnels and HTTPS connections of the tenants that changes concern, at most once per tick. It never returns. Run it
-/// once per worker thread. `rung` gets how many were rung.
+/// Rings the alarms of all tunnels and HTTPS connections of the tenants that changes concern, at most once per tick. It
+/// never returns. Run it once per worker thread. `rung` gets how many were rung.
 pub(crate) async fn ring_at_changes(mut inbox: Inbox, mut rung: impl FnMut(u64)) {
     while let Some(tenants) = inbox.next().await {
         ring(&tenants, &mut rung).await;

@@ -173,7 +173,7 @@ struct Taken {
 /// How many places of one kind a tenant asked for and did not get, by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Refused {
-    /// It held its whole share, and there was nothing to lend.
+    /// It held its whole share, and there was nothing to lend; or it held all that the configuration allows it.
     tenant_limit: u64,
     /// Memory, files or connections were short, and it used an equal part of them or more.
     overload: u64,

@@ -284,15 +284,21 @@ async fn a_connection_that_stands_is_asked_by_the_settings_of_now() {
         }
         rig.apply(vec![closed(Mode::AllowValidOnly)]);
         assert_eq!(status(&mut known, &request).await, Some(404));
-        assert_eq!(status(&mut stranger, &request).await, Some(421));
+        refused(status(&mut stranger, &request).await);
         assert_eq!(status(&mut stranger, &request).await, None);
         // Another authority comes beside the first, and then instead of it.
         let both = Authority::bundle(BUNDLE, &[&clients, &others]);
         rig.apply(vec![both]);
         assert_eq!(status(&mut known, &request).await, Some(404));
         rig.apply(vec![Authority::bundle(BUNDLE, &[&others])]);
-        assert_eq!(status(&mut known, &request).await, Some(421));
+        refused(status(&mut known, &request).await);
     }
+}
+
+/// A request is not served on a connection whose client is not admitted any more. On a slow machine, the connection has
+/// ended by itself before the request.
+fn refused(status: Option<u16>) {
+    assert!(matches!(status, Some(421) | None), "{status:?}");
 }
 
 /// The status of an answer without a body that is read; none if the connection is over.
@@ -357,7 +363,7 @@ async fn a_connection_of_http2_that_stands_is_refused_by_the_settings_of_now_and
         let (stranger, ends) = two(&rig, client(&server, version, shows(None))).await;
         assert_eq!(asked(stranger.clone()).await.unwrap(), 404);
         assert_eq!(rig.apply(vec![closed()]), NONE);
-        assert_eq!(asked(stranger.clone()).await.unwrap(), 421);
+        refused(asked(stranger.clone()).await.ok());
         takes_no_more(&stranger).await;
         assert!(asked(stranger).await.is_err());
         within("the end", ends).await.unwrap();
@@ -432,7 +438,7 @@ async fn a_certificate_that_was_shown_without_a_check_of_its_key_lets_nobody_sta
             let mut silent = tls(rig.connect().await, config, WEB).await.unwrap();
             assert_eq!(status(&mut one, &request).await, Some(404));
             assert_eq!(rig.apply(vec![web(Mode::AllowValidOnly)]), NONE);
-            assert_eq!(status(&mut one, &request).await, Some(421));
+            refused(status(&mut one, &request).await);
             assert_eq!(status(&mut one, &request).await, None);
             assert_eq!(read_to_end(&mut silent).await.unwrap(), b"");
         }

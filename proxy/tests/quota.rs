@@ -133,6 +133,23 @@ async fn a_connection_of_http2_that_is_one_too_many_ends() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_connection_of_http2_for_another_namespace_goes_on() {
+    let rig = shared_listener(&twelve(), None).await;
+    let _of_b = all_for(&rig, OF_B).await;
+    let io = TokioIo::new(rig.connect().await);
+    let (mut sender, connection) = http2::handshake(TokioExecutor::new(), io).await.unwrap();
+    let connection = tokio::spawn(connection);
+    for (host, expected) in [(OF_A, 200), (OF_B, 503), (OF_A, 200), (OF_B, 503)] {
+        let request = Request::get(format!("http://{host}/"));
+        let request = request.body(Empty::<Bytes>::new()).unwrap();
+        let answer = within("an answer", sender.send_request(request)).await;
+        assert_eq!(answer.unwrap().status(), expected, "{host}");
+    }
+    drop(sender);
+    within("the end", connection).await.unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_namespace_with_more_shares_is_sure_of_more() {
     let mut rig = shared_listener(&twelve(), None).await;
     let of_b = all_for(&rig, OF_B).await;

@@ -37,6 +37,8 @@ const ADDRESS: &str = "^[0-9a-fA-F:.]+(/[0-9]{1,3})?$";
 const MAILBOX: &str = r"^(\*|[a-zA-Z0-9_+-]+(\.[a-zA-Z0-9_+-]+)*)@[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$";
 /// Largest limit.
 const MAX_LIMIT: u32 = 100_000;
+/// Largest limit on connections. A proxy can have more connections than a namespace has objects.
+const MAX_CONNECTIONS: u32 = 100_000_000;
 /// A hostname, "*." and a hostname, or "*".
 const HOSTNAME: &str =
     r"^(\*|(\*\.)?[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*)$";
@@ -301,7 +303,7 @@ pub struct LimitsSpec {
     /// Most connections of clients at one time, in each proxy and on all Gateways together. Borrowed ones
     /// count. Without a limit, a namespace can have all that are free.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(extend("format" = "int32", "minimum" = 1, "maximum" = MAX_LIMIT))]
+    #[schemars(extend("format" = "int32", "minimum" = 1, "maximum" = MAX_CONNECTIONS))]
     pub connections: Option<i64>,
 }
 
@@ -652,7 +654,7 @@ impl Reader {
             ports: read("ports", spec.ports, any),
             connections: ConnectionLimits {
                 shares: read("connectionShares", spec.connection_shares, shares),
-                most: read("connections", spec.connections, (1, MAX_LIMIT)),
+                most: read("connections", spec.connections, (1, MAX_CONNECTIONS)),
             },
         }
     }

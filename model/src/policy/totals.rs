@@ -4,7 +4,7 @@
 /// shares](crate::fair_total) of it. The namespaces of Gateways count and have no limit, except for routes.
 ///
 /// A new proxy gets everything in one batch, which can have 256 MiB. With all four totals filled, there has to be room for the
-/// rest, which has little: the holders of hostnames, challenges, and the frame of each resource.
+/// rest: the holders of hostnames, challenges, what Gateways set for each of their listeners, and the frame of each resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "arguments", derive(clap::Args))]
 pub struct ConfigurationTotals {

@@ -174,7 +174,7 @@ impl Metrics {
         );
         registry.register(
             "configuration_asked_bytes",
-            "Bytes that all namespaces ask for of that; above it, they have shares",
+            "Bytes that all namespaces ask for, by what fills them; above configuration_total_bytes they have shares",
             self.asked.clone(),
         );
         registry.register(

@@ -34,14 +34,21 @@ impl Translator {
         let (mut ready, mut terminating) = (EndpointCounts::default(), EndpointCounts::default());
         for slice in self.slices_of(&key.service) {
             let numbers = slice.numbers_of(port).count();
+            if numbers == 0 {
+                continue;
+            }
             for (counts, addresses) in [
                 (&mut ready, &slice.addresses),
                 (&mut terminating, &slice.terminating),
             ] {
-                let ipv6 = addresses.iter().filter(|address| address.is_ipv6()).count();
-                let ipv4 = addresses.len() - ipv6;
-                counts.ipv4 = counts.ipv4.saturating_add(ipv4.saturating_mul(numbers));
-                counts.ipv6 = counts.ipv6.saturating_add(ipv6.saturating_mul(numbers));
+                // The addresses of a slice are of one family.
+                let is_ipv6 = addresses.first().is_some_and(|address| address.is_ipv6());
+                let count = if is_ipv6 {
+                    &mut counts.ipv6
+                } else {
+                    &mut counts.ipv4
+                };
+                *count = count.saturating_add(addresses.len().saturating_mul(numbers));
             }
         }
         // Which of them it has depends on which are denied.

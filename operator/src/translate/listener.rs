@@ -1,7 +1,6 @@
 //! Listeners: the state of each, and its resource.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
 use prost::Message as _;
@@ -103,14 +102,6 @@ struct Resolved {
     /// The finding that a certificate that is served has expired.
     expired: Option<Finding>,
 }
-
-/// The socket with the longest name. How large a listener is must not depend on claims and ports, because whoever waits for
-/// these keeps its place in the budget. So one that has no socket yet counts with this one.
-const LONGEST: Bind = Bind {
-    address: IpAddr::V6(Ipv6Addr::UNSPECIFIED),
-    port: u16::MAX,
-    transport: Transport::Tcp,
-};
 
 /// A listener that takes part, as [`Translator::judge_listener`] judges it.
 struct JudgedListener {
@@ -348,22 +339,44 @@ impl Translator {
         if state.is_served() {
             state.challenge_listener = bind.and_then(|bind| ChallengeListener::of(&listener, bind));
         }
-        let own = state
-            .is_served()
-            .then(|| encode(key, &listener, bind.unwrap_or(LONGEST), &state))
-            .flatten();
-        let bytes = own
-            .as_ref()
-            .map_or(0, |own| own.encoded_len() + key.to_string().len());
-        let resource = own.filter(|_| bind.is_some());
+        let (bytes, resource) = self.size_and_resource(key, &listener, bind, &state);
         Some(JudgedListener {
-            resource: resource.and_then(|own| self.with_gateway(key, own, &listener, &gateway)),
             state,
+            resource,
             wants,
             created,
             field: listener.field,
-            bytes: u64::try_from(bytes).unwrap_or(u64::MAX),
+            bytes,
         })
+    }
+
+    /// How many bytes a listener has in the configuration without what its Gateway sets, if it is served; and its resource,
+    /// which it has when it has a socket.
+    ///
+    /// The size must not depend on claims and ports, because whoever waits for these keeps its place in the budget. So a
+    /// listener without a socket counts with the longest port.
+    fn size_and_resource(
+        &self,
+        key: &ListenerKey,
+        listener: &Listener,
+        bind: Option<Bind>,
+        state: &ListenerState,
+    ) -> (u64, Option<Encoded>) {
+        let longest = Bind {
+            address: self.settings.binds.address(),
+            port: u16::MAX,
+            transport: Transport::Tcp,
+        };
+        let Some(own) = state
+            .is_served()
+            .then(|| encode(key, listener, bind.unwrap_or(longest), state))
+            .flatten()
+        else {
+            return (0, None);
+        };
+        let bytes = own.encoded_len() + key.to_string().len();
+        let resource = bind.and_then(|_| self.with_gateway(key, own, listener, state));
+        (u64::try_from(bytes).unwrap_or(u64::MAX), resource)
     }
 
     /// The resource of a listener, with what its Gateway sets.
@@ -372,8 +385,12 @@ impl Translator {
         key: &ListenerKey,
         mut resource: proto::Listener,
         listener: &Listener,
-        gateway: &ObjectName,
+        state: &ListenerState,
     ) -> Option<Encoded> {
+        let gateway = &state.gateway;
+        if let Some(terminate) = terminate_of(&mut resource) {
+            terminate.client_validation = state.asked.encode();
+        }
         let certificate = self.backend_certificate(gateway);
         if self.is_selective(gateway) {
             resource.selective_backend_certificate = certificate;
@@ -702,6 +719,18 @@ fn has_expired(field: &str, secret: &ObjectName, since: &str) -> Finding {
     )
 }
 
+/// How a listener ends TLS, if it does.
+fn terminate_of(resource: &mut proto::Listener) -> Option<&mut proto::TlsTerminate> {
+    match resource.protocol.as_mut()? {
+        proto::listener::Protocol::Http(http) => http.terminate.as_mut(),
+        proto::listener::Protocol::Tls(proto::TlsListener {
+            mode: Some(tls_listener::Mode::Terminate(terminate)),
+        }) => Some(terminate),
+        _ => None,
+    }
+}
+
+/// A listener without what its Gateway sets.
 fn encode(
     key: &ListenerKey,
     listener: &Listener,
@@ -710,7 +739,7 @@ fn encode(
 ) -> Option<proto::Listener> {
     let terminate = || proto::TlsTerminate {
         certificates: state.certificates.iter().map(ToString::to_string).collect(),
-        client_validation: state.asked.encode(),
+        client_validation: None,
     };
     let protocol = match listener.protocol {
         Protocol::Http => proto::listener::Protocol::Http(proto::HttpListener { terminate: None }),

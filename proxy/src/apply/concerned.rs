@@ -92,8 +92,9 @@ impl Touched {
         next: &Snapshot,
         ordered: &OrderedPatterns,
     ) -> (BTreeSet<TenantKey>, u64) {
-        let mut concerned = BTreeSet::new();
-        // There are no tunnels before the first configuration, and that one may be large.
+        let by_validation = |place| before.concerned_by_validation(next, place);
+        let mut concerned: BTreeSet<_> = self.places.iter().filter_map(by_validation).collect();
+        // There are no tunnels without a listener, and the first configuration may be large.
         if before.binds().next().is_none() {
             return (concerned, 0);
         }
@@ -102,7 +103,6 @@ impl Touched {
         let mut changes = Changes::default();
         for place in &self.places {
             before.note_place(next, place, &mut changes);
-            concerned.extend(before.concerned_by_validation(next, place));
         }
         let owners = self.owners.iter();
         let owners = owners.map(|(gateway, names)| (gateway.as_str(), names));

@@ -331,11 +331,11 @@ pub(super) fn tenant(name: &str, wire: proto::Tenant) -> Result<TenantLimits, Re
     if segments(name).count() != 1 {
         return Err(RejectReason::InvalidName("<namespace>"));
     }
-    let shares = u8::try_from(wire.connection_shares).ok();
-    let shares = shares.filter(|shares| u32::from(*shares) <= MAX_CONNECTION_SHARES);
-    let shares = shares.ok_or(RejectReason::TooLarge("connection_shares"))?;
+    // A later release may allow more shares. The limit on connections counts all the same.
+    let shares = wire.connection_shares.clamp(1, MAX_CONNECTION_SHARES);
+    let shares = u8::try_from(shares).unwrap_or(u8::MAX);
     Ok(TenantLimits {
-        shares: shares.max(1),
+        shares,
         most_connections: NonZeroU32::new(wire.max_connections),
     })
 }

@@ -704,8 +704,14 @@ fn select<B>(
     record.found = Some(found.clone());
     if !shared.charge(&found.route.account) {
         let text = "there are too many connections for this host\n";
+        // One that counts for another namespace may carry that one's requests, and goes on without this one.
+        let ends = if shared.is_charged() {
+            Ends::Reading
+        } else {
+            Ends::Connection(CloseReason::TenantLimit)
+        };
         return Err(LocalReply {
-            ends: Ends::Connection(CloseReason::TenantLimit),
+            ends,
             ..LocalReply::new(StatusCode::SERVICE_UNAVAILABLE, "TenantLimit", text)
         });
     }

@@ -373,7 +373,7 @@ fn poll_ending(
     let Some(listener) = &shared.listener else {
         return Poll::Pending;
     };
-    let tenant = TenantKey::of(&listener.account);
+    let tenant = TenantKey::of_https(&listener.account);
     ready!(admission.poll_lost(tenant, cx, || shared.is_still_admitted()));
     shared.activity.end_connection(CloseReason::NoLongerServed);
     Poll::Ready(())

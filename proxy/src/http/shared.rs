@@ -158,4 +158,9 @@ impl Shared {
         drop(counts.unknown.take());
         true
     }
+
+    /// Whether the connection counts towards the limit of a tenant.
+    pub(super) fn is_charged(&self) -> bool {
+        self.counts.lock().tenant.is_some()
+    }
 }

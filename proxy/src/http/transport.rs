@@ -67,7 +67,7 @@ const LINGER: Duration = Duration::from_secs(3);
 
 /// Requests that HTTP/2 may begin before the connection is read in a further turn, which it pays for at the gate. They
 /// are all in one read if they are short.
-const REQUESTS_OF_A_TURN: u32 = 32;
+const HEADS_OF_A_TURN: u32 = 32;
 
 /// Most bytes that are copied together before they are written.
 const MAX_TOGETHER: usize = 1024;
@@ -210,7 +210,7 @@ impl Counted {
             self.frames.poison(buffer);
             return Poll::Ready(Ok(()));
         }
-        if self.requests_of_turn >= REQUESTS_OF_A_TURN {
+        if self.requests_of_turn >= HEADS_OF_A_TURN {
             self.requests_of_turn = 0;
             yield_now(cx);
             return Poll::Pending;
@@ -482,7 +482,7 @@ mod tests {
             turns.push(requests - begun);
             begun = requests;
         }
-        let most = u64::from(REQUESTS_OF_A_TURN) + 10;
+        let most = u64::from(HEADS_OF_A_TURN) + 10;
         assert!(turns.iter().all(|turn| *turn < most), "{turns:?}");
         assert!(turns.len() >= 3, "{turns:?}");
     }

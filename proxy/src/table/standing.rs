@@ -140,8 +140,8 @@ impl Snapshot {
         (!goes_on).then(|| TenantKey::of(&before.account))
     }
 
-    /// The tenant of a listener that validates its clients otherwise in the next snapshot than a listener at its place did
-    /// in this one. Its HTTPS connections are looked at by this tenant, because they may have no route yet.
+    /// The [key](TenantKey::of_https) of a listener's tenant, if the listener validates its clients otherwise in the next
+    /// snapshot than a listener at its place did in this one.
     pub(crate) fn concerned_by_validation(
         &self,
         next: &Self,
@@ -153,7 +153,7 @@ impl Snapshot {
             Some(before) => validate_alike(&before.listener, is),
             None => is.validation.is_none() && !refuses_all(is),
         };
-        (!stays).then(|| TenantKey::of(&is.account))
+        (!stays).then(|| TenantKey::of_https(&is.account))
     }
 
     /// Notes the pattern of a place whose listener has changed from this snapshot to the next.

@@ -595,7 +595,7 @@ fn whose_listener_validates_clients_otherwise_is_told_though_it_has_no_route() {
     let mut h = Harness::new();
     assert_eq!(h.apply([listener("Https"), bundle(0)].concat()), []);
     let account = h.state.accounts.find("team-0").unwrap();
-    let its_own = Some(vec![TenantKey::of(&account)]);
+    let its_own = Some(vec![TenantKey::of_https(&account)]);
     let mut inbox = h.state.snapshot.concerned().subscribe();
     for (what, upserts, is_told) in [
         ("on", listener("ValidatedHttps"), true),
