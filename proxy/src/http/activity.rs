@@ -65,8 +65,6 @@ pub(super) struct Activity {
     /// Budget of requests that an HTTP/2 client begins and that the proxy does not even look at, because their heads
     /// break the rules.
     unserved: Budget,
-    /// Requests that an HTTP/2 client has begun.
-    heads: AtomicU64,
     /// Fields of heads that an HTTP/2 client has sent.
     fields: AtomicU64,
     /// Wakes the task that waits until one of these budgets is used up, or until the connection is to end.
@@ -137,7 +135,6 @@ impl Activity {
             idle_frames: Budget::new(IDLE_FRAMES, IDLE_FRAMES_PER_SECOND),
             // Those that h2 has read, and that have not begun here yet, are as many as the streams at most.
             unserved: Budget::new(UNSERVED.saturating_add(limits.streams), 0),
-            heads: AtomicU64::new(0),
             fields: AtomicU64::new(0),
             ender: AtomicWaker::new(),
         }
@@ -258,8 +255,6 @@ impl Activity {
 
     /// Records heads that an HTTP/2 client has sent, before they are decoded.
     pub(super) fn heads(&self, seen: Seen) {
-        let requests = u64::from(seen.requests);
-        self.heads.fetch_add(requests, Ordering::Relaxed);
         self.fields.fetch_add(seen.fields, Ordering::Relaxed);
         for _ in 0..seen.requests {
             self.unserved();
@@ -276,10 +271,9 @@ impl Activity {
         self.tell_ender();
     }
 
-    /// Number of requests that an HTTP/2 client has begun so far, and of the fields of their heads and trailers.
-    pub(super) fn decoded(&self) -> (u64, u64) {
-        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        (load(&self.heads), load(&self.fields))
+    /// Number of fields of heads so far, in HTTP/2.
+    pub(super) fn fields(&self) -> u64 {
+        self.fields.load(Ordering::Relaxed)
     }
 
     /// Records that a piece of a response's body goes to the client.

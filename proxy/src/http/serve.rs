@@ -53,9 +53,6 @@ const MAX_LOCAL_RESETS: usize = 256;
 const HYPER_FIELDS: usize = 100;
 /// Bytes moved that decoding one field of a head in HTTP/2 counts as, at the gate for transfers.
 const BYTES_OF_A_FIELD: u64 = 64;
-/// The same for the head of one request. It is one unit there, because a worker needs about as long to make a task of a
-/// request and to drop it, if it is taken back, as to look at a connection. The gate for requests comes after that.
-const BYTES_OF_A_HEAD: u64 = 16 * 1024;
 
 /// Serves a connection to its end.
 pub(crate) async fn serve(begun: Begun) {
@@ -175,11 +172,9 @@ impl<F: Future + Unpin> Future for Served<F> {
 impl<F> Moves for Served<F> {
     fn moved(&self) -> u64 {
         let (received, sent) = self.shared.activity.moved();
-        let (heads, fields) = self.shared.activity.decoded();
-        let of_heads = heads.saturating_mul(BYTES_OF_A_HEAD);
+        let fields = self.shared.activity.fields();
         let decoding = fields.saturating_mul(BYTES_OF_A_FIELD);
-        let moved = received.saturating_add(sent);
-        moved.saturating_add(of_heads).saturating_add(decoding)
+        received.saturating_add(sent).saturating_add(decoding)
     }
 
     fn line(&self) -> Option<usize> {

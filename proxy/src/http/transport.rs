@@ -65,10 +65,6 @@ const MAX_DISCARDS: usize = 8;
 /// How long a client that has its response may continue to send.
 const LINGER: Duration = Duration::from_secs(3);
 
-/// Requests that HTTP/2 may begin before the connection is read in a further turn, which it pays for at the gate. They
-/// are all in one read if they are short.
-const HEADS_OF_A_TURN: u32 = 32;
-
 /// Most bytes that are copied together before they are written.
 const MAX_TOGETHER: usize = 1024;
 
@@ -104,8 +100,6 @@ pub(super) struct Counted {
     guard: Option<Box<Guarded>>,
     frames: Frames,
     heads: Heads,
-    /// Requests that HTTP/2 has begun since the connection last waited for a further turn.
-    requests_of_turn: u32,
     /// Whether the client has been told that nothing more follows.
     shut_down: bool,
     /// Set while the bytes after the last response are read and dropped.
@@ -177,7 +171,6 @@ impl Counted {
             guard: guarded.then(Box::default),
             frames: Frames::new(),
             heads: Heads::new(most_fields, streams),
-            requests_of_turn: 0,
             shut_down: false,
             lingering: None,
         }
@@ -210,11 +203,6 @@ impl Counted {
             self.frames.poison(buffer);
             return Poll::Ready(Ok(()));
         }
-        if self.requests_of_turn >= HEADS_OF_A_TURN {
-            self.requests_of_turn = 0;
-            yield_now(cx);
-            return Poll::Pending;
-        }
         let before = buffer.filled().len();
         ready!(self.poll_receive(cx, buffer))?;
         let bytes = buffer.filled().get(before..).unwrap_or_default();
@@ -226,9 +214,7 @@ impl Counted {
         );
         buffer.set_filled(before + passed);
         let bytes = buffer.filled_mut().get_mut(before..);
-        let seen = self.heads.follow(bytes.unwrap_or_default());
-        self.requests_of_turn = self.requests_of_turn.saturating_add(seen.requests);
-        activity.heads(seen);
+        activity.heads(self.heads.follow(bytes.unwrap_or_default()));
         Poll::Ready(Ok(()))
     }
 
@@ -430,60 +416,5 @@ impl AsyncWrite for Counted {
             }
         }
         Poll::Ready(Ok(()))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::future::poll_fn;
-
-    use tokio::net::TcpListener;
-
-    use super::super::PREFACE;
-    use super::super::frames::HEADERS;
-    use super::*;
-    use crate::limits::HttpLimits;
-
-    /// A client begins hundreds of requests with a few hundred bytes, and the worker makes a task of each of them before one
-    /// of them meets the gate for requests.
-    #[tokio::test]
-    async fn a_connection_begins_few_requests_in_one_turn() {
-        const ALL: u32 = 100;
-        /// Bytes of one read, which has ten heads.
-        const READ: usize = 120;
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let client = TcpStream::connect(listener.local_addr().unwrap());
-        let (client, accepted) = tokio::join!(client, listener.accept());
-        let (_client, (stream, _)) = (client.unwrap(), accepted.unwrap());
-        let mut sent = PREFACE.to_vec();
-        for number in 0..ALL {
-            // The method, the path and the scheme, each from the table that everybody has. With them the head and the
-            // request end.
-            sent.extend([0, 0, 3, HEADERS, 0x5]);
-            sent.extend((2 * number + 1).to_be_bytes());
-            sent.extend([0x82, 0x84, 0x87]);
-        }
-        let activity = Arc::new(Activity::new(&HttpLimits::default()));
-        let transport = Transport::Plain(Replayed::new(sent, stream));
-        let mut counted = Counted::new(transport, Arc::clone(&activity), false, 100, ALL);
-        let (mut turns, mut begun) = (Vec::new(), 0);
-        while begun < u64::from(ALL) {
-            poll_fn(|cx| {
-                let mut room = [0; READ];
-                let mut buffer = ReadBuf::new(&mut room);
-                while let Poll::Ready(read) = Pin::new(&mut counted).poll_read(cx, &mut buffer) {
-                    read.unwrap();
-                    buffer.clear();
-                }
-                Poll::Ready(())
-            })
-            .await;
-            let (requests, _) = activity.decoded();
-            turns.push(requests - begun);
-            begun = requests;
-        }
-        let most = u64::from(HEADS_OF_A_TURN) + 10;
-        assert!(turns.iter().all(|turn| *turn < most), "{turns:?}");
-        assert!(turns.len() >= 3, "{turns:?}");
     }
 }
