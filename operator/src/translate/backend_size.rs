@@ -1,5 +1,7 @@
 //! Counts what the backends in use take in the proxies. It is bounded for each namespace, and for all of them together.
 
+use std::net::IpAddr;
+
 use prost::Message as _;
 use vestibule_model::backend_budget::{BackendSize, EndpointCounts};
 use vestibule_model::backend_key::BackendKey;
@@ -42,7 +44,7 @@ impl Translator {
                 (&mut terminating, &slice.terminating),
             ] {
                 // The addresses of a slice are of one family.
-                let is_ipv6 = addresses.first().is_some_and(|address| address.is_ipv6());
+                let is_ipv6 = addresses.first().is_some_and(IpAddr::is_ipv6);
                 let count = if is_ipv6 {
                     &mut counts.ipv6
                 } else {
