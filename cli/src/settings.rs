@@ -26,12 +26,8 @@ impl PolicyArgs {
     /// Returns the default policy with these arguments, except that backends may be on this host.
     #[must_use]
     pub(crate) fn policy(&self) -> Policy {
-        let endpoints = EndpointRules {
-            loopback: true,
-            ..EndpointRules::default()
-        };
         self.policy_over(Policy {
-            endpoints,
+            endpoints: EndpointRules::with_loopback(),
             ..Policy::default()
         })
     }

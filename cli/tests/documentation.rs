@@ -1,11 +1,14 @@
 //! Pages are true: the tests that the security page names exist, the pages about grants and `explain` show what
 //! `vestibule` prints, the architecture page names modules that exist and leaves out no part of the operator, the
-//! observability page has every metric, and links lead to pages and headings that exist.
+//! observability page has every metric, the guide has every reason of the access log, and links lead to pages and
+//! headings that exist.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+use vestibule_proxy::close_reason::CloseReason;
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
@@ -452,4 +455,25 @@ fn registered_metrics_are_on_the_observability_page() {
         wrong.extend(untrue.map(|(name, kind)| format!("{name} is no {kind}")));
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// The reasons of conditions have tests of their own: in `cases.rs`, and in the crate of the webhook.
+#[test]
+fn every_reason_of_a_connection_has_its_row_in_the_guide() {
+    let page = read(&root().join("docs/troubleshooting.md"));
+    let mut sections = page.split("\n## ");
+    let section = sections
+        .find(|section| section.starts_with("Everything says True, and it does not work\n"))
+        .expect("the section about traffic");
+    let cells = section
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `")?.split('|').next());
+    // Every second piece is what stands between two reasons.
+    let rows: BTreeSet<&str> = cells.flat_map(|cell| cell.split('`').step_by(2)).collect();
+    let reasons = CloseReason::ALL.iter().copied().map(CloseReason::reason);
+    let reasons: BTreeSet<&str> = reasons.collect();
+    let missing: Vec<&&str> = reasons.difference(&rows).collect();
+    let unknown: Vec<&&str> = rows.difference(&reasons).collect();
+    assert!(missing.is_empty(), "no row has {missing:?}");
+    assert!(unknown.is_empty(), "no connection ends with {unknown:?}");
 }

@@ -125,6 +125,15 @@ fn a_grant_gives_or_shares_hostnames() {
             "{field}"
         );
     }
+    let limits = &spec["properties"]["limits"]["properties"];
+    for (field, least, most) in [
+        ("connectionShares", 1.0, 100.0),
+        ("connections", 1.0, 100_000_000.0),
+        ("ports", 0.0, 100_000.0),
+    ] {
+        assert_eq!(limits[field]["minimum"], json!(least), "{field}");
+        assert_eq!(limits[field]["maximum"], json!(most), "{field}");
+    }
     // An asterisk that stands for itself is escaped.
     let asterisk = |field: &str| {
         let pattern = &spec["properties"][field]["items"]["pattern"];

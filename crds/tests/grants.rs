@@ -6,7 +6,7 @@ use vestibule_crds::status::{Observed, grant as render};
 use vestibule_model::condition::{Condition, ConditionType, GrantStatus, Reason};
 use vestibule_model::finding::Finding;
 use vestibule_model::hostname::{HostPattern, Hostname};
-use vestibule_model::hostname_grant::{GrantLimits, HostnameGrant};
+use vestibule_model::hostname_grant::{ConnectionLimits, GrantLimits, HostnameGrant};
 use vestibule_model::key::ObjectName;
 use vestibule_model::object::Object;
 use vestibule_model::path::PathPrefix;
@@ -125,6 +125,18 @@ fn what_narrows_it_and_cannot_be_read_makes_it_give_nothing() {
             "limits.certificates",
             json!({"limits": {"certificates": 4_294_967_296_i64}}),
         ),
+        (
+            "limits.connectionShares",
+            json!({"limits": {"connectionShares": 0}}),
+        ),
+        (
+            "limits.connectionShares",
+            json!({"limits": {"connectionShares": 101}}),
+        ),
+        (
+            "limits.connections",
+            json!({"limits": {"connections": 0, "connectionShares": 2}}),
+        ),
         ("paths", json!({"paths": ["/"]})),
         (
             "issuers.0.names",
@@ -138,6 +150,7 @@ fn what_narrows_it_and_cannot_be_read_makes_it_give_nothing() {
         }
         let grant = read(&spec);
         assert_eq!(grant.hostnames, [], "{field}");
+        assert_eq!(grant.limits.connections.shares, None, "{field}");
         let at = |finding: &Finding| finding.field.replace(['[', ']'], ".").replace("..", ".");
         let wanted = format!("spec.{field}")
             .replace(['[', ']'], ".")
@@ -289,9 +302,28 @@ fn a_path_that_cannot_be_shared_gives_only_itself_up() {
 }
 
 #[test]
+fn limits_on_connections_are_read_and_shares_are_given() {
+    let grant = |limits: Value, ports: Value| {
+        let grant = read(&json!({
+            "namespaces": {"names": ["a"]}, "hostnames": ["*"], "limits": limits, "ports": ports,
+        }));
+        grant.limits.connections
+    };
+    let read = |limits: Value| grant(limits, json!([443]));
+    let stated = |shares, most| ConnectionLimits { shares, most };
+    assert_eq!(read(json!({"connectionShares": 1})), stated(Some(1), None));
+    let most = json!({"connectionShares": 100, "connections": 100_000_000});
+    assert_eq!(read(most), stated(Some(100), Some(100_000_000)));
+    assert!(read(json!({"connections": null, "ports": 3})).is_empty());
+    // What cannot be read makes the grant give nothing, shares included. Its limits stay.
+    let void = grant(json!({"connectionShares": 3, "connections": 4}), json!([0]));
+    assert_eq!(void, stated(None, Some(4)));
+}
+
+#[test]
 fn a_limit_of_a_later_release_is_told_of_and_changes_nothing() {
     let grant = read(&json!({
-        "namespaces": {"names": ["a"]}, "hostnames": ["*"], "limits": {"connections": 10},
+        "namespaces": {"names": ["a"]}, "hostnames": ["*"], "limits": {"bandwidth": 10},
     }));
     assert_eq!(grant.hostnames, [HostPattern::Any]);
     assert_eq!(grant.findings.len(), 1);

@@ -76,6 +76,11 @@ def role_checks:
             and ($rule.resourceNames // []) == []; "changes Secrets of any name")),
     complain(component == "secrets" and [.rules[] | .resources[]] != ["secrets"]; "is about more than Secrets");
 
+# What the proxies must not reach, by the block that has it: link-local addresses, and others where clouds serve metadata.
+def metadata: {
+    "0.0.0.0/0": ["169.254.0.0/16", "100.100.100.200/32", "168.63.129.16/32", "192.0.0.192/32"],
+    "::/0": ["fe80::/10", "fd00:42::42/128", "fd00:ec2::23/128", "fd00:ec2::254/128", "fd20:ce::254/128"]};
+
 . as $objects
 | def all_of($kind): $objects[] | select(.kind == $kind);
   def named($kind; $name): [all_of($kind) | select(.metadata.name == $name)] | length == 1;
@@ -111,7 +116,12 @@ def role_checks:
       complain($pod.terminationGracePeriodSeconds < (($seconds["shutdown-delay"] | tonumber) + ($seconds.drain | tonumber) + 5);
           "is killed before it has drained"),
       complain([$pod.containers[0].args[] | select(startswith("--admin="))] != ["--admin=127.0.0.1:15000"];
-          "shows its admin endpoint")),
+          "shows its admin endpoint"),
+      complain([$pod.containers[0].args[] | select(startswith("--allow-loopback-endpoints="))]
+          != ["--allow-loopback-endpoints=false"]; "connects to backends on its own loopback")),
+  ([all_of("Deployment") | select(component == "operator" or component == "proxy")
+      | [.spec.template.spec.containers[0].args[] | select(startswith("--deny-endpoint-cidrs="))]]
+    | if length == 2 and (unique | length) == 1 then empty else "operator and proxies deny different endpoints: \(.)" end),
   (all_of("ClusterRoleBinding", "RoleBinding") | complain([.subjects[].name] | any(endswith("-proxy")); "gives the proxy rights")),
 
   # The webhook: reads what it judges by, and has no Secrets of the API.
@@ -150,7 +160,7 @@ def role_checks:
     | complain([.spec.egress[] | select(.to == null) | [.ports[]?.port]] != [[53, 53]]; "lets out to anywhere, or not to DNS"),
       complain([.spec.egress[].to[]? | select(.ipBlock == null)] != [{namespaceSelector: {}}];
           "keeps proxies from the pods of a namespace"),
-      complain([.spec.egress[].to[]?.ipBlock // empty | .except | any(IN("169.254.0.0/16", "fe80::/10"))] | all | not;
+      complain([.spec.egress[].to[]?.ipBlock // empty | (metadata[.cidr] // [.cidr]) - (.except // [])] | any(. != []);
           "lets proxies reach metadata")),
 
   # Secrets are reached in listed namespaces, or everywhere, not both.

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use libfuzzer_sys::fuzz_target;
 use prost::Message;
+use vestibule_model::endpoint::EndpointRules;
 use vestibule_proxy::apply::{NoSockets, State};
 use vestibule_proxy::table::Snapshot;
 use vestibule_stream::{
@@ -87,7 +88,8 @@ impl Proxy {
         let mut new = Self {
             held: Held::new(),
             sink: Sink {
-                state: State::new(published).expect("a TLS configuration"),
+                state: State::new(published, EndpointRules::with_loopback())
+                    .expect("a TLS configuration"),
                 resources: BTreeMap::new(),
             },
             dump: String::new(),
@@ -137,6 +139,7 @@ impl Proxy {
             (ResourceKind::TrustBundle, counts.trust_bundles),
             (ResourceKind::Challenge, counts.challenges),
             (ResourceKind::HostnameOwner, counts.hostname_owners),
+            (ResourceKind::Tenant, counts.tenants),
         ] {
             assert_eq!(
                 kinds.get(kind.label()).copied().unwrap_or(0),

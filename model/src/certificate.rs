@@ -17,7 +17,8 @@ use crate::finding::Finding;
 use crate::selector::Labels;
 
 pub use alternative::{
-    AddressBlock, AlternativeNames, GrantedMailbox, MAX_ALTERNATIVE_NAMES, Mailbox, address,
+    AddressBlock, AlternativeNames, GrantedMailbox, InvalidAddressBlock, MAX_ALTERNATIVE_NAMES,
+    Mailbox, address,
 };
 
 /// Annotations that add names to a certificate, in the order of [`AlternativeNames`]' fields.

@@ -4,10 +4,16 @@
 //! could reach what only the proxies can reach: the node of a proxy, or the metadata service of the cloud with its
 //! credentials. The same holds for the operator, which connects to the CA that an issuer names.
 
+#[cfg(feature = "arguments")]
+mod arguments;
+
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::certificate::AddressBlock;
+
+#[cfg(feature = "arguments")]
+pub use arguments::EndpointArguments;
 
 /// Addresses, other than link-local ones, where clouds serve metadata: Azure (with its DNS and DHCP), Alibaba, Oracle
 /// (its first one); AWS (also for credentials of pods), Google Cloud and Scaleway for IPv6.
@@ -21,7 +27,7 @@ const METADATA: [IpAddr; 7] = [
     IpAddr::V6(Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254)),
 ];
 
-/// Which addresses a backend may not have.
+/// Which addresses a backend may not have. The operator judges by them what it publishes, and the proxy what it is sent.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct EndpointRules {
     /// Whether a backend may have a loopback address. It may only where the proxy runs on a laptop.
@@ -67,6 +73,15 @@ impl fmt::Display for Denied {
 }
 
 impl EndpointRules {
+    /// The rules where backends and proxy share a host: backends may have loopback addresses.
+    #[must_use]
+    pub const fn with_loopback() -> Self {
+        Self {
+            loopback: true,
+            denied: Vec::new(),
+        }
+    }
+
     /// Why no backend may have `address`; `None` if one may. If an IPv6 address contains an IPv4 address ([`forms`]), that
     /// one is judged as well.
     #[must_use]
@@ -264,6 +279,8 @@ mod tests {
             ("fd00:ec2::254", Denied::Metadata),
             ("fd00:ec2::23", Denied::Metadata),
             ("fd00:42::42", Denied::Metadata),
+            ("fd20:ce::254", Denied::Metadata),
+            ("192.0.0.192", Denied::Metadata),
             ("64:ff9b:1::a9fe:a9fe", Denied::LinkLocal),
             ("::169.254.169.254", Denied::LinkLocal),
             ("::ffff:0:169.254.169.254", Denied::LinkLocal),
@@ -280,13 +297,27 @@ mod tests {
             let said = why(bad).unwrap().to_string();
             assert!(said.contains("which the platform denies"), "{said}");
         }
-        let laptop = EndpointRules {
-            loopback: true,
-            ..EndpointRules::default()
-        };
+        let laptop = EndpointRules::with_loopback();
         assert_eq!(laptop.denies("::ffff:127.0.0.1".parse().unwrap()), None);
         let metadata = laptop.denies("169.254.169.254".parse().unwrap());
         assert_eq!(metadata, Some(Denied::LinkLocal));
+    }
+
+    /// Where a network plugin enforces policies, the proxies cannot reach metadata, even if they should connect to it.
+    #[test]
+    fn the_network_policy_of_the_proxies_denies_metadata() {
+        let template = include_str!("../../charts/vestibule/templates/networkpolicies.yaml");
+        let lists = template.lines().filter(|line| line.contains(":= list "));
+        let blocks: Vec<AddressBlock> = lists
+            .flat_map(|line| line.split('"').skip(1).step_by(2))
+            .map(|block| AddressBlock::parse(block).unwrap())
+            .collect();
+        let link_local: [IpAddr; 2] =
+            ["169.254.169.254", "fe80::1"].map(|address| address.parse().unwrap());
+        for address in METADATA.into_iter().chain(link_local) {
+            let is_denied = blocks.iter().any(|block| block.covers(address));
+            assert!(is_denied, "{address}");
+        }
     }
 
     #[test]

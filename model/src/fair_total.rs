@@ -40,6 +40,15 @@ pub struct FairTotal {
     taken: u128,
 }
 
+/// A total beside what all namespaces ask for of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TotalUse {
+    /// The total, in bytes.
+    pub total: u64,
+    /// What all namespaces ask for, in bytes. If it is more than the total, they have shares.
+    pub asked: u64,
+}
+
 impl FairTotal {
     /// A total that nobody asks for yet.
     #[must_use]
@@ -57,6 +66,15 @@ impl FairTotal {
     #[must_use]
     pub fn total(&self) -> u64 {
         self.total
+    }
+
+    /// The total, and what all namespaces ask for of it, the exempt ones too.
+    #[must_use]
+    pub fn in_use(&self) -> TotalUse {
+        TotalUse {
+            total: self.total,
+            asked: u64::try_from(self.asked + self.taken).unwrap_or(u64::MAX),
+        }
     }
 
     /// Takes what a namespace asks for now, in place of what it asked for before.

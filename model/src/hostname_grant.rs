@@ -14,6 +14,9 @@ use crate::path::PathPrefix;
 use crate::protocol::{Group, Port, Protocol};
 use crate::selector::{LabelSelector, Labels};
 
+/// Most shares of the guaranteed connections for which a namespace can count.
+pub const MAX_CONNECTION_SHARES: u32 = 100;
+
 /// `HostnameGrant`, a kind of Vestibule: which namespaces may use which hostnames on Gateways in its own namespace, and
 /// how many.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -88,6 +91,19 @@ pub struct GrantLimits {
     pub hostnames: Option<u32>,
     /// Ports that listeners of ListenerSets use and the Gateway does not have itself.
     pub ports: Option<u32>,
+    /// Connections, on all Gateways together.
+    pub connections: ConnectionLimits,
+}
+
+/// How a namespace shares the connections of each proxy with others. Proxies serve all Gateways, so this is the same on
+/// each of them. `None` states nothing.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ConnectionLimits {
+    /// Equal shares of the guaranteed part for which the namespace counts, from 1 to [`MAX_CONNECTION_SHARES`]. If nothing
+    /// is stated, it counts for one.
+    pub shares: Option<u32>,
+    /// Connections of clients at one time, borrowed ones included.
+    pub most: Option<u32>,
 }
 
 impl GrantLimits {
@@ -99,6 +115,24 @@ impl GrantLimits {
             certificates: self.certificates.max(other.certificates),
             hostnames: self.hostnames.max(other.hostnames),
             ports: self.ports.max(other.ports),
+            connections: self.connections.or_larger(other.connections),
+        }
+    }
+}
+
+impl ConnectionLimits {
+    /// Whether nothing is stated.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// The limits of two grants together: of each kind, the larger one that is stated.
+    #[must_use]
+    pub fn or_larger(self, other: Self) -> Self {
+        Self {
+            shares: self.shares.max(other.shares),
+            most: self.most.max(other.most),
         }
     }
 }

@@ -10,7 +10,7 @@ mod ownership;
 mod port_limits;
 mod port_routes;
 mod preview;
-mod route_entries;
+mod route_size;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -68,6 +68,9 @@ pub struct Affected {
     /// Names for which a TLS listener came or went. [`Merge::overlaps`] may have changed for each of their
     /// [`Merge::neighbours`].
     pub overlaps: BTreeSet<(PortKey, HostPattern)>,
+    /// Versions of grants that began or ceased to limit connections. [`Merge::connection_limits`] may have changed for each
+    /// namespace that they select.
+    pub limiting: Vec<Arc<HostnameGrant>>,
 }
 
 impl Affected {
@@ -225,6 +228,7 @@ impl Merge {
             return affected;
         }
         let versions: Vec<Arc<HostnameGrant>> = old.into_iter().chain(grant).collect();
+        affected.limiting.extend(limiting(&versions).cloned());
         let mut sets = BTreeSet::new();
         let gateways: Vec<ObjectName> = self.gateways_in(&name.namespace).cloned().collect();
         for gateway in gateways {
@@ -284,6 +288,21 @@ impl Merge {
                 .admits(&gateway.namespace, namespace, labels)
         };
         self.admits(gateway, namespace) || known.listeners.iter().any(takes_routes)
+    }
+
+    /// The namespaces that are known by their labels, by a Gateway or by a ListenerSet. One may come several times.
+    pub fn known_namespaces(&self) -> impl Iterator<Item = &Arc<str>> {
+        let of_gateways = self.gateways.keys().map(|name| &name.namespace);
+        let of_sets = self.sets_by_namespace.keys();
+        self.namespaces.keys().chain(of_sets).chain(of_gateways)
+    }
+
+    /// Whether a namespace is one of [`Self::known_namespaces`].
+    #[must_use]
+    pub fn is_known_namespace(&self, namespace: &Arc<str>) -> bool {
+        self.namespaces.contains_key(namespace)
+            || self.sets_by_namespace.contains_key(namespace)
+            || self.gateways_in(namespace).next().is_some()
     }
 
     /// The labels of a namespace, if known.
@@ -452,6 +471,9 @@ impl Merge {
         affected.gateways.insert(name.clone());
         if self.presence(name) != before {
             self.mark_claims(name, affected);
+            let grants = self.grants_in(&name.namespace);
+            let grants = limiting(grants).filter(|grant| grant.is_for(&name.name));
+            affected.limiting.extend(grants.cloned());
         }
         self.mark_held_ports(name, None, affected);
         self.settle_own_names(name, affected);
@@ -542,6 +564,14 @@ impl Merge {
         self.change_port(key, affected, |port| port.remove(listener));
         affected.claims.insert(ClaimKey::port(key));
     }
+}
+
+/// Those of some grants that limit connections.
+fn limiting<'a>(
+    grants: impl IntoIterator<Item = &'a Arc<HostnameGrant>>,
+) -> impl Iterator<Item = &'a Arc<HostnameGrant>> {
+    let grants = grants.into_iter();
+    grants.filter(|grant| !grant.limits.connections.is_empty())
 }
 
 fn gateway_claims(gateway: &Gateway) -> Vec<(PortKey, Claim)> {

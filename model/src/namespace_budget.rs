@@ -7,16 +7,19 @@
 //! in service before. An object that is gone for a moment waits by its age when it is back, as if it had not been there.
 //!
 //! All namespaces together may have [a total](NamespaceBudgets::sharing) as well. A namespace asks for what its objects use of
-//! it, as far as its own budget goes, and has [its share](crate::fair_total) at most. An object can use less of the total than
-//! of the budget. It is in service if it fits in both.
+//! it, and has [its share](crate::fair_total) at most. It asks for those over its own budget too, up to the most that objects
+//! within that budget can use, if that is known. Which of them are in service may depend on the share, and what a namespace
+//! asks for must not depend on it. Otherwise shares could go back and forth. The total may count in another unit than the
+//! budget. An object is in service if it fits in both.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use crate::backend_key::BackendKey;
-use crate::fair_total::{Demand, FairTotal};
-use crate::key::{Kind, ObjectKey, ObjectName};
+use crate::fair_total::{Demand, FairTotal, TotalUse};
+use crate::key::{Kind, ListenerKey, ObjectKey, ObjectName};
 use crate::protocol::TransportPort;
 
 /// The key of what a budget counts.
@@ -48,6 +51,23 @@ impl Counted for ObjectKey {
     }
 }
 
+impl Counted for ListenerKey {
+    /// It is one pointer, as any part of it would be.
+    type Id = Self;
+
+    fn namespace(&self) -> &Arc<str> {
+        &self.parent.name().namespace
+    }
+
+    fn id(&self) -> Self {
+        self.clone()
+    }
+
+    fn new(_: &Arc<str>, id: &Self) -> Self {
+        id.clone()
+    }
+}
+
 impl Counted for BackendKey {
     type Id = (Arc<str>, TransportPort);
 
@@ -64,6 +84,13 @@ impl Counted for BackendKey {
     }
 }
 
+/// Bytes that each resource has in a batch besides its own: its kind, tags and lengths.
+pub(crate) const FRAME: usize = 16;
+
+/// Bytes that a resource counts for in a total at least. A batch also has a limit on the number of its resources, about a
+/// million. Totals of 240 MiB have room for 983,040 resources of this size.
+pub(crate) const LEAST_BYTES: u64 = 256;
+
 /// What an object that does not fit leaves to younger ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Beyond {
@@ -78,7 +105,7 @@ pub(crate) enum Beyond {
 pub(crate) struct Uses {
     /// Of the budget of its namespace. An object that uses nothing of it has no part in the total either.
     pub(crate) own: u64,
-    /// Of the total of all namespaces, no more than of the budget.
+    /// Of the total of all namespaces, which may be counted in another unit.
     pub(crate) of_total: u64,
 }
 
@@ -103,12 +130,28 @@ pub(crate) enum Limit {
     NoShare,
 }
 
+impl Limit {
+    /// What helps whoever is over the limit. `action` is what the namespace can do itself. `own` and `total` are the chart
+    /// values that set the budget of a namespace and the total.
+    pub(crate) fn remedy(self, action: &str, own: &str, total: &str) -> String {
+        let ask = |setting| format!("{action}, or ask the platform admin for more ({setting})");
+        match self {
+            Self::Own => ask(own),
+            Self::Share => ask(total),
+            Self::NoShare => format!(
+                "nothing that this namespace changes helps: ask the platform admin to raise {total}, or to use less in the \
+                 namespaces that have a Gateway"
+            ),
+        }
+    }
+}
+
 /// The budgets of all namespaces, each of the same size, for objects with keys of one type.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct NamespaceBudgets<K: Counted> {
     most: u64,
     /// The bound on what all namespaces have together, if there is one.
-    total: Option<FairTotal>,
+    total: Option<Total>,
     /// The most that a namespace may use of the total, as of the last [`Self::settle`]; `u64::MAX` if there is enough.
     share: u64,
     beyond: Beyond,
@@ -119,6 +162,14 @@ pub(crate) struct NamespaceBudgets<K: Counted> {
     exempt: BTreeSet<Arc<str>>,
     /// Namespaces with changes that [`Self::settle`] has not looked at.
     changed: BTreeSet<Arc<str>>,
+}
+
+/// The bound on what all namespaces have together.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Total {
+    fair: FairTotal,
+    /// The most of it that objects within the budget of one namespace can use; `u64::MAX` if that is not known.
+    each: u64,
 }
 
 /// The objects of one namespace, and what they use of its budget.
@@ -133,6 +184,8 @@ struct Budget<I> {
     ages: BTreeMap<I, Created>,
     /// The objects that are over, with the limit that each does not fit in.
     over: BTreeMap<I, Limit>,
+    /// The shares with which the last judgement has this result, as long as no object changes.
+    steady: RangeInclusive<u64>,
     /// The objects that came or went since the last [`NamespaceBudgets::settle`], each with whether it was in service then.
     moved: BTreeMap<I, bool>,
 }
@@ -148,6 +201,7 @@ impl<I> Default for Budget<I> {
             objects: BTreeMap::new(),
             ages: BTreeMap::new(),
             over: BTreeMap::new(),
+            steady: 0..=u64::MAX,
             moved: BTreeMap::new(),
         }
     }
@@ -167,10 +221,23 @@ impl<K: Counted> NamespaceBudgets<K> {
         }
     }
 
-    /// The same budgets, except that all namespaces together may use at most this. Exempt namespaces count, and have no limit.
+    /// The same budgets, except that all namespaces together may use at most `total`. Exempt namespaces count, and have no
+    /// limit.
     pub(crate) fn sharing(self, total: u64) -> Self {
+        debug_assert_eq!(self.beyond, Beyond::LeavesItsRoom, "see `Budget::judge`");
+        let (fair, each) = (FairTotal::new(total), u64::MAX);
         Self {
-            total: Some(FairTotal::new(total)),
+            total: Some(Total { fair, each }),
+            ..self
+        }
+    }
+
+    /// The same budgets, except that the total has the unit of the budget of a namespace. So what fits in that budget uses no
+    /// more of the total, and no namespace asks for more.
+    pub(crate) fn sharing_the_same(self, total: u64) -> Self {
+        let (fair, each) = (FairTotal::new(total), self.most);
+        Self {
+            total: Some(Total { fair, each }),
             ..self
         }
     }
@@ -186,9 +253,33 @@ impl<K: Counted> NamespaceBudgets<K> {
         self.most
     }
 
-    /// The bound on what all namespaces have together, if there is one.
-    pub(crate) fn total(&self) -> Option<u64> {
-        self.total.as_ref().map(FairTotal::total)
+    /// The bound on what all namespaces have together, if there is one, and what they ask for as of the last
+    /// [`Self::settle`].
+    pub(crate) fn total_use(&self) -> Option<TotalUse> {
+        self.total.as_ref().map(|total| total.fair.in_use())
+    }
+
+    /// The words for what an object of a namespace does not fit in, if that is the share. `all` names the objects that count.
+    /// The total is in bytes.
+    pub(crate) fn share_in_words(
+        &self,
+        limit: Limit,
+        namespace: &str,
+        all: &str,
+    ) -> Option<String> {
+        let total = self.total.as_ref()?.fair.total() >> 20;
+        match limit {
+            Limit::Own => None,
+            Limit::Share => Some(format!(
+                "what namespace {namespace} may have at present: {all} of all namespaces may have {total} MiB together, and \
+                 need more, so namespaces with little have all that they need, and each of the others has an equal share of \
+                 the rest"
+            )),
+            Limit::NoShare => Some(format!(
+                "what namespace {namespace} may have at present, which is nothing: {all} of all namespaces may have {total} \
+                 MiB together, and the namespaces that have a Gateway, which are not limited, use up all of it"
+            )),
+        }
     }
 
     /// Takes the age of an object, and how much it uses. An object that uses nothing has no part in the budget. The change has
@@ -238,7 +329,8 @@ impl<K: Counted> NamespaceBudgets<K> {
 
     /// Judges the namespaces that changed, and those whose share did. Returns the objects that went over a limit by this, or
     /// came back under it, and those that do not fit in another limit than before. The cost grows with the objects of those of
-    /// the namespaces that are over their limits. For the others it is small.
+    /// the namespaces that are over their limits and that changed, or for whose objects another share makes a difference. For
+    /// the others it is small.
     pub(crate) fn settle(&mut self) -> BTreeSet<K> {
         let mut judged = std::mem::take(&mut self.changed);
         // Nothing else moves the share, and what it costs to compute grows with the namespaces above it.
@@ -251,15 +343,21 @@ impl<K: Counted> NamespaceBudgets<K> {
             let Some(of) = self.namespaces.get_mut(&namespace) else {
                 continue;
             };
-            let over = if self.exempt.contains(&namespace) {
-                BTreeMap::new()
+            let (over, steady) = if self.exempt.contains(&namespace) {
+                (BTreeMap::new(), 0..=u64::MAX)
             } else {
-                of.over(self.most, self.share, self.beyond, self.keeps)
+                let each = self.total.as_ref().map_or(self.most, |total| total.each);
+                let limits = Limits {
+                    own: self.most,
+                    share: self.share,
+                    each,
+                };
+                of.judge(limits, self.beyond, self.keeps)
             };
             let ids = of.over.keys().chain(over.keys());
             let differ = ids.filter(|id| of.over.get(id) != over.get(id));
             moved.extend(differ.map(|id| K::new(&namespace, id)));
-            of.over = over;
+            (of.over, of.steady) = (over, steady);
             of.moved.clear();
             if of.objects.is_empty() {
                 self.namespaces.remove(&namespace);
@@ -268,10 +366,10 @@ impl<K: Counted> NamespaceBudgets<K> {
         moved
     }
 
-    /// Brings the share up to date after some namespaces changed. Returns the namespaces for which it makes a difference. The
-    /// others use no more than they might before and may now.
+    /// Brings the share up to date after some namespaces changed. Returns the namespaces with objects for which it makes a
+    /// difference. The others have the same result with both shares.
     fn settle_total(&mut self, changed: &BTreeSet<Arc<str>>) -> BTreeSet<Arc<str>> {
-        let Some(total) = &mut self.total else {
+        let Some(Total { fair, each }) = &mut self.total else {
             return BTreeSet::new();
         };
         for namespace in changed {
@@ -280,16 +378,21 @@ impl<K: Counted> NamespaceBudgets<K> {
             let demand = if self.exempt.contains(namespace) {
                 Demand::Exempt(used)
             } else {
-                Demand::Limited(used.min(self.most))
+                Demand::Limited(used.min(*each))
             };
-            total.put(namespace, demand);
+            fair.put(namespace, demand);
         }
-        let share = total.share().unwrap_or(u64::MAX);
+        let share = fair.share().map_or(u64::MAX, coarse);
         let former = std::mem::replace(&mut self.share, share);
         if former == share {
             return BTreeSet::new();
         }
-        total.above(former.min(share)).cloned().collect()
+        let above = fair.above(former.min(share));
+        let differs = |namespace: &&Arc<str>| {
+            let of = self.namespaces.get(*namespace);
+            of.is_some_and(|of| !of.steady.contains(&share))
+        };
+        above.filter(differs).cloned().collect()
     }
 
     /// Which limit an object does not fit in, if it is over one.
@@ -302,47 +405,95 @@ impl<K: Counted> NamespaceBudgets<K> {
         of.over.get(&key.id()).copied()
     }
 
-    /// How much of the budget an object uses, if it is over a limit.
-    pub(crate) fn over(&self, key: &K) -> Option<u64> {
-        self.exceeded(key)?;
+    /// How much an object uses, if it has a part in the budget.
+    pub(crate) fn uses(&self, key: &K) -> Option<Uses> {
         let of = self.namespaces.get(key.namespace())?;
         let id = key.id();
         let created = *of.ages.get(&id)?;
-        of.objects.get(&(created, id)).map(|uses| uses.own)
+        of.objects.get(&(created, id)).copied()
     }
 }
 
+/// The share without what is less than a 64th of it. What namespaces ask for changes all the time, most of all with the
+/// endpoints of their backends. So most small changes of others make no difference to those that have the share; one across a
+/// step does.
+fn coarse(share: u64) -> u64 {
+    let low_bits = share.checked_ilog2().unwrap_or(0).saturating_sub(6);
+    share >> low_bits << low_bits
+}
+
+/// What the objects of one namespace have to fit in.
+#[derive(Debug, Clone, Copy)]
+struct Limits {
+    own: u64,
+    share: u64,
+    /// The most that what fits in `own` can use of the share.
+    each: u64,
+}
+
 impl<I: Clone + Ord> Budget<I> {
-    fn over(&self, most: u64, share: u64, beyond: Beyond, keeps: bool) -> BTreeMap<I, Limit> {
-        if self.own <= u128::from(most) && self.of_total <= u128::from(share) {
-            return BTreeMap::new();
+    /// Which objects are over which limit, and the shares with which the same comes out.
+    ///
+    /// Each object needs a certain share at its turn: what those before it have taken, and its own part. With another share it
+    /// needs the same, as long as all objects before it have the same result as now. So the results are the same while the share
+    /// stays above what is enough for some objects now, and below what would be enough for the others.
+    ///
+    /// With `keeps`, those in service come first at the next judgement. That makes no difference here: together they take the
+    /// same in either order, and those that are over need as much as now, or more.
+    ///
+    /// If an object leaves nothing to younger ones, what these need depends on the share itself, so such budgets share no total.
+    fn judge(
+        &self,
+        limits: Limits,
+        beyond: Beyond,
+        keeps: bool,
+    ) -> (BTreeMap<I, Limit>, RangeInclusive<u64>) {
+        let Limits { own, share, each } = limits;
+        if self.own <= u128::from(own) && self.of_total <= u128::from(share) {
+            let used = u64::try_from(self.of_total).unwrap_or(u64::MAX);
+            return (BTreeMap::new(), used..=u64::MAX);
         }
         let is_first = |id: &I| !keeps || self.was_in_service(id);
         let first = self.objects.iter().filter(|((_, id), _)| is_first(id));
         let others = self.objects.iter().filter(|((_, id), _)| !is_first(id));
-        let (mut own_left, mut share_left) = (most, share);
+        let (mut own_left, mut share_left) = (own, share);
+        let (mut least, mut most) = (0, u64::MAX);
         let mut over = BTreeMap::new();
         for ((_, id), uses) in first.chain(others) {
             let own_rest = own_left.checked_sub(uses.own);
-            let share_rest = share_left.checked_sub(uses.of_total);
-            if let (Some(own), Some(of_total)) = (own_rest, share_rest) {
-                (own_left, share_left) = (own, of_total);
-                continue;
+            let needed = (share - share_left).saturating_add(uses.of_total);
+            // Of two limits that it does not fit in, the smaller one is named.
+            let enough = match own_rest {
+                Some(_) => needed,
+                None => needed.min(each),
+            };
+            if share >= enough {
+                least = least.max(enough);
+            } else {
+                most = most.min(enough - 1);
             }
+            let limit = match own_rest {
+                Some(rest) if share >= enough => {
+                    own_left = rest;
+                    share_left -= uses.of_total;
+                    continue;
+                }
+                None if share >= enough => Limit::Own,
+                _ if share > 0 => {
+                    least = least.max(1);
+                    Limit::Share
+                }
+                _ => {
+                    most = 0;
+                    Limit::NoShare
+                }
+            };
+            over.insert(id.clone(), limit);
             if beyond == Beyond::LeavesNothing {
                 (own_left, share_left) = (0, 0);
             }
-            // Of two that it does not fit in, the smaller one limits it.
-            let limit = if share_rest.is_some() || own_rest.is_none() && most <= share {
-                Limit::Own
-            } else if share > 0 {
-                Limit::Share
-            } else {
-                Limit::NoShare
-            };
-            over.insert(id.clone(), limit);
         }
-        over
+        (over, least..=most)
     }
 
     /// Whether an object was in service before the changes since the last [`NamespaceBudgets::settle`].

@@ -15,7 +15,7 @@ use crate::certificate::{ALTERNATIVE_NAMES, AlternativeNames};
 use crate::condition::Reason;
 use crate::finding::Finding;
 use crate::hostname::{HostPattern, Hostname};
-use crate::hostname_grant::{GrantLimits, HostnameGrant};
+use crate::hostname_grant::{ConnectionLimits, GrantLimits, HostnameGrant};
 use crate::issuer::{Engine, IssuerRef};
 use crate::key::ObjectName;
 use crate::path::PathPrefix;
@@ -39,6 +39,10 @@ struct NamespaceGrants {
     by_tenant: BTreeMap<Arc<str>, BTreeSet<Arc<str>>>,
     /// Grants that select namespaces by label.
     by_label: BTreeSet<Arc<str>>,
+    /// Those of them that limit connections.
+    limiting_by_label: BTreeSet<Arc<str>>,
+    /// Number of grants that limit connections.
+    limiting: usize,
     /// Number of grants that are about every Gateway. `by_gateway` has the number for those that name Gateways.
     for_every: usize,
     by_gateway: BTreeMap<Arc<str>, usize>,
@@ -64,6 +68,11 @@ impl NamespaceGrants {
             } else {
                 self.by_label.remove(name);
             }
+            if there && !grant.limits.connections.is_empty() {
+                self.limiting_by_label.insert(name.clone());
+            } else {
+                self.limiting_by_label.remove(name);
+            }
         }
         let step = |count: &mut usize| {
             *count = if there {
@@ -72,6 +81,9 @@ impl NamespaceGrants {
                 count.saturating_sub(1)
             };
         };
+        if !grant.limits.connections.is_empty() {
+            step(&mut self.limiting);
+        }
         if grant.gateways.is_empty() {
             step(&mut self.for_every);
         }
@@ -132,6 +144,35 @@ impl Grants {
         self.0
             .get(&gateway.namespace)
             .is_some_and(|in_namespace| in_namespace.guards(&gateway.name))
+    }
+
+    /// Whether some grant limits connections.
+    pub(crate) fn limit_connections(&self) -> bool {
+        self.0
+            .values()
+            .any(|in_namespace| in_namespace.limiting > 0)
+    }
+
+    /// What grants say about the connections of a namespace, whose labels are `labels`: of each kind of limit, the largest
+    /// one in any of its grants that `counts`. Those in its own namespace do not count, so nobody can give themselves more.
+    pub(crate) fn connection_limits(
+        &self,
+        namespace: &str,
+        labels: Option<&Labels>,
+        counts: impl Fn(&HostnameGrant) -> bool,
+    ) -> ConnectionLimits {
+        let others = self.0.iter().filter(|(at, _)| ***at != *namespace);
+        let grants = others.flat_map(|(_, in_namespace)| {
+            let named = in_namespace.by_tenant.get(namespace).into_iter().flatten();
+            let all = named.chain(&in_namespace.limiting_by_label);
+            all.filter_map(move |name| in_namespace.grants.get(name))
+        });
+        grants
+            .filter(|grant| !grant.limits.connections.is_empty() && !grant.meta.deleting)
+            .filter(|grant| grant.selects(namespace, labels) && counts(grant))
+            .fold(ConnectionLimits::default(), |limits, grant| {
+                limits.or_larger(grant.limits.connections)
+            })
     }
 
     /// The grants for a namespace, whose labels are `labels`, on a Gateway.

@@ -40,7 +40,7 @@ impl Budgets {
     /// Why a route is refused, if it is over the budget.
     #[must_use]
     pub fn refusal(&self, route: &ObjectKey) -> Option<Finding> {
-        self.0.over(route)?;
+        self.0.exceeded(route)?;
         Some(Finding::refused(
             Reason::QuotaExceeded,
             "spec.rules",

@@ -3,6 +3,7 @@
 
 #[cfg(feature = "arguments")]
 mod arguments;
+mod totals;
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -16,6 +17,7 @@ use crate::route::TlsRoute;
 
 #[cfg(feature = "arguments")]
 pub use arguments::PolicyArguments;
+pub use totals::{ConfigurationTotals, TotalsTooLarge, mib};
 
 /// Top-level names in which nobody can register a domain (RFC 6761, RFC 2606, RFC 9476, and names that ICANN keeps
 /// undelegated). Names below them are private, so a wildcard there does not affect others.
@@ -153,9 +155,8 @@ pub struct Policy {
     /// How many MiB the certificates, keys and CA certificates in use of a namespace may have in the configuration of
     /// every proxy. The namespaces of Gateways have no such limit.
     pub certificate_mib: u16,
-    /// How many MiB those of all namespaces together may have, the namespaces of Gateways included. Beyond that, each
-    /// namespace has a fair share. At most [`MOST_ALL_CERTIFICATES_MIB`].
-    pub all_certificates_mib: u16,
+    /// How much of the configuration all namespaces together may fill.
+    pub totals: ConfigurationTotals,
 }
 
 /// The exempt namespaces that one argument names: a list with commas, with or without spaces around a name. Operator, webhook
@@ -185,13 +186,6 @@ pub const ROUTE_ENTRIES: u32 = 131_072;
 /// ones.
 pub const CERTIFICATE_MIB: u16 = 32;
 
-/// Default of [`Policy::all_certificates_mib`]. It is enough for five namespaces that use all that each may, and leaves 96 MiB
-/// of a configuration to listeners, routes and backends.
-pub const ALL_CERTIFICATES_MIB: u16 = 160;
-
-/// Largest [`Policy::all_certificates_mib`]. A configuration has at most 256 MiB, and certificates are not all of it.
-pub const MOST_ALL_CERTIFICATES_MIB: u16 = 224;
-
 impl Default for Policy {
     fn default() -> Self {
         Self {
@@ -204,7 +198,7 @@ impl Default for Policy {
             regex_mib: REGEX_MIB,
             route_entries: ROUTE_ENTRIES,
             certificate_mib: CERTIFICATE_MIB,
-            all_certificates_mib: ALL_CERTIFICATES_MIB,
+            totals: ConfigurationTotals::DEFAULT,
         }
     }
 }

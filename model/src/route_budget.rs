@@ -6,21 +6,24 @@
 //! backends, is there once. It counts as entries by its size.
 //!
 //! Older routes come first, and routes of the same age by name. A route is over the budget if it has more entries than
-//! those before it leave. It is then refused as a whole, and leaves its room to younger ones. The result depends only
-//! on the routes of the namespace, and not on the order in which they arrived.
+//! those before it leave. It is then refused as a whole, and leaves its room to younger ones.
+//!
+//! A new proxy gets all routes in one batch, and a batch has a limit. An entry has few bytes there if names are short, and
+//! many if they are as long as DNS and Kubernetes allow. So there is also a total of bytes for all namespaces, which they
+//! [share](crate::fair_total).
+//!
+//! The result depends only on the routes, and not on the order in which they arrived.
 
 use std::collections::BTreeSet;
 
 use crate::condition::Reason;
+use crate::fair_total::TotalUse;
 use crate::finding::Finding;
-use crate::http::{
-    Cors, CorsNames, HeaderModifier, HttpBackend, HttpFilter, HttpMatch, HttpRule, PathMatch,
-    PathModifier, ValueMatch,
-};
+use crate::http::{HttpMatch, PathMatch, ValueMatch};
 use crate::key::ObjectKey;
-use crate::namespace_budget::{Beyond, NamespaceBudgets};
-use crate::reference::BackendRef;
+use crate::namespace_budget::{Beyond, NamespaceBudgets, Uses};
 use crate::route::Route;
+use crate::route_bytes;
 
 /// Bytes of a path or service for which a proxy needs as much memory as for one more entry.
 const BYTES: usize = 256;
@@ -29,88 +32,12 @@ const BYTES: usize = 256;
 /// the route sent again.
 pub(crate) const CONTENT_BYTES: usize = 128;
 
-/// How many entries the content of a route counts for, however many hostnames and listeners it has.
+/// How many entries the rules of a route count for, however many hostnames and listeners it has. A rule that says little, and
+/// leads to a backend with names of the usual length, counts for none.
 #[must_use]
-pub fn entries_of_content(route: Route<'_>) -> u64 {
-    let bytes: usize = match route {
-        Route::Http(route) => route.rules.iter().map(bytes_of_rule).sum(),
-        Route::Tls(route) => route.backends.iter().map(bytes_of_backend).sum(),
-        Route::Port(route) => route.backends.iter().map(bytes_of_backend).sum(),
-    };
+pub fn entries_of_rules(route: Route<'_>) -> u64 {
+    let bytes = route_bytes::of_rules(route);
     u64::try_from(bytes / CONTENT_BYTES).unwrap_or(u64::MAX)
-}
-
-fn bytes_of_rule(rule: &HttpRule) -> usize {
-    let matches = rule.matches.iter().map(bytes_of_match);
-    let filters = rule.filters.iter().map(bytes_of_filter);
-    let backends = rule
-        .backends
-        .iter()
-        .map(|HttpBackend { backend, filters }| {
-            let filters = filters.iter().map(bytes_of_filter);
-            filters.sum::<usize>() + bytes_of_backend(backend)
-        });
-    matches.chain(filters).chain(backends).sum()
-}
-
-/// The configuration has a name for each backend of a route.
-fn bytes_of_backend(backend: &BackendRef) -> usize {
-    let target = &backend.reference.target;
-    target.namespace.len() + target.name.len()
-}
-
-fn bytes_of_match(one: &HttpMatch) -> usize {
-    let HttpMatch {
-        // Entries count its bytes.
-        path: _,
-        headers,
-        query,
-        method,
-    } = one;
-    let values = headers.iter().chain(query);
-    let values = values.map(|(name, value)| match value {
-        ValueMatch::Exact(value) => name.len() + value.len(),
-        // The budget of regular expressions counts them.
-        ValueMatch::Regex(_) => name.len(),
-    });
-    values.sum::<usize>() + method.as_deref().map_or(0, str::len)
-}
-
-fn bytes_of_filter(filter: &HttpFilter) -> usize {
-    let path = |path: &Option<PathModifier>| match path {
-        Some(PathModifier::Full(text) | PathModifier::Prefix(text)) => text.len(),
-        None => 0,
-    };
-    match filter {
-        HttpFilter::RequestHeaders(modifier) | HttpFilter::ResponseHeaders(modifier) => {
-            let HeaderModifier { set, add, remove } = modifier;
-            let values = set.iter().chain(add);
-            let values = values.map(|(name, value)| name.len() + value.len());
-            values.chain(remove.iter().map(|name| name.len())).sum()
-        }
-        HttpFilter::Redirect(redirect) => path(&redirect.path),
-        HttpFilter::Rewrite(rewrite) => path(&rewrite.path),
-        HttpFilter::Cors(cors) => {
-            let Cors {
-                origins,
-                credentials: _,
-                methods,
-                headers,
-                exposed,
-                max_age: _,
-            } = cors;
-            let names = [methods, headers, exposed].into_iter();
-            let names = names.flat_map(|names| match names {
-                CorsNames::All => &[],
-                CorsNames::Listed(names) => names.as_slice(),
-            });
-            let origins = origins.iter().map(|origin| origin.to_string().len());
-            names.map(|name| name.len()).chain(origins).sum()
-        }
-        HttpFilter::Mirror(mirror) => bytes_of_backend(&mirror.backend),
-        // It refers to one object.
-        HttpFilter::Extension(_) => 0,
-    }
 }
 
 /// How many entries a route has under one hostname on one listener. A long path counts as several, and so do the
@@ -136,35 +63,80 @@ fn entries_of(one: &HttpMatch) -> u64 {
     u64::try_from(levels.saturating_add(bytes / BYTES)).unwrap_or(u64::MAX)
 }
 
+/// How much a route takes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RouteSize {
+    /// Entries in the tables of every proxy. They count in the budget of its namespace.
+    pub entries: u64,
+    /// Bytes in the configuration, at most. They count in the total.
+    pub bytes: u64,
+}
+
 /// The budgets of all namespaces.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RouteBudgets(NamespaceBudgets<ObjectKey>);
 
 impl RouteBudgets {
-    /// Budgets of `most` entries for each namespace.
+    /// Budgets of `most` entries for each namespace, and of `total` bytes for all of them together.
     #[must_use]
-    pub fn new(most: u64) -> Self {
-        Self(NamespaceBudgets::new(most, Beyond::LeavesItsRoom))
+    pub fn new(most: u64, total: u64) -> Self {
+        let budgets = NamespaceBudgets::new(most, Beyond::LeavesItsRoom);
+        Self(budgets.sharing(total))
     }
 
-    /// Takes the age of a route and the number of its entries. A route without entries has no part in the budget. The
-    /// change has an effect at the next [`Self::settle`].
-    pub fn put(&mut self, key: &ObjectKey, created: i64, entries: u64) {
-        self.0.put(key, created, entries);
+    /// Takes the age of a route and its size. A route without entries has no part in the budget. The change has an effect at
+    /// the next [`Self::settle`].
+    pub fn put(&mut self, key: &ObjectKey, created: i64, size: RouteSize) {
+        let uses = Uses {
+            own: size.entries,
+            of_total: size.bytes,
+        };
+        self.0.put(key, created, uses);
     }
 
-    /// Judges the namespaces that changed. Returns the routes that went over their budget by this, or came back under
-    /// it. The cost grows with the routes of those of the namespaces that are over their budgets. For the others it is
-    /// small.
+    /// Judges the namespaces that changed, and those whose share of the total did. Returns the routes that went over a limit
+    /// by this, or came back under it. The cost grows with the routes of those of the namespaces that are over their limits.
+    /// For the others it is small.
     pub fn settle(&mut self) -> BTreeSet<ObjectKey> {
         self.0.settle()
     }
 
-    /// Why a route is refused, if it is over the budget.
+    /// The bytes of a route that count in the total.
+    #[must_use]
+    pub fn bytes(&self, route: &ObjectKey) -> u64 {
+        self.0.uses(route).map_or(0, |uses| uses.of_total)
+    }
+
+    /// The total beside what all namespaces ask for of it.
+    #[must_use]
+    pub fn total_use(&self) -> Option<TotalUse> {
+        self.0.total_use()
+    }
+
+    /// Why a route is refused, if it is over a limit.
     #[must_use]
     pub fn refusal(&self, route: &ObjectKey) -> Option<Finding> {
-        let entries = self.0.over(route)?;
-        Some(too_many(entries, self.0.most()))
+        let limit = self.0.exceeded(route)?;
+        let uses = self.0.uses(route)?;
+        let namespace = &route.name.namespace;
+        let Some(left_of) = self.0.share_in_words(limit, namespace, "the routes") else {
+            return Some(too_many(uses.own, self.0.most()));
+        };
+        Some(Finding::refused(
+            Reason::QuotaExceeded,
+            "spec",
+            format!(
+                "has up to {} bytes in the configuration of every proxy, which is more than the routes before it leave of \
+                 {left_of}",
+                uses.of_total
+            ),
+            limit.remedy(
+                "use shorter names and fewer hostnames and rules, name one listener with sectionName in each of the \
+                 parentRefs, remove routes that the namespace does not need",
+                "tenants.routeEntries",
+                "tenants.allRoutesMib",
+            ),
+        ))
     }
 }
 
@@ -176,11 +148,10 @@ pub fn too_many(entries: u64, most: u64) -> Finding {
         "spec",
         format!(
             "takes {entries} entries in the tables of every proxy, one for each match and element of its path, under \
-             each hostname on each listener, and one for each {CONTENT_BYTES} bytes of its filters and matches, \
-             which is more than older routes leave of the {most} that all routes of the \
-             namespace may have",
+             each hostname on each listener, and one for each {CONTENT_BYTES} bytes of its rules, which is more than older \
+             routes leave of the {most} that all routes of the namespace may have",
         ),
         "name one listener with sectionName in each of the parentRefs, use fewer hostnames or matches, remove \
-         routes that the namespace does not need, or ask the owner of the Gateway for more",
+         routes that the namespace does not need, or ask the platform admin for more (tenants.routeEntries)",
     )
 }

@@ -19,9 +19,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::condition::Reason;
+use crate::fair_total::TotalUse;
 use crate::finding::Finding;
 use crate::key::ObjectKey;
-use crate::namespace_budget::{Beyond, Limit, NamespaceBudgets, Uses};
+use crate::namespace_budget::{Beyond, NamespaceBudgets, Uses};
 
 /// How many bytes a Secret or ConfigMap brings.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -55,7 +56,7 @@ impl SourceBudgets {
     pub fn new(most: u64, total: u64) -> Self {
         let budgets = NamespaceBudgets::new(most, Beyond::LeavesItsRoom);
         Self {
-            budgets: budgets.sharing(total),
+            budgets: budgets.sharing_the_same(total),
         }
     }
 
@@ -93,6 +94,12 @@ impl SourceBudgets {
         self.budgets.exceeded(source).is_some()
     }
 
+    /// The total beside what all namespaces ask for of it.
+    #[must_use]
+    pub fn total_use(&self) -> Option<TotalUse> {
+        self.budgets.total_use()
+    }
+
     /// Why the reference in `field` is refused, if the Secret or ConfigMap that it leads to is over the budget. How much it
     /// brings is not said: the users of one that stays over are not judged again when it changes, so that would be a
     /// number of the past.
@@ -100,34 +107,13 @@ impl SourceBudgets {
     pub fn refusal(&self, source: &ObjectKey, field: &str) -> Option<Finding> {
         let limit = self.budgets.exceeded(source)?;
         let namespace = &source.name.namespace;
-        let total = || self.budgets.total().unwrap_or_default() >> 20;
-        let (left_of, setting) = match limit {
-            Limit::Own => (
-                format!(
-                    "the {} MiB that those in use of namespace {namespace} may bring",
-                    self.budgets.most() >> 20
-                ),
-                "tenants.certificateMib",
-            ),
-            Limit::Share => (
-                format!(
-                    "what namespace {namespace} may bring at present: those in use of all namespaces may bring {} MiB \
-                     together, and need more, so namespaces with little have all that they need, and each of the others \
-                     has an equal share of the rest",
-                    total()
-                ),
-                "tenants.allCertificatesMib",
-            ),
-            Limit::NoShare => (
-                format!(
-                    "what namespace {namespace} may bring at present, which is nothing: those in use of all namespaces \
-                     may bring {} MiB together, and the namespaces that have a Gateway, which are not limited, use up all \
-                     of it",
-                    total()
-                ),
-                "tenants.allCertificatesMib",
-            ),
-        };
+        let share = self
+            .budgets
+            .share_in_words(limit, namespace, "those in use");
+        let left_of = share.unwrap_or_else(|| {
+            let most = self.budgets.most() >> 20;
+            format!("the {most} MiB that those in use of namespace {namespace} may have")
+        });
         Some(Finding::refused(
             Reason::QuotaExceeded,
             field,
@@ -135,10 +121,11 @@ impl SourceBudgets {
                 "{source} brings more bytes of certificates and keys into every proxy than the Secrets and ConfigMaps \
                  before it leave of {left_of}"
             ),
-            format!(
-                "use fewer of them, such as one certificate for several listeners and one bundle for several \
-                 Services, leave out CA certificates that are not needed, or ask the platform admin for more \
-                 ({setting})"
+            limit.remedy(
+                "use fewer of them, such as one certificate for several listeners and one bundle for several Services, leave \
+                 out CA certificates that are not needed",
+                "tenants.certificateMib",
+                "tenants.allCertificatesMib",
             ),
         ))
     }

@@ -13,11 +13,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use vestibule_crds::gateway_api::selector_from_json;
 use vestibule_crds::watch::{CopiedAnnotations, CopiedError};
 use vestibule_model::certificate::AddressBlock;
-use vestibule_model::endpoint::{AuthorityRules, EndpointRules};
+use vestibule_model::endpoint::{AuthorityRules, EndpointArguments};
 use vestibule_model::parameters::ServiceParameters;
 use vestibule_model::policy::{
-    ALL_CERTIFICATES_MIB, CERTIFICATE_MIB, MAX_RSA_BITS, MOST_ALL_CERTIFICATES_MIB, Policy,
-    PolicyArguments, REGEX_MIB,
+    CERTIFICATE_MIB, ConfigurationTotals, MAX_RSA_BITS, Policy, PolicyArguments, REGEX_MIB,
 };
 use vestibule_model::selector::{LabelSelector, Labels};
 use vestibule_model::service::{IpFamily, IpFamilyPolicy, ServiceType, TrafficPolicy};
@@ -137,8 +136,7 @@ pub(crate) struct Arguments {
         long,
         env = "VESTIBULE_ACME_ALLOW_CIDRS",
         value_name = "CIDRS",
-        value_delimiter = ',',
-        value_parser = block
+        value_delimiter = ','
     )]
     acme_allow_cidrs: Vec<AddressBlock>,
     /// Labels of the `ACMEIssuer`s and `ClusterACMEIssuer`s that this release uses, as a label selector in
@@ -160,15 +158,8 @@ pub(crate) struct Arguments {
         value_parser = clap::value_parser!(u64).range(0..=claims::LONGEST_GRACE.as_secs())
     )]
     claim_grace_seconds: u64,
-    /// Ranges of addresses that no backend may have, besides loopback, link-local and metadata addresses, which none
-    /// may have anyway.
-    #[arg(
-        long,
-        value_name = "CIDRS",
-        value_delimiter = ',',
-        value_parser = block
-    )]
-    deny_endpoint_cidrs: Vec<AddressBlock>,
+    #[command(flatten)]
+    endpoints: EndpointArguments,
     /// Bits of the largest RSA key that a certificate may have.
     #[arg(
         long,
@@ -194,15 +185,8 @@ pub(crate) struct Arguments {
         value_parser = clap::value_parser!(u16).range(1..=1024)
     )]
     certificate_mib: u16,
-    /// MiB that those of all namespaces together may have, also of those with a Gateway. Beyond it, each namespace without a
-    /// Gateway has a fair share.
-    #[arg(
-        long,
-        env = "VESTIBULE_ALL_CERTIFICATES_MIB",
-        default_value_t = ALL_CERTIFICATES_MIB,
-        value_parser = clap::value_parser!(u16).range(1..=i64::from(MOST_ALL_CERTIFICATES_MIB))
-    )]
-    all_certificates_mib: u16,
+    #[command(flatten)]
+    totals: ConfigurationTotals,
     /// Who makes cert-manager's Certificates for the listeners of `ListenerSet`s: vestibule or
     /// cert-manager.
     #[arg(
@@ -261,11 +245,6 @@ fn maker(text: &str) -> Result<Maker, String> {
     named.ok_or_else(|| "it is vestibule or cert-manager".to_owned())
 }
 
-fn block(text: &str) -> Result<AddressBlock, &'static str> {
-    AddressBlock::parse(text.trim())
-        .ok_or("it is no range of addresses such as 10.96.0.0/12, with zeros behind the prefix")
-}
-
 /// A key of an annotation to copy; nothing at all is no key, so that a setting may be empty.
 fn copied(text: &str) -> Result<String, CopiedError> {
     if !text.is_empty() {
@@ -312,6 +291,7 @@ impl Arguments {
         if self.release.is_empty() || self.namespace.is_empty() {
             bail!("--release and --namespace must not be empty");
         }
+        self.totals.check()?;
         let selector: Labels = self.proxy_selector.iter().cloned().collect();
         let defaults = ServiceParameters {
             service_type: self.service_type,
@@ -337,14 +317,11 @@ impl Arguments {
         let translation = translate::Settings {
             controller: self.controller.as_str().into(),
             policy: Policy {
-                endpoints: EndpointRules {
-                    loopback: false,
-                    denied: self.deny_endpoint_cidrs.clone(),
-                },
+                endpoints: self.endpoints.rules(),
                 max_rsa_bits: self.max_rsa_bits,
                 regex_mib: self.regex_mib,
                 certificate_mib: self.certificate_mib,
-                all_certificates_mib: self.all_certificates_mib,
+                totals: self.totals,
                 ..self.policy.policy()
             },
             claims: ClaimMode::Recorded,

@@ -243,6 +243,7 @@ fn a_resource_concerns_the_objects_whose_statuses_say_whether_proxies_have_it() 
         (ResourceKind::HttpRoute, "a/r", &["HTTPRoute/a/r"]),
         (ResourceKind::UdpRoute, "a/r", &["UDPRoute/a/r"]),
         (ResourceKind::HostnameOwner, "platform/one/x.a.test", &[]),
+        (ResourceKind::Tenant, "a", &[]),
         (ResourceKind::Listener, "nonsense", &[]),
         (ResourceKind::Backend, "nonsense", &[]),
     ] {

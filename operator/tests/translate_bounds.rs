@@ -267,7 +267,7 @@ fn entries_of_a_namespace_in_the_proxies_tables_are_bounded() {
     };
     let accepted = &status.parents[0].conditions[0];
     assert_eq!(accepted.reason.as_str(), "QuotaExceeded");
-    for part in ["2560 entries", "the 100 ", "sectionName"] {
+    for part in ["2569 entries", "the 100 ", "sectionName"] {
         assert!(accepted.message.contains(part), "{}", accepted.message);
     }
     // An older route that grows has a younger one go; one that names a listener has more room.

@@ -739,7 +739,7 @@ proptest! {
         edits in prop::collection::vec(a_change(), 1..20),
     ) {
         let of_b = |key: &ResourceKey| {
-            key.name.starts_with("b/") || key.name.starts_with("ListenerSet/b/")
+            key.name == "b" || key.name.starts_with("b/") || key.name.starts_with("ListenerSet/b/")
         };
         // B's world: everything but A's objects ("a" and "a-b" are A's namespaces).
         let of_a = |key: &ObjectKey| {
@@ -892,6 +892,7 @@ fn check_owned(world: &Translator, reading: Reading<'_>) {
         };
         routes.push((object(&name).namespace.clone(), attachments));
     }
+    check_connections(world, reading);
     for ((gateway, tenant), count) in listeners {
         assert!(count <= reading.limits(&gateway, &tenant).0 || *gateway.namespace == *tenant);
     }
@@ -933,6 +934,34 @@ fn check_owned(world: &Translator, reading: Reading<'_>) {
     for ((gateway, tenant), names) in certified {
         assert!(names.len() <= reading.limits(&gateway, &tenant).1);
     }
+}
+
+/// The proxies know what grants state about the connections of each namespace, and nothing else.
+fn check_connections(world: &Translator, reading: Reading<'_>) {
+    let gateways: Vec<ObjectName> = ["one", "two"]
+        .map(|name| ObjectName::new("platform", name))
+        .into_iter()
+        .filter(|gateway| world.merge().gateway(gateway).is_some())
+        .collect();
+    let mut told = BTreeMap::new();
+    for message in messages(world) {
+        if let Some(resource::Resource::Tenant(tenant)) = message.resource {
+            told.insert(message.name, tenant);
+        }
+    }
+    for namespace in TENANTS.into_iter().chain(["platform"]) {
+        let (shares, most) = reading.connections(&gateways, namespace);
+        let stated = proto::Tenant {
+            connection_shares: shares.filter(|shares| *shares > 1).unwrap_or(0),
+            max_connections: most.unwrap_or(0),
+        };
+        // A namespace of which nothing is there may be one that was named, and needs nothing.
+        let tenant = told.remove(namespace);
+        if tenant.is_some() || world.merge().labels(namespace).is_some() {
+            assert_eq!(tenant.unwrap_or_default(), stated, "{namespace}");
+        }
+    }
+    assert!(told.is_empty(), "{told:?}");
 }
 
 /// The resources as the proxies read them.

@@ -9,7 +9,7 @@ use vestibule_model::certificate::{MAX_BUNDLE_BYTES, MAX_CHAIN_BYTES, MAX_KEY_BY
 use vestibule_model::finding::Finding;
 use vestibule_model::key::{Kind, ObjectName};
 use vestibule_model::object::Object;
-use vestibule_model::policy::{ALL_CERTIFICATES_MIB, MOST_ALL_CERTIFICATES_MIB};
+use vestibule_model::policy::ConfigurationTotals;
 use vestibule_model::protocol::Protocol;
 use vestibule_model::selector::NamespaceScope;
 use vestibule_operator::translate::{Change, Settings, Translator};
@@ -389,7 +389,7 @@ fn the_namespace_of_a_gateway_has_no_limit() {
 /// Translation with a budget for each namespace, and a total of twice as much.
 fn with_total() -> Settings {
     let mut settings = with_budget();
-    settings.policy.all_certificates_mib = 2;
+    settings.policy.totals.certificates_mib = 2;
     settings
 }
 
@@ -433,7 +433,7 @@ fn certificates_of_all_namespaces_have_a_total_that_they_share() {
     for text in &told {
         for part in [
             "namespace a",
-            "bring 2 MiB together",
+            "have 2 MiB together",
             "tenants.allCertificatesMib",
         ] {
             assert!(text.contains(part), "{text}");
@@ -510,11 +510,10 @@ fn a_broken_secret_keeps_its_last_good_version_whatever_the_share() {
     assert_eq!(all_served(&translator), before);
 }
 
-/// What the certificates leave of a batch is never less than what the routes of one namespace usually need.
+/// A batch has room for all totals, and for the rest of a configuration.
 const _: () = {
-    let most = (MOST_ALL_CERTIFICATES_MIB as usize) << 20;
-    assert!(most + (32 << 20) <= MAX_MESSAGE_BYTES);
-    assert!(ALL_CERTIFICATES_MIB <= MOST_ALL_CERTIFICATES_MIB);
+    let most = (ConfigurationTotals::MOST_MIB as usize) << 20;
+    assert!(most + (16 << 20) <= MAX_MESSAGE_BYTES);
 };
 
 /// CA certificates of so many bytes, at least.

@@ -33,12 +33,13 @@ use std::io;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use vestibule_model::endpoint::EndpointRules;
 use vestibule_model::hostname::HostPattern;
 use vestibule_stream::{Change, Reject, Resource, ResourceKey, ResourceKind};
 
 pub use dump::{
     BackendDump, ChallengeDump, HttpRouteDump, ListenerDump, OwnerDump, PortRouteDump, RouteDump,
-    StateDump,
+    StateDump, TenantDump,
 };
 pub use reject::RejectReason;
 pub use tls::CertificateInfo;
@@ -50,7 +51,7 @@ use crate::expiry::Expiries;
 use crate::listener::{Layer, Listener, Mode, NotServing, OfGateway};
 use crate::metrics::Metrics;
 use crate::pack::pack;
-use crate::quota::Accounts;
+use crate::quota::{Accounts, TenantLimits};
 use crate::slot_map::{Slot, SlotAllocator};
 use crate::table::{Connections, Generation, OrderedPatterns, Routes, SelectionKey, Snapshot};
 use crate::tenants::Tenants;
@@ -145,6 +146,8 @@ pub struct Counts {
     pub challenges: usize,
     /// Patterns of hostnames that a namespace owns.
     pub hostname_owners: usize,
+    /// Namespaces with shares or a limit of their own.
+    pub tenants: usize,
 }
 
 impl Counts {
@@ -155,7 +158,7 @@ impl Counts {
         let rest = [self.listeners, self.backends, self.certificates];
         let few = [self.trust_bundles, self.challenges, self.hostname_owners];
         let all = routes.iter().chain(&of_ports).chain(&rest).chain(&few);
-        all.sum()
+        all.sum::<usize>() + self.tenants
     }
 }
 
@@ -191,6 +194,8 @@ pub struct State {
     backends: BTreeMap<Arc<str>, HeldBackend>,
     backends_held: usize,
     backend_slots: SlotAllocator<Backend>,
+    endpoint_rules: EndpointRules,
+    endpoints_left_out: u64,
     certificates: BTreeMap<Arc<str>, HeldCertificate>,
     expiries: Expiries,
     /// The listeners that terminate TLS with each certificate.
@@ -224,8 +229,12 @@ impl std::fmt::Debug for State {
 }
 
 impl State {
-    /// A state without resources. Snapshots are published to `published`.
-    pub fn new(published: Arc<ArcSwap<Snapshot>>) -> Result<Self, rustls::Error> {
+    /// A state without resources. Snapshots are published to `published`, and `endpoint_rules` say which endpoints
+    /// backends may have.
+    pub fn new(
+        published: Arc<ArcSwap<Snapshot>>,
+        endpoint_rules: EndpointRules,
+    ) -> Result<Self, rustls::Error> {
         // The workers already wait for what the first snapshot tells them.
         let snapshot = published.load().empty();
         Ok(Self {
@@ -242,6 +251,8 @@ impl State {
             backends: BTreeMap::new(),
             backends_held: 0,
             backend_slots: SlotAllocator::default(),
+            endpoint_rules,
+            endpoints_left_out: 0,
             certificates: BTreeMap::new(),
             expiries: Expiries::default(),
             certificate_users: Users::default(),
@@ -286,6 +297,7 @@ impl State {
     }
 
     fn put(&mut self, change: &Change, parsing: Parsing, binder: &mut dyn Binder) -> Vec<Reject> {
+        self.endpoints_left_out += parsing.left_out.endpoints;
         let Parsing {
             mut parsed,
             mut rejects,
@@ -304,22 +316,15 @@ impl State {
         self.open_binds(&mut parsed.listeners, binder, &mut rejects);
         self.settle_conflicts(&mut parsed.listeners, &removed_listeners, &mut rejects);
 
+        self.put_tenants(removed(ResourceKind::Tenant), &parsed.tenants);
         let before = self.snapshot.clone();
         let mut touched = self.touched(change, &parsed);
         let (mut dirty, mut rebuild) = (BTreeSet::new(), BTreeSet::new());
         let lost = parsed.lost_certificates.iter().map(String::as_str);
         let gone = removed(ResourceKind::Certificate).chain(lost);
         self.put_certificates(gone, parsed.certificates, &mut rebuild);
-        for name in removed(ResourceKind::TrustBundle) {
-            if self.drop_trust(name) {
-                rebuild.extend(self.client_trust.of(&name.into()).cloned());
-            }
-        }
-        for (name, trust) in parsed.trusts {
-            if self.hold_trust(&name, trust) {
-                rebuild.extend(self.client_trust.of(&name.into()).cloned());
-            }
-        }
+        let gone = removed(ResourceKind::TrustBundle);
+        self.put_trusts(gone, parsed.trusts, &mut rebuild);
         for (kind, connections, specs) in [
             (ResourceKind::TlsRoute, Connections::Tls, parsed.routes),
             (ResourceKind::TcpRoute, Connections::Tcp, parsed.tcp_routes),
@@ -393,7 +398,7 @@ impl State {
         rejects.0
     }
 
-    /// Has the workers look at the tunnels that the step from `before` to the present snapshot may end.
+    /// Has the workers look at the tunnels and HTTPS connections that the step from `before` to the present snapshot may end.
     fn tell_concerned(&mut self, touched: &Touched, before: &Snapshot) {
         let (concerned, looked_at) = touched.concerned(before, &self.snapshot, &self.ordered);
         self.work.looked_at += looked_at;
@@ -527,6 +532,21 @@ impl State {
         let held = self.listeners.get_key_value(name).map(|(name, _)| name);
         let known = held.or_else(|| self.tables.get_key_value(name).map(|(name, _)| name));
         known.map_or_else(|| name.into(), Arc::clone)
+    }
+
+    /// Puts in force how tenants share connections. This comes before a new tenant gets its account, so that it has its
+    /// shares from the beginning.
+    fn put_tenants<'a>(
+        &mut self,
+        removed: impl Iterator<Item = &'a str>,
+        tenants: &[(String, TenantLimits)],
+    ) {
+        let removed = removed.map(|name| (self.names.intern(name), None));
+        let mut changes: Vec<_> = removed.collect();
+        for (name, limits) in tenants {
+            changes.push((self.names.intern(name), Some(*limits)));
+        }
+        self.accounts.limit(&changes);
     }
 
     fn hold_owner(&mut self, owner: OwnerSpec) {
@@ -703,6 +723,12 @@ impl State {
         &self.expiries
     }
 
+    /// How many endpoints changes had that no backend may have, and that were left out of a backend in force.
+    #[must_use]
+    pub fn endpoints_left_out(&self) -> u64 {
+        self.endpoints_left_out
+    }
+
     /// What changes have built so far.
     #[must_use]
     pub fn work(&self) -> Work {
@@ -724,6 +750,7 @@ impl State {
             trust_bundles: self.trusts.len(),
             challenges: self.challenges.len(),
             hostname_owners: self.snapshot.owners().len(),
+            tenants: self.accounts.limited(),
         }
     }
 
@@ -741,6 +768,7 @@ impl State {
         metrics.held("trustbundle", counts.trust_bundles);
         metrics.held("challenge", counts.challenges);
         metrics.held("hostname-owner", counts.hostname_owners);
+        metrics.held("tenant", counts.tenants);
         let signed = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
         let generation = self.snapshot.generation();
         metrics.config_term.set(signed(generation.term));

@@ -10,7 +10,7 @@ use crate::bind::BindKey;
 use crate::listener::Listener;
 use crate::plane::DataPlane;
 use crate::table::{Route, RouteKind, SelectedBy, refuses_all};
-use crate::validation::ClientValidation;
+use crate::validation::{ClientValidation, ProvenChain};
 
 /// The listener, route and client certificate by which a connection was admitted.
 pub(crate) struct Basis {
@@ -19,13 +19,13 @@ pub(crate) struct Basis {
     pub(crate) server_name: Option<Hostname>,
     pub(crate) listener: Option<Arc<Listener>>,
     pub(crate) route: Option<Arc<Route>>,
-    /// What the client showed of itself, if its listener validated it. Most connections have none.
+    /// What the client has proven of itself, if its listener validated it. Most connections have none.
     pub(crate) shown: Option<Box<Shown>>,
 }
 
 /// The certificate of a client that was validated.
 pub(crate) struct Shown {
-    chain: Vec<CertificateDer<'static>>,
+    chain: ProvenChain,
     /// The client validation that the client has passed last.
     passed: Mutex<Arc<ClientValidation>>,
 }
@@ -43,12 +43,12 @@ impl Basis {
         }
     }
 
-    /// Keeps the certificate chain that the client showed, its own certificate first, if its listener validates clients.
+    /// Keeps the certificate chain that the client showed, its own certificate first, as far as its listener validated it.
     pub(crate) fn show(&mut self, chain: Vec<CertificateDer<'static>>) {
         let listener = self.listener.as_ref();
         self.shown = listener.and_then(|of| of.validation.clone()).map(|passed| {
             Box::new(Shown {
-                chain,
+                chain: ProvenChain::of(Some(&passed), chain),
                 passed: Mutex::new(passed),
             })
         });
@@ -79,7 +79,7 @@ impl Basis {
             return true;
         };
         let Some(shown) = &self.shown else {
-            return validation.admits(&[]);
+            return validation.admits(&ProvenChain::default());
         };
         let mut passed = shown.passed.lock();
         if Arc::ptr_eq(&passed, validation) {

@@ -1,8 +1,25 @@
 //! The reasons why connections end, in the words of metrics, logs and tests.
 
-/// Why a connection ended. The set is closed, so that the reason can be a metric label.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CloseReason {
+macro_rules! close_reasons {
+    ($($(#[$doc:meta])* $variant:ident),+ $(,)?) => {
+        /// Why a connection ended. The set is closed, so that the reason can be a metric label.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum CloseReason { $($(#[$doc])* $variant),+ }
+
+        impl CloseReason {
+            /// Every reason, in the order of their declaration.
+            pub const ALL: &'static [Self] = &[$(Self::$variant),+];
+
+            /// The word for metrics and logs.
+            #[must_use]
+            pub fn reason(self) -> &'static str {
+                match self { $(Self::$variant => stringify!($variant)),+ }
+            }
+        }
+    };
+}
+
+close_reasons! {
     /// Both directions were closed in order, the client's first.
     ClientClosed,
     /// Both directions were closed in order, the backend's first.
@@ -75,7 +92,8 @@ pub enum CloseReason {
     /// There was no byte in a tunnel, in either direction, for too long.
     TunnelIdleTimeout,
     /// The configuration in force no longer serves a tunnel: its listener or route is gone, its name or port belongs to
-    /// another namespace, or its client is not admitted any more.
+    /// another namespace, or its client is not admitted any more. Or it no longer serves an HTTPS connection as it began:
+    /// its client is not admitted any more, or a request of it was refused because a new connection would be another one.
     NoLongerServed,
     /// A response took longer than its limit after its head was sent, so an HTTP/1.1 connection could not continue.
     AnswerTimeout,
@@ -103,7 +121,7 @@ pub enum CloseReason {
     ProxyHeaderMalformed,
     /// There are too many connections that have not yet selected a listener, in total or from one source.
     Limit,
-    /// The tenant has as many connections as it may have.
+    /// The tenant has as many connections as it may have. In HTTP that can also be the tenant of a later request.
     TenantLimit,
     /// The source opened more connections in a second than it may.
     SourceRate,
@@ -111,66 +129,4 @@ pub enum CloseReason {
     TooManyHandshakes,
     /// The connection was idle while this proxy was short of memory, open files or connections.
     Overload,
-}
-
-impl CloseReason {
-    /// The word for metrics and logs.
-    #[must_use]
-    pub fn reason(self) -> &'static str {
-        match self {
-            Self::ClientClosed => "ClientClosed",
-            Self::BackendClosed => "BackendClosed",
-            Self::ClientTruncated => "ClientTruncated",
-            Self::ClientReset => "ClientReset",
-            Self::BackendReset => "BackendReset",
-            Self::ClientSilent => "ClientSilent",
-            Self::HelloIncomplete => "HelloIncomplete",
-            Self::NotTls => "NotTls",
-            Self::SslV2 => "SslV2",
-            Self::HelloTimeout => "HelloTimeout",
-            Self::HelloTooLarge => "HelloTooLarge",
-            Self::MalformedHello => "MalformedHello",
-            Self::NoServerName => "NoServerName",
-            Self::UnknownServerName => "UnknownServerName",
-            Self::NoListener => "NoListener",
-            Self::NoRoute => "NoRoute",
-            Self::InvalidBackend => "InvalidBackend",
-            Self::NoEndpoints => "NoEndpoints",
-            Self::BackendConnectFailed => "BackendConnectFailed",
-            Self::OutOfSockets => "OutOfSockets",
-            Self::BackendConnectTimeout => "BackendConnectTimeout",
-            Self::BackendLoop => "BackendLoop",
-            Self::BackendTlsInvalid => "BackendTlsInvalid",
-            Self::BackendTlsFailed => "BackendTlsFailed",
-            Self::BackendTruncated => "BackendTruncated",
-            Self::NoCertificate => "NoCertificate",
-            Self::NoTrustBundle => "NoTrustBundle",
-            Self::ChallengeAnswered => "ChallengeAnswered",
-            Self::NoChallenge => "NoChallenge",
-            Self::HandshakeFailed => "HandshakeFailed",
-            Self::HandshakeTimeout => "HandshakeTimeout",
-            Self::RequestTimeout => "RequestTimeout",
-            Self::ClientStalled => "ClientStalled",
-            Self::IdleTimeout => "IdleTimeout",
-            Self::TunnelIdleTimeout => "TunnelIdleTimeout",
-            Self::NoLongerServed => "NoLongerServed",
-            Self::AnswerTimeout => "AnswerTimeout",
-            Self::MaxConnectionAge => "MaxConnectionAge",
-            Self::HttpError => "HttpError",
-            Self::TooManyCancels => "TooManyCancels",
-            Self::TooManyFrames => "TooManyFrames",
-            Self::TlsError => "TlsError",
-            Self::KeysExhausted => "KeysExhausted",
-            Self::Internal => "Internal",
-            Self::Drained => "Drained",
-            Self::UntrustedPeer => "UntrustedPeer",
-            Self::ProxyHeaderMissing => "ProxyHeaderMissing",
-            Self::ProxyHeaderMalformed => "ProxyHeaderMalformed",
-            Self::Limit => "Limit",
-            Self::TenantLimit => "TenantLimit",
-            Self::SourceRate => "SourceRate",
-            Self::TooManyHandshakes => "TooManyHandshakes",
-            Self::Overload => "Overload",
-        }
-    }
 }

@@ -1,7 +1,8 @@
-//! Owns the list of tenants whose tunnels a change of the configuration may end, from the change to the workers.
+//! Owns the list of tenants whose tunnels or HTTPS connections a change of the configuration may end, from the change to
+//! the workers.
 //!
-//! Only a change that takes something away concerns a tenant, and only the tenant from which it is taken. So whoever
-//! edits all the time cannot make a worker look at the tunnels of others.
+//! Only a change that takes something away concerns a tenant, or one of client validation, and only the tenant that has
+//! the route or the listener. So whoever edits all the time cannot make a worker look at the tunnels of others.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -12,9 +13,9 @@ use tokio::sync::watch;
 
 use crate::quota::Account;
 
-/// A tenant in four bytes, because every tunnel and every shared connection to a backend has one. It comes from the address of the account, of which a tenant has
-/// one as long as it is in use. If two tenants get the same number, their tunnels are looked at together and they
-/// share connections, which does no harm.
+/// A tenant in four bytes, because every tunnel and every shared connection to a backend has one. It comes from the
+/// address of the account, of which a tenant has one as long as it is in use. If two tenants get the same number, their
+/// tunnels are looked at together and they share connections, which does no harm.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct TenantKey(u32);
 
@@ -23,6 +24,12 @@ impl TenantKey {
         // The last three bits of the address are zero.
         let address = Arc::as_ptr(account).addr() >> 3 & 0xffff_ffff;
         Self(u32::try_from(address).unwrap_or(u32::MAX))
+    }
+
+    /// The same for the HTTPS connections to the listeners of a tenant. It is another key, because changes of routes concern
+    /// tunnels alone, and all tenants' HTTPS connections to a Gateway's own listener have the key of its namespace.
+    pub(crate) fn of_https(account: &Arc<Account>) -> Self {
+        Self(Self::of(account).0 ^ 1 << 31)
     }
 }
 
@@ -46,7 +53,7 @@ impl fmt::Debug for Concerned {
 }
 
 impl Concerned {
-    /// Has every worker look at the tunnels of these tenants. Call it after the change is in force.
+    /// Has every worker look at the tunnels and HTTPS connections of these tenants. Call it after the change is in force.
     pub(crate) fn tell(&self, tenants: &BTreeSet<TenantKey>) {
         if tenants.is_empty() {
             return;

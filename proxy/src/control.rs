@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
+use vestibule_model::endpoint::EndpointRules;
 use vestibule_stream::{Apply, Change, Reject, Resource, ResourceKey};
 
 use crate::apply::{Binder, State, StateDump, reject_label};
@@ -49,9 +50,13 @@ struct Readiness {
 }
 
 impl Control {
-    pub(crate) fn start(limits: ProxyLimits, workers: usize) -> Result<Self, StartError> {
+    pub(crate) fn start(
+        limits: ProxyLimits,
+        endpoint_rules: EndpointRules,
+        workers: usize,
+    ) -> Result<Self, StartError> {
         let published = Arc::new(ArcSwap::<Snapshot>::default());
-        let state = State::new(Arc::clone(&published))?;
+        let state = State::new(Arc::clone(&published), endpoint_rules)?;
         let (tenants, accounts) = (state.tenants().clone(), state.accounts().clone());
         let metrics = Metrics::observing(tenants, accounts, state.expiries().clone());
         let metrics = Arc::new(metrics);
@@ -148,8 +153,11 @@ impl Apply for Control {
     ) -> Vec<Reject> {
         let mut inner = self.inner.lock();
         let Inner { state, sockets, .. } = &mut *inner;
+        let left_out = state.endpoints_left_out();
         let rejects = state.apply_each(&change, upserts, sockets);
         let metrics = self.metrics();
+        let left_out = state.endpoints_left_out() - left_out;
+        metrics.config_endpoints_left_out.inc_by(left_out);
         for reject in &rejects {
             metrics.rejected(reject_label(&reject.reason));
         }

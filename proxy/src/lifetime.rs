@@ -1,5 +1,5 @@
 //! Owns what ends a tunnel from outside: the longest time without a byte in either direction, the longest time in total,
-//! and a configuration that no longer serves it.
+//! and a configuration that no longer serves it. The last of these also ends HTTPS connections.
 //!
 //! These limits are hours, so they need no precise clock. A timer that is reset with every byte would cost more than
 //! the byte. Instead, each thread counts ticks of a second. When the task of a tunnel is woken, it records the present
@@ -92,8 +92,8 @@ pub(crate) fn advance() {
     }
 }
 
-/// Rings the alarms of all tunnels of the tenants that changes concern, at most once per tick. It never returns. Run it
-/// once per worker thread. `rung` gets how many were rung.
+/// Rings the alarms of all tunnels and HTTPS connections of the tenants that changes concern, at most once per tick. It
+/// never returns. Run it once per worker thread. `rung` gets how many were rung.
 pub(crate) async fn ring_at_changes(mut inbox: Inbox, mut rung: impl FnMut(u64)) {
     while let Some(tenants) = inbox.next().await {
         ring(&tenants, &mut rung).await;
@@ -101,8 +101,8 @@ pub(crate) async fn ring_at_changes(mut inbox: Inbox, mut rung: impl FnMut(u64))
     }
 }
 
-/// Rings the alarms of all tunnels of `tenants`, which are sorted. Other tasks of the thread have their turn in between.
-/// A tunnel that begins meanwhile asks by itself whether it is served.
+/// Rings the alarms of all tunnels and HTTPS connections of `tenants`, which are sorted. Other tasks of the thread have
+/// their turn in between. What begins meanwhile asks by itself whether it is served.
 async fn ring(tenants: &[TenantKey], mut rung: impl FnMut(u64)) {
     let mut from = 0;
     loop {
@@ -159,11 +159,16 @@ impl Alarm {
         });
     }
 
+    /// Whether it was set, and has not woken the task since.
+    fn is_set(&self) -> bool {
+        self.0.is_some_and(|ticket| {
+            WAITING.with_borrow_mut(|waiting| waiting.get_mut(ticket.place()).is_some())
+        })
+    }
+
     /// Whether it has woken the task since it was set last.
     fn has_rung(&self) -> bool {
-        self.0.is_some_and(|ticket| {
-            WAITING.with_borrow_mut(|waiting| waiting.get_mut(ticket.place()).is_none())
-        })
+        self.0.is_some() && !self.is_set()
     }
 }
 
@@ -326,6 +331,48 @@ where
         // The alarm is set even for a tick that never comes, because a change may ring it.
         this.due = over.min(this.end).min(look).min(this.unserved);
         this.alarm.set_for(this.tenant, cx, this.due);
+        Poll::Pending
+    }
+}
+
+/// Watches whether the configuration still admits an HTTPS connection. It is small, because each of them has one.
+#[derive(Debug)]
+pub(crate) struct Admission {
+    alarm: Alarm,
+    /// The tick at which the connection is lost, if it is still not admitted then.
+    unserved: u32,
+}
+
+impl Admission {
+    pub(crate) fn new() -> Self {
+        Self {
+            alarm: Alarm::default(),
+            unserved: NEVER,
+        }
+    }
+
+    /// Waits until the connection is not admitted any more, as `is_admitted` says. It asks at the beginning, because the
+    /// configuration may have changed since the handshake, and then at the changes that concern `tenant`. Like a tunnel
+    /// it asks once more after the grace. A further change does not begin the grace anew: the client can connect again,
+    /// so an end too early does no harm. Call it only on a thread that runs [`tick`] and [`ring_at_changes`].
+    pub(crate) fn poll_lost(
+        &mut self,
+        tenant: TenantKey,
+        cx: &Context<'_>,
+        is_admitted: impl FnOnce() -> bool,
+    ) -> Poll<()> {
+        if self.alarm.is_set() {
+            return Poll::Pending;
+        }
+        let now = ticks();
+        if is_admitted() {
+            self.unserved = NEVER;
+        } else if self.unserved <= now {
+            return Poll::Ready(());
+        } else if self.unserved == NEVER {
+            self.unserved = now.saturating_add(GRACE);
+        }
+        self.alarm.set_for(tenant, cx, self.unserved);
         Poll::Pending
     }
 }
@@ -695,6 +742,102 @@ mod tests {
         assert!(tunnel.poll().is_pending());
         assert!(tunnel.tick().is_pending());
         assert_eq!(tunnel.tick(), Poll::Ready(Err(TunnelOver::NotServed)));
+    }
+
+    /// An HTTPS connection, and what its client may be asked.
+    struct Standing {
+        admission: Admission,
+        tenant: TenantKey,
+        woken: Arc<Woken>,
+        admits: bool,
+        asked: u32,
+    }
+
+    impl Standing {
+        fn of(tenant: TenantKey) -> Self {
+            Self {
+                admission: Admission::new(),
+                tenant,
+                woken: Arc::default(),
+                admits: true,
+                asked: 0,
+            }
+        }
+
+        fn poll(&mut self) -> Poll<()> {
+            let waker = Waker::from(Arc::clone(&self.woken));
+            let (admits, asked) = (self.admits, &mut self.asked);
+            let cx = Context::from_waker(&waker);
+            self.admission.poll_lost(self.tenant, &cx, || {
+                *asked += 1;
+                admits
+            })
+        }
+
+        fn woken(&self) -> u32 {
+            self.woken.0.load(Ordering::SeqCst)
+        }
+    }
+
+    #[test]
+    fn a_connection_that_is_not_admitted_any_more_is_lost_after_the_grace() {
+        let [(_a, a), (_b, b)] = tenants();
+        let [mut standing, mut neighbour] = [a, b].map(Standing::of);
+        assert!(standing.poll().is_pending() && neighbour.poll().is_pending());
+        standing.admits = false;
+        neighbour.admits = false;
+        // What its socket does asks nothing.
+        for _ in 0..100 {
+            assert!(standing.poll().is_pending());
+        }
+        assert_eq!(standing.asked, 1);
+        ring_now(&[a]);
+        assert_eq!((standing.woken(), neighbour.woken()), (1, 0));
+        assert!(standing.poll().is_pending());
+        advance();
+        // Another change does not put off the end.
+        ring_now(&[a]);
+        assert!(standing.poll().is_pending());
+        advance();
+        assert_eq!(standing.woken(), 3);
+        assert!(standing.poll().is_ready());
+        assert_eq!((neighbour.woken(), neighbour.asked), (0, 1));
+        drop((standing, neighbour));
+        assert_eq!(waiting(), 0);
+    }
+
+    #[test]
+    fn a_connection_that_is_admitted_again_within_the_grace_goes_on() {
+        let [(_a, a), _] = tenants();
+        let mut standing = Standing::of(a);
+        assert!(standing.poll().is_pending());
+        for _ in 0..10 {
+            standing.admits = false;
+            ring_now(&[a]);
+            assert!(standing.poll().is_pending());
+            standing.admits = true;
+            for _ in 0..GRACE {
+                advance();
+                assert!(standing.poll().is_pending());
+            }
+        }
+        // Nothing wakes it while nothing changes.
+        let woken = standing.woken();
+        for _ in 0..1000 {
+            advance();
+        }
+        assert_eq!(standing.woken(), woken);
+    }
+
+    #[test]
+    fn a_connection_that_begins_after_it_is_not_admitted_any_more_is_lost() {
+        let mut standing = Standing::of(TenantKey::default());
+        standing.admits = false;
+        for _ in 0..GRACE {
+            assert!(standing.poll().is_pending());
+            advance();
+        }
+        assert!(standing.poll().is_ready());
     }
 
     #[test]

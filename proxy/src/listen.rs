@@ -333,6 +333,7 @@ pub(crate) fn listen_anywhere(
 #[cfg(test)]
 mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use vestibule_model::endpoint::EndpointRules;
 
     use super::*;
     use crate::apply::State;
@@ -399,7 +400,7 @@ mod tests {
     fn workers_get_the_sockets_of_a_bind_when_its_configuration_is_in_force() {
         let limits = ProxyLimits::default();
         let plane = Arc::new(DataPlane::new(Arc::default(), Arc::default(), limits));
-        let mut state = State::new(Arc::clone(&plane.snapshot)).unwrap();
+        let mut state = State::new(Arc::clone(&plane.snapshot), EndpointRules::default()).unwrap();
         let (binds, workers) = watch::channel(Binds::new());
         let mut watched = Watched {
             sockets: Sockets::new(plane, binds, 2),

@@ -22,6 +22,7 @@ use mimalloc::MiMalloc;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
+use vestibule_model::endpoint::{EndpointArguments, EndpointRules};
 use vestibule_proxy::bounds::Bounds;
 use vestibule_proxy::limits::{
     EscapedSlashes, HttpLimits, ProxyLimits, Repeat, UdpLimits, Underscores,
@@ -116,6 +117,12 @@ struct Args {
     /// `--drain-seconds` to finish; tunnels are closed after that time too; 0: any age.
     #[arg(long, env = "VESTIBULE_MAX_CONNECTION_AGE_SECONDS", default_value_t = seconds(ProxyLimits::default().bounds.connection_age))]
     max_connection_age_seconds: u64,
+    /// Whether a backend may have a loopback address, which leads to this proxy's own host. Allow it where backends run
+    /// beside the proxy, as in tests, and not in a cluster.
+    #[arg(long, env = "VESTIBULE_ALLOW_LOOPBACK_ENDPOINTS", default_value_t = false, action = clap::ArgAction::Set)]
+    allow_loopback_endpoints: bool,
+    #[command(flatten)]
+    endpoints: EndpointArguments,
     #[command(flatten)]
     udp: UdpArgs,
     #[command(flatten)]
@@ -380,6 +387,10 @@ fn config(args: Args) -> Result<ProxyConfig, TlsError> {
     };
     let mut config = ProxyConfig::new(source(args.source, args.tls, args.name)?);
     config.limits = limits;
+    config.endpoint_rules = EndpointRules {
+        loopback: args.allow_loopback_endpoints,
+        ..args.endpoints.rules()
+    };
     config.admin = Some(args.admin);
     config.health = args.health;
     if let Some(workers) = args.workers {
@@ -511,6 +522,22 @@ mod tests {
             ..Bounds::default()
         };
         assert_eq!(made.limits.bounds, bounds);
+        assert_eq!(made.endpoint_rules, EndpointRules::default());
+        let rules = |args: &[&str]| {
+            let args = parse(&[&["--config-file", "x"], args].concat());
+            config(args.unwrap()).unwrap().endpoint_rules
+        };
+        assert_eq!(
+            rules(&["--allow-loopback-endpoints=true"]),
+            EndpointRules::with_loopback()
+        );
+        let denied = rules(&[
+            "--allow-loopback-endpoints=false",
+            "--deny-endpoint-cidrs=10.96.0.0/12,fd00::/8",
+        ]);
+        assert!(!denied.loopback);
+        assert_eq!(denied.denied.len(), 2);
+        assert!(parse(&["--config-file", "x", "--deny-endpoint-cidrs=10.96.0.1/12"]).is_err());
         assert!(parse(&["--config-stream", "https://a:1"]).is_err());
         assert!(parse(&["--config-file", "x", "--config-ca", "y"]).is_err());
         assert!(parse(&["--config-stream", "a:1", "--config-token", "y"]).is_err());

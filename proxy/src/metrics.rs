@@ -124,7 +124,7 @@ pub struct Metrics {
     pub connect_seconds: Histogram,
     /// Attempts to connect to a backend that failed.
     connect_failures: Family<ReasonLabel, Counter>,
-    /// Tunnels and UDP sessions that were looked at because a change concerned their tenant.
+    /// Tunnels, HTTPS connections and UDP sessions that were looked at because a change concerned their tenant.
     pub tunnels_judged: Counter,
     /// Attempts to connect to another endpoint after one failed.
     pub connect_retries: Counter,
@@ -163,6 +163,8 @@ pub struct Metrics {
     pub config_batches: Counter,
     config_rejects: Family<ReasonLabel, Counter>,
     config_refusals: Family<ReasonLabel, Counter>,
+    /// Endpoints that no backend may have, and that were left out of a backend in force.
+    pub config_endpoints_left_out: Counter,
     resources: Family<KindLabel, Gauge>,
     /// Ports that are bound.
     pub binds: Gauge,
@@ -294,7 +296,7 @@ impl Metrics {
             tunnels_judged: add(
                 r,
                 "tunnels_judged",
-                "Tunnels and UDP sessions that were looked at because a change of the configuration concerned their tenant",
+                "Tunnels, HTTPS connections and UDP sessions that were looked at because a change of the configuration concerned their tenant",
             ),
             connect_retries: add(
                 r,
@@ -407,6 +409,11 @@ impl Metrics {
                 r,
                 "config_refusals",
                 "Configuration batches refused as a whole, by reason",
+            ),
+            config_endpoints_left_out: add(
+                r,
+                "config_endpoints_left_out",
+                "Endpoints that no backend may have, left out of backends in force",
             ),
             resources: add(r, "config_resources", "Resources held, by kind"),
             binds: add(r, "binds", "Ports that are bound"),

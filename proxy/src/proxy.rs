@@ -14,6 +14,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tonic::transport::Channel;
+use vestibule_model::endpoint::EndpointRules;
 use vestibule_serve::probes;
 use vestibule_stream::client::{self, Client, Connect, ConnectError};
 use vestibule_stream::{Held, Reject, recording};
@@ -85,12 +86,14 @@ pub struct ProxyConfig {
     pub admin_routes: axum::Router,
     /// Deadlines, sizes, counts, and whether connections are logged.
     pub limits: ProxyLimits,
+    /// Which endpoints backends may have.
+    pub endpoint_rules: EndpointRules,
     /// Where the configuration comes from.
     pub source: ConfigSource,
 }
 
 impl ProxyConfig {
-    /// One worker per core, no endpoints, default limits.
+    /// One worker per core, no endpoints of its own, default limits. No backend may have a loopback address.
     #[must_use]
     pub fn new(source: ConfigSource) -> Self {
         Self {
@@ -99,6 +102,7 @@ impl ProxyConfig {
             health: None,
             admin_routes: axum::Router::new(),
             limits: ProxyLimits::default(),
+            endpoint_rules: EndpointRules::default(),
             source,
         }
     }
@@ -162,7 +166,7 @@ impl std::fmt::Debug for Proxy {
 impl Proxy {
     /// Starts workers, admin endpoint and configuration source on the current tokio runtime.
     pub async fn start(config: ProxyConfig) -> Result<Self, StartError> {
-        let control = Control::start(config.limits, config.workers)?;
+        let control = Control::start(config.limits, config.endpoint_rules, config.workers)?;
         let mut proxy = Self {
             control: control.clone(),
             held: Held::new(),

@@ -1,16 +1,25 @@
 //! Owns the quota of connections and UDP sessions for each tenant. A part of all places is reserved for the tenants, in
-//! equal shares. The rest is lent to any tenant that asks. Connections, connections to backends, and sessions have
-//! separate places.
+//! equal shares. A tenant has one of them, or as many as the configuration says. The rest is lent to any tenant that
+//! asks. Connections, connections to backends, and sessions have separate places.
 //!
-//! A tenant that holds less than its share always gets a place, whatever the others do, because lent places are never
-//! taken from the reserved part. A tenant that holds its whole share gets more as long as there are places to lend. A
-//! place that was lent is not called back. If there are too many, it is not lent again after its connection has ended.
+//! A tenant that holds less than what its shares guarantee always gets a place, whatever the others do, because lent
+//! places are never taken from the reserved part. A tenant that holds all of that gets more as long as there are places to
+//! lend, and as long as it has fewer than the configuration allows it. A place that was lent is not called back. If there
+//! are too many, it is not lent again after its connection has ended.
+//!
+//! What each tenant is guaranteed changes when a tenant comes, goes or has other shares. Then it is counted anew how much
+//! is lent. Nobody loses a place by that: what a tenant holds above its new guarantee counts as lent.
 //!
 //! While memory or files run short, all kinds count together, and a tenant that uses an equal part of them or more gets no
 //! further place.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::HashMap;
 use std::fmt;
+use std::iter::Sum;
+use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -21,6 +30,7 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::metrics::{MetricType, TypedMetric};
 
+use crate::close_reason::CloseReason;
 use crate::log;
 use crate::rate::Bucket;
 
@@ -41,11 +51,36 @@ pub(crate) struct QuotaLimits {
 }
 
 impl QuotaLimits {
-    /// How many places each of `tenants` tenants can always have.
-    fn share(self, tenants: usize) -> usize {
+    /// How many places are reserved for the tenants.
+    fn reserved(self) -> usize {
         let percent = usize::from(self.guaranteed_percent.min(100));
-        let kept = self.all / 100 * percent + self.all % 100 * percent / 100;
-        kept / tenants.max(1)
+        self.all / 100 * percent + self.all % 100 * percent / 100
+    }
+}
+
+/// How many of `reserved` places are guaranteed to a tenant that has `shares` of `all` shares. It is rounded down, so all
+/// tenants together are guaranteed no more than what is reserved.
+fn guaranteed(reserved: usize, shares: usize, all: usize) -> usize {
+    let all = all.max(1);
+    // This is `reserved * shares / all`. The product of all places and a number of shares may be too large.
+    reserved / all * shares + reserved % all * shares / all
+}
+
+/// What the configuration says about the places of a tenant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct TenantLimits {
+    /// For how many equal shares of the reserved places it counts.
+    pub(crate) shares: u8,
+    /// Most connections of clients at one time, those that are lent included.
+    pub(crate) most_connections: Option<NonZeroU32>,
+}
+
+impl Default for TenantLimits {
+    fn default() -> Self {
+        Self {
+            shares: 1,
+            most_connections: None,
+        }
     }
 }
 
@@ -59,6 +94,12 @@ pub struct Accounts {
 #[derive(Default)]
 struct All {
     tenants: HashMap<Arc<str>, Tenant>,
+    /// What the configuration says about tenants, also about those that are not among `tenants` (yet).
+    limits: HashMap<Arc<str>, TenantLimits>,
+    /// Shares of all `tenants` together.
+    shares: usize,
+    /// Counts the changes of who the tenants are and of their limits.
+    version: u64,
     connections: Pool,
     sessions: Pool,
     backend_connections: Pool,
@@ -71,12 +112,37 @@ struct All {
 /// The places of one kind.
 #[derive(Default)]
 struct Pool {
-    /// The share with which `lent` was counted.
-    share: usize,
-    /// Places that tenants hold beyond their share.
+    /// What `guaranteed` and `lent` were counted with.
+    basis: Basis,
+    /// Places that are guaranteed to all tenants together.
+    guaranteed: usize,
+    /// Places that tenants hold beyond what is guaranteed to them.
     lent: usize,
     /// Places that tenants hold.
     held: usize,
+}
+
+/// What the guarantee of a tenant depends on, besides its own limits.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Basis {
+    /// Number of places that are reserved.
+    reserved: usize,
+    /// [`All::shares`].
+    shares: usize,
+    /// [`All::version`].
+    version: u64,
+}
+
+impl Basis {
+    /// Number of places of a kind that a tenant can always have. What is above its limit is of no use to it, so that is
+    /// left to others.
+    fn guaranteed_to(self, tenant: &Tenant, kind: Kind) -> usize {
+        let shares = usize::from(tenant.limits.shares);
+        let guaranteed = guaranteed(self.reserved, shares, self.shares);
+        tenant
+            .most(kind)
+            .map_or(guaranteed, |most| guaranteed.min(most))
+    }
 }
 
 /// What there are places for.
@@ -88,8 +154,13 @@ enum Kind {
     BackendConnections,
 }
 
+impl Kind {
+    const ALL: [Self; 3] = [Self::Connections, Self::Sessions, Self::BackendConnections];
+}
+
 struct Tenant {
     account: Weak<Account>,
+    limits: TenantLimits,
     connections: Taken,
     sessions: Taken,
     backend_connections: Taken,
@@ -99,7 +170,39 @@ struct Tenant {
 #[derive(Clone, Copy, Default)]
 struct Taken {
     held: usize,
-    refused: u64,
+    refused: Refused,
+}
+
+/// How many places of one kind a tenant asked for and did not get, by reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Refused {
+    /// It held its whole share, and there was nothing to lend; or it held all that the configuration allows it.
+    tenant_limit: u64,
+    /// Memory, files or connections were short, and it used an equal part of them or more.
+    overload: u64,
+}
+
+impl Sum for Refused {
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        all.fold(Self::default(), |sum, of| Self {
+            tenant_limit: sum.tenant_limit + of.tenant_limit,
+            overload: sum.overload + of.overload,
+        })
+    }
+}
+
+impl Refused {
+    fn total(self) -> u64 {
+        self.tenant_limit + self.overload
+    }
+
+    /// The counts with the words for their reasons.
+    fn by_reason(self) -> [(&'static str, u64); 2] {
+        [
+            (CloseReason::TenantLimit.reason(), self.tenant_limit),
+            (CloseReason::Overload.reason(), self.overload),
+        ]
+    }
 }
 
 impl Tenant {
@@ -109,6 +212,13 @@ impl Tenant {
             Kind::Sessions => &self.sessions,
             Kind::BackendConnections => &self.backend_connections,
         }
+    }
+
+    /// Most places of a kind that it may hold, if the configuration limits them.
+    fn most(&self, kind: Kind) -> Option<usize> {
+        let is_limited = matches!(kind, Kind::Connections);
+        let most = self.limits.most_connections.filter(|_| is_limited)?;
+        Some(usize::try_from(most.get()).unwrap_or(usize::MAX))
     }
 
     /// How much of memory and open files the tenant uses, in files. A connection of a client has one, and a second one to
@@ -205,13 +315,37 @@ impl Accounts {
         } else {
             let new = Tenant {
                 account: Arc::downgrade(&account),
+                limits: all.limits.get(tenant).copied().unwrap_or_default(),
                 connections: Taken::default(),
                 sessions: Taken::default(),
                 backend_connections: Taken::default(),
             };
-            all.tenants.insert(Arc::clone(tenant), new);
+            all.add(Arc::clone(tenant), new);
         }
         account
+    }
+
+    /// Takes what the configuration says about tenants from now on. `None` means that it says nothing any more. A tenant
+    /// keeps what it holds.
+    pub(crate) fn limit(&self, changes: &[(Arc<str>, Option<TenantLimits>)]) {
+        if !changes.is_empty() {
+            self.all.lock().limit(changes);
+        }
+    }
+
+    /// What the configuration says about tenants, in order of their names.
+    pub(crate) fn limits(&self) -> Vec<(Arc<str>, TenantLimits)> {
+        let all = self.all.lock();
+        let limits = all.limits.iter();
+        let mut limits: Vec<_> = limits.map(|(name, of)| (Arc::clone(name), *of)).collect();
+        drop(all);
+        limits.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
+        limits
+    }
+
+    /// Number of tenants about which the configuration says something.
+    pub(crate) fn limited(&self) -> usize {
+        self.all.lock().limits.len()
     }
 
     /// The account of `tenant`, if it has one already.
@@ -275,7 +409,7 @@ impl Drop for Account {
         // Meanwhile another thread may have made a new account for this tenant.
         let gone = |tenant: &Tenant| tenant.account.strong_count() == 0;
         if all.tenants.get(&self.tenant).is_some_and(gone) {
-            all.tenants.remove(&self.tenant);
+            all.remove(&self.tenant);
         }
     }
 }
@@ -310,29 +444,86 @@ impl All {
         (pool, &mut self.tenants)
     }
 
+    fn add(&mut self, name: Arc<str>, tenant: Tenant) {
+        self.shares += usize::from(tenant.limits.shares);
+        self.version += 1;
+        self.tenants.insert(name, tenant);
+    }
+
+    fn remove(&mut self, tenant: &str) {
+        if let Some(tenant) = self.tenants.remove(tenant) {
+            self.shares -= usize::from(tenant.limits.shares);
+            self.version += 1;
+        }
+    }
+
+    fn limit(&mut self, changes: &[(Arc<str>, Option<TenantLimits>)]) {
+        for (name, limits) in changes {
+            match limits {
+                Some(limits) => _ = self.limits.insert(Arc::clone(name), *limits),
+                None => _ = self.limits.remove(name),
+            }
+            if let Some(tenant) = self.tenants.get_mut(name) {
+                let former = std::mem::replace(&mut tenant.limits, limits.unwrap_or_default());
+                self.shares -= usize::from(former.shares);
+                self.shares += usize::from(tenant.limits.shares);
+                self.version += 1;
+            }
+        }
+        // What is given back until the next place is taken has to be counted with the new limits as well.
+        for kind in Kind::ALL {
+            let reserved = self.of(kind).0.basis.reserved;
+            self.count(kind, self.basis(reserved));
+        }
+    }
+
+    /// The present basis of guarantees, with so many reserved places.
+    fn basis(&self, reserved: usize) -> Basis {
+        Basis {
+            reserved,
+            shares: self.shares,
+            version: self.version,
+        }
+    }
+
+    /// Counts what is guaranteed and what is lent of a kind.
+    fn count(&mut self, kind: Kind, basis: Basis) {
+        let (pool, tenants) = self.of(kind);
+        (pool.basis, pool.guaranteed, pool.lent) = (basis, 0, 0);
+        for tenant in tenants.values() {
+            let guaranteed = basis.guaranteed_to(tenant, kind);
+            pool.guaranteed += guaranteed;
+            pool.lent += tenant.taken(kind).held.saturating_sub(guaranteed);
+        }
+    }
+
     fn take(&mut self, kind: Kind, tenant: &str, quota_limits: QuotaLimits) -> bool {
+        let basis = self.basis(quota_limits.reserved());
+        if self.of(kind).0.basis != basis {
+            self.count(kind, basis);
+        }
         let (all_weight, holders) = (self.weight, self.holders);
         let (pool, all) = self.of(kind);
-        let tenants = all.len();
-        let share = quota_limits.share(tenants);
-        if share != pool.share {
-            let over = |tenant: &Tenant| tenant.taken(kind).held.saturating_sub(share);
-            pool.lent = all.values().map(over).sum();
-            pool.share = share;
-        }
         let Some(tenant) = all.get_mut(tenant) else {
             return false;
         };
+        let guaranteed = basis.guaranteed_to(tenant, kind);
+        let most = tenant.most(kind);
         // While something is short, there is still a connection to a backend for each connection of a client.
         let is_covered = matches!(kind, Kind::BackendConnections)
             && tenant.backend_connections.held < tenant.connections.held;
         let weight = tenant.weight();
         let above_others = weight > 0 && weight * holders >= all_weight;
         let taken = tenant.taken_mut(kind);
-        let borrows = taken.held >= share;
-        let nothing_to_lend = pool.lent >= quota_limits.all.saturating_sub(share * tenants);
-        if (borrows && nothing_to_lend) || (quota_limits.scarce && above_others && !is_covered) {
-            taken.refused += 1;
+        let borrows = taken.held >= guaranteed;
+        let nothing_to_lend = pool.lent >= quota_limits.all.saturating_sub(pool.guaranteed);
+        let has_most = most.is_some_and(|most| taken.held >= most);
+        if (borrows && nothing_to_lend) || has_most {
+            taken.refused.tenant_limit += 1;
+            return false;
+        }
+        if quota_limits.scarce && above_others && !is_covered {
+            taken.refused.overload += 1;
             return false;
         }
         taken.held += 1;
@@ -348,8 +539,9 @@ impl All {
         let (pool, all) = self.of(kind);
         if let Some(tenant) = all.get_mut(tenant) {
             let before = tenant.weight();
+            let guaranteed = pool.basis.guaranteed_to(tenant, kind);
             let taken = tenant.taken_mut(kind);
-            pool.lent -= usize::from(taken.held > pool.share);
+            pool.lent -= usize::from(taken.held > guaranteed);
             taken.held = taken.held.saturating_sub(1);
             pool.held = pool.held.saturating_sub(1);
             let after = tenant.weight();
@@ -364,6 +556,7 @@ type ValueOf<T> = fn(&Sample) -> T;
 /// The values of a tenant for the metrics.
 struct Sample {
     tenant: Arc<str>,
+    shares: usize,
     connections: Taken,
     sessions: Taken,
     backend_connections: Taken,
@@ -377,6 +570,7 @@ impl Sample {
         let counts = account.as_deref().map(Account::counts);
         let sample = Self {
             tenant: Arc::clone(name),
+            shares: usize::from(tenant.limits.shares),
             connections: tenant.connections,
             sessions: tenant.sessions,
             backend_connections: tenant.backend_connections,
@@ -398,20 +592,22 @@ impl Sample {
     /// them get a series first.
     fn wrongs(&self) -> u64 {
         let handshakes = self.refused_handshakes;
-        let connections = self.connections.refused + self.backend_connections.refused;
-        connections + self.sessions.refused + handshakes + self.dropped_lines
+        let kinds = [self.connections, self.sessions, self.backend_connections];
+        let refused: u64 = kinds.iter().map(|of| of.refused.total()).sum();
+        refused + handshakes + self.dropped_lines
     }
 }
 
 impl Accounts {
-    /// The share of each tenant in connections and sessions, and the values of all tenants.
+    /// What one share guarantees of connections and of sessions, and the values of all tenants.
     fn samples(&self) -> ([usize; 2], Vec<Sample>) {
         let all = self.all.lock();
         // The accounts are dropped after the lock is released, because dropping the last reference to one takes the
         // lock.
         let of = all.tenants.iter();
         let of: Vec<_> = of.map(|(name, of)| Sample::of(name, of)).collect();
-        let shares = [all.connections.share, all.sessions.share];
+        let share = |pool: &Pool| guaranteed(pool.basis.reserved, 1, pool.basis.shares);
+        let shares = [&all.connections, &all.sessions].map(share);
         drop(all);
         let of = of.into_iter().map(|(sample, _)| sample);
         let mut samples: Vec<Sample> = of.filter(|sample| !sample.is_empty()).collect();
@@ -426,6 +622,7 @@ impl Accounts {
         };
         let others = Sample {
             tenant: "".into(),
+            shares: others.iter().map(|sample| sample.shares).sum(),
             connections: taken(|of| of.connections),
             sessions: taken(|of| of.sessions),
             backend_connections: taken(|of| of.backend_connections),
@@ -445,12 +642,12 @@ impl Collector for Accounts {
         let guaranteed = [
             (
                 "tenant_guaranteed_connections",
-                "Connections that every tenant can have at one time, whatever the others have",
+                "Connections that a tenant with one share can have at one time, whatever the others have",
                 connections,
             ),
             (
                 "tenant_guaranteed_udp_sessions",
-                "UDP sessions that every tenant can have at one time, whatever the others have",
+                "UDP sessions that a tenant with one share can have at one time, whatever the others have",
                 sessions,
             ),
         ];
@@ -458,7 +655,12 @@ impl Collector for Accounts {
             let metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
             ConstGauge::new(i64::try_from(share).unwrap_or(i64::MAX)).encode(metric)?;
         }
-        let held: [(&str, &str, ValueOf<usize>); 3] = [
+        let held: [(&str, &str, ValueOf<usize>); 4] = [
+            (
+                "tenant_connection_shares",
+                "Equal shares of the guaranteed connections and sessions for which the tenant counts",
+                |of| of.shares,
+            ),
             (
                 "tenant_held_connections",
                 "Connections that count towards what the tenant may have",
@@ -480,22 +682,27 @@ impl Collector for Accounts {
                 ConstGauge::new(i64::try_from(value(sample)).unwrap_or(i64::MAX))
             })?;
         }
-        let counters: [(&str, &str, ValueOf<u64>); 5] = [
+        let refused: [(&str, &str, ValueOf<Refused>); 3] = [
             (
                 "tenant_refused_connections",
-                "Connections and requests refused because the tenant had all the connections that it may have",
+                "Connections and requests of the tenant refused, because of its share or of overload",
                 |of| of.connections.refused,
             ),
             (
                 "tenant_refused_udp_sessions",
-                "Times that no UDP session was begun because the tenant had all that it may have",
+                "Times that no UDP session of the tenant was begun, because of its share or of overload",
                 |of| of.sessions.refused,
             ),
             (
                 "tenant_refused_backend_connections",
-                "Requests refused because the tenant had all the connections to backends that it may have",
+                "Requests of the tenant refused without a connection to a backend, because of its share or of overload",
                 |of| of.backend_connections.refused,
             ),
+        ];
+        for (name, help, value) in refused {
+            encode_refused(&mut encoder, (name, help), &samples, value)?;
+        }
+        let counters: [(&str, &str, ValueOf<u64>); 2] = [
             (
                 "tenant_refused_handshakes",
                 "TLS handshakes given up because too many of the tenant waited",
@@ -516,6 +723,24 @@ impl Collector for Accounts {
     }
 }
 
+/// Writes one counter, with a series for each sample and reason. A series is there before it counts anything, so that
+/// Prometheus sees the first increase.
+fn encode_refused(
+    encoder: &mut DescriptorEncoder<'_>,
+    (name, help): (&str, &str),
+    samples: &[Sample],
+    value: ValueOf<Refused>,
+) -> fmt::Result {
+    let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+    for sample in samples {
+        for (reason, count) in value(sample).by_reason() {
+            let labels = [("tenant", &*sample.tenant), ("reason", reason)];
+            ConstCounter::new(count).encode(family.encode_family(&labels)?)?;
+        }
+    }
+    Ok(())
+}
+
 /// Writes one metric, with a series for each sample.
 fn encode_by_tenant<M: EncodeMetric + TypedMetric>(
     encoder: &mut DescriptorEncoder<'_>,
@@ -529,251 +754,4 @@ fn encode_by_tenant<M: EncodeMetric + TypedMetric>(
         metric(sample).encode(family.encode_family(&labels)?)?;
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    #[test]
-    fn while_something_is_short_requests_get_a_connection_for_each_client() {
-        let accounts = Accounts::default();
-        let [many, few] = ["many", "few"].map(|tenant| accounts.of(&tenant.into()));
-        let enough = quota_limits(1000);
-        let scarce = QuotaLimits {
-            scarce: true,
-            ..enough
-        };
-        let mut held = Vec::new();
-        for _ in 0..3 {
-            held.push(many.take(enough).unwrap());
-        }
-        for _ in 0..3 {
-            held.push(many.take_backend_connection(scarce).unwrap());
-        }
-        assert!(many.take_backend_connection(scarce).is_none());
-        held.push(few.take_backend_connection(scarce).unwrap());
-        // With enough of everything, a client of HTTP/2 may have more.
-        for _ in 0..20 {
-            held.push(many.take_backend_connection(enough).unwrap());
-        }
-        assert!(many.take_backend_connection(scarce).is_none());
-        held.push(few.take_backend_connection(scarce).unwrap());
-        let (_, samples) = accounts.samples();
-        let refused: u64 = samples
-            .iter()
-            .map(|of| of.backend_connections.refused)
-            .sum();
-        assert_eq!(refused, 2);
-        drop(held);
-        assert!(accounts.samples().1.iter().all(|of| of.held() == 0));
-    }
-
-    #[test]
-    fn while_something_is_short_who_has_few_clients_and_many_backends_waits() {
-        let accounts = Accounts::default();
-        let [popular, greedy, new] =
-            ["popular", "greedy", "new"].map(|tenant| accounts.of(&tenant.into()));
-        let enough = quota_limits(10_000);
-        let scarce = QuotaLimits {
-            scarce: true,
-            ..enough
-        };
-        let mut held = Vec::new();
-        for _ in 0..300 {
-            held.push(popular.take(enough).unwrap());
-            held.push(popular.take_backend_connection(enough).unwrap());
-        }
-        for _ in 0..24 {
-            held.push(greedy.take(enough).unwrap());
-        }
-        for _ in 0..2280 {
-            held.push(greedy.take_backend_connection(enough).unwrap());
-        }
-        assert!(greedy.take(scarce).is_none());
-        assert!(greedy.take_session(scarce).is_none());
-        for _ in 0..100 {
-            held.push(popular.take(scarce).unwrap());
-            held.push(popular.take_backend_connection(scarce).unwrap());
-        }
-        held.push(new.take(scarce).unwrap());
-        drop(held);
-        let all = accounts.all.lock();
-        assert_eq!((all.weight, all.holders), (0, 0));
-    }
-
-    fn quota_limits(all: usize) -> QuotaLimits {
-        QuotaLimits {
-            all,
-            guaranteed_percent: 50,
-            scarce: false,
-        }
-    }
-
-    fn take_all(account: &Arc<Account>, quota_limits: QuotaLimits) -> Vec<QuotaGuard> {
-        std::iter::from_fn(|| account.take(quota_limits)).collect()
-    }
-
-    #[test]
-    fn what_is_kept_for_others_is_not_lent() {
-        let accounts = Accounts::default();
-        let [a, b, c] = ["a", "b", "c"].map(|tenant| accounts.of(&tenant.into()));
-        let held = take_all(&a, quota_limits(60));
-        assert_eq!(held.len(), 10 + 30);
-        // Nothing is left to lend, and each has its share.
-        let others = [
-            take_all(&b, quota_limits(60)),
-            take_all(&c, quota_limits(60)),
-        ];
-        assert_eq!(others.each_ref().map(Vec::len), [10, 10]);
-        // What was lent is lent to somebody else once it is back.
-        drop(held);
-        assert_eq!(take_all(&b, quota_limits(60)).len(), 30);
-    }
-
-    #[test]
-    fn one_tenant_alone_may_have_everything() {
-        let accounts = Accounts::default();
-        let a = accounts.of(&"a".into());
-        assert_eq!(take_all(&a, quota_limits(7)).len(), 7);
-        // Without a guarantee it is who comes first.
-        let none = QuotaLimits {
-            guaranteed_percent: 0,
-            ..quota_limits(7)
-        };
-        let b = accounts.of(&"b".into());
-        assert_eq!(take_all(&b, none).len(), 7);
-        let all = QuotaLimits {
-            guaranteed_percent: 100,
-            ..quota_limits(7)
-        };
-        assert_eq!(take_all(&b, all).len(), 3 + 1);
-    }
-
-    #[test]
-    fn while_something_is_scarce_nobody_gets_more_than_an_equal_part() {
-        let accounts = Accounts::default();
-        let [a, b, c] = ["a", "b", "c"].map(|tenant| accounts.of(&tenant.into()));
-        let (enough, scarce) = (
-            quota_limits(600),
-            QuotaLimits {
-                scarce: true,
-                ..quota_limits(600)
-            },
-        );
-        let several = |account: &Arc<Account>, count: usize| -> Vec<QuotaGuard> {
-            (0..count).filter_map(|_| account.take(enough)).collect()
-        };
-        let mut of_a = several(&a, 90);
-        // It has all there is, so it gets no more.
-        assert!(a.take(scarce).is_none());
-        let of_b = several(&b, 10);
-        assert!(a.take(scarce).is_none());
-        // The others go on until they have as many, and whoever has none gets one.
-        let more = take_all(&b, scarce);
-        assert_eq!((of_b.len(), more.len()), (10, 80));
-        assert!(c.take(scarce).is_some());
-        of_a.truncate(20);
-        assert!(a.take(scarce).is_some());
-        assert!(b.take(scarce).is_none());
-        assert!(b.take(enough).is_some());
-    }
-
-    #[test]
-    fn accounts_that_nobody_has_are_no_tenants() {
-        let accounts = Accounts::default();
-        let a = accounts.of(&"a".into());
-        let again = accounts.of(&"a".into());
-        assert!(Arc::ptr_eq(&a, &again));
-        let quota_guard = accounts.of(&"b".into()).take(quota_limits(40)).unwrap();
-        assert_eq!(take_all(&a, quota_limits(40)).len(), 10 + 20);
-        drop(quota_guard);
-        assert_eq!(take_all(&a, quota_limits(40)).len(), 40);
-        drop((a, again));
-        assert!(accounts.all.lock().tenants.is_empty());
-    }
-
-    #[test]
-    fn udp_sessions_and_connections_take_no_places_from_each_other() {
-        let accounts = Accounts::default();
-        let a = accounts.of(&"a".into());
-        let limits = quota_limits(4);
-        let connections = take_all(&a, limits);
-        let sessions: Vec<_> = std::iter::from_fn(|| a.take_session(limits)).collect();
-        assert_eq!((connections.len(), sessions.len()), (4, 4));
-        assert_eq!(accounts.held(), 4);
-        drop(connections);
-        assert!(a.take_session(limits).is_none());
-        let (_, samples) = accounts.samples();
-        assert_eq!(samples[0].connections.refused, 1);
-        assert_eq!(
-            (samples[0].sessions.held, samples[0].sessions.refused),
-            (4, 2)
-        );
-        drop(sessions);
-        assert!(a.take_session(limits).is_some());
-    }
-
-    #[test]
-    fn series_are_bounded() {
-        let accounts = Accounts::default();
-        let all: Vec<_> = (0..MAX_SERIES + 5)
-            .map(|n| accounts.of(&format!("team-{n}").into()))
-            .collect();
-        let first = |account: &Arc<Account>| account.take(quota_limits(MAX_SERIES * 10));
-        let held: Vec<_> = all.iter().filter_map(first).collect();
-        let ([share, _], samples) = accounts.samples();
-        assert_eq!((share, held.len()), (4, MAX_SERIES + 5));
-        assert_eq!(samples.len(), MAX_SERIES + 1);
-        let last = samples.last().unwrap();
-        assert_eq!((&*last.tenant, last.connections.held), ("", 5));
-    }
-
-    proptest! {
-        /// With tenants that come and go, and whatever each of them does.
-        #[test]
-        fn nobody_below_its_share_is_refused(
-            all in 0_usize..60,
-            percent in 0_u8..=100,
-            steps in prop::collection::vec((0_usize..6, 0_u8..8), 0..300),
-        ) {
-            let quota_limits = QuotaLimits { all, guaranteed_percent: percent, scarce: false };
-            let accounts = Accounts::default();
-            let mut known: [Option<Arc<Account>>; 6] = Default::default();
-            let mut held: [Vec<QuotaGuard>; 6] = Default::default();
-            // More than there are can be held only for as long as what was lent before a tenant came.
-            let mut most = 0;
-            for (who, what) in steps {
-                match what {
-                    0 => known[who] = None,
-                    1 | 2 => drop(held[who].pop()),
-                    _ => {
-                        let account = accounts.of(&who.to_string().into());
-                        known[who] = Some(Arc::clone(&account));
-                        let quota_guard = account.take(quota_limits);
-                        let tenants = accounts.all.lock().tenants.len();
-                        let share = quota_limits.share(tenants);
-                        if held[who].len() < share {
-                            prop_assert!(quota_guard.is_some());
-                        } else if quota_guard.is_some() {
-                            let lent: usize = held.iter().map(|of| of.len().saturating_sub(share)).sum();
-                            prop_assert!(lent < all - share * tenants);
-                        }
-                        held[who].extend(quota_guard);
-                    }
-                }
-                let total: usize = held.iter().map(Vec::len).sum();
-                most = most.max(total);
-                prop_assert!(most <= 2 * all);
-            }
-            held.iter_mut().for_each(Vec::clear);
-            let all = accounts.all.lock();
-            let pool = &all.connections;
-            prop_assert_eq!((pool.lent, pool.held), (0, 0));
-            prop_assert_eq!((all.weight, all.holders), (0, 0));
-            prop_assert!(all.tenants.values().all(|tenant| tenant.connections.held == 0));
-        }
-    }
 }

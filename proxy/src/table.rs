@@ -565,7 +565,7 @@ pub struct Snapshot {
     challenges: Challenges,
     backends: SlotMap<Backend>,
     client_certificates: SlotMap<ClientCertificate>,
-    /// Tells the workers which tunnels a change concerns. All snapshots of one proxy share it.
+    /// Tells the workers whose tunnels and HTTPS connections a change concerns. All snapshots of one proxy share it.
     concerned: Concerned,
 }
 
@@ -845,7 +845,7 @@ impl Snapshot {
         })
     }
 
-    /// Tells the workers which tunnels a change concerns.
+    /// Tells the workers whose tunnels and HTTPS connections a change concerns.
     pub(crate) fn concerned(&self) -> &Concerned {
         &self.concerned
     }

@@ -4,7 +4,8 @@
 //! counters.
 //!
 //! The sockets of a bind stay open as long as there is any listener on it. What happens to a
-//! bind ends no connection; a tunnel ends when the configuration no longer serves it (`lifetime`).
+//! bind ends no connection; a tunnel ends when the configuration no longer serves it, and an HTTPS connection when it no
+//! longer admits its client (`lifetime`).
 
 use std::collections::BTreeMap;
 use std::io;
@@ -367,6 +368,7 @@ mod tests {
     use std::net::Ipv4Addr;
     use std::task::Poll;
 
+    use vestibule_model::endpoint::EndpointRules;
     use vestibule_stream::proto::{self, tls_listener::Mode};
 
     use super::*;
@@ -428,7 +430,7 @@ mod tests {
         let limits = ProxyLimits::default();
         let plane = Arc::new(DataPlane::new(Arc::default(), Arc::default(), limits));
         let workers = Workers::start(Arc::clone(&plane), 2).unwrap();
-        let mut state = State::new(Arc::clone(&plane.snapshot)).unwrap();
+        let mut state = State::new(Arc::clone(&plane.snapshot), EndpointRules::default()).unwrap();
         let protocol = proto::listener::Protocol::Tls(proto::TlsListener {
             mode: Some(Mode::Passthrough(proto::TlsPassthrough {})),
         });

@@ -93,6 +93,7 @@ async fn a_pod_that_is_told_to_end_serves_until_everybody_knows() {
         "2",
         "--drain-seconds",
         "30",
+        "--allow-loopback-endpoints=true",
     ]);
     let ready = async {
         while status(health, "/readyz").await != Some(200) {
@@ -151,6 +152,7 @@ async fn nobody_waits_for_who_reads_the_log() {
         "1",
         "--drain-seconds",
         "1",
+        "--allow-loopback-endpoints=true",
     ];
     let mut process = Process::logging(Stdio::piped(), &[&more[..], &admin].concat());
     let ready = async {

@@ -1,9 +1,17 @@
-//! Clients that have to show a certificate: who is let in, and that no session ticket is a way around.
+//! Clients that have to show a certificate: who is let in, who stays connected, and that no session ticket is a way
+//! around.
 
 use std::collections::VecDeque;
 use std::process::Stdio;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
+use futures::FutureExt;
+use h2::Reason;
+use h2::client::SendRequest;
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::{Request, Response};
 use parking_lot::Mutex;
 use rustls::client::{
     ClientSessionStore, Resumption, Tls12ClientSessionValue, Tls13ClientSessionValue,
@@ -14,9 +22,12 @@ use rustls::version::{TLS12, TLS13};
 use rustls::{ClientConfig, HandshakeKind, NamedGroup, SignatureScheme, SupportedProtocolVersion};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
 use tokio_rustls::client::TlsStream;
 use vestibule_proxy::close_reason::CloseReason;
 use vestibule_proxy::limits::ProxyLimits;
+use vestibule_proxy_testing::web::{counting, http_route, rule};
 use vestibule_proxy_testing::*;
 use vestibule_proxy_testing::{Authority, Identity};
 use vestibule_stream::{Resource, ResourceKind, proto};
@@ -30,6 +41,8 @@ const OPEN: &str = "b.example.com";
 /// By an HTTPS listener that validates.
 const WEB: &str = "c.example.com";
 const BACKEND: &str = "team-a/web:80";
+/// A backend of HTTP.
+const HELD: &str = "team-a/held:80";
 const BUNDLE: &str = "ConfigMap/infra/clients";
 const NONE: Vec<String> = Vec::new();
 
@@ -109,8 +122,18 @@ impl rustls::client::ResolvesClientCert for Shows {
 }
 
 fn shows(leaf: Option<&Identity>) -> Arc<Shows> {
-    let certified = leaf.map(|leaf| {
-        let key = rustls::crypto::aws_lc_rs::sign::any_supported_type(&leaf.key()).unwrap();
+    signs(leaf.map(|leaf| (leaf, leaf)))
+}
+
+/// Shows a certificate without having its key, and signs with another one.
+fn pretends(leaf: &Identity) -> Arc<Shows> {
+    signs(Some((leaf, &Identity::new("pretender"))))
+}
+
+/// Shows the certificate of the first, and signs with the key of the second.
+fn signs(with: Option<(&Identity, &Identity)>) -> Arc<Shows> {
+    let certified = with.map(|(leaf, signer)| {
+        let key = rustls::crypto::aws_lc_rs::sign::any_supported_type(&signer.key()).unwrap();
         Arc::new(CertifiedKey::new(leaf.chain.clone(), key))
     });
     Arc::new(Shows {
@@ -245,12 +268,13 @@ async fn a_connection_that_stands_is_asked_by_the_settings_of_now() {
     let closed = move |mode| validating(open(), &[BUNDLE], mode);
     let request = format!("GET / HTTP/1.1\r\nhost: {WEB}\r\n\r\n");
     for version in [&TLS13, &TLS12] {
-        rig.apply(vec![Authority::bundle(BUNDLE, &[&clients]), open()]);
-        let config = client(&server, version, shows(None));
-        let mut stranger = tls(rig.connect().await, config, WEB).await.unwrap();
-        rig.apply(vec![closed(Mode::AllowValidOnly)]);
+        let bundle = Authority::bundle(BUNDLE, &[&clients]);
+        rig.apply(vec![bundle, closed(Mode::AllowValidOnly)]);
         let config = client(&server, version, shows(Some(&clients.client("good"))));
         let mut known = tls(rig.connect().await, config, WEB).await.unwrap();
+        rig.apply(vec![open()]);
+        let config = client(&server, version, shows(None));
+        let mut stranger = tls(rig.connect().await, config, WEB).await.unwrap();
         // Nobody is asked for anything while validation is off, or lets everybody in.
         for listener in [open(), closed(Mode::AllowInsecureFallback)] {
             rig.apply(vec![listener]);
@@ -260,21 +284,216 @@ async fn a_connection_that_stands_is_asked_by_the_settings_of_now() {
         }
         rig.apply(vec![closed(Mode::AllowValidOnly)]);
         assert_eq!(status(&mut known, &request).await, Some(404));
-        assert_eq!(status(&mut stranger, &request).await, Some(421));
+        refused(status(&mut stranger, &request).await);
         assert_eq!(status(&mut stranger, &request).await, None);
         // Another authority comes beside the first, and then instead of it.
         let both = Authority::bundle(BUNDLE, &[&clients, &others]);
         rig.apply(vec![both]);
         assert_eq!(status(&mut known, &request).await, Some(404));
         rig.apply(vec![Authority::bundle(BUNDLE, &[&others])]);
-        assert_eq!(status(&mut known, &request).await, Some(421));
+        refused(status(&mut known, &request).await);
     }
+}
+
+/// A request is not served on a connection whose client is not admitted any more. On a slow machine, the connection has
+/// ended by itself before the request.
+fn refused(status: Option<u16>) {
+    assert!(matches!(status, Some(421) | None), "{status:?}");
 }
 
 /// The status of an answer without a body that is read; none if the connection is over.
 async fn status(stream: &mut TlsStream<TcpStream>, request: &str) -> Option<u16> {
     stream.write_all(request.as_bytes()).await.ok()?;
     Some(web::one_answer(stream).await?.status)
+}
+
+/// A connection of HTTP/2 for [`WEB`], and what ends with it.
+async fn two(rig: &Rig, mut config: ClientConfig) -> (SendRequest<Bytes>, JoinHandle<()>) {
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    let stream = tls(rig.connect().await, config, WEB).await.unwrap();
+    let (sender, connection) = h2::client::handshake(stream).await.unwrap();
+    let ends = tokio::spawn(async move {
+        let _ = connection.await;
+    });
+    (sender, ends)
+}
+
+/// The status of an answer of HTTP/2, which is read to its end.
+async fn asked(sender: SendRequest<Bytes>) -> Result<u16, h2::Error> {
+    let mut sender = sender.ready().await?;
+    let request = Request::get(format!("https://{WEB}/")).body(()).unwrap();
+    let (answer, _) = sender.send_request(request, true)?;
+    let (head, mut body) = within("an answer", answer).await?.into_parts();
+    while let Some(piece) = within("its body", body.data()).await {
+        piece?;
+    }
+    Ok(head.status.as_u16())
+}
+
+/// Waits until the connection takes no more requests, which GOAWAY says.
+async fn takes_no_more(sender: &SendRequest<Bytes>) {
+    let mut error = None;
+    wait("GOAWAY", || {
+        let ready = sender.clone().ready().now_or_never();
+        error = ready.and_then(Result::err);
+        error.is_some()
+    })
+    .await;
+    let error = error.unwrap();
+    assert!(error.is_go_away(), "{error}");
+    assert_eq!(error.reason(), Some(Reason::NO_ERROR), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_of_http2_that_stands_is_refused_by_the_settings_of_now_and_ends() {
+    let World {
+        mut rig,
+        server,
+        clients,
+    } = world(Mode::AllowValidOnly).await;
+    let port = rig.address.port();
+    let open = move || http(port, "c", WEB, Some("team-a/cert"));
+    let closed = move || validating(open(), &[BUNDLE], Mode::AllowValidOnly);
+    for version in [&TLS13, &TLS12] {
+        assert_eq!(rig.apply(vec![closed()]), NONE);
+        let config = client(&server, version, shows(Some(&clients.client("good"))));
+        let (known, stays) = two(&rig, config).await;
+        assert_eq!(asked(known.clone()).await.unwrap(), 404);
+        assert_eq!(rig.apply(vec![open()]), NONE);
+        let (stranger, ends) = two(&rig, client(&server, version, shows(None))).await;
+        assert_eq!(asked(stranger.clone()).await.unwrap(), 404);
+        assert_eq!(rig.apply(vec![closed()]), NONE);
+        refused(asked(stranger.clone()).await.ok());
+        takes_no_more(&stranger).await;
+        assert!(asked(stranger).await.is_err());
+        within("the end", ends).await.unwrap();
+        wait("its end", || rig.plane.active() == 1).await;
+        assert_eq!(asked(known.clone()).await.unwrap(), 404);
+        assert!(!stays.is_finished());
+        drop(known);
+        within("the end", stays).await.unwrap();
+        wait("its end", || rig.plane.active() == 0).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_end_with_the_edit_that_no_longer_admits_their_clients() {
+    let World {
+        mut rig,
+        server,
+        clients,
+    } = world(Mode::AllowValidOnly).await;
+    let port = rig.address.port();
+    let open = || http(port, "c", WEB, Some("team-a/cert"));
+    let closed = || validating(open(), &[BUNDLE], Mode::AllowValidOnly);
+    let request = format!("GET / HTTP/1.1\r\nhost: {WEB}\r\n\r\n");
+    let good = clients.client("good");
+    let known = || client(&server, &TLS13, shows(Some(&good)));
+    let mut known_one = tls(rig.connect().await, known(), WEB).await.unwrap();
+    let (known_two, _stays) = two(&rig, known()).await;
+    assert_eq!(status(&mut known_one, &request).await, Some(404));
+    assert_eq!(asked(known_two.clone()).await.unwrap(), 404);
+    assert_eq!(rig.apply(vec![open()]), NONE);
+    let stranger = || client(&server, &TLS13, shows(None));
+    // One has asked for something, and the others have not.
+    let mut one = tls(rig.connect().await, stranger(), WEB).await.unwrap();
+    let mut silent = tls(rig.connect().await, stranger(), WEB).await.unwrap();
+    let (two, ends) = two(&rig, stranger()).await;
+    assert_eq!(status(&mut one, &request).await, Some(404));
+    assert_eq!(rig.apply(vec![closed()]), NONE);
+    for stream in [&mut one, &mut silent] {
+        assert_eq!(read_to_end(stream).await.unwrap(), b"");
+    }
+    takes_no_more(&two).await;
+    within("the end", ends).await.unwrap();
+    wait("their end", || rig.plane.active() == 2).await;
+    assert!(rig.closed(CloseReason::NoLongerServed) >= 2);
+    assert_eq!(status(&mut known_one, &request).await, Some(404));
+    assert_eq!(asked(known_two).await.unwrap(), 404);
+    // The authority of the others is not trusted any more.
+    let others = Authority::new("others");
+    assert_eq!(rig.apply(vec![Authority::bundle(BUNDLE, &[&others])]), NONE);
+    assert_eq!(read_to_end(&mut known_one).await.unwrap(), b"");
+    wait("the end of all", || rig.plane.active() == 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_certificate_that_was_shown_without_a_check_of_its_key_lets_nobody_stay() {
+    let World {
+        mut rig,
+        server,
+        clients,
+    } = world(Mode::AllowInsecureFallback).await;
+    let port = rig.address.port();
+    let web = move |mode| validating(http(port, "c", WEB, Some("team-a/cert")), &[BUNDLE], mode);
+    let request = format!("GET / HTTP/1.1\r\nhost: {WEB}\r\n\r\n");
+    let good = clients.client("good");
+    for version in [&TLS13, &TLS12] {
+        // Nobody looks whether this one has the key, so it has to come again too.
+        let owner = || client(&server, version, shows(Some(&good)));
+        let pretender = || client(&server, version, pretends(&good));
+        for config in [pretender(), owner()] {
+            assert_eq!(rig.apply(vec![web(Mode::AllowInsecureFallback)]), NONE);
+            let mut one = tls(rig.connect().await, config.clone(), WEB).await.unwrap();
+            let mut silent = tls(rig.connect().await, config, WEB).await.unwrap();
+            assert_eq!(status(&mut one, &request).await, Some(404));
+            assert_eq!(rig.apply(vec![web(Mode::AllowValidOnly)]), NONE);
+            refused(status(&mut one, &request).await);
+            assert_eq!(status(&mut one, &request).await, None);
+            assert_eq!(read_to_end(&mut silent).await.unwrap(), b"");
+        }
+        assert_eq!(visit(&rig, &pretender(), WEB).await, None);
+        assert!(visit(&rig, &owner(), WEB).await.is_some());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_under_way_ends_before_its_connection_does() {
+    let World {
+        mut rig, server, ..
+    } = world(Mode::AllowValidOnly).await;
+    let (go, waits) = watch::channel(false);
+    let (address, asks) = held(waits).await;
+    let port = rig.address.port();
+    let open = || http(port, "c", WEB, Some("team-a/cert"));
+    let resources = vec![
+        open(),
+        http_route("c", WEB, vec![rule("/", HELD)]),
+        backend(HELD, &[address]),
+    ];
+    assert_eq!(rig.apply(resources), NONE);
+    let stranger = || client(&server, &TLS13, shows(None));
+    let (two, ends) = two(&rig, stranger()).await;
+    let answer = tokio::spawn(asked(two.clone()));
+    let mut one = tls(rig.connect().await, stranger(), WEB).await.unwrap();
+    let request = format!("GET / HTTP/1.1\r\nhost: {WEB}\r\n\r\n");
+    one.write_all(request.as_bytes()).await.unwrap();
+    wait("the requests", || asks.load(Ordering::SeqCst) == 2).await;
+    let closed = validating(open(), &[BUNDLE], Mode::AllowValidOnly);
+    assert_eq!(rig.apply(vec![closed]), NONE);
+    takes_no_more(&two).await;
+    assert!(asked(two).await.is_err());
+    assert!(!answer.is_finished() && !ends.is_finished());
+    go.send_replace(true);
+    let answer = within("the answer", answer).await.unwrap();
+    assert_eq!(answer.unwrap(), 200);
+    within("the end", ends).await.unwrap();
+    let answer = web::one_answer(&mut one).await.unwrap();
+    assert_eq!((answer.status, &*answer.body), (200, "whole"));
+    assert_eq!(read_to_end(&mut one).await.unwrap(), b"");
+    rig.wait_closed(CloseReason::NoLongerServed, 2).await;
+}
+
+/// A backend whose answers wait until they may go, and the number of requests that it got.
+async fn held(waits: watch::Receiver<bool>) -> (std::net::SocketAddr, Arc<AtomicUsize>) {
+    counting(move |_: Request<Incoming>| {
+        let mut waits = waits.clone();
+        async move {
+            waits.wait_for(|go| *go).await.unwrap();
+            Response::new(Full::new(Bytes::from_static(b"whole")))
+        }
+    })
+    .await
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -19,7 +19,7 @@ use vestibule_test_support::eventually;
 use vestibule_test_support::{free_port, http_get};
 
 async fn start(source: ConfigSource) -> Proxy {
-    let mut config = ProxyConfig::new(source);
+    let mut config = proxy_config(source);
     config.workers = 2;
     config.admin = Some("127.0.0.1:0".parse().unwrap());
     config.limits = ProxyLimits {
@@ -254,6 +254,35 @@ async fn the_ack_tells_the_truth_about_ports() {
     let metrics = proxy.metrics().encode().unwrap();
     let line = "vestibule_proxy_config_rejects_total{reason=\"PortUnavailable\"} 1";
     assert!(metrics.contains(line), "{metrics}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn endpoints_on_loopback_are_refused_and_counted_unless_the_settings_allow_them() {
+    let mut config = ProxyConfig::new(ConfigSource::Caller);
+    config.workers = 1;
+    let mut proxy = Proxy::start(config).await.unwrap();
+    let pod = SocketAddr::from(([192, 0, 2, 7], 8080));
+    let resources = [
+        backend("team-a/web:80", &[local(8080), pod]),
+        backend("team-b/web:80", &[local(8080)]),
+    ];
+    let ack = proxy.apply(&Operator::default().batch(&resources, &[]));
+    assert_eq!(ack.rejects.len(), 1, "{ack:?}");
+    assert_eq!(ack.rejects[0].reason, "InvalidEndpoint");
+    assert_eq!(ack.rejects[0].key.as_ref().unwrap().name, "team-b/web:80");
+    assert_eq!(proxy.counts().backends, 1);
+    let metrics = proxy.metrics().encode().unwrap();
+    for line in [
+        "vestibule_proxy_config_rejects_total{reason=\"InvalidEndpoint\"} 1\n",
+        "vestibule_proxy_config_endpoints_left_out_total 1\n",
+    ] {
+        assert!(metrics.contains(line), "{metrics}");
+    }
+
+    let mut allowed = start(ConfigSource::Caller).await;
+    let ack = allowed.apply(&Operator::default().batch(&resources, &[]));
+    assert_eq!((ack.rejects, ack.refusal), (vec![], None));
+    assert_eq!(allowed.counts().backends, 2);
 }
 
 #[tokio::test(flavor = "multi_thread")]

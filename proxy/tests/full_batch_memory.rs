@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use cap::Cap;
-use vestibule_proxy::{ConfigSource, Proxy, ProxyConfig};
+use vestibule_proxy::{ConfigSource, Proxy};
 use vestibule_proxy_testing::component::*;
 use vestibule_proxy_testing::*;
 use vestibule_stream::Resource;
@@ -70,7 +70,7 @@ async fn bytes(kinds: [bool; 3]) -> usize {
         let sets = (0..SETS).flat_map(|number| set(number, bind, kinds));
         Operator::default().batch(&sets.collect::<Vec<_>>(), &[])
     };
-    let mut config = ProxyConfig::new(ConfigSource::Caller);
+    let mut config = proxy_config(ConfigSource::Caller);
     config.workers = 1;
     let mut proxy = Proxy::start(config).await.unwrap();
     let base = ALLOCATED.allocated();

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use vestibule_proxy::limits::ProxyLimits;
-use vestibule_proxy::{ConfigSource, Proxy, ProxyConfig};
+use vestibule_proxy::{ConfigSource, Proxy};
 use vestibule_proxy_testing::component::*;
 use vestibule_proxy_testing::*;
 use vestibule_test_support::eventually;
@@ -20,7 +20,7 @@ const HOST: &str = "b.example.com";
 
 /// A proxy of four workers with one passthrough host, and the backend's certificate.
 async fn start(backend_address: SocketAddr) -> (Proxy, SocketAddr) {
-    let mut config = ProxyConfig::new(ConfigSource::Caller);
+    let mut config = proxy_config(ConfigSource::Caller);
     config.workers = 4;
     config.admin = Some("127.0.0.1:0".parse().unwrap());
     config.health = Some("[::]:0".parse().unwrap());

@@ -14,6 +14,7 @@ use vestibule_proxy_testing::*;
 use vestibule_stream::{Resource, ResourceKey, ResourceKind, proto};
 use vestibule_test_support::free_port;
 
+use proto::ClientValidationMode as Mode;
 use proto::resource::Resource as Wire;
 
 const HOST: &str = "a.example.com";
@@ -388,8 +389,17 @@ impl rustls::client::ResolvesClientCert for Shows {
     }
 }
 
+/// A client that shows the certificate of `leaf`, and signs with the key of `signer`.
+fn showing(server: &Identity, leaf: &Identity, signer: &Identity) -> rustls::ClientConfig {
+    let key = rustls::crypto::aws_lc_rs::sign::any_supported_type(&signer.key()).unwrap();
+    let certified = Arc::new(CertifiedKey::new(leaf.chain.clone(), key));
+    let mut config = client_config(server);
+    config.client_auth_cert_resolver = Arc::new(Shows(certified));
+    config
+}
+
 /// Has a listener validate its clients.
-fn validating(mut resource: Resource) -> Resource {
+fn validating(mut resource: Resource, mode: Mode) -> Resource {
     use proto::listener::Protocol;
     use proto::tls_listener::Mode as Tls;
     let Some(Wire::Listener(listener)) = &mut resource.resource else {
@@ -405,7 +415,7 @@ fn validating(mut resource: Resource) -> Resource {
     };
     terminate.client_validation = Some(proto::ClientValidation {
         trust_bundles: vec![BUNDLE.to_owned()],
-        mode: proto::ClientValidationMode::AllowValidOnly.into(),
+        mode: mode.into(),
     });
     resource
 }
@@ -418,13 +428,10 @@ async fn a_tunnel_ends_when_its_client_is_no_longer_admitted() {
         let port = world.port();
         world.apply(vec![
             Authority::bundle(BUNDLE, &[&clients]),
-            validating(kind.listener(port, "a", HOST)),
+            validating(kind.listener(port, "a", HOST), Mode::AllowValidOnly),
         ]);
         let leaf = clients.client("good");
-        let key = rustls::crypto::aws_lc_rs::sign::any_supported_type(&leaf.key()).unwrap();
-        let certified = Arc::new(CertifiedKey::new(leaf.chain.clone(), key));
-        let mut config = client_config(&world.own);
-        config.client_auth_cert_resolver = Arc::new(Shows(certified));
+        let config = showing(&world.own, &leaf, &leaf);
         let mut tunnel = world.tunnel_by(HOST, config).await;
         // The client is admitted by these settings too.
         let judged = world.judged();
@@ -440,9 +447,30 @@ async fn a_tunnel_ends_when_its_client_is_no_longer_admitted() {
         // A client that nobody asked for a certificate has none to show.
         world.apply(vec![kind.listener(port, "a", HOST)]);
         let mut stranger = world.tunnel(HOST).await;
-        world.apply(vec![validating(kind.listener(port, "a", HOST))]);
+        let listener = kind.listener(port, "a", HOST);
+        world.apply(vec![validating(listener, Mode::AllowValidOnly)]);
         ends(&mut stranger).await;
         world.rig.wait_closed(CloseReason::NoLongerServed, 3).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tunnel_ends_whose_client_showed_a_certificate_without_its_key() {
+    for kind in [Kind::Terminated, Kind::WebSocketInTls] {
+        let mut world = World::start(kind).await;
+        let clients = Authority::new("clients");
+        let port = world.port();
+        let listener = |mode| validating(kind.listener(port, "a", HOST), mode);
+        world.apply(vec![
+            Authority::bundle(BUNDLE, &[&clients]),
+            listener(Mode::AllowInsecureFallback),
+        ]);
+        // Everybody is let in there, and nobody has to have a key.
+        let config = showing(&world.own, &clients.client("good"), &Identity::new("bad"));
+        let mut tunnel = world.tunnel_by(HOST, config).await;
+        world.apply(vec![listener(Mode::AllowValidOnly)]);
+        ends(&mut tunnel).await;
+        world.rig.wait_closed(CloseReason::NoLongerServed, 1).await;
     }
 }
 

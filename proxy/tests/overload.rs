@@ -89,8 +89,13 @@ async fn who_has_most_gets_no_more_and_others_do() {
     assert_eq!(ask(&mut rig.connect().await, OF_B).await.status, 200);
     assert_eq!(ask(&mut of_a[0], OF_A).await.status, 200);
     let metrics = rig.plane.metrics.encode().unwrap();
-    let held = "vestibule_proxy_tenant_held_backend_connections{tenant=\"team-a\"}";
-    assert!(metrics.contains(held), "{metrics}");
+    for line in [
+        "vestibule_proxy_tenant_held_backend_connections{tenant=\"team-a\"}",
+        "vestibule_proxy_tenant_refused_connections_total{tenant=\"team-a\",reason=\"TenantLimit\"} 0\n",
+        "vestibule_proxy_tenant_refused_connections_total{tenant=\"team-a\",reason=\"Overload\"} 1\n",
+    ] {
+        assert!(metrics.contains(line), "{line} in\n{metrics}");
+    }
     rig.plane.observe(&memory_at(10));
     assert_eq!(ask(&mut rig.connect().await, OF_A).await.status, 200);
 }

@@ -4,14 +4,16 @@
 //! The operator refuses nearly all of what is configured here. This is about a proxy that is told of it all the same.
 
 use std::cell::Cell;
+use std::sync::atomic::Ordering;
 
-use http_body_util::{BodyExt, Empty};
-use hyper::Request;
-use hyper::body::Bytes;
+use http_body_util::{BodyExt, Empty, Full};
+use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http2;
+use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use proto::resource::Resource as Wire;
 use tokio::io::AsyncWriteExt;
+use tokio::sync::watch;
 use vestibule_proxy::close_reason::CloseReason;
 use vestibule_proxy_testing::web::*;
 use vestibule_proxy_testing::*;
@@ -245,6 +247,68 @@ async fn a_connection_does_not_pass_to_the_next_owner_of_its_name() {
             assert_eq!(answer.header("x-backend"), Some("team-b"), "{at}");
         }
     }
+}
+
+/// The same in HTTP/2, where GOAWAY tells the client. What is under way is answered by whom it was sent to.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_of_http2_ends_when_its_name_has_passed_to_the_next_owner() {
+    let (go, waits) = watch::channel(false);
+    let (held, asks) = counting(move |_: Request<Incoming>| {
+        let mut waits = waits.clone();
+        async move {
+            waits.wait_for(|go| *go).await.unwrap();
+            Response::new(Full::new(Bytes::from_static(b"whole")))
+        }
+    })
+    .await;
+    let identity = Identity::new(NAME);
+    let bind = Cell::new(0);
+    let mut rig = Rig::start(&quiet(), |port| {
+        bind.set(port);
+        vec![
+            identity.resource("team-a/web"),
+            identity.resource("team-b/web"),
+            backend("team-a/web:80", &[held]),
+            called(SET_OF_A, http(port, "web", NAME, Some("team-a/web"))),
+            owner(NAME, "team-a"),
+            route_of("team-a", SET_OF_A, NAME, all_paths()),
+        ]
+    });
+    let mut config = client_config(&identity);
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    let stream = tls(rig.connect().await, config, NAME).await.unwrap();
+    let (mut sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
+        .await
+        .unwrap();
+    let connection = tokio::spawn(connection);
+    let request = || {
+        let request = Request::get(format!("https://{NAME}/"));
+        request.body(Empty::<Bytes>::new()).unwrap()
+    };
+    let under_way = tokio::spawn(sender.send_request(request()));
+    wait("the request", || asks.load(Ordering::SeqCst) == 1).await;
+    rig.remove(ResourceKind::Listener, SET_OF_A);
+    let next = vec![
+        owner(NAME, "team-b"),
+        called(SET_OF_B, http(bind.get(), "web", NAME, Some("team-b/web"))),
+    ];
+    apply(&mut rig, next);
+    let answer = within("an answer", sender.send_request(request())).await;
+    assert_eq!(answer.unwrap().status(), 421);
+    // Others are refused in the same way until the client knows that the proxy takes no more.
+    while let Ok(answer) = within("an answer", sender.send_request(request())).await {
+        assert_eq!(answer.status(), 421);
+    }
+    assert!(!under_way.is_finished());
+    assert_eq!(rig.plane.active(), 1);
+    go.send_replace(true);
+    let answer = within("the answer", under_way).await.unwrap().unwrap();
+    assert_eq!(answer.status(), 200);
+    let body = answer.into_body().collect().await.unwrap().to_bytes();
+    assert_eq!(body, "whole");
+    within("the end", connection).await.unwrap().unwrap();
+    rig.wait_closed(CloseReason::NoLongerServed, 1).await;
+    assert_eq!(asks.load(Ordering::SeqCst), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,6 +1,11 @@
 //! How many connections each tenant may have: one that takes all it can get, by real clients on loopback, and what is
 //! left to its neighbour.
 
+use http_body_util::Empty;
+use hyper::Request;
+use hyper::body::Bytes;
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use proto::resource::Resource as Wire;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -9,12 +14,15 @@ use vestibule_proxy::close_reason::CloseReason;
 use vestibule_proxy::limits::ProxyLimits;
 use vestibule_proxy_testing::web::*;
 use vestibule_proxy_testing::*;
-use vestibule_stream::{Resource, proto};
+use vestibule_stream::{Resource, ResourceKind, proto};
 
 const OF_A: &str = "a.example.com";
 const OF_B: &str = "b.example.com";
 /// The Gateway's own listener.
 const OWN: &str = "Gateway/infra/edge/web";
+
+/// Nothing is rejected.
+const NONE: [String; 0] = [];
 
 /// With three tenants each has a share of 2, and there are 6 to lend.
 fn twelve() -> ProxyLimits {
@@ -74,6 +82,13 @@ async fn who_takes_all_connections_leaves_its_neighbours_theirs() {
     let rig = shared_listener(&twelve(), None).await;
     let mut of_a = all_for(&rig, OF_A).await;
     assert_eq!(of_a.len(), 2 + 6);
+    let metrics = rig.plane.metrics.encode().unwrap();
+    for line in [
+        "vestibule_proxy_tenant_refused_connections_total{tenant=\"team-a\",reason=\"TenantLimit\"} 1\n",
+        "vestibule_proxy_tenant_refused_connections_total{tenant=\"team-a\",reason=\"Overload\"} 0\n",
+    ] {
+        assert!(metrics.contains(line), "{line} in\n{metrics}");
+    }
     let mut of_b = all_for(&rig, OF_B).await;
     assert_eq!(of_b.len(), 2);
     // Those that stand go on.
@@ -94,6 +109,96 @@ async fn who_takes_all_connections_leaves_its_neighbours_theirs() {
     drop((of_a, turned));
     wait("room", || rig.plane.active() == of_b.len()).await;
     assert_eq!(all_for(&rig, OF_B).await.len() + of_b.len(), 2 + 6);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_of_http2_that_is_one_too_many_ends() {
+    let rig = shared_listener(&twelve(), None).await;
+    let of_a = all_for(&rig, OF_A).await;
+    let io = TokioIo::new(rig.connect().await);
+    let (mut sender, connection) = http2::handshake(TokioExecutor::new(), io).await.unwrap();
+    let connection = tokio::spawn(connection);
+    let request = || {
+        let request = Request::get(format!("http://{OF_A}/"));
+        request.body(Empty::<Bytes>::new()).unwrap()
+    };
+    let answer = within("an answer", sender.send_request(request())).await;
+    assert_eq!(answer.unwrap().status(), 503);
+    // Others are refused in the same way until the client knows that the proxy takes no more.
+    while let Ok(answer) = within("an answer", sender.send_request(request())).await {
+        assert_eq!(answer.status(), 503);
+    }
+    within("the end", connection).await.unwrap().unwrap();
+    wait("its end", || rig.plane.active() == of_a.len()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_of_http2_for_another_namespace_goes_on() {
+    let rig = shared_listener(&twelve(), None).await;
+    let _of_b = all_for(&rig, OF_B).await;
+    let io = TokioIo::new(rig.connect().await);
+    let (mut sender, connection) = http2::handshake(TokioExecutor::new(), io).await.unwrap();
+    let connection = tokio::spawn(connection);
+    for (host, expected) in [(OF_A, 200), (OF_B, 503), (OF_A, 200), (OF_B, 503)] {
+        let request = Request::get(format!("http://{host}/"));
+        let request = request.body(Empty::<Bytes>::new()).unwrap();
+        let answer = within("an answer", sender.send_request(request)).await;
+        assert_eq!(answer.unwrap().status(), expected, "{host}");
+    }
+    drop(sender);
+    within("the end", connection).await.unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_namespace_with_more_shares_is_sure_of_more() {
+    let mut rig = shared_listener(&twelve(), None).await;
+    let of_b = all_for(&rig, OF_B).await;
+    assert_eq!(of_b.len(), 2 + 6);
+    // While b has all that it can get, a comes to have four of six shares.
+    assert_eq!(rig.apply(vec![tenant("team-a", 4, 0)]), NONE);
+    let of_a = all_for(&rig, OF_A).await;
+    assert_eq!(of_a.len(), 4);
+    let page = rig.plane.metrics.encode().unwrap();
+    for (series, expected) in [
+        ("tenant_guaranteed_connections", 1),
+        ("tenant_connection_shares{tenant=\"team-a\"}", 4),
+        ("tenant_connection_shares{tenant=\"team-b\"}", 1),
+        ("tenant_held_connections{tenant=\"team-a\"}", 4),
+    ] {
+        let series = format!("vestibule_proxy_{series}");
+        assert_eq!(value(&page, &series), expected, "{series} in\n{page}");
+    }
+    // The other way round, b is sure of less than before.
+    drop((of_a, of_b));
+    wait("room", || rig.plane.active() == 0).await;
+    let of_a = all_for(&rig, OF_A).await;
+    assert_eq!(of_a.len(), 4 + 6);
+    assert_eq!(all_for(&rig, OF_B).await.len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_namespace_with_a_limit_has_no_more_connections_and_keeps_those_that_stand() {
+    let mut rig = shared_listener(&twelve(), None).await;
+    assert_eq!(rig.apply(vec![tenant("team-a", 0, 3)]), NONE);
+    let mut of_a = all_for(&rig, OF_A).await;
+    assert_eq!(of_a.len(), 3);
+    let page = rig.plane.metrics.encode().unwrap();
+    let refused = "vestibule_proxy_tenant_refused_connections_total{tenant=\"team-a\",reason=\"TenantLimit\"}";
+    assert!(value(&page, refused) > 0, "{page}");
+    assert_eq!(rig.apply(vec![tenant("team-a", 0, 1)]), NONE);
+    for client in &mut of_a {
+        assert_eq!(status(client, OF_A).await, 200);
+    }
+    let mut client = rig.connect().await;
+    assert_eq!(status(&mut client, OF_A).await, 503);
+    drop(client);
+    // What a may not have is there for b.
+    let of_b = all_for(&rig, OF_B).await;
+    assert_eq!(of_b.len(), 2 + 5);
+    drop(of_b);
+    wait("room", || rig.plane.active() == of_a.len()).await;
+    rig.remove(ResourceKind::Tenant, "team-a");
+    assert_eq!(all_for(&rig, OF_A).await.len() + of_a.len(), 2 + 6);
 }
 
 /// A connection within TLS that asks for nothing; none if it is refused.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use prost::Message;
 use vestibule_proxy::limits::ProxyLimits;
-use vestibule_proxy::{ConfigSource, Proxy, ProxyConfig};
+use vestibule_proxy::{ConfigSource, Proxy};
 use vestibule_proxy_testing::component::*;
 use vestibule_proxy_testing::*;
 use vestibule_stream::proto::resource::Resource as Wire;
@@ -181,7 +181,7 @@ impl Backends {
 }
 
 async fn start(source: ConfigSource) -> Proxy {
-    let mut config = ProxyConfig::new(source);
+    let mut config = proxy_config(source);
     config.workers = 2;
     config.limits = ProxyLimits {
         access_log: false,
@@ -325,7 +325,7 @@ async fn unreadable_recordings_say_why() {
     let mut messages = Vec::new();
     for bytes in [&whole[..whole.len() / 2], b"", b"\xff\xff\xff\xff\xff\xff"] {
         std::fs::write(&path, bytes).unwrap();
-        let mut config = ProxyConfig::new(ConfigSource::File(path.clone()));
+        let mut config = proxy_config(ConfigSource::File(path.clone()));
         config.workers = 1;
         messages.push(Proxy::start(config).await.unwrap_err().to_string());
     }
@@ -346,7 +346,7 @@ async fn unreadable_recordings_say_why() {
         tokio::time::sleep(std::time::Duration::from_millis(1)).await;
     };
     write(&path, &record());
-    let error = Proxy::start(ProxyConfig::new(ConfigSource::File(path.clone()))).await;
+    let error = Proxy::start(proxy_config(ConfigSource::File(path.clone()))).await;
     let message = error.unwrap_err().to_string();
     assert!(
         message.contains("cannot listen on 127.83.17.1:10443"),
@@ -355,9 +355,6 @@ async fn unreadable_recordings_say_why() {
     std::fs::remove_file(&path).unwrap();
     drop(taken);
 
-    let error = Proxy::start(ProxyConfig::new(ConfigSource::File(
-        "/does/not/exist".into(),
-    )))
-    .await;
+    let error = Proxy::start(proxy_config(ConfigSource::File("/does/not/exist".into()))).await;
     assert!(error.unwrap_err().to_string().contains("/does/not/exist"));
 }

@@ -780,7 +780,12 @@ async fn a_tenant_has_no_more_sessions_than_leave_others_their_share() {
     // A quarter is the share of each, and the half is lent.
     assert_eq!(active(&rig), 9);
     assert!(dropped(&rig, "TenantLimit") > 0);
-    assert!(metric(&rig, "tenant_refused_udp_sessions_total{tenant=\"team-a\"}") > 0);
+    let refused = |reason: &str| {
+        let labels = format!("{{tenant=\"team-a\",reason=\"{reason}\"}}");
+        metric(&rig, &format!("tenant_refused_udp_sessions_total{labels}"))
+    };
+    assert!(refused("TenantLimit") > 0);
+    assert_eq!(refused("Overload"), 0);
     assert_eq!(
         metric(&rig, "tenant_held_udp_sessions{tenant=\"team-a\"}"),
         9

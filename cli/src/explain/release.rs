@@ -51,6 +51,7 @@ fn of_deployments(list: &Value, controller: &str) -> Release {
 /// The name of the controller and the policy of an operator with these arguments.
 fn of_arguments(arguments: &Value) -> Option<(String, Policy)> {
     let (mut controller, mut policy) = (CONTROLLER.to_owned(), Policy::default());
+    let totals = &mut policy.totals;
     for argument in arguments.as_array()?.iter().filter_map(Value::as_str) {
         match argument.split_once('=') {
             Some(("--controller", name)) => name.clone_into(&mut controller),
@@ -69,11 +70,14 @@ fn of_arguments(arguments: &Value) -> Option<(String, Policy)> {
             Some(("--route-entries", most)) => policy.route_entries = most.parse().ok()?,
             Some(("--certificate-mib", most)) => policy.certificate_mib = most.parse().ok()?,
             Some(("--all-certificates-mib", most)) => {
-                policy.all_certificates_mib = most.parse().ok()?;
+                totals.certificates_mib = most.parse().ok()?;
             }
+            Some(("--all-routes-mib", most)) => totals.routes_mib = most.parse().ok()?,
+            Some(("--all-backends-mib", most)) => totals.backends_mib = most.parse().ok()?,
+            Some(("--all-listeners-mib", most)) => totals.listeners_mib = most.parse().ok()?,
             Some(("--deny-endpoint-cidrs", blocks)) => {
-                let blocks = blocks.split(',').map(AddressBlock::parse);
-                policy.endpoints.denied = blocks.collect::<Option<_>>()?;
+                let blocks = blocks.split(',').map(str::parse::<AddressBlock>);
+                policy.endpoints.denied = blocks.collect::<Result<_, _>>().ok()?;
             }
             _ => {}
         }
@@ -85,7 +89,7 @@ fn of_arguments(arguments: &Value) -> Option<(String, Policy)> {
 mod tests {
     use serde_json::json;
     use vestibule_model::endpoint::EndpointRules;
-    use vestibule_model::policy::Mode;
+    use vestibule_model::policy::{ConfigurationTotals, Mode};
 
     use super::*;
 
@@ -107,6 +111,9 @@ mod tests {
             "--route-entries=6",
             "--certificate-mib=9",
             "--all-certificates-mib=10",
+            "--all-routes-mib=11",
+            "--all-backends-mib=12",
+            "--all-listeners-mib=13",
             "--deny-endpoint-cidrs=10.96.0.0/12,fd00::/8"
         ]);
         let list = json!({"items": [deployment(&other), {}, deployment(&own)]});
@@ -129,7 +136,12 @@ mod tests {
                 regex_mib: 5,
                 route_entries: 6,
                 certificate_mib: 9,
-                all_certificates_mib: 10,
+                totals: ConfigurationTotals {
+                    certificates_mib: 10,
+                    routes_mib: 11,
+                    backends_mib: 12,
+                    listeners_mib: 13,
+                },
             })
         );
         assert_eq!(of_deployments(&list, "example.com/nobody"), Release::Absent);

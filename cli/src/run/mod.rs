@@ -135,7 +135,9 @@ async fn serve(args: RunArgs) -> anyhow::Result<ExitCode> {
     }
     engine.begin();
     publisher.lead(TERM)?;
-    let proxy = Proxy::start(proxy_config(&args, &publisher, served_status)).await?;
+    let mut config = proxy_config(&args, &publisher, served_status);
+    config.endpoint_rules = engine.translator().policy().endpoints.clone();
+    let proxy = Proxy::start(config).await?;
     let admin = proxy.admin().unwrap_or(args.admin);
     log::started(&args.directory, admin, &engine.ca().certificate_path());
 

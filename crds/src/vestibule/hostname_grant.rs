@@ -10,7 +10,7 @@ use vestibule_model::certificate::{AddressBlock, GrantedMailbox};
 use vestibule_model::condition::Reason;
 use vestibule_model::finding::Finding;
 use vestibule_model::hostname::{HostPattern, Hostname};
-use vestibule_model::hostname_grant;
+use vestibule_model::hostname_grant::{self, ConnectionLimits, MAX_CONNECTION_SHARES};
 use vestibule_model::path::{MAX_PREFIX, PathPrefix, PathPrefixError};
 use vestibule_model::protocol::{Port, Protocol};
 use vestibule_model::selector::LabelSelector;
@@ -37,6 +37,8 @@ const ADDRESS: &str = "^[0-9a-fA-F:.]+(/[0-9]{1,3})?$";
 const MAILBOX: &str = r"^(\*|[a-zA-Z0-9_+-]+(\.[a-zA-Z0-9_+-]+)*)@[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$";
 /// Largest limit.
 const MAX_LIMIT: u32 = 100_000;
+/// Largest limit on connections. A proxy can have more connections than a namespace has objects.
+const MAX_CONNECTIONS: u32 = 100_000_000;
 /// A hostname, "*." and a hostname, or "*".
 const HOSTNAME: &str =
     r"^(\*|(\*\.)?[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*)$";
@@ -273,7 +275,7 @@ pub struct CertificatesSpec {
     pub email_addresses: Vec<String>,
 }
 
-/// Limits per namespace and Gateway. Those on connections will have their place here.
+/// Limits per namespace and Gateway. Those on connections are per namespace and proxy.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct LimitsSpec {
@@ -293,6 +295,16 @@ pub struct LimitsSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("format" = "int32", "minimum" = 0, "maximum" = MAX_LIMIT))]
     pub ports: Option<i64>,
+    /// Equal shares of the guaranteed connections for which a namespace counts, on all Gateways together.
+    /// Without a value, it counts for one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("format" = "int32", "minimum" = 1, "maximum" = MAX_CONNECTION_SHARES))]
+    pub connection_shares: Option<i64>,
+    /// Most connections of clients at one time, in each proxy and on all Gateways together. Borrowed ones
+    /// count. Without a limit, a namespace can have all that are free.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("format" = "int32", "minimum" = 1, "maximum" = MAX_CONNECTIONS))]
+    pub connections: Option<i64>,
 }
 
 /// The state of a grant, as Vestibule sees it.
@@ -324,8 +336,12 @@ pub(crate) fn convert(
     let ports = reader.ports(&spec.ports);
     let protocols = reader.protocols(&spec.protocols);
     let issuers = spec.issuers.map(|issuers| reader.issuers(issuers));
-    let limits = reader.limits(&spec.limits.unwrap_or_default());
+    let mut limits = reader.limits(&spec.limits.unwrap_or_default());
     let void = !reader.findings.is_empty();
+    if void {
+        // Shares are something that a grant gives. Its limits stay.
+        limits.connections.shares = None;
+    }
     let certificates = reader.certificates(&spec.certificates.unwrap_or_default());
     let hostnames = reader.hostnames(&spec.hostnames);
     let shared = reader.shared(&spec.shared_hostnames);
@@ -616,23 +632,30 @@ impl Reader {
     }
 
     fn limits(&mut self, spec: &LimitsSpec) -> hostname_grant::GrantLimits {
-        let mut read = |field: &str, limit: Option<i64>| {
+        let mut read = |field: &str, limit: Option<i64>, (least, most): (u32, u32)| {
             let limit = limit?;
-            let read = u32::try_from(limit).ok().filter(|l| *l <= MAX_LIMIT);
+            let read = u32::try_from(limit).ok();
+            let read = read.filter(|limit| (least..=most).contains(limit));
             if read.is_none() {
                 self.refuse(
                     format!("spec.limits.{field}"),
-                    format!("{limit} is not from 0 to {MAX_LIMIT}"),
+                    format!("{limit} is not from {least} to {most}"),
                     "use such a number, or remove it",
                 );
             }
             read
         };
+        let any = (0, MAX_LIMIT);
+        let shares = (1, MAX_CONNECTION_SHARES);
         hostname_grant::GrantLimits {
-            listeners: read("listeners", spec.listeners),
-            certificates: read("certificates", spec.certificates),
-            hostnames: read("hostnames", spec.hostnames),
-            ports: read("ports", spec.ports),
+            listeners: read("listeners", spec.listeners, any),
+            certificates: read("certificates", spec.certificates, any),
+            hostnames: read("hostnames", spec.hostnames, any),
+            ports: read("ports", spec.ports, any),
+            connections: ConnectionLimits {
+                shares: read("connectionShares", spec.connection_shares, shares),
+                most: read("connections", spec.connections, (1, MAX_CONNECTIONS)),
+            },
         }
     }
 }

@@ -10,6 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use clap::Args;
 use serde::{Deserialize, Serialize};
+use socket2::SockRef;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::TcpStream;
 
@@ -51,6 +52,9 @@ pub(crate) struct WebArgs {
     /// Where to listen.
     #[arg(long, default_value = "127.0.0.1")]
     loopback: IpAddr,
+    /// Bytes that wait in the kernel for a client of each connection, instead of what the kernel chooses.
+    #[arg(long)]
+    send_buffer: Option<usize>,
 }
 
 /// Serves until standard input closes.
@@ -60,6 +64,7 @@ pub(crate) fn run(args: &WebArgs) -> Result<()> {
         .build()?;
     let ended = crate::stdin_closed();
     let file = Arc::new(file()?);
+    let send_buffer = args.send_buffer;
     runtime.block_on(async move {
         let listener = listen(args.loopback)?;
         let listening = Listening {
@@ -67,6 +72,8 @@ pub(crate) fn run(args: &WebArgs) -> Result<()> {
         };
         println!("{}", serde_json::to_string(&listening)?);
         tokio::spawn(accept(listener, move |stream| {
+            // A connection whose buffer stays as it was is served all the same.
+            let _ = send_buffer.map(|bytes| SockRef::from(&stream).set_send_buffer_size(bytes));
             serve(stream, Arc::clone(&file))
         }));
         ended.await.context("waiting for the end of standard input")

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::net::IpAddr;
+use std::str::FromStr;
 use std::sync::Arc;
 
 use crate::hostname::Hostname;
@@ -130,6 +131,20 @@ impl AddressBlock {
     pub fn covers(&self, address: IpAddr) -> bool {
         self.network.is_ipv4() == address.is_ipv4()
             && prefix(self.network, self.length) == prefix(address, self.length)
+    }
+}
+
+/// The text is no block of addresses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("it is no range of addresses such as 10.96.0.0/12, with zeros behind the prefix")]
+pub struct InvalidAddressBlock;
+
+/// Reads a block from an argument of a binary, as [`AddressBlock::parse`] does. The text may have spaces around it.
+impl FromStr for AddressBlock {
+    type Err = InvalidAddressBlock;
+
+    fn from_str(text: &str) -> Result<Self, InvalidAddressBlock> {
+        Self::parse(text.trim()).ok_or(InvalidAddressBlock)
     }
 }
 

@@ -8,7 +8,7 @@ use crate::attach::Attached;
 use crate::finding::Finding;
 use crate::gateway::{Listener, ListenerSet, TlsMode};
 use crate::hostname::{HostPattern, Hostname};
-use crate::hostname_grant::{GrantLimits, HostnameGrant};
+use crate::hostname_grant::{ConnectionLimits, GrantLimits, HostnameGrant};
 use crate::issuer::{self, IssuerRef};
 use crate::key::{Kind, ListenerKey, ObjectName, ParentKey};
 use crate::ownership::{GatewayTenant, GrantCheck, too_many_certificates, too_many_listeners};
@@ -362,6 +362,24 @@ impl Merge {
         self.grants
             .tenant_grants(gateway, namespace, self.labels(namespace))
             .limits()
+    }
+
+    /// Whether some grant limits connections. If not, [`Self::connection_limits`] are empty for every namespace.
+    #[must_use]
+    pub fn limits_connections(&self) -> bool {
+        self.grants.limit_connections()
+    }
+
+    /// How a namespace shares the connections of the proxies with others, as all its grants together say. A grant counts if
+    /// it is for a Gateway of ours that exists.
+    #[must_use]
+    pub fn connection_limits(&self, namespace: &str) -> ConnectionLimits {
+        let counts = |grant: &HostnameGrant| {
+            let mut gateways = self.gateways_in(&grant.name.namespace);
+            gateways.any(|gateway| grant.is_for(&gateway.name) && self.gateway(gateway).is_some())
+        };
+        self.grants
+            .connection_limits(namespace, self.labels(namespace), counts)
     }
 }
 

@@ -14,7 +14,8 @@ use vestibule_model::finding::Finding;
 use vestibule_model::gateway::{Gateway, Listener, ListenerSet, ListenerTls, TlsMode};
 use vestibule_model::hostname::{HostPattern, Hostname};
 use vestibule_model::hostname_grant::{
-    GrantLimits, GrantedCertificates, GrantedIssuer, GrantedNamespaces, HostnameGrant,
+    ConnectionLimits, GrantLimits, GrantedCertificates, GrantedIssuer, GrantedNamespaces,
+    HostnameGrant,
 };
 use vestibule_model::issuer::choose;
 use vestibule_model::key::{ListenerKey, ObjectName, ParentKey};
@@ -509,6 +510,37 @@ fn a_change_of_what_certificates_may_have_concerns_the_listeners() {
     assert!(merge.withheld(&made.name).is_some());
 }
 
+#[test]
+fn limits_on_connections_are_those_of_all_gateways_together() {
+    let mut merge = with_gateway();
+    let stated = |shares, most| ConnectionLimits { shares, most };
+    let mut given = grant("infra/g", &["a", "infra"], &["*"]);
+    given.limits.connections = stated(Some(3), None);
+    assert_eq!(put(&mut merge, &given).limiting.len(), 1);
+    assert_eq!(merge.connection_limits("a"), stated(Some(3), None));
+    assert_eq!(merge.connection_limits("b"), ConnectionLimits::default());
+    // The namespace of the grant gives itself nothing.
+    assert!(merge.connection_limits("infra").is_empty());
+    // Of each kind, the largest counts that is stated, wherever it is stated for a Gateway that is there.
+    let mut other = grant("other/g", &["a", "infra"], &["*"]);
+    other.limits.connections = stated(Some(2), Some(5));
+    put(&mut merge, &other);
+    assert_eq!(merge.connection_limits("a"), stated(Some(3), None));
+    let theirs = name("other/gw");
+    let affected = merge.put_gateway(&theirs, Some(gateway("other/gw", vec![]).into()));
+    assert_eq!(affected.limiting, [Arc::new(other.clone())]);
+    assert_eq!(merge.connection_limits("a"), stated(Some(3), Some(5)));
+    assert_eq!(merge.connection_limits("infra"), stated(Some(2), Some(5)));
+    // An edit that changes nothing about Gateways or limits concerns nobody.
+    let affected = merge.put_gateway(&theirs, Some(gateway("other/gw", vec![]).into()));
+    assert_eq!(affected.limiting, []);
+    assert!(merge.limits_connections());
+    put(&mut merge, &grant("other/g", &["a"], &["*"]));
+    put(&mut merge, &grant("infra/g", &["a"], &["*"]));
+    assert!(!merge.limits_connections());
+    assert!(merge.connection_limits("a").is_empty());
+}
+
 #[derive(Debug, Clone)]
 enum Op {
     Grant(ObjectName, Option<Arc<HostnameGrant>>),
@@ -530,6 +562,7 @@ impl Op {
 
 const SETS: [&str; 5] = ["a/s", "a/t", "a-b/s", "b/s", "infra/s"];
 const GATEWAYS: [&str; 2] = ["infra/gw", "infra/gw-2"];
+const SPACES: [&str; 4] = ["a", "a-b", "b", "infra"];
 
 fn some<T: Clone + std::fmt::Debug + 'static>(of: &[T]) -> impl Strategy<Value = Vec<T>> + use<T> {
     prop::sample::subsequence(of.to_vec(), 0..=of.len())
@@ -537,6 +570,8 @@ fn some<T: Clone + std::fmt::Debug + 'static>(of: &[T]) -> impl Strategy<Value =
 
 fn grants() -> impl Strategy<Value = HostnameGrant> {
     let limit = || prop::option::weighted(0.4, 0_u32..4);
+    let connections =
+        (limit(), limit()).prop_map(|(shares, most)| ConnectionLimits { shares, most });
     (
         prop::sample::select(vec!["infra/g", "infra/h", "infra/i", "a/g"]),
         prop::sample::select(vec![vec![], vec!["gw"], vec!["gw-2"]]),
@@ -545,10 +580,11 @@ fn grants() -> impl Strategy<Value = HostnameGrant> {
         some(&["*", "a", "*.a", "b.a"]),
         prop::sample::select(vec![vec![], vec![], vec![443]]),
         prop::sample::select(vec![None, None, Some(vec![]), Some(vec!["ca"])]),
-        (limit(), limit(), prop::bool::weighted(0.1)),
+        (limit(), limit(), connections, prop::bool::weighted(0.1)),
     )
         .prop_map(
-            |(at, gateways, namespaces, labelled, hostnames, ports, issuers, (l, c, deleting))| {
+            |(at, gateways, namespaces, labelled, hostnames, ports, issuers, rest)| {
+                let (listeners, certificates, connections, deleting) = rest;
                 let mut made = grant(at, &namespaces, &hostnames);
                 made.gateways = gateways.into_iter().map(Arc::from).collect();
                 made.namespaces.selector = labelled.then(|| LabelSelector {
@@ -564,10 +600,10 @@ fn grants() -> impl Strategy<Value = HostnameGrant> {
                     names.into_iter().map(issuer).collect()
                 });
                 made.limits = GrantLimits {
-                    listeners: l,
-                    certificates: c,
-                    hostnames: None,
-                    ports: None,
+                    listeners,
+                    certificates,
+                    connections,
+                    ..GrantLimits::default()
                 };
                 made.meta.deleting = deleting;
                 made
@@ -665,11 +701,35 @@ impl World {
         }
     }
 
+    /// What is stated about the connections of a namespace, by grants for a Gateway that is there.
+    fn connections(&self, namespace: &str) -> ConnectionLimits {
+        let labels = self.namespaces.get(namespace);
+        let labelled = labels.is_some_and(|labels| labels.contains_key("tenant"));
+        let is_mine = |g: &&Arc<HostnameGrant>| {
+            g.namespaces.names.contains(namespace) || (g.namespaces.selector.is_some() && labelled)
+        };
+        let counts = |g: &&Arc<HostnameGrant>| {
+            let mut gateways = self.gateways.keys();
+            *g.name.namespace != *namespace
+                && !g.meta.deleting
+                && gateways.any(|at| {
+                    at.namespace == g.name.namespace
+                        && (g.gateways.is_empty() || g.gateways.contains(&at.name))
+                })
+        };
+        let mine = self.grants.values().filter(is_mine).filter(counts);
+        let stated: Vec<ConnectionLimits> = mine.map(|g| g.limits.connections).collect();
+        ConnectionLimits {
+            shares: stated.iter().filter_map(|of| of.shares).max(),
+            most: stated.iter().filter_map(|of| of.most).max(),
+        }
+    }
+
     /// Every listener that takes part, as the kind's page has it.
     fn verdicts(&self) -> BTreeMap<ListenerKey, Said> {
         let mut all = BTreeMap::new();
         for gateway in self.gateways.values() {
-            for namespace in ["a", "a-b", "b", "infra"] {
+            for namespace in SPACES {
                 self.verdicts_of(gateway, namespace, &mut all);
             }
         }
@@ -818,10 +878,23 @@ proptest! {
             world.take(&op);
         }
         let mut before = texts(&merge, &world);
+        let mut limits = SPACES.map(|_| ConnectionLimits::default());
         for op in ops {
             let affected = op.apply(&mut merge);
             world.take(&op);
             prop_assert_eq!(said(&merge, &world), world.verdicts(), "{:?}", op);
+            for (namespace, former) in SPACES.into_iter().zip(&mut limits) {
+                let now = merge.connection_limits(namespace);
+                prop_assert_eq!(now, world.connections(namespace), "{:?}: {}", op, namespace);
+                if std::mem::replace(former, now) != now {
+                    let selects = |grant: &Arc<HostnameGrant>| {
+                        grant.selects(namespace, merge.labels(namespace))
+                    };
+                    let is_told = affected.limiting.iter().any(selects)
+                        || matches!(&op, Op::Namespace(name, _) if **name == *namespace);
+                    prop_assert!(is_told, "{:?}: {}", op, namespace);
+                }
+            }
             let after = texts(&merge, &world);
             for (key, text) in &after {
                 if before.get(key).is_some_and(|old| old != text) {

@@ -174,7 +174,7 @@ fn a_newcomer_has_its_share_and_what_stays_over_is_told_the_other_reason() {
     let shared = text(&budgets, &of("a", 4));
     for part in [
         "namespace a",
-        "bring 9 MiB together",
+        "have 9 MiB together",
         "tenants.allCertificatesMib",
     ] {
         assert!(shared.contains(part), "{shared}");

@@ -12,6 +12,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
+use vestibule_model::fair_total::TotalUse;
 use vestibule_model::key::Kind;
 
 use crate::translate::Work;
@@ -21,6 +22,11 @@ pub(super) use claims::Claims;
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct KindLabel {
     kind: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct PartLabel {
+    part: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -67,6 +73,8 @@ pub struct Metrics {
     translation: Histogram,
     work: Family<UnitLabel, Counter>,
     publication: Histogram,
+    totals: Family<PartLabel, Gauge>,
+    asked: Family<PartLabel, Gauge>,
     statuses: Family<WriteLabels, Counter>,
     waiting: Gauge,
     services: Family<ServiceLabels, Counter>,
@@ -92,6 +100,8 @@ impl Default for Metrics {
             translation: times(),
             work: Family::default(),
             publication: times(),
+            totals: Family::default(),
+            asked: Family::default(),
             statuses: Family::default(),
             waiting: Gauge::default(),
             services: Family::default(),
@@ -156,6 +166,16 @@ impl Metrics {
             "Time from an event of the watch to the generation with what came of it",
             Unit::Seconds,
             self.publication.clone(),
+        );
+        registry.register(
+            "configuration_total_bytes",
+            "Bytes of the configuration that all namespaces may fill together, by what fills them",
+            self.totals.clone(),
+        );
+        registry.register(
+            "configuration_asked_bytes",
+            "Bytes that all namespaces ask for, by what fills them; above configuration_total_bytes they have shares",
+            self.asked.clone(),
         );
         registry.register(
             "status_writes",
@@ -237,6 +257,15 @@ impl Metrics {
         ] {
             let count = u64::try_from(count).unwrap_or_default();
             self.work.get_or_create(&UnitLabel { unit }).inc_by(count);
+        }
+    }
+
+    pub(super) fn totals(&self, totals: impl Iterator<Item = (&'static str, TotalUse)>) {
+        let gauge = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
+        for (part, TotalUse { total, asked }) in totals {
+            let label = PartLabel { part };
+            self.totals.get_or_create(&label).set(gauge(total));
+            self.asked.get_or_create(&label).set(gauge(asked));
         }
     }
 

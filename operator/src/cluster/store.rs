@@ -498,6 +498,7 @@ impl Store {
         let mut begin = Instant::now();
         while let Some(output) = self.control.step(clock::both(now)) {
             self.metrics.translated(begin.elapsed(), output.work);
+            self.metrics.totals(self.control.translator.totals());
             let Output {
                 resources,
                 statuses,

@@ -52,6 +52,12 @@ impl Translator {
                 .then(|| self.target(key))
                 .flatten()
                 .and_then(|backend| encode(key, backend));
+            let bytes = resource.as_ref().map_or(0, Encoded::len);
+            let counted = self.backend_budgets.bytes(key);
+            debug_assert!(
+                bytes as u64 <= counted,
+                "{key} has {bytes} bytes, and counts {counted}"
+            );
             self.settle_resource(backend_resource(key), resource, output);
         }
     }

@@ -105,6 +105,13 @@ impl FromStr for DesiredPort {
 }
 
 impl Binds {
+    /// The address of all sockets.
+    pub(super) fn address(&self) -> IpAddr {
+        match self {
+            Self::Direct { address, .. } | Self::Allocated { address, .. } => *address,
+        }
+    }
+
     /// The socket of a port, where Gateways share the ports of the machine.
     fn shared(&self, key: &PortKey) -> Option<Bind> {
         match self {

@@ -103,6 +103,9 @@ impl Translator {
         dirty: &mut Dirty,
     ) {
         let name = &key.name;
+        if key.kind.is_route() || matches!(key.kind, Kind::Gateway | Kind::ListenerSet) {
+            self.mark_presence(&name.namespace, dirty);
+        }
         match key.kind {
             Kind::GatewayClass => {
                 let class = match new {
@@ -163,6 +166,7 @@ impl Translator {
                     _ => None,
                 };
                 let affected = self.merge.put_namespace(&name.name, labels);
+                self.mark_tenant(&name.name, dirty);
                 dirty.routes.extend(self.index.routes_in(&name.name));
                 self.mark_shown_to(&name.name, dirty);
                 self.spread(affected, dirty);

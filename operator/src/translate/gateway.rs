@@ -80,6 +80,17 @@ impl Translator {
         dirty.uids.insert(uid);
     }
 
+    /// Takes which namespaces have a Gateway by now. They have no limits, except for their routes.
+    pub(super) fn exempt_entrances(&mut self, dirty: &mut Dirty) {
+        for namespace in std::mem::take(&mut dirty.entrances) {
+            let mut gateways = self.merge.gateways_in(&namespace);
+            let is_entrance = gateways.any(|name| self.merge.gateway(name).is_some());
+            self.source_budgets.exempt(&namespace, is_entrance);
+            self.backend_budgets.exempt(&namespace, is_entrance);
+            self.listener_budgets.exempt(&namespace, is_entrance);
+        }
+    }
+
     /// Marks what depends on parameters that changed: the Gateways and classes that refer to them, and
     /// the Gateways of these classes.
     pub(super) fn mark_parameters(&self, name: &ObjectName, dirty: &mut Dirty) {

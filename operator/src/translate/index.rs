@@ -211,6 +211,10 @@ impl Index {
             .unwrap_or_default()
     }
 
+    pub(super) fn has_routes(&self, namespace: &Arc<str>) -> bool {
+        self.routes_by_namespace.contains_key(namespace)
+    }
+
     pub(super) fn routes_by_namespace(
         &self,
     ) -> impl Iterator<Item = (&Arc<str>, &BTreeSet<ObjectKey>)> {

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use prost::Message as _;
 use vestibule_model::condition::Reason;
 use vestibule_model::conflict::{Conflict, Precedence};
 use vestibule_model::finding::Finding;
@@ -102,6 +103,19 @@ struct Resolved {
     expired: Option<Finding>,
 }
 
+/// A listener that takes part, as [`Translator::judge_listener`] judges it.
+struct JudgedListener {
+    state: ListenerState,
+    resource: Option<Encoded>,
+    wants: BTreeMap<ObjectName, Want>,
+    /// When its object was created, in seconds since the epoch.
+    created: i64,
+    /// Its place in its object.
+    field: String,
+    /// How many bytes it has in the configuration if it is served, without what its Gateway sets.
+    bytes: u64,
+}
+
 impl Translator {
     pub(super) fn translate_listeners(&mut self, dirty: &mut Dirty, output: &mut Output) {
         let mut moved = BTreeSet::new();
@@ -109,51 +123,78 @@ impl Translator {
             moved.extend(self.binds.settle(&self.settings.binds, &self.merge, key));
         }
         dirty.listeners.extend(moved);
-        for key in std::mem::take(&mut dirty.listeners) {
-            output.work.listeners += 1;
-            let (state, resource, wants) = match self.judge_listener(&key, output) {
-                Some((state, resource, wants)) => {
-                    // Lists in the copy have no room for more entries, which would be held for as long as the listener.
-                    (Some(Arc::new(state.clone())), resource, wants)
-                }
-                None => (None, None, BTreeMap::new()),
-            };
-            self.settle_resource(listener_resource(&key), resource, output);
-            self.settle_wants(&key, wants, dirty);
-            let old = match state.clone() {
-                Some(state) => self.listeners.insert(key.clone(), state),
-                None => self.listeners.remove(&key),
-            };
-            if old == state {
-                continue;
+        let mut listeners = std::mem::take(&mut dirty.listeners);
+        // How large a listener is does not depend on the budgets, so what is over by this is judged once more, and no more.
+        loop {
+            for key in listeners {
+                self.translate_listener(&key, dirty, output);
             }
-            let carries_routes = |state: &Option<Arc<ListenerState>>| {
-                state.as_deref().is_some_and(ListenerState::carries_routes)
-            };
-            if carries_routes(&old) != carries_routes(&state) {
-                // The statuses of its routes say whether any of their listeners serves them.
-                dirty
-                    .others
-                    .extend(self.index.routes_to(&key.parent).cloned());
+            // Which namespaces have no limit may have changed, even if no listener did.
+            listeners = self.listener_budgets.settle();
+            if listeners.is_empty() {
+                break;
             }
-            let place = |state: &'_ Option<Arc<ListenerState>>| {
-                let state = state.as_ref()?;
-                Some((state.gateway.clone(), state.challenge_listener.clone()?))
-            };
-            let (before, after) = (place(&old), place(&state));
-            let moved = self.challenge_index.move_listener(
-                &key,
-                before.as_ref().map(|(gateway, place)| (gateway, place)),
-                after.as_ref().map(|(gateway, place)| (gateway, place)),
-            );
-            let interests = self.concerned(moved);
-            self.mark_interested(interests, dirty);
-            self.settle_uses(&key, old.as_deref(), state.as_deref(), dirty, output);
-            if let ParentKey::Gateway(name) = &key.parent {
-                dirty.gateways.insert(name.clone());
-            }
-            dirty.parents.insert(key.parent.clone());
         }
+    }
+
+    fn translate_listener(&mut self, key: &ListenerKey, dirty: &mut Dirty, output: &mut Output) {
+        output.work.listeners += 1;
+        let mut judged = self.judge_listener(key, None, output);
+        let (created, bytes) = judged
+            .as_ref()
+            .map_or((0, 0), |judged| (judged.created, judged.bytes));
+        self.listener_budgets.put(key, created, bytes);
+        let field = judged.as_ref().map_or("", |judged| &*judged.field);
+        if let Some(over) = self.listener_budgets.refusal(key, field) {
+            judged = self.judge_listener(key, Some(over), output);
+        }
+        let (state, resource, wants) = match judged {
+            Some(JudgedListener {
+                state,
+                resource,
+                wants,
+                ..
+            }) => {
+                // Lists in the copy have no room for more entries, which would be held for as long as the listener.
+                (Some(Arc::new(state.clone())), resource, wants)
+            }
+            None => (None, None, BTreeMap::new()),
+        };
+        self.settle_resource(listener_resource(key), resource, output);
+        self.settle_wants(key, wants, dirty);
+        let old = match state.clone() {
+            Some(state) => self.listeners.insert(key.clone(), state),
+            None => self.listeners.remove(key),
+        };
+        if old == state {
+            return;
+        }
+        let carries_routes = |state: &Option<Arc<ListenerState>>| {
+            state.as_deref().is_some_and(ListenerState::carries_routes)
+        };
+        if carries_routes(&old) != carries_routes(&state) {
+            // The statuses of its routes say whether any of their listeners serves them.
+            dirty
+                .others
+                .extend(self.index.routes_to(&key.parent).cloned());
+        }
+        let place = |state: &'_ Option<Arc<ListenerState>>| {
+            let state = state.as_ref()?;
+            Some((state.gateway.clone(), state.challenge_listener.clone()?))
+        };
+        let (before, after) = (place(&old), place(&state));
+        let moved = self.challenge_index.move_listener(
+            key,
+            before.as_ref().map(|(gateway, place)| (gateway, place)),
+            after.as_ref().map(|(gateway, place)| (gateway, place)),
+        );
+        let interests = self.concerned(moved);
+        self.mark_interested(interests, dirty);
+        self.settle_uses(key, old.as_deref(), state.as_deref(), dirty, output);
+        if let ParentKey::Gateway(name) = &key.parent {
+            dirty.gateways.insert(name.clone());
+        }
+        dirty.parents.insert(key.parent.clone());
     }
 
     /// Brings up to date which Secrets and ports a listener uses.
@@ -193,20 +234,29 @@ impl Translator {
         }
     }
 
+    /// When the object of listeners was created, in seconds since the epoch; `None` if it takes no part.
+    fn created_if_it_takes_part(&self, parent: &ParentKey) -> Option<i64> {
+        match parent {
+            ParentKey::Gateway(name) => Some(self.merge.gateway(name)?.meta.created),
+            ParentKey::ListenerSet(name) => {
+                let set = self.merge.set(name)?;
+                let allowed = self.merge.verdict(set) == SetVerdict::Allowed;
+                (allowed && !set.meta.deleting).then_some(set.meta.created)
+            }
+        }
+    }
+
+    /// `over` is why the listener is refused if it is over the budget.
     fn judge_listener(
         &mut self,
         key: &ListenerKey,
+        over: Option<Finding>,
         output: &mut Output,
-    ) -> Option<(ListenerState, Option<Encoded>, BTreeMap<ObjectName, Want>)> {
+    ) -> Option<JudgedListener> {
         let (listeners, gateway) = self.merge.listeners(&key.parent)?;
         let listener = listeners.iter().find(|l| l.name == key.listener)?.clone();
         let gateway = gateway.clone();
-        if let ParentKey::ListenerSet(name) = &key.parent {
-            let set = self.merge.set(name)?;
-            if set.meta.deleting || self.merge.verdict(set) != SetVerdict::Allowed {
-                return None;
-            }
-        }
+        let created = self.created_if_it_takes_part(&key.parent)?;
         let mut findings = listener.findings.clone();
         let conflict = self.merge.conflict(key);
         let (supported_kinds, foreign_kind) = vestibule_model::attach::supported_kinds(&listener);
@@ -219,6 +269,9 @@ impl Translator {
             }
         }
         let asked = self.asked(key, &listener, &gateway);
+        // A listener over the budget may be back soon. Its certificate stays until then.
+        let wants_certificates = refused.is_none() && asked.closed.is_none();
+        refused = refused.or(over);
         let closed = refused.is_none() && asked.closed.is_some();
         if closed {
             refused = asked.closed.as_deref().cloned();
@@ -247,10 +300,10 @@ impl Translator {
         if !claimed {
             bind = None;
         }
-        let wants = match refused {
-            None if !claimed => Ok(BTreeMap::new()),
-            None => self.wants(key, &listener, &gateway, unusable.is_none()),
-            Some(_) => Ok(BTreeMap::new()),
+        let wants = if wants_certificates && claimed {
+            self.wants(key, &listener, &gateway, unusable.is_none())
+        } else {
+            Ok(BTreeMap::new())
         };
         let (wants, unasked) = match wants {
             Ok(wants) => (wants, None),
@@ -286,21 +339,58 @@ impl Translator {
         if state.is_served() {
             state.challenge_listener = bind.and_then(|bind| ChallengeListener::of(&listener, bind));
         }
-        let bind = bind.filter(|_| state.is_served());
-        let resource = bind.and_then(|bind| self.encode(key, &listener, bind, &state));
-        Some((state, resource, wants))
+        let (bytes, resource) = self.size_and_resource(key, &listener, bind, &state);
+        Some(JudgedListener {
+            state,
+            resource,
+            wants,
+            created,
+            field: listener.field,
+            bytes,
+        })
     }
 
-    /// The resource of a listener, with what its Gateway sets.
-    fn encode(
+    /// How many bytes a listener has in the configuration without what its Gateway sets, if it is served; and its resource,
+    /// which it has when it has a socket.
+    ///
+    /// The size must not depend on claims and ports, because whoever waits for these keeps its place in the budget. So a
+    /// listener without a socket counts with the longest port.
+    fn size_and_resource(
         &self,
         key: &ListenerKey,
         listener: &Listener,
-        bind: Bind,
+        bind: Option<Bind>,
+        state: &ListenerState,
+    ) -> (u64, Option<Encoded>) {
+        let longest = Bind {
+            address: self.settings.binds.address(),
+            port: u16::MAX,
+            transport: Transport::Tcp,
+        };
+        let Some(own) = state
+            .is_served()
+            .then(|| encode(key, listener, bind.unwrap_or(longest), state))
+            .flatten()
+        else {
+            return (0, None);
+        };
+        let bytes = own.encoded_len() + key.to_string().len();
+        let resource = bind.and_then(|_| self.with_gateway(key, own, listener, state));
+        (u64::try_from(bytes).unwrap_or(u64::MAX), resource)
+    }
+
+    /// The resource of a listener, with what its Gateway sets.
+    fn with_gateway(
+        &self,
+        key: &ListenerKey,
+        mut resource: proto::Listener,
+        listener: &Listener,
         state: &ListenerState,
     ) -> Option<Encoded> {
         let gateway = &state.gateway;
-        let mut resource = encode(key, listener, bind, state)?;
+        if let Some(terminate) = terminate_of(&mut resource) {
+            terminate.client_validation = state.asked.encode();
+        }
         let certificate = self.backend_certificate(gateway);
         if self.is_selective(gateway) {
             resource.selective_backend_certificate = certificate;
@@ -309,7 +399,7 @@ impl Translator {
         }
         resource.limits = self.limits_of(gateway);
         // UDP has neither PROXY headers nor requests with a forwarded header.
-        if bind.transport == Transport::Tcp {
+        if listener.protocol.transport() == Some(Transport::Tcp) {
             resource.client_address = self.encoded_client_address(gateway);
         }
         // Only a name could make it too large, and the API bounds names.
@@ -629,6 +719,18 @@ fn has_expired(field: &str, secret: &ObjectName, since: &str) -> Finding {
     )
 }
 
+/// How a listener ends TLS, if it does.
+fn terminate_of(resource: &mut proto::Listener) -> Option<&mut proto::TlsTerminate> {
+    match resource.protocol.as_mut()? {
+        proto::listener::Protocol::Http(http) => http.terminate.as_mut(),
+        proto::listener::Protocol::Tls(proto::TlsListener {
+            mode: Some(tls_listener::Mode::Terminate(terminate)),
+        }) => Some(terminate),
+        _ => None,
+    }
+}
+
+/// A listener without what its Gateway sets.
 fn encode(
     key: &ListenerKey,
     listener: &Listener,
@@ -637,7 +739,7 @@ fn encode(
 ) -> Option<proto::Listener> {
     let terminate = || proto::TlsTerminate {
         certificates: state.certificates.iter().map(ToString::to_string).collect(),
-        client_validation: state.asked.encode(),
+        client_validation: None,
     };
     let protocol = match listener.protocol {
         Protocol::Http => proto::listener::Protocol::Http(proto::HttpListener { terminate: None }),

@@ -71,6 +71,9 @@ impl Translator {
         for owners in affected.owners {
             self.mark_owners(&owners, dirty);
         }
+        for grant in affected.limiting {
+            self.mark_selected(&grant, dirty);
+        }
     }
 
     /// Marks the routes to listeners of a Gateway whose namespaces may own other hostnames now.

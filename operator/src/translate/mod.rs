@@ -8,15 +8,15 @@
 //!
 //! A pass computes each unit after those that it depends on. It begins with the changes to the merge, the
 //! names that routes ask for, and `spec.tls` and the parameters of Gateways. Then follow listeners, Gateways
-//! as a whole, routes, claims and owners, and policies. If a Secret or ConfigMap in use goes over what its namespace may
-//! bring by then, or comes back under it, its users are judged once more. The same holds for a backend and the routes
-//! to it. Then come backends, the certificates and trust bundles in use, certificate requests and challenges, and at last
-//! statuses. A Secret or ConfigMap is read when the first unit needs it.
+//! as a whole, routes, claims and owners, limits on connections, and policies. If a Secret or ConfigMap in use goes over
+//! what its namespace may bring by then, or comes back under it, its users are judged once more. The same holds for a
+//! backend and the routes to it. Then come backends, the certificates and trust bundles in use, certificate requests and
+//! challenges, and at last statuses. A Secret or ConfigMap is read when the first unit needs it.
 
 mod across;
 mod backend;
-mod backend_entries;
 mod backend_key;
+mod backend_size;
 mod backend_tls;
 mod binds;
 mod certificate;
@@ -43,8 +43,8 @@ mod reference_grant;
 mod report;
 mod route;
 mod route_backend;
-mod route_entries;
 mod route_parents;
+mod route_size;
 mod route_state;
 mod route_status;
 mod service;
@@ -52,6 +52,7 @@ mod session;
 mod source;
 mod source_bytes;
 mod status;
+mod tenant;
 mod tls_route;
 mod trust;
 
@@ -63,15 +64,18 @@ use vestibule_model::backend_key::BackendKey;
 use vestibule_model::challenge::{ChallengeAnswer, ChallengeKey};
 use vestibule_model::claim::{ClaimKey, Holders};
 use vestibule_model::client_address::ClientAddress;
+use vestibule_model::fair_total::TotalUse;
 use vestibule_model::finding::Finding;
 use vestibule_model::hostname::HostPattern;
 use vestibule_model::issuance::{CertificateRequest, Issuance};
 use vestibule_model::key::{Kind, ListenerKey, ObjectKey, ObjectName, ParentKey};
+use vestibule_model::listener_budget::ListenerBudgets;
 use vestibule_model::merge::{Merge, SetVerdict};
 use vestibule_model::object::{AcmeIssuer, Object};
 use vestibule_model::parameters::LimitParameters;
 use vestibule_model::pattern_budget::Budgets;
 use vestibule_model::policy::Policy;
+use vestibule_model::policy::mib;
 use vestibule_model::protocol::Port;
 use vestibule_model::route::Route;
 use vestibule_model::route_budget::RouteBudgets;
@@ -162,6 +166,8 @@ struct Dirty {
     owned: BTreeSet<(ObjectName, HostPattern)>,
     /// Names whose claim has another time now, by Gateway.
     aged: BTreeSet<(ObjectName, HostPattern)>,
+    /// Namespaces whose connections may be limited differently.
+    tenants: BTreeSet<Arc<str>>,
     /// Gateways and ListenerSets whose status has to be assembled.
     parents: BTreeSet<ParentKey>,
     /// Other objects whose findings, and status if they have one, have to be assembled.
@@ -191,12 +197,14 @@ pub struct Translator {
     overlaps: Overlaps,
     /// The budget of each namespace for regular expressions.
     patterns: Budgets,
-    /// The budget of each namespace for entries in the proxies' tables.
-    entries: RouteBudgets,
+    /// The budgets for what routes take in the proxies, of each namespace and of all together.
+    route_budgets: RouteBudgets,
     /// The budgets for what Secrets and ConfigMaps bring into the configuration, of each namespace and of all together.
     source_budgets: SourceBudgets,
-    /// The budget of each namespace for the backends of its Services.
+    /// The budgets for the backends of Services, of each namespace and of all together.
     backend_budgets: BackendBudgets,
+    /// The budget for the listeners of all namespaces together.
+    listener_budgets: ListenerBudgets,
     routes: BTreeMap<ObjectKey, Arc<RouteState>>,
     /// The TCPRoutes and UDPRoutes on each listener, in order of precedence.
     queues: Queues,
@@ -280,19 +288,21 @@ impl Translator {
             merge = merge.assuming();
         }
         let patterns = Budgets::new(usize::from(settings.policy.regex_mib) << 20);
-        let entries = RouteBudgets::new(settings.policy.route_entries.into());
-        let bytes = |mib: u16| u64::from(mib) << 20;
+        let (most, totals) = (settings.policy.route_entries, settings.policy.totals);
+        let route_budgets = RouteBudgets::new(most.into(), mib(totals.routes_mib));
         let source_budgets = SourceBudgets::new(
-            bytes(settings.policy.certificate_mib),
-            bytes(settings.policy.all_certificates_mib),
+            mib(settings.policy.certificate_mib),
+            mib(totals.certificates_mib),
         );
-        let backend_budgets = BackendBudgets::new(settings.policy.route_entries.into());
+        let backend_budgets = BackendBudgets::new(most.into(), mib(totals.backends_mib));
+        let listener_budgets = ListenerBudgets::new(mib(totals.listeners_mib));
         Self {
             settings,
             patterns,
-            entries,
+            route_budgets,
             source_budgets,
             backend_budgets,
+            listener_budgets,
             secret_namespaces: None,
             objects: BTreeMap::new(),
             merge,
@@ -374,6 +384,20 @@ impl Translator {
     pub fn keep_in_service(&mut self) {
         self.source_budgets.keep_in_service();
         self.backend_budgets.keep_in_service();
+        self.listener_budgets.keep_in_service();
+    }
+
+    /// The totals of the configuration, by what fills them, beside what all namespaces ask for of each.
+    pub fn totals(&self) -> impl Iterator<Item = (&'static str, TotalUse)> {
+        let parts = [
+            ("certificates", self.source_budgets.total_use()),
+            ("routes", self.route_budgets.total_use()),
+            ("backends", self.backend_budgets.total_use()),
+            ("listeners", self.listener_budgets.total_use()),
+        ];
+        parts
+            .into_iter()
+            .filter_map(|(part, in_use)| Some((part, in_use?)))
     }
 
     /// Takes changes and returns everything that is different after them.
@@ -394,6 +418,7 @@ impl Translator {
         for change in changes {
             self.take(change, &mut dirty);
         }
+        self.exempt_entrances(&mut dirty);
         self.mark_behind_first_policies(&mut dirty);
         self.settle_slices(&mut dirty, &mut output);
         self.ask_for_routes(&mut dirty);
@@ -406,6 +431,7 @@ impl Translator {
         self.translate_routes(&mut dirty, &mut output);
         self.translate_claims(&mut dirty, &mut output);
         self.translate_owners(&mut dirty, &mut output);
+        self.translate_tenants(&mut dirty, &mut output);
         self.translate_policies(&mut dirty, &mut output);
         if self.settle_source_budgets(&mut dirty, &mut output) {
             // Who uses which source does not depend on the budgets, so it is known, and nothing else moves.

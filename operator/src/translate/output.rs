@@ -45,6 +45,8 @@ pub struct Work {
     pub statuses: usize,
     /// Names and ports whose claim state was computed.
     pub claims: usize,
+    /// Namespaces whose limits on connections were looked up.
+    pub tenants: usize,
 }
 
 /// What differs from before. `None` means that it is gone.
@@ -104,6 +106,7 @@ impl Output {
         sum.gateways += work.gateways;
         sum.statuses += work.statuses;
         sum.claims += work.claims;
+        sum.tenants += work.tenants;
     }
 }
 

@@ -15,13 +15,13 @@ use vestibule_stream::{Encoded, Resource, ResourceKey, ResourceKind};
 
 use super::claim::Sharing;
 use super::reach::SharedListenerRoutes;
-use super::route_entries::JudgedParents;
+use super::route_size::JudgedParents;
 use super::route_state::{Judged, RouteState};
 use super::{Dirty, Output, Translator, Work, set_user};
 
 impl Translator {
     pub(super) fn translate_routes(&mut self, dirty: &mut Dirty, output: &mut Output) {
-        let mut judged = self.count_entries(dirty);
+        let mut judged = self.count_routes(dirty);
         for key in std::mem::take(&mut dirty.routes) {
             output.work.routes += 1;
             let (state, resource) = match self.route(&key) {
@@ -95,7 +95,7 @@ impl Translator {
         };
         let key = route.key();
         if refused.is_none() {
-            refused = self.entries.refusal(&key);
+            refused = self.route_budgets.refusal(&key);
             findings.extend(refused.clone());
         }
         let (mut parents, left_out) = match (&refused, judged) {
@@ -119,7 +119,15 @@ impl Translator {
         if is_attached {
             let whole = Resource::new(route.name().to_string(), body.attached(attachments));
             match Encoded::new(&whole) {
-                Ok(encoded) => resource = Some(encoded),
+                Ok(encoded) => {
+                    let counted = self.route_budgets.bytes(&key);
+                    debug_assert!(
+                        encoded.len() as u64 <= counted,
+                        "{key} has {} bytes, and counts {counted}",
+                        encoded.len()
+                    );
+                    resource = Some(encoded);
+                }
                 Err(error) => {
                     let finding = Finding::refused(
                         Reason::UnsupportedValue,

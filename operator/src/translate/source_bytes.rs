@@ -16,12 +16,6 @@ impl Translator {
     /// Counts what the sources that changed in this pass bring into the configuration, and marks the users of those that
     /// are over what their namespace may bring by this, or come back under it. Returns whether there are any.
     pub(super) fn settle_source_budgets(&mut self, dirty: &mut Dirty, output: &mut Output) -> bool {
-        for namespace in std::mem::take(&mut dirty.entrances) {
-            let mut gateways = self.merge.gateways_in(&namespace);
-            let is_entrance = gateways.any(|name| self.merge.gateway(name).is_some());
-            self.source_budgets.exempt(&namespace, is_entrance);
-            self.backend_budgets.exempt(&namespace, is_entrance);
-        }
         let secrets = dirty
             .certificates
             .iter()

@@ -7,7 +7,7 @@ use vestibule_model::condition::Reason;
 use vestibule_model::finding::Finding;
 use vestibule_model::hostname::HostPattern;
 use vestibule_model::hostname_grant::{
-    GrantLimits, GrantedIssuer, GrantedNamespaces, HostnameGrant,
+    ConnectionLimits, GrantLimits, GrantedIssuer, GrantedNamespaces, HostnameGrant,
 };
 use vestibule_model::key::{Kind, ObjectKey, ObjectName};
 use vestibule_model::meta::Meta;
@@ -56,12 +56,15 @@ pub fn a_hostname_grant(tenants: &'static [&'static str]) -> impl Strategy<Value
         "*.x.example.com",
     ];
     let limit = || prop::option::weighted(0.15, 0u32..4);
+    let of_connections = || prop::option::weighted(0.3, 1u32..4);
+    let connections = (of_connections(), of_connections())
+        .prop_map(|(shares, most)| ConnectionLimits { shares, most });
     let issuers = prop::sample::select(vec![None, None, None, Some(None), Some(Some("ca"))]);
     let narrow = (
         prop::sample::select(vec![None, None, Some("one"), Some("two")]),
         prop::sample::select(vec![None, None, None, Some(443u16)]),
         issuers,
-        (limit(), limit()),
+        (limit(), limit(), connections),
     );
     (
         prop::sample::select(vec!["platform", "platform", "platform", "platform", "a"]),
@@ -73,7 +76,7 @@ pub fn a_hostname_grant(tenants: &'static [&'static str]) -> impl Strategy<Value
         prop::bool::weighted(0.1),
     )
         .prop_map(
-            |(at, name, to, red, hostnames, (gateway, port, issuers, (l, c)), unreadable)| {
+            |(at, name, to, red, hostnames, (gateway, port, issuers, limits), unreadable)| {
                 if unreadable {
                     let finding = Finding::refused(Reason::Unreadable, "spec", "is not read", "");
                     let key = ObjectKey::new(Kind::HostnameGrant, at, name);
@@ -94,9 +97,11 @@ pub fn a_hostname_grant(tenants: &'static [&'static str]) -> impl Strategy<Value
                     });
                     issuer.into_iter().collect()
                 });
+                let (listeners, certificates, connections) = limits;
                 grant.limits = GrantLimits {
-                    listeners: l,
-                    certificates: c,
+                    listeners,
+                    certificates,
+                    connections,
                     ..GrantLimits::default()
                 };
                 Object::HostnameGrant(grant)
@@ -205,6 +210,21 @@ impl<'a> Reading<'a> {
             stated.max().map_or(usize::MAX, |limit| limit as usize)
         };
         (most(|l| l.listeners), most(|l| l.certificates))
+    }
+
+    /// What grants on these Gateways state about the connections of a namespace: shares and limit.
+    pub fn connections(
+        self,
+        gateways: &[ObjectName],
+        namespace: &str,
+    ) -> (Option<u32>, Option<u32>) {
+        let grants = gateways
+            .iter()
+            .flat_map(|gateway| self.grants(gateway, namespace).unwrap_or_default());
+        let stated = grants.map(|grant| grant.limits.connections);
+        stated.fold((None, None), |(shares, most), of| {
+            (shares.max(of.shares), most.max(of.most))
+        })
     }
 }
 

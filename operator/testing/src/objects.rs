@@ -37,10 +37,7 @@ pub fn settings() -> Settings {
     Settings {
         controller: CONTROLLER.into(),
         policy: Policy {
-            endpoints: EndpointRules {
-                loopback: true,
-                ..EndpointRules::default()
-            },
+            endpoints: EndpointRules::with_loopback(),
             ..Policy::default()
         },
         claims: ClaimMode::Assumed,

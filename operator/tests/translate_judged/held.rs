@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use prost::Message as _;
+use vestibule_model::endpoint::EndpointRules;
 use vestibule_model::hostname::Hostname;
 use vestibule_model::protocol::Transport;
 use vestibule_proxy::apply::{NoSockets, State};
@@ -26,7 +27,7 @@ pub(crate) struct Held {
 impl Default for Held {
     fn default() -> Self {
         Self {
-            state: State::new(Arc::default()).expect("a state"),
+            state: State::new(Arc::default(), EndpointRules::with_loopback()).expect("a state"),
             counter: 0,
         }
     }

@@ -3,6 +3,7 @@
 //! If the settings cannot be read, no connection is made to the backend. They are not rejected, because then the
 //! version before would stay in force, and that may be plaintext.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use rustls_pki_types::{DnsName, ServerName};
@@ -128,6 +129,24 @@ impl State {
         self.unions.of(held)
     }
 
+    pub(super) fn put_trusts<'a>(
+        &mut self,
+        gone: impl Iterator<Item = &'a str>,
+        new: BTreeMap<String, HeldTrust>,
+        rebuild: &mut BTreeSet<Arc<str>>,
+    ) {
+        for name in gone {
+            if self.drop_trust(name) {
+                rebuild.extend(self.client_trust.of(&name.into()).cloned());
+            }
+        }
+        for (name, trust) in new {
+            if self.hold_trust(&name, trust) {
+                rebuild.extend(self.client_trust.of(&name.into()).cloned());
+            }
+        }
+    }
+
     /// Holds a trust bundle, and builds the backends again that refer to it. Returns whether the bundle changed.
     pub(super) fn hold_trust(&mut self, name: &str, trust: HeldTrust) -> bool {
         if self.trusts.get(name).is_some_and(|old| old.is_same(&trust)) {
@@ -190,6 +209,7 @@ impl State {
 #[cfg(test)]
 mod tests {
     use proto::subject_alt_name::Name;
+    use vestibule_model::endpoint::EndpointRules;
 
     use super::*;
 
@@ -229,7 +249,7 @@ mod tests {
     /// Tenants choose how many backends use which bundles.
     #[test]
     fn bundles_are_not_copied_for_each_backend() {
-        let mut state = State::new(Arc::default()).unwrap();
+        let mut state = State::new(Arc::default(), EndpointRules::default()).unwrap();
         let names = ["ConfigMap/team-a/one", "ConfigMap/team-a/two"];
         for name in names {
             let made = rcgen::generate_simple_self_signed([name.to_lowercase()]).unwrap();

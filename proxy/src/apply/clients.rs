@@ -93,8 +93,9 @@ impl ClientAuth {
     }
 }
 
-/// Asks for a certificate and accepts every one. Nothing relies on the certificate, so the proof that the client has
-/// its key is not checked either. That check would refuse clients whose certificate cannot be read.
+/// Asks for a certificate and accepts every one. The proof that the client has its key is not checked either, because
+/// that would refuse clients whose certificate cannot be read. So nothing may rely on the certificate, not even after the
+/// settings change: [`ProvenChain`](crate::validation::ProvenChain) leaves it out.
 #[derive(Debug)]
 struct Anybody {
     hints: Vec<DistinguishedName>,

@@ -1,4 +1,4 @@
-//! Owns finding out which tenants a change concerns: those whose tunnels it may end.
+//! Owns finding out which tenants a change concerns: those whose tunnels or HTTPS connections it may end.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,7 +13,8 @@ use crate::table::{
     Changes, Connections, OrderedPatterns, RouteId, RouteKind, SelectionKey, Snapshot,
 };
 
-/// The places, routes and owners that a change touches. They decide about tunnels.
+/// The places, routes and owners that a change touches. They decide about tunnels, and the places decide about HTTPS
+/// connections as well.
 #[derive(Default)]
 pub(super) struct Touched {
     /// The places that listeners leave and take.
@@ -83,16 +84,17 @@ impl State {
 }
 
 impl Touched {
-    /// The tenants whose tunnels may not stand after the step from one snapshot to the next, and how many routes and
-    /// names were looked at to find them. `ordered` are the patterns of the next one.
+    /// The tenants whose tunnels or HTTPS connections may not stand after the step from one snapshot to the next, and how
+    /// many routes and names were looked at to find them. `ordered` are the patterns of the next one.
     pub(super) fn concerned(
         &self,
         before: &Snapshot,
         next: &Snapshot,
         ordered: &OrderedPatterns,
     ) -> (BTreeSet<TenantKey>, u64) {
-        let mut concerned = BTreeSet::new();
-        // There are no tunnels before the first configuration, and that one may be large.
+        let by_validation = |place| before.concerned_by_validation(next, place);
+        let mut concerned: BTreeSet<_> = self.places.iter().filter_map(by_validation).collect();
+        // There are no tunnels without a listener, and the first configuration may be large.
         if before.binds().next().is_none() {
             return (concerned, 0);
         }

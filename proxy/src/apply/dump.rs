@@ -1,6 +1,7 @@
 //! Owns the view of the configuration in force that the admin endpoint shows. It never contains a private key.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -41,6 +42,8 @@ pub struct StateDump {
     pub challenges: Vec<ChallengeDump>,
     /// By Gateway and hostname.
     pub hostname_owners: Vec<OwnerDump>,
+    /// By name: namespaces with shares or a limit of their own.
+    pub tenants: Vec<TenantDump>,
 }
 
 /// A listener.
@@ -283,6 +286,18 @@ pub struct OwnerDump {
     pub tenant: String,
 }
 
+/// How a namespace shares connections with others.
+#[derive(Debug, serde::Serialize)]
+pub struct TenantDump {
+    /// Namespace.
+    pub name: String,
+    /// Equal shares of the guaranteed connections for which it counts.
+    pub connection_shares: u8,
+    /// Most connections of its clients, if they have a limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_connections: Option<u32>,
+}
+
 /// A certificate.
 #[derive(Debug, serde::Serialize)]
 pub struct NamedCertificate {
@@ -353,7 +368,19 @@ impl State {
                 })
                 .collect(),
             hostname_owners: self.dump_owners(),
+            tenants: self.dump_tenants(),
         }
+    }
+
+    fn dump_tenants(&self) -> Vec<TenantDump> {
+        let limits = self.accounts.limits().into_iter();
+        limits
+            .map(|(name, limits)| TenantDump {
+                name: name.to_string(),
+                connection_shares: limits.shares,
+                max_connections: limits.most_connections.map(NonZeroU32::get),
+            })
+            .collect()
     }
 
     fn dump_owners(&self) -> Vec<OwnerDump> {

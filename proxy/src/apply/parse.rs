@@ -1,11 +1,13 @@
 //! Owns the step from wire messages to typed values. Everything that passes here can be put in force.
 
 use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use vestibule_model::client_address::ClientAddress;
 use vestibule_model::endpoint::EndpointRules;
 use vestibule_model::hostname::HostPattern;
+use vestibule_model::hostname_grant::MAX_CONNECTION_SHARES;
 use vestibule_model::path::PathPrefix;
 use vestibule_stream::proto;
 
@@ -19,6 +21,7 @@ use crate::backend::Target;
 use crate::bind::{BindKey, Transport};
 use crate::bounds::Overrides;
 use crate::listener::Layer;
+use crate::quota::TenantLimits;
 use crate::table::SelectionKey;
 
 /// A listener that can be put in force.
@@ -324,7 +327,40 @@ pub(super) fn owned(name: &str) -> Result<(&str, HostPattern), RejectReason> {
     Ok((gateway, pattern(hostname)?))
 }
 
-pub(super) fn backend(name: &str, wire: &proto::Backend) -> Result<Target, RejectReason> {
+pub(super) fn tenant(name: &str, wire: proto::Tenant) -> Result<TenantLimits, RejectReason> {
+    if segments(name).count() != 1 {
+        return Err(RejectReason::InvalidName("<namespace>"));
+    }
+    // A later release may allow more shares. The limit on connections counts all the same.
+    let shares = wire.connection_shares.clamp(1, MAX_CONNECTION_SHARES);
+    let shares = u8::try_from(shares).unwrap_or(u8::MAX);
+    Ok(TenantLimits {
+        shares,
+        most_connections: NonZeroU32::new(wire.max_connections),
+    })
+}
+
+/// A backend that can be put in force.
+#[derive(Debug)]
+pub(super) struct BackendSpec {
+    pub(super) target: Target,
+    /// The endpoints that it was to have and may not, if there are any.
+    pub(super) left_out: Option<LeftOut>,
+}
+
+/// Endpoints that are left out of a backend.
+#[derive(Debug)]
+pub(super) struct LeftOut {
+    pub(super) count: u64,
+    /// Why the first of them is left out.
+    pub(super) first: RejectReason,
+}
+
+pub(super) fn backend(
+    name: &str,
+    wire: &proto::Backend,
+    rules: &EndpointRules,
+) -> Result<BackendSpec, RejectReason> {
     let form = "<namespace>/<service>:<port>[/udp]";
     let of_port = name.strip_suffix("/udp").unwrap_or(name);
     two_segments(of_port, form)?;
@@ -338,12 +374,9 @@ pub(super) fn backend(name: &str, wire: &proto::Backend) -> Result<Target, Rejec
         Ok(proto::BackendProtocol::Websocket) => backend::Protocol::WebSocket,
         Err(_) => return Err(RejectReason::UnknownResource("the backend's protocol")),
     };
-    Ok(Target {
-        endpoints: wire
-            .endpoints
-            .iter()
-            .map(endpoint)
-            .collect::<Result<_, _>>()?,
+    let (endpoints, left_out) = endpoints(&wire.endpoints, rules)?;
+    let target = Target {
+        endpoints,
         protocol,
         // TLS settings are read elsewhere, because they depend on the trust bundles that are held.
         tls: None,
@@ -352,15 +385,33 @@ pub(super) fn backend(name: &str, wire: &proto::Backend) -> Result<Target, Rejec
             .iter()
             .map(|gateway| gateway.as_str().into())
             .collect(),
-    })
+    };
+    Ok(BackendSpec { target, left_out })
 }
 
-const ENDPOINTS: EndpointRules = EndpointRules {
-    loopback: true,
-    denied: Vec::new(),
-};
+/// The endpoints that a backend may have, and what is left out because it may not have it. If nothing remains, the backend
+/// is rejected: then the operator hears why, and the status of its routes says it.
+fn endpoints(
+    wire: &[proto::Endpoint],
+    rules: &EndpointRules,
+) -> Result<(Arc<[SocketAddr]>, Option<LeftOut>), RejectReason> {
+    let mut endpoints = Vec::with_capacity(wire.len());
+    let mut left_out: Option<LeftOut> = None;
+    for one in wire {
+        match endpoint(one, rules) {
+            Ok(endpoint) => endpoints.push(endpoint),
+            Err(first) => {
+                left_out.get_or_insert(LeftOut { count: 0, first }).count += 1;
+            }
+        }
+    }
+    match left_out {
+        Some(LeftOut { first, .. }) if endpoints.is_empty() => Err(first),
+        left_out => Ok((endpoints.into(), left_out)),
+    }
+}
 
-fn endpoint(wire: &proto::Endpoint) -> Result<SocketAddr, RejectReason> {
+fn endpoint(wire: &proto::Endpoint, rules: &EndpointRules) -> Result<SocketAddr, RejectReason> {
     let invalid = |why: &str| {
         RejectReason::InvalidEndpoint(format!("endpoint {:?}:{} {why}", wire.address, wire.port))
     };
@@ -370,9 +421,9 @@ fn endpoint(wire: &proto::Endpoint) -> Result<SocketAddr, RejectReason> {
         .map_err(|_| invalid("has no IP address"))?;
     let port = port(wire.port).ok_or_else(|| invalid("has no port"))?;
     let address = address.to_canonical();
-    // The operator checks endpoints by the rules of the release. Addresses that no release allows are refused
-    // here as well.
-    if let Some(denied) = ENDPOINTS.denies(address) {
+    // The operator judges by the same rules, so it sends such an endpoint only while its settings are other ones. It also
+    // judges by the addresses of Gateways and of the release's pods, which the stream does not have.
+    if let Some(denied) = rules.denies(address) {
         return Err(invalid(&denied.to_string()));
     }
     Ok(SocketAddr::new(address, port))
@@ -380,6 +431,7 @@ fn endpoint(wire: &proto::Endpoint) -> Result<SocketAddr, RejectReason> {
 
 #[cfg(test)]
 mod tests {
+    use vestibule_model::certificate::AddressBlock;
     use vestibule_model::hostname::HostnameError;
 
     use super::super::reject::REASONS;
@@ -516,6 +568,7 @@ mod tests {
             ..Default::default()
         };
         let name = "team-a/web:443";
+        let rules = EndpointRules::with_loopback();
         for (address, port) in [
             ("x", 1),
             ("127.0.0.1", 0),
@@ -523,17 +576,16 @@ mod tests {
             ("::", 1),
             ("::ffff:0.0.0.0", 1),
         ] {
-            let error = backend(name, &with(address, port)).unwrap_err();
+            let error = backend(name, &with(address, port), &rules).unwrap_err();
             assert_eq!(error.reason(), "InvalidEndpoint", "{address} {port}");
         }
+        let mapped = backend(name, &with("::ffff:127.0.0.1", 443), &rules).unwrap();
         assert_eq!(
-            backend(name, &with("::ffff:127.0.0.1", 443))
-                .unwrap()
-                .endpoints,
+            mapped.target.endpoints,
             [SocketAddr::from(([127, 0, 0, 1], 443))].into()
         );
         for name in ["team-a/dns:53", "team-a/dns:53/udp"] {
-            assert!(backend(name, &with("::1", 53)).is_ok(), "{name}");
+            assert!(backend(name, &with("::1", 53), &rules).is_ok(), "{name}");
         }
         for name in [
             "team-a/web",
@@ -543,8 +595,61 @@ mod tests {
             "team-a/web:443/tcp",
             "team-a/web/udp",
         ] {
-            let error = backend(name, &with("::1", 443)).unwrap_err();
+            let error = backend(name, &with("::1", 443), &rules).unwrap_err();
             assert_eq!(error.reason(), "InvalidName", "{name}");
         }
+    }
+
+    #[test]
+    fn endpoints_are_judged_by_the_rules_of_the_release() {
+        let with = |addresses: &[&str]| proto::Backend {
+            endpoints: addresses
+                .iter()
+                .map(|address| proto::Endpoint {
+                    address: (*address).into(),
+                    port: 443,
+                })
+                .collect(),
+            ..Default::default()
+        };
+        let cluster = EndpointRules {
+            denied: vec![AddressBlock::parse("10.96.0.0/12").unwrap()],
+            ..EndpointRules::default()
+        };
+        let read = |addresses: &[&str], rules: &EndpointRules| {
+            backend("team-a/web:443", &with(addresses), rules)
+        };
+        for (address, why) in [
+            ("127.0.0.1", "is a loopback address"),
+            ("::1", "is a loopback address"),
+            ("::ffff:127.0.0.1", "is a loopback address"),
+            ("10.97.0.1", "is in 10.96.0.0/12, which the platform denies"),
+            ("169.254.169.254", "is a link-local address"),
+            ("168.63.129.16", "is where a cloud serves metadata"),
+        ] {
+            // Alone, it has the backend rejected.
+            let error = read(&[address], &cluster).unwrap_err();
+            assert_eq!(error.reason(), "InvalidEndpoint", "{address}");
+            assert!(error.to_string().ends_with(why), "{error}");
+            // Beside others, it is left out.
+            let spec = read(&[address, "10.0.0.1", address, "fd00::1"], &cluster).unwrap();
+            let others = ["10.0.0.1:443", "[fd00::1]:443"];
+            let others = others.map(|text| text.parse::<SocketAddr>().unwrap());
+            assert_eq!(spec.target.endpoints[..], others, "{address}");
+            let left_out = spec.left_out.unwrap();
+            assert_eq!(left_out.count, 2, "{address}");
+            assert!(left_out.first.to_string().ends_with(why), "{address}");
+        }
+        // A laptop allows its own host, and what no release denies.
+        let laptop = EndpointRules::with_loopback();
+        for address in ["127.0.0.1", "::1", "10.97.0.1"] {
+            let spec = read(&[address], &laptop).unwrap();
+            assert_eq!(spec.target.endpoints.len(), 1, "{address}");
+            assert!(spec.left_out.is_none(), "{address}");
+        }
+        assert!(read(&["169.254.169.254"], &laptop).is_err());
+        // A backend without endpoints is one.
+        let none = read(&[], &cluster).unwrap();
+        assert!(none.target.endpoints.is_empty() && none.left_out.is_none());
     }
 }

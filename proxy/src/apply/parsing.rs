@@ -8,7 +8,7 @@ use vestibule_stream::{Resource, ResourceKey};
 
 use super::backend_tls::TlsSpec;
 use super::challenges::ChallengeSpec;
-use super::parse::{ListenerSpec, OwnerSpec, RouteSpec};
+use super::parse::{LeftOut, ListenerSpec, OwnerSpec, RouteSpec};
 use super::parse_http::{self, HttpRouteSpec};
 use super::reject::RejectReason;
 use super::tls::HeldCertificate;
@@ -17,6 +17,7 @@ use super::{Rejects, State, parse};
 use crate::attached_names::AttachedNames;
 use crate::backend::Target;
 use crate::expiry;
+use crate::quota::TenantLimits;
 
 /// The upserts of a change that passed their checks, by kind.
 #[derive(Default)]
@@ -35,6 +36,7 @@ pub(super) struct Parsed {
     pub(super) trusts: BTreeMap<String, HeldTrust>,
     pub(super) challenges: BTreeMap<String, ChallengeSpec>,
     pub(super) owners: Vec<OwnerSpec>,
+    pub(super) tenants: Vec<(String, TenantLimits)>,
 }
 
 impl Parsed {
@@ -44,7 +46,7 @@ impl Parsed {
         let of_ports = self.tcp_routes.len() + self.udp_routes.len();
         let rest = self.listeners.len() + self.backends.len() + self.certificates.len();
         let few = self.trusts.len() + self.challenges.len() + self.owners.len();
-        routes + of_ports + rest + few
+        routes + of_ports + rest + few + self.tenants.len()
     }
 }
 
@@ -52,8 +54,36 @@ impl Parsed {
 pub(super) struct Parsing {
     pub(super) parsed: Parsed,
     pub(super) rejects: Rejects,
+    pub(super) left_out: LeftOutEndpoints,
     hostnames: Hostnames,
     now: i64,
+}
+
+/// Most backends of one change whose endpoints that are left out are logged.
+const MOST_LOGGED: u32 = 10;
+
+/// What is left out of backends that are put in force with their other endpoints.
+#[derive(Default)]
+pub(super) struct LeftOutEndpoints {
+    /// How many endpoints they are.
+    pub(super) endpoints: u64,
+    logged: u32,
+}
+
+impl LeftOutEndpoints {
+    /// Counts endpoints of `backend`, and logs the first ones of a change. The metric counts all of them.
+    fn add(&mut self, backend: &str, left_out: &LeftOut) {
+        self.endpoints += left_out.count;
+        if self.logged < MOST_LOGGED {
+            self.logged += 1;
+            tracing::warn!(
+                backend,
+                endpoints = left_out.count,
+                "endpoints are left out: {}",
+                left_out.first
+            );
+        }
+    }
 }
 
 /// The hostnames that were read so far. A hostname has a listener, an owner and a route, which share its text if they come
@@ -84,6 +114,7 @@ impl Default for Parsing {
         Self {
             parsed: Parsed::default(),
             rejects: Rejects::default(),
+            left_out: LeftOutEndpoints::default(),
             hostnames: Hostnames::default(),
             now: expiry::now(),
         }
@@ -96,6 +127,7 @@ impl State {
         let Parsing {
             parsed,
             rejects,
+            left_out,
             hostnames,
             now,
         } = parsing;
@@ -120,6 +152,9 @@ impl State {
                 hostnames.share(&mut spec.names);
                 parsed.owners.push(spec);
             }),
+            Some(Wire::Tenant(wire)) => parse::tenant(name, *wire).map(|limits| {
+                parsed.tenants.push((name.to_owned(), limits));
+            }),
             Some(Wire::Listener(wire)) => parse::listener(name, wire).map(|mut spec| {
                 hostnames.share(&mut spec.pattern);
                 parsed.listeners.insert(name.to_owned(), spec);
@@ -134,10 +169,15 @@ impl State {
             Some(Wire::UdpRoute(wire)) => parse::port_route(name, wire).map(|spec| {
                 parsed.udp_routes.insert(name.to_owned(), spec);
             }),
-            Some(Wire::Backend(wire)) => parse::backend(name, wire).map(|target| {
-                let tls = wire.tls.as_ref().map(|tls| TlsSpec::parse(name, tls));
-                parsed.backends.insert(name.to_owned(), (target, tls));
-            }),
+            Some(Wire::Backend(wire)) => {
+                parse::backend(name, wire, &self.endpoint_rules).map(|spec| {
+                    if let Some(endpoints) = &spec.left_out {
+                        left_out.add(name, endpoints);
+                    }
+                    let tls = wire.tls.as_ref().map(|tls| TlsSpec::parse(name, tls));
+                    parsed.backends.insert(name.to_owned(), (spec.target, tls));
+                })
+            }
             Some(Wire::Certificate(wire)) => {
                 let held = self.certificates.get(name);
                 let last_good = held.filter(|held| held.is_of_secret_of(wire));

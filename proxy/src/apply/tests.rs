@@ -9,10 +9,11 @@ mod owners;
 mod properties;
 mod rejects;
 mod selection;
+mod tenants;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use vestibule_model::certificate::MAX_CHAIN_BYTES;
+use vestibule_model::certificate::{AddressBlock, MAX_CHAIN_BYTES};
 use vestibule_model::hostname::Hostname;
 use vestibule_stream::proto::resource::Resource as Wire;
 use vestibule_stream::{Resource, proto};
@@ -156,9 +157,13 @@ struct Harness {
 
 impl Harness {
     fn new() -> Self {
+        Self::with(EndpointRules::with_loopback())
+    }
+
+    fn with(endpoint_rules: EndpointRules) -> Self {
         let published = Arc::new(ArcSwap::default());
         Self {
-            state: State::new(Arc::clone(&published)).unwrap(),
+            state: State::new(Arc::clone(&published), endpoint_rules).unwrap(),
             published,
             counter: 0,
         }

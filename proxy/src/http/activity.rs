@@ -3,8 +3,8 @@
 //! hyper has a deadline for heads of its own. It also runs between requests, so it cannot tell a slow head from a
 //! client that keeps an idle connection.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -32,8 +32,10 @@ pub(super) struct Activity {
     /// Whether the connection has something to do again after it had given back its buffers.
     resumed: AtomicBool,
     upgraded: AtomicBool,
-    /// Whether the connection has reached its maximum age.
+    /// Whether the connection has reached its maximum age, or ends as if it had.
     old: AtomicBool,
+    /// Why the connection ends when nothing is under way any more, if it does.
+    ending: OnceLock<CloseReason>,
     /// Whether bytes that the client still sends are read and dropped before the connection closes, so that the client
     /// can read its response.
     lingers: AtomicBool,
@@ -65,7 +67,7 @@ pub(super) struct Activity {
     unserved: Budget,
     /// Fields of heads that an HTTP/2 client has sent.
     fields: AtomicU64,
-    /// Wakes the task that waits until one of these budgets is used up.
+    /// Wakes the task that waits until one of these budgets is used up, or until the connection is to end.
     ender: AtomicWaker,
 }
 
@@ -117,6 +119,7 @@ impl Activity {
             resumed: AtomicBool::new(false),
             upgraded: AtomicBool::new(false),
             old: AtomicBool::new(false),
+            ending: OnceLock::new(),
             lingers: AtomicBool::new(false),
             reader: AtomicWaker::new(),
             received: AtomicU64::new(0),
@@ -305,6 +308,23 @@ impl Activity {
         self.abuse().map_or(Poll::Pending, Poll::Ready)
     }
 
+    /// Records that the connection ends when nothing is under way any more. The first reason counts.
+    pub(super) fn end_connection(&self, reason: CloseReason) {
+        let _ = self.ending.set(reason);
+        self.ender.wake();
+    }
+
+    /// Why the connection ends when nothing is under way any more, if it does.
+    pub(super) fn ending(&self) -> Option<CloseReason> {
+        self.ending.get().copied()
+    }
+
+    /// Waits until [`Self::ending`] has a reason.
+    pub(super) fn poll_ending(&self, cx: &Context<'_>) -> Poll<CloseReason> {
+        self.ender.register(cx.waker());
+        self.ending().map_or(Poll::Pending, Poll::Ready)
+    }
+
     /// Registers the reader. It is woken when a response ends, when the connection is upgraded, or by [`Self::wake`].
     pub(super) fn wait(&self, cx: &Context<'_>) {
         self.reader.register(cx.waker());
@@ -359,7 +379,7 @@ impl Activity {
         self.upgraded.load(Ordering::Relaxed)
     }
 
-    /// Records that the connection has reached its maximum age.
+    /// Records that the connection has reached its maximum age, or ends as if it had.
     pub(super) fn grow_old(&self) {
         self.old.store(true, Ordering::Relaxed);
     }

@@ -11,7 +11,7 @@ use super::body::Upload;
 use super::download::Download;
 use super::exchange::{Attempts, Ended, Exchange, ExchangeFailure};
 use super::headers;
-use super::local_reply::LocalReply;
+use super::local_reply::{Ends, LocalReply};
 use super::record::RequestRecord;
 use super::retry::retried;
 use super::timeouts::{Allowed, Late};
@@ -99,7 +99,7 @@ pub(super) async fn forward(
             let text = "the body did not come in time\n";
             let reason = Late::Idle.reason();
             Err(LocalReply {
-                close: true,
+                ends: Ends::Reading,
                 ..LocalReply::new(StatusCode::REQUEST_TIMEOUT, reason, text)
             })
         }

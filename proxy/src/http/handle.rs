@@ -26,13 +26,14 @@ use super::forward::{Forwarded, forward};
 use super::forwarded::HopInfo;
 use super::guard::MAX_METHOD;
 use super::headers::{self, ForwardedInfo, Passed};
-use super::local_reply::LocalReply;
+use super::local_reply::{Ends, LocalReply};
 use super::received::Received;
 use super::record::{Logged, RequestRecord};
 use super::shared::Shared;
 use super::tunnel::Tunnel;
 use super::{head_size, mirror, path};
 use crate::backend::Protocol;
+use crate::close_reason::CloseReason;
 use crate::concerned::TenantKey;
 use crate::gate;
 use crate::grpc;
@@ -111,7 +112,8 @@ pub(super) fn handle(
             }
             Err(own) => {
                 record.reason = own.reason;
-                let lingers = if own.close {
+                let ends = own.ends;
+                let lingers = if ends.closes() {
                     // A connection that is one too many has to end at once.
                     own.status != StatusCode::SERVICE_UNAVAILABLE
                 } else if close {
@@ -119,9 +121,12 @@ pub(super) fn handle(
                 } else {
                     !drain(&record.upload, may_drain)
                 };
-                close |= own.close || lingers;
+                close |= ends.closes() || lingers;
                 if one && lingers {
                     shared.activity.linger();
+                }
+                if let Ends::Connection(reason) = ends {
+                    shared.activity.end_connection(reason);
                 }
                 let response = own_response(own, &mut record);
                 let response = if is_head { head_of(response) } else { response };
@@ -131,7 +136,7 @@ pub(super) fn handle(
         for edit in &edits {
             edit.apply(response.headers_mut());
         }
-        // An HTTP/2 connection gets a GOAWAY instead, when the sockets close.
+        // An HTTP/2 connection gets a GOAWAY instead: when the sockets close, or at once if it ends with this response.
         if close && one {
             let close = HeaderValue::from_static("close");
             response.headers_mut().insert(CONNECTION, close);
@@ -361,7 +366,7 @@ fn whom<B>(
         let text = "there are no tunnels here\n";
         let answer = LocalReply::new(StatusCode::METHOD_NOT_ALLOWED, "Connect", text);
         return Err(LocalReply {
-            close: true,
+            ends: Ends::Reading,
             ..answer
         });
     }
@@ -681,7 +686,7 @@ fn select<B>(
         {
             let text = "this host is served otherwise now; ask again on a new connection\n";
             return Err(LocalReply {
-                close: true,
+                ends: Ends::Connection(CloseReason::NoLongerServed),
                 ..misdirected(text)
             });
         }
@@ -699,8 +704,14 @@ fn select<B>(
     record.found = Some(found.clone());
     if !shared.charge(&found.route.account) {
         let text = "there are too many connections for this host\n";
+        // One that counts for another namespace may carry that one's requests, and goes on without this one.
+        let ends = if shared.is_charged() {
+            Ends::Reading
+        } else {
+            Ends::Connection(CloseReason::TenantLimit)
+        };
         return Err(LocalReply {
-            close: true,
+            ends,
             ..LocalReply::new(StatusCode::SERVICE_UNAVAILABLE, "TenantLimit", text)
         });
     }

@@ -6,6 +6,27 @@ use hyper::header::HeaderValue;
 use super::exchange::ExchangeFailure;
 use super::record::BODY_TOO_LARGE;
 use super::timeouts::Late;
+use crate::close_reason::CloseReason;
+
+/// What ends with a response that the proxy makes itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ends {
+    /// The request alone.
+    Request,
+    /// The request, whose rest must not be read. In HTTP/1.1 the connection ends as well, because nobody could tell that
+    /// rest from the next request. In HTTP/2 each stream has an end of its own, and the connection goes on.
+    Reading,
+    /// The connection, for this reason. A request that would be served is to come on a new one, so HTTP/2 clients get
+    /// GOAWAY.
+    Connection(CloseReason),
+}
+
+impl Ends {
+    /// Whether an HTTP/1.1 connection ends with the response.
+    pub(super) fn closes(self) -> bool {
+        self != Self::Request
+    }
+}
 
 /// A response that the proxy makes itself.
 pub(super) struct LocalReply {
@@ -17,8 +38,8 @@ pub(super) struct LocalReply {
     pub(super) location: Option<HeaderValue>,
     /// Value of `Allow`, if the status is "method not allowed".
     pub(super) allow: &'static str,
-    /// Whether the connection has to close, because the rest of it should not be read.
-    pub(super) close: bool,
+    /// What ends with it.
+    pub(super) ends: Ends,
 }
 
 impl LocalReply {
@@ -29,14 +50,14 @@ impl LocalReply {
             text,
             location: None,
             allow: "GET, HEAD, POST, PUT, DELETE",
-            close: false,
+            ends: Ends::Request,
         }
     }
 
     pub(super) fn unclear(reason: &'static str, text: &'static str) -> Self {
         let answer = Self::new(StatusCode::BAD_REQUEST, reason, text);
         Self {
-            close: true,
+            ends: Ends::Reading,
             ..answer
         }
     }
@@ -50,7 +71,7 @@ impl LocalReply {
         let text = "the body is larger than is allowed here\n";
         let answer = Self::new(StatusCode::PAYLOAD_TOO_LARGE, BODY_TOO_LARGE, text);
         Self {
-            close: true,
+            ends: Ends::Reading,
             ..answer
         }
     }

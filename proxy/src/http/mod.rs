@@ -56,7 +56,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustls::ServerConfig;
-use rustls_pki_types::CertificateDer;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 
@@ -67,6 +66,7 @@ use crate::gate::{self, HandshakeCost};
 use crate::plane::HelloPermit;
 use crate::replayed::Replayed;
 use crate::terminate::{self, Handshaken, TlsStream};
+use crate::validation::ProvenChain;
 
 pub(crate) use serve::serve;
 
@@ -90,8 +90,8 @@ pub(crate) struct Begun {
     transport: Transport,
     version: Version,
     record: ConnectionRecord,
-    /// The certificate chain of the client, its own certificate first. It is empty if the client showed none.
-    client_chain: Vec<CertificateDer<'static>>,
+    /// The certificate chain of the client.
+    client_chain: ProvenChain,
     /// The place among connections whose tenant is not known yet.
     permit: Option<HelloPermit>,
 }
@@ -108,7 +108,7 @@ impl Begun {
             transport: Transport::Plain(Replayed::new(head, client)),
             version,
             record,
-            client_chain: Vec::new(),
+            client_chain: ProvenChain::default(),
             permit: Some(permit),
         }
     }
@@ -145,6 +145,8 @@ impl Begun {
             .metrics
             .handshake(negotiated.version, negotiated.resumed);
         record.set_negotiated(negotiated);
+        let validation = record.listener().and_then(|of| of.validation.as_deref());
+        let client_chain = ProvenChain::of(validation, client_chain);
         Ok(Self {
             transport: Transport::Tls(Box::new(TlsStream::new(client, session))),
             version,

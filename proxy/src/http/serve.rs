@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::sync::{Arc, OnceLock};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -26,8 +26,10 @@ use super::transport::Counted;
 use super::{Begun, Version};
 use crate::accesslog::ConnectionRecord;
 use crate::close_reason::CloseReason;
+use crate::concerned::TenantKey;
 use crate::cut::unless_cut;
 use crate::gate::{InTurn, Moves};
+use crate::lifetime::Admission;
 use crate::limits::HttpLimits;
 use crate::listener::Layer;
 use crate::overload::OverloadLevel;
@@ -249,20 +251,8 @@ async fn drive(
     version: Version,
 ) -> CloseReason {
     let limits: &HttpLimits = &shared.plane.limits.http;
-    let age = Age::new(shared.age, shared.plane.limits.age_grace);
-    // In HTTP/2, the client is told before the connection ends. In HTTP/1.1 only a response can tell it, so an idle
-    // connection is kept for a while when the proxy begins to close.
-    let poll_closing = || {
-        let is_closing = match version {
-            Version::One => shared.plane.is_closing_idle(),
-            Version::Two => shared.plane.is_closing(),
-        };
-        if is_closing {
-            Poll::Ready(())
-        } else {
-            Poll::Pending
-        }
-    };
+    let mut age = Age::new(shared.age, shared.plane.limits.age_grace);
+    let mut admission = Admission::new();
     let overload = shared.plane.overload();
     let mut step = overload.step();
     let first = {
@@ -282,8 +272,7 @@ async fn drive(
             biased;
             ended = &mut connection => {
                 return match ended {
-                    Ok(()) if shared.activity.is_old() => reason.unwrap_or(CloseReason::MaxConnectionAge),
-                    Ok(()) => reason.unwrap_or(CloseReason::ClientClosed),
+                    Ok(()) => reason.unwrap_or_else(|| ended_in_order(shared)),
                     Err(error) => shared.activity.abuse().unwrap_or_else(|| failed(&error)),
                 };
             }
@@ -295,9 +284,14 @@ async fn drive(
                 told = true;
                 timer.as_mut().reset(Instant::now() + LAST_WORDS);
             }
-            () = poll_fn(|_| poll_closing()), if !told => {
+            () = poll_fn(|cx| poll_ending(shared, version, &mut admission, cx)), if !told => {
                 told = true;
                 connection.as_mut().end();
+                // It has as long as one that is old. If the proxy ends, the time to drain is its limit.
+                if shared.activity.ending().is_some() {
+                    age.reach(shared.plane.limits.age_grace);
+                    timer.as_mut().reset(Instant::now());
+                }
             }
             () = poll_fn(|_| shared.activity.poll_resumed()), if reason.is_none() => {
                 timer.as_mut().reset(Instant::now() + QUIET);
@@ -320,6 +314,8 @@ async fn drive(
                     let mut wait = age.left().map_or(wait, |age| wait.min(age));
                     if version == Version::One {
                         match shared.activity.quiet() {
+                            // There is no further request for which it would be kept.
+                            Some(_) if told => {}
                             Some(quiet) if quiet >= QUIET => connection.as_mut().release_buffers(),
                             Some(quiet) => wait = wait.min(QUIET.saturating_sub(quiet)),
                             // Something takes longer than a second, and the end of it wakes nobody.
@@ -327,7 +323,8 @@ async fn drive(
                         }
                     }
                     if age.is_over() {
-                        reason = Some(CloseReason::MaxConnectionAge);
+                        let old = CloseReason::MaxConnectionAge;
+                        reason = shared.activity.ending().or(Some(old));
                         told = true;
                         connection.as_mut().end();
                         wait = LAST_WORDS;
@@ -351,6 +348,40 @@ async fn drive(
     }
 }
 
+/// Waits until a connection is to take no further requests. [`Activity::ending`] has the reason, unless this proxy ends.
+fn poll_ending(
+    shared: &Shared,
+    version: Version,
+    admission: &mut Admission,
+    cx: &Context<'_>,
+) -> Poll<()> {
+    // In HTTP/2, the client is told before the connection ends. In HTTP/1.1 only a response can tell it. So an idle
+    // connection is kept for a while when the proxy begins to close, and a response that ends the connection says so.
+    let is_ending = match version {
+        Version::One => shared.plane.is_closing_idle(),
+        Version::Two => shared.plane.is_closing() || shared.activity.poll_ending(cx).is_ready(),
+    };
+    if is_ending {
+        return Poll::Ready(());
+    }
+    // No client is validated in plaintext.
+    let Some(listener) = &shared.listener else {
+        return Poll::Pending;
+    };
+    let tenant = TenantKey::of_https(&listener.account);
+    ready!(admission.poll_lost(tenant, cx, || shared.is_still_admitted()));
+    shared.activity.end_connection(CloseReason::NoLongerServed);
+    Poll::Ready(())
+}
+
+/// Why a connection ended that did not break off.
+fn ended_in_order(shared: &Shared) -> CloseReason {
+    let activity = &shared.activity;
+    let old = activity.is_old().then_some(CloseReason::MaxConnectionAge);
+    let reason = activity.ending().or(old);
+    reason.unwrap_or(CloseReason::ClientClosed)
+}
+
 /// The deadlines that follow from the age of a connection.
 struct Age {
     /// When the client is told. `over` is when the connection must have ended.
@@ -363,6 +394,14 @@ impl Age {
         let told = age.and_then(|age| Instant::now().checked_add(age));
         let over = told.and_then(|told| told.checked_add(grace));
         Self { told, over }
+    }
+
+    /// Lets the connection be old from now on.
+    fn reach(&mut self, grace: Duration) {
+        let now = Instant::now();
+        let over = now.checked_add(grace);
+        self.told = Some(now);
+        self.over = self.over.into_iter().chain(over).min();
     }
 
     fn has_passed(at: Option<Instant>) -> bool {

@@ -8,7 +8,6 @@ use std::time::Duration;
 use bytes::Bytes;
 use hyper::header::HeaderValue;
 use parking_lot::Mutex;
-use rustls_pki_types::CertificateDer;
 use vestibule_model::hostname::Hostname;
 
 use super::activity::Activity;
@@ -20,7 +19,7 @@ use crate::listener::{Layer, Listener};
 use crate::plane::{DataPlane, HelloPermit};
 use crate::quota::{Account, QuotaGuard};
 use crate::table::refuses_all;
-use crate::validation::ClientValidation;
+use crate::validation::{ClientValidation, ProvenChain};
 
 /// What a connection carries after HTTP.
 pub(super) trait AfterHttp: Send {
@@ -48,8 +47,8 @@ pub(super) struct Shared {
     pub(super) server_name: Option<Hostname>,
     /// The namespace for which the listener served the server name when the connection began. It is `None` in plaintext.
     pub(super) served_for: Option<Arc<str>>,
-    /// The certificate chain that the client showed.
-    pub(super) client_chain: Vec<CertificateDer<'static>>,
+    /// The certificate chain of the client.
+    pub(super) client_chain: ProvenChain,
     /// The client validation that the client has passed last. At first it is that of the handshake.
     pub(super) passed: Mutex<Option<Arc<ClientValidation>>>,
     pub(super) tls_version: Option<&'static str>,
@@ -102,6 +101,14 @@ impl Shared {
         admitted
     }
 
+    /// Whether the client passes the client validation of the listener that a new connection for the same server name
+    /// would get. Without such a listener there is no validation, and each request is answered by itself.
+    pub(super) fn is_still_admitted(&self) -> bool {
+        let snapshot = self.plane.snapshot.load();
+        let now = snapshot.tls_listener(&self.bind, self.server_name.as_ref());
+        now.is_none_or(|now| self.is_admitted(now))
+    }
+
     /// The [`gate::line`] of the tenant that the connection counts towards. Until there is one, that of the listener
     /// which the server name selected; in plaintext, that of nobody.
     pub(super) fn line(&self) -> usize {
@@ -150,5 +157,10 @@ impl Shared {
         counts.tenant = Some(quota_guard);
         drop(counts.unknown.take());
         true
+    }
+
+    /// Whether the connection counts towards the limit of a tenant.
+    pub(super) fn is_charged(&self) -> bool {
+        self.counts.lock().tenant.is_some()
     }
 }

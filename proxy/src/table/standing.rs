@@ -140,6 +140,22 @@ impl Snapshot {
         (!goes_on).then(|| TenantKey::of(&before.account))
     }
 
+    /// The [key](TenantKey::of_https) of a listener's tenant, if the listener validates its clients otherwise in the next
+    /// snapshot than a listener at its place did in this one.
+    pub(crate) fn concerned_by_validation(
+        &self,
+        next: &Self,
+        place: &SelectionKey,
+    ) -> Option<TenantKey> {
+        let is = &next.entry(place)?.listener;
+        // Without a listener nobody is validated. A listener may be deleted, and created anew with validation.
+        let stays = match self.entry(place) {
+            Some(before) => validate_alike(&before.listener, is),
+            None => is.validation.is_none() && !refuses_all(is),
+        };
+        (!stays).then(|| TenantKey::of_https(&is.account))
+    }
+
     /// Notes the pattern of a place whose listener has changed from this snapshot to the next.
     pub(crate) fn note_place(&self, next: &Self, place: &SelectionKey, changes: &mut Changes) {
         let (bind, layer, pattern) = place;
@@ -195,15 +211,19 @@ pub(super) fn is_same(before: Option<&Entry>, after: Option<&Entry>) -> bool {
         return before.is_none() && after.is_none();
     };
     let (was, is) = (&before.listener, &after.listener);
-    let validation = |of: &Listener| of.validation.as_ref().map(Arc::as_ptr);
     Arc::ptr_eq(was, is) && before.tenant_of_port() == after.tenant_of_port()
         || was.key == is.key
             && was.tenant == is.tenant
             && was.gateway == is.gateway
             && was.mode.kind() == is.mode.kind()
-            && refuses_all(was) == refuses_all(is)
-            && validation(was) == validation(is)
+            && validate_alike(was, is)
             && before.tenant_of_port() == after.tenant_of_port()
+}
+
+/// Whether two listeners validate clients by the same version of the same settings.
+fn validate_alike(was: &Listener, is: &Listener) -> bool {
+    let validation = |of: &Listener| of.validation.as_ref().map(Arc::as_ptr);
+    refuses_all(was) == refuses_all(is) && validation(was) == validation(is)
 }
 
 /// Whether a listener refuses every client, because it holds nothing to validate clients by.

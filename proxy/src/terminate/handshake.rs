@@ -60,7 +60,8 @@ pub struct Handshaken {
     pub session: Box<TlsSession>,
     /// What the log line says.
     pub negotiated: NegotiatedTls,
-    /// The certificate chain of the client, its own certificate first. It is empty if the client showed none.
+    /// The certificate chain that the client showed, its own certificate first. It is empty if the client showed none.
+    /// Whether the client has proven that it has the key depends on the verifier in the configuration.
     pub client_chain: Vec<CertificateDer<'static>>,
 }
 

@@ -324,6 +324,7 @@ mod tests {
     use crate::apply::{NoSockets, State};
     use crate::limits::ProxyLimits;
     use crate::udp::socket::BATCH;
+    use vestibule_model::endpoint::EndpointRules;
     use vestibule_stream::proto::{self, resource::Resource as Wire};
     use vestibule_stream::{Change, Resource};
 
@@ -396,7 +397,8 @@ mod tests {
             upserts: all.into_iter().map(|r| (r.key().unwrap(), r)).collect(),
             removals: Vec::new(),
         };
-        let mut state = State::new(Arc::clone(&plane.snapshot)).unwrap();
+        let rules = EndpointRules::with_loopback();
+        let mut state = State::new(Arc::clone(&plane.snapshot), rules).unwrap();
         assert_eq!(state.apply(&change, &mut NoSockets), []);
         assert_eq!(state.counts().udp_routes, 1);
         assert_eq!(state.dump().udp_routes.len(), 1);

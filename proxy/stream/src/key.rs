@@ -21,6 +21,7 @@ impl ResourceKind {
             Self::Challenge => "challenge",
             Self::HostnameOwner => "hostname-owner",
             Self::GrpcRoute => "grpcroute",
+            Self::Tenant => "tenant",
         }
     }
 }
@@ -62,6 +63,7 @@ impl resource::Resource {
             Self::Challenge(_) => ResourceKind::Challenge,
             Self::HostnameOwner(_) => ResourceKind::HostnameOwner,
             Self::GrpcRoute(_) => ResourceKind::GrpcRoute,
+            Self::Tenant(_) => ResourceKind::Tenant,
         }
     }
 }

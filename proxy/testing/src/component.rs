@@ -7,10 +7,19 @@ use rustls::pki_types::CertificateDer;
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::client::TlsStream;
+use vestibule_model::endpoint::EndpointRules;
+use vestibule_proxy::{ConfigSource, ProxyConfig};
 use vestibule_stream::{Batch, Encoded, Generation, Resource, ResourceKey};
 
 use crate::pki::{Identity, provider, tls, trusting};
 use crate::waiting::PATIENCE;
+
+/// The settings of a proxy whose backends are on loopback.
+pub fn proxy_config(source: ConfigSource) -> ProxyConfig {
+    let mut config = ProxyConfig::new(source);
+    config.endpoint_rules = EndpointRules::with_loopback();
+    config
+}
 
 /// Answers each line with `<name> <line>`; ends with its clients.
 pub async fn plain_backend(name: &'static str, address: &str) -> SocketAddr {

@@ -178,3 +178,12 @@ pub fn owner(hostname: &str, tenant: &str) -> Resource {
     };
     Resource::new(format!("infra/edge/{hostname}"), Wire::HostnameOwner(owner))
 }
+
+/// How a namespace shares connections with others. 0 stands for no limit.
+pub fn tenant(namespace: &str, connection_shares: u32, max_connections: u32) -> Resource {
+    let tenant = proto::Tenant {
+        connection_shares,
+        max_connections,
+    };
+    Resource::new(namespace, Wire::Tenant(tenant))
+}

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use tokio::net::TcpStream;
+use vestibule_model::endpoint::EndpointRules;
 use vestibule_proxy::apply::State;
 use vestibule_proxy::close_reason::CloseReason;
 use vestibule_proxy::limits::ProxyLimits;
@@ -43,7 +44,8 @@ impl Rig {
     ) -> Self {
         let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
         let published = Arc::new(ArcSwap::<Snapshot>::default());
-        let state = State::new(Arc::clone(&published)).unwrap();
+        let rules = EndpointRules::with_loopback();
+        let state = State::new(Arc::clone(&published), rules).unwrap();
         let (tenants, accounts) = (state.tenants().clone(), state.accounts().clone());
         let metrics = Metrics::observing(tenants, accounts, state.expiries().clone());
         let metrics = Arc::new(metrics);

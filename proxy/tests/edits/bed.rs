@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use socket2::{Domain, Socket, Type};
+use vestibule_model::endpoint::EndpointRules;
 use vestibule_proxy::apply::State;
 use vestibule_proxy::limits::{HttpLimits, ProxyLimits};
 use vestibule_proxy::metrics::Metrics;
@@ -46,7 +47,8 @@ pub(crate) struct Bed {
 impl Bed {
     pub(crate) fn start() -> Self {
         let published = Arc::new(ArcSwap::<Snapshot>::default());
-        let state = State::new(Arc::clone(&published)).unwrap();
+        let rules = EndpointRules::with_loopback();
+        let state = State::new(Arc::clone(&published), rules).unwrap();
         let plane = Arc::new(DataPlane::new(
             published,
             Arc::new(Metrics::new()),

@@ -20,7 +20,7 @@ use tokio_rustls::TlsConnector;
 
 use super::gate::{Gate, Stop, Stopped};
 use super::ledger::{Config, Ledger, Spell};
-use super::model::{Ask, Basis, CLOSED, Dial, Hello, Link, Model, is_late, waits};
+use super::model::{Ask, Basis, CLOSED, Dial, Hello, Link, MISDIRECTED, Model, is_late, waits};
 use super::servers::Props;
 use super::wire::{Answer, Io, Pace, config, one, two};
 use vestibule_proxy_testing::{PATIENCE, within};
@@ -215,6 +215,8 @@ pub(crate) struct Conn {
     settled: Option<usize>,
     shown: Option<String>,
     upgraded: bool,
+    /// An answer of HTTP/2 was one with which the connection may end.
+    refused: bool,
     /// What the connection was admitted by since it was upgraded: one of these.
     tunnels: Vec<Tunnel>,
     history: Vec<String>,
@@ -241,6 +243,7 @@ impl Conn {
             settled: None,
             shown: None,
             upgraded: false,
+            refused: false,
             tunnels: Vec::new(),
             history: Vec::new(),
         };
@@ -370,6 +373,15 @@ impl Conn {
         self.world.ledger.may_have_ended(since, serves)
     }
 
+    /// Whether edits may have ended a connection of HTTPS that began in this way, because they no longer admit its client.
+    fn may_be_dismissed(&self, began: &Candidate) -> bool {
+        let admits = |config: &Config| {
+            let model = self.world.model(config);
+            model.still_admits(&self.dial, &began.link)
+        };
+        self.world.ledger.may_have_ended(began.first, admits)
+    }
+
     /// What a request may have been admitted by that got the answer `text`, which made a WebSocket of the connection.
     fn tunnels_of(&self, ask: &Ask, text: &str, spells: &[Spell]) -> Vec<Tunnel> {
         let world = &self.world;
@@ -412,9 +424,9 @@ impl Conn {
         };
         let before = candidates.len();
         let (keep, rest): (Vec<_>, Vec<_>) = candidates.into_iter().partition(fits);
-        let may_be_ended = |of: &Candidate| {
-            let basis = of.basis.as_ref();
-            basis.is_some_and(|basis| self.may_be_ended(of.first, basis))
+        let may_be_ended = |of: &Candidate| match &of.basis {
+            Some(basis) => self.may_be_ended(of.first, basis),
+            None => self.refused || self.may_be_dismissed(of),
         };
         let is_ended = text == CLOSED && keep.is_empty() && rest.iter().any(may_be_ended);
         let is_fault = keep.is_empty() && !is_ended;
@@ -466,7 +478,7 @@ impl Conn {
 
     /// Takes the answer to a request that began at `from`.
     fn take(&mut self, ask: &Ask, answer: Option<&Answer>, from: usize) {
-        let text = answer.map_or(CLOSED, |answer| &answer.text);
+        let (text, is_two) = (answer.map_or(CLOSED, |answer| &answer.text), self.is_two());
         // Who is not read to the end of its body, as nobody wants it, may find the connection closed.
         let unread = ask.body > 0 && !text.contains("srv=");
         if unread || answer.is_none_or(|answer| answer.last) {
@@ -474,6 +486,7 @@ impl Conn {
         }
         self.upgraded = text.starts_with("101 ");
         self.check(ask, text, from);
+        self.refused |= is_two && text == MISDIRECTED;
     }
 
     /// Whether every configuration since the edit `from` puts an end to a request that no backend answers.
@@ -550,6 +563,9 @@ impl Conn {
             .iter()
             .map(|ask| two(sender.clone(), ask, Pace::Straight, &self.world.ledger));
         let answers = futures::future::join_all(all).await;
+        // The connection takes no more requests from then on, and some of these may have come too late.
+        let mut got = answers.iter().flatten();
+        self.refused |= got.any(|answer| answer.text == MISDIRECTED);
         for (ask, answer) in asks.iter().zip(answers) {
             if answer.is_none() {
                 self.wire = Wire::Closed;

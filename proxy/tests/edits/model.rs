@@ -23,6 +23,8 @@ use proto::tls_listener::Mode;
 
 /// Nothing but the end, or an alert.
 pub(crate) const CLOSED: &str = "closed";
+/// Another listener is for the host, or the connection is no longer what a new one would be. In the second case it ends.
+pub(crate) const MISDIRECTED: &str = "421";
 /// The field that response filters write.
 pub(crate) const ANSWERED: &str = "x-answered";
 /// Where CAs ask.
@@ -83,8 +85,8 @@ pub(crate) enum Link {
         listener: String,
         shown: String,
         two: bool,
-        /// The client was asked for a certificate, and showed one of this authority.
-        showed: Option<usize>,
+        /// The client has proven that it has a certificate of this authority.
+        proven: Option<usize>,
         served: Served,
     },
     /// TLS with a certificate, and behind it a server that answers by itself. `None`: what it is
@@ -115,8 +117,8 @@ struct OverTls<'a> {
     listener: &'a str,
     /// Its server name.
     name: &'a str,
-    /// An authority whose certificate the client showed.
-    showed: Option<usize>,
+    /// An authority of which the client has proven that it has a certificate.
+    proven: Option<usize>,
     served: &'a Served,
 }
 
@@ -158,6 +160,18 @@ fn rank(pattern: &str) -> (u8, usize) {
         Some(suffix) => (1, suffix.matches('.').count()),
         None => (2, 0),
     }
+}
+
+/// Whether clients without a valid certificate are refused.
+fn is_strict(validation: &proto::ClientValidation) -> bool {
+    validation.mode() == proto::ClientValidationMode::AllowValidOnly
+}
+
+/// The authority of which a client proves in its handshake that it has a certificate. Nobody checks the proof where
+/// clients are let in without a certificate.
+fn proven(tls: &proto::TlsTerminate, hello: &Hello) -> Option<usize> {
+    let validation = tls.client_validation.as_ref()?;
+    hello.shows.filter(|_| is_strict(validation))
 }
 
 /// What a configuration says, with what the servers of the tests are.
@@ -267,16 +281,15 @@ impl<'a> Model<'a> {
         names.find_map(|name| self.certificate(name))
     }
 
-    /// Whether a client is let in that showed a certificate of an authority, or none.
-    fn admits(self, tls: &proto::TlsTerminate, showed: Option<usize>) -> bool {
+    /// Whether a client is let in that has proven to have a certificate of an authority, or none.
+    fn admits(self, tls: &proto::TlsTerminate, proven: Option<usize>) -> bool {
         let Some(validation) = &tls.client_validation else {
             return true;
         };
         let Some(trust) = self.trust(&validation.trust_bundles, &self.props.clients) else {
             return false;
         };
-        let strict = validation.mode() == proto::ClientValidationMode::AllowValidOnly;
-        !strict || showed.is_some_and(|authority| trust.contains(&authority))
+        !is_strict(validation) || proven.is_some_and(|authority| trust.contains(&authority))
     }
 
     /// What becomes of a connection, by the weights of backends one of several.
@@ -305,12 +318,11 @@ impl<'a> Model<'a> {
         match listener.protocol.as_ref().unwrap() {
             Protocol::Http(http) => {
                 let tls = http.terminate.as_ref().unwrap();
-                let asked = tls.client_validation.is_some();
                 let link = self.terminate(tls, hello).map(|shown| Link::Https {
                     listener: key.to_owned(),
                     shown: shown.to_owned(),
                     two: hello.alpn.contains(&"h2"),
-                    showed: hello.shows.filter(|_| asked),
+                    proven: proven(tls, hello),
                     served: Served {
                         by: listener.tenant.clone(),
                         owner: self.served_for(key, listener, &hello.name).to_owned(),
@@ -550,7 +562,7 @@ impl<'a> Model<'a> {
             Link::Plain => self.http(dial.port, None, ask),
             Link::Https {
                 listener,
-                showed,
+                proven,
                 served,
                 ..
             } => {
@@ -558,7 +570,7 @@ impl<'a> Model<'a> {
                 let tls = OverTls {
                     listener,
                     name: name.unwrap_or_default(),
-                    showed: *showed,
+                    proven: *proven,
                     served,
                 };
                 self.http(dial.port, Some(tls), ask)

@@ -174,10 +174,8 @@ impl<'a> Attachments<'a> {
     /// How many entries the route takes there in the tables of a proxy.
     fn entries(&self, state: &AdmissionState, route: Route<'_>) -> u64 {
         let left = self.parents.iter().flat_map(|at| &at.left);
-        let (_, entries) = state
-            .merge()
-            .route_entries(route, left.chain(&self.unjudged));
-        entries
+        let (_, size) = state.merge().route_size(route, left.chain(&self.unjudged));
+        size.entries
     }
 }
 

@@ -36,6 +36,9 @@ use crate::web;
 const FIRST: i32 = -19;
 /// The place of the attackers: behind those, and before the rest of the machine.
 const SECOND: i32 = -10;
+/// What a web server lets wait in the kernel for a connection. Clients that read nothing have thousands of connections, and
+/// all of them share the memory for TCP of one machine here, which drops everybody's segments when it is used up.
+const SEND_BUFFER: &str = "--send-buffer=65536";
 /// Regular expressions of a route, as in the issue that asks for this bench.
 const PATTERNS: usize = 60;
 
@@ -347,7 +350,7 @@ impl Bench {
         let mut servers = Vec::new();
         let mut web = |nice: i32, name: &str| -> Result<SocketAddr> {
             let mut command = Command::new(std::env::current_exe()?);
-            command.arg("web");
+            command.arg("web").arg(SEND_BUFFER);
             sys::prioritise(&mut command, nice);
             let log = folder.join(format!("{name}.log"));
             let mut server = Guarded::start(command, name, last, &log, true)?;

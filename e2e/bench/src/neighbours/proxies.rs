@@ -19,7 +19,7 @@ use vestibule_stream::proto::{
 };
 use vestibule_stream::{Batch, Generation, Resource, recording};
 
-use crate::child::{self, Guarded, Output};
+use crate::child::{self, Guarded, Output, allow_loopback};
 use crate::peers::{Binaries, Peer, free_address, is_listening};
 use crate::sys;
 use crate::tls::{Leaf, RAW_HOST};
@@ -181,6 +181,7 @@ impl At<'_> {
         let mut command = Command::new(binary);
         command.arg("--config-file").arg(file);
         command.args(["--workers", "1", "--admin", "127.0.0.1:0"]);
+        allow_loopback(&mut command);
         Ok(command)
     }
 

@@ -18,6 +18,7 @@ use vestibule_stream::proto::{
 use vestibule_stream::{Batch, Generation, Resource, recording};
 
 use super::{RETRIES, Role, Scenario};
+use crate::child::allow_loopback;
 use crate::grpc::SERVICE;
 use crate::tls::Leaf;
 
@@ -53,6 +54,7 @@ pub(super) fn command(
     command.arg("--config-file").arg(file);
     command.args(["--workers", &scenario.setting.workers.to_string()]);
     command.args(["--admin", "127.0.0.1:0"]);
+    allow_loopback(&mut command);
     // All clients are one source, which has more connections than one is expected to.
     command.args(["--source-connections-per-second", "0"]);
     command.args(["--source-udp-sessions-per-second", "0"]);

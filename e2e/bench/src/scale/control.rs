@@ -112,10 +112,7 @@ impl Control {
             controller: CONTROLLER.into(),
             // The bench's backends are on this host.
             policy: Policy {
-                endpoints: EndpointRules {
-                    loopback: true,
-                    ..EndpointRules::default()
-                },
+                endpoints: EndpointRules::with_loopback(),
                 ..Policy::default()
             },
             claims: ClaimMode::Recorded,

@@ -17,7 +17,7 @@ use super::control::{BATCH, Control};
 use super::counted;
 use super::probe::{self, Probe, Request};
 use super::world::{Answer, Edit, Routes, World};
-use crate::child::Guarded;
+use crate::child::{Guarded, allow_loopback};
 use crate::{proc, sys};
 
 /// Name of the proxy, and of the one that takes its place.
@@ -508,6 +508,7 @@ fn proxy(args: &PartArgs, log: &str) -> Result<Guarded> {
         .args(["--shutdown-delay-seconds", "0", "--drain-seconds", "0"])
         .args(["--access-log", "false"])
         .env("RUST_LOG", "warn");
+    allow_loopback(&mut command);
     let log = args.folder.join(format!("{log}-{}.log", args.sets));
     Guarded::start(command, "vestibule-proxy", args.proxy_core, &log, false)
 }

@@ -11,6 +11,11 @@ mod shared;
 mod sharing;
 mod taken;
 
+use anyhow::Result;
+
+use crate::api::{self, text};
+use crate::world::{Stage, Team};
+
 pub(super) use attacks::every_way_to_another_teams_name_is_closed;
 pub(super) use authorities::no_connection_serves_another_teams_name;
 pub(super) use gateway::names_outlive_their_gateway;
@@ -23,3 +28,14 @@ pub(super) use paths::a_part_of_a_hostname_is_another_teams;
 pub(super) use shared::nobody_takes_a_name_on_a_shared_listener;
 pub(super) use sharing::a_hostname_is_shared_for_as_long_as_a_grant_says;
 pub(super) use taken::an_admin_takes_a_name_from_its_holder;
+
+/// Whether the record has all of these hostnames as the team's.
+async fn holds(stage: &Stage, team: &Team, hosts: &[&str]) -> Result<bool> {
+    let api = &stage.world.api;
+    let claims = api.list(api::HOSTNAME_CLAIM, &team.gateway.0, "").await?;
+    Ok(hosts.iter().all(|host| {
+        let mut claims = claims.iter();
+        let claim = claims.find(|claim| text(claim, "/spec/hostname") == *host);
+        claim.is_some_and(|claim| text(claim, "/spec/holder") == team.namespace)
+    }))
+}

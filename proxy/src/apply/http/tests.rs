@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 
-use arc_swap::ArcSwap;
 use hyper::Request;
 use proptest::prelude::*;
+use vestibule_model::endpoint::EndpointRules;
 use vestibule_model::hostname::Hostname;
 use vestibule_model::pattern::Steps;
 use vestibule_stream::proto::resource::Resource as Wire;
@@ -29,7 +29,7 @@ struct Harness {
 impl Harness {
     fn new() -> Self {
         Self {
-            state: State::new(Arc::new(ArcSwap::default())).unwrap(),
+            state: State::new(Arc::default(), EndpointRules::with_loopback()).unwrap(),
             counter: 0,
         }
     }

@@ -583,6 +583,38 @@ fn lost_by(first: Vec<Resource>, change: Vec<Resource>, gone: Vec<ResourceKey>, 
     assert!(world.lost.contains_key(kind), "{:?}", world.lost);
 }
 
+/// An HTTPS connection may have had no request yet, so routes do not say whose it is.
+#[test]
+fn whose_listener_validates_clients_otherwise_is_told_though_it_has_no_route() {
+    let name = listener_name(0, 0);
+    let listener = |kind: &str| {
+        let kind = KINDS.iter().position(|(of, _)| *of == kind);
+        vec![listener_of(&name, kind.unwrap(), (false, false), "x.a.com")]
+    };
+    let bundle = |which: usize| vec![done(&Edit::Bundle(which)).unwrap()];
+    let mut h = Harness::new();
+    assert_eq!(h.apply([listener("Https"), bundle(0)].concat()), []);
+    let account = h.state.accounts.find("team-0").unwrap();
+    let its_own = Some(vec![TenantKey::of_https(&account)]);
+    let mut inbox = h.state.snapshot.concerned().subscribe();
+    for (what, upserts, is_told) in [
+        ("on", listener("ValidatedHttps"), true),
+        ("still on", listener("ValidatedHttps"), false),
+        ("by another authority", bundle(1), true),
+        ("off", listener("Https"), true),
+        ("still off", listener("Https"), false),
+        ("off, whichever authority there is", bundle(0), false),
+    ] {
+        assert_eq!(h.apply(upserts), [], "{what}");
+        let told = inbox.next().now_or_never().flatten();
+        assert_eq!(told, its_own.clone().filter(|_| is_told), "{what}");
+    }
+    h.remove(vec![key(ResourceKind::Listener, &name)]);
+    assert_eq!(inbox.next().now_or_never(), None);
+    assert_eq!(h.apply(listener("ValidatedHttps")), [], "created anew");
+    assert_eq!(inbox.next().now_or_never().flatten(), its_own);
+}
+
 #[test]
 fn who_is_passed_over_for_an_owned_name_hides_no_listener_that_takes_it() {
     let (wide, narrow) = ("ListenerSet/team-0/wide/tls", "ListenerSet/team-1/web/tls");

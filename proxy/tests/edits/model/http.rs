@@ -2,7 +2,7 @@
 
 use vestibule_stream::{ResourceKind as Kind, proto};
 
-use super::{Ask, CLOSED, Failed, Model, OverTls, TOKEN_PATH, attached};
+use super::{Ask, CLOSED, Failed, MISDIRECTED, Model, OverTls, TOKEN_PATH, attached};
 use crate::edits::rules::{self, VARIANT};
 use crate::edits::servers::{ASKED, Speaks};
 use vestibule_proxy_testing::PATIENCE;
@@ -44,8 +44,8 @@ impl<'a> Model<'a> {
             // The client has seen the certificate of the namespace that had the name before.
             let passed_on = listener.tenant != tls.served.by
                 && self.served_for(key, listener, &ask.host) != tls.served.owner;
-            if !right || passed_on || !http.is_some_and(|http| self.admits(http, tls.showed)) {
-                return vec!["421".to_owned()];
+            if !right || passed_on || !http.is_some_and(|http| self.admits(http, tls.proven)) {
+                return vec![MISDIRECTED.to_owned()];
             }
         }
         let Some(Found { rule, prefix, .. }) = self.rule(key, ask) else {

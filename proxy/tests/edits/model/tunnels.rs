@@ -1,8 +1,9 @@
-//! By which route a tunnel is served, and whether another configuration serves it by the same one.
+//! By which route a tunnel is served, and whether another configuration serves it by the same one, or still admits the
+//! client of a connection of HTTPS.
 
 use vestibule_stream::{Resource, ResourceKind as Kind, proto};
 
-use super::{Ask, Dial, Link, Model, attached};
+use super::{Ask, Dial, Link, Model, attached, proven};
 
 use proto::listener::Protocol;
 use proto::resource::Resource as Wire;
@@ -16,8 +17,8 @@ pub(crate) struct Basis {
     name: String,
     listener: Alike,
     route: (Kind, String),
-    /// The client was asked for a certificate, and showed one of this authority.
-    showed: Option<usize>,
+    /// The client has proven that it has a certificate of this authority.
+    proven: Option<usize>,
 }
 
 /// What a listener has to have in common with the one that a tunnel began with.
@@ -74,13 +75,12 @@ impl Model<'_> {
         let hello = dial.tls.as_ref()?;
         let (key, listener) = self.listener(dial.port, &hello.name)?;
         let (route, _) = self.tls_route(key, &hello.name)?;
-        let asked = terminate(listener).is_some_and(|tls| tls.client_validation.is_some());
         Some(Basis {
             port: dial.port,
             name: hello.name.clone(),
             listener: Alike::of(listener),
             route: (Kind::TlsRoute, route.to_owned()),
-            showed: hello.shows.filter(|_| asked),
+            proven: terminate(listener).and_then(|tls| proven(tls, hello)),
         })
     }
 
@@ -88,8 +88,8 @@ impl Model<'_> {
     pub(crate) fn upgraded_by(self, dial: &Dial, link: &Link, ask: &Ask) -> Option<Basis> {
         let (key, listener) = self.listener(dial.port, &ask.host)?;
         let found = self.rule(key, ask)?;
-        let showed = match link {
-            Link::Https { showed, .. } => *showed,
+        let proven = match link {
+            Link::Https { proven, .. } => *proven,
             _ => None,
         };
         Some(Basis {
@@ -97,8 +97,19 @@ impl Model<'_> {
             name: ask.host.clone(),
             listener: Alike::of(listener),
             route: (Kind::HttpRoute, found.route.to_owned()),
-            showed,
+            proven,
         })
+    }
+
+    /// Whether this configuration admits the client of a connection of HTTPS: by the listener to which its name leads now,
+    /// if there is one.
+    pub(crate) fn still_admits(self, dial: &Dial, link: &Link) -> bool {
+        let (Some(hello), Link::Https { proven, .. }) = (&dial.tls, link) else {
+            return true;
+        };
+        let now = self.listener(dial.port, &hello.name);
+        let now = now.and_then(|(_, listener)| terminate(listener));
+        now.is_none_or(|tls| self.admits(tls, *proven))
     }
 
     /// Whether this configuration serves a tunnel by the same route.
@@ -114,6 +125,6 @@ impl Model<'_> {
         });
         is_attached
             && Alike::of(listener) == basis.listener
-            && terminate(listener).is_none_or(|tls| self.admits(tls, basis.showed))
+            && terminate(listener).is_none_or(|tls| self.admits(tls, basis.proven))
     }
 }

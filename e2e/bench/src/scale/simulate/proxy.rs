@@ -11,7 +11,7 @@ use anyhow::{Result, bail};
 use serde::{Deserialize, Serialize};
 
 use super::Spent;
-use crate::child::{Guarded, poll};
+use crate::child::{Guarded, allow_loopback, poll};
 use crate::scale::part::Used;
 
 /// Longest that a proxy may take to read everything.
@@ -88,6 +88,7 @@ fn start(binary: &Path, recording: &Path, log: &Path) -> Result<(Spent, Used)> {
         .args(["--shutdown-delay-seconds", "0", "--drain-seconds", "0"])
         .args(["--access-log", "false"])
         .env("RUST_LOG", "warn");
+    allow_loopback(&mut command);
     let begin = Spent::begin();
     let mut proxy = Guarded::start_with(
         command,

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::grants::site;
 use super::hijack::a_second_later;
+use super::holds;
 use crate::api::{self, Kind, text};
 use crate::client::Target;
 use crate::conditions;
@@ -217,7 +218,7 @@ impl Scene<'_> {
     /// A deletes all that it has for its name. As long as the record says that the name is A's, B gets no request for
     /// it, although B's objects ask for it still; and A that comes back has it. Says how many requests there were.
     async fn while_away(&self) -> Result<u32> {
-        let (a, world) = (self.a, &self.stage.world);
+        let (a, stage) = (self.a, self.stage);
         let mine = [plain(a, "web", &[WANTED])]
             .into_iter()
             .chain(site(a, "web", WANTED));
@@ -226,15 +227,6 @@ impl Scene<'_> {
         let by_http = self.plain(80, WANTED);
         let at = SocketAddr::new(self.address.ip(), 443);
         let of_b = Target::new(at, WANTED, self.b.authority.roots()?)?;
-        let is_as = async || -> Result<bool> {
-            let claims = world
-                .api
-                .list(api::HOSTNAME_CLAIM, &a.gateway.0, "")
-                .await?;
-            let mut claims = claims.iter();
-            let claim = claims.find(|claim| text(claim, "/spec/hostname") == WANTED);
-            Ok(claim.is_some_and(|claim| text(claim, "/spec/holder") == a.namespace))
-        };
         let mut asked = 0;
         while asked < 60 {
             let mut answers = Vec::new();
@@ -246,7 +238,7 @@ impl Scene<'_> {
             }
             // Whoever is answered with A's certificate is answered by A.
             answers.extend(of_b.ask().await.ok());
-            if !is_as().await? {
+            if !holds(stage, a, &[WANTED]).await? {
                 break;
             }
             asked += 4;
@@ -258,7 +250,7 @@ impl Scene<'_> {
         ensure!(asked > 0, "the name was free at once");
         if let Err(refused) = a.kubectl.apply(&mine).await?.must() {
             // On a slow machine the name has become free meanwhile, so it is B's until B's objects go and its own time is up.
-            ensure!(!is_as().await?, refused);
+            ensure!(!holds(stage, a, &[WANTED]).await?, refused);
             delete_all(self.b, &attacks(self.b)).await?;
             delete_all(self.b, &around(self.b)).await?;
             until("the name to be free again", LATER, async || {

@@ -6,7 +6,8 @@ use std::net::SocketAddr;
 use anyhow::{Result, anyhow, ensure};
 use serde_json::{Value, json};
 
-use crate::api::{self, text};
+use super::holds;
+use crate::api;
 use crate::conditions;
 use crate::manifests;
 use crate::requests::{Connection, Origin, Version};
@@ -74,7 +75,7 @@ pub(in super::super) async fn no_connection_serves_another_teams_name(
     while away < ROUNDS {
         let answered = scene.of_b_only_its_own().await;
         // What was answered counts only if the record has said that the names are A's ever since.
-        if !is_holder(stage, &a).await? {
+        if !holds(stage, &a, &[WANTED, ELSEWHERE]).await? {
             break;
         }
         asked += answered?;
@@ -84,7 +85,7 @@ pub(in super::super) async fn no_connection_serves_another_teams_name(
     if let Err(refused) = a.kubectl.apply(&of_a).await?.must() {
         // On a slow machine the names have become free meanwhile. From then on B's wildcard has them, until it goes and its
         // own time is up.
-        ensure!(!is_holder(stage, &a).await?, refused);
+        ensure!(!holds(stage, &a, &[WANTED, ELSEWHERE]).await?, refused);
         b.api.delete(api::LISTENER_SET, &b.namespace, "web").await?;
         until("the names to be free again", SOON, async || {
             a.kubectl.apply(&of_a).await?.must()
@@ -193,17 +194,6 @@ async fn ask(open: &mut Connection, host: &str, path: &str) -> Result<Answer> {
         Ok(answer) => Answer::By(answer.namespace),
         Err(_) => Answer::Status(got.status),
     })
-}
-
-/// Whether the record has both names as A's.
-async fn is_holder(stage: &Stage, a: &Team) -> Result<bool> {
-    let api = &stage.world.api;
-    let claims = api.list(api::HOSTNAME_CLAIM, &a.gateway.0, "").await?;
-    Ok([WANTED, ELSEWHERE].into_iter().all(|host| {
-        let mut claims = claims.iter();
-        let claim = claims.find(|claim| text(claim, "/spec/hostname") == host);
-        claim.is_some_and(|claim| text(claim, "/spec/holder") == a.namespace)
-    }))
 }
 
 /// Waits until these sets of a team are served, with one route on each listener.

@@ -1,9 +1,10 @@
-//! Counts the entries that each route has in the tables of the proxies. They are bounded for each namespace.
+//! Counts what each route takes in the proxies. It is bounded for each namespace, and for all of them together.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use vestibule_model::finding::Finding;
 use vestibule_model::key::ObjectKey;
+use vestibule_model::route_budget::RouteSize;
 
 use super::route_state::Parents;
 use super::{Dirty, Translator};
@@ -15,31 +16,28 @@ pub(super) type JudgedParents = (Parents, BTreeSet<Finding>);
 const KEPT: usize = 1 << 17;
 
 impl Translator {
-    /// Counts the entries of the routes that are judged in this pass, before any of them is made, and marks the routes
-    /// that are over the budget by this or come back under it. Returns what is known of the parents of these routes.
-    pub(super) fn count_entries(
-        &mut self,
-        dirty: &mut Dirty,
-    ) -> BTreeMap<ObjectKey, JudgedParents> {
+    /// Counts what the routes that are judged in this pass take, before any of them is made, and marks the routes
+    /// that are over a limit by this or come back under it. Returns what is known of the parents of these routes.
+    pub(super) fn count_routes(&mut self, dirty: &mut Dirty) -> BTreeMap<ObjectKey, JudgedParents> {
         let (mut known, mut room) = (BTreeMap::new(), KEPT);
         for key in &dirty.routes {
-            let (mut created, mut entries) = (0, 0);
+            let (mut created, mut size) = (0, RouteSize::default());
             if let Some(route) = self.route(key)
                 && !self.is_refused(route)
             {
                 let judged = self.judge_parents(route, None);
                 let names;
                 let attached = judged.0.values().flatten().flatten();
-                (names, entries) = self.merge.route_entries(route, attached);
+                (names, size) = self.merge.route_size(route, attached);
                 created = route.meta().created;
                 if let Some(rest) = room.checked_sub(names) {
                     room = rest;
                     known.insert(key.clone(), judged);
                 }
             }
-            self.entries.put(key, created, entries);
+            self.route_budgets.put(key, created, size);
         }
-        dirty.routes.extend(self.entries.settle());
+        dirty.routes.extend(self.route_budgets.settle());
         known
     }
 }

@@ -1,0 +1,64 @@
+//! Counts what the backends in use take in the proxies. It is bounded for each namespace, and for all of them together.
+
+use std::net::IpAddr;
+
+use prost::Message as _;
+use vestibule_model::backend_budget::{BackendSize, EndpointCounts};
+use vestibule_model::backend_key::BackendKey;
+
+use super::{Dirty, Translator};
+
+impl Translator {
+    /// Counts the backends that may have changed in this pass, before their endpoints are put together, and marks those that
+    /// are over a limit by this or come back under it, with the routes that lead to them. Returns whether there are any.
+    pub(super) fn settle_backend_budgets(&mut self, dirty: &mut Dirty) -> bool {
+        for key in &dirty.backends {
+            let (created, size) = self.size_of(key).unwrap_or_default();
+            self.backend_budgets.put(key, created, size);
+        }
+        let moved = self.backend_budgets.settle();
+        for key in &moved {
+            let users = self.backend_users.get(key).into_iter().flatten();
+            dirty.routes.extend(users.cloned());
+        }
+        let any = !moved.is_empty();
+        dirty.backends.extend(moved);
+        any
+    }
+
+    /// When the Service of a backend was created, and the size of the backend; `None` if it is not in use or does not
+    /// exist. Endpoints in several slices count once for each, and so do those that no backend may have.
+    fn size_of(&self, key: &BackendKey) -> Option<(i64, BackendSize)> {
+        if !self.backend_users.contains_key(key) {
+            return None;
+        }
+        let (service, port) = self.port_of(key)?;
+        let (mut ready, mut terminating) = (EndpointCounts::default(), EndpointCounts::default());
+        for slice in self.slices_of(&key.service) {
+            let numbers = slice.numbers_of(port).count();
+            if numbers == 0 {
+                continue;
+            }
+            for (counts, addresses) in [
+                (&mut ready, &slice.addresses),
+                (&mut terminating, &slice.terminating),
+            ] {
+                // The addresses of a slice are of one family.
+                let is_ipv6 = addresses.first().is_some_and(IpAddr::is_ipv6);
+                let count = if is_ipv6 {
+                    &mut counts.ipv6
+                } else {
+                    &mut counts.ipv4
+                };
+                *count = count.saturating_add(addresses.len().saturating_mul(numbers));
+            }
+        }
+        // Which of them it has depends on which are denied.
+        let endpoints = EndpointCounts {
+            ipv4: ready.ipv4.max(terminating.ipv4),
+            ipv6: ready.ipv6.max(terminating.ipv6),
+        };
+        let bytes = key.to_string().len() + self.bare_backend(key, service, port).encoded_len();
+        Some((service.meta.created, BackendSize::new(bytes, endpoints)))
+    }
+}
