@@ -156,9 +156,14 @@ impl Counts {
         let routes = [self.routes, self.http_routes, self.grpc_routes];
         let of_ports = [self.tcp_routes, self.udp_routes];
         let rest = [self.listeners, self.backends, self.certificates];
-        let few = [self.trust_bundles, self.challenges, self.hostname_owners];
+        let few = [
+            self.trust_bundles,
+            self.challenges,
+            self.hostname_owners,
+            self.tenants,
+        ];
         let all = routes.iter().chain(&of_ports).chain(&rest).chain(&few);
-        all.sum::<usize>() + self.tenants
+        all.sum()
     }
 }
 
