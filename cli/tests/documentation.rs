@@ -358,7 +358,8 @@ fn registered(component: &str) -> BTreeSet<String> {
         .iter()
         .filter(|text| text.contains("prometheus_client"));
     let names = users.flat_map(|text| {
-        let code = text.split("#[cfg(test)]\nmod tests").next().unwrap();
+        // A module of tests in a file of its own is declared above the code.
+        let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap();
         let given = code.split_once("with_prefix(\"");
         let given = given.and_then(|(_, rest)| rest.split_once('"'));
         let prefix = given.map_or(format!("vestibule_{component}"), |(prefix, _)| {

@@ -18,11 +18,16 @@ const SETS: usize = 40;
 /// Longest that one apply may take, before it counts as failed.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// Pause of somebody who applies again.
+const AGAIN: Duration = Duration::from_millis(200);
+
 /// Numbers of applies by their result.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     accepted: usize,
     refused: usize,
+    /// Those that got their verdict when they were applied again, because nobody answered the first time.
+    repeated: usize,
     /// Those that were neither as they should be: what was said instead.
     pub(crate) failed: Vec<String>,
     latencies: Vec<Duration>,
@@ -45,10 +50,11 @@ impl fmt::Display for Counts {
         let at = |share| percentile(&self.latencies, share).as_millis();
         write!(
             f,
-            "{} applies accepted, {} refused by verdict, {} failed, p50 {} ms, p99 {} ms",
+            "{} applies accepted, {} refused by verdict, {} failed, {} repeated, p50 {} ms, p99 {} ms",
             self.accepted,
             self.refused,
             self.failed.len(),
+            self.repeated,
             at(0.5),
             at(0.99)
         )
@@ -64,12 +70,23 @@ pub(crate) struct Applies {
 impl Applies {
     /// Starts `rate` applies a second under a team's identity, for hostnames below `domain`.
     pub(crate) fn start(team: &Team, domain: &str, rate: u32) -> Self {
+        Self::begin(team, domain, rate, false)
+    }
+
+    /// The same, by somebody who applies again what no webhook answered: a process that is killed takes with it what
+    /// it was judging.
+    pub(crate) fn start_persistent(team: &Team, domain: &str, rate: u32) -> Self {
+        Self::begin(team, domain, rate, true)
+    }
+
+    fn begin(team: &Team, domain: &str, rate: u32, repeats: bool) -> Self {
         let (stop, stopped) = oneshot::channel();
         let writer = Writer {
             api: team.api.clone(),
             namespace: team.namespace.clone(),
             gateway: team.gateway.clone(),
             domain: domain.to_owned(),
+            repeats,
         };
         Self {
             stop: Some(stop),
@@ -90,11 +107,22 @@ struct Writer {
     namespace: String,
     gateway: (String, String),
     domain: String,
+    /// Whether what no webhook answered is applied again.
+    repeats: bool,
+}
+
+/// What became of an apply.
+#[derive(Debug, Clone, Copy)]
+struct Judged {
+    /// It was to be accepted, and was; otherwise it was to be refused, and was.
+    accepted: bool,
+    /// It had to be applied again.
+    repeated: bool,
 }
 
 impl Writer {
-    /// Applies the nth object. True: it was to be accepted, and was. False: it was to be refused, and was.
-    async fn write(&self, number: usize) -> Result<bool, String> {
+    /// Applies the nth object.
+    async fn write(&self, number: usize) -> Result<Judged, String> {
         let space = &self.namespace;
         let (kind, object) = if number.is_multiple_of(2) {
             let hostname = format!("n{number}.{}", self.domain);
@@ -110,12 +138,27 @@ impl Writer {
             (api::TLS_ROUTE, route)
         };
         let wanted = kind == api::LISTENER_SET;
-        match timeout(PATIENCE, self.api.apply(kind, space, &object)).await {
-            Err(_) => Err(format!("{number}: no answer")),
-            Ok(Err(error)) => Err(format!("{number}: {error:#}")),
-            Ok(Ok(None)) if wanted => Ok(true),
-            Ok(Ok(Some((403, message)))) if !wanted && message.contains("wildcard") => Ok(false),
-            Ok(Ok(verdict)) => Err(format!("{number}: {verdict:?}")),
+        let (started, mut repeated) = (Instant::now(), false);
+        loop {
+            let judged = |accepted| Judged { accepted, repeated };
+            return match timeout(PATIENCE, self.api.apply(kind, space, &object)).await {
+                Err(_) => Err(format!("{number}: no answer")),
+                Ok(Err(error)) => Err(format!("{number}: {error:#}")),
+                Ok(Ok(None)) if wanted => Ok(judged(true)),
+                Ok(Ok(Some((403, message)))) if !wanted && message.contains("wildcard") => {
+                    Ok(judged(false))
+                }
+                Ok(Ok(Some((500, message))))
+                    if self.repeats
+                        && started.elapsed() < PATIENCE
+                        && message.contains("failed calling webhook") =>
+                {
+                    repeated = true;
+                    tokio::time::sleep(AGAIN).await;
+                    continue;
+                }
+                Ok(Ok(verdict)) => Err(format!("{number}: {verdict:?}")),
+            };
         }
     }
 }
@@ -150,10 +193,17 @@ async fn run(writer: Writer, rate: u32, mut stopped: oneshot::Receiver<()>) -> C
 }
 
 impl Counts {
-    fn add(&mut self, (took, result): (Duration, Result<bool, String>)) {
+    fn add(&mut self, (took, result): (Duration, Result<Judged, String>)) {
         match result {
-            Ok(true) => self.accepted += 1,
-            Ok(false) => self.refused += 1,
+            Ok(judged) => {
+                let count = if judged.accepted {
+                    &mut self.accepted
+                } else {
+                    &mut self.refused
+                };
+                *count += 1;
+                self.repeated += usize::from(judged.repeated);
+            }
             Err(why) => self.failed.push(why),
         }
         self.latencies.push(took);

@@ -30,8 +30,8 @@ const ATTACKED: u64 = 10;
 /// New connections a second to what is served meanwhile.
 const RATE: u32 = 50;
 
-/// Under twenty applies a second the pods are rolled, the certificate is exchanged, the authority is, a pod is lost:
-/// each apply gets its verdict.
+/// Under twenty applies a second the pods are rolled, the certificate is exchanged, the authority is, a pod is deleted:
+/// each apply gets its verdict. A pod is killed: each apply gets it when it is applied again.
 pub(super) async fn whatever_happens_to_one_of_them_fails_no_apply(
     stage: &Stage,
 ) -> Result<Verdict> {
@@ -69,12 +69,19 @@ pub(super) async fn whatever_happens_to_one_of_them_fails_no_apply(
         })
         .await?;
 
-    let applies = Applies::start(&team, "lost.test", APPLIES);
-    let result = lose_one(world).await;
+    let applies = Applies::start(&team, "deleted.test", APPLIES);
+    let result = lose_one(world, "30").await;
     let counts = applies.stop().await?;
     notes.push(format!("a pod deleted: {counts}"));
     result?;
     counts.must("a pod deleted")?;
+
+    let applies = Applies::start_persistent(&team, "killed.test", APPLIES);
+    let result = lose_one(world, "0").await;
+    let counts = applies.stop().await?;
+    notes.push(format!("a pod killed: {counts}"));
+    result?;
+    counts.must("a pod killed")?;
     Ok(Verdict::Passed(notes))
 }
 
@@ -165,26 +172,25 @@ async fn signed_by(world: &World, root: &str) -> Result<()> {
 }
 
 /// One pod is deleted in order, then one without being given time.
-async fn lose_one(world: &World) -> Result<()> {
-    for grace in ["30", "0"] {
+/// Deletes one of the pods, and waits for the next one. Without grace the process has a second to end in.
+async fn lose_one(world: &World, grace: &str) -> Result<()> {
+    let pods = world.ready(WEBHOOK, 2).await?;
+    let victim = pods.first().context("no pod")?;
+    let path = format!(
+        "{}?gracePeriodSeconds={grace}",
+        api::path(api::POD, NAMESPACE, name(victim))
+    );
+    world.api.delete_at(&path).await?;
+    until("another pod", LATER, async || {
         let pods = world.ready(WEBHOOK, 2).await?;
-        let victim = pods.first().context("no pod")?;
-        let path = format!(
-            "{}?gracePeriodSeconds={grace}",
-            api::path(api::POD, NAMESPACE, name(victim))
+        ensure!(
+            pods.iter().all(|pod| name(pod) != name(victim)),
+            "it is still there"
         );
-        world.api.delete_at(&path).await?;
-        until("another pod", LATER, async || {
-            let pods = world.ready(WEBHOOK, 2).await?;
-            ensure!(
-                pods.iter().all(|pod| name(pod) != name(victim)),
-                "it is still there"
-            );
-            Ok::<_, anyhow::Error>(())
-        })
-        .await?;
-        tokio::time::sleep(Duration::from_secs(2)).await;
-    }
+        Ok::<_, anyhow::Error>(())
+    })
+    .await?;
+    tokio::time::sleep(Duration::from_secs(2)).await;
     Ok(())
 }
 
