@@ -52,6 +52,9 @@ const REQUESTS_OF_A_TURN: u32 = 64;
 /// Units of a search for a rule that may take all the steps of a request
 /// ([`Steps::OF_A_REQUEST`](vestibule_model::pattern::Steps::OF_A_REQUEST)), which are one or two milliseconds as well.
 const UNITS_OF_A_SEARCH: u8 = 64;
+/// Units of a connection to a backend that is opened for a request. To open and close it takes the kernel several times
+/// as long as the request takes the worker.
+const UNITS_OF_A_BACKEND_CONNECTION: u8 = 8;
 /// Fields of a request's head that cost one more unit.
 const FIELDS_OF_A_UNIT: usize = 32;
 /// Bytes of a request's head that cost one more unit. A head of 64 KiB is read, checked and sent on in half a millisecond.
@@ -156,14 +159,22 @@ pub(crate) async fn pass_search(line: impl FnOnce() -> usize) {
     pass_units(line, UNITS_OF_A_SEARCH).await;
 }
 
-async fn pass_units(line: impl FnOnce() -> usize, units: u8) {
+/// Waits in a [`line`] until a connection to a backend may be opened for a request. Returns whether it had to wait, since
+/// a connection may have come free in the meantime.
+pub(crate) async fn pass_backend_connection(line: impl FnOnce() -> usize) -> bool {
+    pass_units(line, UNITS_OF_A_BACKEND_CONNECTION).await
+}
+
+/// Returns whether the gate was closed.
+async fn pass_units(line: impl FnOnce() -> usize, units: u8) -> bool {
     let passed = REQUESTS.with_borrow_mut(|gate| gate.pass_if_open(units));
     if passed {
-        return;
+        return false;
     }
     let mut entry = QueueEntry::new(GateKind::Requests, line());
     // This gate has no limit on waiting tasks, so it never fails.
     let _ = poll_fn(|cx| entry.poll_pass(cx, units)).await;
+    true
 }
 
 /// A place in the line of a tenant for the work that a backend causes without answering: it sends interim heads, frames

@@ -369,6 +369,28 @@ async fn large_heads_leave_a_neighbour_its_turn_earlier() {
 }
 
 #[tokio::test]
+async fn connections_to_backends_leave_a_neighbour_its_turn_earlier() {
+    let log = Log::default();
+    let driver = tokio::spawn(keep());
+    tokio::task::yield_now().await;
+    for (line, name, count) in [(1, "flood", 400), (2, "neighbour", 1)] {
+        for _ in 0..count {
+            let log = Arc::clone(&log);
+            tokio::spawn(async move {
+                pass_backend_connection(|| line).await;
+                log.lock().push(name);
+            });
+        }
+    }
+    while !log.lock().contains(&"neighbour") {
+        tokio::task::yield_now().await;
+    }
+    let most = 3 * REQUESTS_OF_A_TURN as usize / usize::from(UNITS_OF_A_BACKEND_CONNECTION);
+    assert!(floods(&log.lock()) <= most, "{}", floods(&log.lock()));
+    driver.abort();
+}
+
+#[tokio::test]
 async fn long_searches_leave_those_that_stand_and_a_neighbour_their_turn() {
     let log = Log::default();
     let driver = tokio::spawn(keep());

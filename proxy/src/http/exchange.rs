@@ -42,7 +42,7 @@ use crate::quota::{Account, QuotaGuard};
 use crate::side::bound_unsent;
 use crate::tried::Tried;
 use crate::upstream::{Alpn, Credentials};
-use crate::{dial, health, upstream};
+use crate::{dial, gate, health, upstream};
 
 /// HTTP/2 window for the body of one response, in bytes; [`CONNECTION_WINDOW`] is that of the whole connection. The
 /// windows bound what waits in memory. All requests of a connection together cannot use up its window, so a client that
@@ -263,6 +263,7 @@ impl Exchange<'_> {
         let key = self.key(endpoint, || repeated || head_size::is_large(&request));
         trace.endpoint = Some(endpoint);
         trace.retries = u8::try_from(attempts.tried.len()).unwrap_or(u8::MAX);
+        let mut has_paid = false;
         let opened = loop {
             // If one idle connection was closed, the others may be closed as well. So a repeated request gets a new
             // connection.
@@ -285,6 +286,13 @@ impl Exchange<'_> {
                 };
             }
             trace.reused = false;
+            if !has_paid {
+                has_paid = true;
+                let line = || self.account.as_ref().map_or(0, gate::line);
+                if gate::pass_backend_connection(line).await {
+                    continue;
+                }
+            }
             let left = attempts.end.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 let failure = ExchangeFailure::Connect(CloseReason::BackendConnectTimeout);
