@@ -35,6 +35,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 use std::thread::LocalKey;
 
+use vestibule_model::pattern::Steps;
+
 use crate::close_reason::CloseReason;
 use crate::quota::Account;
 use crate::slots::Slots;
@@ -49,9 +51,6 @@ const HANDSHAKES_OF_A_TURN: u32 = 4;
 const MOST_HANDSHAKES: usize = 1024;
 /// Units of requests before the gate closes, and the quantum of a tenant. They take one or two milliseconds.
 const REQUESTS_OF_A_TURN: u32 = 64;
-/// Units of a search for a rule that may take all the steps of a request
-/// ([`Steps::OF_A_REQUEST`](vestibule_model::pattern::Steps::OF_A_REQUEST)), which are one or two milliseconds as well.
-const UNITS_OF_A_SEARCH: u8 = 64;
 /// Units of a connection to a backend that is opened for a request. To open and close it takes the kernel several times
 /// as long as the request takes the worker.
 const UNITS_OF_A_BACKEND_CONNECTION: u8 = 8;
@@ -154,9 +153,11 @@ pub(crate) async fn pass_request(line: impl FnOnce() -> usize, fields: usize, by
     pass_units(line, u8::try_from(units).unwrap_or(u8::MAX)).await;
 }
 
-/// Waits in a [`line`] until a search for the rule of a request may begin that may take all of its steps.
-pub(crate) async fn pass_search(line: impl FnOnce() -> usize) {
-    pass_units(line, UNITS_OF_A_SEARCH).await;
+/// Waits in a [`line`] until a search for the rule of a request may begin that takes at most so many [`Steps`]. It costs as
+/// many units as there are requests that take as many steps together without a wait.
+pub(crate) async fn pass_search(line: impl FnOnce() -> usize, steps: u32) {
+    let units = steps / Steps::AT_ONCE;
+    pass_units(line, u8::try_from(units).unwrap_or(u8::MAX)).await;
 }
 
 /// Waits in a [`line`] until a connection to a backend may be opened for a request. Returns whether it had to wait, since

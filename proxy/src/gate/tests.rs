@@ -399,7 +399,7 @@ async fn long_searches_leave_those_that_stand_and_a_neighbour_their_turn() {
         for _ in 0..count {
             let log = Arc::clone(&log);
             tokio::spawn(async move {
-                pass_search(|| line).await;
+                pass_search(|| line, Steps::OF_A_REQUEST).await;
                 log.lock().push(name);
             });
         }

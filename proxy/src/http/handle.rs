@@ -257,9 +257,9 @@ async fn outcome(
         let decided = decide(shared, &mut request, for_attempt, record, edits)?;
         let (exchange, found, presented) = match decided {
             Decision::Challenge(response) => return Ok(Outcome::Challenge(response)),
-            Decision::SearchInTurn if steps == Steps::AT_ONCE => {
-                gate::pass_search(|| line(shared, &request)).await;
-                steps = Steps::OF_A_REQUEST;
+            Decision::SearchInTurn if steps < Steps::OF_A_REQUEST => {
+                steps *= Steps::GROWTH;
+                gate::pass_search(|| line(shared, &request), steps).await;
                 continue;
             }
             // The search has stopped early, so its result may be a wrong rule, which could let through what the right

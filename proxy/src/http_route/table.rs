@@ -33,7 +33,8 @@ use crate::pattern_map::PatternMap;
 
 /// Most matches for which a list is used. Tests use a smaller number, so that few matches cover both forms.
 const FEW: usize = if cfg!(test) { 2 } else { 8 };
-/// Steps that one match costs, in addition to the bytes that its regular expressions read.
+/// Steps that one match costs, in addition to the bytes that its regular expressions read and the header fields and query
+/// parameters that it looks for.
 const STEPS: u32 = 32;
 
 /// The match that took a request.

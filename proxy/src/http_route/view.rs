@@ -25,6 +25,8 @@ pub(crate) struct View<'a> {
     pub(crate) steps: Steps,
 }
 
+/// Steps of a look-up of a header field by its name.
+const STEPS_OF_A_FIELD: u32 = 8;
 /// Steps of a look at one query parameter, and the bytes of it that take one more.
 const STEPS_OF_A_PARAMETER: u32 = 8;
 const BYTES_OF_A_STEP: usize = 16;
@@ -49,8 +51,10 @@ impl<'a> View<'a> {
     }
 
     /// The value of a header field. If the field occurs several times, the values are joined with commas (RFC 9110
-    /// section 5.3), which takes steps.
+    /// section 5.3), which takes more steps. A look-up takes steps whether it finds a field or not, because each match may
+    /// ask for 16 fields.
     pub(crate) fn header(&self, name: &HeaderName) -> Option<Cow<'_, [u8]>> {
+        self.steps.take(STEPS_OF_A_FIELD).then_some(())?;
         // In HTTP/2, the host is not a header field.
         if name == HOST {
             return Some(Cow::Borrowed(self.authority?.as_bytes()));
@@ -157,6 +161,28 @@ mod tests {
         assert_eq!(query("").as_deref(), Some(&b"x"[..]));
         assert_eq!(query("d e").as_deref(), Some(&b"f g+%zz%"[..]));
         assert_eq!(query("B"), None);
+    }
+
+    #[test]
+    fn looking_for_a_header_field_takes_steps() {
+        let request = Request::get("/")
+            .header("x-one", "1")
+            .header("x-two", "1")
+            .header("x-two", "23")
+            .body(())
+            .unwrap();
+        let taken = |steps: u32, name: &'static str| {
+            let view = View::new(&request, None, HostnameGuard::OPEN, Steps::new(steps));
+            let found = view.header(&HeaderName::from_static(name)).is_some();
+            (found, view.steps.have_run_out(), steps - view.steps.left())
+        };
+        assert_eq!(taken(100, "x-one"), (true, false, 8));
+        assert_eq!(taken(100, "x-none"), (false, false, 8));
+        assert_eq!(taken(100, "host"), (false, false, 8));
+        // The joined value has four bytes.
+        assert_eq!(taken(100, "x-two"), (true, false, 12));
+        assert_eq!(taken(11, "x-two"), (false, true, 11));
+        assert_eq!(taken(7, "x-one"), (false, true, 7));
     }
 
     #[test]

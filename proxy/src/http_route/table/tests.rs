@@ -265,11 +265,15 @@ fn finding_a_match_costs_a_bounded_number_of_steps() {
     let slow: Vec<String> = (0..200).map(|n| format!("~/.*x{n}")).collect();
     let fields: Vec<String> = (0..40_000).map(|n| format!("/ x:{n}")).collect();
     let methods: Vec<String> = (0..200).map(|n| format!("@~.*x{n}/*")).collect();
-    let long = call(&format!("/{}/Call", "1".repeat(60_000)));
+    // All fields of a match but the last one are right.
+    let many: String = (0..15).map(|n| format!(" a{n}:1")).collect();
+    let right: Vec<String> = (0..2_000).map(|n| format!("/{many} x:{n}")).collect();
+    let long = call(&format!("/{}/Call", "1".repeat(20_000)));
     for (rules, asked) in [
         (&methods, long),
-        (&slow, format!("GET /{}", "1".repeat(60_000))),
+        (&slow, format!("GET /{}", "1".repeat(20_000))),
         (&fields, "GET / x:none".into()),
+        (&right, format!("GET /{many} x:none")),
     ] {
         let rules: Vec<&str> = rules.iter().map(String::as_str).collect();
         let found = |rules: &[&str], asked: &str| {
@@ -291,6 +295,30 @@ fn finding_a_match_costs_a_bounded_number_of_steps() {
         assert!(!ran_out, "{}", rules[0]);
         assert_eq!(last.as_deref(), Some("last"), "{}", rules[0]);
     }
+}
+
+/// All matches of a route may have regular expressions that read a path to its end. This is the number of bytes that they
+/// read, and not the number of states that they have.
+#[test]
+fn a_full_route_of_expressions_reads_a_usual_path_within_the_budget() {
+    let path = format!("GET /{}", "1".repeat(1_999));
+    let taken = |pattern: fn(usize) -> String| {
+        let rules: Vec<String> = (0..128).map(pattern).collect();
+        let rules: Vec<&str> = rules.iter().map(String::as_str).collect();
+        let all = [
+            ("", "", route("slow", 0, &rules)),
+            ("", "", route("last", 0, &["/"])),
+        ];
+        let request = request(&path);
+        let view = View::new(&request, None, HostnameGuard::OPEN, Steps::default());
+        let found = table(&all).find(None, &view).unwrap();
+        assert_eq!(&*found.route.key, "last");
+        assert!(!view.steps.have_run_out());
+        Steps::OF_A_REQUEST - view.steps.left()
+    };
+    let expected = 128 * (STEPS + 2_000) + STEPS;
+    assert_eq!(taken(|n| format!("~/.*x{n}")), expected);
+    assert_eq!(taken(|n| format!("~/([01]*1[01]{{5}})x{n}")), expected);
 }
 
 #[test]
