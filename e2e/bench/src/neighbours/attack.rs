@@ -49,6 +49,8 @@ pub(crate) enum Kind {
     Bulk,
     /// Hellos as fast as they are answered; the client does no cryptography.
     Handshakes,
+    /// Passed-through connections as fast as their backend answers.
+    Tunnels,
     /// Connections that made a request and then do nothing.
     Idle,
     /// 50 HTTP/2 connections ask for 100 large files each and read nothing.
@@ -122,6 +124,8 @@ struct Attack {
     http2: Arc<ClientConfig>,
     /// A hello that anybody may send again and again.
     hello: Vec<u8>,
+    /// The same, for the hostname that is passed through.
+    passed_hello: Vec<u8>,
     counts: Counts,
     /// How many are in place.
     placed: Semaphore,
@@ -139,6 +143,7 @@ pub(crate) fn run(args: &AttackArgs) -> Result<()> {
     let attack = Arc::new(Attack {
         name: ServerName::try_from(args.name.clone())?,
         hello: wire::hello(&http1, &args.name, Command::Echo)?,
+        passed_hello: wire::hello(&http1, tls::RAW_HOST, Command::Echo)?,
         http1,
         http2: Arc::new(http2),
         args: args.clone(),
@@ -152,7 +157,7 @@ pub(crate) fn run(args: &AttackArgs) -> Result<()> {
             Kind::RapidReset => 10,
             Kind::Regex => 8,
             Kind::SlowHellos => 1,
-            Kind::Handshakes | Kind::Idle | Kind::Rsa => args.connections,
+            Kind::Handshakes | Kind::Tunnels | Kind::Idle | Kind::Rsa => args.connections,
         };
         let opening = Arc::new(Semaphore::new(32));
         for _ in 0..lanes {
@@ -194,7 +199,14 @@ impl Attack {
         loop {
             let result = match self.args.kind {
                 Kind::Bulk => self.bulk(&mut place).await,
-                Kind::Handshakes | Kind::Rsa => self.hello(&mut place).await,
+                Kind::Handshakes | Kind::Rsa => {
+                    let target = self.args.target;
+                    self.greet(target, &self.hello, &mut place).await
+                }
+                Kind::Tunnels => {
+                    let target = self.args.passthrough;
+                    self.greet(target, &self.passed_hello, &mut place).await
+                }
                 Kind::Idle => self.idle(opening, &mut place).await,
                 Kind::SlowRead => self.slow_read(&mut place).await,
                 Kind::RapidReset => self.rapid_reset(&mut place).await,
@@ -246,11 +258,17 @@ impl Attack {
         }
     }
 
-    async fn hello(&self, place: &mut impl FnMut(&Self)) -> Result<()> {
-        let mut stream = self.connect(self.args.target).await?;
+    /// Sends a hello and waits for the first bytes of the answer.
+    async fn greet(
+        &self,
+        target: SocketAddr,
+        hello: &[u8],
+        place: &mut impl FnMut(&Self),
+    ) -> Result<()> {
+        let mut stream = self.connect(target).await?;
         // No TIME_WAIT: a flood would run out of ports.
         SockRef::from(&stream).set_linger(Some(Duration::ZERO))?;
-        stream.write_all(&self.hello).await?;
+        stream.write_all(hello).await?;
         place(self);
         let mut answer = [0; 4096];
         if timeout(Duration::from_secs(10), stream.read(&mut answer)).await?? == 0 {

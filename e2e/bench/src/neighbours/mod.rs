@@ -50,7 +50,7 @@ pub(crate) struct NeighbourArgs {
         long,
         value_enum,
         value_delimiter = ',',
-        default_value = "bulk,handshakes,idle,slow-read,rapid-reset,regex,regex-largest,slow-hellos,rsa,log-pipe"
+        default_value = "bulk,handshakes,tunnels,idle,slow-read,rapid-reset,regex,regex-largest,slow-hellos,rsa,log-pipe"
     )]
     only: Vec<Row>,
     /// Whom to measure; those not installed are left out and named.
@@ -104,6 +104,8 @@ enum Row {
     Bulk,
     /// A flood of handshakes that the client has no work with.
     Handshakes,
+    /// A flood of passed-through connections.
+    Tunnels,
     /// 10,000 connections that do nothing.
     Idle,
     /// 50 HTTP/2 connections that ask for much and read nothing.
@@ -127,6 +129,7 @@ impl Row {
         match self {
             Self::Bulk => "bulk passthrough, 200 connections",
             Self::Handshakes => "flood of handshakes",
+            Self::Tunnels => "flood of passed-through connections",
             Self::Idle => "idle connections",
             Self::SlowRead => "HTTP/2 slow reads",
             Self::RapidReset => "rapid resets",
@@ -142,6 +145,7 @@ impl Row {
         match self {
             Self::Bulk => Some(Kind::Bulk),
             Self::Handshakes => Some(Kind::Handshakes),
+            Self::Tunnels => Some(Kind::Tunnels),
             Self::Idle => Some(Kind::Idle),
             Self::SlowRead => Some(Kind::SlowRead),
             Self::RapidReset => Some(Kind::RapidReset),

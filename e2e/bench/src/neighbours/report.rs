@@ -139,7 +139,7 @@ fn attack(figures: &Figures) -> String {
             done.ended,
             done.opened
         ),
-        Row::Handshakes | Row::Rsa => {
+        Row::Handshakes | Row::Tunnels | Row::Rsa => {
             format!("{} hellos answered, {} refused", done.turns, done.ended)
         }
         Row::Idle | Row::SlowRead => {
