@@ -14,7 +14,7 @@ pub struct ConfigurationTotals {
         long = "all-certificates-mib",
         env = "VESTIBULE_ALL_CERTIFICATES_MIB",
         default_value_t = Self::DEFAULT.certificates_mib,
-        value_parser = clap::value_parser!(u16).range(1..=i64::from(Self::MOST_MIB))
+        value_parser = mib_of_total()
     ))]
     pub certificates_mib: u16,
     /// MiB that the routes of all namespaces together may have in the configuration of each proxy. Beyond it, each namespace has a fair share.
@@ -22,7 +22,7 @@ pub struct ConfigurationTotals {
         long = "all-routes-mib",
         env = "VESTIBULE_ALL_ROUTES_MIB",
         default_value_t = Self::DEFAULT.routes_mib,
-        value_parser = clap::value_parser!(u16).range(1..=i64::from(Self::MOST_MIB))
+        value_parser = mib_of_total()
     ))]
     pub routes_mib: u16,
     /// MiB that the backends of all namespaces together may have in the configuration of each proxy, also of those with a Gateway. Beyond it, each namespace
@@ -31,7 +31,7 @@ pub struct ConfigurationTotals {
         long = "all-backends-mib",
         env = "VESTIBULE_ALL_BACKENDS_MIB",
         default_value_t = Self::DEFAULT.backends_mib,
-        value_parser = clap::value_parser!(u16).range(1..=i64::from(Self::MOST_MIB))
+        value_parser = mib_of_total()
     ))]
     pub backends_mib: u16,
     /// MiB that the listeners of all namespaces together may have in the configuration of each proxy, also of those with a Gateway. Beyond it, each namespace
@@ -40,7 +40,7 @@ pub struct ConfigurationTotals {
         long = "all-listeners-mib",
         env = "VESTIBULE_ALL_LISTENERS_MIB",
         default_value_t = Self::DEFAULT.listeners_mib,
-        value_parser = clap::value_parser!(u16).range(1..=i64::from(Self::MOST_MIB))
+        value_parser = mib_of_total()
     ))]
     pub listeners_mib: u16,
 }
@@ -94,6 +94,12 @@ impl Default for ConfigurationTotals {
 )]
 pub struct TotalsTooLarge {
     sum: u32,
+}
+
+/// Reads one total in MiB. Each of them may be as large as [`ConfigurationTotals::check`] allows all four to be together.
+#[cfg(feature = "arguments")]
+fn mib_of_total() -> clap::builder::RangedI64ValueParser<u16> {
+    clap::value_parser!(u16).range(1..=i64::from(ConfigurationTotals::MOST_MIB))
 }
 
 /// So many bytes as these MiB have.
