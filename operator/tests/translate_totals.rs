@@ -102,7 +102,9 @@ fn listeners_of_all_namespaces_have_a_total_that_they_share() {
     };
     let mut translator = Translator::new(with_totals());
     translator.apply(put(entrance()));
-    translator.apply(sets("a", 0..8));
+    let output = translator.apply(sets("a", 0..8));
+    // Nobody has those that do not fit, so nobody is told that they are gone.
+    assert!(output.resources.values().all(Option::is_some));
     let fit = listeners(&translator, "a");
     assert!((200..8 * LISTENERS).contains(&fit), "{fit}");
     let sent = |translator: &Translator| bytes(translator, ResourceKind::Listener);

@@ -608,11 +608,11 @@ impl Translator {
         if same {
             return false;
         }
-        match &resource {
+        let former = match &resource {
             Some(encoded) => self.resources.insert(key.clone(), encoded.clone()),
             None => self.resources.remove(&key),
         };
-        output.resources.insert(key, resource);
+        output.settle_resource(key, resource, former.is_some());
         true
     }
 }
