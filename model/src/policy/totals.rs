@@ -84,6 +84,36 @@ impl Default for ConfigurationTotals {
     }
 }
 
+/// The [totals](ConfigurationTotals) in bytes. Who does not take them from the policy may set them as small as need be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TotalBytes {
+    /// Bytes of certificates, keys and CA certificates.
+    pub certificates: u64,
+    /// Bytes of routes.
+    pub routes: u64,
+    /// Bytes of backends.
+    pub backends: u64,
+    /// Bytes of listeners.
+    pub listeners: u64,
+}
+
+impl From<ConfigurationTotals> for TotalBytes {
+    fn from(totals: ConfigurationTotals) -> Self {
+        let ConfigurationTotals {
+            certificates_mib,
+            routes_mib,
+            backends_mib,
+            listeners_mib,
+        } = totals;
+        Self {
+            certificates: mib(certificates_mib),
+            routes: mib(routes_mib),
+            backends: mib(backends_mib),
+            listeners: mib(listeners_mib),
+        }
+    }
+}
+
 /// A new proxy could not get a configuration that fills all totals.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
