@@ -67,7 +67,7 @@ impl WatchQueue {
 
     /// Whether there is room for more events.
     pub(super) fn has_room(&self) -> bool {
-        self.len < MOST
+        self.len + self.urgent.len() < MOST
     }
 
     /// Whether nothing waits.
