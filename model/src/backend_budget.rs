@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use crate::backend_key::BackendKey;
 use crate::condition::Reason;
-use crate::fair_total::TotalUse;
+use crate::fair_total::FairTotal;
 use crate::finding::Finding;
 use crate::namespace_budget::{Beyond, FRAME, LEAST_BYTES, NamespaceBudgets, Uses};
 use crate::route_budget::CONTENT_BYTES;
@@ -126,10 +126,10 @@ impl BackendBudgets {
         self.budgets.exceeded(backend).is_some()
     }
 
-    /// The total beside what all namespaces ask for of it.
+    /// The total, and what each namespace asks for of it.
     #[must_use]
-    pub fn total_use(&self) -> Option<TotalUse> {
-        self.budgets.total_use()
+    pub fn total(&self) -> Option<&FairTotal> {
+        self.budgets.total()
     }
 
     /// Why the reference in `field` is refused, if the backend that it leads to is over the budget. How many

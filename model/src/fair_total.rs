@@ -77,6 +77,11 @@ impl FairTotal {
         }
     }
 
+    /// The namespaces that ask for anything, with what each asks for.
+    pub fn demands(&self) -> impl Iterator<Item = (&Arc<str>, Demand)> {
+        self.demands.iter().map(|(of, demand)| (of, *demand))
+    }
+
     /// Takes what a namespace asks for now, in place of what it asked for before.
     pub fn put(&mut self, namespace: &Arc<str>, demand: Demand) {
         match self.demands.remove(namespace) {

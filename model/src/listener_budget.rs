@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::condition::Reason;
-use crate::fair_total::TotalUse;
+use crate::fair_total::FairTotal;
 use crate::finding::Finding;
 use crate::key::ListenerKey;
 use crate::namespace_budget::{Beyond, FRAME, LEAST_BYTES, NamespaceBudgets};
@@ -58,10 +58,10 @@ impl ListenerBudgets {
         self.0.settle()
     }
 
-    /// The total beside what all namespaces ask for of it.
+    /// The total, and what each namespace asks for of it.
     #[must_use]
-    pub fn total_use(&self) -> Option<TotalUse> {
-        self.0.total_use()
+    pub fn total(&self) -> Option<&FairTotal> {
+        self.0.total()
     }
 
     /// Why a listener is refused, if it is over the budget. `field` is its place in its object.

@@ -68,8 +68,8 @@ pub struct Affected {
     /// Names for which a TLS listener came or went. [`Merge::overlaps`] may have changed for each of their
     /// [`Merge::neighbours`].
     pub overlaps: BTreeSet<(PortKey, HostPattern)>,
-    /// Versions of grants that began or ceased to limit connections. [`Merge::connection_limits`] may have changed for each
-    /// namespace that they select.
+    /// Versions of grants that began or ceased to limit connections, each once. [`Merge::connection_limits`] may have changed
+    /// for each namespace that they select.
     pub limiting: Vec<Arc<HostnameGrant>>,
 }
 
@@ -149,6 +149,11 @@ impl Merge {
         for (gateway, before) in gateways.iter().zip(before) {
             self.settle_gateway(gateway, before, &mut affected);
         }
+        // Each of these Gateways brings the grants that are for it, and a grant may be for several of them. No grant has changed,
+        // so each has one version.
+        let limiting = &mut affected.limiting;
+        limiting.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        limiting.dedup_by(|a, b| a.name == b.name);
         affected
     }
 

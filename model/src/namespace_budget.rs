@@ -18,7 +18,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use crate::backend_key::BackendKey;
-use crate::fair_total::{Demand, FairTotal, TotalUse};
+use crate::fair_total::{Demand, FairTotal};
 use crate::key::{Kind, ListenerKey, ObjectKey, ObjectName};
 use crate::protocol::TransportPort;
 
@@ -253,10 +253,10 @@ impl<K: Counted> NamespaceBudgets<K> {
         self.most
     }
 
-    /// The bound on what all namespaces have together, if there is one, and what they ask for as of the last
+    /// The bound on what all namespaces have together, if there is one, and what each asks for as of the last
     /// [`Self::settle`].
-    pub(crate) fn total_use(&self) -> Option<TotalUse> {
-        self.total.as_ref().map(|total| total.fair.in_use())
+    pub(crate) fn total(&self) -> Option<&FairTotal> {
+        self.total.as_ref().map(|total| &total.fair)
     }
 
     /// The words for what an object of a namespace does not fit in, if that is the share. `all` names the objects that count.

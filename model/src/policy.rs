@@ -17,7 +17,7 @@ use crate::route::TlsRoute;
 
 #[cfg(feature = "arguments")]
 pub use arguments::PolicyArguments;
-pub use totals::{ConfigurationTotals, TotalsTooLarge, mib};
+pub use totals::{ConfigurationTotals, TotalBytes, TotalsTooLarge, mib};
 
 /// Top-level names in which nobody can register a domain (RFC 6761, RFC 2606, RFC 9476, and names that ICANN keeps
 /// undelegated). Names below them are private, so a wildcard there does not affect others.

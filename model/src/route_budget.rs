@@ -17,7 +17,7 @@
 use std::collections::BTreeSet;
 
 use crate::condition::Reason;
-use crate::fair_total::TotalUse;
+use crate::fair_total::FairTotal;
 use crate::finding::Finding;
 use crate::http::{HttpMatch, PathMatch, ValueMatch};
 use crate::key::ObjectKey;
@@ -107,10 +107,10 @@ impl RouteBudgets {
         self.0.uses(route).map_or(0, |uses| uses.of_total)
     }
 
-    /// The total beside what all namespaces ask for of it.
+    /// The total, and what each namespace asks for of it.
     #[must_use]
-    pub fn total_use(&self) -> Option<TotalUse> {
-        self.0.total_use()
+    pub fn total(&self) -> Option<&FairTotal> {
+        self.0.total()
     }
 
     /// Why a route is refused, if it is over a limit.

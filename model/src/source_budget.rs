@@ -19,7 +19,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::condition::Reason;
-use crate::fair_total::TotalUse;
+use crate::fair_total::FairTotal;
 use crate::finding::Finding;
 use crate::key::ObjectKey;
 use crate::namespace_budget::{Beyond, NamespaceBudgets, Uses};
@@ -94,10 +94,10 @@ impl SourceBudgets {
         self.budgets.exceeded(source).is_some()
     }
 
-    /// The total beside what all namespaces ask for of it.
+    /// The total, and what each namespace asks for of it.
     #[must_use]
-    pub fn total_use(&self) -> Option<TotalUse> {
-        self.budgets.total_use()
+    pub fn total(&self) -> Option<&FairTotal> {
+        self.budgets.total()
     }
 
     /// Why the reference in `field` is refused, if the Secret or ConfigMap that it leads to is over the budget. How much it

@@ -3,6 +3,7 @@
 
 use vestibule_model::key::{Kind, ListenerKey, ObjectName, ParentKey};
 use vestibule_model::object::Object;
+use vestibule_model::policy::{ConfigurationTotals, TotalBytes};
 use vestibule_model::protocol::Protocol;
 use vestibule_model::reference::Reference;
 use vestibule_model::selector::NamespaceScope;
@@ -102,7 +103,9 @@ fn listeners_of_all_namespaces_have_a_total_that_they_share() {
     };
     let mut translator = Translator::new(with_totals());
     translator.apply(put(entrance()));
-    translator.apply(sets("a", 0..8));
+    let output = translator.apply(sets("a", 0..8));
+    // Nobody has those that do not fit, so nobody is told that they are gone.
+    assert!(output.resources.values().all(Option::is_some));
     let fit = listeners(&translator, "a");
     assert!((200..8 * LISTENERS).contains(&fit), "{fit}");
     let sent = |translator: &Translator| bytes(translator, ResourceKind::Listener);
@@ -295,4 +298,44 @@ fn backends_of_all_namespaces_have_a_total_that_they_share() {
         let half = backends(&translator, namespace);
         assert!((fit / 2 - 2..=fit / 2).contains(&half), "{half} of {fit}");
     }
+}
+
+/// A route that is attached nowhere uses no backend, and has its references resolved all the same.
+#[test]
+fn a_route_that_is_attached_nowhere_says_which_backends_are_over_a_total_at_present() {
+    let totals = TotalBytes {
+        backends: 100,
+        ..ConfigurationTotals::DEFAULT.into()
+    };
+    let empty = || Translator::new(settings()).with_totals(totals);
+    let route = |name: &str, parent_set: &str| {
+        let parents = vec![parent("ListenerSet", None, parent_set, None)];
+        let backends = [backend("a", "app", 80, 1)];
+        let at = ("a", name, 1);
+        http_route(at, parents, &["x.a.test"], &[Rule::Plain], &backends)
+    };
+    let objects: Vec<Object> = entrance()
+        .into_iter()
+        .chain([
+            web("a"),
+            service("a", "app", &[80]),
+            route("served", "mine"),
+            route("stray", "missing"),
+        ])
+        .collect();
+    let mut at_once = empty();
+    at_once.apply(put(objects.clone()));
+    let told = |translator: &Translator, name: &str| over(translator, Kind::HttpRoute, "a", name);
+    assert_eq!(told(&at_once, "served").len(), 1);
+    assert_eq!(told(&at_once, "served"), told(&at_once, "stray"));
+    for order in [objects.clone(), objects.into_iter().rev().collect()] {
+        let mut one_by_one = empty();
+        for object in order {
+            one_by_one.apply(put([object]));
+        }
+        same(&at_once, &one_by_one);
+    }
+    // What nobody uses is over no limit.
+    at_once.apply([Change::Remove(key(Kind::HttpRoute, "a", "served"))]);
+    assert!(told(&at_once, "stray").is_empty());
 }

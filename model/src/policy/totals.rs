@@ -14,7 +14,7 @@ pub struct ConfigurationTotals {
         long = "all-certificates-mib",
         env = "VESTIBULE_ALL_CERTIFICATES_MIB",
         default_value_t = Self::DEFAULT.certificates_mib,
-        value_parser = clap::value_parser!(u16).range(1..=i64::from(Self::MOST_MIB))
+        value_parser = mib_of_total()
     ))]
     pub certificates_mib: u16,
     /// MiB that the routes of all namespaces together may have in the configuration of each proxy. Beyond it, each namespace has a fair share.
@@ -22,7 +22,7 @@ pub struct ConfigurationTotals {
         long = "all-routes-mib",
         env = "VESTIBULE_ALL_ROUTES_MIB",
         default_value_t = Self::DEFAULT.routes_mib,
-        value_parser = clap::value_parser!(u16).range(1..=i64::from(Self::MOST_MIB))
+        value_parser = mib_of_total()
     ))]
     pub routes_mib: u16,
     /// MiB that the backends of all namespaces together may have in the configuration of each proxy, also of those with a Gateway. Beyond it, each namespace
@@ -31,7 +31,7 @@ pub struct ConfigurationTotals {
         long = "all-backends-mib",
         env = "VESTIBULE_ALL_BACKENDS_MIB",
         default_value_t = Self::DEFAULT.backends_mib,
-        value_parser = clap::value_parser!(u16).range(1..=i64::from(Self::MOST_MIB))
+        value_parser = mib_of_total()
     ))]
     pub backends_mib: u16,
     /// MiB that the listeners of all namespaces together may have in the configuration of each proxy, also of those with a Gateway. Beyond it, each namespace
@@ -40,7 +40,7 @@ pub struct ConfigurationTotals {
         long = "all-listeners-mib",
         env = "VESTIBULE_ALL_LISTENERS_MIB",
         default_value_t = Self::DEFAULT.listeners_mib,
-        value_parser = clap::value_parser!(u16).range(1..=i64::from(Self::MOST_MIB))
+        value_parser = mib_of_total()
     ))]
     pub listeners_mib: u16,
 }
@@ -84,6 +84,36 @@ impl Default for ConfigurationTotals {
     }
 }
 
+/// The [totals](ConfigurationTotals) in bytes. Who does not take them from the policy may set them as small as need be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TotalBytes {
+    /// Bytes of certificates, keys and CA certificates.
+    pub certificates: u64,
+    /// Bytes of routes.
+    pub routes: u64,
+    /// Bytes of backends.
+    pub backends: u64,
+    /// Bytes of listeners.
+    pub listeners: u64,
+}
+
+impl From<ConfigurationTotals> for TotalBytes {
+    fn from(totals: ConfigurationTotals) -> Self {
+        let ConfigurationTotals {
+            certificates_mib,
+            routes_mib,
+            backends_mib,
+            listeners_mib,
+        } = totals;
+        Self {
+            certificates: mib(certificates_mib),
+            routes: mib(routes_mib),
+            backends: mib(backends_mib),
+            listeners: mib(listeners_mib),
+        }
+    }
+}
+
 /// A new proxy could not get a configuration that fills all totals.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
@@ -94,6 +124,12 @@ impl Default for ConfigurationTotals {
 )]
 pub struct TotalsTooLarge {
     sum: u32,
+}
+
+/// Reads one total in MiB. Each of them may be as large as [`ConfigurationTotals::check`] allows all four to be together.
+#[cfg(feature = "arguments")]
+fn mib_of_total() -> clap::builder::RangedI64ValueParser<u16> {
+    clap::value_parser!(u16).range(1..=i64::from(ConfigurationTotals::MOST_MIB))
 }
 
 /// So many bytes as these MiB have.

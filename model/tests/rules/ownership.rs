@@ -510,6 +510,39 @@ fn a_change_of_what_certificates_may_have_concerns_the_listeners() {
     assert!(merge.withheld(&made.name).is_some());
 }
 
+/// A GatewayClass brings all of its Gateways at once, and a grant may be for many of them.
+#[test]
+fn a_class_names_each_limiting_grant_once() {
+    let mut merge = with_gateway();
+    for at in ["infra/second", "infra/third", "other/gw"] {
+        merge.put_gateway(&name(at), Some(gateway(at, vec![]).into()));
+    }
+    let limiting = |at: &str| {
+        let mut made = grant(at, &["a"], &["*"]);
+        made.limits.connections = ConnectionLimits {
+            shares: Some(2),
+            most: None,
+        };
+        made
+    };
+    let for_all = limiting("infra/g");
+    let mut for_two = limiting("infra/h");
+    for_two.gateways = BTreeSet::from(["second".into(), "third".into()]);
+    let elsewhere = limiting("other/g");
+    for grant in [&for_all, &for_two, &elsewhere] {
+        put(&mut merge, grant);
+    }
+    put(&mut merge, &grant("infra/plain", &["a"], &["*"]));
+    let ours: Arc<str> = "vestibule".into();
+    let each = [for_all, for_two, elsewhere].map(Arc::new);
+    assert_eq!(merge.put_class(&ours, None).limiting, each);
+    assert_eq!(
+        merge.put_class(&ours, Some(class(&ours))).limiting,
+        each,
+        "the limits hold again"
+    );
+}
+
 #[test]
 fn limits_on_connections_are_those_of_all_gateways_together() {
     let mut merge = with_gateway();

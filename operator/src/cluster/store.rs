@@ -498,7 +498,9 @@ impl Store {
         let mut begin = Instant::now();
         while let Some(output) = self.control.step(clock::both(now)) {
             self.metrics.translated(begin.elapsed(), output.work);
-            self.metrics.totals(self.control.translator.totals());
+            let totals = self.control.translator.totals();
+            let totals = totals.map(|(part, total)| (part, total.in_use()));
+            self.metrics.totals(totals);
             let Output {
                 resources,
                 statuses,

@@ -1,10 +1,12 @@
 //! Counts what the backends in use take in the proxies. It is bounded for each namespace, and for all of them together.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use prost::Message as _;
 use vestibule_model::backend_budget::{BackendSize, EndpointCounts};
 use vestibule_model::backend_key::BackendKey;
+use vestibule_model::key::{ObjectKey, ObjectName};
 
 use super::{Dirty, Translator};
 
@@ -17,13 +19,31 @@ impl Translator {
             self.backend_budgets.put(key, created, size);
         }
         let moved = self.backend_budgets.settle();
-        for key in &moved {
-            let users = self.backend_users.get(key).into_iter().flatten();
-            dirty.routes.extend(users.cloned());
+        let services: BTreeSet<&ObjectName> = moved.iter().map(|key| &key.service).collect();
+        for service in services {
+            // Also a route that is attached nowhere, and so uses no backend, says that one is over a limit.
+            let routes = self.index.routes_of_service(service);
+            let referring = routes.filter(|key| self.refers_to(key, &moved));
+            dirty.routes.extend(referring.cloned());
         }
         let any = !moved.is_empty();
         dirty.backends.extend(moved);
         any
+    }
+
+    /// Whether a route refers to one of these backends.
+    fn refers_to(&self, key: &ObjectKey, backends: &BTreeSet<BackendKey>) -> bool {
+        let Some(route) = self.route(key) else {
+            return false;
+        };
+        let transport = key.kind.transport();
+        let mut references = route.backends_and_mirrors();
+        references.any(|reference| {
+            let service = &reference.reference.target;
+            let backend = |number| BackendKey::new(service.clone(), (number, transport));
+            let backend = reference.port.map(backend);
+            backend.is_some_and(|backend| backends.contains(&backend))
+        })
     }
 
     /// When the Service of a backend was created, and the size of the backend; `None` if it is not in use or does not

@@ -64,7 +64,7 @@ use vestibule_model::backend_key::BackendKey;
 use vestibule_model::challenge::{ChallengeAnswer, ChallengeKey};
 use vestibule_model::claim::{ClaimKey, Holders};
 use vestibule_model::client_address::ClientAddress;
-use vestibule_model::fair_total::TotalUse;
+use vestibule_model::fair_total::FairTotal;
 use vestibule_model::finding::Finding;
 use vestibule_model::hostname::HostPattern;
 use vestibule_model::issuance::{CertificateRequest, Issuance};
@@ -74,8 +74,7 @@ use vestibule_model::merge::{Merge, SetVerdict};
 use vestibule_model::object::{AcmeIssuer, Object};
 use vestibule_model::parameters::LimitParameters;
 use vestibule_model::pattern_budget::Budgets;
-use vestibule_model::policy::Policy;
-use vestibule_model::policy::mib;
+use vestibule_model::policy::{Policy, TotalBytes, mib};
 use vestibule_model::protocol::Port;
 use vestibule_model::route::Route;
 use vestibule_model::route_budget::RouteBudgets;
@@ -288,14 +287,9 @@ impl Translator {
             merge = merge.assuming();
         }
         let patterns = Budgets::new(usize::from(settings.policy.regex_mib) << 20);
-        let (most, totals) = (settings.policy.route_entries, settings.policy.totals);
-        let route_budgets = RouteBudgets::new(most.into(), mib(totals.routes_mib));
-        let source_budgets = SourceBudgets::new(
-            mib(settings.policy.certificate_mib),
-            mib(totals.certificates_mib),
-        );
-        let backend_budgets = BackendBudgets::new(most.into(), mib(totals.backends_mib));
-        let listener_budgets = ListenerBudgets::new(mib(totals.listeners_mib));
+        let totals = settings.policy.totals.into();
+        let (route_budgets, source_budgets, backend_budgets, listener_budgets) =
+            budgets(&settings.policy, totals);
         Self {
             settings,
             patterns,
@@ -361,6 +355,19 @@ impl Translator {
         }
     }
 
+    /// The same translator with these totals, in place of those of its policy, which are whole MiB. It must not have taken any
+    /// change yet.
+    #[must_use]
+    pub fn with_totals(mut self, totals: TotalBytes) -> Self {
+        (
+            self.route_budgets,
+            self.source_budgets,
+            self.backend_budgets,
+            self.listener_budgets,
+        ) = budgets(&self.settings.policy, totals);
+        self
+    }
+
     /// The same translator, for a release that may read Secrets only in these namespaces (`None`: in all).
     /// Whoever refers to a Secret in any other namespace gets a finding that says so.
     #[must_use]
@@ -387,17 +394,17 @@ impl Translator {
         self.listener_budgets.keep_in_service();
     }
 
-    /// The totals of the configuration, by what fills them, beside what all namespaces ask for of each.
-    pub fn totals(&self) -> impl Iterator<Item = (&'static str, TotalUse)> {
+    /// The totals of the configuration, by what fills them, with what each namespace asks for of them.
+    pub fn totals(&self) -> impl Iterator<Item = (&'static str, &FairTotal)> {
         let parts = [
-            ("certificates", self.source_budgets.total_use()),
-            ("routes", self.route_budgets.total_use()),
-            ("backends", self.backend_budgets.total_use()),
-            ("listeners", self.listener_budgets.total_use()),
+            ("certificates", self.source_budgets.total()),
+            ("routes", self.route_budgets.total()),
+            ("backends", self.backend_budgets.total()),
+            ("listeners", self.listener_budgets.total()),
         ];
         parts
             .into_iter()
-            .filter_map(|(part, in_use)| Some((part, in_use?)))
+            .filter_map(|(part, total)| Some((part, total?)))
     }
 
     /// Takes changes and returns everything that is different after them.
@@ -608,13 +615,27 @@ impl Translator {
         if same {
             return false;
         }
-        match &resource {
+        let former = match &resource {
             Some(encoded) => self.resources.insert(key.clone(), encoded.clone()),
             None => self.resources.remove(&key),
         };
-        output.resources.insert(key, resource);
+        output.settle_resource(key, resource, former.is_some());
         true
     }
+}
+
+/// The budgets of a policy, except that all namespaces together have these totals.
+fn budgets(
+    policy: &Policy,
+    totals: TotalBytes,
+) -> (RouteBudgets, SourceBudgets, BackendBudgets, ListenerBudgets) {
+    let most = policy.route_entries.into();
+    (
+        RouteBudgets::new(most, totals.routes),
+        SourceBudgets::new(mib(policy.certificate_mib), totals.certificates),
+        BackendBudgets::new(most, totals.backends),
+        ListenerBudgets::new(totals.listeners),
+    )
 }
 
 fn listener_resource(listener: &ListenerKey) -> ResourceKey {

@@ -54,6 +54,8 @@ pub struct Work {
 pub struct Output {
     /// Resources for the proxies.
     pub resources: BTreeMap<ResourceKey, Option<Encoded>>,
+    /// Those of the resources that did not exist before the pass.
+    created: BTreeSet<ResourceKey>,
     /// Statuses of GatewayClasses, Gateways, ListenerSets, routes, policies and `HostnameGrants`.
     pub statuses: BTreeMap<ObjectKey, Option<Status>>,
     /// All findings about an object, including warnings. The list is empty if there are none any more.
@@ -81,6 +83,25 @@ pub struct Output {
 }
 
 impl Output {
+    /// Reports a resource, or its absence, in place of what the pass reported of it before. `existed` says whether there was one
+    /// until now. A resource that comes and goes within the pass is not reported, because nobody has it.
+    pub(super) fn settle_resource(
+        &mut self,
+        key: ResourceKey,
+        resource: Option<Encoded>,
+        existed: bool,
+    ) {
+        if resource.is_none() && self.created.remove(&key) {
+            self.resources.remove(&key);
+            return;
+        }
+        // One that was removed in this pass existed before it.
+        if !existed && !self.resources.contains_key(&key) {
+            self.created.insert(key.clone());
+        }
+        self.resources.insert(key, resource);
+    }
+
     /// Adds the output of the next pass, so that several passes have one output.
     pub fn merge(&mut self, later: Self) {
         self.resources.extend(later.resources);

@@ -296,6 +296,44 @@ fn series_are_bounded() {
     assert_eq!((&*last.tenant, last.connections.held), ("", 5));
 }
 
+/// Most places that tenants with one share each hold together at any time, if there are never more than `tenants` of them: all
+/// places, half of the reserved ones, a third of them, and so on.
+///
+/// After a place was borrowed, no more places are held than there are, because what is lent and what is guaranteed to all fit
+/// into them. So as long as more are held, tenants take only what they are guaranteed. Look back from such a moment to the last
+/// one at which no more were held than there are, and call those who took a place since then the takers. Consider only who still
+/// holds something, because whoever holds a place counts as a tenant all the time. Sort the takers by their last take. At the
+/// last take of the n-th, at least n tenants were there, so this one has an n-th of the reserved places at most.
+///
+/// - If somebody holds something and took nothing, there was one tenant more each time. Those who took nothing have no more than
+///   all places, and the takers have a half of the reserved ones, a third, and so on.
+/// - If all of them are takers, the first has all reserved places at most, and the others have a half, a third, and so on.
+fn most_held(quota_limits: QuotaLimits, tenants: usize) -> usize {
+    let newcomers = (2..=tenants).map(|there| guaranteed(quota_limits.reserved(), 1, there));
+    quota_limits.all + newcomers.sum::<usize>()
+}
+
+/// Nobody can promise less than [`most_held`]: one tenant borrows everything, and the others come one after the other.
+#[test]
+fn newcomers_get_their_shares_of_what_is_lent_already() {
+    for guaranteed_percent in [0, 50, 100] {
+        let quota_limits = QuotaLimits {
+            all: 60,
+            guaranteed_percent,
+            scarce: false,
+        };
+        let accounts = Accounts::default();
+        let mut known = Vec::new();
+        let mut held = Vec::new();
+        for tenants in 1..=6_usize {
+            let account = accounts.of(&tenants.to_string().into());
+            held.extend(take_all(&account, quota_limits));
+            known.push(account);
+            assert_eq!(held.len(), most_held(quota_limits, tenants));
+        }
+    }
+}
+
 proptest! {
     /// With tenants that come and go, and whatever each of them does.
     #[test]
@@ -308,8 +346,7 @@ proptest! {
         let accounts = Accounts::default();
         let mut known: [Option<Arc<Account>>; 6] = Default::default();
         let mut held: [Vec<QuotaGuard>; 6] = Default::default();
-        // More than there are can be held only for as long as what was lent before a tenant came.
-        let mut most = 0;
+        let bound = most_held(quota_limits, known.len());
         for (who, what) in steps {
             match what {
                 0 => known[who] = None,
@@ -330,8 +367,7 @@ proptest! {
                 }
             }
             let total: usize = held.iter().map(Vec::len).sum();
-            most = most.max(total);
-            prop_assert!(most <= 2 * all);
+            prop_assert!(total <= bound);
         }
         held.iter_mut().for_each(Vec::clear);
         let all = accounts.all.lock();

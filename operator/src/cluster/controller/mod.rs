@@ -28,6 +28,7 @@ use super::statuses::plan::{LiveStatus, Next, WriteFailure};
 use super::statuses::write::Writer;
 use super::store::{SOURCES, Store};
 use super::sync::{self, Progress};
+use super::watch_queue::WatchQueue;
 use super::{Settings, clock, lease, statuses};
 use crate::claims::{ClaimStore, WriteOutcome, WriteProblem};
 use crate::control::ControlLoop;
@@ -36,7 +37,7 @@ use crate::map_channel::MapFollower;
 use crate::publish::Publisher;
 use crate::translate::{SessionKeys, Translator};
 
-/// Largest number of events that wait for translation, and that are translated at once.
+/// Largest number of events that wait in the channel, and that are taken out of it at once.
 const BATCH: usize = 1024;
 /// Largest number of Secrets and ConfigMaps that wait. It is smaller, because each may be large.
 const SOURCE_BATCH: usize = 16;
@@ -67,6 +68,8 @@ pub(super) struct Controller {
     claim_writer: ClaimWriter,
     events: mpsc::Receiver<Event>,
     event_sender: mpsc::Sender<Event>,
+    /// The events that wait for translation.
+    queue: WatchQueue,
     sources: mpsc::Receiver<Event>,
     source_sender: mpsc::Sender<Event>,
     persisted: watch::Receiver<Option<Arc<Allocation>>>,
@@ -129,19 +132,21 @@ impl Controller {
         let mut batch = Vec::with_capacity(BATCH);
         loop {
             self.health.beat();
+            self.take_events();
             self.progress(client, tasks);
             self.tell_time();
             self.keep_claims(&mut work);
             self.store.look_on(Instant::now());
             self.read_sources(client, &mut work);
-            let more = self.write_statuses(&mut work);
+            let more = self.write_statuses(&mut work) || !self.queue.is_empty();
             let wake = self.wake(&work);
             tokio::select! {
-                count = self.events.recv_many(&mut batch, BATCH) => {
+                count = self.events.recv_many(&mut batch, BATCH), if self.queue.has_room() => {
                     if count == 0 {
                         bail!("nothing watches any more");
                     }
-                    self.store.take(batch.drain(..), Instant::now());
+                    let now = Instant::now();
+                    batch.drain(..).for_each(|event| self.queue.push(event, now));
                 }
                 Some(event) = self.sources.recv() => {
                     let more = std::iter::from_fn(|| self.sources.try_recv().ok()).take(SOURCE_BATCH);
@@ -205,13 +210,27 @@ impl Controller {
                     bail!("the task for {what} ended");
                 }
                 () = clock::at(wake), if !more => {}
-                // There is more to look at, but events come first.
+                // There is more to translate or to look at, but events come first.
                 () = tokio::task::yield_now(), if more => {}
                 _ = beat.tick() => if let Some(why) = self.health.unready() {
                     info!("not ready: {why}");
                 },
                 () = end.cancelled() => return Ok(()),
             }
+        }
+    }
+
+    /// Has the events of the next turn translated. Whatever has come by now takes part in it.
+    fn take_events(&mut self) {
+        let now = Instant::now();
+        while self.queue.has_room()
+            && let Ok(event) = self.events.try_recv()
+        {
+            self.queue.push(event, now);
+        }
+        let batch = self.queue.next_batch(now);
+        if !batch.is_empty() {
+            self.store.take(batch, now);
         }
     }
 

@@ -15,6 +15,7 @@ use super::super::statuses::plan::Planner;
 use super::super::statuses::write::Writer;
 use super::super::store::{Channels, Store};
 use super::super::sync::{self, Progress};
+use super::super::watch_queue::WatchQueue;
 use super::super::{Outside, Settings, certmanager, events, ports, ready, services, session_keys};
 use super::{BATCH, Controller, SOURCE_BATCH};
 use crate::claims::ClaimStore;
@@ -156,6 +157,7 @@ impl Controller {
             claim_writer,
             events,
             event_sender,
+            queue: WatchQueue::new(),
             sources,
             source_sender,
             persisted,

@@ -1,0 +1,396 @@
+//! Queues the events of the watches for translation. Namespaces take turns, so that one which writes a thousand objects a
+//! second delays its own edits, and not those of others.
+//!
+//! - The events about one object are taken together and in their order. A version that a later one has replaced by then is left
+//!   out, as a watch leaves it out that was away for a while. So an object that is written again and again waits in one place,
+//!   and holds up nothing else of its namespace.
+//! - Objects of one namespace are taken in the order in which their first event came. Between namespaces no order is kept, just
+//!   as there is none between the watches of two kinds.
+//! - That a kind is synced, or that its watch goes on, is taken after everything about the kind that came before. That a watch is
+//!   interrupted is taken at once, because it makes the loop careful.
+//! - `HostnameClaim`s do not wait. The store of claims needs all their versions, and operators write them, at a bounded rate.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
+
+use vestibule_crds::watch::{Event, Touched};
+use vestibule_model::key::{Kind, ObjectKey};
+
+use crate::claims::fair_queue::FairQueue;
+
+/// Objects whose events are translated together at most. A namespace waits for about one translation of so many objects, if
+/// fewer namespaces than that have events.
+const TURN: usize = 256;
+/// Most events that wait here. Beyond it they wait in the watches, each kind in one line for all namespaces.
+const MOST: usize = 4096;
+
+/// The events that wait for translation.
+#[derive(Debug)]
+pub(super) struct WatchQueue {
+    /// The objects with events, each with the number of its first one. The lines are the namespaces. Objects without a namespace
+    /// are in one line.
+    turns: FairQueue<(u64, ObjectKey)>,
+    /// The events about each of these objects. The list is never empty.
+    events: BTreeMap<ObjectKey, Vec<Event>>,
+    /// How many events there are.
+    len: usize,
+    /// The numbers of the objects in `turns`, by kind.
+    numbers: BTreeSet<(Kind, u64)>,
+    /// The number of the next object.
+    next: u64,
+    /// What does not wait.
+    urgent: Vec<Event>,
+    marks: Vec<Mark>,
+}
+
+/// An event about a kind, which is taken when no event about the kind with a lower number is left.
+#[derive(Debug)]
+struct Mark {
+    kind: Kind,
+    number: u64,
+    event: Event,
+}
+
+impl WatchQueue {
+    /// Returns an empty queue.
+    pub(super) fn new() -> Self {
+        Self {
+            turns: FairQueue::new(usize::MAX),
+            events: BTreeMap::new(),
+            len: 0,
+            numbers: BTreeSet::new(),
+            next: 0,
+            urgent: Vec::new(),
+            marks: Vec::new(),
+        }
+    }
+
+    /// Whether there is room for more events.
+    pub(super) fn has_room(&self) -> bool {
+        self.len + self.urgent.len() < MOST
+    }
+
+    /// Whether nothing waits.
+    pub(super) fn is_empty(&self) -> bool {
+        self.events.is_empty() && self.urgent.is_empty() && self.marks.is_empty()
+    }
+
+    /// Adds an event, which came after all others.
+    pub(super) fn push(&mut self, event: Event, now: Instant) {
+        let key = match &event {
+            Event::Put(watched) => watched.key.clone(),
+            Event::Touched(touched) => touched.key.clone(),
+            Event::Remove(key) => key.clone(),
+            Event::Interrupted(kind) => {
+                let kind = *kind;
+                // A watch that went on before, and is interrupted again, does not go on.
+                self.marks
+                    .retain(|mark| mark.kind != kind || !matches!(mark.event, Event::Resumed(_)));
+                return self.urgent.push(event);
+            }
+            Event::Synced(kind) | Event::Resumed(kind) => {
+                let (kind, number) = (*kind, self.next);
+                let mark = Mark {
+                    kind,
+                    number,
+                    event,
+                };
+                return self.marks.push(mark);
+            }
+        };
+        if key.kind == Kind::HostnameClaim {
+            return self.urgent.push(event);
+        }
+        let number = self.next;
+        let events = self.events.entry(key.clone()).or_default();
+        if events.is_empty() {
+            self.next += 1;
+            self.numbers.insert((key.kind, number));
+            let namespace = key.name.namespace.clone();
+            self.turns.insert(now, &namespace, &(number, key));
+        }
+        self.len -= events.len();
+        add(events, event);
+        self.len += events.len();
+    }
+
+    /// Removes and returns the events of the next turn. `now` is no earlier than the times of the events.
+    pub(super) fn next_batch(&mut self, now: Instant) -> Vec<Event> {
+        let mut batch = std::mem::take(&mut self.urgent);
+        let mut objects = 0;
+        while objects < TURN
+            && let Some((_, (number, key))) = self.turns.next(now)
+        {
+            objects += 1;
+            self.numbers.remove(&(key.kind, number));
+            let events = self.events.remove(&key).unwrap_or_default();
+            self.len -= events.len();
+            batch.extend(events);
+        }
+        let numbers = &self.numbers;
+        let is_due = |mark: &Mark| {
+            let mut before = numbers.range((mark.kind, 0)..(mark.kind, mark.number));
+            before.next().is_none()
+        };
+        let marks = std::mem::take(&mut self.marks).into_iter();
+        let (due, early): (Vec<Mark>, Vec<Mark>) = marks.partition(is_due);
+        self.marks = early;
+        batch.extend(due.into_iter().map(|mark| mark.event));
+        batch
+    }
+}
+
+/// Adds an event about an object behind the others about it, and leaves out what it replaces. A removal stays in front of a new
+/// object of the same name, because the removed object may have had what the new one does not have.
+fn add(events: &mut Vec<Event>, event: Event) {
+    if matches!(event, Event::Remove(_)) {
+        events.clear();
+    }
+    match (events.pop(), event) {
+        // Since the object came, only its status has changed.
+        (Some(Event::Put(mut watched)), Event::Touched(touched)) => {
+            let Touched {
+                resource_version,
+                status,
+                ..
+            } = *touched;
+            watched.resource_version = resource_version;
+            watched.status = status;
+            events.push(Event::Put(watched));
+        }
+        (Some(Event::Remove(key)), event) => events.extend([Event::Remove(key), event]),
+        (_, event) => events.push(event),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+    use vestibule_crds::watch::Watched;
+    use vestibule_model::condition::Reason;
+    use vestibule_model::finding::Finding;
+    use vestibule_model::meta::Meta;
+    use vestibule_model::object::Object;
+
+    use super::*;
+
+    fn route(namespace: &str, name: &str) -> ObjectKey {
+        ObjectKey::new(Kind::HttpRoute, namespace, name)
+    }
+
+    fn put(key: &ObjectKey, version: usize) -> Event {
+        let finding = Finding::refused(Reason::Unreadable, "spec", "does not decode", "");
+        Event::Put(Box::new(Watched {
+            key: key.clone(),
+            object: Object::Unreadable(key.clone(), Meta::default(), finding),
+            findings: Vec::new(),
+            uid: "uid".into(),
+            resource_version: version.to_string().into(),
+            status: json!({ "put": version }),
+        }))
+    }
+
+    fn touched(key: &ObjectKey, version: usize) -> Event {
+        Event::Touched(Box::new(Touched {
+            key: key.clone(),
+            generation: 1,
+            resource_version: version.to_string().into(),
+            status: json!({ "touched": version }),
+        }))
+    }
+
+    /// The events in short: what each is, of what, and which version.
+    fn texts(events: &[Event]) -> Vec<String> {
+        let text = |event: &Event| match event {
+            Event::Put(of) => format!("put {} {} {}", of.key.name, of.resource_version, of.status),
+            Event::Touched(of) => format!("touched {} {}", of.key.name, of.resource_version),
+            Event::Remove(key) => format!("remove {}", key.name),
+            Event::Synced(kind) => format!("synced {kind}"),
+            Event::Interrupted(kind) => format!("interrupted {kind}"),
+            Event::Resumed(kind) => format!("resumed {kind}"),
+        };
+        events.iter().map(text).collect()
+    }
+
+    fn queue_of(events: impl IntoIterator<Item = Event>) -> WatchQueue {
+        let mut queue = WatchQueue::new();
+        for event in events {
+            queue.push(event, Instant::now());
+        }
+        queue
+    }
+
+    fn rest(queue: &mut WatchQueue) -> Vec<Event> {
+        let mut events = Vec::new();
+        while !queue.is_empty() {
+            events.extend(queue.next_batch(Instant::now()));
+        }
+        events
+    }
+
+    #[test]
+    fn a_flood_of_one_namespace_delays_the_edit_of_another_by_no_more_than_one_turn() {
+        let flood = (0..2 * TURN).map(|n| put(&route("aaa", &format!("r{n:04}")), n));
+        let mut queue = queue_of(flood);
+        assert_eq!(queue.next_batch(Instant::now()).len(), TURN);
+        queue.push(put(&route("zzz", "edit"), 1), Instant::now());
+        let batch = texts(&queue.next_batch(Instant::now()));
+        assert_eq!(batch.len(), TURN);
+        assert!(batch.contains(&r#"put zzz/edit 1 {"put":1}"#.to_owned()));
+        assert_eq!(rest(&mut queue).len(), 1);
+        assert!(queue.is_empty());
+    }
+
+    #[test]
+    fn an_object_that_is_written_again_and_again_waits_once() {
+        let (busy, other) = (route("aaa", "busy"), route("aaa", "other"));
+        let mut events = vec![put(&busy, 1), put(&other, 2)];
+        events.extend((3..MOST + 3).map(|version| put(&busy, version)));
+        let mut queue = queue_of(events);
+        assert!(queue.has_room());
+        let last = MOST + 2;
+        let newest = format!(r#"put aaa/busy {last} {{"put":{last}}}"#);
+        let expected = [newest, r#"put aaa/other 2 {"put":2}"#.to_owned()];
+        assert_eq!(texts(&rest(&mut queue)), expected);
+        // Objects are what fills the queue.
+        let many = (0..MOST).map(|n| put(&route("aaa", &n.to_string()), n));
+        let mut queue = queue_of(many);
+        assert!(!queue.has_room());
+        queue.next_batch(Instant::now());
+        assert!(queue.has_room());
+    }
+
+    #[test]
+    fn a_removal_stays_before_a_new_object_and_a_status_joins_its_object() {
+        let key = route("aaa", "r");
+        let of = |events: Vec<Event>| texts(&rest(&mut queue_of(events)));
+        let remove = || Event::Remove(key.clone());
+        let joined = of(vec![put(&key, 1), touched(&key, 2)]);
+        assert_eq!(joined, [r#"put aaa/r 2 {"touched":2}"#]);
+        let statuses = of(vec![touched(&key, 1), touched(&key, 2)]);
+        assert_eq!(statuses, ["touched aaa/r 2"]);
+        let edited = of(vec![touched(&key, 1), put(&key, 2)]);
+        assert_eq!(edited, [r#"put aaa/r 2 {"put":2}"#]);
+        assert_eq!(of(vec![put(&key, 1), remove()]), ["remove aaa/r"]);
+        let anew = of(vec![put(&key, 1), remove(), put(&key, 2), put(&key, 3)]);
+        assert_eq!(anew, ["remove aaa/r", r#"put aaa/r 3 {"put":3}"#]);
+        let gone = of(vec![remove(), put(&key, 2), remove()]);
+        assert_eq!(gone, ["remove aaa/r"]);
+    }
+
+    #[test]
+    fn every_version_of_a_claim_is_taken_at_once() {
+        let claim = ObjectKey::new(Kind::HostnameClaim, "platform", "c");
+        let flood = (0..2 * TURN).map(|n| put(&route("aaa", &format!("r{n:04}")), n));
+        let mut queue = queue_of(flood.chain([put(&claim, 1), put(&claim, 2)]));
+        let batch = queue.next_batch(Instant::now());
+        let expected = [
+            r#"put platform/c 1 {"put":1}"#,
+            r#"put platform/c 2 {"put":2}"#,
+        ];
+        assert_eq!(texts(&batch)[..2], expected);
+        assert_eq!(batch.len(), 2 + TURN);
+    }
+
+    #[test]
+    fn what_is_said_of_a_kind_comes_after_its_objects_and_an_interruption_at_once() {
+        let flood =
+            |from: usize| (from..from + TURN).map(|n| put(&route("aaa", &format!("r{n:04}")), n));
+        let kind = Kind::HttpRoute;
+        let mut queue = queue_of(flood(0));
+        for event in [Event::Synced(kind), Event::Synced(Kind::Gateway)] {
+            queue.push(event, Instant::now());
+        }
+        queue.push(put(&route("bbb", "late"), 1), Instant::now());
+        // One of the objects has to wait, since another namespace had its turn.
+        let first = texts(&queue.next_batch(Instant::now()));
+        assert!(first.contains(&"synced Gateway".to_owned()));
+        assert!(!first.contains(&"synced HTTPRoute".to_owned()));
+        let second = texts(&queue.next_batch(Instant::now()));
+        assert_eq!(second.len(), 2, "{second:?}");
+        assert_eq!(second[1], "synced HTTPRoute");
+
+        let mut queue = queue_of(flood(0).chain(flood(TURN)));
+        queue.push(Event::Resumed(kind), Instant::now());
+        queue.push(Event::Interrupted(kind), Instant::now());
+        assert_eq!(
+            texts(&queue.next_batch(Instant::now()))[0],
+            "interrupted HTTPRoute"
+        );
+        queue.push(Event::Resumed(kind), Instant::now());
+        let others = texts(&rest(&mut queue));
+        let resumed = others.iter().filter(|text| *text == "resumed HTTPRoute");
+        assert_eq!(resumed.count(), 1);
+        assert_eq!(others.last().map(String::as_str), Some("resumed HTTPRoute"));
+    }
+
+    /// What a reader of events knows of each object: its version, and that of its status.
+    type State = BTreeMap<ObjectKey, (String, String)>;
+
+    fn read(state: &mut State, event: &Event) {
+        let version = |version: &str| version.to_owned();
+        match event {
+            Event::Put(of) => {
+                let status = of.status.to_string();
+                let versions = (version(&of.resource_version), status);
+                state.insert(of.key.clone(), versions);
+            }
+            Event::Touched(of) => {
+                let status = of.status.to_string();
+                let versions = (version(&of.resource_version), status);
+                state.insert(of.key.clone(), versions);
+            }
+            Event::Remove(key) => _ = state.remove(key),
+            Event::Synced(_) | Event::Interrupted(_) | Event::Resumed(_) => {}
+        }
+    }
+
+    proptest! {
+        /// Whatever came, and whenever it was taken, the reader knows the same in the end, and never goes back to an older
+        /// version.
+        #[test]
+        fn the_newest_of_each_object_is_taken_and_nothing_older_after_it(
+            steps in prop::collection::vec((0_usize..3, 0_usize..3, 0_u8..8), 0..200),
+        ) {
+            let (mut queue, mut taken) = (WatchQueue::new(), Vec::new());
+            let (mut direct, mut exists) = (State::new(), BTreeSet::new());
+            for (version, (namespace, name, what)) in steps.into_iter().enumerate() {
+                let key = route(["a", "b", ""][namespace], ["x", "y", "z"][name]);
+                let event = match what {
+                    0 => {
+                        taken.extend(queue.next_batch(Instant::now()));
+                        continue;
+                    }
+                    1 | 2 => {
+                        exists.remove(&key);
+                        Event::Remove(key)
+                    }
+                    // A watch shows a status only of an object that it has shown.
+                    3 | 4 if exists.contains(&key) => touched(&key, version),
+                    _ => {
+                        exists.insert(key.clone());
+                        put(&key, version)
+                    }
+                };
+                read(&mut direct, &event);
+                queue.push(event, Instant::now());
+            }
+            taken.extend(rest(&mut queue));
+            prop_assert_eq!((queue.len, queue.numbers.len()), (0, 0));
+            let (mut state, mut newest) = (State::new(), BTreeMap::new());
+            for event in &taken {
+                read(&mut state, event);
+                let (key, version) = match event {
+                    Event::Put(of) => (&of.key, &of.resource_version),
+                    Event::Touched(of) => (&of.key, &of.resource_version),
+                    _ => continue,
+                };
+                let version: usize = version.parse().expect("a number");
+                let former = newest.insert(key.clone(), version);
+                prop_assert!(former.is_none_or(|former| former < version));
+            }
+            prop_assert_eq!(state, direct);
+        }
+    }
+}
