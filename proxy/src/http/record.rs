@@ -68,6 +68,8 @@ pub(super) struct RequestRecord {
     /// The outcome for the client's session, if the rule has sessions.
     pub(super) session: Option<&'static str>,
     pub(super) upload: Arc<UploadState>,
+    /// The response, in HTTP/2, from when its exchange may begin.
+    pub(super) share: Option<Arc<Share>>,
     /// The limits of its listener.
     pub(super) bounds: Bounds,
     /// The time that its rule and its listener allow.
@@ -108,6 +110,7 @@ impl RequestRecord {
             mirrors: 0,
             session: None,
             upload: UploadState::new(Arc::clone(&shared.activity)),
+            share: None,
             bounds: shared.plane.limits.bounds,
             allowed: Allowed::default(),
             status: StatusCode::from_u16(CLIENT_LEFT).unwrap_or(StatusCode::BAD_REQUEST),
@@ -152,6 +155,14 @@ impl RequestRecord {
     /// Time since the request's head was complete.
     pub(super) fn elapsed(&self) -> Duration {
         self.started.elapsed()
+    }
+
+    /// The share of a response of HTTP/2 whose head is there.
+    fn begin_response(&mut self) -> Arc<Share> {
+        let activity = &self.shared.activity;
+        let share = self.share.get_or_insert_with(|| Share::new(activity));
+        share.await_backend(false);
+        Arc::clone(share)
     }
 
     fn protocol(&self) -> &'static str {
@@ -262,6 +273,9 @@ impl Drop for RequestRecord {
         let shared = &*self.shared;
         if self.version == Version::HTTP_2 && (!self.over || self.given_up_by_client) {
             shared.activity.cancelled();
+            if let Some(share) = &self.share {
+                share.give_up();
+            }
         } else if self.trace.took.is_some() {
             shared.activity.completed();
         }
@@ -314,8 +328,9 @@ impl<B: Body> Logged<B> {
         let mut share = None;
         if let Some(record) = &mut record {
             record.over = body.is_end_stream();
-            let shares = record.version == Version::HTTP_2 && !record.over;
-            share = shares.then(|| Share::new(&record.shared.activity));
+            if record.version == Version::HTTP_2 && !record.over {
+                share = Some(record.begin_response());
+            }
         }
         Self {
             body,
@@ -422,6 +437,7 @@ impl<B: Body<Data = Bytes, Error: Into<BoxError>> + Unpin> Body for Logged<B> {
             // The bytes that were read ahead are this piece, or its framing.
             if let Some(share) = &self.share {
                 share.took();
+                share.await_backend(polled.is_pending());
             }
             polled
         } else {
