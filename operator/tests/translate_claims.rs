@@ -160,7 +160,7 @@ impl Run {
         holder.map(|holder| holder.namespace.to_string())
     }
 
-    /// Who holds a port, and what it speaks.
+    /// The holder of a port, and its protocol.
     fn speaks(&self, number: u16) -> Option<(String, Group)> {
         let holder = self.translator.merge().holder(&port(number))?;
         Some((holder.namespace.to_string(), holder.speaks?))
@@ -733,7 +733,7 @@ fn a_listener_that_is_never_served_asks_for_nothing() {
     assert_eq!(run.published("a"), ["x.example.com"]);
     run.put(on_gateway("b", 1, &["x.example.com"]));
     assert_eq!(run.route_accepted("b"), LOST);
-    // Who lets go is followed, after the grace.
+    // When a namespace lets go, the next one follows after the grace.
     run.remove(Kind::TlsRoute, "a", "web");
     assert_eq!(run.published("b"), [""; 0]);
     assert_eq!(run.conflicted("b"), OUT);

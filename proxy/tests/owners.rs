@@ -56,7 +56,7 @@ async fn backends() -> ([Echo; 2], Vec<Resource>) {
     (echoes, resources)
 }
 
-/// Whose backend answered, or the status.
+/// The team whose backend answered, or the status.
 async fn answered(rig: &Rig, host: &str) -> String {
     answered_at(rig, host, "/").await
 }

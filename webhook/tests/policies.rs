@@ -24,7 +24,7 @@ const CONTROLLER: &str = "vestibule.dev/gateway-controller";
 /// Longest wait until policies are in force, or out of it.
 const PATIENCE: Duration = Duration::from_mins(1);
 
-/// What became of an object.
+/// The result for an object.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Outcome {
     Allowed,
@@ -81,7 +81,7 @@ impl Server {
         assert!(status.is_success(), "{path}: {answer}");
     }
 
-    /// What would become of it as a new object.
+    /// The result if the object were new.
     async fn outcome(&self, object: &Value) -> Outcome {
         let path = format!("{}?dryRun=All&fieldValidation=Ignore", collection(object));
         let (status, warnings, answer) = self.send(Method::POST, &path, object).await;

@@ -41,7 +41,7 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 use mimalloc::MiMalloc;
 
-/// That of the product, because parts of it run in this process.
+/// The allocator of the product, because parts of it run in this process.
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 

@@ -34,7 +34,7 @@ pub(crate) struct Counts {
 }
 
 impl Counts {
-    /// That each got its verdict.
+    /// Checks that each got its verdict.
     pub(crate) fn must(&self, meanwhile: &str) -> Result<()> {
         let first = self.failed.first().map_or("", String::as_str);
         ensure!(

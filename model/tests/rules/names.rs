@@ -363,7 +363,7 @@ fn only_a_grant_at_or_below_the_wildcard_gives_a_name_inside_it() {
         edge.decide("t4", "y.shop.apps.example.com", Listener),
         Inside
     );
-    // Who was there first keeps the name, also with a wide grant.
+    // The namespace that was there first keeps the name, also if another has a wide grant.
     edge.hold("old.shop.apps.example.com", "t2");
     assert_eq!(
         edge.decide("t2", "old.shop.apps.example.com", Listener),

@@ -54,9 +54,9 @@ pub(crate) struct Table {
     routes: BTreeMap<String, Vec<Attached>>,
     /// Whom the names of each pattern belong to.
     owners: BTreeMap<String, String>,
-    /// Whose the ports without names are, of TCP and of UDP.
+    /// The namespaces that have the ports without names, of TCP and of UDP.
     raw: [BTreeMap<u32, String>; 2],
-    /// Whose TCPRoutes each listener has.
+    /// The namespaces whose TCPRoutes each listener has.
     bytes: BTreeMap<String, BTreeSet<String>>,
 }
 
@@ -103,7 +103,7 @@ impl Table {
         table
     }
 
-    /// Whose the bytes are that come to a listener: one namespace's.
+    /// The one namespace that gets the bytes of a listener.
     pub(crate) fn bytes_to(&self, listener: &str) -> Option<&str> {
         let tenants = self.bytes.get(listener)?;
         assert_eq!(tenants.len(), 1, "{listener} is {tenants:?}'s");

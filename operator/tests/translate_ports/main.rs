@@ -139,7 +139,7 @@ fn a_route_is_on_every_listener_that_its_reference_reaches() {
         assert_eq!(route.listeners, [listener("one"), listener("two")]);
         assert_eq!((&*route.tenant, route.created), ("red", 5));
         assert_eq!(accepted(&translator, by, "all"), "The route is accepted");
-        // Whose names are is no matter of theirs.
+        // The owners of names do not matter to them.
         let owners = translator.resources().keys();
         let owners = owners.filter(|key| key.kind() == ResourceKind::HostnameOwner);
         let owners: Vec<&str> = owners.map(|key| key.name.as_str()).collect();
@@ -187,7 +187,7 @@ fn the_oldest_route_has_a_listener_and_all_say_so() {
     }
 }
 
-/// What one more route on a listener costs does not grow with those that are there.
+/// The cost of one more route on a listener does not grow with the number of routes that it has.
 #[test]
 fn a_route_among_many_costs_no_more_statuses() {
     for by in Transport::ALL {

@@ -66,7 +66,7 @@ pub(super) struct Session {
     end: Mutex<SessionEnd>,
 }
 
-/// What one side sent. One thread writes it, and others may read it.
+/// The counts of what one side sent. One thread writes them, and others may read them.
 #[derive(Debug, Default)]
 struct Direction {
     datagrams: AtomicU64,

@@ -186,7 +186,7 @@ impl<'a> Scene<'a> {
         .await
     }
 
-    /// That B answers for `part` and below, and A for all else, ten times in a row.
+    /// Checks that B answers for `part` and below, and A for all else, ten times in a row.
     async fn divided(&self, part: &str) -> Result<()> {
         let [below, beside] = ["/deep", "x"].map(|more| format!("{part}{more}"));
         for _ in 0..10 {
