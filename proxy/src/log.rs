@@ -106,7 +106,7 @@ pub(crate) struct Turn(PhantomData<*const ()>);
 
 impl Turn {
     pub(crate) fn of(share: &Arc<Share>) -> Self {
-        // A thread that is ending may have lost its value. Then the line is nobody's.
+        // A thread that is ending may have lost its value. Then the line is charged to no tenant.
         let _ = WHOSE.try_with(|whose| whose.set(Some(Arc::clone(share))));
         Self(PhantomData)
     }

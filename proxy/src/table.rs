@@ -62,7 +62,7 @@ pub struct Generation {
 /// endpoints and the client certificate for them. A snapshot never changes after its publication. The next one shares
 /// everything with it except the paths to what changed.
 ///
-/// A decision by one snapshot sees one consistent configuration. Later snapshots take nothing away that it found there.
+/// A decision by one snapshot sees one consistent configuration. Later snapshots do not affect it.
 #[derive(Clone)]
 pub struct Snapshot {
     generation: Generation,

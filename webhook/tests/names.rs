@@ -881,7 +881,7 @@ fn the_first_grant_is_told_how_many_names_would_be_lost() {
         assert!(warnings[0].contains(lost), "{warnings:?}");
         assert!(warnings[0].contains("infra/entrance"), "{warnings:?}");
     }
-    // A further grant takes nothing away.
+    // A further grant takes no name away.
     grant(
         &mut state,
         "other",

@@ -272,7 +272,7 @@ const BY_THE_CRD_ALONE: [(&str, &str); 2] = [
     ),
 ];
 
-/// Whether what became of an object is what the rules say that need nothing but the object.
+/// Whether the outcome for an object agrees with the rules that need only the object.
 fn is_right(case: &str, object: &Object, outcome: &Outcome) -> bool {
     let said = said(object);
     let stateless: Vec<&Finding> = said.iter().filter(|f| is_stateless(f.reason)).collect();

@@ -111,7 +111,7 @@ struct Writer {
     repeats: bool,
 }
 
-/// What became of an apply.
+/// The result of an apply.
 #[derive(Debug, Clone, Copy)]
 struct Judged {
     /// It was to be accepted, and was; otherwise it was to be refused, and was.

@@ -90,7 +90,7 @@ enum Op {
 /// The result of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fate {
-    /// The leader knows what came of it.
+    /// The leader knows the result.
     Known,
     /// The leader does not live to see it.
     Fatal,

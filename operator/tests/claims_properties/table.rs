@@ -21,7 +21,7 @@ struct Listener {
 }
 
 /// A route on a listener: the more specific hostname as written, the older one, the name; what it matches there, and
-/// whose it is.
+/// its namespace.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Attached {
     rank: std::cmp::Reverse<(bool, usize)>,
@@ -157,7 +157,7 @@ impl Table {
 
     /// Every pattern with the tenant for whom it is published, and by what: a listener of a set, a route on the
     /// Gateway's own listener, or a route that a set's listener without a hostname invited. What the Gateway's own
-    /// namespace serves on its own listeners stands above all that, and what is shared is nobody's by that.
+    /// namespace serves on its own listeners stands above all that. A shared name does not belong to a namespace by that.
     pub(crate) fn published(&self) -> BTreeSet<(String, String, String)> {
         let mut published = BTreeSet::new();
         for (name, listener) in &self.listeners {

@@ -467,8 +467,8 @@ impl<'a> Judge<'a> {
     }
 
     /// Whether what comes to the Gateway's own listener for bytes or datagrams is a route's namespace's: the Gateway's own,
-    /// or, if it has no route there, that of the oldest one. Listeners of one port that contradict each other are nobody's,
-    /// so whatever is attached to them stays attached.
+    /// or, if it has no route there, that of the oldest one. Listeners of one port that contradict each other belong to no
+    /// namespace, so whatever is attached to them stays attached.
     fn has_own_port(&self, route: Route<'_>, at: &Judged<'_>) -> bool {
         let own = &self.gateway.name.namespace;
         let namespace = &route.name().namespace;
@@ -508,7 +508,7 @@ impl<'a> Judge<'a> {
         Some(owner)
     }
 
-    /// The most specific pattern that matches a hostname, or covers a pattern, and whose it is.
+    /// The most specific pattern that matches a hostname, or covers a pattern, and its owner.
     fn nearest_owner(&self, names: &str) -> Option<(String, Arc<str>)> {
         let own = &self.gateway.name.namespace;
         let listeners = self.listeners.iter();

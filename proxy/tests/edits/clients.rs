@@ -25,7 +25,7 @@ use super::servers::Props;
 use super::wire::{Answer, Io, Pace, config, one, two};
 use vestibule_proxy_testing::{PATIENCE, within};
 
-/// A configuration, by its number; the port and the server name of a connection; what came of it; a request.
+/// A configuration, by its number; the port and the server name of a connection; its result; a request.
 type AskedOf = (usize, u16, Option<String>, Link, Ask);
 
 /// The possible results of connections, by the number of the configuration.

@@ -226,7 +226,7 @@ impl<'a> Model<'a> {
         nearest.map(|(_, tenant)| tenant)
     }
 
-    /// Whether a listener gives a name to the routes of a namespace. Only the Gateway's own listeners ask whose it is.
+    /// Whether a listener gives a name to the routes of a namespace. Only the Gateway's own listeners ask for its owner.
     fn gives(self, listener: &str, host: &str, tenant: &str) -> bool {
         !is_of_gateway(listener) || self.owner(host).is_none_or(|owner| owner == tenant)
     }

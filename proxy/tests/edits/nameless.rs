@@ -680,7 +680,7 @@ fn limits() -> ProxyLimits {
 }
 
 /// Runs a history of so many edits, each with `tries` tries of each kind before the next one; panics with what was
-/// wrong. Says what came of the tries, and how many sessions moved.
+/// wrong. Returns the results of the tries, and how many sessions moved.
 pub(crate) async fn run(seed: u64, edits: usize, tries: usize) -> (BTreeMap<String, usize>, usize) {
     let servers = Arc::new(Servers::start().await);
     let of_calls = Reserved::new();

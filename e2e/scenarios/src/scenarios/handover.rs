@@ -22,7 +22,7 @@ const BORROWED: &str = "borrowed.handover.test";
 /// New connections a second to each hostname that must not notice.
 const RATE: u32 = 40;
 
-/// A has a hostname, B wants it too. B's coming takes nothing from A; A's leaving hands it to B, and what A
+/// A has a hostname, B wants it too. B's coming does not affect A; A's leaving hands it to B, and what A
 /// held open ends. A's namespace loses its label and gets it back; a route loses its grant. All
 /// the while not one connection to another hostname fails.
 pub(super) async fn a_hostname_changes_hands_and_no_other_notices(

@@ -1,4 +1,4 @@
-//! All of a hostname that two teams share, and what becomes of it when sharing ends.
+//! A whole hostname that two teams share, and the end of sharing.
 
 use std::time::{Duration, Instant};
 
