@@ -39,7 +39,7 @@ shellcheck: ## The shell scripts
 	e2e/shellcheck
 
 .PHONY: prose
-prose: ## The prose of pages and doc comments (FILES=names: only these)
+prose: ## The prose of pages and comments (FILES=names: only these)
 	e2e/prose $(FILES)
 
 .PHONY: fuzz

@@ -98,7 +98,7 @@ impl Proxy {
         new
     }
 
-    /// Offers one message and checks what came of it. Returns the reason if it was refused.
+    /// Offers one message and checks the result. Returns the reason if it was refused.
     fn offer(&mut self, message: &[u8]) -> Option<String> {
         let before = self.held.clone();
         let ack = decode_and_hold(message, &mut self.held, &mut self.sink);

@@ -39,8 +39,8 @@ pub fn asked_twice(set: &ListenerSet, gateway: &Gateway, listener: &str) -> Opti
     })
 }
 
-/// What is wrong with the certificate annotations of a ListenerSet. If its Gateway does not exist (yet), `gateway` is
-/// `None`, and only the annotations of the set itself are judged.
+/// Judges the certificate annotations of a ListenerSet. If its Gateway does not exist (yet), `gateway` is `None`, and
+/// only the annotations of the set itself are judged.
 #[must_use]
 pub fn problems_of_set(set: &ListenerSet, gateway: Option<&Gateway>) -> Vec<Finding> {
     let choice = match gateway {
@@ -50,7 +50,7 @@ pub fn problems_of_set(set: &ListenerSet, gateway: Option<&Gateway>) -> Vec<Find
     problems(choice, &set.certificates, &set.listeners)
 }
 
-/// What is wrong with the certificate annotations of a Gateway, which are about its own listeners.
+/// Judges the certificate annotations of a Gateway, which are about its own listeners.
 #[must_use]
 pub fn problems_of_gateway(gateway: &Gateway) -> Vec<Finding> {
     let choice = gateway.issuers.choice();
@@ -73,8 +73,8 @@ fn problems(
     }
 }
 
-/// What is wrong with the certificate annotations of an object that declares these listeners. If one of the findings
-/// refuses, no certificate is requested from cert-manager.
+/// Judges the certificate annotations of an object that declares these listeners. If one of the findings refuses, no
+/// certificate is requested from cert-manager.
 #[must_use]
 pub fn certificate_problems(
     annotations: &CertificateAnnotations,

@@ -55,9 +55,9 @@ pub const MAX_AUTHORITIES_OF_A_NAME: usize = 16;
 /// The certificate annotations of one object.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CertificateAnnotations {
-    /// What they say.
+    /// The options that the annotations set.
     pub options: Arc<CertificateOptions>,
-    /// What is wrong with them without a look at the listeners; see [`crate::annotations::certificate_problems`].
+    /// The findings that need no look at the listeners; see [`crate::annotations::certificate_problems`].
     pub findings: Vec<Finding>,
 }
 
@@ -114,7 +114,7 @@ impl CertificateAnnotations {
     }
 }
 
-/// What an object asks of its certificates. The issuer decides about everything that is absent.
+/// The options of certificates that an object asks for. The issuer decides about everything that is absent.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CertificateOptions {
     /// `common-name`.
@@ -197,7 +197,7 @@ pub struct Subject {
     pub serial_number: Option<Arc<str>>,
 }
 
-/// What kind of private key the object asks for.
+/// The private key that the object asks for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PrivateKeyOptions {
     /// `private-key-algorithm`.

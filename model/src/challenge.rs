@@ -123,7 +123,7 @@ pub struct ChallengeAnswer {
     pub answer: ChallengeProof,
 }
 
-/// What the proxies answer a challenge with.
+/// The answer of the proxies to a challenge.
 #[derive(Clone, PartialEq, Eq)]
 pub enum ChallengeProof {
     /// A self-signed certificate that carries the key authorization.

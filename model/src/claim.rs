@@ -23,7 +23,7 @@ use crate::protocol::{Group, Port, Transport};
 /// How many characters of a Gateway's name go into the name of a claim object. Names of objects have 253 at most.
 const MOST_OF_A_NAME: usize = 200;
 
-/// What can be held on a Gateway.
+/// Something that a namespace can hold on a Gateway.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Claimed {
     /// Hostnames, on every port. [`HostPattern::Any`] stands for every name that no other claim covers.
@@ -32,12 +32,12 @@ pub enum Claimed {
     Port(Port, Transport),
 }
 
-/// What one claim is about.
+/// The subject of one claim.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ClaimKey {
     /// The Gateway.
     pub gateway: ObjectName,
-    /// What is held on the Gateway.
+    /// The hostname or port that is held on the Gateway.
     pub of: Claimed,
 }
 
@@ -170,7 +170,7 @@ pub struct HostnameClaim {
     pub gateway: Arc<str>,
     /// `spec.gateway.uid`: the UID that the Gateway had when the claim was last written.
     pub gateway_uid: Arc<str>,
-    /// What the claim is about; `None` if that cannot be read.
+    /// The subject of the claim; `None` if it cannot be read.
     pub key: Option<ClaimKey>,
     /// The namespace that holds it (`spec.holder`) and, for a port, what the port speaks (`spec.protocol`).
     pub holder: Holder,
@@ -180,7 +180,7 @@ pub struct HostnameClaim {
     pub unused_since: Option<i64>,
     /// `metadata.annotations["vestibule.dev/take-from"]`: an admin takes it from this namespace.
     pub take_from: Option<Arc<str>>,
-    /// What is wrong with it.
+    /// The findings about the object.
     pub findings: Vec<Finding>,
 }
 
@@ -202,9 +202,9 @@ impl HostnameClaim {
         ObjectName::new(self.name.namespace.clone(), self.gateway.clone())
     }
 
-    /// What the holder holds, or `None` if the object does not count. An object does not count if it cannot be read, or
-    /// if its name is not the one that belongs to its key ([`ClaimKey::object_name`]). Otherwise two objects could name
-    /// different holders for one key.
+    /// The key that the holder holds, or `None` if the object does not count. An object does not count if it cannot be
+    /// read, or if its name is not the one that belongs to its key ([`ClaimKey::object_name`]). Otherwise two objects
+    /// could name different holders for one key.
     #[must_use]
     pub fn held_key(&self) -> Option<&ClaimKey> {
         let key = self.key.as_ref()?;

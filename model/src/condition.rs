@@ -305,7 +305,7 @@ impl Condition {
     }
 }
 
-/// What the value of the Programmed condition depends on.
+/// The fact that the value of the Programmed condition depends on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ProgrammedBasis {
     /// It is False: the proxies are not given anything of the object (yet), for this reason.
@@ -326,7 +326,7 @@ pub struct ListenerStatus {
     pub attached_routes: usize,
     /// All conditions but Programmed.
     pub conditions: Vec<Condition>,
-    /// What its Programmed depends on.
+    /// The fact that its Programmed depends on.
     pub programmed: ProgrammedBasis,
 }
 
@@ -335,7 +335,7 @@ pub struct ListenerStatus {
 pub struct ListenersStatus {
     /// All conditions of the object but Programmed.
     pub conditions: Vec<Condition>,
-    /// What the object's Programmed depends on.
+    /// The fact that the object's Programmed depends on.
     pub programmed: ProgrammedBasis,
     /// One per listener of the object, in spec order.
     pub listeners: Vec<ListenerStatus>,
@@ -368,7 +368,7 @@ pub struct GrantStatus {
 pub struct IssuerError {
     /// Type of the CA's problem document, if it sent one.
     pub kind: Option<Arc<str>>,
-    /// What it says.
+    /// The message.
     pub message: Arc<str>,
     /// When it happened, in seconds since the Unix epoch.
     pub at: i64,

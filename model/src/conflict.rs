@@ -121,7 +121,7 @@ impl Conflict {
         }
     }
 
-    /// What to tell the author of `claim`, whose listener is at `field` and on `port` of `gateway`.
+    /// The finding for the author of `claim`, whose listener is at `field` and on `port` of `gateway`.
     #[must_use]
     pub fn finding(self, claim: &Claim, field: &str, port: u16, gateway: &ObjectName) -> Finding {
         if claim.protocol.group() == Group::Raw {

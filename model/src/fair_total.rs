@@ -45,7 +45,7 @@ pub struct FairTotal {
 pub struct TotalUse {
     /// The total, in bytes.
     pub total: u64,
-    /// What all namespaces ask for, in bytes. If it is more than the total, they have shares.
+    /// The bytes that all namespaces ask for. If they are more than the total, the namespaces have shares.
     pub asked: u64,
 }
 

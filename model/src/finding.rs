@@ -28,15 +28,15 @@ pub enum Origin {
 pub struct Finding {
     /// Refused, or only a warning.
     pub severity: Severity,
-    /// Whose rule it is.
+    /// The origin of the rule.
     pub origin: Origin,
     /// The reason, both in conditions and as a label of metrics.
     pub reason: Reason,
     /// Path of the field, such as `spec.listeners[1].hostname`.
     pub field: String,
-    /// What is wrong: a clause without a full stop.
+    /// The problem: a clause without a full stop.
     pub message: String,
-    /// What to do about it: an imperative clause without a full stop.
+    /// The remedy: an imperative clause without a full stop.
     pub action: String,
 }
 

@@ -27,7 +27,7 @@ pub struct GatewayClass {
     pub controller: Arc<str>,
     /// `spec.parametersRef`.
     pub parameters: Option<Reference>,
-    /// What is wrong with it.
+    /// The findings about it.
     pub findings: Vec<Finding>,
 }
 
@@ -54,7 +54,7 @@ pub struct Gateway {
     pub issuers: IssuerAnnotations,
     /// Annotations about certificates.
     pub certificates: CertificateAnnotations,
-    /// What is wrong outside the listeners.
+    /// The findings outside the listeners.
     pub findings: Vec<Finding>,
 }
 
@@ -93,7 +93,7 @@ pub struct ListenerSet {
     pub issuers: IssuerAnnotations,
     /// Annotations about certificates.
     pub certificates: CertificateAnnotations,
-    /// What is wrong outside the listeners.
+    /// The findings outside the listeners.
     pub findings: Vec<Finding>,
 }
 
@@ -117,7 +117,7 @@ pub struct Listener {
     pub allowed_namespaces: NamespaceScope,
     /// `allowedRoutes.kinds` as (group, kind). If empty, the listener takes every kind that its protocol takes.
     pub allowed_kinds: Vec<(Arc<str>, Arc<str>)>,
-    /// What is wrong with it. If a finding refuses, the listener makes no claim.
+    /// The findings about it. If one of them refuses, the listener makes no claim.
     pub findings: Vec<Finding>,
 }
 
@@ -158,7 +158,7 @@ impl ListenerTls {
     }
 }
 
-/// What happens to TLS on a listener.
+/// The treatment of TLS on a listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum TlsMode {
     /// The proxy copies the encrypted bytes without change.

@@ -51,7 +51,7 @@ pub enum HostnameError {
 }
 
 impl HostnameError {
-    /// What the author of the object can do about it.
+    /// The remedy for the author of the object.
     #[must_use]
     pub fn action(&self) -> String {
         match self {

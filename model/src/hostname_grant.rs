@@ -45,7 +45,7 @@ pub struct HostnameGrant {
     pub certificates: Box<GrantedCertificates>,
     /// `spec.limits`.
     pub limits: GrantLimits,
-    /// What is wrong with it.
+    /// The findings about it.
     pub findings: Vec<Finding>,
 }
 

@@ -31,7 +31,7 @@ pub struct HttpRoute {
     pub hostnames: Vec<(usize, HostPattern)>,
     /// `spec.rules`, never empty.
     pub rules: Vec<HttpRule>,
-    /// What is wrong outside the rules. A refusal here refuses the route.
+    /// The findings outside the rules. If one of them refuses, the route is refused.
     pub findings: Vec<Finding>,
 }
 
@@ -75,7 +75,7 @@ pub struct HttpRule {
     pub retry: Option<Retry>,
     /// How the requests of one client stay at one endpoint.
     pub session: Option<SessionPersistence>,
-    /// What is wrong with it. A refusal here refuses the rule.
+    /// The findings about it. If one of them refuses, the rule is refused.
     pub findings: Vec<Finding>,
 }
 
@@ -239,7 +239,7 @@ impl Scheme {
     }
 }
 
-/// What the backend sees instead of what the client asked for.
+/// The host and path that the backend sees instead of those that the client asked for.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Rewrite {
     /// Hostname; `None` keeps that of the request.

@@ -1,5 +1,5 @@
-//! What translation and the engines that issue certificates tell each other: the request for a certificate, and its
-//! progress. Listeners show the progress in their condition `vestibule.dev/CertificateIssued`.
+//! Owns the messages between translation and the engines that issue certificates: the request for a certificate, and
+//! its progress. Listeners show the progress in their condition `vestibule.dev/CertificateIssued`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -29,7 +29,7 @@ pub struct CertificateRequest {
     pub gateway: ObjectName,
     /// Its UID.
     pub gateway_uid: Arc<str>,
-    /// What the owner's annotations say beside the issuer.
+    /// The options that the owner's annotations set beside the issuer.
     pub options: Arc<CertificateOptions>,
     /// Whether the challenges for each name may be answered.
     pub reach: BTreeMap<Hostname, Reaches>,

@@ -40,7 +40,7 @@ pub const ANNOTATIONS: [&str; 6] = [
     "vestibule.dev/acme-cluster-issuer",
 ];
 
-/// Who makes the certificate.
+/// The engine that makes the certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Engine {
     /// cert-manager, by `Certificate` objects.
@@ -63,7 +63,7 @@ impl Engine {
 /// The issuer chosen for an object's listeners.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct IssuerRef {
-    /// Who makes the certificate.
+    /// The engine that makes the certificate.
     pub engine: Engine,
     /// Name of the issuer.
     pub name: Arc<str>,

@@ -260,7 +260,7 @@ impl fmt::Debug for ObjectName {
 /// Kind, namespace and name of an object.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ObjectKey {
-    /// What kind of object.
+    /// The kind of the object.
     pub kind: Kind,
     /// Which one.
     pub name: ObjectName,

@@ -97,7 +97,7 @@ pub struct Merge {
     ports: BTreeMap<PortKey, PortClaims>,
     /// The port to which each listener of an object has a claim.
     claimed: BTreeMap<ParentKey, SmallMap<ListenerKey, PortKey>>,
-    /// Who holds, and who asks for, the names of each Gateway.
+    /// The names of each Gateway, with the namespaces that hold them or ask for them.
     names: BTreeMap<ObjectName, GatewayNames>,
     /// The listeners of each object that are in `names`, and the Gateway under which they are.
     named: BTreeMap<ParentKey, (ObjectName, SmallSet<NameSource>)>,

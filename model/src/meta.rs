@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-/// What every object carries.
+/// The metadata that every object carries.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Meta {
     /// UID. It is empty if the object was never on an API server.

@@ -191,7 +191,7 @@ impl NameRequests {
     }
 }
 
-/// Who holds, and who asks for, which names on one Gateway.
+/// The names on one Gateway, with the namespaces that hold them or ask for them.
 ///
 /// Two values that were given the same facts are equal, whatever the order was. [`Permissions`] are not part of the
 /// value: each change is called with the present ones. If they change for a namespace, call [`GatewayNames::recheck`].

@@ -91,7 +91,7 @@ pub(crate) const FRAME: usize = 16;
 /// million. Totals of 240 MiB have room for 983,040 resources of this size.
 pub(crate) const LEAST_BYTES: u64 = 256;
 
-/// What an object that does not fit leaves to younger ones.
+/// The part of the budget that an object that does not fit leaves to younger ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Beyond {
     /// Nothing. All younger objects that use the budget are over it as well.
@@ -131,8 +131,8 @@ pub(crate) enum Limit {
 }
 
 impl Limit {
-    /// What helps whoever is over the limit. `action` is what the namespace can do itself. `own` and `total` are the chart
-    /// values that set the budget of a namespace and the total.
+    /// The remedy for a namespace that is over the limit. `action` is what the namespace can do itself. `own` and
+    /// `total` are the chart values that set the budget of a namespace and the total.
     pub(crate) fn remedy(self, action: &str, own: &str, total: &str) -> String {
         let ask = |setting| format!("{action}, or ask the platform admin for more ({setting})");
         match self {
@@ -422,7 +422,7 @@ fn coarse(share: u64) -> u64 {
     share >> low_bits << low_bits
 }
 
-/// What the objects of one namespace have to fit in.
+/// The limits for the objects of one namespace.
 #[derive(Debug, Clone, Copy)]
 struct Limits {
     own: u64,

@@ -73,7 +73,7 @@ pub struct EndpointSlice {
     pub terminating: Vec<IpAddr>,
     /// Addresses of pods that serve nothing yet, or nothing any more.
     pub idle: Vec<IpAddr>,
-    /// What is wrong with it.
+    /// The findings about it.
     pub findings: Vec<Finding>,
 }
 
@@ -191,7 +191,7 @@ pub struct AcmeIssuer {
     pub ca_bundle: Option<Arc<str>>,
     /// `spec.challenges`, in the order in which they are tried; never empty.
     pub challenges: Vec<ChallengeType>,
-    /// What is wrong with it. If a finding refuses, nothing is requested from the CA.
+    /// The findings about it. If one of them refuses, nothing is requested from the CA.
     pub findings: Vec<Finding>,
 }
 

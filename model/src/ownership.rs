@@ -153,8 +153,9 @@ impl Grants {
             .any(|in_namespace| in_namespace.limiting > 0)
     }
 
-    /// What grants say about the connections of a namespace, whose labels are `labels`: of each kind of limit, the largest
-    /// one in any of its grants that `counts`. Those in its own namespace do not count, so nobody can give themselves more.
+    /// The limits that grants set for the connections of a namespace, whose labels are `labels`: of each kind of limit,
+    /// the largest one in any of its grants that `counts`. Those in its own namespace do not count, so nobody can give
+    /// themselves more.
     pub(crate) fn connection_limits(
         &self,
         namespace: &str,

@@ -28,7 +28,7 @@ pub struct GatewayParameters {
     /// `spec.backendClientCertificate.namespaces`: the namespaces to whose backends the proxies show the Gateway's
     /// client certificate.
     pub certificate_namespaces: Option<NamespaceScope>,
-    /// What is wrong with it.
+    /// The findings about it.
     pub findings: Vec<Finding>,
 }
 

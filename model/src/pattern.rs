@@ -242,7 +242,7 @@ impl PatternError {
         if size { Self::TooLarge } else { Self::Syntax }
     }
 
-    /// What the author should do.
+    /// The remedy for the author.
     #[must_use]
     pub fn action(self) -> &'static str {
         match self {

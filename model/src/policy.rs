@@ -90,7 +90,7 @@ pub(crate) fn is_public_suffix(suffix: &str) -> bool {
     !is_private(top) && (is_listed(suffix) || is_listed(&format!("x.{suffix}")))
 }
 
-/// What admission does with what it would refuse.
+/// The effect of a refusal by a policy rule at admission.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Mode {
     /// Refuse the object.
@@ -133,7 +133,7 @@ impl fmt::Display for Mode {
 /// The release-wide admission settings: one input, the same for webhook, operator and CLI.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Policy {
-    /// What admission does with an object that breaks a rule.
+    /// The effect on an object that breaks a rule.
     pub mode: Mode,
     /// Names of namespaces that only get warnings, in whichever mode.
     pub exempt: BTreeSet<String>,

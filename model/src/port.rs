@@ -81,7 +81,7 @@ pub struct PortClaims {
     claims: BTreeMap<ListenerKey, Box<Claim>>,
     /// The number of the Gateway's own claims in each group.
     own: BTreeMap<Group, usize>,
-    /// What the Gateway's own listeners would speak that are refused for a mistake.
+    /// The protocols that the Gateway's own listeners would speak if they were not refused for a mistake.
     refused_own: BTreeSet<Group>,
     /// The claims of ListenerSets in order.
     sets: BTreeMap<SetRank, Group>,
@@ -94,7 +94,7 @@ pub struct PortClaims {
     /// ListenerSets with a listener for the port that is refused for a mistake of its own, by namespace, each with whether
     /// the namespace may have the port for TCP or UDP.
     refused: BTreeMap<Arc<str>, BTreeMap<ObjectName, bool>>,
-    /// Who holds the port.
+    /// The holder of the port.
     holder: Option<(Arc<str>, Group)>,
     /// The TCPRoutes and UDPRoutes on the Gateway's own listener.
     routes: PortRoutes,
@@ -142,7 +142,7 @@ struct PortState {
     of_sets: SpokenBySets,
 }
 
-/// What the listeners of ListenerSets may speak on a port, unless the Gateway's own listeners decide it.
+/// The protocols that listeners of ListenerSets may speak on a port, unless the Gateway's own listeners decide it.
 #[derive(PartialEq)]
 enum SpokenBySets {
     /// Nobody holds the port. It is the group of the first of these listeners, if there is one.
@@ -255,7 +255,7 @@ impl PortClaims {
         affected
     }
 
-    /// Who holds the port.
+    /// The holder of the port.
     #[must_use]
     pub fn holder(&self) -> Option<Holder> {
         let (namespace, group) = self.holder.clone()?;
@@ -278,7 +278,7 @@ impl PortClaims {
         self.buckets.get(&group)?.get(names)
     }
 
-    /// What the Gateway's own listeners say that the port speaks. It is empty if they leave that to others.
+    /// The protocols that the Gateway's own listeners decide for the port. It is empty if they leave that to others.
     fn of_gateway(&self) -> Groups {
         if !self.own.is_empty() {
             return self.own.keys().collect();

@@ -1,4 +1,4 @@
-//! What listeners and backends speak: ports, transports and protocols.
+//! Owns ports, transports and the protocols of listeners and backends.
 
 use std::fmt;
 use std::num::NonZeroU16;
@@ -10,7 +10,7 @@ pub type Port = NonZeroU16;
 /// A port number with its transport. The same number is a different port for TCP and for UDP.
 pub type TransportPort = (Port, Transport);
 
-/// What a listener speaks.
+/// The protocol of a listener.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Protocol {
     /// HTTP

@@ -84,7 +84,7 @@ impl ParentRef {
 /// A backend of a route.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BackendRef {
-    /// What it refers to.
+    /// The object that it refers to.
     pub reference: Reference,
     /// Port of the Service.
     pub port: Option<Port>,

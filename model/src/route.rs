@@ -21,7 +21,7 @@ pub struct TlsRoute {
     pub hostnames: Vec<(usize, HostPattern)>,
     /// `spec.rules[].backendRefs` of all rules (v1 has exactly one rule).
     pub backends: Vec<BackendRef>,
-    /// What is wrong with it.
+    /// The findings about it.
     pub findings: Vec<Finding>,
 }
 
@@ -38,7 +38,7 @@ pub struct PortRoute {
     pub parents: Vec<ParentRef>,
     /// `spec.rules[].backendRefs` of all rules (v1 has exactly one rule).
     pub backends: Vec<BackendRef>,
-    /// What is wrong with it.
+    /// The findings about it.
     pub findings: Vec<Finding>,
 }
 

@@ -30,7 +30,7 @@ const SESSION_KEYS: usize = 4 * (32 + 2 * FIELD_FRAME);
 /// The name of the cookie of a rule that does not set one.
 const OWN_COOKIE_NAME: usize = 64;
 
-/// What follows the name of a Service in the name of a backend: the port and the protocol.
+/// The length of what follows the name of a Service in the name of a backend: the port and the protocol.
 const BACKEND_PORT: usize = ":65535/udp".len();
 
 fn text(text: &str) -> usize {

@@ -67,7 +67,7 @@ pub struct ClientValidation {
     pub field: String,
     /// The CA certificates by which the certificate of a client is checked.
     pub authorities: Vec<Reference>,
-    /// What happens to clients without a valid certificate.
+    /// The treatment of clients without a valid certificate.
     pub mode: ValidationMode,
     /// Why it cannot be carried out, if so. Then the listeners to which it applies are refused.
     pub refused: Option<Finding>,
@@ -97,7 +97,7 @@ pub struct BackendTlsPolicy {
     pub authorities: Authorities,
     /// The valid ones of `spec.validation.subjectAltNames`. Findings name the others.
     pub alt_names: Vec<SubjectAltName>,
-    /// What is wrong with it. If a finding refuses, the proxies do not connect to its targets at all.
+    /// The findings about it. If one of them refuses, the proxies do not connect to its targets at all.
     pub findings: Vec<Finding>,
 }
 

@@ -261,7 +261,7 @@ const REACH: Duration = Duration::from_secs(20);
 const AUDIENCE: &str = "vestibule-config";
 
 impl Arguments {
-    /// Whose tokens open the configuration stream.
+    /// The fleets whose tokens open the configuration stream.
     pub(crate) fn fleets(&self) -> Fleets {
         let account = self.fleet_service_account.clone();
         let account = account.unwrap_or_else(|| format!("{}-proxy", self.release));

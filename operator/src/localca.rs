@@ -54,7 +54,7 @@ pub enum LocalCaError {
     /// A file or directory cannot be read or written.
     #[error("cannot {action} {path}: {source}")]
     Io {
-        /// What was tried.
+        /// The operation that failed.
         action: &'static str,
         /// Of what.
         path: PathBuf,
@@ -72,7 +72,7 @@ pub enum LocalCaError {
         path: PathBuf,
         /// Its permission bits.
         mode: u32,
-        /// What `chmod` is to be given.
+        /// The mode for `chmod`.
         wanted: &'static str,
     },
     /// A file does not hold what it should.
@@ -83,7 +83,7 @@ pub enum LocalCaError {
     Unusable {
         /// Which file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         problem: String,
     },
     /// A certificate could not be made.
@@ -308,7 +308,7 @@ fn check(pem: &[u8], key: &KeyPair, now: Timestamp) -> Result<CertificateDer<'st
     Ok(der)
 }
 
-/// What is held of a Secret that was issued here.
+/// The facts that are kept about a Secret that was issued here.
 #[derive(Debug)]
 struct Held {
     hostnames: BTreeSet<Hostname>,

@@ -46,8 +46,8 @@ static ALLOCATOR: MiMalloc = MiMalloc;
 
 /// Time for what is under way to end after the signal.
 const GRACE: Duration = Duration::from_secs(12);
-/// What is logged unless `RUST_LOG` says otherwise. kube logs bodies that do not parse, which may be
-/// Secrets: never below error.
+/// The log levels of kube unless `RUST_LOG` says otherwise. kube logs bodies that do not parse, and they may be
+/// Secrets, so the level is never below error.
 const QUIET: &str = "kube_client=error,kube_runtime=error";
 
 fn main() -> ExitCode {

@@ -75,7 +75,7 @@ pub(crate) fn lacking(acks: &publish::AckProgress) -> String {
     }
 }
 
-/// What the proxies hold of some listeners.
+/// The progress of the proxies with some listeners.
 #[must_use]
 pub fn ack_progress(
     translator: &Translator,

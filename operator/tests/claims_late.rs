@@ -1,4 +1,4 @@
-//! Writes of which nobody knows what came of them: they may land at any time, or never. Whatever happens, the
+//! Writes with an unknown outcome: they may land at any time, or never. Whatever happens, the
 //! object of a name that somebody is told to hold says so.
 
 use std::collections::BTreeSet;

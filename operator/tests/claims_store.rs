@@ -97,7 +97,7 @@ fn how_much_of_a_grace_is_over_survives_a_leader() {
         (&shop, Some(ClaimState::Unused)),
         (&cart, Some(ClaimState::Unused)),
     ]);
-    // Who is back soon costs no write.
+    // A namespace that is back soon costs no write.
     world.pass(NOTED_AFTER / 2);
     world.say([(&cart, Some(ClaimState::Used))]);
     assert_eq!(world.rest(), 0);
@@ -252,7 +252,7 @@ fn names_of_a_gateway_that_is_deleted_and_created_again_stay_with_their_holders(
     assert_eq!(world.rest(), 0);
     let mut world = [world.restarted(), world];
     for (n, world) in world.iter_mut().enumerate() {
-        // Who starts now knows what objects say.
+        // A replica that starts now knows what the objects say.
         let remembers = n == 1;
         world.gateways.insert(edge(), Some("uid-2"));
         world.store.gateways_changed();
@@ -452,7 +452,7 @@ fn a_new_leader_writes_nothing_inside_anothers_wildcard_that_it_only_took_for_he
         (Some("b"), Some("b"))
     );
 
-    // Who leads no longer may have been about to write it.
+    // A former leader may have been about to write it.
     let mut world = assuming("b");
     assert!(world.take_over());
     world.by_hand(

@@ -30,7 +30,7 @@ async fn an_owner_that_was_made_anew_is_noticed() {
         let (client, found) = (client.clone(), found.clone());
         async move { owner::replaced(&client, &found, look).await }
     });
-    // That it is gone is no reason to end: so is everything else in a moment.
+    // The operator does not end because the owner is gone: in a moment, everything else is gone too.
     roles.delete(&name, &DeleteParams::default()).await.unwrap();
     eventually("gone", async || {
         let there = roles.get_opt(&name).await.unwrap();

@@ -430,7 +430,7 @@ fn the_last_pod_serves_until_it_ends() {
     assert_eq!(endpoints(&world), []);
 }
 
-/// What is settled for one tenant delays nothing of another's.
+/// A change of one tenant that waits does not delay a change of another one.
 #[test]
 fn nobody_waits_for_others() {
     let mut world = World::new(&with(base(false), app()), true);

@@ -78,7 +78,7 @@ async fn programmed_needs_a_proxy_and_every_ready_one() {
     let _two = Proxy::of("two", &publisher);
     until(&publisher, |publisher| fact(publisher, "a")).await;
 
-    // Gone without a word: expected for what changes from here on, until the cluster says it is gone.
+    // The proxy is gone silently. Later changes still wait for it, until the cluster says that it is gone.
     drop(one);
     until(&publisher, |publisher| Counted::by(publisher).proxies == 1).await;
     assert!(fact(&publisher, "a"), "churn elsewhere takes no fact away");

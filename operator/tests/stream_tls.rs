@@ -112,7 +112,7 @@ async fn an_api_server_that_is_away_stops_nobody_for_good() {
     operator.answer(Verdict::Good);
     proxy.until(|state| state.held.is_some()).await;
 
-    // Who is served already goes on without it.
+    // A proxy that is connected already goes on without it.
     operator.answer(Verdict::Away);
     operator.publish(&[backend("a/c:1", 1)]);
     let generation = operator.publisher.generation();
@@ -155,7 +155,7 @@ async fn a_stream_ends_with_its_token_and_goes_on_with_the_next() {
     assert_eq!(after, sent, "nothing was sent twice");
 }
 
-/// Who has one proxy's token takes nothing that the others need.
+/// A client with one proxy's token cannot take streams that the other proxies need.
 #[tokio::test]
 async fn the_streams_of_one_proxy_are_few() {
     let operator = Operator::start(ConnectionLimits::default()).await;
@@ -393,7 +393,7 @@ async fn headers_are_bounded() {
     proxy.until(|state| state.held.is_some()).await;
 }
 
-/// What a stranger sends ahead stays within the windows, however long the API server thinks.
+/// The bytes that a stranger sends ahead stay within the windows, however long the API server takes.
 #[tokio::test]
 async fn what_is_sent_before_the_token_is_checked_is_bounded() {
     let operator = Operator::start(ConnectionLimits::default()).await;

@@ -618,7 +618,7 @@ fn addresses_of_gateways_with_their_ports_are_nobodys_endpoints() {
     assert_eq!(unresolved(&translator), None);
 }
 
-/// Who may write there is the platform.
+/// Only the platform may write there.
 #[test]
 fn the_namespace_of_the_release_may_name_what_it_likes() {
     let mut translator = in_a_cluster();

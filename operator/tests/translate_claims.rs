@@ -160,7 +160,7 @@ impl Run {
         holder.map(|holder| holder.namespace.to_string())
     }
 
-    /// Who holds a port, and what it speaks.
+    /// The holder of a port, and its protocol.
     fn speaks(&self, number: u16) -> Option<(String, Group)> {
         let holder = self.translator.merge().holder(&port(number))?;
         Some((holder.namespace.to_string(), holder.speaks?))
@@ -295,7 +295,7 @@ fn a_name_is_one_namespaces_on_every_port_and_for_every_kind_of_route() {
         .names(&ObjectName::new("platform", "one"));
     assert_eq!(of.and_then(|of| of.owner(&name)).as_deref(), Some("a"));
 
-    // A wildcard and no hostname at all do not include it: the proxies know whose it is.
+    // A wildcard and no hostname at all do not include it: the proxies know its owner.
     for wide in ["*.example.com", ""] {
         run.put(http_on_gateway("b", 1, &[wide]));
         assert_eq!(run.http_accepted("b"), ACCEPTED, "{wide}");
@@ -363,7 +363,7 @@ fn what_an_admin_takes_goes_to_whoever_else_asks_and_stays_if_nobody_does() {
     assert_eq!(run.published("b"), ["x.example.com"]);
     assert_eq!(run.http_accepted("a"), LOST);
     assert_eq!(run.published("a"), [""; 0]);
-    // A command that comes late takes nothing from the next holder.
+    // A command that comes late does not affect the next holder.
     take(&mut run, "a");
     assert_eq!(run.published("b"), ["x.example.com"]);
     assert_eq!(run.http_accepted("a"), LOST);
@@ -384,7 +384,7 @@ fn a_namespace_holds_no_more_names_than_it_may() {
     run.put(http_on_gateway("a", 1, &three));
     assert_eq!(run.published("a"), three[..2]);
     assert_eq!(run.http_accepted("a"), ACCEPTED);
-    // What it may not hold is nobody's, so others can have it.
+    // Nobody holds the names that it may not hold, so others can have them.
     run.put(http_on_gateway("b", 2, &["3.example.com"]));
     assert_eq!(run.published("b"), ["3.example.com"]);
     // A name that it lets go of makes room.
@@ -397,7 +397,7 @@ fn a_namespace_holds_no_more_names_than_it_may() {
         run.http_accepted("a"),
         (Truth::False, Reason::QuotaExceeded)
     );
-    // A lower limit takes nothing away.
+    // A lower limit takes no name away.
     run.put(http_on_gateway("a", 1, &["1.example.com", "4.example.com"]));
     run.put(limited(1));
     assert_eq!(run.published("a"), ["1.example.com", "4.example.com"]);
@@ -733,7 +733,7 @@ fn a_listener_that_is_never_served_asks_for_nothing() {
     assert_eq!(run.published("a"), ["x.example.com"]);
     run.put(on_gateway("b", 1, &["x.example.com"]));
     assert_eq!(run.route_accepted("b"), LOST);
-    // Who lets go is followed, after the grace.
+    // When a namespace lets go, the next one follows after the grace.
     run.remove(Kind::TlsRoute, "a", "web");
     assert_eq!(run.published("b"), [""; 0]);
     assert_eq!(run.conflicted("b"), OUT);

@@ -167,7 +167,7 @@ fn an_edit_reaches_every_listener_of_the_gateway_and_no_other() {
     }
 }
 
-/// What can be read counts although the rest is refused: a typo elsewhere must not close every port.
+/// The parts that can be read count although the rest is refused: a typo elsewhere must not close every port.
 #[test]
 fn what_is_wrong_elsewhere_leaves_it_as_it_is() {
     let of_own = ClientAddress {

@@ -625,7 +625,7 @@ fn names_beside_the_listeners_have_to_be_granted_and_held() {
             let objects = grants.into_iter().chain([holds("a", "more.example.com")]);
             assert_eq!(outcome(&beside(objects.collect())), withheld);
         }
-        // Granted, and another tenant's, nobody's or the Gateway's: the certificate is without it.
+        // The name is granted, but another tenant or the Gateway holds it, or nobody: the certificate is without it.
         for not_held in [vec![holds("b", "more.example.com")], vec![]] {
             let objects = not_held.into_iter().chain([all()]).collect();
             assert_eq!(outcome(&beside(objects)), (one.clone(), foreign));

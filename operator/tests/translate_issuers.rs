@@ -133,7 +133,7 @@ fn world(set: &[(&str, &str)], gateway: &[(&str, &str)]) -> Translator {
     ])
 }
 
-/// What comes of an object's listener: the issuer that is asked, or the condition.
+/// The result for an object's listener: the issuer that is asked, or the condition.
 fn outcome(world: &Translator, kind: Kind, namespace: &str, name: &str, secret: &str) -> String {
     let request = world.requests().get(&ObjectName::new(namespace, secret));
     let status = world.statuses().get(&ObjectKey::new(kind, namespace, name));

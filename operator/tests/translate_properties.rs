@@ -1,5 +1,5 @@
-//! What must hold of translation whatever the objects: incremental equals from scratch, order does not
-//! matter, and tenants do not touch one another.
+//! Properties of translation that hold for all objects: incremental equals from scratch, order does not matter, and
+//! tenants do not affect each other.
 
 #[path = "translate_properties/across.rs"]
 mod across;
@@ -847,8 +847,8 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 600, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// What a namespace was not granted is neither held by the proxies nor asked of an issuer, and nobody has
-    /// more than he may, by a plain reading of the grants.
+    /// Proxies hold no name that a namespace was not granted, and no issuer is asked for one. Nobody has more than they
+    /// may, by a plain reading of the grants.
     #[test]
     fn nothing_is_held_or_asked_for_that_is_not_owned(
         history in a_history(),
@@ -1005,7 +1005,7 @@ fn tls_on_443(world: &Translator) -> Vec<(String, String, HostPattern)> {
         .collect()
 }
 
-/// Whose names are, as the proxies hold it: Gateway, pattern, namespace.
+/// The owners of names, as the proxies hold them: Gateway, pattern, namespace.
 fn owners(world: &Translator) -> Vec<(String, HostPattern, String)> {
     messages(world)
         .filter_map(|message| match message.resource? {

@@ -504,7 +504,7 @@ fn a_broken_secret_keeps_its_last_good_version_whatever_the_share() {
     assert!(output.resources[&sent].is_some());
     let of_set = key(Kind::ListenerSet, "small", "mine");
     assert_eq!(reasons(&translator, &of_set), ["InvalidCertificateRef"]);
-    // Very many of them take nothing from anybody.
+    // Very many of them do not affect others.
     translator.apply(put((0..20).map(|n| numbered("small", n, Holds::NotPem))));
     translator.apply(put([users_of("small", 0..20)]));
     assert_eq!(all_served(&translator), before);

@@ -184,7 +184,7 @@ fn one_edit_costs_the_same_at_10_and_at_2500_listener_sets() {
     assert!((1..1024).contains(&bytes), "{bytes} bytes");
 }
 
-/// What is said of overlaps is looked at apart from the edit that others overlap by, a few listeners at a time.
+/// The messages about overlaps are computed apart from the edit that causes the overlaps, a few listeners at a time.
 #[test]
 fn a_wide_listener_costs_its_own_edit_however_many_are_inside() {
     let there = || Change::Put(wildcard_of("tenant-3"));

@@ -52,7 +52,7 @@ pub(crate) struct ConnectionRecord {
 struct Beside {
     /// The address of the peer, if the peer is not the client.
     peer: Option<SocketAddr>,
-    /// What the TLS handshake agreed on, if this proxy terminates TLS.
+    /// The parameters that the TLS handshake agreed on, if this proxy terminates TLS.
     negotiated: Option<NegotiatedTls>,
     /// The challenge, if the client is a CA that checks a hostname. Then no listener is selected.
     challenge: Option<Arc<Challenge>>,
@@ -152,7 +152,7 @@ impl ConnectionRecord {
         self.basis.plane.lifetime(&self.bounds(), tenant)
     }
 
-    /// What its handshake agreed on.
+    /// The parameters that its handshake agreed on.
     pub(crate) fn negotiated(&self) -> Option<&NegotiatedTls> {
         self.beside.as_ref()?.negotiated.as_ref()
     }

@@ -734,7 +734,7 @@ impl State {
         self.endpoints_left_out
     }
 
-    /// What changes have built so far.
+    /// The work that changes have cost so far.
     #[must_use]
     pub fn work(&self) -> Work {
         self.work

@@ -19,7 +19,7 @@ pub(crate) struct Basis {
     pub(crate) server_name: Option<Hostname>,
     pub(crate) listener: Option<Arc<Listener>>,
     pub(crate) route: Option<Arc<Route>>,
-    /// What the client has proven of itself, if its listener validated it. Most connections have none.
+    /// The proof that the client has shown of itself, if its listener validated it. Most connections have none.
     pub(crate) shown: Option<Box<Shown>>,
 }
 

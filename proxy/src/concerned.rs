@@ -68,7 +68,7 @@ impl Concerned {
         self.0.changed.send_replace(());
     }
 
-    /// What one worker has to look at from now on.
+    /// An inbox for one worker, with the tenants that it has to look at from now on.
     pub(crate) fn subscribe(&self) -> Inbox {
         let waiting = Arc::default();
         self.0.workers.lock().push(Arc::downgrade(&waiting));
@@ -79,7 +79,7 @@ impl Concerned {
     }
 }
 
-/// What one worker has to look at. It holds each tenant once, however often changes concern it.
+/// The tenants that one worker has to look at. It holds each tenant once, however often changes concern it.
 pub(crate) struct Inbox {
     waiting: Arc<Waiting>,
     changed: watch::Receiver<()>,

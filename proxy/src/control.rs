@@ -201,7 +201,7 @@ pub enum StartError {
     /// The address of an endpoint for people and probes is not to be had.
     #[error("cannot listen on {address}: {source}; choose another address with {flag}")]
     Endpoint {
-        /// What chooses it.
+        /// The flag that chooses it.
         flag: &'static str,
         /// Where.
         address: SocketAddr,

@@ -22,7 +22,7 @@ use crate::keepalive::set_keepalive;
 use crate::plane::DataPlane;
 use crate::upstream::{Alpn, Credentials, Meter, Metered, Stream};
 
-/// What a connection to a backend carries.
+/// The traffic that a connection to a backend carries.
 #[derive(Clone, Copy)]
 pub(crate) enum Carries<'a> {
     /// The bytes of the client, which are already TLS.
@@ -70,7 +70,7 @@ fn meter(plane: &DataPlane, endpoint: SocketAddr) -> Arc<Meter> {
     Meter::new(&plane.metrics, lines, endpoint)
 }
 
-/// Who sends the first bytes on a connection to a backend.
+/// The side that sends the first bytes on a connection to a backend.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FirstBytes {
     /// This proxy, as soon as the connection is open.

@@ -193,7 +193,7 @@ impl Troubles {
     }
 }
 
-/// What is known of the endpoints of a backend.
+/// The observations about the endpoints of a backend.
 #[derive(Debug, Default)]
 struct Observations {
     /// The endpoints of the newest version, sorted.
@@ -524,7 +524,7 @@ mod tests {
             }
             let most = usize::from(count) / 2;
             assert_eq!(paused(&health, &endpoints), endpoints[..most]);
-            // What succeeds makes room for another one.
+            // An endpoint that succeeds makes room for another one.
             if let Some(first) = endpoints.first().filter(|_| most > 0) {
                 assert!(health.succeeded(*first));
                 let last = endpoints[endpoints.len() - 1];

@@ -519,7 +519,7 @@ mod tests {
             for _ in 0..9 {
                 assert!(tunnel.tick().is_pending());
             }
-            // What its sockets do.
+            // Its sockets have events.
             for _ in 0..1000 {
                 assert!(tunnel.poll().is_pending());
             }
@@ -786,7 +786,7 @@ mod tests {
         assert!(standing.poll().is_pending() && neighbour.poll().is_pending());
         standing.admits = false;
         neighbour.admits = false;
-        // What its socket does asks nothing.
+        // Events of its socket do not ask again.
         for _ in 0..100 {
             assert!(standing.poll().is_pending());
         }

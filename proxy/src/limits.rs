@@ -103,9 +103,9 @@ pub struct HttpLimits {
     pub cancels: u32,
     /// Which requests are sent again after their connection broke.
     pub repeat: Repeat,
-    /// What happens to request headers whose name has an underscore.
+    /// The treatment of request headers whose name has an underscore.
     pub underscores: Underscores,
-    /// What happens to requests whose path has an escaped slash or a backslash.
+    /// The treatment of requests whose path has an escaped slash or a backslash.
     pub escaped_slashes: EscapedSlashes,
 }
 
@@ -150,7 +150,7 @@ pub enum Repeat {
     Idempotent,
 }
 
-/// What happens to request headers whose name has an underscore. Backends with CGI, WSGI and similar interfaces take
+/// The treatment of request headers whose name has an underscore. Backends with CGI, WSGI and similar interfaces take
 /// `x_forwarded_for` and `x-forwarded-for` for the same name, so a client could set the second by the first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Underscores {
@@ -163,7 +163,7 @@ pub enum Underscores {
     Allow,
 }
 
-/// What happens to requests whose path has a slash that is written as `%2f`, `\` or `%5c`. Routes do not take it for a
+/// The treatment of requests whose path has a slash that is written as `%2f`, `\` or `%5c`. Routes do not take it for a
 /// slash, while a backend may.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EscapedSlashes {
@@ -193,7 +193,7 @@ impl Default for HttpLimits {
     }
 }
 
-/// What clients of UDP listeners may have.
+/// The limits for clients of UDP listeners.
 #[derive(Clone, Copy, Debug)]
 pub struct UdpLimits {
     /// Most sessions at one time, on all workers together. Each has a socket with a port of its own.

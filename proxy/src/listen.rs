@@ -101,7 +101,7 @@ impl Sockets {
             .collect()
     }
 
-    /// What a change has opened, before the workers get it.
+    /// The sockets that a change has opened, before the workers get them.
     #[cfg(test)]
     pub(crate) fn opened(&self) -> Binds {
         self.opened.lock().clone()

@@ -11,7 +11,7 @@ use crate::tenants::Usage;
 use crate::upstream::ClientCertificate;
 use crate::validation::ClientValidation;
 
-/// What a listener does with a connection that it was selected for.
+/// The treatment of a connection by the listener that was selected for it.
 #[derive(Clone)]
 pub enum Mode {
     /// TLS bytes go to the backend unchanged.
@@ -68,7 +68,7 @@ impl Mode {
     }
 }
 
-/// What connections to a listener begin with. All listeners of a bind have the same layer.
+/// The layer with which connections to a listener begin. All listeners of a bind have the same layer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Layer {
     /// A ClientHello.

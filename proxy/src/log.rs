@@ -45,7 +45,7 @@ thread_local! {
     static WHOSE: Cell<Option<Arc<Share>>> = const { Cell::new(None) };
 }
 
-/// What waits in the queue.
+/// The lines and bytes that wait in the queue.
 #[derive(Debug, Default)]
 struct Waiting {
     lines: AtomicUsize,
@@ -106,7 +106,7 @@ pub(crate) struct Turn(PhantomData<*const ()>);
 
 impl Turn {
     pub(crate) fn of(share: &Arc<Share>) -> Self {
-        // A thread that is ending may have lost its value. Then the line is nobody's.
+        // A thread that is ending may have lost its value. Then the line is charged to no tenant.
         let _ = WHOSE.try_with(|whose| whose.set(Some(Arc::clone(share))));
         Self(PhantomData)
     }
@@ -129,7 +129,7 @@ enum Message {
 #[derive(Debug, Clone)]
 pub struct Lines {
     queue: SyncSender<Message>,
-    /// What waits in the queue.
+    /// The lines and bytes that wait in the queue.
     waiting: Arc<Waiting>,
 }
 
@@ -356,7 +356,7 @@ mod tests {
                     assert!(lines.abs_diff(part) <= 3, "{lines} {part}");
                     assert_eq!(flooder.dropped(), (2 * QUEUE - lines) as u64);
                 }
-                // What is written no longer counts.
+                // A line that is written no longer counts.
                 drop(lines);
                 write_all(&receiver, &waiting, io::sink());
                 assert!(flooders.iter().all(|of| lines_of(of) == 0));

@@ -64,7 +64,7 @@ struct ChallengeLabel {
     result: &'static str,
 }
 
-/// What the PROXY header of a connection contains, if one is expected.
+/// The content of a connection's PROXY header, if one is expected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ProxyHeader {
     /// The address of the client.

@@ -21,9 +21,9 @@ const AT_LEAST: usize = 10;
 
 /// This many retries in a second are always allowed.
 const PER_SECOND: u64 = 10;
-/// What a retry costs, in nanoseconds of a clock that goes on by itself.
+/// The price of a retry, in nanoseconds of a clock that goes on by itself.
 const PRICE: u64 = SECOND / PER_SECOND;
-/// What an answer earns that needs no retry.
+/// The credit for an answer that needs no retry.
 const EARNED: u64 = PRICE / SHARE as u64;
 /// Most that can be saved: the retries of ten seconds.
 const SAVED: u64 = 10 * SECOND;

@@ -63,7 +63,7 @@ pub fn prepare(config: &mut ServerConfig) {
     config.max_early_data_size = 0;
 }
 
-/// What the handshake agreed on, for the log line.
+/// The parameters that the handshake agreed on, for the log line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NegotiatedTls {
     /// The version, `1.2` or `1.3`.
@@ -75,7 +75,7 @@ pub struct NegotiatedTls {
 }
 
 impl NegotiatedTls {
-    /// What `session` agreed on, after its handshake.
+    /// The parameters that `session` agreed on, after its handshake.
     pub(crate) fn of(session: &CommonState) -> Self {
         let tls13 = session.protocol_version() == Some(ProtocolVersion::TLSv1_3);
         Self {

@@ -399,7 +399,7 @@ mod tests {
             |client, _| Ok(Some(client))
         ));
         let (mut accepted, mut most) = (0, 0);
-        // They come to nothing at once, since there is no configuration.
+        // They end at once, because there is no configuration.
         while accepted < clients.len() as u64 {
             poll_fn(|cx| Poll::Ready(accepting.as_mut().poll(cx).is_pending())).await;
             let now = plane.metrics.connections_accepted.get();

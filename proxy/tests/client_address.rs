@@ -1,5 +1,5 @@
-//! Who the client is behind a load balancer, by real connections on loopback: PROXY headers before TLS and HTTP, hops
-//! that say whom a request is from, and what each of them is believed.
+//! The address of a client behind a load balancer, by real connections on loopback: PROXY headers before TLS and HTTP,
+//! hops that name the client of a request, and how far the proxy believes each of them.
 
 use proto::resource::Resource as Wire;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -328,7 +328,7 @@ async fn a_header_has_the_time_of_a_hello_and_no_more() {
     for begun in [&b"PROXY"[..], V1, &[V2, &HELLO[..9]].concat()] {
         refused(&rig, begun, CloseReason::HelloTimeout).await;
     }
-    // Who closes within it is no attack: health checks do.
+    // A client that closes within it is no attacker: health checks do so.
     let client = rig.connect().await;
     drop(client);
     rig.wait_closed(CloseReason::ClientSilent, 1).await;

@@ -675,7 +675,7 @@ async fn openssl_gets_around_nothing_with_a_session() {
         assert_eq!(run(version, OPEN, &with).await, Some((true, true)));
         let (let_in, _) = run(version, VALIDATING, &with).await.unwrap();
         assert!(!let_in, "{version}");
-        // Who has shown a certificate need not show it again.
+        // A client that has shown its certificate need not show it again.
         let full = [&shown[..], &out].concat();
         assert_eq!(run(version, VALIDATING, &full).await, Some((true, false)));
         assert_eq!(run(version, VALIDATING, &with).await, Some((true, true)));

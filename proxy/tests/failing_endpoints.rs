@@ -1,4 +1,4 @@
-//! Endpoints that fail without a word: what is tried elsewhere, what is not, and how an endpoint that
+//! Endpoints that fail silently: what is tried elsewhere, what is not, and how an endpoint that
 //! fails is left alone and taken back.
 
 use std::net::SocketAddr;

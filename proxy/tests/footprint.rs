@@ -28,7 +28,7 @@ fn served(n: usize, bind: SocketAddr) -> [Resource; 2] {
     ]
 }
 
-/// Whose it is, and where it leads.
+/// The owner of a hostname, its route and its backend.
 fn routed(n: usize, endpoint: SocketAddr) -> [Resource; 3] {
     let host = format!("app-{n}.tenant-{n}.example.com");
     let set = format!("ListenerSet/tenant-{n}/web/tls");

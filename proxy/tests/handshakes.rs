@@ -63,7 +63,7 @@ async fn a_source_opens_so_many_connections_in_a_second_and_then_more() {
         tries += 1;
         assert!(tries < 1000, "nothing is refused");
     }
-    // Who is refused now gets in later.
+    // A client that is refused now gets in later.
     let end = tokio::time::Instant::now() + PATIENCE;
     loop {
         let mut client = rig.connect().await;

@@ -352,7 +352,7 @@ async fn a_drain_tells_clients_to_go_elsewhere() {
         assert!(answer.starts_with("HTTP/1.1 "), "{answer}");
         assert!(answer.contains("\r\nconnection: close\r\n"), "{answer}");
     }
-    // Who does not ask is kept for a part of the time only.
+    // A connection without a request is kept for a part of the time only.
     wait("the others' end", || rig.plane.active() == 1).await;
     rig.plane.close_idle();
     assert_eq!(read_to_end(&mut idle).await.unwrap(), b"");

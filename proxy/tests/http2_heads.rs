@@ -278,7 +278,7 @@ const TRAILERS: [(usize, usize, bool); 5] = [
     (1, 3000, true),
     (10, 3000, true),
     (11, 3000, false),
-    // Of these, h2 would leave out the last ones without a word.
+    // Of these, h2 would leave out the last ones silently.
     (21, 3000, false),
     (30, 3000, false),
 ];

@@ -394,7 +394,7 @@ async fn answers_without_content_end_with_their_head() {
     }
 }
 
-/// What the requests of one tenant do to a connection cannot break those of another one.
+/// The requests of one tenant cannot break those of another one by anything that they do to a connection.
 #[tokio::test(flavor = "multi_thread")]
 async fn tenants_share_no_http2_connection_to_a_service_that_both_use() {
     let one = Echo::h2c("one").await;

@@ -551,8 +551,8 @@ async fn what_is_unclear_or_asks_for_a_tunnel_is_refused() {
     assert_eq!(one.requests(), 0);
 }
 
-/// What `/<count>` patterns that read a whole path cost, is bounded: nobody is let in by a rule that comes after those
-/// that were not asked.
+/// The cost of patterns such as `/<count>` that read a whole path is bounded. A request does not get in by a rule that
+/// comes after those that were not tried.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_that_would_be_matched_for_too_long_reaches_nobody() {
     let one = Echo::start("one").await;

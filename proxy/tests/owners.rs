@@ -56,7 +56,7 @@ async fn backends() -> ([Echo; 2], Vec<Resource>) {
     (echoes, resources)
 }
 
-/// Whose backend answered, or the status.
+/// The team whose backend answered, or the status.
 async fn answered(rig: &Rig, host: &str) -> String {
     answered_at(rig, host, "/").await
 }
@@ -437,7 +437,7 @@ async fn a_shared_path_is_its_sharers_and_nothing_around_it() {
                 "{path} {taken:?}"
             );
         }
-        // What a backend could read as a path outside is nobody's.
+        // A path that a backend could read as one outside belongs to nobody.
         for path in [
             "/api/../admin",
             "/api/%2e%2e/admin",
@@ -454,7 +454,7 @@ async fn a_shared_path_is_its_sharers_and_nothing_around_it() {
                 "{path} {taken:?}"
             );
         }
-        // Another name of the owner's, and one of nobody's.
+        // Another name of the owner, and one that nobody owns.
         assert_eq!(answered_at(&rig, OTHER, "/api").await, "404", "{taken:?}");
     }
     rig.remove(ResourceKind::HttpRoute, "team-b/web");

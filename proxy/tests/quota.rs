@@ -60,7 +60,7 @@ async fn status(client: &mut TcpStream, host: &str) -> u16 {
     one_answer(client).await.unwrap().status
 }
 
-/// Connections that were answered and stay, until one is refused: for want of a place, and with its end.
+/// Connections that were answered and stay, until one is refused and closed because no place is left.
 async fn all_for(rig: &Rig, host: &str) -> Vec<TcpStream> {
     let mut open = Vec::new();
     loop {

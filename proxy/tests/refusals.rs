@@ -1,4 +1,4 @@
-//! Connections that come to nothing: hostile clients, names that match nothing, dead backends,
+//! Connections that the proxy ends: hostile clients, names that match nothing, dead backends,
 //! limits, drain. Each is closed without a byte in answer, and counted by its reason.
 
 use std::time::Duration;

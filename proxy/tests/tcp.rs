@@ -275,7 +275,7 @@ async fn a_port_speaks_one_thing_and_a_hostname_is_no_part_of_bytes() {
     rig.wait_closed(CloseReason::NotTls, 1).await;
 }
 
-/// Whose hostnames are does not matter where there are none.
+/// The owners of hostnames do not matter on a port without hostnames.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_owns_every_name_has_no_say_about_a_port_without_names() {
     let mut rig = rig(&quiet(), greets(GREETING).await);
@@ -411,7 +411,7 @@ async fn a_balancer_says_who_the_client_is_and_its_header_goes_no_further() {
     rig.wait_closed(CloseReason::ProxyHeaderMissing, 1).await;
 }
 
-/// Who waits for the server to begin would wait forever if the proxy waited for a header that need not come.
+/// A client that waits for the server to begin would wait forever if the proxy waited for a header that need not come.
 #[tokio::test(flavor = "multi_thread")]
 async fn nobody_looks_for_a_header_of_who_may_not_send_one() {
     let optional = proto::ProxyProtocolMode::Optional;

@@ -565,7 +565,8 @@ async fn openssl_and_curl_are_served() {
         served += 1;
     }
     wait("the ends", || rig.plane.active() == 0).await;
-    // Who has the whole answer may leave before the backend's end comes, each client in its own way.
+    // A client that has the whole answer may leave before the backend's end comes. Each client here leaves in its own
+    // way.
     let ends = [
         CloseReason::BackendClosed,
         CloseReason::ClientClosed,

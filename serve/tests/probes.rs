@@ -54,7 +54,7 @@ async fn whoever_takes_every_place_leaves_one_to_the_kubelet() {
             silent.push(connect_from(last, address).await);
         }
     }
-    // Those that are over the share of their source are closed without a word.
+    // Those that are over the share of their source are closed without an answer.
     let probe = async {
         loop {
             let answer = ask(&mut connect_from(9, address).await, LAST).await;

@@ -57,7 +57,7 @@ impl AdmissionState {
         &self.merge
     }
 
-    /// What the `ReferenceGrants` permit.
+    /// The references that `ReferenceGrants` permit.
     #[must_use]
     pub fn reference_grants(&self) -> &Grants {
         &self.permitted

@@ -26,7 +26,7 @@ const MAX_SETS: usize = 1024;
 /// Most listeners that are remembered of one set. The CRD allows as many.
 const MAX_LISTENERS: usize = 64;
 
-/// What a listener asks for on a port.
+/// The protocol and the hostnames that a listener asks for on a port.
 type Want = (Group, HostPattern);
 
 #[derive(Debug)]

@@ -509,7 +509,7 @@ fn refused_by_schema(kubectl: &Kubectl, object: &Value, words: &str) {
     assert!(!ran.ok && ran.err.contains(words), "{}", ran.err);
 }
 
-/// What says that A holds a name.
+/// The HostnameClaim by which A holds a name.
 fn claim_of_a() -> Value {
     let infra = namespace("infra");
     let names = HostPattern::parse("held.example").expect("a hostname");
@@ -580,7 +580,7 @@ fn malformed_grants_are_refused(kubectl: &Kubectl, grant: &Value) {
     }
 }
 
-/// Who may have which names, and who has them, is read from objects.
+/// The webhook reads from objects who may have which names, and who has them.
 async fn grants_and_claims_count(kubectl: &Kubectl) {
     let infra = namespace("infra");
     let claim = claim_of_a();

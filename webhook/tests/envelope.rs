@@ -446,7 +446,7 @@ proptest! {
     }
 }
 
-/// Whose turn it is, is read off the beginning.
+/// The beginning of a review names the namespace whose turn it takes.
 #[test]
 fn the_namespace_is_known_before_the_object_is_read() {
     // As API servers write it.

@@ -222,7 +222,7 @@ fn no_route_takes_a_held_name() {
 
 #[test]
 fn a_name_that_is_held_without_anything_that_uses_it_is_refused_too() {
-    // That its holder's objects are gone for a moment does not matter: the claim is still there.
+    // It does not matter that the holder's objects are gone for a moment, because the claim is still there.
     let mut state = held(&["shop.example.com"]);
     assert!(!create(&state, &route("HTTPRoute", "alpha", &["shop.example.com"])).allowed);
     state.remove(&claim("shop.example.com", "bravo").key());
@@ -583,7 +583,7 @@ fn a_name_is_shared_with_httproutes_of_those_who_are_named() {
             []
         );
     }
-    // Who was granted a name that another one holds, and shares it, has it for routes of requests.
+    // A namespace with a grant that shares another one's name has the name for routes of requests.
     let both = json!({"hostnames": ["*.example.com"], "sharedHostnames": ["docs.example.com"]});
     grant(&mut state, "alpha", &both);
     for kind in ["HTTPRoute", "GRPCRoute"] {
@@ -660,7 +660,7 @@ fn of_a_shared_name_a_part_is_had_by_matches_inside_it() {
     let at = [(Reason::HostnameNotOwned, "spec.listeners[0].hostname")];
     assert_eq!(refusals(&listener), at);
 
-    // What was there before stays editable, and what was in order does not get out of it.
+    // An object that was there before stays editable, but an edit may not make a listener wrong that was in order.
     let before = matching("alpha", docs, &[("PathPrefix", "/")]);
     let after = matching("alpha", docs, &[("PathPrefix", "/x"), ("Exact", "/y")]);
     let edited = review(&state, Some(&before), &after);
@@ -881,7 +881,7 @@ fn the_first_grant_is_told_how_many_names_would_be_lost() {
         assert!(warnings[0].contains(lost), "{warnings:?}");
         assert!(warnings[0].contains("infra/entrance"), "{warnings:?}");
     }
-    // A further grant takes nothing away.
+    // A further grant takes no name away.
     grant(
         &mut state,
         "other",

@@ -335,7 +335,7 @@ fn a_bad_rule_that_was_there_before_stops_no_edit() {
     assert!(!review(&state, Mode::Enforce, Some(&old), &route(1, true)).allowed);
 }
 
-/// What a route could ask for at most takes no longer than what routes ask for.
+/// A route that asks for as much as it can is judged as fast as any other.
 #[test]
 fn a_route_on_very_many_listeners_is_let_in_and_told() {
     let mut state = platform();

@@ -24,7 +24,7 @@ const CONTROLLER: &str = "vestibule.dev/gateway-controller";
 /// Longest wait until policies are in force, or out of it.
 const PATIENCE: Duration = Duration::from_mins(1);
 
-/// What became of an object.
+/// The result for an object.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Outcome {
     Allowed,
@@ -81,7 +81,7 @@ impl Server {
         assert!(status.is_success(), "{path}: {answer}");
     }
 
-    /// What would become of it as a new object.
+    /// The result if the object were new.
     async fn outcome(&self, object: &Value) -> Outcome {
         let path = format!("{}?dryRun=All&fieldValidation=Ignore", collection(object));
         let (status, warnings, answer) = self.send(Method::POST, &path, object).await;
@@ -272,7 +272,7 @@ const BY_THE_CRD_ALONE: [(&str, &str); 2] = [
     ),
 ];
 
-/// Whether what became of an object is what the rules say that need nothing but the object.
+/// Whether the outcome for an object agrees with the rules that need only the object.
 fn is_right(case: &str, object: &Object, outcome: &Outcome) -> bool {
     let said = said(object);
     let stateless: Vec<&Finding> = said.iter().filter(|f| is_stateless(f.reason)).collect();

@@ -1,5 +1,5 @@
-//! What was admitted, or seems to have been, decides nothing: whatever was asked before, admission answers as
-//! one that only ever saw what is there, or that the answer has to wait.
+//! Reviews that were admitted, or seem to have been, decide nothing. Admission answers like one that has only ever seen
+//! the objects that exist, or says that the answer has to wait.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

@@ -417,7 +417,7 @@ fn what_may_be_another_controllers_is_not_refused_for_what_vestibule_has_not() {
         &route(json!([foreign, ours]), "a.example"),
     );
     assert!(!refused.allowed);
-    // Nobody can say whose it is.
+    // Nobody can say to which namespace it belongs.
     let unread = read(
         "
 apiVersion: gateway.networking.k8s.io/v1

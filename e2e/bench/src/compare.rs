@@ -1,4 +1,4 @@
-//! The bench beside peers: its options, and what becomes of the figures.
+//! The bench beside peers: its options, and the use of its figures.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -34,7 +34,7 @@ pub(crate) struct CompareArgs {
     /// Only these loads of the groups.
     #[arg(long, value_enum, value_delimiter = ',')]
     loads: Vec<Load>,
-    /// Log lines for each connection or request: nobody's, or everybody's in a file; each for itself.
+    /// Log lines for each connection or request: of no proxy, or of every proxy in a file. Each value is measured for itself.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "off")]
     logging: Vec<Logging>,
     /// Workers of each proxy, which has as many cores, if there are as many; each number for itself.

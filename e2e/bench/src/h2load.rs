@@ -48,7 +48,7 @@ pub(crate) fn version() -> Option<String> {
 }
 
 impl Requests {
-    /// The command for it. Each connection ends after `limit` seconds, whatever becomes of it.
+    /// The command for it. Each connection ends after `limit` seconds, even if its requests fail.
     pub(crate) fn command(&self, target: SocketAddr, limit: u64) -> Command {
         let mut command = Command::new("h2load");
         command.args(["-t", "1", "-c", &self.connections.to_string()]);

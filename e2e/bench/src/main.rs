@@ -41,7 +41,7 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 use mimalloc::MiMalloc;
 
-/// That of the product, because parts of it run in this process.
+/// The allocator of the product, because parts of it run in this process.
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 
@@ -147,7 +147,7 @@ fn with_open_files(part: impl FnOnce() -> Result<()>) -> Result<()> {
     part()
 }
 
-/// A network namespace of our own where we may, and what came of it, for the report.
+/// Makes a network namespace of our own where we may, and returns the result for the report.
 pub(crate) fn network(shared: bool) -> String {
     let folder = Path::new("/proc/sys/net/ipv4");
     let set = |name: &str, value: &str| fs::write(folder.join(name), value).is_ok();

@@ -22,7 +22,7 @@ use crate::grpc::SERVICE;
 use crate::metric::{Group, Logging, Setting};
 use crate::tls::Leaf;
 
-/// Who is measured.
+/// A proxy that is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Peer {

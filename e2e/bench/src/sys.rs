@@ -89,7 +89,7 @@ pub(crate) fn prioritise(command: &mut Command, nice: i32) {
     }
 }
 
-/// Raises the limit of open files as far as the machine lets us and returns what came of it.
+/// Raises the limit of open files as far as the machine lets us, and returns the new limit.
 pub(crate) fn raise_open_files(wanted: u64) -> io::Result<u64> {
     let mut limit = libc::rlimit {
         rlim_cur: 0,

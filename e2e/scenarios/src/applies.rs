@@ -34,7 +34,7 @@ pub(crate) struct Counts {
 }
 
 impl Counts {
-    /// That each got its verdict.
+    /// Checks that each got its verdict.
     pub(crate) fn must(&self, meanwhile: &str) -> Result<()> {
         let first = self.failed.first().map_or("", String::as_str);
         ensure!(
@@ -111,7 +111,7 @@ struct Writer {
     repeats: bool,
 }
 
-/// What became of an apply.
+/// The result of an apply.
 #[derive(Debug, Clone, Copy)]
 struct Judged {
     /// It was to be accepted, and was; otherwise it was to be refused, and was.

@@ -56,7 +56,7 @@ pub(crate) fn describe(conditions: &[Value]) -> String {
     format!("[{}]", words.join(" "))
 }
 
-/// That the object has this condition, about its present generation. Gives the message.
+/// Checks that the object has this condition, about its present generation. Returns the message.
 pub(crate) fn of_object(
     object: &Value,
     kind: &str,
@@ -122,8 +122,8 @@ pub(crate) fn of_route(
     Ok(())
 }
 
-/// That an object and all its listeners are accepted and programmed, and that the listeners count this
-/// many routes each.
+/// Checks that an object and all its listeners are accepted and programmed, and that the listeners count
+/// this many routes each.
 pub(crate) fn is_served(object: &Value, routes: u64) -> Result<()> {
     for kind in ["Accepted", "Programmed"] {
         of_object(object, kind, "True", None)?;
@@ -143,8 +143,8 @@ pub(crate) fn is_served(object: &Value, routes: u64) -> Result<()> {
     Ok(())
 }
 
-/// That an object and all its listeners are programmed and free of conflict, and that these are all of its
-/// listeners, with this many routes each.
+/// Checks that an object and all its listeners are programmed and free of conflict, and that these are all
+/// of its listeners, with this many routes each.
 pub(crate) fn is_programmed(object: &Value, listeners: &[(&str, u64)]) -> Result<()> {
     for kind in ["Accepted", "Programmed"] {
         of_object(object, kind, "True", None)?;
@@ -158,7 +158,7 @@ pub(crate) fn is_programmed(object: &Value, listeners: &[(&str, u64)]) -> Result
     counts_routes(object, listeners)
 }
 
-/// That the status is about these listeners and no others, with this many routes each.
+/// Checks that the status is about these listeners and no others, with this many routes each.
 pub(crate) fn counts_routes(object: &Value, listeners: &[(&str, u64)]) -> Result<()> {
     let entries = items(object, "/status/listeners");
     if entries.len() != listeners.len() {
@@ -174,7 +174,7 @@ pub(crate) fn counts_routes(object: &Value, listeners: &[(&str, u64)]) -> Result
     Ok(())
 }
 
-/// That a Gateway counts this many ListenerSets.
+/// Checks that a Gateway counts this many ListenerSets.
 pub(crate) fn counts_sets(gateway: &Value, sets: u64) -> Result<()> {
     let attached = gateway.pointer("/status/attachedListenerSets");
     let attached = attached.and_then(Value::as_u64);
@@ -184,7 +184,7 @@ pub(crate) fn counts_sets(gateway: &Value, sets: u64) -> Result<()> {
     Ok(())
 }
 
-/// That a route is accepted, with its references resolved.
+/// Checks that a route is accepted, with its references resolved.
 pub(crate) fn is_attached(route: &Value) -> Result<()> {
     of_route(route, "Accepted", "True", None)?;
     of_route(route, "ResolvedRefs", "True", None)

@@ -65,8 +65,8 @@ struct Wish {
     held: Option<Ipv4Addr>,
 }
 
-/// Who gets what. Whoever holds an address keeps it unless it asks for another one; `next` moves on with
-/// every address given, so that one that was let go is not given again at once.
+/// Assigns addresses. A Service that holds an address keeps it unless it asks for another one. `next` moves on with
+/// every address, so that one that was let go is not given again at once.
 fn assign(
     pool: Pool,
     next: &mut u32,

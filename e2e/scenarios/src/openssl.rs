@@ -23,14 +23,14 @@ impl Shown {
         })
     }
 
-    /// That a certificate of this issuer was shown.
+    /// Checks that a certificate of this issuer was shown.
     pub(crate) fn issued_by(&self, issuer: &str) -> Result<()> {
         let issuer = format!("issuer=CN = {issuer}");
         ensure!(self.text.contains(&issuer), "no {issuer}: {}", self.text);
         Ok(())
     }
 
-    /// That the first certificate of this PEM was shown.
+    /// Checks that the first certificate of this PEM was shown.
     pub(crate) fn shows(&self, pem: &str) -> Result<()> {
         const END: &str = "-----END CERTIFICATE-----";
         let first = pem.split_inclusive(END).next().unwrap_or_default().trim();
@@ -42,7 +42,7 @@ impl Shown {
         Ok(())
     }
 
-    /// That ALPN agreed on this, or on nothing.
+    /// Checks that ALPN agreed on this, or on nothing.
     pub(crate) fn agreed_on(&self, protocol: Option<&str>) -> Result<()> {
         let line = match protocol {
             Some(protocol) => format!("ALPN protocol: {protocol}\n"),
@@ -62,7 +62,7 @@ impl Shown {
         self.text.contains("Session-ID: ") && !self.text.contains("alert")
     }
 
-    /// That the connection was closed before anything of TLS was said: no certificate, no alert.
+    /// Checks that the connection was closed before any TLS was sent: no certificate, no alert.
     pub(crate) fn closed_silently(&self) -> Result<()> {
         let text = &self.text;
         ensure!(text.contains("no peer certificate available"), "{text}");

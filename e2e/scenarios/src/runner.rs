@@ -76,7 +76,7 @@ pub(crate) struct Options {
     pub(crate) filter: Vec<String>,
     /// Leave namespaces of passed scenarios, too.
     pub(crate) keep: bool,
-    /// A program that runs beside the scenarios of [`Phase::Together`]: whose it is judges it.
+    /// A program that runs beside the scenarios of [`Phase::Together`]. Its caller judges it.
     pub(crate) beside: Option<PathBuf>,
 }
 

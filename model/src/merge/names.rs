@@ -645,7 +645,7 @@ impl NameDecision {
         }
     }
 
-    /// What to tell the author of a listener at `field` of an object.
+    /// The finding for the author of a listener at `field` of an object.
     #[must_use]
     pub fn listener_finding(
         self,

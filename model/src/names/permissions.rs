@@ -1,10 +1,11 @@
-//! What the rule needs to know in addition to the names: grants, which namespaces a Gateway allows, and public
-//! suffixes.
+//! Owns the facts that the rule needs in addition to the names: grants, the namespaces that a Gateway allows, and
+//! public suffixes.
 
 use crate::hostname::{HostPattern, Hostname};
 use crate::key::ListenerKey;
 
-/// What grants (`HostnameGrant`), `allowedListeners`, `allowedRoutes` and the public suffix list say about one Gateway.
+/// The answers of grants (`HostnameGrant`), `allowedListeners`, `allowedRoutes` and the public suffix list for one
+/// Gateway.
 ///
 /// An answer depends only on the Gateway, its grants, and the namespace in question, and not on the objects of other
 /// tenants. So after a change, only the namespaces that it concerns have to be decided again

@@ -22,7 +22,7 @@ pub(crate) struct GatewayTenant {
     pub(crate) namespace: Arc<str>,
 }
 
-/// What grants say about the listeners of one set, before limits apply. Listeners are given by their indexes.
+/// The verdict of grants on the listeners of one set, before limits apply. Listeners are given by their indexes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct GrantCheck {
     /// Listeners that no grant gives.

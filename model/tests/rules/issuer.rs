@@ -45,7 +45,7 @@ fn issuer(engine: Engine, name: &str, kind: &str, group: &str) -> IssuerRef {
 /// Annotations by short names.
 type Said = Vec<(&'static str, &'static str)>;
 
-/// What one object can say by itself, and what it comes to.
+/// The annotations of one object by itself, each with the result.
 fn alone() -> Vec<(Said, Result<Option<IssuerRef>, &'static str>)> {
     use Engine::{Acme, CertManager};
     vec![
@@ -206,7 +206,7 @@ fn a_set_that_cert_manager_follows_its_gateway_for_asks_nobody_else() {
     own_set.certificates.options = Arc::new(options);
     assert_eq!(asked_twice(&own_set, &shared, "l"), None);
     assert!(asked_twice(&own_set, &shared, "other").is_some());
-    // That the Gateway names one of ours beside it keeps us from asking, and not cert-manager.
+    // If the Gateway also names an issuer of ours, we do not ask, but cert-manager still does.
     shared.issuers = annotations(&[("cluster-issuer", "shared"), ("acme-issuer", "ours")]);
     assert!(asked_twice(&own_set, &shared, "other").is_some());
     // Nor does cert-manager issue by what contradicts itself, or is empty.

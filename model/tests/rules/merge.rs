@@ -1,5 +1,5 @@
 //! The merge: whatever the history, the end is the same; each change says all it changed; and an
-//! edit that admission lets through takes nothing from anybody.
+//! edit that admission lets through affects nobody else.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

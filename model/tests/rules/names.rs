@@ -252,7 +252,7 @@ fn what_nobody_holds_goes_by_age_and_then_by_name() {
     edge.put(&tls("t1/r"), 3, &["x.example.com"]);
     assert_eq!(edge.next("x.example.com"), Some("t1"));
     assert_eq!(edge.next("y.example.com"), None);
-    // Until it is recorded, it is nobody's.
+    // Until it is recorded, nobody owns it.
     assert_eq!(edge.owner("x.example.com"), None);
     assert!(!edge.serves(&tls("t1/r"), "x.example.com", "x.example.com"));
 }
@@ -363,7 +363,7 @@ fn only_a_grant_at_or_below_the_wildcard_gives_a_name_inside_it() {
         edge.decide("t4", "y.shop.apps.example.com", Listener),
         Inside
     );
-    // Who was there first keeps the name, also with a wide grant.
+    // The namespace that was there first keeps the name, also if another has a wide grant.
     edge.hold("old.shop.apps.example.com", "t2");
     assert_eq!(
         edge.decide("t2", "old.shop.apps.example.com", Listener),
@@ -549,7 +549,7 @@ fn who_may_no_longer_have_a_name_is_told_apart_from_who_stopped_using_it() {
         edge.claim_state("x.example.com"),
         Some(NameClaimState::Used)
     );
-    // The grant goes: the name is nobody's at once, and the next one is named for the hand-over.
+    // The grant goes: nobody owns the name at once, and the next one is named for the hand-over.
     let all = edge.grants.entries.clone();
     edge.grants.entries.remove(0);
     let affected = edge.recheck("t1");

@@ -303,7 +303,7 @@ fn admission_refuses_what_is_new_and_leaves_what_was() {
     );
 }
 
-/// docs/grants.md, on changing a grant: edited in place, or the new one first, it takes nothing away for a moment.
+/// docs/grants.md, on changing a grant: if it is edited in place, or the new one comes first, no name is lost for a moment.
 #[test]
 fn a_grant_that_is_edited_takes_nothing_away_on_the_way_and_one_that_is_replaced_does() {
     let mut merge = with_gateway();

@@ -1,8 +1,8 @@
 //! Owns how long to wait after a failure.
 //!
-//! What cannot be reached is tried again with the usual doubling backoff ([`vestibule_backoff`]). A failed order has
-//! steps of its own. The number of its failures is stored in its Secret and outlives the leader, and the steps follow
-//! the limits of public CAs, which count failures by the hour and by the week.
+//! A server that cannot be reached is tried again with the usual doubling backoff ([`vestibule_backoff`]). A failed
+//! order has steps of its own. The number of its failures is stored in its Secret and outlives the leader, and the
+//! steps follow the limits of public CAs, which count failures by the hour and by the week.
 
 use std::time::Duration;
 

@@ -12,7 +12,7 @@ use zeroize::Zeroizing;
 
 use crate::keys::PrivateKey;
 
-/// What the engine is told.
+/// An input of the engine.
 #[derive(Debug)]
 pub enum Input {
     /// Certificates that are wanted, or `None` for those that no longer are. The first message has all of them. No
@@ -42,7 +42,7 @@ pub enum ChallengeAck {
     Refused(Arc<str>),
 }
 
-/// What the engine needs done.
+/// The work that the engine leaves to its caller: reads and writes of Secrets, challenges and statuses.
 ///
 /// Secrets are of type `kubernetes.io/tls` with the labels of the release and
 /// [`STATE_ANNOTATION`](crate::STATE_ANNOTATION). Those of accounts have no `tls.crt` and the account's key
@@ -93,7 +93,7 @@ pub trait Effects: Send + Sync + 'static {
     fn observe(&self, observation: Observation);
 }
 
-/// What a Secret holds.
+/// The content of a Secret.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StoredSecret {
     /// The version that a later [`Write`] expects.
@@ -154,7 +154,7 @@ pub struct IssuerState {
     pub problem: Option<String>,
 }
 
-/// What happened, for metrics and events.
+/// Something that happened, for metrics and events.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Observation {
     /// An order ended.

@@ -13,7 +13,7 @@ use crate::keys::PrivateKey;
 /// Largest number of certificates in a chain. Translation has the same limit.
 const MAX_CHAIN: usize = 16;
 
-/// What the first certificate of a chain says.
+/// The facts that the first certificate of a chain states.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Leaf {
     /// Start of its validity, in seconds since 1970.

@@ -103,20 +103,20 @@ pub(crate) struct Problem {
     /// Its type.
     #[serde(rename = "type")]
     pub(crate) kind: Option<String>,
-    /// What is wrong.
+    /// The CA's description of the problem.
     pub(crate) detail: Option<String>,
     /// One subproblem for each name.
     pub(crate) subproblems: Vec<Subproblem>,
 }
 
-/// What is wrong with one name.
+/// The problem with one name.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub(crate) struct Subproblem {
     /// Its type.
     #[serde(rename = "type")]
     pub(crate) kind: Option<String>,
-    /// What is wrong.
+    /// The CA's description of the problem.
     pub(crate) detail: Option<String>,
     /// The name that it concerns.
     pub(crate) identifier: Option<Identifier>,
@@ -206,7 +206,7 @@ impl Problem {
     }
 }
 
-/// What was asked of the CA when it refused.
+/// The operation that the CA refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AcmeOperation {
     /// Something about an account.

@@ -17,7 +17,7 @@ const MAX_STATE: usize = 16 * 1024;
 /// Longest URL of an order or account that is kept, in bytes.
 pub(crate) const MAX_URL: usize = 2048;
 
-/// What the annotation says.
+/// The content of the annotation.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RememberedState {
@@ -105,7 +105,7 @@ impl RememberedState {
     }
 }
 
-/// What a certificate is wanted from and for, as digests.
+/// The issuer and the names for which a certificate is wanted, as digests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Wanted {
     /// Digest of issuer, directory and profile.

@@ -48,7 +48,7 @@ pub struct Config {
     pub webhook: Server,
     /// The ValidatingWebhookConfiguration whose bundles are kept, if there is to be one.
     pub webhook_configuration: Option<String>,
-    /// What owns the objects that are made here.
+    /// The owner of the objects that are made here.
     pub owner: Option<OwnerReference>,
     /// How long things last.
     pub policy: RotationPolicy,
@@ -130,7 +130,7 @@ pub enum InternalCaError {
     Api {
         /// Kind and name.
         object: String,
-        /// What it says.
+        /// The error of the request.
         source: Box<kube::Error>,
     },
     /// No answer in time.

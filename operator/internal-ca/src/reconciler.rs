@@ -29,7 +29,7 @@ use super::{Config, InternalCaError};
 const MAX_ROUNDS: usize = 12;
 /// Waits after failures.
 const BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_mins(1));
-/// Longest time without a look, for watches that died without a word.
+/// Longest time without a look, for watches that died silently.
 const LOOK: Duration = Duration::from_mins(10);
 
 /// Keeps authority, certificates and bundle; to be run on every replica.

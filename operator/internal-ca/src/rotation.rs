@@ -8,7 +8,7 @@
 //! client that is behind by less than the overlap, in the bundle or in the certificate it meets, never
 //! fails.
 //!
-//! What is missing, broken or not valid now cannot wait: it is made anew at once.
+//! Anything that is missing, broken or not valid now cannot wait: it is made anew at once.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -138,7 +138,7 @@ pub struct CaState {
 pub enum RenewalReason {
     /// There is none.
     Absent,
-    /// What there is cannot be used.
+    /// The one that exists cannot be used.
     Unusable(String),
     /// It is not valid any more.
     Expired,
@@ -192,7 +192,7 @@ pub enum CaStep {
     Issue(Leaf, RenewalReason),
 }
 
-/// What to do now, and when to look again.
+/// The steps to take now, and the time to look again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RotationDecision {
     /// In this order. A step that changes the authority comes alone.

@@ -22,8 +22,9 @@ struct Cluster {
     state: CaState,
     places: BTreeMap<BundleTarget, BTreeSet<Id>>,
     made: u64,
-    /// Who trusted what since when, and who met which certificate since when.
+    /// The authorities that each bundle held, and since when.
     trusted: Vec<(Seconds, BundleTarget, BTreeSet<Id>)>,
+    /// The certificates that each server showed, and since when.
     met: Vec<(Seconds, Leaf, Issued)>,
     writes: usize,
     /// Steps that are not of the course of things.
@@ -169,8 +170,8 @@ impl Cluster {
         );
     }
 
-    /// What somebody may hold who is behind by less than the overlap: everything that was the last at
-    /// some time since then.
+    /// Everything that a client may hold that is behind by less than the overlap: each entry that was
+    /// the last at some time since then.
     fn within<T: Clone>(&self, history: &[(Seconds, T)]) -> Vec<T> {
         let since = self.now - POLICY.overlap + 1;
         let last = history.iter().rposition(|(at, _)| *at <= since);

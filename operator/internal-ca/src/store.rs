@@ -239,7 +239,7 @@ impl CaStore {
 }
 
 impl CaSnapshot {
-    /// What was read means. Reads the signer and the bundle on the way.
+    /// Derives the state from what was read. Parses the signer and the bundle on the way.
     pub(crate) fn state(&mut self, config: &Config) -> CaState {
         let authority = self.read_authority();
         let bundle = &self.bundle;
@@ -289,8 +289,8 @@ impl CaSnapshot {
         Stored::There(authority)
     }
 
-    /// What clients trust where the authority's Secret does not say it: certificates that a lost
-    /// authority signed stay in force until new ones are.
+    /// The bundle that clients trust where the authority's Secret does not say it. Certificates that a
+    /// lost authority signed stay in force until new ones are.
     fn published_bundle(&self) -> Vec<Trusted> {
         let data = self.config_map.as_ref().and_then(|map| map.data.as_ref());
         let text = data.and_then(|data| data.get(BUNDLE_KEY));

@@ -41,7 +41,7 @@ pub struct Certificate {
     kind: &'static str,
     /// Name, owner, labels and annotations.
     pub metadata: Metadata,
-    /// What is asked of cert-manager.
+    /// The request to cert-manager.
     pub spec: Spec,
 }
 

@@ -1,10 +1,10 @@
 //! The cert-manager engine, pure: which `Certificate` a request comes to, what is to be done about those that
 //! are there, and how far they are.
 //!
-//! What cert-manager makes of the annotations of a Gateway or ListenerSet by itself (its `certificate-shim`)
-//! is what comes out here too, with two differences. The owner reference is not a controller's: the shim takes
-//! a Certificate that the object controls for its own, and rewrites or deletes it. And only what is
-//! requested is made, so nothing for a listener that is not allowed, conflicted or somebody else's.
+//! The Certificates are those that cert-manager itself makes from the annotations of a Gateway or ListenerSet (its
+//! `certificate-shim`), with two differences. The owner reference is not a controller's, because the shim takes a
+//! Certificate that the object controls for its own, and rewrites or deletes it. And only requested Certificates are
+//! made, so there is none for a listener that is not allowed, in conflict or somebody else's.
 
 mod desired;
 mod plan;
@@ -26,7 +26,7 @@ pub const APPLIED: &str = "vestibule.dev/applied";
 /// Group and version of `Certificate`.
 pub const API_VERSION: &str = "cert-manager.io/v1";
 
-/// Who makes the Certificates of an object's listeners.
+/// The component that makes the Certificates of an object's listeners.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Maker {
     /// Vestibule does, for what is allowed and not conflicted.
@@ -54,7 +54,7 @@ impl Maker {
     }
 }
 
-/// Who makes Certificates, and as whom.
+/// The settings that decide which component makes Certificates, and the identity that Vestibule puts on its own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
     /// Of the listeners of ListenerSets (`certManager.listenerSets`).
@@ -66,7 +66,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Who makes the Certificates of an object of this kind.
+    /// The component that makes the Certificates of an object of this kind.
     #[must_use]
     pub fn maker(&self, owner: Kind) -> Maker {
         match owner {

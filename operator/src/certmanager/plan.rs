@@ -1,4 +1,4 @@
-//! What is to be done about the Certificate of one request, and what to say of it.
+//! Owns the decision about the Certificate of one request: the action, and the progress that listeners show.
 
 use serde_json::Value;
 use vestibule_model::condition::Reason;
@@ -9,7 +9,7 @@ use super::present::{Attempts, PresentCertificate, PresentCertificates};
 use super::progress::issuance_of;
 use super::{Maker, Settings};
 
-/// What is to be done with one Certificate.
+/// The action for one Certificate.
 #[derive(Debug, Clone, PartialEq)]
 pub enum CertificateAction {
     /// It is not there: make it.
@@ -20,12 +20,12 @@ pub enum CertificateAction {
     Delete(String),
 }
 
-/// What follows from a request.
+/// The result for a request.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CertificateVerdict {
-    /// What to do, if anything.
+    /// The action, if one is needed.
     pub action: Option<CertificateAction>,
-    /// What to say.
+    /// The progress that listeners show.
     pub issuance: Issuance,
 }
 
@@ -40,7 +40,8 @@ pub enum Availability<'a> {
     Unreadable(&'a str),
 }
 
-/// What is to be done for a request, and what to say. `desired_certificate` is what [`super::desired`] makes of it.
+/// Decides what to do for a request, and which progress to show. `desired_certificate` is the result of
+/// [`super::desired`] for it.
 #[must_use]
 pub fn judge(
     request: &CertificateRequest,
@@ -128,7 +129,7 @@ pub fn judge(
     }
 }
 
-/// What is to be done with a Certificate that nobody requests.
+/// Decides what to do with a Certificate that nobody requests.
 #[must_use]
 pub fn stale(there: &PresentCertificate) -> Option<CertificateAction> {
     delete(there)

@@ -98,7 +98,7 @@ pub struct Attempt {
     pub certificate: ObjectName,
     /// Which attempt it is.
     revision: i64,
-    /// What the issuer says, as long as there is no certificate; bounded.
+    /// The message of the issuer while there is no certificate; bounded.
     message: String,
 }
 
@@ -141,7 +141,7 @@ pub struct Attempts {
 }
 
 impl Attempts {
-    /// What the latest attempt for a Certificate waits for.
+    /// The message of the issuer about the latest attempt for a Certificate, if that waits.
     #[must_use]
     pub fn latest(&self, certificate: &ObjectName) -> Option<&str> {
         let names = self.by_certificate.get(certificate)?;

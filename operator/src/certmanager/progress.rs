@@ -22,7 +22,7 @@ pub struct Condition {
     pub observed: i64,
 }
 
-/// What the status of a Certificate says.
+/// The progress in the status of a Certificate.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Progress {
     /// `Ready`: the Secret holds what the spec asks for.
@@ -80,7 +80,7 @@ impl Progress {
             .then_some(issuing)
     }
 
-    /// What to say of the Certificate `name` in its `generation`, if the latest attempt waits for `attempt`.
+    /// The progress to show for the Certificate `name` in its `generation`, if the latest attempt waits for `attempt`.
     #[must_use]
     pub fn issuance(&self, name: &str, generation: i64, attempt: Option<&str>) -> Issuance {
         if self.is_ready(generation) {
@@ -98,7 +98,8 @@ impl Progress {
             return issuance_of(IssuanceState::Issued, Reason::Issued, message);
         }
         if let Some(issuing) = self.issuing.as_ref().filter(|issuing| issuing.truth) {
-            // That it is issuing, since there is no Secret, is known; what it waits for helps.
+            // The reader knows already that it is being issued, because there is no Secret. The cause of the wait
+            // helps.
             let text = attempt.unwrap_or(&issuing.message);
             let message = format!("cert-manager is issuing Certificate {name}: {text}");
             return issuance_of(IssuanceState::Pending, Reason::Pending, message);

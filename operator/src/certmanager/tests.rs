@@ -1,4 +1,4 @@
-//! What a request comes to, and who gives way to whom.
+//! The result for a request, and which of two makers gives way to the other.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -342,7 +342,7 @@ fn ours_is_made_kept_and_reported() {
     let text = &*made.issuance.message;
     assert!(text.contains("2027-01-01"), "{text}");
 
-    // What others add is theirs.
+    // Vestibule leaves fields alone that others add.
     let added = verdict(
         Maker::Vestibule,
         &there("web-tls", |object| {

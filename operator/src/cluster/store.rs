@@ -110,7 +110,7 @@ pub struct Store {
     /// When to judge the next listeners that others overlap with.
     look_at: Option<Instant>,
     findings_log: FindingsLog,
-    /// What the proxies rejected, at the last look.
+    /// The resources that the proxies rejected, at the last look.
     rejects: RejectLog,
 }
 

@@ -333,7 +333,7 @@ mod tests {
         let mode = |path: &PathBuf| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!(mode(&path), 0o700);
         assert_eq!(mode(&path.join("a_web-tls")), 0o600);
-        // What the user has of that name is left to him.
+        // A Secret of the user with that name stays theirs.
         directory.users(&name, true);
         assert!(!directory.read(&name).await.unwrap().unwrap().ours);
         // No name leads out.

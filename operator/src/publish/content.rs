@@ -71,7 +71,7 @@ pub(super) struct Difference {
     pub(super) keys: BTreeSet<ResourceKey>,
 }
 
-/// What the frame of an entry takes in a batch at most, in bytes: its kind, tags and lengths.
+/// Upper bound for the frame of an entry in a batch, in bytes: its kind, tags and lengths.
 const FRAME: u64 = 16;
 
 /// The size of a batch before it is made. The bytes are an upper bound, and a close one.

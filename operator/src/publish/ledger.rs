@@ -63,7 +63,7 @@ pub(super) struct Proxy {
     pub(super) session: Option<u64>,
     /// The last generation that it acknowledged since this replica began to lead.
     pub(super) acked: Option<Generation>,
-    /// What it rejected. It is another allocation as soon as anything in it differs.
+    /// The resources that it rejected. It is another allocation as soon as anything in it differs.
     pub(super) rejects: Arc<Rejects>,
     /// Set if it refused the last batch as a whole.
     pub(super) refusal: Option<BatchRefusal>,

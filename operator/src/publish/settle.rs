@@ -107,7 +107,7 @@ struct Source {
     needed_by: BTreeSet<ResourceKey>,
 }
 
-/// What [`Present`] says about a certificate or trust bundle.
+/// The state of a certificate or trust bundle, as [`Present`] knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct SourceState {
     is_read: bool,
@@ -210,7 +210,7 @@ impl Settle {
                 Some((key, change.resource))
             })
             .collect();
-        // What is published now is different for those who need it and wait on.
+        // A resource that is published now has changed for the waiting ones that need it, so they are judged again.
         for key in due.keys() {
             let waiting = self.needed_by.get(key).into_iter().flatten();
             self.touched.extend(waiting.cloned());
@@ -492,7 +492,7 @@ impl Settle {
                 .any(|key| !before.contains(key) && is_read(key))
     }
 
-    /// What [`Present`] says in this pass about a certificate or trust bundle that a change needs.
+    /// The state of a certificate or trust bundle that a change needs, as [`Present`] knows it in this pass.
     fn state_of(&self, source: &ResourceKey) -> Option<SourceState> {
         Some(self.sources.get(source)?.state)
     }

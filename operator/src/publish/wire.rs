@@ -82,7 +82,7 @@ impl Service<Request<Body>> for StreamServer {
 /// The messages of one stream, as the body of the response.
 struct Messages {
     incoming: mpsc::Receiver<Result<OperatorMessage, Status>>,
-    /// What is left of the batch that is being sent.
+    /// The rest of the batch that is being sent.
     rest: vec::IntoIter<Upsert>,
     ended: bool,
 }

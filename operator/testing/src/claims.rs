@@ -72,7 +72,7 @@ pub struct Stored {
 pub struct World {
     /// The store under test.
     pub store: ClaimStore,
-    /// What time it is for the store.
+    /// The present time of the store.
     pub time: Time,
     /// The objects that the server has.
     pub objects: BTreeMap<ObjectName, Stored>,
@@ -80,7 +80,7 @@ pub struct World {
     pub version: u64,
     /// Gateways that there are: those that are ours with their UIDs.
     pub gateways: BTreeMap<ObjectName, Option<&'static str>>,
-    /// Who holds what, as translation knows it.
+    /// The holder of each key, as translation knows it.
     pub told: BTreeMap<ClaimKey, Holder>,
     /// What the watch has not shown yet.
     pub unseen: VecDeque<(ObjectName, Option<Stored>)>,
@@ -132,7 +132,7 @@ impl World {
         world
     }
 
-    /// What the store has to tell its translation, which hears it.
+    /// Takes the changes of holders that the store has for translation, and records them.
     pub fn news(&mut self) -> BTreeMap<ClaimKey, Option<Holder>> {
         let news = self.store.take_updates();
         for (key, holder) in news.clone() {
@@ -263,7 +263,7 @@ impl World {
     pub fn rest(&mut self) -> usize {
         let mut writes = 0;
         loop {
-            // That a Gateway is another one is noticed by asking, and gathers like anything else.
+            // The store notices only when it is asked that a Gateway was created anew, so it is asked once more.
             while let Some(request) = self.next_request().or_else(|| self.next_request()) {
                 let outcome = self.land(&request);
                 self.done(&request, outcome);
@@ -315,7 +315,7 @@ impl World {
         Some(&*self.says(key)?.namespace)
     }
 
-    /// Who holds a name or a port, by its object.
+    /// The holder of a name or a port, by its object.
     pub fn says(&self, key: &ClaimKey) -> Option<&Holder> {
         let stored = self.objects.get(&key.object_name())?;
         (stored.content.key == *key).then_some(&stored.content.holder)

@@ -1,4 +1,4 @@
-//! Who held which name over time, by the objects, and whether whoever lost one let go of it, or it was taken.
+//! The holders of names over time, by the objects, and whether a namespace that lost a name let go of it or had to.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -35,7 +35,7 @@ pub(crate) struct History {
     assumed: BTreeSet<(String, String)>,
     /// What a namespace could not have for a moment that the leader may not have seen yet: when it does, it revokes it.
     unseen: BTreeSet<(String, String)>,
-    /// Who held each name last. A replica that does not know yet that it was revoked may give it back.
+    /// The last holder of each name. A replica that does not know yet that it was revoked may give it back.
     former: BTreeMap<String, String>,
 }
 
@@ -168,7 +168,7 @@ impl History {
     }
 }
 
-/// Who holds which names, by the objects. There is one object for each.
+/// The holder of each name, by the objects. There is one object for each.
 fn written(world: &World) -> BTreeMap<String, String> {
     let mut written = BTreeMap::new();
     let mut keys: BTreeSet<ClaimKey> = BTreeSet::new();

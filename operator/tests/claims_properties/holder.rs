@@ -79,7 +79,7 @@ fn a_foreign_op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// The objects of tenants when others begin. Names that were asked for in vain are decided anew when a grace ends.
+/// The objects of tenants when others begin. Names that nobody got are decided anew when a grace ends.
 fn begun(before: Vec<Op>) -> World {
     let mut world = World::new();
     for op in before.into_iter().chain([Op::Rest, Op::Pass(90), Op::Rest]) {

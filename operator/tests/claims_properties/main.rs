@@ -4,9 +4,9 @@
 //! wildcards, and grants share names and paths of them. Whatever happens, no name is served for two namespaces on the Gateway, and one that somebody holds gets
 //! another holder only if its holder let go of it and the grace is over, or was revoked, or the Gateway took it.
 //!
-//! What is shared is served by whom a grant names, inside of its paths, and changes nobody's hold.
+//! A shared name is served by the namespaces that a grant names, inside of its paths, and keeps its holder.
 //!
-//! Who holds a name is read off the objects, and for whom it is served off what is published.
+//! The objects say who holds a name. The published resources say for whom it is served.
 
 mod history;
 mod holder;
@@ -87,10 +87,10 @@ enum Op {
     Rest,
 }
 
-/// What becomes of a write.
+/// The result of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fate {
-    /// The leader knows what came of it.
+    /// The leader knows the result.
     Known,
     /// The leader does not live to see it.
     Fatal,
@@ -241,7 +241,7 @@ fn a_name_inside_a_wildcard_whose_holder_was_revoked_for_a_moment() {
     world.check_end();
 }
 
-/// What the first leader served without claims, and did not live to write, is first come, first served again.
+/// A name that the first leader served without a claim, and did not live to record, is first come, first served again.
 #[test]
 fn a_leader_that_goes_before_its_first_write() {
     let mut world = World::new();

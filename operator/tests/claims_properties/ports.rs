@@ -73,7 +73,7 @@ pub(crate) fn an_op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// Who held the port over time, by its object, and whether whoever lost it let go of it, or it was taken.
+/// The holders of the port over time, by its object, and whether a namespace that lost it let go of it or had to.
 #[derive(Default)]
 pub(crate) struct PortHistory {
     held: Option<Held>,

@@ -21,7 +21,7 @@ struct Listener {
 }
 
 /// A route on a listener: the more specific hostname as written, the older one, the name; what it matches there, and
-/// whose it is.
+/// its namespace.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Attached {
     rank: std::cmp::Reverse<(bool, usize)>,
@@ -54,9 +54,9 @@ pub(crate) struct Table {
     routes: BTreeMap<String, Vec<Attached>>,
     /// Whom the names of each pattern belong to.
     owners: BTreeMap<String, String>,
-    /// Whose the ports without names are, of TCP and of UDP.
+    /// The namespaces that have the ports without names, of TCP and of UDP.
     raw: [BTreeMap<u32, String>; 2],
-    /// Whose TCPRoutes each listener has.
+    /// The namespaces whose TCPRoutes each listener has.
     bytes: BTreeMap<String, BTreeSet<String>>,
 }
 
@@ -103,7 +103,7 @@ impl Table {
         table
     }
 
-    /// Whose the bytes are that come to a listener: one namespace's.
+    /// The one namespace that gets the bytes of a listener.
     pub(crate) fn bytes_to(&self, listener: &str) -> Option<&str> {
         let tenants = self.bytes.get(listener)?;
         assert_eq!(tenants.len(), 1, "{listener} is {tenants:?}'s");
@@ -157,7 +157,7 @@ impl Table {
 
     /// Every pattern with the tenant for whom it is published, and by what: a listener of a set, a route on the
     /// Gateway's own listener, or a route that a set's listener without a hostname invited. What the Gateway's own
-    /// namespace serves on its own listeners stands above all that, and what is shared is nobody's by that.
+    /// namespace serves on its own listeners stands above all that. A shared name does not belong to a namespace by that.
     pub(crate) fn published(&self) -> BTreeSet<(String, String, String)> {
         let mut published = BTreeSet::new();
         for (name, listener) in &self.listeners {

@@ -68,15 +68,16 @@ pub(crate) struct World {
     leader: usize,
     pub(crate) clock: (i64, Instant),
     admitted: BTreeSet<usize>,
-    /// Whose routes the Gateway's shared listeners take.
+    /// The tenants whose routes the Gateway's shared listeners take.
     routed: BTreeSet<usize>,
     own: Option<usize>,
     shared: bool,
-    /// Who holds which names.
+    /// The holders of names over time.
     history: History,
-    /// Who holds the Gateway's port for bytes, where it has one.
+    /// The holders of the Gateway's port for bytes, where it has one.
     bytes: Option<PortHistory>,
-    /// Whose listeners the leader's proxies had last, unless they are not declared any more, or were taken.
+    /// The namespaces whose listeners the leader's proxies had last, unless they are not declared any more, or were
+    /// taken.
     serving: BTreeMap<Place, String>,
 }
 
@@ -262,7 +263,7 @@ impl Replica {
         self.waiting.values().all(VecDeque::is_empty)
     }
 
-    /// Who holds which names, as its translation knows it.
+    /// The holder of each name, as its translation knows it.
     pub(crate) fn told(&self) -> BTreeMap<String, String> {
         let gateway = ObjectName::new(OWN, "one");
         let names = self.control.translator.merge().names(&gateway).into_iter();
@@ -280,7 +281,7 @@ impl Replica {
         View::of(objects.map(|(key, object)| (key, &**object)))
     }
 
-    /// What it publishes is one namespace's each, and is what it was told.
+    /// Checks that each published name belongs to one namespace, the one that the store named.
     fn check(&self) {
         let table = self.table();
         table.check(&NAMES);
@@ -296,14 +297,14 @@ impl Replica {
         }
     }
 
-    /// Who holds the Gateway's port for bytes, as its translation knows it.
+    /// The holder of the Gateway's port for bytes, as its translation knows it.
     pub(crate) fn bytes_holder(&self) -> Option<String> {
         let holder = self.control.translator.merge().holder(&ports::claim())?;
         Some(holder.namespace.to_string())
     }
 
-    /// What is shared is served by those with whom grants share it, and only so much of it. Whoever holds a name does
-    /// not share it.
+    /// Checks that a shared name is served by the namespaces with which grants share it, and only the part that they
+    /// share. The holder of a name does not count as one of them.
     fn check_shared(&self, table: &Table, told: &BTreeMap<String, String>) {
         let view = self.view();
         let shared = table.shared();
@@ -571,8 +572,8 @@ impl World {
         })
     }
 
-    /// What was in service, and was neither let go nor taken, still is, unless its own namespace wants to speak
-    /// something else on the port.
+    /// Checks that a listener in service stays in service if its name was neither let go nor taken, unless its own
+    /// namespace wants to speak something else on the port.
     fn check_kept(&self) {
         self.history.check_kept(self);
         if let Some(bytes) = &self.bytes {

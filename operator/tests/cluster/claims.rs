@@ -41,7 +41,7 @@ fn is_programmed(set: &Value) -> bool {
     crate::support::condition(set, "Programmed").is_some_and(|c| c["status"] == "True")
 }
 
-/// Who holds which names and ports, by the objects.
+/// The holders of names and ports, by the objects.
 async fn held(world: &World) -> Vec<(String, String)> {
     let mut held = Vec::new();
     for claim in world.list("HostnameClaim", "infra").await.values() {

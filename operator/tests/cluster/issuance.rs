@@ -444,7 +444,7 @@ async fn releases_of_one_cluster_share_issuers_and_write_none_by_turns() {
     };
     assert_eq!(two.metric(written), 0);
     assert_eq!(accounts(), registered);
-    // That nobody needs it, that it is registered, and the same of what it says now.
+    // Three writes: nobody needs the issuer, it is registered, and it is registered with its new spec.
     let before = writes(3).await;
 
     // Given to the others, it is theirs, status and all.

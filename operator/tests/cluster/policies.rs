@@ -104,7 +104,7 @@ async fn only_config_maps_that_are_used_are_kept_and_what_they_hold_is_followed(
     eventually("the other authority", seen).await;
     assert_eq!(kept(&manager), 1);
 
-    // Without a route nobody has to do with it, and nothing is kept of it.
+    // Without a route the policy concerns no Gateway, and nothing is kept of it.
     world.delete("TLSRoute", "a", "web").await;
     let withdrawn = async || {
         let found = world.get(POLICY.0, POLICY.1, POLICY.2).await?;

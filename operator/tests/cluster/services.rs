@@ -176,7 +176,7 @@ async fn an_address_that_is_asked_for_is_had_or_said_not_to_be() {
     world
         .condition(gateway, ("Programmed", "False", "AddressNotUsable"))
         .await;
-    // What it asked for in vain has cost it nothing.
+    // The refused setting did not change the Service.
     assert_eq!(
         front(&world).await["metadata"]["uid"],
         before["metadata"]["uid"]

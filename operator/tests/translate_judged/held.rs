@@ -61,7 +61,7 @@ impl Held {
         self.state.snapshot()
     }
 
-    /// What a connection or datagram comes to, whatever it says, where the port alone selects.
+    /// The result of a connection or datagram where the port alone selects.
     pub(crate) fn port_answer(&self, by: Transport, port: u16) -> (Answer, Option<Arc<Route>>) {
         let bind = match by {
             Transport::Tcp => bind(port),
@@ -70,7 +70,7 @@ impl Held {
         answer_of(self.state.snapshot().select_by_port(&bind))
     }
 
-    /// What a TLS connection to a port comes to.
+    /// The result of a TLS connection to a port.
     pub(crate) fn answer(&self, port: u16, name: Option<&str>) -> (Answer, Option<Arc<Route>>) {
         let bind = bind(port);
         let name = name.map(|name| Hostname::parse(name).expect("a hostname"));

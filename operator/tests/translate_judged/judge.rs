@@ -18,7 +18,7 @@ use vestibule_operator_testing::grants::Reading;
 
 pub(crate) type Objects = BTreeMap<ObjectKey, Object>;
 
-/// A listener in the list that Gateway and ListenerSets come to.
+/// A listener in the merged list of a Gateway and its ListenerSets.
 #[derive(Debug)]
 pub(crate) struct Judged<'a> {
     pub(crate) parent: ParentKey,
@@ -33,7 +33,7 @@ pub(crate) struct Judged<'a> {
     certificate: Certificate,
 }
 
-/// What becomes of a listener's reference to its certificate.
+/// The state of a listener's reference to its certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Certificate {
     /// It may not be used, whether or not it is there.
@@ -68,7 +68,7 @@ impl Judged<'_> {
     }
 }
 
-/// What becomes of a TLS connection.
+/// The result of a TLS connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Answer {
     /// No listener has the name.
@@ -82,12 +82,13 @@ pub(crate) struct Judge<'a> {
     objects: &'a Objects,
     gateway: &'a Gateway,
     pub(crate) listeners: Vec<Judged<'a>>,
-    /// Whoever comes first of those that ask for a hostname and may have it.
+    /// For each hostname, the first of those that ask for it and may have it.
     holders: BTreeMap<String, Asker>,
 }
 
-/// Who asks for a hostname: guests last, and otherwise in upstream's order (the older object, then the name, then a listener
-/// before a route before a route that a set invited); and for which namespace.
+/// The rank of an object that asks for a hostname, and the namespace for which it asks. Guests come last. All others
+/// have upstream's order: the older object, then the name, then a listener before a route before a route that a set
+/// invited.
 type Asker = (bool, i64, String, u8, Arc<str>);
 
 impl<'a> Judge<'a> {
@@ -117,7 +118,7 @@ impl<'a> Judge<'a> {
             let mut owned = judge.owns(&namespace, listener, &listener.hostname)
                 && (namespace == gateway.name.namespace || !answers_every_name);
             if owned && matches!(parent, ParentKey::ListenerSet(_)) {
-                // What is not owned does not count.
+                // A listener whose name its namespace does not own does not count.
                 let count = counts.entry(namespace.clone()).or_default();
                 *count += 1;
                 let (most, _) = Reading(objects).limits(&gateway.name, &namespace);
@@ -148,7 +149,7 @@ impl<'a> Judge<'a> {
                 } else {
                     n < at && (rival.is_own() || !rival.conflicted)
                 };
-                // What is not owned claims nothing.
+                // A listener whose name its namespace does not own claims nothing.
                 let both = here.owned && rival.owned && !lost[at] && !lost[n];
                 both && counts && clash(here.listener, rival.listener)
             });
@@ -447,8 +448,8 @@ impl<'a> Judge<'a> {
         })
     }
 
-    /// What a client gets on `port` that says no name, where everything is taken as it comes: of the routes the oldest,
-    /// then the first by name.
+    /// The answer to a client on a `port` where the port alone selects: that of the oldest route, then of the first by
+    /// name.
     pub(crate) fn port_answer(&self, by: Transport, port: u16) -> Answer {
         let mut on_port = self.listeners.iter().filter(|at| {
             let written = at.listener.port.is_some_and(|p| p.get() == port);
@@ -466,8 +467,8 @@ impl<'a> Judge<'a> {
     }
 
     /// Whether what comes to the Gateway's own listener for bytes or datagrams is a route's namespace's: the Gateway's own,
-    /// or, if it has no route there, that of the oldest one. Listeners of one port that contradict each other are nobody's,
-    /// so whatever is attached to them stays attached.
+    /// or, if it has no route there, that of the oldest one. Listeners of one port that contradict each other belong to no
+    /// namespace, so whatever is attached to them stays attached.
     fn has_own_port(&self, route: Route<'_>, at: &Judged<'_>) -> bool {
         let own = &self.gateway.name.namespace;
         let namespace = &route.name().namespace;
@@ -507,7 +508,7 @@ impl<'a> Judge<'a> {
         Some(owner)
     }
 
-    /// The most specific pattern that matches a hostname, or covers a pattern, and whose it is.
+    /// The most specific pattern that matches a hostname, or covers a pattern, and its owner.
     fn nearest_owner(&self, names: &str) -> Option<(String, Arc<str>)> {
         let own = &self.gateway.name.namespace;
         let listeners = self.listeners.iter();

@@ -1,5 +1,5 @@
 //! TCPRoutes and UDPRoutes: what the proxies get, which route of several has a listener, what each says of itself, and
-//! that the two transports are in nobody's way.
+//! that the two transports do not affect each other.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -139,7 +139,7 @@ fn a_route_is_on_every_listener_that_its_reference_reaches() {
         assert_eq!(route.listeners, [listener("one"), listener("two")]);
         assert_eq!((&*route.tenant, route.created), ("red", 5));
         assert_eq!(accepted(&translator, by, "all"), "The route is accepted");
-        // Whose names are is no matter of theirs.
+        // The owners of names do not matter to them.
         let owners = translator.resources().keys();
         let owners = owners.filter(|key| key.kind() == ResourceKind::HostnameOwner);
         let owners: Vec<&str> = owners.map(|key| key.name.as_str()).collect();
@@ -187,7 +187,7 @@ fn the_oldest_route_has_a_listener_and_all_say_so() {
     }
 }
 
-/// What one more route on a listener costs does not grow with those that are there.
+/// The cost of one more route on a listener does not grow with the number of routes that it has.
 #[test]
 fn a_route_among_many_costs_no_more_statuses() {
     for by in Transport::ALL {
@@ -251,7 +251,7 @@ fn each_transport_has_the_port_of_a_service_that_speaks_it() {
         assert_eq!(route.backends[0].backend, backend);
         assert_eq!(endpoints(&translator, backend).expect("it is"), [endpoint]);
     }
-    // What goes of one transport takes nothing from the other.
+    // The end of a route of one transport does not affect the other.
     translator.apply([Change::Remove(of(Transport::Udp, "all"))]);
     assert_eq!(endpoints(&translator, "red/db:1/udp"), None);
     assert!(endpoints(&translator, "red/db:1").is_some());
@@ -615,7 +615,7 @@ fn a_namespace_uses_no_more_ports_than_it_may() {
     translator.apply([on("young", 5, &[80, 8001, 8002])]);
     record(&mut translator);
     assert_eq!(ports(&translator), [80, 8001, 8002]);
-    // An older set takes nothing from what is in service, and its listener on a port in use is served.
+    // An older set does not affect listeners in service, and its listener on a port in use is served.
     translator.apply([on("old", 1, &[8003, 8001])]);
     record(&mut translator);
     assert_eq!(ports(&translator), [80, 8001, 8002]);

@@ -19,7 +19,7 @@ use crate::ordered_chain::OrderedChains;
 /// into one extension of 64 KiB, and common clients accept less than that. If the names take more, none are sent.
 const MAX_HINTS: usize = 8 * 1024;
 
-/// What happens to a client without a valid certificate.
+/// The treatment of a client without a valid certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ClientMode {
     /// Its handshake fails.

@@ -203,7 +203,7 @@ pub struct RuleDump {
     /// Backends that get copies of requests.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub mirrors: Vec<String>,
-    /// What carries the session token, if the rule has session persistence: `cookie <name>` or `header <name>`.
+    /// The carrier of the session token, if the rule has session persistence: `cookie <name>` or `header <name>`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session: Option<String>,
 }
@@ -313,7 +313,7 @@ fn texts(names: &[Arc<str>]) -> Vec<String> {
 }
 
 impl State {
-    /// What is in force now.
+    /// The configuration in force.
     #[must_use]
     pub fn dump(&self) -> StateDump {
         StateDump {

@@ -62,7 +62,7 @@ pub(super) struct Parsing {
 /// Most backends of one change whose endpoints that are left out are logged.
 const MOST_LOGGED: u32 = 10;
 
-/// What is left out of backends that are put in force with their other endpoints.
+/// The endpoints that are left out of backends, which are put in force with their other endpoints.
 #[derive(Default)]
 pub(super) struct LeftOutEndpoints {
     /// How many endpoints they are.

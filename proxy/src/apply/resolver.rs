@@ -203,7 +203,7 @@ mod tests {
         assert_eq!(shown(&certificates, "y.b.example.com", &both), 1);
         assert_eq!(shown(&certificates, "x.b.example.com", &both), 1);
         assert_eq!(shown(&certificates, "x.b.example.com", &[ED25519]), 2);
-        // One for another name is better than none that can be verified, and so is the first for nobody's name.
+        // One for another name is better than none that can be verified, and so is the first one if none is for the name.
         assert_eq!(shown(&certificates, "a.example.com", &[ED25519]), 2);
         assert_eq!(shown(&certificates, "else.example.org", &both), 0);
     }

@@ -41,7 +41,7 @@ pub(super) struct HeldCertificate {
     pub(super) units: u8,
 }
 
-/// What the admin endpoint shows of a certificate.
+/// The facts about a certificate that the admin endpoint shows.
 #[derive(Debug, Clone, serde::Serialize)]
 pub struct CertificateInfo {
     /// Subject alternative names: DNS names and IP addresses.

@@ -13,7 +13,7 @@ use crate::listener::{Listener, Mode};
 use crate::table::{Pick, Route, Selection, Snapshot};
 use crate::upstream::Credentials;
 
-/// What to do with a TLS connection.
+/// The decision about a TLS connection.
 pub(super) enum Decision {
     Challenge(Arc<Challenge>),
     Serve(Mode, HandshakeCost, Credentials),

@@ -37,7 +37,7 @@ impl RouteKind {
 /// A route by kind and name, whichever version is in force.
 pub(crate) type RouteId = (RouteKind, Arc<str>);
 
-/// What a route is attached to.
+/// The listeners to which a route is attached.
 #[derive(Debug)]
 pub(crate) struct Attachments {
     /// The account of the route's namespace.
@@ -58,7 +58,7 @@ impl Attachments {
 /// The attachments of all routes.
 pub(super) type AllAttachments = HashTrieMapSync<RouteId, Arc<Attachments>>;
 
-/// What a tunnel was selected by.
+/// The facts by which a tunnel was selected.
 #[derive(Debug)]
 pub(crate) struct SelectedBy<'a> {
     pub(crate) bind: &'a BindKey,
@@ -117,12 +117,12 @@ impl Snapshot {
         }
     }
 
-    /// What a route is attached to. Each version of a route has an allocation of its own.
+    /// The listeners to which a route is attached. Each version of a route has an allocation of its own.
     pub(crate) fn attachments(&self, route: &RouteId) -> Option<&Arc<Attachments>> {
         self.attached.get(route)
     }
 
-    /// Sets what a route is attached to; `None` removes it.
+    /// Sets the listeners to which a route is attached; `None` removes the route.
     pub(crate) fn attach(&mut self, route: RouteId, attachments: Option<Arc<Attachments>>) {
         match attachments {
             Some(attachments) => self.attached.insert_mut(route, attachments),

@@ -2,10 +2,10 @@
 //!
 //! A name is served by the most specific listener that its owner lets have it. So a listener that stays at its place
 //! loses a name only in two ways: the name gets another owner, or a listener that is new at a more specific place takes
-//! it. A listener that changes at a less specific place takes nothing from it.
+//! it. A listener that changes at a less specific place does not affect it.
 //!
-//! What is computed may be a little more than what is lost, because a tunnel that is asked without need goes on. It is
-//! never less, and it costs no more than a look at each name inside the pattern that has changed.
+//! The result may name a few tenants too many, because a tunnel that is asked without need goes on. It never leaves out
+//! a tenant that loses something, and it costs no more than a look at each name inside the pattern that has changed.
 
 use std::collections::BTreeSet;
 

@@ -56,9 +56,9 @@ impl From<HandshakeError> for CloseReason {
 
 /// The result of a handshake.
 pub struct Handshaken {
-    /// What reads and writes from then on.
+    /// The session that reads and writes from then on.
     pub session: Box<TlsSession>,
-    /// What the log line says.
+    /// The parameters for the log line.
     pub negotiated: NegotiatedTls,
     /// The certificate chain that the client showed, its own certificate first. It is empty if the client showed none.
     /// Whether the client has proven that it has the key depends on the verifier in the configuration.

@@ -78,7 +78,7 @@ impl TlsStream {
         let scratch = scratch.get_mut(..most).unwrap_or_default();
         let opened = ready!(self.session.poll_open(cx, &mut self.client, scratch))?;
         if opened.truncated {
-            // What the client sent may not be whole.
+            // The end came without a close_notify, so bytes of the client may be missing.
             let cut = io::ErrorKind::UnexpectedEof.into();
             return Poll::Ready(Err(Unreadable::Client(cut)));
         }

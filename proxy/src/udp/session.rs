@@ -66,7 +66,7 @@ pub(super) struct Session {
     end: Mutex<SessionEnd>,
 }
 
-/// What one side sent. One thread writes it, and others may read it.
+/// The counts of what one side sent. One thread writes them, and others may read them.
 #[derive(Debug, Default)]
 struct Direction {
     datagrams: AtomicU64,
@@ -210,7 +210,7 @@ impl Session {
         drop(self.permit.lock().take());
     }
 
-    /// Forwards what the endpoint sent, as much as is read at once. What it comes to is owed to the gate.
+    /// Forwards what the endpoint sent, as much as is read at once. Its bytes are owed to the gate.
     fn poll_backend(&self, cx: &mut Context<'_>, turn: &mut TransferTurn) -> Poll<SessionEnd> {
         // A piece may be a run of 64 datagrams.
         let most = if self.expects_runs.load(Ordering::Relaxed) {

@@ -15,7 +15,7 @@ use vestibule_serve::places::Source;
 
 use crate::udp_places::Displaced;
 
-/// What identifies a session among those of a listener.
+/// The key of a session among those of a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct SessionKey {
     /// The client's address as the socket reports it. A socket of both families reports an IPv4 client with a mapped

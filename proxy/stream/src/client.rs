@@ -37,7 +37,7 @@ pub use tls::{Tls, TlsError};
 /// Settings of the client.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Who the proxy is.
+    /// The identity that the proxy states.
     pub identity: ProxyIdentity,
     /// Operator replicas to ask, `host:port`, in turn.
     pub addresses: Vec<String>,
@@ -74,7 +74,7 @@ impl Config {
     }
 }
 
-/// What the client is doing, for readiness, metrics and the admin endpoint.
+/// The state of the client, for readiness, metrics and the admin endpoint.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ClientState {
     /// The replica that welcomed this proxy, while the stream is up.

@@ -104,7 +104,7 @@ impl From<Invalid> for Refusal {
 /// Reason of a reject for a resource whose kind this release does not know.
 pub const UNKNOWN_RESOURCE: &str = "UnknownResource";
 
-/// Who the proxy says it is.
+/// The identity that a proxy states.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProxyIdentity {
     /// Stable for the life of the process: the pod's name.
@@ -124,8 +124,8 @@ impl ProxyIdentity {
     }
 }
 
-/// What a proxy holds: the generation and the content hash of each resource in force. The resources themselves are with
-/// the implementation of [`Apply`].
+/// The configuration that a proxy holds: the generation and the content hash of each resource in force. The resources
+/// themselves are with the implementation of [`Apply`].
 #[derive(Debug, Clone, Default)]
 pub struct Held {
     generation: Option<Generation>,

@@ -76,7 +76,7 @@ struct Replica {
     certificate: Mutex<Arc<CertifiedKey>>,
     /// The one token that is taken.
     token: Mutex<String>,
-    /// Who leads, if not this one.
+    /// The leader, if it is not this replica.
     leader: Option<String>,
     /// Ends the streams that are open.
     broken: watch::Sender<()>,
@@ -287,7 +287,7 @@ async fn a_rotated_authority_and_a_rotated_token_need_no_restart() {
     replica.break_streams();
     until(&mut state, "with the new one", |s| s.welcomed == 3).await;
 
-    // Who serves a leaf of the one that has left is not talked to, until its certificate is renewed.
+    // The client does not talk to a replica with a certificate of the authority that has left, until it is renewed.
     *replica.certificate.lock() = old.leaf();
     replica.break_streams();
     until_failed(

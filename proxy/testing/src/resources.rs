@@ -169,7 +169,7 @@ pub fn backend(name: &str, addresses: &[SocketAddr]) -> Resource {
     }
 }
 
-/// Whose a hostname is on the Gateway of all listeners.
+/// The owner of a hostname on the Gateway of all listeners.
 pub fn owner(hostname: &str, tenant: &str) -> Resource {
     let owner = proto::HostnameOwner {
         gateway: "infra/edge".into(),

@@ -25,10 +25,10 @@ use super::servers::Props;
 use super::wire::{Answer, Io, Pace, config, one, two};
 use vestibule_proxy_testing::{PATIENCE, within};
 
-/// A configuration, by its number; the port and the server name of a connection; what came of it; a request.
+/// A configuration, by its number; the port and the server name of a connection; its result; a request.
 type AskedOf = (usize, u16, Option<String>, Link, Ask);
 
-/// What connections to a configuration, by its number, come to.
+/// The possible results of connections, by the number of the configuration.
 type Links = HashMap<(usize, Dial), Arc<Vec<Link>>>;
 
 /// Counts answers to requests that clients made after an edit, while it was the last one.
@@ -163,7 +163,7 @@ struct Candidate {
     /// When its configuration was in force first.
     first: usize,
     link: Link,
-    /// What it was admitted by, if it is a relay.
+    /// The basis on which it was admitted, if it is a relay.
     basis: Option<Basis>,
 }
 
@@ -179,7 +179,7 @@ impl Candidate {
     }
 }
 
-/// What a tunnel may have been admitted by, and when at the earliest.
+/// A basis on which a tunnel may have been admitted, and the earliest edit with it.
 #[derive(Debug)]
 struct Tunnel {
     first: usize,
@@ -209,9 +209,9 @@ pub(crate) struct Conn {
     dial: Dial,
     wire: Wire,
     begun: usize,
-    /// None before it is known when the configuration was chosen at the latest.
+    /// None until the test knows by when the configuration was chosen.
     candidates: Option<Vec<Candidate>>,
-    /// That moment, before anything was asked.
+    /// The newest edit at that moment, until [`Self::decide_again`] takes it.
     settled: Option<usize>,
     shown: Option<String>,
     upgraded: bool,
@@ -276,7 +276,7 @@ impl Conn {
             .await
             .ok()?;
         let session = stream.get_ref().1;
-        // Who resumes a session sees no certificate.
+        // A client that resumes a session sees no certificate.
         if session.handshake_kind() != Some(HandshakeKind::Resumed) {
             let der = session.peer_certificates()?.first()?;
             self.shown = Some(self.world.props.label(der).to_owned());
@@ -327,7 +327,7 @@ impl Conn {
         let mut candidates = Vec::new();
         for spell in self.world.ledger.within(self.begun..=newest) {
             for link in &*self.world.links(&spell.config, &self.dial) {
-                // Who is refused may have seen a certificate before.
+                // A client that is refused may have seen a certificate before.
                 let fits = match (&self.shown, link.shown()) {
                     (Some(seen), Some(shown)) => seen == shown,
                     _ => true,
@@ -341,8 +341,9 @@ impl Conn {
         self.candidates = Some(candidates);
     }
 
-    /// Who finds no endpoint of the backend that was chosen is decided about anew, by what is in force then
-    /// and leads to the certificate that the client saw.
+    /// Adds the ways in which the proxy may decide again. It does so if no endpoint of the backend that it chose can be
+    /// reached: then it selects by the configuration in force at that moment, among those with the certificate that the
+    /// client saw.
     fn decide_again(&mut self, newest: usize) {
         let Some(settled) = self.settled.take() else {
             return;
@@ -358,7 +359,7 @@ impl Conn {
             let of = |link| Candidate::new(world, spell, &self.dial, link);
             links.iter().map(of).collect::<Vec<_>>()
         });
-        // Who resumes a session sees no certificate.
+        // A client that resumes a session sees no certificate.
         let fits = |link: &Link| match (&self.shown, link.shown()) {
             (Some(seen), Some(shown)) => seen == shown,
             _ => true,
@@ -382,7 +383,7 @@ impl Conn {
         self.world.ledger.may_have_ended(began.first, admits)
     }
 
-    /// What a request may have been admitted by that got the answer `text`, which made a WebSocket of the connection.
+    /// The bases on which a request may have been admitted whose answer `text` made the connection a WebSocket.
     fn tunnels_of(&self, ask: &Ask, text: &str, spells: &[Spell]) -> Vec<Tunnel> {
         let world = &self.world;
         let candidates = self.candidates.iter().flatten();
@@ -479,7 +480,7 @@ impl Conn {
     /// Takes the answer to a request that began at `from`.
     fn take(&mut self, ask: &Ask, answer: Option<&Answer>, from: usize) {
         let (text, is_two) = (answer.map_or(CLOSED, |answer| &answer.text), self.is_two());
-        // Who is not read to the end of its body, as nobody wants it, may find the connection closed.
+        // If nobody wants a request's body, the proxy does not read it to its end, and may close the connection.
         let unread = ask.body > 0 && !text.contains("srv=");
         if unread || answer.is_none_or(|answer| answer.last) {
             self.wire = Wire::Closed;

@@ -22,7 +22,7 @@ pub(crate) enum Stop {
     Answering,
 }
 
-/// What became of a stop.
+/// The result of a stop.
 #[derive(Debug)]
 pub(crate) struct Stopped(AtomicUsize);
 

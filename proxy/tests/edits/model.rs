@@ -74,7 +74,7 @@ impl Ask {
     }
 }
 
-/// What a connection comes to.
+/// The result of a connection.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Link {
     Closed,
@@ -113,7 +113,7 @@ pub(crate) struct Served {
 /// A connection within TLS as its requests are asked about it.
 #[derive(Clone, Copy)]
 struct OverTls<'a> {
-    /// That it began with.
+    /// The listener with which it began.
     listener: &'a str,
     /// Its server name.
     name: &'a str,
@@ -226,7 +226,7 @@ impl<'a> Model<'a> {
         nearest.map(|(_, tenant)| tenant)
     }
 
-    /// Whether a listener gives a name to the routes of a namespace. Only the Gateway's own listeners ask whose it is.
+    /// Whether a listener gives a name to the routes of a namespace. Only the Gateway's own listeners ask for its owner.
     fn gives(self, listener: &str, host: &str, tenant: &str) -> bool {
         !is_of_gateway(listener) || self.owner(host).is_none_or(|owner| owner == tenant)
     }
@@ -292,7 +292,7 @@ impl<'a> Model<'a> {
         !is_strict(validation) || proven.is_some_and(|authority| trust.contains(&authority))
     }
 
-    /// What becomes of a connection, by the weights of backends one of several.
+    /// The possible results of a connection. The weights of backends may allow several.
     pub(crate) fn connect(self, dial: &Dial) -> Vec<Link> {
         let plain = self.layer(dial.port);
         let Some(hello) = &dial.tls else {
@@ -381,7 +381,7 @@ impl<'a> Model<'a> {
         first.map(|(.., key, route)| (key, route))
     }
 
-    /// What the backends of the TLS route for a name come to.
+    /// The results that the backends of the TLS route for a name may give.
     fn relays(
         self,
         listener: &str,
@@ -502,7 +502,7 @@ impl<'a> Model<'a> {
         .collect()
     }
 
-    /// What the endpoints of a backend come to; those that cannot be connected to are passed over.
+    /// The results that the endpoints of a backend may give. Endpoints that accept no connection are passed over.
     fn endpoints<T>(
         self,
         backend: &proto::Backend,
@@ -585,7 +585,7 @@ pub(crate) fn address(endpoint: &proto::Endpoint) -> Option<SocketAddr> {
     Some(SocketAddr::new(endpoint.address.parse().ok()?, port))
 }
 
-/// That no endpoint of a backend could be connected to.
+/// The error when no endpoint of a backend accepts a connection.
 struct Failed;
 
 impl From<Failed> for Link {

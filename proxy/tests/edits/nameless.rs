@@ -72,7 +72,7 @@ impl Speaks {
     }
 }
 
-/// Who answered: a server by its index. What answers nobody is closed, dropped, or told so by the proxy.
+/// The server that answered, by its index. If nobody serves a connection, the proxy closes it, drops it, or says so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Outcome {
     By(usize),
@@ -179,7 +179,7 @@ impl Model<'_> {
         outcomes
     }
 
-    /// What a connection or the first datagram of a session comes to.
+    /// The possible results of a connection, or of the first datagram of a session.
     fn by_port(&self, speaks: Speaks) -> BTreeSet<Outcome> {
         self.shares(speaks, self.backends_of_port(speaks))
     }
@@ -203,8 +203,8 @@ impl Model<'_> {
         backends.map(|of| (&*of.backend, of.weight))
     }
 
-    /// What a call comes to: the longest service has it, then the longest method, the oldest route, the first one by
-    /// name, its first rule.
+    /// The possible results of a call. The longest service wins, then the longest method, the oldest route, the first
+    /// one by name, and its first rule.
     fn by_call(&self, service: &str, method: &str) -> BTreeSet<Outcome> {
         let mut best = None;
         for (name, of) in self.config.of(Kind::GrpcRoute) {
@@ -369,7 +369,7 @@ struct World {
     /// Port of TCP and UDP, and of calls.
     address: SocketAddr,
     of_calls: SocketAddr,
-    /// What was tried after the last edit, by kind, and what came of all tries.
+    /// The last edit, and the number of tries since then by kind.
     since: Mutex<(usize, BTreeMap<Speaks, usize>)>,
     kinds: Mutex<BTreeMap<String, usize>>,
     faults: Mutex<Vec<String>>,
@@ -523,7 +523,7 @@ async fn of_tcp(world: Arc<World>, mut random: Random) {
 /// A socket with what is known of its session.
 struct Client {
     socket: UdpSocket,
-    /// Who answered last, and when that was asked.
+    /// The server that answered last, and the time of that request.
     last: Option<(usize, usize)>,
     /// When the first question was asked that was not answered since.
     open: Option<usize>,
@@ -680,7 +680,7 @@ fn limits() -> ProxyLimits {
 }
 
 /// Runs a history of so many edits, each with `tries` tries of each kind before the next one; panics with what was
-/// wrong. Says what came of the tries, and how many sessions moved.
+/// wrong. Returns the results of the tries, and how many sessions moved.
 pub(crate) async fn run(seed: u64, edits: usize, tries: usize) -> (BTreeMap<String, usize>, usize) {
     let servers = Arc::new(Servers::start().await);
     let of_calls = Reserved::new();

@@ -132,7 +132,7 @@ async fn a_handshake_reaches_the_endpoints_of_its_hello() {
         all.push(backend(OLD, &[old]));
         all
     });
-    // Who saw the certificate from before the edit does not come to the backend from after it.
+    // A client that saw the certificate from before the edit does not reach the backend from after it.
     let halfway = Halfway::start(&rig, &before).await;
     let edit = vec![after.resource(CERT), backend(OLD, &[new])];
     change(&mut rig, edit, &[]);

@@ -63,18 +63,18 @@ pub(crate) struct Props {
     pub(crate) servers: Vec<Server>,
     /// An address where nobody listens.
     pub(crate) dead: SocketAddr,
-    /// Of backends.
+    /// The authorities of backends.
     pub(crate) authorities: Vec<Authority>,
-    /// Of clients, and of Gateways towards backends.
+    /// The authorities of clients, and of Gateways towards backends.
     pub(crate) clients: Vec<Authority>,
-    /// That listeners show.
+    /// The certificates that listeners show.
     pub(crate) leaves: Vec<Identity>,
-    /// That Gateways show to backends.
+    /// The certificates that Gateways show to backends.
     pub(crate) shown: Vec<Identity>,
-    /// That clients show to listeners, one of each authority of clients.
+    /// The certificates that clients show to listeners, one of each authority of clients.
     pub(crate) showing: Vec<Identity>,
     pub(crate) challenges: Vec<(String, ChallengeCertificate)>,
-    /// What a certificate is called, by its encoding.
+    /// The name of each certificate, by its encoding.
     pub(crate) labels: HashMap<Vec<u8>, String>,
 }
 
@@ -146,7 +146,7 @@ impl Props {
         self.servers.iter().find(|server| server.address == address)
     }
 
-    /// What a certificate is called.
+    /// The name of a certificate.
     pub(crate) fn label(&self, der: &[u8]) -> &str {
         self.labels.get(der).map_or("unknown", String::as_str)
     }

@@ -136,7 +136,7 @@ pub(crate) async fn one(
         stream.flush().await.ok()?;
         let until = ledger.newest() + edits;
         let mut told = ledger.told();
-        // Who is answered before all was sent does not go on: the proxy may have closed.
+        // A client that gets its answer before it has sent everything stops sending, because the proxy may have closed.
         tokio::select! {
             early = read_answer(stream, &mut came) => return early.map(|it| Answer::from(it).last()),
             waited = within("edits", told.wait_for(|done| *done >= until)) => waited.ok()?,

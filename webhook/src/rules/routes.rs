@@ -129,16 +129,16 @@ fn findings_of_hostnames(
     lost.collect()
 }
 
-/// What a route has at its parents.
+/// The attachments of a route to its parents.
 #[derive(Default)]
 struct Attachments<'a> {
     parents: Vec<AtParent<'a>>,
-    /// What it has at the parent with which its hostnames come to more than [`MOST_HOSTNAMES`]. None of its hostnames are
-    /// judged then, and the parents behind that one are not looked at.
+    /// The attachments to the parent with which its hostnames become more than [`MOST_HOSTNAMES`]. None of its
+    /// hostnames are judged then, and the parents behind that one are not looked at.
     unjudged: Vec<Attached>,
 }
 
-/// What a route has at one of its parents.
+/// The attachments of a route to one of its parents.
 struct AtParent<'a> {
     gateway: &'a ObjectName,
     /// The hostnames that it may ask for.

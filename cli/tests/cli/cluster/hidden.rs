@@ -1,4 +1,4 @@
-//! What the caller may not read: nothing is guessed about it, and it is said what is missing.
+//! Objects that the caller may not read: `vestibule` guesses nothing about them, and says what is missing.
 
 use std::path::Path;
 
@@ -94,7 +94,7 @@ pub(super) fn what_may_not_be_read_is_not_guessed(kubectl: &Kubectl, admin: &Pat
         "",
     );
 
-    // That the Gateway has no address is known from the set's status alone.
+    // Only the set's status says that the Gateway has no address.
     let waits = condition(
         "Programmed",
         false,
@@ -159,7 +159,7 @@ pub(super) fn addresses_are_the_status_word(kubectl: &Kubectl, admin: &Path) {
     kubectl.set_status("gateway", "explain-platform", "edge", &before["status"]);
 }
 
-/// That a name is not recorded yet is known to the operator alone.
+/// Only the operator knows that a name is not recorded yet.
 pub(super) fn what_waits_for_the_operator_is_not_live(kubectl: &Kubectl, admin: &Path) {
     let read = ["get", "tlsroute", "web", "-n", "explain-a", "-o", "json"];
     let before: Value = serde_json::from_str(&kubectl.must(&read, "")).unwrap();
@@ -186,7 +186,7 @@ pub(super) fn what_waits_for_the_operator_is_not_live(kubectl: &Kubectl, admin: 
     kubectl.set_status("tlsroute", "explain-a", "web", &before["status"]);
 }
 
-/// What admission does is release-wide: as its operator has it, unless it is said otherwise.
+/// The mode of admission is one for the whole release. The command takes it from the operator, unless a flag sets it.
 pub(super) fn the_release_says_what_admission_does(kubectl: &Kubectl, admin: &Path) {
     let gateway = json!({
         "kind": "Gateway", "namespace": "explain-platform", "name": "wide",

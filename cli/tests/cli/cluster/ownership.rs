@@ -71,7 +71,7 @@ pub(super) fn grants_and_claims_are_for_those_who_may_read_them(
     assert!(tells(place), "{place:#}");
     assert_eq!(step(place, "grant")["outcome"], "ok");
     assert_eq!(step(place, "claim")["outcome"], "ok");
-    // That it is in conflict now comes after that it was never granted.
+    // It is in conflict as well, but the report says first that it was never granted.
     let other = &place["others"][0];
     assert_eq!(other["listener"]["object"]["namespace"], "explain-b");
     assert_eq!(other["reason"], "HostnameNotOwned");

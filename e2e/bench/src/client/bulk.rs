@@ -153,7 +153,7 @@ fn receive(args: &ClientArgs, stream: &TcpStream, bytes: u64, deadline: Instant)
     Ok(())
 }
 
-/// Without a word to the other side that nothing more comes: more does.
+/// Does not tell the other side that nothing more comes, because more does.
 fn receive_open(stream: &TcpStream, bytes: u64, deadline: Instant) -> Result<()> {
     let got = discard(stream, bytes, false, deadline)?;
     ensure!(

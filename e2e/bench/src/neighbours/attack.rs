@@ -165,7 +165,7 @@ pub(crate) fn run(args: &AttackArgs) -> Result<()> {
             tokio::spawn(async move { attack.lane(&opening).await });
         }
         let all = u32::try_from(lanes)?;
-        // Who does not get in is told of in the counts, and does not hold up the measurement.
+        // The counts tell of clients that do not get in. They do not hold up the measurement.
         let _ = timeout(IN_PLACE, attack.placed.acquire_many(all)).await;
         let opened = attack.counts.opened.load(Ordering::Relaxed);
         let standing = opened.saturating_sub(attack.counts.ended.load(Ordering::Relaxed));

@@ -96,7 +96,7 @@ pub(crate) struct NeighbourArgs {
     shared_network: bool,
 }
 
-/// Who is in the way.
+/// The neighbour that is in the way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
 enum Row {

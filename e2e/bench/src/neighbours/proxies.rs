@@ -38,7 +38,7 @@ pub(super) fn hostname(label: &str) -> String {
     format!("{label}.bench.test")
 }
 
-/// Who is measured.
+/// A proxy that is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Proxy {
@@ -159,7 +159,7 @@ struct At<'a> {
 }
 
 impl At<'_> {
-    /// Whose a hostname is, and its backend.
+    /// The tenant that has a hostname, and its backend.
     fn owner(&self, hostname: &str) -> (&'static str, SocketAddr) {
         if hostname.starts_with(STEADY) {
             (STEADY, self.site.steady)

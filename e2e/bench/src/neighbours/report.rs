@@ -129,7 +129,7 @@ fn times(times: Times) -> String {
     format!("{:.1}, {:.1}, {:.1}", times.p50, times.p99, times.p999)
 }
 
-/// What was done, and what became of it.
+/// The attack, and its result.
 fn attack(figures: &Figures) -> String {
     let done = &figures.attack;
     match figures.row {

@@ -213,7 +213,7 @@ async fn messages(stream: &mut TlsStream<TcpStream>, pause: Duration) -> Result<
     Ok(())
 }
 
-/// The route of the tenant, and no other, says in a header whose it is.
+/// Checks the header in which only the route of this tenant names the tenant.
 fn is_of(tenant: usize, body: &[u8]) -> Result<()> {
     let of = format!("t{tenant}");
     if body != of.as_bytes() {

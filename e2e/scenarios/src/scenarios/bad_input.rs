@@ -137,7 +137,7 @@ pub(super) async fn what_passed_older_checks_is_a_status(stage: &Stage) -> Resul
     result.map(|()| Verdict::passed())
 }
 
-/// Writes what is wrong with loosened CRDs, and sees what becomes of it under today's.
+/// Writes wrong objects with loosened CRDs, and checks their treatment under today's.
 async fn past_the_checks(stage: &Stage, team: &Team) -> Result<()> {
     let world = &stage.world;
     // Its ListenerSet has to be let in by the Gateway, too.

@@ -1,4 +1,4 @@
-//! A pod that dies without a word: one of three refuses, resets or hangs, and nobody tells the cluster.
+//! A pod that dies silently: one of three refuses, resets or hangs, and nobody tells the cluster.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

@@ -22,7 +22,7 @@ const BORROWED: &str = "borrowed.handover.test";
 /// New connections a second to each hostname that must not notice.
 const RATE: u32 = 40;
 
-/// A has a hostname, B wants it too. B's coming takes nothing from A; A's leaving hands it to B, and what A
+/// A has a hostname, B wants it too. B's coming does not affect A; A's leaving hands it to B, and what A
 /// held open ends. A's namespace loses its label and gets it back; a route loses its grant. All
 /// the while not one connection to another hostname fails.
 pub(super) async fn a_hostname_changes_hands_and_no_other_notices(
@@ -167,7 +167,7 @@ impl Teams<'_> {
         .await?;
         self.counts_sets(3).await?;
 
-        // Who comes back comes last, and hears of it at once.
+        // A tenant that comes back comes last, and is told so at once.
         let again = simple(a, "web", WANTED);
         let refused = a.kubectl.apply(&again[..1]).await?.must_fail()?;
         ensure!(refused.contains("belongs to another"), "{refused}");
@@ -251,7 +251,7 @@ impl Teams<'_> {
         resolved("False", "RefNotPermitted").await.map(drop)
     }
 
-    /// Who is older is told by the API server's clock, which counts in seconds; within one, names decide.
+    /// The API server's clock decides which object is older. It counts in seconds; within one second, names decide.
     async fn a_second_later(&self, set: &Value) -> Result<()> {
         let web = self.a.get(api::LISTENER_SET, "web").await?;
         let created = text(&web, "/metadata/creationTimestamp");

@@ -40,7 +40,7 @@ const BETWEEN: Duration = Duration::from_millis(500);
 
 /// An open connection.
 struct Open {
-    /// Whose it is.
+    /// The client that opened it.
     client: usize,
     connection: Connection,
     /// Its first answer. All others are the same: the same pod, and to the pod the same peer, which is the session.

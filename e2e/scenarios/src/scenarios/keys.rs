@@ -1,4 +1,4 @@
-//! That no private key of any Secret is anywhere else.
+//! Checks that no private key of any Secret is anywhere else.
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
@@ -28,7 +28,7 @@ pub(super) async fn no_key_is_anywhere_but_in_its_secret(stage: &Stage) -> Resul
     let mut needles = Needles::default();
     for key in &keys {
         needles.add(key)?;
-        // That a search would find it.
+        // The search must be able to find a key.
         ensure!(needles.are_in(key), "a key is not found in itself");
     }
 

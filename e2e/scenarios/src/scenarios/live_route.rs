@@ -34,7 +34,7 @@ pub(super) async fn a_route_that_serves_is_edited_all_the_time(stage: &Stage) ->
     Ok(Verdict::noting(format!("{EDITS} edits: {tallies}")))
 }
 
-/// So many edits, and what came of the requests meanwhile.
+/// Makes so many edits, and returns the results of the requests meanwhile.
 pub(super) async fn edited(stage: &Stage, edits: usize) -> Result<Tallies> {
     let world = &stage.world;
     let space = plain_gateway(stage).await?;

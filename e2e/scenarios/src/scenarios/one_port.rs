@@ -124,7 +124,8 @@ fn objects_of_b(team: &Team) -> Vec<Value> {
     ]
 }
 
-/// Who overlaps says so, and nobody else; nobody is in conflict; counts and lengths are exact.
+/// Checks that exactly the listeners that overlap say so, that none is in conflict, and that counts and lengths are
+/// exact.
 async fn conditions_are_exact(stage: &Stage, a: &Team, b: &Team) -> Result<()> {
     let overlaps = |object: &Value, listener: &str, expected: bool| {
         let what = ("OverlappingTLSConfig", "True", Some("OverlappingHostnames"));

@@ -1,4 +1,4 @@
-//! Whose a hostname is: grants of the platform, and who holds what they serve.
+//! The ownership of hostnames: grants of the platform, and namespaces that hold what they serve.
 
 mod attacks;
 mod authorities;

@@ -1,4 +1,4 @@
-//! That nothing is written where nothing changes, and what the components cost while nothing happens.
+//! Checks that nothing is written where nothing changes, and measures what the components cost while nothing happens.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -86,8 +86,8 @@ pub(super) async fn at_rest(
     .await
 }
 
-/// That every condition in the cluster that anybody decided is about its object's present generation; how
-/// many there are.
+/// Checks that every condition in the cluster that anybody decided is about its object's present generation. Returns
+/// how many there are.
 async fn all_is_about_the_present(world: &World) -> Result<usize> {
     let kinds = [
         api::GATEWAY_CLASS,

@@ -154,7 +154,7 @@ async fn served(world: &World) -> Result<BTreeSet<Vec<u8>>> {
     Ok(shown)
 }
 
-/// That every pod shows a certificate by the authority in this file.
+/// Checks that every pod shows a certificate by the authority in this file.
 async fn signed_by(world: &World, root: &str) -> Result<()> {
     for pod in world.pods(WEBHOOK).await? {
         let connect = format!("{}:9443", text(&pod, "/status/podIP"));

@@ -252,7 +252,7 @@ impl World {
         Ok(())
     }
 
-    /// That no container of the release was restarted.
+    /// Checks that no container of the release was restarted.
     pub(crate) async fn must_not_have_restarted(&self) -> Result<()> {
         for component in [OPERATOR, WEBHOOK, PROXY] {
             for pod in self.pods(component).await? {

@@ -25,7 +25,7 @@ use crate::effects::{Effects, Observation, StoredSecret, Write, Written};
 use crate::keys::PrivateKey;
 use crate::problem::{AcmeFailure, AcmeOperation, FailureKind};
 
-/// What planning needs to know of an account.
+/// The facts about an account that planning needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct AccountInfo {
     /// Its URL.
@@ -61,7 +61,7 @@ pub(crate) enum Opened<A> {
     Unregistered { host: Option<Arc<str>> },
 }
 
-/// What the annotation on an account's Secret says.
+/// The content of the annotation on an account's Secret.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Remembered {

@@ -456,7 +456,7 @@ fn unanswered(error: &(dyn std::error::Error + 'static), host: String) -> HttpEr
     HttpError::Unreachable(words(error))
 }
 
-/// What went wrong with a connection, without any words of the other side.
+/// Describes the error of a connection, without any words of the other side.
 fn words(error: &(dyn std::error::Error + 'static)) -> &'static str {
     let mut next = Some(error);
     while let Some(error) = next {

@@ -102,7 +102,7 @@ struct Kept {
     order: Order,
     /// The order was just made, so its state needs no request.
     fresh: bool,
-    /// What it is for, if the CA says so.
+    /// The names that it is for, if the CA says so.
     identifiers: Option<BTreeSet<String>>,
 }
 
@@ -179,7 +179,7 @@ impl Ca {
         }
     }
 
-    /// What planning needs to know of the account.
+    /// The facts about the account that planning needs.
     pub(crate) fn account_info(&self) -> AccountInfo {
         AccountInfo {
             url: self.account.id().to_owned(),
@@ -265,7 +265,7 @@ impl Ca {
             Err(failure) if failure.may_be_of_account() => failure,
             other => return other,
         };
-        // What comes is no order, so the library only says whether the CA answers well.
+        // The answer is the account and not an order, so the library's result only shows whether the CA refuses.
         let (answer, heard) = heard(self.account.order(self.account.id().to_owned())).await;
         let error = answer.err();
         let of_account = error.map(|error| failure(error, AcmeOperation::Account));

@@ -1,6 +1,6 @@
 //! Owns what a certificate waits for, and what its turn takes from the budgets and slots.
 
-/// What a certificate waits for.
+/// The queue in which a certificate waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Lane {
     /// It goes on with an existing order, for which it needs no budget of orders.

@@ -235,7 +235,7 @@ enum Stage {
     Download,
 }
 
-/// What follows a write.
+/// The step that follows a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum After {
     /// The order goes on.
@@ -261,7 +261,7 @@ struct Entry {
     /// The order that its Secret remembers may be an earlier leader's, so it is to be counted. Of a request that came
     /// later, this process knows what it ordered.
     counts: bool,
-    /// What the Secret holds, or `None` if it does not exist.
+    /// The content of the Secret, or `None` if it does not exist.
     record: Option<Seen>,
     state: RememberedState,
     /// The order in memory, if there is one.
@@ -286,12 +286,12 @@ struct Entry {
     window: Option<Window>,
     /// When to ask for that window again.
     ask_window: Duration,
-    /// What was last reported.
+    /// The progress that was last reported.
     said: Option<Issuance>,
     said_renewal: Option<i64>,
 }
 
-/// What a Secret holds, as far as planning needs it.
+/// The content of a Secret, as far as planning needs it.
 #[derive(Debug)]
 struct Seen {
     version: Arc<str>,

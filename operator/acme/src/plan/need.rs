@@ -14,7 +14,7 @@ use crate::effects::ChallengeAck;
 use crate::renewal;
 use crate::state::{Wanted, hex};
 
-/// What a certificate needs.
+/// The work that a certificate needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Need {
     /// It needs nothing before this time, unless something changes.
@@ -23,7 +23,7 @@ pub(super) enum Need {
     Turn(Lane),
 }
 
-/// What keeps a certificate from being ordered at the moment.
+/// The obstacle that keeps a certificate from being ordered at the moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Blocker {
     /// The Secret is not Vestibule's.
@@ -42,7 +42,7 @@ pub(super) enum Blocker {
     Backoff,
 }
 
-/// What is known of a certificate, and what it needs.
+/// The facts about a certificate, and the work that it needs.
 #[derive(Debug)]
 pub(super) struct Assessment {
     /// Whether the stored certificate is from the issuer and for the names.
@@ -54,7 +54,7 @@ pub(super) struct Assessment {
 }
 
 impl Planner {
-    /// What the certificate is wanted from and for, if its issuer exists.
+    /// Digests of the issuer and the names for which the certificate is wanted, if the issuer exists.
     pub(super) fn wanted(&self, entry: &Entry) -> Option<Wanted> {
         let issuer = self.issuers.get(entry.issuer.as_ref()?)?;
         Some(Wanted::new(&issuer.spec, &entry.request.hostnames))

@@ -161,7 +161,7 @@ impl Planner {
                 false
             }
             (true, Some(false)) => {
-                // Whose order the CA shows is unknown, so it is not closed.
+                // Nobody knows whose order the CA shows, so it is not closed.
                 running.over = true;
                 let message = "the CA shows an order for other names than it was asked for";
                 self.fail(
@@ -227,7 +227,7 @@ impl Planner {
             .running(secret)
             .is_some_and(|running| !running.is_known())
         {
-            // What the CA says may be about another team's order, or about what is no order at all.
+            // The message of the CA may be about another team's order, or about something that is no order at all.
             match failure.kind {
                 FailureKind::Unreachable | FailureKind::RateLimited | FailureKind::NotAllowed
                     if !self.expired(secret, now) =>

@@ -138,7 +138,7 @@ pub fn judge(
         let counted = translator.counted(key);
         !publisher.is_settled(|resource| counted.contains(resource))
     };
-    // What a Secret or `ConfigMap` is will be known in a moment, and then the status is another one.
+    // The content of a Secret or `ConfigMap` will be known in a moment, and then the status is another one.
     let waits = unsettled || translator.is_undecided(key);
     Some(Due { status: due, waits })
 }

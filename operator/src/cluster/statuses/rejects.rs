@@ -8,7 +8,7 @@ use vestibule_stream::ResourceKey;
 
 use crate::publish::{ProxyId, Rejects};
 
-/// What the proxies rejected, at the last look.
+/// The resources that the proxies rejected, at the last look.
 #[derive(Debug, Default)]
 pub(in super::super) struct RejectLog {
     known: BTreeMap<ProxyId, Arc<Rejects>>,

@@ -186,7 +186,7 @@ fn a_name_that_is_taken_away_costs_one_look_however_many_routes_there_are() {
 
 #[test]
 fn a_wildcard_that_is_taken_away_costs_a_look_at_each_of_its_names_and_routes() {
-    // The third change gives nobody's names to another listener, because each has a listener of its own.
+    // The third change gives no names to another listener, because each has a listener of its own.
     assert_eq!(looked_at(10, true), [10, 10, 0, 10]);
     assert_eq!(looked_at(2_000, true), [2_000, 2_000, 0, 2_000]);
 }

@@ -583,7 +583,7 @@ fn lost_by(first: Vec<Resource>, change: Vec<Resource>, gone: Vec<ResourceKey>, 
     assert!(world.lost.contains_key(kind), "{:?}", world.lost);
 }
 
-/// An HTTPS connection may have had no request yet, so routes do not say whose it is.
+/// An HTTPS connection may have had no request yet, so routes do not say to which tenant it belongs.
 #[test]
 fn whose_listener_validates_clients_otherwise_is_told_though_it_has_no_route() {
     let name = listener_name(0, 0);

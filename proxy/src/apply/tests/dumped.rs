@@ -1,4 +1,4 @@
-//! What is shown of the state.
+//! The state as the admin endpoint shows it.
 
 use super::*;
 

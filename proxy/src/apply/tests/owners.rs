@@ -1,4 +1,4 @@
-//! Whose hostnames are: what one namespace has for another one's name is as if it were not there.
+//! Owners of hostnames: the proxy ignores listeners and routes of a namespace for a name that another one owns.
 
 use super::*;
 
@@ -74,7 +74,7 @@ fn the_owner_of_a_wildcard_does_not_own_what_others_own_inside_it() {
     // Nobody owns it, so the listener for all names serves it, whoever's it is.
     assert_eq!(h.select("example.com"), found(B, None));
     assert_eq!(h.select(""), found(B, None));
-    // What nobody else owns has an owner, too, and so have connections without a name.
+    // An owner of all names owns every name that has no owner of its own, and connections without a name.
     assert_eq!(h.apply(vec![owner("", "team-a")]), []);
     assert_eq!(h.select("example.org"), Err(Unmatched::NoListener));
     assert_eq!(h.select(""), Err(Unmatched::NoServerName));
@@ -135,7 +135,7 @@ fn a_name_changes_hands_within_one_batch() {
     let before = h.published.load_full();
     assert_eq!(h.apply(vec![owner("web.example.com", "team-b")]), []);
     assert_eq!(h.select("web.example.com"), found(B, None));
-    // Who decides by the older snapshot still sees the older owner.
+    // A decision by the older snapshot still sees the older owner.
     let name = Hostname::parse("web.example.com").unwrap();
     assert_eq!(&*before.select(&BIND, Some(&name)).unwrap().listener.key, A);
     h.remove(vec![drop_owner("web.example.com")]);

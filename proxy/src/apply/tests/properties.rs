@@ -187,7 +187,7 @@ fn run(h: &mut Harness, batches: &[Vec<Edit>]) -> BTreeMap<ResourceKey, Resource
     held
 }
 
-/// Whose a name is: the namespace with the most specific pattern that matches.
+/// The owner of a name: the namespace with the most specific pattern that matches.
 fn owner_of(
     held: &BTreeMap<ResourceKey, Resource>,
     matches: impl Fn(&HostPattern) -> bool,
@@ -204,7 +204,7 @@ fn owner_of(
         .map(|(_, tenant)| tenant)
 }
 
-/// What the specification says and whose names are, written down without any index.
+/// The selection by the specification and by the owners of names, written without any index.
 fn reference(
     held: &BTreeMap<ResourceKey, Resource>,
     port: u16,
@@ -322,7 +322,7 @@ proptest! {
         edits in prop::collection::vec(edit(), 1..8),
     ) {
         let mut h = Harness::new();
-        // What tenant 0 has on listeners of tenant 1 was let in there, and so was what is shared.
+        // Tenant 1 let in what tenant 0 has on its listeners, and what is shared. The edits leave out both.
         let theirs = |edit: Edit| match edit {
             Edit::Route { tenant: 0, number, created, at } => {
                 let at = at.into_iter().filter(|a| a.0 != 1).map(|a| (a.0, a.1, a.2, a.3, false));

@@ -43,7 +43,8 @@ fn rejected_resources_keep_their_last_good_version() {
     ));
 }
 
-/// What the operator leaves out by the same rules. It may have other ones for a moment, as during an upgrade.
+/// The operator leaves out these endpoints by the same rules. It may have other rules for a moment, as during an
+/// upgrade.
 #[test]
 fn endpoints_that_no_backend_may_have_do_not_stop_the_others() {
     let mut h = Harness::with(EndpointRules {

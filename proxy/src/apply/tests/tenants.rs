@@ -43,7 +43,7 @@ fn a_namespace_has_the_shares_and_the_limit_that_the_configuration_gives_it() {
     assert_eq!(connections_of(&h, "team-b"), 20 + 50);
     h.remove(vec![gone("team-a")]);
     assert_eq!(connections_of(&h, "team-a"), 50);
-    // A namespace that has nothing here takes nothing from the others, and has its shares from the beginning.
+    // A namespace that has nothing here does not affect the others, and has its shares from the beginning.
     let more = vec![tenant("team-b", 0, 0), tenant("team-c", 8, 0)];
     assert_eq!(h.apply(more), []);
     assert_eq!(connections_of(&h, "team-a"), 50);

@@ -8,7 +8,7 @@ use tonic::{
     transport::{Channel, Endpoint},
 };
 
-/// What a connector fails with.
+/// The error of a connector.
 pub type ConnectError = Box<dyn std::error::Error + Send + Sync>;
 
 /// The value of the `authorization` metadata.

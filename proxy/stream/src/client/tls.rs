@@ -61,7 +61,7 @@ pub enum TlsError {
     /// A file cannot be read.
     #[error("cannot read {what} in {path}: {source}; check that it is mounted there", path = path.display())]
     File {
-        /// What the file should hold.
+        /// The content that the file should have.
         what: &'static str,
         /// The path of the file.
         path: PathBuf,

@@ -4,7 +4,7 @@ use super::{HOSTS, Ports, Random};
 use crate::edits::model::{Ask, Dial, Hello, TOKEN_PATH};
 use vestibule_proxy_testing::acme::TOKEN;
 
-/// That nobody serves.
+/// A hostname that nobody serves.
 const STRANGER: &str = "z.example.org";
 
 /// The queries of requests; many requests have none. Rules look at the first value of `v`.

@@ -9,7 +9,7 @@ use proto::listener::Protocol;
 use proto::resource::Resource as Wire;
 use proto::tls_listener::Mode;
 
-/// What a tunnel was admitted by.
+/// The basis on which a tunnel was admitted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Basis {
     port: u16,
@@ -21,7 +21,7 @@ pub(crate) struct Basis {
     proven: Option<usize>,
 }
 
-/// What a listener has to have in common with the one that a tunnel began with.
+/// The properties in which a listener has to be like the one that a tunnel began with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Alike {
     tenant: String,
@@ -70,7 +70,7 @@ fn attachments(route: &Resource) -> (&str, &[proto::Attachment]) {
 }
 
 impl Model<'_> {
-    /// What a connection is admitted by that becomes a tunnel of a TLS route.
+    /// The basis on which a connection is admitted that becomes a tunnel of a TLS route.
     pub(crate) fn relayed_by(self, dial: &Dial) -> Option<Basis> {
         let hello = dial.tls.as_ref()?;
         let (key, listener) = self.listener(dial.port, &hello.name)?;
@@ -84,7 +84,7 @@ impl Model<'_> {
         })
     }
 
-    /// What a request is admitted by that becomes a WebSocket.
+    /// The basis on which a request is admitted that becomes a WebSocket.
     pub(crate) fn upgraded_by(self, dial: &Dial, link: &Link, ask: &Ask) -> Option<Basis> {
         let (key, listener) = self.listener(dial.port, &ask.host)?;
         let found = self.rule(key, ask)?;

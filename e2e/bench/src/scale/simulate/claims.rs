@@ -47,7 +47,7 @@ pub(crate) struct Claims {
     pub(crate) edit_writes: usize,
 }
 
-/// Runs it, and says what came of it.
+/// Runs it, and prints the result.
 pub(crate) fn run(args: &ClaimsArgs) -> Result<()> {
     serde_json::to_writer(std::io::stdout(), &measure(args)?)?;
     println!();

@@ -1,4 +1,4 @@
-//! Who serves a name somewhere gets no certificate for it where another serves it.
+//! A tenant that serves a name on one Gateway gets no certificate for it where another tenant serves it.
 
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};

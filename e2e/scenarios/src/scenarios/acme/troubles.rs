@@ -35,7 +35,7 @@ const CUT: Duration = Duration::from_secs(8);
 const OVER: Duration = Duration::from_mins(5);
 /// New connections a second to the tenant whom all this is not about.
 const RATE: u32 = 10;
-/// Who is not asked to be difficult, and whose names do not resolve.
+/// The tenant that makes no trouble, and whose names do not resolve.
 const CALM: &str = "calm";
 const LOSING: &str = "dns";
 /// The tenant's hostname whom all this is not about.

@@ -109,7 +109,7 @@ fn service(space: &str, name: &str) -> Value {
         "spec": {"ports": [{"port": 80}]}})
 }
 
-/// That each namespace has so many routes, and all of them are attached.
+/// Checks that each namespace has so many routes, and all of them are attached.
 async fn all_attached(world: &World, spaces: &[String], routes: usize) -> Result<()> {
     for space in spaces {
         let found = world.api.list(api::HTTP_ROUTE, space, "").await?;

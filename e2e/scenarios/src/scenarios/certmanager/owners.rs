@@ -1,4 +1,4 @@
-//! Who owns the Certificates: a setting, and no fight.
+//! The owner of the Certificates: a setting decides it, and the two makers do not overwrite each other.
 
 use std::time::Duration;
 

@@ -92,7 +92,7 @@ fn kinds() -> Vec<Kind> {
     ]
 }
 
-/// Edits of one kind, and what came of the requests meanwhile.
+/// Edits of one kind, and the results of the requests meanwhile.
 struct Row {
     name: &'static str,
     edits: usize,

@@ -179,8 +179,8 @@ impl Scene<'_> {
         Ok(())
     }
 
-    /// That A answers for its name, twenty times in a row, and that B does on no port, while B's own names are served
-    /// on each of them.
+    /// Checks that A answers for its name, twenty times in a row, and that B does on no port, while B's own names are
+    /// served on each of them.
     async fn only_by_a(&self) -> Result<()> {
         let (a, b) = (self.a, self.b);
         let at = SocketAddr::new(self.address.ip(), TLS);

@@ -231,7 +231,7 @@ impl Scene<'_> {
             .delete(api::HOSTNAME_GRANT, platform, &self.a.namespace)
             .await?;
         of_a.closes().await?;
-        // What was open before ends as well, without a word of the client's.
+        // A tunnel that was open before ends as well, though its client sends nothing.
         let ended = tokio::time::timeout(SOON, tunnel.ended()).await;
         ensure!(ended.is_ok(), "a tunnel outlived the grant");
         notes.push(format!(

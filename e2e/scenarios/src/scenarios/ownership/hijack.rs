@@ -1,4 +1,5 @@
-//! Who serves a name keeps it: against older objects that take it up later, and while he is away for a moment.
+//! A namespace that serves a name keeps it: against older objects that take it up later, and while its own object is
+//! gone for a moment.
 
 use std::time::{Duration, Instant};
 
@@ -127,7 +128,7 @@ async fn told(stage: &Stage, b: &Team, a: &Team) -> Result<()> {
     Ok(())
 }
 
-/// Who is older is told by the API server's clock, which counts in seconds.
+/// The API server's clock decides which object is older, and it counts in seconds.
 pub(super) async fn a_second_later(world: &World, b: &Team, next: &Value) -> Result<()> {
     let old = b.get(api::LISTENER_SET, "old").await?;
     let created = api::text(&old, "/metadata/creationTimestamp");
@@ -168,7 +169,7 @@ pub(in super::super) async fn who_comes_back_in_time_has_lost_nothing(
     for _ in 0..3 {
         let started = Instant::now();
         a.api.delete(api::LISTENER_SET, &a.namespace, "web").await?;
-        // While he is away, another is told that it is taken still.
+        // While A's object is gone, B is told that the name is still taken.
         b.kubectl.apply(&waits[..1]).await?.must_fail()?;
         a.kubectl.apply(&web).await?.must()?;
         never_by(&of_b, &of_a).await?;

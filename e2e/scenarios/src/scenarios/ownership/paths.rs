@@ -20,7 +20,7 @@ const NOT_OWNED: &str = "HostnameNotOwned";
 
 /// A holds a hostname, and B has `/api` of it by a grant. Each team's route serves its part. What of B's reaches
 /// outside is refused at admission; without admission its status says so, and it serves nothing. What A has inside of
-/// `/api` takes nothing from B, and when B's route goes, A serves that part.
+/// `/api` does not affect B, and when B's route goes, A serves that part.
 pub(in super::super) async fn a_part_of_a_hostname_is_another_teams(
     stage: &Stage,
 ) -> Result<Verdict> {
@@ -186,7 +186,7 @@ impl<'a> Scene<'a> {
         .await
     }
 
-    /// That B answers for `part` and below, and A for all else, ten times in a row.
+    /// Checks that B answers for `part` and below, and A for all else, ten times in a row.
     async fn divided(&self, part: &str) -> Result<()> {
         let [below, beside] = ["/deep", "x"].map(|more| format!("{part}{more}"));
         for _ in 0..10 {

@@ -180,7 +180,7 @@ async fn accepted(stage: &Stage, team: &Team, name: &str) -> Result<()> {
         .map(drop)
 }
 
-/// That A answers, twenty times in a row.
+/// Checks that A answers, twenty times in a row.
 async fn only_by_a(a: &Team, target: &Target) -> Result<()> {
     for _ in 0..20 {
         a.answers(target).await?;

@@ -1,4 +1,4 @@
-//! All of a hostname that two teams share, and what becomes of it when sharing ends.
+//! A whole hostname that two teams share, and the end of sharing.
 
 use std::time::{Duration, Instant};
 
@@ -112,8 +112,8 @@ pub(in super::super) async fn a_hostname_is_shared_for_as_long_as_a_grant_says(
     ]))
 }
 
-/// That nobody but A is said to hold the hostname: who shares it does not. When A has let go, the record says so still,
-/// until the grace is over.
+/// Checks that the record names A alone as holder of the hostname, and nobody who shares it. When A has let go, the
+/// record still names A until the grace is over.
 async fn held_by_a(scene: &Scene<'_>) -> Result<()> {
     let api = &scene.stage.world.api;
     let claims = api.list(api::HOSTNAME_CLAIM, &scene.platform, "").await?;

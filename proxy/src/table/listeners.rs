@@ -1,0 +1,116 @@
+//! Owns the listeners of a bind, each with its routes, and how connections on the bind begin.
+
+use std::sync::Arc;
+
+use vestibule_model::client_address::{ClientAddress, ProxyProtocol};
+use vestibule_model::hostname::{HostPattern, Hostname};
+
+use super::listener_routes::Routes;
+use super::route::Route;
+use super::route_table::RouteTable;
+use crate::bind::BindKey;
+use crate::http_route::HttpTable;
+use crate::listener::{Layer, Listener, Mode};
+use crate::owners::HostnameGuard;
+use crate::pattern_map::PatternMap;
+
+/// A listener with its routes, at its place in a bind. Only routes of the kind that the listener takes are selected.
+#[derive(Clone)]
+pub(super) struct Entry {
+    pub(super) listener: Arc<Listener>,
+    pub(super) routes: Arc<Routes>,
+}
+
+impl Entry {
+    pub(super) fn http(&self) -> HttpTable {
+        match self.listener.mode {
+            Mode::Http | Mode::Https(_) => self.routes.http.clone(),
+            Mode::Passthrough | Mode::Terminate(_) | Mode::Tcp | Mode::Udp => HttpTable::default(),
+        }
+    }
+
+    pub(super) fn select(&self, name: &Hostname, guard: HostnameGuard<'_>) -> Option<Arc<Route>> {
+        match self.listener.mode {
+            Mode::Passthrough | Mode::Terminate(_) => self.routes.tls.select(name, guard).cloned(),
+            Mode::Http | Mode::Https(_) | Mode::Tcp | Mode::Udp => None,
+        }
+    }
+
+    /// The routes that are selected by port alone.
+    pub(super) fn by_port(&self) -> Option<&RouteTable> {
+        let ports = self.routes.ports.as_deref()?;
+        match self.listener.mode {
+            Mode::Tcp => Some(&ports.tcp),
+            Mode::Udp => Some(&ports.udp),
+            Mode::Passthrough | Mode::Terminate(_) | Mode::Http | Mode::Https(_) => None,
+        }
+    }
+}
+
+/// The listeners of one socket. At most one of the layers has any. (If the operator sent a mix, which it must not,
+/// connections would have to begin with TLS or, without TLS listeners, with a request.)
+#[derive(Clone)]
+pub(super) struct Bind {
+    pub(super) tls: PatternMap<Entry>,
+    plain: PatternMap<Entry>,
+    pub(super) bytes: PatternMap<Entry>,
+    /// How the addresses of clients are found. All listeners of a bind belong to one Gateway, so they agree.
+    pub(super) client_address: Option<Arc<ClientAddress>>,
+}
+
+impl Bind {
+    pub(super) fn new() -> Self {
+        Self {
+            tls: PatternMap::new(),
+            plain: PatternMap::new(),
+            bytes: PatternMap::new(),
+            client_address: None,
+        }
+    }
+
+    pub(super) fn of(&self, layer: Layer) -> &PatternMap<Entry> {
+        match layer {
+            Layer::Tls => &self.tls,
+            Layer::Plain => &self.plain,
+            Layer::Bytes => &self.bytes,
+        }
+    }
+
+    pub(super) fn of_mut(&mut self, layer: Layer) -> &mut PatternMap<Entry> {
+        match layer {
+            Layer::Tls => &mut self.tls,
+            Layer::Plain => &mut self.plain,
+            Layer::Bytes => &mut self.bytes,
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        Layer::ALL.iter().all(|layer| self.of(*layer).is_empty())
+    }
+
+    /// The layer with which connections begin.
+    pub(super) fn layer(&self) -> Layer {
+        let mut used = Layer::ALL
+            .iter()
+            .filter(|layer| !self.of(**layer).is_empty());
+        used.next().copied().unwrap_or_default()
+    }
+}
+
+/// How connections on a bind begin.
+#[derive(Clone, Default)]
+pub(crate) struct Beginning {
+    /// The layer with which they begin.
+    pub(crate) layer: Layer,
+    pub(super) client_address: Option<Arc<ClientAddress>>,
+}
+
+impl Beginning {
+    /// The settings of a PROXY header before that, if there can be one.
+    pub(crate) fn proxy_protocol(&self) -> Option<&ProxyProtocol> {
+        self.client_address.as_ref()?.proxy_protocol.as_ref()
+    }
+}
+
+/// The place of a listener: the key by which it is selected. No two listeners have the same.
+pub(crate) type SelectionKey = (BindKey, Layer, HostPattern);
