@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use proptest::prelude::*;
+use proptest::test_runner::FileFailurePersistence;
 use vestibule_model::claim::{ClaimKey, Holder};
 use vestibule_model::protocol::Group;
 use vestibule_operator::claims::{ClaimAction, ClaimRequest, WriteOutcome};
@@ -444,7 +445,7 @@ fn tenant(holder: &Holder) -> usize {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 256, failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("proptest-regressions"))), ..ProptestConfig::default() })]
 
     #[test]
     fn who_is_told_to_hold_a_name_has_it_alone(ops in prop::collection::vec(an_op(), 1..120)) {

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
+use proptest::test_runner::FileFailurePersistence;
 use vestibule_model::gateway::Listener;
 use vestibule_model::hostname::HostPattern;
 use vestibule_model::key::ObjectKey;
@@ -487,6 +488,11 @@ fn any_change() -> impl Strategy<Value = Change> {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig {
+        failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("proptest-regressions"))),
+        ..ProptestConfig::default()
+    })]
+
     /// Whatever happens, a route leads to no backend that is not there, and in the end everything is
     /// published as it was translated.
     #[test]

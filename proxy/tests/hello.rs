@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use proptest::prelude::*;
+use proptest::test_runner::FileFailurePersistence;
 use rustls::pki_types::ServerName as Name;
 use vestibule_proxy::hello::{Hello, HelloReader, Progress, Rejection, ServerName};
 
@@ -370,7 +371,7 @@ fn agrees_with_oracle(bytes: &[u8]) -> Result<(), TestCaseError> {
 proptest! {
     #![proptest_config(ProptestConfig {
         cases: 512,
-        failure_persistence: None,
+        failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("proptest-regressions"))),
         ..ProptestConfig::default()
     })]
 

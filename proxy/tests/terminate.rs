@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
+use proptest::test_runner::FileFailurePersistence;
 use rustls::version::{TLS12, TLS13};
 use rustls::{CipherSuite, HandshakeKind};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -626,7 +627,9 @@ fn no_bytes_after_a_hello_make_the_handshake_panic() {
     let rig = rig(&identity, nobody(), &ProxyLimits::default());
     let tail = prop::collection::vec(prop::sample::select(vec![0, 1, 2, 8, 20, 24, 255]), 0..8);
     let config = ProptestConfig {
-        failure_persistence: None,
+        failure_persistence: Some(Box::new(FileFailurePersistence::WithSource(
+            "proptest-regressions",
+        ))),
         ..ProptestConfig::default()
     };
     proptest!(config, |(tail in tail, with in records(), later in records())| {

@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use proptest::prelude::*;
+use proptest::test_runner::FileFailurePersistence;
 use serde_json::{Value, json};
 use vestibule_model::condition::Reason;
 use vestibule_model::key::Kind;
@@ -424,6 +425,11 @@ fn holds(answer: &ReviewResponse, asked: Option<&Value>) -> Result<(), TestCaseE
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig {
+        failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("proptest-regressions"))),
+        ..ProptestConfig::default()
+    })]
+
     #[test]
     fn any_bytes_have_an_answer(bytes in prop::collection::vec(any::<u8>(), 0..512)) {
         let answer = review_bytes(&bytes, &admission(Mode::Enforce), Instant::now());
@@ -486,6 +492,11 @@ fn the_namespace_is_known_before_the_object_is_read() {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig {
+        failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("proptest-regressions"))),
+        ..ProptestConfig::default()
+    })]
+
     #[test]
     fn any_bytes_have_a_namespace_or_none(bytes: Vec<u8>) {
         let _ = namespace_of(&bytes);

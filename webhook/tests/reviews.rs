@@ -1,6 +1,7 @@
 //! Reviews of manifests as users write them.
 
 use proptest::prelude::*;
+use proptest::test_runner::FileFailurePersistence;
 use serde_json::{Value, json};
 use vestibule_crds::{decode, yaml};
 use vestibule_model::condition::Reason;
@@ -572,6 +573,11 @@ fn any_listener() -> impl Strategy<Value = Value> {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig {
+        failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("proptest-regressions"))),
+        ..ProptestConfig::default()
+    })]
+
     #[test]
     fn every_answer_is_one_bounded_line_and_names_nobody_else(
         listeners in prop::collection::vec(any_listener(), 0..12),

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use proptest::prelude::*;
+use proptest::test_runner::FileFailurePersistence;
 use vestibule_model::attach::attach_route;
 use vestibule_model::certificate::{
     AddressBlock, AlternativeNames, CertificateOptions, GrantedMailbox, Mailbox,
@@ -899,7 +900,7 @@ fn texts(merge: &Merge, world: &World) -> BTreeMap<ListenerKey, String> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 1000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 1000, failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("proptest-regressions"))), ..ProptestConfig::default() })]
 
     #[test]
     fn after_any_history_it_is_as_the_grants_read(ops in prop::collection::vec(ops(), 1..30)) {

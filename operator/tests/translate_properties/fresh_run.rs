@@ -4,6 +4,7 @@
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
+use proptest::test_runner::FileFailurePersistence;
 use vestibule_model::object::Object;
 use vestibule_operator::claims::{Memory, Time};
 use vestibule_operator::control::ControlLoop;
@@ -42,7 +43,7 @@ fn run(objects: impl IntoIterator<Item = Object>) -> Translator {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("proptest-regressions"))), ..ProptestConfig::default() })]
 
     #[test]
     fn a_check_says_what_a_fresh_run_writes(

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
-use proptest::test_runner::TestRunner;
+use proptest::test_runner::{FileFailurePersistence, TestRunner};
 use vestibule_model::fair_total::{Demand, FairTotal};
 use vestibule_model::object::Object;
 use vestibule_model::policy::{ConfigurationTotals, TotalBytes};
@@ -122,7 +122,7 @@ fn check_shares(world: &Translator) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("proptest-regressions"))), ..ProptestConfig::default() })]
 
     /// This holds after each pass, also from the moment on at which what is in service comes first.
     #[test]

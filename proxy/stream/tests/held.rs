@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
+use proptest::test_runner::FileFailurePersistence;
 use prost::Message;
 use vestibule_stream::{
     Apply, Batch, Change, ContentHash, Digest, Encoded, Generation, Held, Invalid,
@@ -383,6 +384,11 @@ fn a_recording_is_read_back_and_damage_is_told() {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig {
+        failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("proptest-regressions"))),
+        ..ProptestConfig::default()
+    })]
+
     #[test]
     fn the_digest_does_not_depend_on_the_order(
         entries in proptest::collection::btree_map("[a-c]{1,3}", any::<[u8; 4]>(), 0..12),

@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 
 use futures::FutureExt;
 use proptest::prelude::*;
-use proptest::test_runner::TestRunner;
+use proptest::test_runner::{FileFailurePersistence, TestRunner};
 
 use super::*;
 use crate::concerned::{Inbox, TenantKey};
@@ -549,7 +549,10 @@ impl World {
 fn whoever_may_lose_a_tunnel_is_told() {
     let lost = RefCell::new(BTreeMap::<&str, usize>::new());
     let mut runner = TestRunner::new(ProptestConfig {
-        failure_persistence: None,
+        failure_persistence: Some(Box::new(FileFailurePersistence::WithSource(
+            "proptest-regressions",
+        ))),
+        source_file: Some(file!()),
         ..ProptestConfig::with_cases(400)
     });
     let outcome = runner.run(&histories(), |history| {
