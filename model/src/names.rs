@@ -105,19 +105,19 @@ struct NameRequests {
     by_namespace: SmallMap<Arc<str>, SmallMap<NameSource, NameRequest>>,
     /// Requests with decision `Free`, in order. The first of them is the answer of [`GatewayNames::next`], so that
     /// answer is cheap even if many ask.
-    free: SmallSet<Place>,
+    free: SmallSet<NameRank>,
 }
 
-/// The place of a request among those for one pattern that nobody holds. Guests come last, because the namespace that
+/// The rank of a request among those for one pattern that nobody holds. Guests come last, because the namespace that
 /// they ask for does not want the name itself. Gateway API's precedence decides about the rest.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct Place {
+struct NameRank {
     is_guest: bool,
     rank: Rank,
     source: NameSource,
 }
 
-impl Place {
+impl NameRank {
     fn of(source: &NameSource, rank: &Rank) -> Self {
         Self {
             is_guest: source.is_guest(),
@@ -130,7 +130,7 @@ impl Place {
 impl NameRequests {
     fn insert(&mut self, source: &NameSource, rank: Rank, decision: NameDecision) {
         if decision == NameDecision::Free {
-            self.free.insert(Place::of(source, &rank));
+            self.free.insert(NameRank::of(source, &rank));
         }
         let of_namespace = self.by_namespace.or_default(source.namespace().clone());
         let ask = NameRequest { rank, decision };
@@ -142,7 +142,7 @@ impl NameRequests {
             return;
         };
         if let Some(ask) = of_namespace.remove(source) {
-            self.free.remove(&Place::of(source, &ask.rank));
+            self.free.remove(&NameRank::of(source, &ask.rank));
         }
         if of_namespace.is_empty() {
             self.by_namespace.remove(source.namespace());
@@ -179,11 +179,11 @@ impl NameRequests {
                 continue;
             }
             ask.decision = decision;
-            let place = Place::of(source, &ask.rank);
+            let name_rank = NameRank::of(source, &ask.rank);
             if decision == NameDecision::Free {
-                self.free.insert(place);
+                self.free.insert(name_rank);
             } else {
-                self.free.remove(&place);
+                self.free.remove(&name_rank);
             }
             changed.push(source.clone());
         }

@@ -13,12 +13,12 @@ use crate::hostname::HostPattern;
 /// `*.example.com` has the name `example.com`, as `example.com` itself has. So all patterns below a name form one range
 /// of the map that begins with the name. The wildcards around a name are slices of it, so the map finds them without keys
 /// of their own.
-trait Place {
-    fn place(&self) -> (&str, bool);
+trait SortKey {
+    fn sort_key(&self) -> (&str, bool);
 }
 
-impl Place for HostPattern {
-    fn place(&self) -> (&str, bool) {
+impl SortKey for HostPattern {
+    fn sort_key(&self) -> (&str, bool) {
         match self {
             Self::Any => ("", true),
             Self::Wildcard(suffix) => (suffix.as_str(), true),
@@ -27,8 +27,8 @@ impl Place for HostPattern {
     }
 }
 
-impl Place for (&str, bool) {
-    fn place(&self) -> (&str, bool) {
+impl SortKey for (&str, bool) {
+    fn sort_key(&self) -> (&str, bool) {
         *self
     }
 }
@@ -46,23 +46,23 @@ fn is_at_or_below(name: &str, suffix: &str) -> bool {
             .is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
 }
 
-impl PartialEq for dyn Place + '_ {
+impl PartialEq for dyn SortKey + '_ {
     fn eq(&self, other: &Self) -> bool {
-        self.place() == other.place()
+        self.sort_key() == other.sort_key()
     }
 }
 
-impl Eq for dyn Place + '_ {}
+impl Eq for dyn SortKey + '_ {}
 
-impl PartialOrd for dyn Place + '_ {
+impl PartialOrd for dyn SortKey + '_ {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for dyn Place + '_ {
+impl Ord for dyn SortKey + '_ {
     fn cmp(&self, other: &Self) -> Ordering {
-        let ((name, is_wildcard), (other, other_is_wildcard)) = (self.place(), other.place());
+        let ((name, is_wildcard), (other, other_is_wildcard)) = (self.sort_key(), other.sort_key());
         labels(name)
             .cmp(labels(other))
             .then(is_wildcard.cmp(&other_is_wildcard))
@@ -73,8 +73,8 @@ impl Ord for dyn Place + '_ {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Key(HostPattern);
 
-impl<'a> Borrow<dyn Place + 'a> for Key {
-    fn borrow(&self) -> &(dyn Place + 'a) {
+impl<'a> Borrow<dyn SortKey + 'a> for Key {
+    fn borrow(&self) -> &(dyn SortKey + 'a) {
         &self.0
     }
 }
@@ -87,7 +87,7 @@ impl PartialOrd for Key {
 
 impl Ord for Key {
     fn cmp(&self, other: &Self) -> Ordering {
-        let (this, other): (&dyn Place, &dyn Place) = (&self.0, &other.0);
+        let (this, other): (&dyn SortKey, &dyn SortKey) = (&self.0, &other.0);
         this.cmp(other)
     }
 }
@@ -113,14 +113,14 @@ impl<V> Patterns<V> {
     /// The value of a pattern.
     #[must_use]
     pub fn get(&self, pattern: &HostPattern) -> Option<&V> {
-        let place: &dyn Place = pattern;
-        self.0.get(place)
+        let key: &dyn SortKey = pattern;
+        self.0.get(key)
     }
 
     /// The value of a pattern, for a change.
     pub fn get_mut(&mut self, pattern: &HostPattern) -> Option<&mut V> {
-        let place: &dyn Place = pattern;
-        self.0.get_mut(place)
+        let key: &dyn SortKey = pattern;
+        self.0.get_mut(key)
     }
 
     /// The value of a pattern. If there is none, a default value is inserted.
@@ -138,8 +138,8 @@ impl<V> Patterns<V> {
 
     /// Removes a pattern, and returns its value.
     pub fn remove(&mut self, pattern: &HostPattern) -> Option<V> {
-        let place: &dyn Place = pattern;
-        self.0.remove(place)
+        let key: &dyn SortKey = pattern;
+        self.0.remove(key)
     }
 
     /// The patterns that cover all of `names` and more, the most specific one first. This is one look-up for each
@@ -159,8 +159,8 @@ impl<V> Patterns<V> {
             while begin < text.len() {
                 let label = text[begin..].find('.');
                 begin = label.map_or(text.len(), |dot| begin + dot + 1);
-                let place: &dyn Place = &(&text[begin..], true);
-                if let Some((Key(pattern), value)) = self.0.get_key_value(place) {
+                let key: &dyn SortKey = &(&text[begin..], true);
+                if let Some((Key(pattern), value)) = self.0.get_key_value(key) {
                     return Some((pattern, value));
                 }
             }
@@ -190,19 +190,19 @@ impl<V> Patterns<V> {
         names: &'a HostPattern,
         first: Option<&HostPattern>,
     ) -> impl Iterator<Item = (&'a HostPattern, &'a V)> + use<'a, V> {
-        let (suffix, is_wildcard) = names.place();
+        let (suffix, is_wildcard) = names.sort_key();
         let own = (suffix, false);
-        let from: &dyn Place = match first {
+        let from: &dyn SortKey = match first {
             Some(first) => first,
             None => &own,
         };
-        let range: (Bound<&dyn Place>, Bound<&dyn Place>) =
+        let range: (Bound<&dyn SortKey>, Bound<&dyn SortKey>) =
             (Bound::Included(from), Bound::Unbounded);
-        let all = is_wildcard.then(|| self.0.range::<dyn Place, _>(range));
+        let all = is_wildcard.then(|| self.0.range::<dyn SortKey, _>(range));
         all.into_iter()
             .flatten()
             .map(|(Key(pattern), value)| (pattern, value))
-            .take_while(move |(pattern, _)| is_at_or_below(pattern.place().0, suffix))
+            .take_while(move |(pattern, _)| is_at_or_below(pattern.sort_key().0, suffix))
             // `example.com` is at `example.com` too, but `*.example.com` does not cover it.
             .filter(move |(pattern, _)| *pattern != names && names.covers(pattern))
     }
@@ -219,8 +219,8 @@ impl<V> Patterns<V> {
         &'a self,
         names: &HostPattern,
     ) -> impl Iterator<Item = (&'a HostPattern, &'a V)> + use<'a, V> {
-        let place: &dyn Place = names;
-        let found = self.0.get_key_value(place);
+        let key: &dyn SortKey = names;
+        let found = self.0.get_key_value(key);
         found
             .map(|(Key(pattern), value)| (pattern, value))
             .into_iter()

@@ -24,9 +24,9 @@ const CONTROLLER: &str = "vestibule.dev/gateway-controller";
 /// Longest wait until policies are in force, or out of it.
 const PATIENCE: Duration = Duration::from_mins(1);
 
-/// The result for an object.
+/// The result of applying an object.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-enum Outcome {
+enum ApplyOutcome {
     Allowed,
     Warned(Vec<String>),
     /// By a policy, in these words.
@@ -82,7 +82,7 @@ impl Server {
     }
 
     /// The result if the object were new.
-    async fn outcome(&self, object: &Value) -> Outcome {
+    async fn outcome(&self, object: &Value) -> ApplyOutcome {
         let path = format!("{}?dryRun=All&fieldValidation=Ignore", collection(object));
         let (status, warnings, answer) = self.send(Method::POST, &path, object).await;
         let message = answer["message"].as_str().unwrap_or_default().to_owned();
@@ -90,22 +90,22 @@ impl Server {
             let by_policy = |warning: &String| warning.contains("ValidatingAdmissionPolicy");
             let warnings: Vec<String> = warnings.into_iter().filter(by_policy).collect();
             if warnings.is_empty() {
-                Outcome::Allowed
+                ApplyOutcome::Allowed
             } else {
-                Outcome::Warned(warnings)
+                ApplyOutcome::Warned(warnings)
             }
         } else if message.contains("ValidatingAdmissionPolicy") {
-            Outcome::Refused(message)
+            ApplyOutcome::Refused(message)
         } else {
             assert!(
                 matches!(status.as_u16(), 400 | 422),
                 "{status}: {message}: {object}"
             );
-            Outcome::Invalid(message)
+            ApplyOutcome::Invalid(message)
         }
     }
 
-    async fn until(&self, what: &str, object: &Value, wanted: fn(&Outcome) -> bool) {
+    async fn until(&self, what: &str, object: &Value, wanted: fn(&ApplyOutcome) -> bool) {
         let deadline = tokio::time::Instant::now() + PATIENCE;
         while !wanted(&self.outcome(object).await) {
             assert!(tokio::time::Instant::now() < deadline, "not {what}");
@@ -273,7 +273,7 @@ const BY_THE_CRD_ALONE: [(&str, &str); 2] = [
 ];
 
 /// Whether the outcome for an object agrees with the rules that need only the object.
-fn is_right(case: &str, object: &Object, outcome: &Outcome) -> bool {
+fn is_right(case: &str, object: &Object, outcome: &ApplyOutcome) -> bool {
     let said = said(object);
     let stateless: Vec<&Finding> = said.iter().filter(|f| is_stateless(f.reason)).collect();
     let refusing: Vec<&&Finding> = stateless.iter().filter(|f| f.refuses()).collect();
@@ -284,16 +284,16 @@ fn is_right(case: &str, object: &Object, outcome: &Outcome) -> bool {
         Kind::TlsRoute | Kind::HttpRoute | Kind::GrpcRoute | Kind::ListenerSet
     );
     match outcome {
-        Outcome::Allowed if kind.group() == "vestibule.dev" => {
+        ApplyOutcome::Allowed if kind.group() == "vestibule.dev" => {
             !said.iter().any(refuses_what_is_there)
         }
-        Outcome::Allowed => !by_policies || stateless.is_empty(),
-        Outcome::Warned(_) => by_policies && refusing.is_empty() && !stateless.is_empty(),
-        Outcome::Refused(message) => {
+        ApplyOutcome::Allowed => !by_policies || stateless.is_empty(),
+        ApplyOutcome::Warned(_) => by_policies && refusing.is_empty() && !stateless.is_empty(),
+        ApplyOutcome::Refused(message) => {
             let mut fields = refusing.iter().map(|f| field_in_policies(&f.field));
             by_policies && fields.any(|field| message.contains(field))
         }
-        Outcome::Invalid(message) => {
+        ApplyOutcome::Invalid(message) => {
             let mut alone = BY_THE_CRD_ALONE.iter();
             said.iter().any(|f| is_told_at(message, &f.field))
                 || alone.any(|(name, words)| *name == case && message.contains(words))
@@ -321,10 +321,10 @@ async fn table(server: &Server, cases: &[(String, Value, Object)]) -> Vec<Value>
     for (name, document, object) in cases {
         let outcome = server.outcome(document).await;
         counts[match &outcome {
-            Outcome::Allowed => 0,
-            Outcome::Warned(_) => 1,
-            Outcome::Refused(_) => 2,
-            Outcome::Invalid(_) => 3,
+            ApplyOutcome::Allowed => 0,
+            ApplyOutcome::Warned(_) => 1,
+            ApplyOutcome::Refused(_) => 2,
+            ApplyOutcome::Invalid(_) => 3,
         }] += 1;
         if !is_right(name, object, &outcome) {
             let key = object.key();
@@ -333,7 +333,7 @@ async fn table(server: &Server, cases: &[(String, Value, Object)]) -> Vec<Value>
                 said(object)
             ));
         }
-        if matches!(outcome, Outcome::Refused(_)) {
+        if matches!(outcome, ApplyOutcome::Refused(_)) {
             refused.push(document.clone());
         }
     }
@@ -347,8 +347,8 @@ async fn large_objects_are_judged(server: &Server) {
     let longest = |i: usize| format!("{i}.{}", ["a".repeat(60).as_str(); 4].join("."));
     let hosts: Vec<String> = (0..1024).map(longest).collect();
     let large = route("large", &hosts);
-    assert_eq!(server.outcome(&large).await, Outcome::Allowed);
-    assert_eq!(server.outcome(&set_of(64)).await, Outcome::Allowed);
+    assert_eq!(server.outcome(&large).await, ApplyOutcome::Allowed);
+    assert_eq!(server.outcome(&set_of(64)).await, ApplyOutcome::Allowed);
 }
 
 /// What was there before can be labelled and deleted; its spec cannot be changed to another wrong one.
@@ -393,10 +393,10 @@ async fn every_case_comes_out_the_same_by_the_policies_alone() {
             .await;
     }
     for (probe, refused) in probes() {
-        let wanted: fn(&Outcome) -> bool = if refused {
-            |outcome| matches!(outcome, Outcome::Refused(_))
+        let wanted: fn(&ApplyOutcome) -> bool = if refused {
+            |outcome| matches!(outcome, ApplyOutcome::Refused(_))
         } else {
-            |outcome| matches!(outcome, Outcome::Warned(_))
+            |outcome| matches!(outcome, ApplyOutcome::Warned(_))
         };
         server.until("in force", &probe, wanted).await;
     }
@@ -412,7 +412,7 @@ async fn every_case_comes_out_the_same_by_the_policies_alone() {
         let warn = json!({"spec": {"validationActions": ["Warn"]}});
         server.must(Method::PATCH, &path_of(binding), &warn).await;
     }
-    let warned: fn(&Outcome) -> bool = |outcome| matches!(outcome, Outcome::Warned(_));
+    let warned: fn(&ApplyOutcome) -> bool = |outcome| matches!(outcome, ApplyOutcome::Warned(_));
     for (probe, _) in probes() {
         server.until("only a warning", &probe, warned).await;
     }

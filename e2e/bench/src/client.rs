@@ -121,7 +121,7 @@ pub(crate) enum Direction {
 
 /// Figures of one load, as the client saw it.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Outcome {
+pub(crate) struct LoadOutcome {
     /// Wall time of the load, seconds.
     pub(crate) seconds: f64,
     /// Connections made.
@@ -144,7 +144,7 @@ pub(crate) struct Outcome {
     pub(crate) late: f64,
 }
 
-impl Outcome {
+impl LoadOutcome {
     /// How much of what was begun never came back.
     pub(crate) fn lost_percent(&self) -> f64 {
         let begun = self.answered + self.lost;
@@ -310,7 +310,7 @@ impl Open {
     }
 }
 
-async fn connect(args: &ClientArgs, count: usize, concurrency: usize) -> Result<Outcome> {
+async fn connect(args: &ClientArgs, count: usize, concurrency: usize) -> Result<LoadOutcome> {
     // Each lane has a session store of its own: rustls keeps eight tickets per name, too few for all.
     let mut dialers = Vec::new();
     for index in 0..concurrency {
@@ -338,11 +338,11 @@ async fn connect(args: &ClientArgs, count: usize, concurrency: usize) -> Result<
     while let Some(lane) = tasks.join_next().await {
         resumed += lane??;
     }
-    Ok(Outcome {
+    Ok(LoadOutcome {
         seconds: begin.elapsed().as_secs_f64(),
         connections: count,
         resumed,
-        ..Outcome::default()
+        ..LoadOutcome::default()
     })
 }
 
@@ -351,7 +351,7 @@ async fn idle(
     args: &ClientArgs,
     count: usize,
     ended: crate::StdinClosed,
-) -> Result<Option<Outcome>> {
+) -> Result<Option<LoadOutcome>> {
     /// Opened at once; the listen queues are longer.
     const CONCURRENCY: usize = 32;
     let dialer = Dialer::new(args)?;
@@ -371,10 +371,10 @@ async fn idle(
     while let Some(lane) = tasks.join_next().await {
         held.extend(lane??);
     }
-    let outcome = Outcome {
+    let outcome = LoadOutcome {
         seconds: begin.elapsed().as_secs_f64(),
         connections: held.len(),
-        ..Outcome::default()
+        ..LoadOutcome::default()
     };
     println!("{}", serde_json::to_string(&outcome)?);
     ended
@@ -383,7 +383,7 @@ async fn idle(
     Ok(None)
 }
 
-async fn check(args: &ClientArgs, root: &PathBuf) -> Result<Outcome> {
+async fn check(args: &ClientArgs, root: &PathBuf) -> Result<LoadOutcome> {
     let begin = Instant::now();
     let mut stream = tokio::net::TcpStream::connect(args.target).await?;
     if args.plain || (args.http && !args.tls) {
@@ -396,10 +396,10 @@ async fn check(args: &ClientArgs, root: &PathBuf) -> Result<Outcome> {
         check_on(args, &mut stream).await?;
         stream.shutdown().await?;
     }
-    Ok(Outcome {
+    Ok(LoadOutcome {
         seconds: begin.elapsed().as_secs_f64(),
         connections: 1,
-        ..Outcome::default()
+        ..LoadOutcome::default()
     })
 }
 

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::client::Outcome;
+use crate::client::LoadOutcome;
 
 /// Protocol of the requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,7 +72,7 @@ impl Requests {
     }
 
     /// What it said. All requests must have been answered, and with 2xx.
-    pub(crate) fn outcome(&self, text: &str) -> Result<Outcome> {
+    pub(crate) fn outcome(&self, text: &str) -> Result<LoadOutcome> {
         let line = |prefix: &str| {
             text.lines()
                 .find_map(|line| line.trim().strip_prefix(prefix))
@@ -90,11 +90,11 @@ impl Requests {
         );
         let finished = line("finished in ")?;
         let time = finished.split(',').next().unwrap_or_default();
-        Ok(Outcome {
+        Ok(LoadOutcome {
             seconds: seconds(time).with_context(|| format!("no time in {finished:?}"))?,
             connections: self.connections,
             answered: self.count,
-            ..Outcome::default()
+            ..LoadOutcome::default()
         })
     }
 }

@@ -31,16 +31,16 @@ pub(crate) struct Section<'a> {
 
 /// All that was measured, in the order of groups.
 pub(crate) fn sections(samples: &[Sample]) -> Vec<Section<'_>> {
-    let mut settings: Vec<Setting> = samples.iter().map(|sample| sample.place.setting).collect();
+    let mut settings: Vec<Setting> = samples.iter().map(|sample| sample.trial.setting).collect();
     settings.sort();
     settings.dedup();
     let mut sections = Vec::new();
     for setting in settings {
         for group in Group::all() {
             let of =
-                |sample: &&Sample| (sample.place.group, sample.place.setting) == (*group, setting);
+                |sample: &&Sample| (sample.trial.group, sample.trial.setting) == (*group, setting);
             let samples: Vec<&Sample> = samples.iter().filter(of).collect();
-            let mut peers: Vec<Peer> = samples.iter().map(|sample| sample.place.peer).collect();
+            let mut peers: Vec<Peer> = samples.iter().map(|sample| sample.trial.peer).collect();
             peers.sort();
             peers.dedup();
             if !peers.is_empty() {
@@ -197,7 +197,7 @@ impl Section<'_> {
             let mut values: Vec<f64> = self
                 .samples
                 .iter()
-                .filter(|sample| (sample.place.peer, sample.metric) == (peer, metric))
+                .filter(|sample| (sample.trial.peer, sample.metric) == (peer, metric))
                 .filter(|sample| sample.quiet || !quiet_only)
                 .map(|sample| sample.value)
                 .collect();
@@ -223,7 +223,7 @@ impl Section<'_> {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::measure::Place;
+    use crate::measure::Trial;
     use crate::metric::{Figure, Load, Logging};
 
     pub(crate) const CPU: Metric = Metric {
@@ -233,7 +233,7 @@ pub(crate) mod tests {
 
     pub(crate) fn sample(peer: Peer, value: f64, quiet: bool) -> Sample {
         Sample {
-            place: Place {
+            trial: Trial {
                 group: Group::Passthrough,
                 peer,
                 setting: Setting {
@@ -287,7 +287,7 @@ pub(crate) mod tests {
     #[test]
     fn settings_have_tables_of_their_own() {
         let mut logged = sample(Peer::Ours, 1.0, true);
-        logged.place.setting.logging = Logging::File;
+        logged.trial.setting.logging = Logging::File;
         let samples = [sample(Peer::Ours, 2.0, true), logged];
         let titles: Vec<String> = sections(&samples).iter().map(Section::title).collect();
         let expected = [

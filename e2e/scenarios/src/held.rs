@@ -11,13 +11,13 @@ use crate::world::World;
 /// Name of the nftables table in the held-up pod.
 const TABLE: &str = "vestibule_e2e_hold";
 
-/// Where a pod's network is.
-pub(crate) struct Place {
+/// The network of a pod, which a process of its node can enter.
+pub(crate) struct PodNetwork {
     node: String,
     process: String,
 }
 
-impl Place {
+impl PodNetwork {
     /// Of a pod that runs.
     pub(crate) async fn of(world: &World, pod: &Value) -> Result<Self> {
         let node = text(pod, "/spec/nodeName").to_owned();
@@ -57,14 +57,14 @@ impl Place {
 /// A pod whose packets to the operator's stream are dropped, on its own network.
 pub(crate) struct Held<'a> {
     world: &'a World,
-    place: Place,
+    network: PodNetwork,
 }
 
 impl<'a> Held<'a> {
     /// Holds the pod's stream up.
     pub(crate) async fn start(world: &'a World, pod: &Value) -> Result<Self> {
-        let place = Place::of(world, pod).await?;
-        let held = Self { world, place };
+        let network = PodNetwork::of(world, pod).await?;
+        let held = Self { world, network };
         let rules = format!(
             "add table inet {TABLE}; \
              add chain inet {TABLE} out {{ type filter hook output priority 0; }}; \
@@ -80,7 +80,10 @@ impl<'a> Held<'a> {
     }
 
     async fn nft(&self, rules: &str) -> Result<()> {
-        self.place.run(self.world, &["nft", rules]).await.map(drop)
+        self.network
+            .run(self.world, &["nft", rules])
+            .await
+            .map(drop)
     }
 
     /// Lets it flow again.

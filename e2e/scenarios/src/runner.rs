@@ -14,8 +14,8 @@ use crate::world::{Stage, Survey, World};
 
 /// How many scenarios of [`Phase::Together`] run at one time.
 const AT_ONCE: usize = 3;
-/// The same of [`Phase::Abreast`].
-const AT_ONCE_ABREAST: usize = 2;
+/// How many scenarios of [`Phase::Heavy`] run at one time.
+const HEAVY_AT_ONCE: usize = 2;
 /// File among those of the run with what the program beside them printed.
 const BESIDE: &str = "beside.log";
 
@@ -26,9 +26,9 @@ pub(crate) enum Phase {
     First,
     /// With others at the same time.
     Together,
-    /// With others of this phase at the same time, and with none besides: it changes how many there are of a part, or
-    /// loads it, which whoever uses it has to stand.
-    Abreast,
+    /// With others of this phase at the same time, and with no scenario of another phase. It changes how many pods a
+    /// part has, or puts load on it, and whatever uses the part has to withstand that.
+    Heavy,
     /// Alone, since it breaks or measures what others use.
     Alone,
     /// Alone, and only if a filter is in its name: it takes minutes.
@@ -109,7 +109,7 @@ pub(crate) async fn run(
         let phase = chosen[0].phase;
         let at_once = match phase {
             Phase::Together => AT_ONCE,
-            Phase::Abreast => AT_ONCE_ABREAST,
+            Phase::Heavy => HEAVY_AT_ONCE,
             Phase::First | Phase::Alone | Phase::Asked | Phase::Last => 1,
         };
         // Those that run at the same time are one group. What is left behind is left by one of the group.

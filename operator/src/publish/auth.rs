@@ -162,14 +162,14 @@ impl Denied {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Outcome {
+struct OutcomeLabel {
     outcome: &'static str,
 }
 
 /// The counters `vestibule_operator_stream_authentication_*`.
 #[derive(Debug, Clone, Default)]
 pub struct AuthMetrics {
-    attempts: Family<Outcome, Counter>,
+    attempts: Family<OutcomeLabel, Counter>,
     reviews: Counter,
 }
 
@@ -251,7 +251,7 @@ impl Authenticator {
     ) -> Result<SubscriberIdentity, Status> {
         let outcome = self.identify(metadata, source).await;
         let label = outcome.as_ref().err().map_or("Admitted", Denied::reason);
-        let attempt = Outcome { outcome: label };
+        let attempt = OutcomeLabel { outcome: label };
         self.metrics.attempts.get_or_create(&attempt).inc();
         outcome.map_err(|denied| {
             if matches!(denied, Denied::Unavailable(_)) {

@@ -43,7 +43,7 @@ pub use wire::StreamServer;
 use auth::{Authenticator, SubscriberIdentity};
 use content::Content;
 use ledger::Ledger;
-use places::Places;
+use places::BatchPlaces;
 use stream_slots::StreamSlots;
 use tls::{ConnectionPermit, StreamGuard};
 
@@ -141,7 +141,7 @@ pub struct Publisher {
     sessions: AtomicU64,
     streams: Arc<Semaphore>,
     slots: StreamSlots,
-    places: Places,
+    places: BatchPlaces,
 }
 
 impl Publisher {
@@ -150,7 +150,7 @@ impl Publisher {
     pub fn new(config: Config) -> Arc<Self> {
         // Streams that wait for their Hello count as well, and so do streams that a newer one replaces.
         let streams = Arc::new(Semaphore::new(config.max_proxies.saturating_mul(2)));
-        let places = Places::new(config.batch_bytes);
+        let places = BatchPlaces::new(config.batch_bytes);
         Arc::new(Self {
             config,
             metrics: Metrics::default(),

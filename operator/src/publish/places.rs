@@ -19,14 +19,14 @@ const UNIT: u64 = 1 << 10;
 
 /// The places of all streams.
 #[derive(Debug)]
-pub(super) struct Places {
+pub(super) struct BatchPlaces {
     free: Arc<Semaphore>,
     units: u32,
 }
 
 /// Whether a stream has a place for its next batch.
 #[derive(Default)]
-pub(super) enum Place {
+pub(super) enum BatchPlace {
     /// It has not asked.
     #[default]
     None,
@@ -36,7 +36,7 @@ pub(super) enum Place {
     Held(Option<OwnedSemaphorePermit>),
 }
 
-impl Places {
+impl BatchPlaces {
     pub(super) fn new(bytes: usize) -> Self {
         let units = u32::try_from(bytes as u64 / UNIT).unwrap_or(u32::MAX);
         let units = units.clamp(1, u32::try_from(Semaphore::MAX_PERMITS).unwrap_or(u32::MAX));
@@ -47,19 +47,19 @@ impl Places {
     }
 
     /// Asks for a place for a batch of so many bytes. If it takes more than there is, it waits for all of it.
-    pub(super) fn ask(&self, bytes: u64) -> Place {
+    pub(super) fn ask(&self, bytes: u64) -> BatchPlace {
         if bytes <= SMALL {
-            return Place::Held(None);
+            return BatchPlace::Held(None);
         }
         let units = u32::try_from(bytes.div_ceil(UNIT)).unwrap_or(u32::MAX);
         let free = Arc::clone(&self.free);
         let asking = free.acquire_many_owned(units.min(self.units));
         // The semaphore is never closed.
-        Place::Waiting(Box::pin(async move { asking.await.ok() }))
+        BatchPlace::Waiting(Box::pin(async move { asking.await.ok() }))
     }
 }
 
-impl Place {
+impl BatchPlace {
     /// Takes the place out, if the stream has it.
     pub(super) fn take(&mut self) -> Option<OwnedSemaphorePermit> {
         match std::mem::take(self) {
@@ -82,7 +82,7 @@ impl Place {
     }
 }
 
-impl fmt::Debug for Place {
+impl fmt::Debug for BatchPlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::None => "None",
@@ -100,8 +100,8 @@ mod tests {
 
     #[test]
     fn small_batches_need_no_place_and_large_ones_take_turns() {
-        let places = Places::new(1 << 20);
-        assert!(matches!(places.ask(SMALL), Place::Held(None)));
+        let places = BatchPlaces::new(1 << 20);
+        assert!(matches!(places.ask(SMALL), BatchPlace::Held(None)));
         // It is longer than all places together, and takes all of them.
         let mut first = places.ask(5 << 20);
         assert!(first.turn().now_or_never().is_some());

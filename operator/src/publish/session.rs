@@ -26,7 +26,7 @@ use vestibule_stream::{
 
 use super::{
     Publisher, Rejects, Role, State, auth::SubscriberIdentity, content::BatchSize,
-    content::Difference, metrics, places::Place,
+    content::Difference, metrics, places::BatchPlace,
 };
 
 /// Number of refusals in a row after which the stream ends. The proxy then connects again with a new Hello.
@@ -119,7 +119,7 @@ struct Session {
     next: Next,
     waiting: Waiting,
     /// The place for the next batch, if it is large.
-    place: Place,
+    place: BatchPlace,
     refusals: u32,
     /// When the token expires, and the proxy has to send its next one.
     expires: Option<Instant>,
@@ -170,7 +170,7 @@ pub(super) async fn run(
         outbound,
         next: Next::Ask,
         waiting: Waiting::Nothing,
-        place: Place::None,
+        place: BatchPlace::None,
         refusals: 0,
         expires: identity.map(|identity| identity.until),
     };
@@ -363,7 +363,7 @@ impl Session {
         if !matches!(self.waiting, Waiting::Nothing) || !self.publisher.leads() {
             return Ok(());
         }
-        if matches!(self.place, Place::None) {
+        if matches!(self.place, BatchPlace::None) {
             let Some(mut size) = self.next_size() else {
                 return self.ask().await;
             };

@@ -51,7 +51,7 @@ pub(super) struct PolicyState {
 }
 
 /// Whether a policy holds for one of its targets.
-enum Outcome<'a> {
+enum PolicyEffect<'a> {
     Holds,
     /// This policy holds instead, because it comes first.
     Beaten(&'a ObjectName),
@@ -337,19 +337,19 @@ impl Translator {
         self.backend_tls_policy(named.flatten().or_else(|| first(None))?)
     }
 
-    fn outcome(&self, policy: &BackendTlsPolicy, place: &PolicyPlace) -> Outcome<'_> {
+    fn effect(&self, policy: &BackendTlsPolicy, place: &PolicyPlace) -> PolicyEffect<'_> {
         let name = &place.service;
         let Some(Object::Service(service)) = self.get(Kind::Service, name) else {
-            return Outcome::NoTarget(format!("Service {name} does not exist"));
+            return PolicyEffect::NoTarget(format!("Service {name} does not exist"));
         };
         if let Some(section) = &place.section
             && !service.ports.iter().any(|port| port.name == *section)
         {
-            return Outcome::NoTarget(format!("Service {name} has no port named {section:?}"));
+            return PolicyEffect::NoTarget(format!("Service {name} has no port named {section:?}"));
         }
         match self.index.first_policy(place) {
-            Some(first) if *first != policy.name => Outcome::Beaten(first),
-            _ => Outcome::Holds,
+            Some(first) if *first != policy.name => PolicyEffect::Beaten(first),
+            _ => PolicyEffect::Holds,
         }
     }
 
@@ -444,15 +444,15 @@ impl Translator {
         place: &PolicyPlace,
         field: &str,
     ) -> Option<Finding> {
-        match self.outcome(policy, place) {
-            Outcome::Holds => None,
-            Outcome::Beaten(first) => Some(Finding::refused(
+        match self.effect(policy, place) {
+            PolicyEffect::Holds => None,
+            PolicyEffect::Beaten(first) => Some(Finding::refused(
                 Reason::Conflicted,
                 field,
                 format!("BackendTLSPolicy {first} holds for it, which comes first"),
                 "remove one of them, or name a port in sectionName",
             )),
-            Outcome::NoTarget(message) => Some(Finding::refused(
+            PolicyEffect::NoTarget(message) => Some(Finding::refused(
                 Reason::TargetNotFound,
                 field,
                 message,

@@ -13,16 +13,16 @@ use vestibule_stream::proto;
 use super::route_state::{Body, Judged, RouteState};
 use super::{Dirty, Translator};
 
-/// A route's place among those of a listener, in the same order as in the proxies: the oldest comes first, and of the
+/// A route's rank among those of a listener, in the same order as in the proxies: the oldest comes first, and of the
 /// same age, the lesser `namespace/name` as one text.
-type Place = (i64, String, ObjectKey);
+type RouteRank = (i64, String, ObjectKey);
 
 /// The routes that are attached to each listener, in order. The first one gets all traffic of the listener.
 #[derive(Debug, Default)]
 pub(super) struct Queues {
-    routes: BTreeMap<ListenerKey, BTreeSet<Place>>,
-    /// The place of each route, and the listeners that it is attached to.
-    places: BTreeMap<ObjectKey, (Place, SmallSet<ListenerKey>)>,
+    routes: BTreeMap<ListenerKey, BTreeSet<RouteRank>>,
+    /// The rank of each route, and the listeners that it is attached to.
+    ranks: BTreeMap<ObjectKey, (RouteRank, SmallSet<ListenerKey>)>,
 }
 
 impl Queues {
@@ -34,24 +34,24 @@ impl Queues {
         created: i64,
         listeners: &SmallSet<ListenerKey>,
     ) -> BTreeSet<ObjectKey> {
-        let place = (created, route.name.to_string(), route.clone());
+        let rank = (created, route.name.to_string(), route.clone());
         let old = if listeners.is_empty() {
-            self.places.remove(route)
+            self.ranks.remove(route)
         } else {
-            let new = (place.clone(), listeners.clone());
-            self.places.insert(route.clone(), new)
+            let new = (rank.clone(), listeners.clone());
+            self.ranks.insert(route.clone(), new)
         };
         let mut affected = BTreeSet::new();
-        let (old_place, before) = old.unwrap_or_else(|| (place.clone(), SmallSet::default()));
-        if old_place == place && before == *listeners {
+        let (old_rank, before) = old.unwrap_or_else(|| (rank.clone(), SmallSet::default()));
+        if old_rank == rank && before == *listeners {
             return affected;
         }
         for listener in before.union(listeners) {
             affected.extend(self.first(listener).cloned());
             let queue = self.routes.entry(listener.clone()).or_default();
-            queue.remove(&old_place);
+            queue.remove(&old_rank);
             if listeners.contains(listener) {
-                queue.insert(place.clone());
+                queue.insert(rank.clone());
             }
             if queue.is_empty() {
                 self.routes.remove(listener);
@@ -113,7 +113,7 @@ impl Translator {
     /// The findings about listeners that a TCPRoute or UDPRoute shares: either an older route gets all connections or
     /// datagrams of the listener, or this one does and younger routes get none.
     pub(super) fn queue_findings(&self, key: &ObjectKey) -> Vec<Finding> {
-        let Some((_, listeners)) = self.queues.places.get(key) else {
+        let Some((_, listeners)) = self.queues.ranks.get(key) else {
             return Vec::new();
         };
         let kind = key.kind;

@@ -44,8 +44,8 @@ pub(crate) const NAMES: [&str; 5] = [
     "else.example.org",
 ];
 
-/// What a listener in service is: a port, what speaks there, and the hostname.
-type Place = (u16, &'static str, String);
+/// The identity of a listener in service: its port, the protocol that is spoken there, and its hostname.
+type ListenerIdentity = (u16, &'static str, String);
 
 /// The API server: objects, and who wrote which version.
 #[derive(Default)]
@@ -78,7 +78,7 @@ pub(crate) struct World {
     bytes: Option<PortHistory>,
     /// The namespaces whose listeners the leader's proxies had last, unless they are not declared any more, or were
     /// taken.
-    serving: BTreeMap<Place, String>,
+    serving: BTreeMap<ListenerIdentity, String>,
 }
 
 fn time(clock: (i64, Instant)) -> Time {
@@ -238,7 +238,7 @@ impl Replica {
     }
 
     /// The sets' listeners that its proxies have, and of whom.
-    fn serves(&self) -> BTreeMap<Place, String> {
+    fn serves(&self) -> BTreeMap<ListenerIdentity, String> {
         let mut serves = BTreeMap::new();
         for (key, object) in self.control.translator.objects() {
             let Object::ListenerSet(set) = &**object else {
@@ -248,7 +248,7 @@ impl Replica {
                 let name = listener.key(&set.parent_key()).to_string();
                 let resource = ResourceKey::new(ResourceKind::Listener, name);
                 if self.control.translator.resources().contains_key(&resource) {
-                    serves.insert(place_of(listener), key.name.namespace.to_string());
+                    serves.insert(identity_of(listener), key.name.namespace.to_string());
                 }
             }
         }
@@ -352,7 +352,7 @@ fn sharing(name: &str, tenant: &'static str, host: &str, part: bool) -> Hostname
     grant
 }
 
-fn place_of(listener: &Listener) -> Place {
+fn identity_of(listener: &Listener) -> ListenerIdentity {
     (
         number(listener),
         speaks(&listener.protocol),
@@ -581,17 +581,17 @@ impl World {
         }
         let serves = self.leading().serves();
         let view = self.leading().view();
-        for (place, tenant) in &self.serving {
+        for (identity, tenant) in &self.serving {
             let speaks_otherwise = view.declared(tenant).any(|(_, l)| {
-                number(l) == place.0
-                    && (l.protocol == Protocol::Udp) == (place.1 == UDP)
-                    && (speaks(&l.protocol) != place.1 || !l.allowed_kinds.is_empty())
+                number(l) == identity.0
+                    && (l.protocol == Protocol::Udp) == (identity.1 == UDP)
+                    && (speaks(&l.protocol) != identity.1 || !l.allowed_kinds.is_empty())
             });
             if !speaks_otherwise {
                 assert_eq!(
-                    serves.get(place),
+                    serves.get(identity),
                     Some(tenant),
-                    "{place:?} is not served any more"
+                    "{identity:?} is not served any more"
                 );
             }
         }
@@ -802,17 +802,17 @@ impl World {
         }
         let mut serving = std::mem::take(&mut self.serving);
         let views = self.views();
-        let has = |place: &Place, tenant: &str| {
+        let has = |identity: &ListenerIdentity, tenant: &str| {
             // Where the Gateway has listeners, nobody holds the port. When they go it is the first one's by age.
-            let own = views.each_ref().map(|view| view.own_on(place.0).count());
-            (own[0] == own[1] || place.1 == UDP)
-                && views.iter().all(|view| has(view, place, tenant))
-                && !self.is_taken(&place.2, tenant)
+            let own = views.each_ref().map(|view| view.own_on(identity.0).count());
+            (own[0] == own[1] || identity.1 == UDP)
+                && views.iter().all(|view| has(view, identity, tenant))
+                && !self.is_taken(&identity.2, tenant)
         };
-        serving.retain(|place, tenant| has(place, tenant));
-        for (place, tenant) in self.leading().serves() {
-            if has(&place, &tenant) {
-                serving.insert(place, tenant);
+        serving.retain(|identity, tenant| has(identity, tenant));
+        for (identity, tenant) in self.leading().serves() {
+            if has(&identity, &tenant) {
+                serving.insert(identity, tenant);
             }
         }
         self.serving = serving;
@@ -874,11 +874,11 @@ fn on_gateway() -> ParentRef {
 }
 
 /// Whether a tenant still declares what is in service, and nothing took it.
-fn has(view: &View<'_>, place: &Place, tenant: &str) -> bool {
+fn has(view: &View<'_>, identity: &ListenerIdentity, tenant: &str) -> bool {
     let declared = view
         .declared(tenant)
-        .any(|(_, l)| place_of(l) == *place && l.allowed_kinds.is_empty());
-    let (port, group, host) = place;
+        .any(|(_, l)| identity_of(l) == *identity && l.allowed_kinds.is_empty());
+    let (port, group, host) = identity;
     // No listener of the Gateway's own is on UDP.
     let by_gateway = *group != UDP
         && view

@@ -19,8 +19,8 @@ fn seen(count: usize) -> Value {
     })
 }
 
-/// A list of conditions in a status, by JSON pointer; what is there in between is made.
-type Place = fn(&mut Value) -> Option<&mut Vec<Value>>;
+/// Finds a list of conditions in the status of an object, and makes what is missing around it.
+type FindConditions = fn(&mut Value) -> Option<&mut Vec<Value>>;
 
 fn of_object(object: &mut Value) -> Option<&mut Vec<Value>> {
     object.pointer_mut("/status/conditions")?.as_array_mut()
@@ -63,13 +63,17 @@ fn count(conditions: &[Value]) -> Option<usize> {
 }
 
 /// Counts up in a status, one write after another, each on top of what is there.
-async fn count_up(world: &World, (kind, part, name): (&str, &str, &str), place: Place) {
+async fn count_up(
+    world: &World,
+    (kind, part, name): (&str, &str, &str),
+    conditions_of: FindConditions,
+) {
     let api = world.api(kind, &world.ns(part));
     for _ in 0..WRITES {
         eventually("a write of somebody else's", async || {
             let object = api.get(name).await.expect("it is there");
             let mut object = serde_json::to_value(object).expect("JSON");
-            let conditions = place(&mut object)?;
+            let conditions = conditions_of(&mut object)?;
             let next = count(conditions).unwrap_or_default() + 1;
             conditions.retain(|c| c["type"] != SEEN);
             conditions.push(seen(next));
@@ -175,7 +179,7 @@ async fn what_others_write_at_the_same_time_is_not_lost() {
 
     let gateway = ("Gateway", "infra", "shared");
     let others = [
-        (gateway, of_object as Place),
+        (gateway, of_object as FindConditions),
         (gateway, of_listener),
         (set, of_object),
         (set, of_listener),
@@ -185,7 +189,7 @@ async fn what_others_write_at_the_same_time_is_not_lost() {
     ];
     let writers = others
         .iter()
-        .map(|(object, place)| count_up(&world, *object, *place));
+        .map(|(object, conditions_of)| count_up(&world, *object, *conditions_of));
     // Meanwhile there is always something that we have to write, about each of the objects.
     let user = async {
         for n in 1..=WRITES {
@@ -220,7 +224,7 @@ async fn what_others_write_at_the_same_time_is_not_lost() {
     at_rest(&manager).await;
     for ((kind, part, name), place) in others {
         let mut object = world.get(kind, part, name).await.expect("it is there");
-        let conditions = place(&mut object).expect("conditions");
+        let conditions = conditions_of(&mut object).expect("conditions");
         let theirs: Vec<&Value> = conditions.iter().filter(|c| c["type"] == SEEN).collect();
         // As it was written, its time included, and not one of the writes undone.
         assert_eq!(theirs, [&seen(WRITES)], "{kind}");

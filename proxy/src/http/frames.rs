@@ -28,8 +28,8 @@ pub(super) struct FrameHeader {
     pub(super) stream: [u8; 4],
 }
 
-/// The place of the next byte among the frames that one side of a connection sends.
-pub(super) struct Place {
+/// The position of the next byte among the frames that one side of a connection sends.
+pub(super) struct FramePosition {
     /// Bytes of the preface that have not arrived.
     preface: usize,
     head: [u8; HEAD],
@@ -39,7 +39,7 @@ pub(super) struct Place {
     left: usize,
 }
 
-impl Place {
+impl FramePosition {
     /// The beginning of what a client sends.
     pub(super) fn of_client() -> Self {
         Self {
@@ -110,7 +110,7 @@ impl Place {
 
 /// Follows the bytes that one side of a connection sends.
 pub struct Frames {
-    place: Place,
+    position: FramePosition,
     /// The stream whose header block continues in the next frame.
     open: Option<[u8; 4]>,
     /// Bytes of the poison that were written.
@@ -138,18 +138,18 @@ impl Frames {
     /// The state at the beginning of a connection, before the preface.
     #[must_use]
     pub fn new() -> Self {
-        Self::at(Place::of_client())
+        Self::at(FramePosition::of_client())
     }
 
     /// The state at the beginning of what a server sends, which has no preface.
     #[must_use]
     pub(super) fn of_server() -> Self {
-        Self::at(Place::of_server())
+        Self::at(FramePosition::of_server())
     }
 
-    fn at(place: Place) -> Self {
+    fn at(position: FramePosition) -> Self {
         Self {
-            place,
+            position,
             open: None,
             poisoned: 0,
         }
@@ -158,7 +158,7 @@ impl Frames {
     /// Whether the next byte is the first of a frame.
     #[must_use]
     pub fn is_between(&self) -> bool {
-        self.place.is_between()
+        self.position.is_between()
     }
 
     /// Reads bytes up to the end of the first frame at which `stop` returns true. Calls `idle` for each frame of a
@@ -192,13 +192,13 @@ impl Frames {
     ) -> usize {
         let mut rest = bytes;
         while !(rest.is_empty() || self.is_between() && stop()) {
-            let taken = if let Some((taken, header)) = self.place.header(rest) {
+            let taken = if let Some((taken, header)) = self.position.header(rest) {
                 if let Some(header) = header {
                     frame(self.begin(&header));
                 }
                 taken
             } else {
-                self.place.payload(rest.len())
+                self.position.payload(rest.len())
             };
             rest = rest.get(taken..).unwrap_or_default();
         }

@@ -3,7 +3,7 @@
 
 use hyper::{HeaderMap, Request};
 
-use super::frames::{Place, SETTINGS};
+use super::frames::{FramePosition, SETTINGS};
 
 /// The bytes of a field in addition to its name and value.
 const EACH: usize = 32;
@@ -44,7 +44,7 @@ pub(super) fn is_large<B>(request: &Request<B>) -> bool {
 
 /// Reads what an HTTP/2 server announces about heads.
 pub struct Announced {
-    place: Place,
+    position: FramePosition,
     /// Whether the present frame has settings.
     is_settings: bool,
     setting: [u8; SETTING],
@@ -63,7 +63,7 @@ impl Announced {
     #[must_use]
     pub fn new() -> Self {
         Self {
-            place: Place::of_server(),
+            position: FramePosition::of_server(),
             is_settings: false,
             setting: [0; SETTING],
             begun: 0,
@@ -75,14 +75,14 @@ impl Announced {
         let mut most = None;
         let mut rest = bytes;
         while !rest.is_empty() {
-            let taken = if let Some((taken, header)) = self.place.header(rest) {
+            let taken = if let Some((taken, header)) = self.position.header(rest) {
                 if let Some(header) = header {
                     self.is_settings = header.kind == SETTINGS;
                     self.begun = 0;
                 }
                 taken
             } else {
-                let taken = self.place.payload(rest.len());
+                let taken = self.position.payload(rest.len());
                 if self.is_settings {
                     let settings = rest.get(..taken).unwrap_or_default();
                     most = self.settings(settings).or(most);

@@ -9,7 +9,7 @@
 //! A stream has one head and one set of trailers. h2 decodes and drops what comes after that on a stream that it has
 //! reset. So what comes in addition counts as frames that serve no request.
 
-use super::frames::{CONTINUATION, END_STREAM, FrameHeader, HEADERS, Place};
+use super::frames::{CONTINUATION, END_STREAM, FrameHeader, FramePosition, HEADERS};
 
 const PADDED: u8 = 0x8;
 const PRIORITY: u8 = 0x20;
@@ -24,7 +24,7 @@ const NUMBER: u8 = 5;
 pub struct Heads {
     /// Most fields of one head. The pseudo-header fields count.
     most: usize,
-    place: Place,
+    position: FramePosition,
     part: Part,
     /// Bytes at the end of the payload that are padding.
     padding: usize,
@@ -53,7 +53,7 @@ enum Part {
     Block,
 }
 
-/// The place of the next byte in a block of fields.
+/// The position of the next byte in a block of fields.
 #[derive(Clone, Copy)]
 enum At {
     Field,
@@ -94,7 +94,7 @@ impl Heads {
             streams,
             trailers: 0,
             is_idle: false,
-            place: Place::of_client(),
+            position: FramePosition::of_client(),
             part: Part::Other,
             padding: 0,
             at: At::Field,
@@ -109,14 +109,14 @@ impl Heads {
         let mut seen = Seen::default();
         let mut rest = bytes;
         while !rest.is_empty() {
-            let taken = if let Some((taken, header)) = self.place.header(rest) {
+            let taken = if let Some((taken, header)) = self.position.header(rest) {
                 if let Some(header) = header {
                     self.begin(&header, &mut seen);
                 }
                 taken
             } else {
                 let taken = self.payload(rest, &mut seen);
-                self.place.payload(taken)
+                self.position.payload(taken)
             };
             rest = rest.get_mut(taken..).unwrap_or_default();
         }
@@ -158,7 +158,7 @@ impl Heads {
 
     /// Takes bytes of a payload. Returns how many.
     fn payload(&mut self, bytes: &mut [u8], seen: &mut Seen) -> usize {
-        let all = self.place.left().min(bytes.len());
+        let all = self.position.left().min(bytes.len());
         match self.part {
             Part::Other => all,
             Part::PadLength(has_priority) => {
@@ -179,7 +179,7 @@ impl Heads {
                 taken
             }
             Part::Block => {
-                let block = self.place.left().saturating_sub(self.padding).min(all);
+                let block = self.position.left().saturating_sub(self.padding).min(all);
                 if block == 0 {
                     return all;
                 }
@@ -244,7 +244,7 @@ impl Heads {
     }
 }
 
-/// The place after the first byte of a field.
+/// The position after the first byte of a field.
 fn field(byte: u8) -> At {
     let (mask, is_literal) = match byte {
         // An entry of the table.
@@ -277,7 +277,7 @@ fn strings_of(strings: u8) -> At {
     }
 }
 
-/// The place in a string of which so many bytes are left.
+/// The position in a string of which so many bytes are left.
 fn text(strings: u8, left: usize) -> At {
     match left {
         0 => strings_of(strings.saturating_sub(1)),

@@ -40,16 +40,16 @@ thread_local! {
 }
 
 /// One of the places for copies.
-struct Place(Arc<str>);
+struct CopyPlace(Arc<str>);
 
-impl Place {
+impl CopyPlace {
     fn take(namespace: &Arc<str>) -> Option<Self> {
         let taken = PLACES.try_with(|places| places.borrow_mut().take(namespace, 1));
         taken.unwrap_or(false).then(|| Self(Arc::clone(namespace)))
     }
 }
 
-impl Drop for Place {
+impl Drop for CopyPlace {
     fn drop(&mut self) {
         let _ = PLACES.try_with(|places| places.borrow_mut().give_back(&self.0, 1));
     }
@@ -104,13 +104,13 @@ impl Basis {
 /// A copy that waits for the body of its request.
 pub(super) struct Copy {
     parts: Parts,
-    place: Place,
+    place: CopyPlace,
 }
 
 impl Copy {
     /// A copy of a request for a route in `namespace`; `None` if the namespace has as many copies as it may.
     pub(super) fn new(parts: Parts, namespace: &Arc<str>) -> Option<Self> {
-        let Some(place) = Place::take(namespace) else {
+        let Some(place) = CopyPlace::take(namespace) else {
             parts.plane.metrics.mirrored(LIMIT);
             return None;
         };

@@ -126,7 +126,7 @@ pub struct Presented {
     /// Whether the client came over TLS.
     secure: bool,
     /// Why there is no session with a backend that is in neither list.
-    otherwise: Outcome,
+    otherwise: SessionOutcome,
 }
 
 impl Presented {
@@ -152,7 +152,7 @@ impl Presented {
 
 /// What happened to the client's session with the backend that answered.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub(crate) enum SessionOutcome {
     /// The request was answered by the endpoint of its session.
     Kept,
     /// The client had no session with this backend, so there is a new one.
@@ -166,7 +166,7 @@ pub(crate) enum Outcome {
     Unreadable,
 }
 
-impl Outcome {
+impl SessionOutcome {
     /// The metric label.
     #[must_use]
     pub(crate) fn as_str(self) -> &'static str {
@@ -213,7 +213,7 @@ impl Session {
         // whichever cookie comes first.
         for value in self.values(headers) {
             let Some((entries, is_old)) = self.unseal(value) else {
-                presented.otherwise = Outcome::Unreadable;
+                presented.otherwise = SessionOutcome::Unreadable;
                 continue;
             };
             is_read = true;
@@ -226,7 +226,7 @@ impl Session {
             }
         }
         if is_read {
-            presented.otherwise = Outcome::Began;
+            presented.otherwise = SessionOutcome::Began;
         }
         presented
     }
@@ -238,17 +238,17 @@ impl Session {
         presented: Presented,
         (backend, endpoint): (&str, SocketAddr),
         now: u32,
-    ) -> (Outcome, Option<HeaderEdit>) {
+    ) -> (SessionOutcome, Option<HeaderEdit>) {
         let before = presented.at(backend);
         let outcome = match before {
-            Some(before) if before == endpoint => Outcome::Kept,
-            Some(_) => Outcome::Moved,
-            None if presented.ended.contains(&number(backend)) => Outcome::Expired,
+            Some(before) if before == endpoint => SessionOutcome::Kept,
+            Some(_) => SessionOutcome::Moved,
+            None if presented.ended.contains(&number(backend)) => SessionOutcome::Expired,
             None => presented.otherwise,
         };
         let secure = presented.secure;
         let mut entries = presented.entries;
-        if outcome == Outcome::Kept {
+        if outcome == SessionOutcome::Kept {
             if !presented.is_old {
                 return (outcome, None);
             }
@@ -455,7 +455,7 @@ mod tests {
     fn begin(session: &Session, backend: &str, at: SocketAddr, now: u32) -> String {
         let fresh = session.open(&HeaderMap::new(), false, now);
         let (outcome, edit) = session.settle(fresh, (backend, at), now);
-        assert_eq!(outcome, Outcome::Began);
+        assert_eq!(outcome, SessionOutcome::Began);
         told(edit).split(';').next().unwrap().to_owned()
     }
 
@@ -469,17 +469,17 @@ mod tests {
         // The client already knows this session, so the response does not repeat it.
         let (outcome, edit) = session.settle(presented, (WEB, endpoint(1)), NOW + 5);
         assert!(edit.is_none());
-        assert_eq!(outcome, Outcome::Kept);
+        assert_eq!(outcome, SessionOutcome::Kept);
         // A session with another backend leaves the first one where it is.
         let presented = session.open(&cookies(&first), false, NOW + 5);
         let (outcome, edit) = session.settle(presented, (OTHER, endpoint(9)), NOW + 5);
-        assert_eq!(outcome, Outcome::Began);
+        assert_eq!(outcome, SessionOutcome::Began);
         let presented = session.open(&cookies(&told(edit)), false, NOW + 5);
         let both = [WEB, OTHER].map(|backend| presented.at(backend));
         assert_eq!(both, [Some(endpoint(1)), Some(endpoint(9))]);
         // A session that moves to another endpoint replaces the one before.
         let (outcome, edit) = session.settle(presented, (WEB, endpoint(2)), NOW + 6);
-        assert_eq!(outcome, Outcome::Moved);
+        assert_eq!(outcome, SessionOutcome::Moved);
         let presented = session.open(&cookies(&told(edit)), false, NOW + 6);
         let both = [WEB, OTHER].map(|backend| presented.at(backend));
         assert_eq!(both, [Some(endpoint(2)), Some(endpoint(9))]);
@@ -527,12 +527,12 @@ mod tests {
         assert_eq!(at(NOW - 7), Some(endpoint(1)));
         let presented = session.open(&cookies(&first), false, NOW + 60);
         let (outcome, edit) = session.settle(presented, (WEB, endpoint(2)), NOW + 60);
-        assert_eq!(outcome, Outcome::Expired);
+        assert_eq!(outcome, SessionOutcome::Expired);
         assert!(told(edit).ends_with("Max-Age=60"));
         // A session that the client never had cannot expire.
         let presented = session.open(&cookies(&first), false, NOW + 60);
         let (outcome, _) = session.settle(presented, (OTHER, endpoint(9)), NOW + 60);
-        assert_eq!(outcome, Outcome::Began);
+        assert_eq!(outcome, SessionOutcome::Began);
         // A session with another backend does not lengthen it.
         let presented = session.open(&cookies(&first), false, NOW + 30);
         let (_, edit) = session.settle(presented, (OTHER, endpoint(9)), NOW + 30);
@@ -548,7 +548,7 @@ mod tests {
         let presented = session.open(&cookies(&old), false, NOW + 9);
         assert_eq!(presented.at(WEB), Some(endpoint(1)));
         let (outcome, edit) = session.settle(presented, (WEB, endpoint(1)), NOW + 9);
-        assert_eq!(outcome, Outcome::Kept);
+        assert_eq!(outcome, SessionOutcome::Kept);
         let renewed = told(edit);
         let only_new = plain(&[2]);
         let presented = only_new.open(&cookies(&renewed), false, NOW + 9);
@@ -558,7 +558,7 @@ mod tests {
         let presented = only_new.open(&cookies(&old), false, NOW + 9);
         assert_eq!(presented.at(WEB), None);
         let (outcome, _) = only_new.settle(presented, (WEB, endpoint(3)), NOW + 9);
-        assert_eq!(outcome, Outcome::Unreadable);
+        assert_eq!(outcome, SessionOutcome::Unreadable);
     }
 
     /// Cookies of several paths: a client sends that of the longest path first.
@@ -693,7 +693,7 @@ mod tests {
             let presented = session.open(&headers, false, NOW);
             prop_assert!(presented.entries.is_empty());
             let (outcome, edit) = session.settle(presented, (WEB, endpoint(1)), NOW);
-            prop_assert_eq!(outcome, Outcome::Unreadable);
+            prop_assert_eq!(outcome, SessionOutcome::Unreadable);
             prop_assert!(edit.is_some());
         }
     }

@@ -30,7 +30,7 @@ pub(crate) use stream::{Stream, Tls as TlsToBackend};
 pub(crate) use verify::AltName;
 
 use crate::close_reason::CloseReason;
-use sessions::{Places, Sessions};
+use sessions::{SessionPlaces, Sessions};
 use verify::Verifier;
 
 /// Most configurations that are kept for a backend. There is one for each client certificate and list of protocols.
@@ -89,7 +89,7 @@ pub(crate) struct Factory {
     provider: Arc<CryptoProvider>,
     builder: ConfigBuilder<ClientConfig, WantsVerifier>,
     system: Arc<RootCertStore>,
-    places: Places,
+    places: SessionPlaces,
 }
 
 impl Factory {
@@ -102,7 +102,7 @@ impl Factory {
             system: Arc::new(RootCertStore {
                 roots: webpki_roots::TLS_SERVER_ROOTS.to_vec(),
             }),
-            places: Places::new(),
+            places: SessionPlaces::new(),
         })
     }
 

@@ -21,9 +21,9 @@ const TICKETS: usize = 2;
 
 /// The places for sessions.
 #[derive(Clone)]
-pub(super) struct Places(Arc<Mutex<Shares>>);
+pub(super) struct SessionPlaces(Arc<Mutex<Shares>>);
 
-impl Places {
+impl SessionPlaces {
     pub(super) fn new() -> Self {
         Self::of(IN_ALL)
     }
@@ -32,21 +32,22 @@ impl Places {
         Self(Arc::new(Mutex::new(Shares::new(most))))
     }
 
-    fn take(&self, namespace: &Arc<str>) -> Option<Place> {
+    fn take(&self, namespace: &Arc<str>) -> Option<SessionPlace> {
         let taken = self.0.lock().take(namespace, 1);
-        taken.then(|| Place {
+        taken.then(|| SessionPlace {
             namespace: Arc::clone(namespace),
             places: self.clone(),
         })
     }
 }
 
-struct Place {
+/// One of the places for sessions. It becomes free when this is dropped.
+struct SessionPlace {
     namespace: Arc<str>,
-    places: Places,
+    places: SessionPlaces,
 }
 
-impl Drop for Place {
+impl Drop for SessionPlace {
     fn drop(&mut self) {
         self.places.0.lock().give_back(&self.namespace, 1);
     }
@@ -56,20 +57,20 @@ impl Drop for Place {
 pub(super) struct Sessions {
     /// The namespace of the backend.
     namespace: Arc<str>,
-    places: Places,
+    places: SessionPlaces,
     kept: Mutex<Kept>,
 }
 
 #[derive(Default)]
 struct Kept {
     group: Option<NamedGroup>,
-    tls12: Option<(Tls12ClientSessionValue, Place)>,
+    tls12: Option<(Tls12ClientSessionValue, SessionPlace)>,
     /// The newest is the last one.
-    tls13: VecDeque<(Tls13ClientSessionValue, Place)>,
+    tls13: VecDeque<(Tls13ClientSessionValue, SessionPlace)>,
 }
 
 impl Sessions {
-    pub(super) fn new(namespace: &Arc<str>, places: &Places) -> Self {
+    pub(super) fn new(namespace: &Arc<str>, places: &SessionPlaces) -> Self {
         Self {
             namespace: Arc::clone(namespace),
             places: places.clone(),
@@ -145,7 +146,7 @@ mod tests {
         server: Arc<ServerConfig>,
         roots: RootCertStore,
         version: &'static SupportedProtocolVersion,
-        places: Places,
+        places: SessionPlaces,
     }
 
     impl Rig {
@@ -166,7 +167,7 @@ mod tests {
                 server: Arc::new(server),
                 roots,
                 version,
-                places: Places::of(places),
+                places: SessionPlaces::of(places),
             }
         }
 

@@ -74,8 +74,8 @@ impl Speaks {
 
 /// The server that answered, by its index. If nobody serves a connection, the proxy closes it, drops it, or says so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Outcome {
-    By(usize),
+enum ServedBy {
+    Server(usize),
     Nobody,
     /// A call that no rule takes.
     Unknown,
@@ -164,23 +164,23 @@ impl Model<'_> {
         &self,
         speaks: Speaks,
         backends: impl Iterator<Item = (&'b str, u32)>,
-    ) -> BTreeSet<Outcome> {
-        let mut outcomes = BTreeSet::new();
+    ) -> BTreeSet<ServedBy> {
+        let mut possible = BTreeSet::new();
         for (name, _) in backends.filter(|(_, weight)| *weight > 0) {
             let endpoints = self.endpoints(speaks, name);
             if endpoints.is_empty() {
-                outcomes.insert(Outcome::Nobody);
+                possible.insert(ServedBy::Nobody);
             }
-            outcomes.extend(endpoints.into_iter().map(Outcome::By));
+            possible.extend(endpoints.into_iter().map(ServedBy::Server));
         }
-        if outcomes.is_empty() {
-            outcomes.insert(Outcome::Nobody);
+        if possible.is_empty() {
+            possible.insert(ServedBy::Nobody);
         }
-        outcomes
+        possible
     }
 
     /// The possible results of a connection, or of the first datagram of a session.
-    fn by_port(&self, speaks: Speaks) -> BTreeSet<Outcome> {
+    fn by_port(&self, speaks: Speaks) -> BTreeSet<ServedBy> {
         self.shares(speaks, self.backends_of_port(speaks))
     }
 
@@ -205,7 +205,7 @@ impl Model<'_> {
 
     /// The possible results of a call. The longest service wins, then the longest method, the oldest route, the first
     /// one by name, and its first rule.
-    fn by_call(&self, service: &str, method: &str) -> BTreeSet<Outcome> {
+    fn by_call(&self, service: &str, method: &str) -> BTreeSet<ServedBy> {
         let mut best = None;
         for (name, of) in self.config.of(Kind::GrpcRoute) {
             let Some(Wire::GrpcRoute(route)) = &of.resource else {
@@ -235,7 +235,7 @@ impl Model<'_> {
             }
         }
         let Some((_, rule)) = best else {
-            return [Outcome::Unknown].into();
+            return [ServedBy::Unknown].into();
         };
         let backends = rule.backends.iter();
         self.shares(Speaks::Grpc, backends.map(|of| (&*of.backend, of.weight)))
@@ -393,11 +393,11 @@ impl World {
         })
     }
 
-    fn count(&self, speaks: Speaks, begun: usize, outcome: Option<Outcome>) {
-        let kind = match outcome {
-            Some(Outcome::By(_)) => "served",
-            Some(Outcome::Nobody) | None => "nobody",
-            Some(Outcome::Unknown) => "unknown",
+    fn count(&self, speaks: Speaks, begun: usize, seen: Option<ServedBy>) {
+        let kind = match seen {
+            Some(ServedBy::Server(_)) => "served",
+            Some(ServedBy::Nobody) | None => "nobody",
+            Some(ServedBy::Unknown) => "unknown",
         };
         *self
             .kinds
@@ -434,8 +434,8 @@ impl Kept {
                 config: &spell.config,
             };
             let (route, _) = model.route_of_port(Speaks::Tcp)?;
-            let outcomes = model.by_port(Speaks::Tcp);
-            let is_it = outcomes.contains(&Outcome::By(server));
+            let possible = model.by_port(Speaks::Tcp);
+            let is_it = possible.contains(&ServedBy::Server(server));
             is_it.then(|| (spell.first, route.to_owned()))
         });
         Self {
@@ -489,13 +489,13 @@ async fn of_tcp(world: Arc<World>, mut random: Random) {
     let mut kept: Vec<Kept> = Vec::new();
     while !world.is_over() {
         let begun = world.ledger.oldest();
-        let mut seen = Outcome::Nobody;
+        let mut seen = ServedBy::Nobody;
         if let Ok(mut stream) = within("a connection", TcpStream::connect(world.address)).await {
             let mut name = [0];
             let read = within("a byte or the end", stream.read(&mut name)).await;
             if read.is_ok_and(|length| length == 1) {
                 let server = name[0].into();
-                seen = Outcome::By(server);
+                seen = ServedBy::Server(server);
                 kept.push(Kept::new(&world, stream, begun, server));
             }
         }
@@ -556,7 +556,7 @@ impl Client {
         let Some(server) = self.answer(world, number, begun).await else {
             return world.count(Speaks::Udp, begun, None);
         };
-        let seen = Outcome::By(server);
+        let seen = ServedBy::Server(server);
         let is_new = || world.some(open, |of| of.by_port(Speaks::Udp).contains(&seen));
         let fits = match self.last {
             Some((last, _)) if last == server => {
@@ -606,7 +606,7 @@ impl Client {
             let ended = |(last, at)| world.some(at, |of| !of.stands(last));
             let may_be = self.last.is_none_or(ended)
                 && world.some(begun, |of| {
-                    of.by_port(Speaks::Udp).contains(&Outcome::Nobody)
+                    of.by_port(Speaks::Udp).contains(&ServedBy::Nobody)
                 });
             if tries >= 2 && may_be || world.is_over() {
                 return None;
@@ -646,9 +646,9 @@ async fn of_grpc(world: Arc<World>, mut random: Random) {
             value.to_str().ok()?.parse::<usize>().ok()
         };
         let seen = match (text("grpc-status"), text("x-server")) {
-            (Some(0), Some(server)) => Some(Outcome::By(server)),
-            (Some(14), None) => Some(Outcome::Nobody),
-            (Some(12), None) => Some(Outcome::Unknown),
+            (Some(0), Some(server)) => Some(ServedBy::Server(server)),
+            (Some(14), None) => Some(ServedBy::Nobody),
+            (Some(12), None) => Some(ServedBy::Unknown),
             _ => None,
         };
         let fits = |of: Model<'_>| seen.is_some_and(|it| of.by_call(service, method).contains(&it));

@@ -55,7 +55,7 @@ pub(crate) struct AdmissionArgs {
 
 /// Figures of one part: a number of ListenerSets.
 #[derive(Debug, Serialize)]
-struct Outcome {
+struct AdmissionOutcome {
     sets: u32,
     ready: Ready,
     /// Heap and resident set before anybody asked, and after, MiB.
@@ -93,7 +93,11 @@ pub(crate) fn run(args: &AdmissionArgs) -> Result<()> {
     Ok(())
 }
 
-async fn measure(args: &AdmissionArgs, folder: &Path, core: usize) -> Result<Vec<Outcome>> {
+async fn measure(
+    args: &AdmissionArgs,
+    folder: &Path,
+    core: usize,
+) -> Result<Vec<AdmissionOutcome>> {
     let mut parts = Vec::new();
     for sets in &args.sets {
         eprintln!("bringing {sets} sets in");
@@ -109,7 +113,7 @@ async fn measure(args: &AdmissionArgs, folder: &Path, core: usize) -> Result<Vec
         let mut child = Guarded::start(command, &name, core, &folder.join("log"), true)?;
         let ready: Ready = child.line()?;
         let before = memory(child.pid());
-        let outcome = Outcome {
+        let outcome = AdmissionOutcome {
             sets: *sets,
             ready,
             memory: [before, before],
@@ -140,7 +144,7 @@ async fn measure(args: &AdmissionArgs, folder: &Path, core: usize) -> Result<Vec
 }
 
 /// One round at one size: reviews of every kind, one after the other on one connection.
-async fn turn(reviews: usize, round: usize, outcome: &mut Outcome) -> Result<()> {
+async fn turn(reviews: usize, round: usize, outcome: &mut AdmissionOutcome) -> Result<()> {
     let world = World {
         sets: usize::try_from(outcome.sets)?,
     };
@@ -236,7 +240,7 @@ fn percentile(sorted: &[f64], percent: usize) -> f64 {
         .unwrap_or(f64::NAN)
 }
 
-fn markdown(outcomes: &[Outcome]) -> String {
+fn markdown(outcomes: &[AdmissionOutcome]) -> String {
     let mut out = format!(
         "{LISTENERS} listeners for each set and a TLSRoute for each listener, {NAMESPACES} namespaces with a HostnameGrant \
          each, one Gateway\n\n| |"
@@ -284,7 +288,7 @@ fn markdown(outcomes: &[Outcome]) -> String {
         }
     }
     let memory = |at: usize| -> Vec<f64> {
-        let of = |outcome: &Outcome| outcome.memory.get(at).map_or(f64::NAN, |m| m.0);
+        let of = |outcome: &AdmissionOutcome| outcome.memory.get(at).map_or(f64::NAN, |m| m.0);
         outcomes.iter().map(of).collect()
     };
     line("heap once everything is read, MiB", &memory(0), "");

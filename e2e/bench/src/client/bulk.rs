@@ -11,7 +11,7 @@ use rustls::ClientConnection;
 use rustls::pki_types::ServerName;
 use socket2::SockRef;
 
-use super::{ClientArgs, Direction, Outcome};
+use super::{ClientArgs, Direction, LoadOutcome};
 use crate::sys;
 use crate::tls;
 use crate::wire::{self, Command};
@@ -29,7 +29,7 @@ pub(super) fn run(
     direction: Direction,
     connections: usize,
     bytes: u64,
-) -> Result<Outcome> {
+) -> Result<LoadOutcome> {
     ensure!(
         !args.tls || direction != Direction::Both,
         "no two directions at once over TLS"
@@ -49,11 +49,11 @@ pub(super) fn run(
         Direction::Down | Direction::Up => bytes,
         Direction::Both => 2 * bytes,
     };
-    Ok(Outcome {
+    Ok(LoadOutcome {
         seconds: begin.elapsed().as_secs_f64(),
         connections,
         bytes: each * connections as u64,
-        ..Outcome::default()
+        ..LoadOutcome::default()
     })
 }
 

@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 use tonic::Request;
 use tonic::transport::{Channel, Endpoint};
 
-use super::{ClientArgs, Outcome};
+use super::{ClientArgs, LoadOutcome};
 use crate::grpc::{DOWN, Raw, STREAM, UNARY};
 use crate::wire::MESSAGE;
 
@@ -42,7 +42,7 @@ enum Method {
 }
 
 /// Makes the load.
-pub(super) async fn run(args: &ClientArgs, load: &CallArgs) -> Result<Outcome> {
+pub(super) async fn run(args: &ClientArgs, load: &CallArgs) -> Result<LoadOutcome> {
     let mut channels = Vec::new();
     for _ in 0..load.connections {
         let origin = format!("http://{}", args.name).parse()?;
@@ -64,11 +64,11 @@ pub(super) async fn run(args: &ClientArgs, load: &CallArgs) -> Result<Outcome> {
     while let Some(lane) = tasks.join_next().await {
         answered += lane??;
     }
-    Ok(Outcome {
+    Ok(LoadOutcome {
         seconds: begin.elapsed().as_secs_f64(),
         connections: load.connections,
         answered,
-        ..Outcome::default()
+        ..LoadOutcome::default()
     })
 }
 
@@ -161,7 +161,7 @@ mod tests {
         args: ClientArgs,
     }
 
-    async fn outcome(target: SocketAddr, load: &[&str]) -> Result<Outcome> {
+    async fn outcome(target: SocketAddr, load: &[&str]) -> Result<LoadOutcome> {
         let target = target.to_string();
         let words = ["client", "--target", &target, "--name", "a.test", "calls"];
         let args = Cli::try_parse_from(words.iter().chain(load))?.args;

@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 
 use super::paced::{WARM_UP, microseconds, percentile};
-use super::{ClientArgs, Outcome};
+use super::{ClientArgs, LoadOutcome};
 use crate::backend::datagrams::LARGEST;
 use crate::sys;
 
@@ -45,7 +45,7 @@ pub(crate) struct DatagramArgs {
 }
 
 /// Makes the load.
-pub(super) fn run(args: &ClientArgs, load: &DatagramArgs) -> Result<Outcome> {
+pub(super) fn run(args: &ClientArgs, load: &DatagramArgs) -> Result<LoadOutcome> {
     ensure!(load.sessions > 0 && load.window > 0, "nothing to send");
     ensure!((NUMBER..=LARGEST).contains(&load.bytes), "such a length");
     sys::wake_in_time();
@@ -63,7 +63,7 @@ pub(super) fn run(args: &ClientArgs, load: &DatagramArgs) -> Result<Outcome> {
     ensure!(exchange.answered > 0, "no datagram came back");
     exchange.times.sort_by(f64::total_cmp);
     exchange.late.sort_by(f64::total_cmp);
-    Ok(Outcome {
+    Ok(LoadOutcome {
         seconds: (exchange.last - begin).as_secs_f64(),
         connections: load.sessions,
         answered: exchange.answered,
@@ -71,7 +71,7 @@ pub(super) fn run(args: &ClientArgs, load: &DatagramArgs) -> Result<Outcome> {
         p50: percentile(&exchange.times, 50),
         p99: percentile(&exchange.times, 99),
         late: percentile(&exchange.late, 99),
-        ..Outcome::default()
+        ..LoadOutcome::default()
     })
 }
 

@@ -9,7 +9,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
-use super::{ClientArgs, Outcome, request};
+use super::{ClientArgs, LoadOutcome, request};
 use crate::backend::SEEN;
 use crate::http1;
 
@@ -26,7 +26,7 @@ pub(crate) struct FailingArgs {
 }
 
 /// Makes the load.
-pub(super) async fn run(args: &ClientArgs, load: &FailingArgs) -> Result<Outcome> {
+pub(super) async fn run(args: &ClientArgs, load: &FailingArgs) -> Result<LoadOutcome> {
     let mut backend = TcpStream::connect(load.backend).await?;
     let before = seen(&mut backend).await?;
     let begin = Instant::now();
@@ -41,12 +41,12 @@ pub(super) async fn run(args: &ClientArgs, load: &FailingArgs) -> Result<Outcome
     }
     let seconds = begin.elapsed().as_secs_f64();
     let tries = seen(&mut backend).await? - before;
-    Ok(Outcome {
+    Ok(LoadOutcome {
         seconds,
         connections: load.connections,
         answered,
         tries,
-        ..Outcome::default()
+        ..LoadOutcome::default()
     })
 }
 

@@ -16,7 +16,7 @@ use clap::{Args, ValueEnum};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection};
 
-use super::{ClientArgs, Outcome, request, spread, tiny};
+use super::{ClientArgs, LoadOutcome, request, spread, tiny};
 use crate::sys;
 use crate::tls;
 use crate::web::{BINARY, FROM_CLIENT, FROM_SERVER, PAYLOAD};
@@ -63,7 +63,7 @@ struct Lane {
 }
 
 /// Makes the load.
-pub(super) fn run(args: &ClientArgs, paced: &PacedArgs) -> Result<Outcome> {
+pub(super) fn run(args: &ClientArgs, paced: &PacedArgs) -> Result<LoadOutcome> {
     ensure!(paced.connections > 0, "no connections");
     sys::wake_in_time();
     let config = tls::client_config(args.groups, false)?;
@@ -91,14 +91,14 @@ pub(super) fn run(args: &ClientArgs, paced: &PacedArgs) -> Result<Outcome> {
     let answered = clock.begun;
     clock.times.sort_by(f64::total_cmp);
     clock.late.sort_by(f64::total_cmp);
-    Ok(Outcome {
+    Ok(LoadOutcome {
         seconds,
         connections: paced.connections,
         answered,
         p50: percentile(&clock.times, 50),
         p99: percentile(&clock.times, 99),
         late: percentile(&clock.late, 99),
-        ..Outcome::default()
+        ..LoadOutcome::default()
     })
 }
 

@@ -3,7 +3,7 @@
 use anyhow::Result;
 
 use super::http::HTTP2;
-use super::{Bench, Place, Work, with_options};
+use super::{Bench, Trial, Work, with_options};
 use crate::metric::{Figure, Group, Load};
 
 /// Messages of the servers' streams for each request that other loads have. A message costs less than a request.
@@ -12,8 +12,8 @@ const MESSAGES: usize = 5;
 const FAILING: usize = 100;
 
 impl Bench {
-    pub(super) fn grpc(&mut self, place: Place) -> Result<()> {
-        let running = self.start_one(place)?;
+    pub(super) fn grpc(&mut self, trial: Trial) -> Result<()> {
+        let running = self.start_one(trial)?;
         let (connections, calls) = HTTP2;
         let seconds = self.plan.sizes.seconds.to_string();
         let messages = self.plan.sizes.requests * MESSAGES / connections;
@@ -23,32 +23,32 @@ impl Bench {
             (Load::GrpcDown, "down", 1, messages.to_string()),
         ];
         for (load, method, calls, amount) in loads {
-            if !self.wants(place.group, load) {
+            if !self.wants(trial.group, load) {
                 continue;
             }
             let (connections, calls) = (connections.to_string(), calls.to_string());
             let own = ["calls", method, &connections, &calls, &amount];
-            let work = with_options(place.group, &own);
+            let work = with_options(trial.group, &own);
             // What one peer does not do must not hide what it does.
             let result = self
                 .cost(&running, &work)
-                .and_then(|cost| self.record(place, load, &cost, cost.outcome.answered as f64));
+                .and_then(|cost| self.record(trial, load, &cost, cost.outcome.answered as f64));
             if let Err(error) = result {
-                self.fail(place, &error.context(load.title()));
+                self.fail(trial, &error.context(load.title()));
             }
         }
         Ok(())
     }
 
     /// Requests whose every answer is one that is to be retried.
-    pub(super) fn retries(&mut self, place: Place) -> Result<()> {
-        let running = self.start_one(place)?;
+    pub(super) fn retries(&mut self, trial: Trial) -> Result<()> {
+        let running = self.start_one(trial)?;
         let work = self.failing(FAILING, self.plan.sizes.seconds);
         let cost = self.cost(&running, &work)?;
         let answered = cost.outcome.answered as f64;
-        self.record(place, Load::Failing, &cost, answered)?;
+        self.record(trial, Load::Failing, &cost, answered)?;
         let tries = [(Figure::Tries, cost.outcome.tries as f64 / answered)];
-        self.add(place, Load::Failing, cost.foreign, &tries);
+        self.add(trial, Load::Failing, cost.foreign, &tries);
         Ok(())
     }
 

@@ -2,7 +2,7 @@
 
 use anyhow::{Result, bail};
 
-use super::{Bench, Place, REQUEST_CONNECTIONS, Work, with_options};
+use super::{Bench, REQUEST_CONNECTIONS, Trial, Work, with_options};
 use crate::h2load::{Requests, Version};
 use crate::metric::{Group, Load};
 use crate::peers::Peer;
@@ -27,9 +27,9 @@ const FIELDS: &[&str] = &[
 ];
 
 impl Bench {
-    pub(super) fn http(&mut self, place: Place) -> Result<()> {
-        let group = place.group;
-        let running = self.start_one(place)?;
+    pub(super) fn http(&mut self, trial: Trial) -> Result<()> {
+        let group = trial.group;
+        let running = self.start_one(trial)?;
         for load in group.loads() {
             if !self.wants(group, *load) {
                 continue;
@@ -49,7 +49,7 @@ impl Bench {
                     let count = self.plan.sizes.handshakes;
                     let cost = self.connections(&running, group, count, &[])?;
                     let made = cost.outcome.connections as f64;
-                    self.record(place, *load, &cost, made)?;
+                    self.record(trial, *load, &cost, made)?;
                     continue;
                 }
                 _ => continue,
@@ -57,15 +57,15 @@ impl Bench {
             // What one peer does not do must not hide what it does.
             let result = self
                 .cost(&running, &work)
-                .and_then(|cost| self.record(place, *load, &cost, cost.outcome.answered as f64));
+                .and_then(|cost| self.record(trial, *load, &cost, cost.outcome.answered as f64));
             if let Err(error) = result {
-                self.fail(place, &error.context(load.title()));
+                self.fail(trial, &error.context(load.title()));
             }
         }
-        self.at_full_speed(place, &running)?;
+        self.at_full_speed(trial, &running)?;
         drop(running);
-        if place.peer != Peer::Direct && self.wants(group, Load::Idle) {
-            self.idle(place)?;
+        if trial.peer != Peer::Direct && self.wants(group, Load::Idle) {
+            self.idle(trial)?;
         }
         Ok(())
     }

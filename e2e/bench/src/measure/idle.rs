@@ -4,25 +4,25 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use super::{Bench, Place, role, settled_memory, with_options};
-use crate::client::Outcome;
+use super::{Bench, Trial, role, settled_memory, with_options};
+use crate::client::LoadOutcome;
 use crate::metric::{Figure, Load};
 use crate::peers::{Peer, Role};
 
 impl Bench {
     /// Connections that do nothing, in a process of its own, so that nothing is reused from the loads before.
-    pub(super) fn idle(&mut self, place: Place) -> Result<()> {
-        let running = self.start_one(place)?;
+    pub(super) fn idle(&mut self, trial: Trial) -> Result<()> {
+        let running = self.start_one(trial)?;
         let pid = running.pid().context("nothing to measure")?;
         let before = settled_memory(pid);
-        let count = match place.peer {
+        let count = match trial.peer {
             // Keeps descriptors back for pipes, and takes fewer connections for it.
             Peer::HaproxySplice | Peer::HaproxyNextSplice => self.plan.sizes.idle / 4 * 3,
             _ => self.plan.sizes.idle,
         };
-        let work = with_options(place.group, &["idle", &count.to_string()]);
+        let work = with_options(trial.group, &["idle", &count.to_string()]);
         let mut client = self.client(&running, &work)?;
-        let outcome: Outcome = client.line().map_err(|error| self.client_said(error))?;
+        let outcome: LoadOutcome = client.line().map_err(|error| self.client_said(error))?;
         let after = settled_memory(pid);
         client.finish(Duration::from_secs(self.plan.limit))?;
         ensure!(
@@ -31,7 +31,7 @@ impl Bench {
             outcome.connections
         );
         let sockets = after.sockets.saturating_sub(before.sockets);
-        let each = match role(place.group) {
+        let each = match role(trial.group) {
             Role::Passthrough | Role::Terminate | Role::Tcp => 2,
             // The backends' connections are in a pool.
             _ => 1,
@@ -49,7 +49,7 @@ impl Bench {
             (Figure::BaseResident, before.resident as f64 / 1e6),
         ];
         // Memory does not depend on what else the machine does.
-        self.add(place, Load::Idle, 0.0, &figures);
+        self.add(trial, Load::Idle, 0.0, &figures);
         Ok(())
     }
 }

@@ -23,7 +23,7 @@ use serde::Serialize;
 
 use crate::backend::{self, Ports};
 use crate::child::{self, Guarded, Output};
-use crate::client::Outcome;
+use crate::client::LoadOutcome;
 use crate::h2load::Requests;
 use crate::metric::{Figure, Group, Load, Metric, Setting};
 use crate::peers::{Binaries, Peer, Role, Running, Scenario};
@@ -84,9 +84,9 @@ impl fmt::Display for Sizes {
     }
 }
 
-/// What a figure is of.
+/// One trial: the loads of a group, on one peer with one setting, in one round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub(crate) struct Place {
+pub(crate) struct Trial {
     /// Group it belongs to.
     pub(crate) group: Group,
     /// Whose.
@@ -100,9 +100,9 @@ pub(crate) struct Place {
 /// One figure of one round.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Sample {
-    /// What it is of.
+    /// The trial that it comes from.
     #[serde(flatten)]
-    pub(crate) place: Place,
+    pub(crate) trial: Trial,
     /// Which.
     #[serde(flatten)]
     pub(crate) metric: Metric,
@@ -181,7 +181,7 @@ enum Work {
 
 /// A load and what it cost.
 struct Cost {
-    outcome: Outcome,
+    outcome: LoadOutcome,
     cpu: Duration,
     switches: u64,
     softirq: Duration,
@@ -277,7 +277,7 @@ impl Bench {
                 continue;
             }
             for peer in &peers {
-                let place = Place {
+                let trial = Trial {
                     group,
                     peer: *peer,
                     setting,
@@ -289,32 +289,32 @@ impl Bench {
                     peer.name()
                 );
                 let result = match (pass, group) {
-                    (Pass::Paced, _) => self.paced(place),
-                    (Pass::Busy, Group::Passthrough | Group::Tcp) => self.passthrough(place),
-                    (Pass::Busy, Group::Terminate) => self.terminate(place),
-                    (Pass::Busy, Group::Http | Group::Https) => self.http(place),
-                    (Pass::Busy, Group::Hosts | Group::Routes) => self.many(place),
-                    (Pass::Busy, Group::Udp) => self.udp(place),
-                    (Pass::Busy, Group::Grpc) => self.grpc(place),
-                    (Pass::Busy, Group::Retries) => self.retries(place),
+                    (Pass::Paced, _) => self.paced(trial),
+                    (Pass::Busy, Group::Passthrough | Group::Tcp) => self.passthrough(trial),
+                    (Pass::Busy, Group::Terminate) => self.terminate(trial),
+                    (Pass::Busy, Group::Http | Group::Https) => self.http(trial),
+                    (Pass::Busy, Group::Hosts | Group::Routes) => self.many(trial),
+                    (Pass::Busy, Group::Udp) => self.udp(trial),
+                    (Pass::Busy, Group::Grpc) => self.grpc(trial),
+                    (Pass::Busy, Group::Retries) => self.retries(trial),
                 };
                 if child::stopped() {
                     return;
                 }
                 if let Err(error) = result {
-                    self.fail(place, &error);
+                    self.fail(trial, &error);
                 }
             }
         }
     }
 
-    fn fail(&mut self, place: Place, error: &anyhow::Error) {
-        let Place {
+    fn fail(&mut self, trial: Trial, error: &anyhow::Error) {
+        let Trial {
             group,
             peer,
             setting,
             round,
-        } = place;
+        } = trial;
         let (group, peer) = (group.title(), peer.name());
         self.failures.push(format!(
             "{setting}, round {round}, {group}, {peer}: {error:#}"
@@ -414,10 +414,10 @@ impl Bench {
     }
 
     /// Starts it with one host, or none where it passes bytes, and has it answer once.
-    fn start_one(&self, place: Place) -> Result<Running> {
-        let running = self.start(place.peer, place.group, place.setting, 1, 1)?;
-        if place.peer != Peer::Direct {
-            self.check(&running, place.group, 1, 1)?;
+    fn start_one(&self, trial: Trial) -> Result<Running> {
+        let running = self.start(trial.peer, trial.group, trial.setting, 1, 1)?;
+        if trial.peer != Peer::Direct {
+            self.check(&running, trial.group, 1, 1)?;
         }
         Ok(running)
     }
@@ -499,7 +499,7 @@ impl Bench {
         self.folder.0.join("client.log")
     }
 
-    fn load(&self, running: &Running, work: &Work) -> Result<Outcome> {
+    fn load(&self, running: &Running, work: &Work) -> Result<LoadOutcome> {
         let mut client = self.client(running, work)?;
         let outcome = match work {
             Work::Client(_) => client.line(),
@@ -559,11 +559,11 @@ impl Bench {
         Ok(cost)
     }
 
-    fn add(&mut self, place: Place, load: Load, foreign: f64, figures: &[(Figure, f64)]) {
+    fn add(&mut self, trial: Trial, load: Load, foreign: f64, figures: &[(Figure, f64)]) {
         let quiet = foreign <= self.plan.noise;
         for &(figure, value) in figures {
             self.samples.push(Sample {
-                place,
+                trial,
                 metric: Metric { load, figure },
                 value,
                 foreign,
@@ -573,22 +573,22 @@ impl Bench {
     }
 
     /// What a load of so many units cost, for each of them.
-    fn record(&mut self, place: Place, load: Load, cost: &Cost, units: f64) -> Result<()> {
+    fn record(&mut self, trial: Trial, load: Load, cost: &Cost, units: f64) -> Result<()> {
         ensure!(units > 0.0, "nothing was done");
-        let (_, scale) = place.group.unit(load).time();
+        let (_, scale) = trial.group.unit(load).time();
         let time = |time: Duration| time.as_secs_f64() * scale / units;
         let mut figures = vec![(Figure::Softirq, time(cost.softirq))];
         if load.figures().contains(&Figure::Rate) {
             figures.push((Figure::Rate, units / cost.outcome.seconds));
         }
-        if place.peer != Peer::Direct {
+        if trial.peer != Peer::Direct {
             figures.push((Figure::Cpu, time(cost.cpu)));
             figures.push((Figure::Switches, cost.switches as f64 / units));
             if let Some(calls) = cost.syscalls {
                 figures.push((Figure::Syscalls, calls / units));
             }
         }
-        self.add(place, load, cost.foreign, &figures);
+        self.add(trial, load, cost.foreign, &figures);
         Ok(())
     }
 }

@@ -3,51 +3,51 @@
 use anyhow::{Context, Result};
 
 use super::datagrams::DIRECTIONS;
-use super::{Bench, MESSAGE_CONNECTIONS, Place, REQUEST_CONNECTIONS, Work, role, with_options};
+use super::{Bench, MESSAGE_CONNECTIONS, REQUEST_CONNECTIONS, Trial, Work, role, with_options};
 use crate::metric::{Figure, Group, Load};
 use crate::peers::{Role, Running};
 
 impl Bench {
     /// Messages as fast as answers come, which also says what rate a peer carries.
-    pub(super) fn at_full_speed(&mut self, place: Place, running: &Running) -> Result<()> {
+    pub(super) fn at_full_speed(&mut self, trial: Trial, running: &Running) -> Result<()> {
         let paced = Load::PACES
             .iter()
-            .any(|(load, _)| self.wants(place.group, *load));
-        if paced || self.wants(place.group, Load::Messages) {
-            let cost = self.cost(running, &self.messages(place.group, None))?;
-            let units = cost.outcome.answered as f64 * units_each(place.group);
-            self.record(place, Load::Messages, &cost, units)?;
+            .any(|(load, _)| self.wants(trial.group, *load));
+        if paced || self.wants(trial.group, Load::Messages) {
+            let cost = self.cost(running, &self.messages(trial.group, None))?;
+            let units = cost.outcome.answered as f64 * units_each(trial.group);
+            self.record(trial, Load::Messages, &cost, units)?;
         }
         Ok(())
     }
 
     /// Messages or requests at shares of the rate that the slowest peer carried in this round.
-    pub(super) fn paced(&mut self, place: Place) -> Result<()> {
+    pub(super) fn paced(&mut self, trial: Trial) -> Result<()> {
         let rates = self.samples.iter().filter(|sample| {
-            let of = sample.place;
-            (of.group, of.setting, of.round) == (place.group, place.setting, place.round)
+            let of = sample.trial;
+            (of.group, of.setting, of.round) == (trial.group, trial.setting, trial.round)
                 && (sample.metric.load, sample.metric.figure) == (Load::Messages, Figure::Rate)
         });
         let slowest = rates.map(|sample| sample.value).min_by(f64::total_cmp);
         let slowest = slowest.context("nobody's rate is known")?;
-        let running = self.start_one(place)?;
+        let running = self.start_one(trial)?;
         for (load, share) in Load::PACES {
-            if !self.wants(place.group, load) {
+            if !self.wants(trial.group, load) {
                 continue;
             }
-            let each = units_each(place.group);
+            let each = units_each(trial.group);
             let rate = format!("{:.0}", slowest * share / each);
-            let work = self.messages(place.group, Some(&rate));
+            let work = self.messages(trial.group, Some(&rate));
             match self.cost(&running, &work) {
                 Ok(cost) => {
                     let outcome = &cost.outcome;
-                    self.record(place, load, &cost, outcome.answered as f64 * each)?;
+                    self.record(trial, load, &cost, outcome.answered as f64 * each)?;
                     let mut figures = vec![
                         (Figure::P50, outcome.p50),
                         (Figure::P99, outcome.p99),
                         (Figure::Late, outcome.late),
                     ];
-                    if place.group == Group::Udp {
+                    if trial.group == Group::Udp {
                         // Its client leaves out what it is too late for.
                         let begun = (outcome.answered + outcome.lost) as f64 * each;
                         figures.push((Figure::Offered, begun / outcome.seconds));
@@ -55,10 +55,10 @@ impl Bench {
                     } else {
                         figures.push((Figure::Offered, slowest * share));
                     }
-                    self.add(place, load, cost.foreign, &figures);
+                    self.add(trial, load, cost.foreign, &figures);
                 }
                 // What a peer does not carry in the end says something of the others' rates, too.
-                Err(error) => self.fail(place, &error.context(load.title())),
+                Err(error) => self.fail(trial, &error.context(load.title())),
             }
         }
         Ok(())

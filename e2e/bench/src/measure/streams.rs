@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 
-use super::{Bench, CONCURRENCY, Cost, Place, Work, settled_memory, with_options};
+use super::{Bench, CONCURRENCY, Cost, Trial, Work, settled_memory, with_options};
 use crate::metric::{Figure, Group, Load};
 use crate::peers::{Peer, Running};
 use crate::proc::Memory;
@@ -13,25 +13,25 @@ use crate::proc::Memory;
 const RESUMED: f64 = 0.95;
 
 impl Bench {
-    pub(super) fn passthrough(&mut self, place: Place) -> Result<()> {
-        let running = self.start_one(place)?;
-        if self.wants(place.group, Load::Connections) {
+    pub(super) fn passthrough(&mut self, trial: Trial) -> Result<()> {
+        let running = self.start_one(trial)?;
+        if self.wants(trial.group, Load::Connections) {
             let count = self.plan.sizes.connections;
-            let cost = self.connections(&running, place.group, count, &[])?;
+            let cost = self.connections(&running, trial.group, count, &[])?;
             let made = cost.outcome.connections as f64;
-            self.record(place, Load::Connections, &cost, made)?;
+            self.record(trial, Load::Connections, &cost, made)?;
         }
-        self.at_full_speed(place, &running)?;
-        self.transfers(place, &running)?;
+        self.at_full_speed(trial, &running)?;
+        self.transfers(trial, &running)?;
         drop(running);
-        if place.peer != Peer::Direct && self.wants(place.group, Load::Idle) {
-            self.idle(place)?;
+        if trial.peer != Peer::Direct && self.wants(trial.group, Load::Idle) {
+            self.idle(trial)?;
         }
         Ok(())
     }
 
-    pub(super) fn terminate(&mut self, place: Place) -> Result<()> {
-        let running = self.start_one(place)?;
+    pub(super) fn terminate(&mut self, trial: Trial) -> Result<()> {
+        let running = self.start_one(trial)?;
         let count = self.plan.sizes.handshakes;
         let kinds: [(Load, &[&str]); 3] = [
             (Load::FullHandshake, &[]),
@@ -39,19 +39,19 @@ impl Bench {
             (Load::HybridHandshake, &["--groups", "hybrid"]),
         ];
         for (load, more) in kinds {
-            if !self.wants(place.group, load) {
+            if !self.wants(trial.group, load) {
                 continue;
             }
-            match self.connections(&running, place.group, count, more) {
+            match self.connections(&running, trial.group, count, more) {
                 Ok(cost) => {
                     let made = cost.outcome.connections as f64;
                     let share = cost.outcome.resumed as f64 / made;
                     if load == Load::ResumedHandshake && share < RESUMED {
-                        let name = place.peer.name();
+                        let name = trial.peer.name();
                         self.failures
                             .push(format!("{name}: only {share:.2} of sessions resumed"));
                     } else {
-                        self.record(place, load, &cost, made)?;
+                        self.record(trial, load, &cost, made)?;
                     }
                 }
                 // Older TLS libraries do not know the hybrid group.
@@ -61,11 +61,11 @@ impl Bench {
                 Err(error) => return Err(error),
             }
         }
-        self.at_full_speed(place, &running)?;
-        self.transfers(place, &running)?;
+        self.at_full_speed(trial, &running)?;
+        self.transfers(trial, &running)?;
         drop(running);
-        if self.wants(place.group, Load::Idle) {
-            self.idle(place)?;
+        if self.wants(trial.group, Load::Idle) {
+            self.idle(trial)?;
         }
         Ok(())
     }
@@ -87,7 +87,7 @@ impl Bench {
         Ok(cost)
     }
 
-    fn transfers(&mut self, place: Place, running: &Running) -> Result<()> {
+    fn transfers(&mut self, trial: Trial, running: &Running) -> Result<()> {
         let loads = [
             (Load::Down1, "down", 1),
             (Load::Down16, "down", 16),
@@ -96,22 +96,22 @@ impl Bench {
             (Load::Both1, "both", 2),
         ];
         for (load, direction, share) in loads {
-            if !self.wants(place.group, load) {
+            if !self.wants(trial.group, load) {
                 continue;
             }
             // Both directions of one connection share the bytes, as connections do.
             let connections = if direction == "both" { 1 } else { share };
             let each = (self.plan.sizes.bulk / share).to_string();
             let own = ["bulk", direction, &connections.to_string(), &each];
-            let cost = self.cost(running, &with_options(place.group, &own))?;
-            self.record(place, load, &cost, cost.outcome.bytes as f64 / 1e9)?;
+            let cost = self.cost(running, &with_options(trial.group, &own))?;
+            self.record(trial, load, &cost, cost.outcome.bytes as f64 / 1e9)?;
         }
         Ok(())
     }
 
     /// Many hosts with certificates, or many routes, beside one.
-    pub(super) fn many(&mut self, place: Place) -> Result<()> {
-        let group = place.group;
+    pub(super) fn many(&mut self, trial: Trial) -> Result<()> {
+        let group = trial.group;
         let (hosts, paths) = (self.hosts(group), self.paths(group));
         let loads = match group {
             Group::Routes => [Load::OneRoute, Load::AllRoutes],
@@ -120,7 +120,7 @@ impl Bench {
         let mut one: Option<(f64, Memory, f64)> = None;
         for (load, (hosts, paths)) in loads.into_iter().zip([(1, 1), (hosts, paths)]) {
             let begin = Instant::now();
-            let running = self.start(place.peer, group, place.setting, hosts, paths)?;
+            let running = self.start(trial.peer, group, trial.setting, hosts, paths)?;
             self.check(&running, group, hosts, paths)?;
             let start = begin.elapsed().as_secs_f64();
             let spread = hosts.to_string();
@@ -137,17 +137,17 @@ impl Bench {
             let (_, scale) = group.unit(load).time();
             let cpu = cost.cpu.as_secs_f64() * scale / units;
             let memory = settled_memory(running.pid().context("nothing to measure")?);
-            self.add(place, load, cost.foreign, &[(Figure::Cpu, cpu)]);
+            self.add(trial, load, cost.foreign, &[(Figure::Cpu, cpu)]);
             let Some((cpu_one, memory_one, foreign_one)) = one else {
                 one = Some((cpu, memory, cost.foreign));
                 continue;
             };
             let timed = [(Figure::Slowdown, cpu / cpu_one), (Figure::Start, start)];
             let foreign = cost.foreign.max(foreign_one);
-            self.add(place, load, foreign, &timed);
+            self.add(trial, load, foreign, &timed);
             let above = memory.user.saturating_sub(memory_one.user) as f64 / 1e6;
             // Memory does not depend on what else the machine does.
-            self.add(place, load, 0.0, &[(Figure::MemoryAbove, above)]);
+            self.add(trial, load, 0.0, &[(Figure::MemoryAbove, above)]);
         }
         Ok(())
     }

@@ -3,7 +3,7 @@
 use anyhow::Result;
 
 use super::datagrams::DIRECTIONS;
-use super::{Bench, CONCURRENCY, Place};
+use super::{Bench, CONCURRENCY, Trial};
 use crate::metric::{Figure, Load};
 
 /// Sessions of the loads that have many.
@@ -13,8 +13,8 @@ const SESSIONS: usize = 1_000;
 const SHARE: usize = 5;
 
 impl Bench {
-    pub(super) fn udp(&mut self, place: Place) -> Result<()> {
-        let running = self.start_one(place)?;
+    pub(super) fn udp(&mut self, trial: Trial) -> Result<()> {
+        let running = self.start_one(trial)?;
         let loads = [
             (Load::NewSessions, 64, self.plan.sizes.connections / SHARE),
             (Load::Datagrams64, 64, 1),
@@ -25,7 +25,7 @@ impl Bench {
             (Load::Sessions1200, 1_200, SESSIONS),
         ];
         for (load, bytes, sessions) in loads {
-            if !self.wants(place.group, load) {
+            if !self.wants(trial.group, load) {
                 continue;
             }
             let window = CONCURRENCY.to_string();
@@ -39,10 +39,10 @@ impl Bench {
                 Load::NewSessions => answered,
                 _ => answered * DIRECTIONS,
             };
-            self.record(place, load, &cost, units)?;
+            self.record(trial, load, &cost, units)?;
             let lost = [(Figure::Lost, cost.outcome.lost_percent())];
-            self.add(place, load, cost.foreign, &lost);
+            self.add(trial, load, cost.foreign, &lost);
         }
-        self.at_full_speed(place, &running)
+        self.at_full_speed(trial, &running)
     }
 }

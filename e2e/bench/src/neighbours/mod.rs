@@ -22,7 +22,7 @@ use serde::Serialize;
 
 use self::attack::{Done, Kind, Ready};
 use self::proxies::{NOISY, Proxy, REGEX, RSA, Running, STEADY, Setting, Site, hostname};
-use self::steady::Outcome;
+use self::steady::SteadyOutcome;
 use crate::backend::{self, Ports};
 use crate::child::{self, Guarded, Output};
 use crate::peers::Binaries;
@@ -189,8 +189,8 @@ struct Figures {
     row: Row,
     proxy: Proxy,
     round: usize,
-    alone: Outcome,
-    beside: Outcome,
+    alone: SteadyOutcome,
+    beside: SteadyOutcome,
     /// Cores' worth of CPU that the proxy used beside the neighbour.
     cpu: f64,
     /// Cores' worth of CPU that others used meanwhile.
@@ -439,7 +439,7 @@ impl Bench {
         requests: f64,
         handshakes: f64,
         seconds: f64,
-    ) -> Result<Outcome> {
+    ) -> Result<SteadyOutcome> {
         let mut command = Command::new(std::env::current_exe()?);
         command.arg("steady").args(["--name", &hostname(STEADY)]);
         for (name, value) in [

@@ -159,7 +159,7 @@ fn attack(figures: &Figures) -> String {
 pub(super) mod tests {
     use super::*;
     use crate::neighbours::attack::Done;
-    use crate::neighbours::steady::Outcome;
+    use crate::neighbours::steady::SteadyOutcome;
 
     pub(in crate::neighbours) fn figures(p99: f64, failed: usize, cpu: f64) -> Figures {
         let times = |p99, failed| Times {
@@ -169,10 +169,10 @@ pub(super) mod tests {
             p99,
             p999: 9.0,
         };
-        let outcome = |p99, failed| Outcome {
+        let outcome = |p99, failed| SteadyOutcome {
             requests: times(p99, failed),
             handshakes: times(1.0, 0),
-            ..Outcome::default()
+            ..SteadyOutcome::default()
         };
         Figures {
             row: Row::Rsa,

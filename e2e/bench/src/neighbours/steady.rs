@@ -70,7 +70,7 @@ pub(crate) struct Times {
 
 /// Times and failures of one tenant's steady load.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Outcome {
+pub(crate) struct SteadyOutcome {
     /// Requests over connections that stay.
     pub(crate) requests: Times,
     /// Connections with a handshake and a request.
@@ -99,7 +99,7 @@ struct Seen {
     failures: Vec<String>,
 }
 
-async fn load(args: &SteadyArgs) -> Result<Outcome> {
+async fn load(args: &SteadyArgs) -> Result<SteadyOutcome> {
     let dialer = Arc::new(Dialer {
         target: args.target,
         name: ServerName::try_from(args.name.clone())?,
@@ -125,7 +125,7 @@ async fn load(args: &SteadyArgs) -> Result<Outcome> {
             tasks.spawn(async move { (stays, run_lane(&dialer, &schedule, stays).await) });
         }
     }
-    let mut outcome = Outcome::default();
+    let mut outcome = SteadyOutcome::default();
     let (mut requests, mut handshakes, mut late) = (Vec::new(), Vec::new(), Vec::new());
     while let Some(lane) = tasks.join_next().await {
         let (stays, seen) = lane?;

@@ -66,7 +66,7 @@ pub(crate) struct ScaleArgs {
 
 /// Figures of one part: a number of ListenerSets with one kind of route.
 #[derive(Debug, Serialize)]
-pub(crate) struct Outcome {
+pub(crate) struct ScaleOutcome {
     routes: Routes,
     sets: u32,
     loaded: Loaded,
@@ -130,7 +130,7 @@ fn measure(
     routes: Routes,
     folder: &Path,
     [proxy_core, own_core]: [usize; 2],
-) -> Result<Vec<Outcome>> {
+) -> Result<Vec<ScaleOutcome>> {
     let itself = std::env::current_exe()?;
     let proxy = args
         .proxy
@@ -160,7 +160,7 @@ fn measure(
         parts.push((
             child,
             log,
-            Outcome {
+            ScaleOutcome {
                 routes,
                 sets: *sets,
                 loaded,

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::Outcome;
+use super::ScaleOutcome;
 use super::part::{Edited, Round};
 use super::world::{Edit, LISTENERS, Routes};
 
@@ -14,7 +14,7 @@ struct Line {
 }
 
 /// The table of one kind of route.
-pub(crate) fn markdown(routes: Routes, namespaces: usize, outcomes: &[Outcome]) -> String {
+pub(crate) fn markdown(routes: Routes, namespaces: usize, outcomes: &[ScaleOutcome]) -> String {
     let mut out = format!(
         "{}s: {LISTENERS} listeners and routes for each set, {namespaces} namespaces, one Gateway\n\n| |",
         routes.kind()
@@ -55,16 +55,16 @@ pub(crate) fn markdown(routes: Routes, namespaces: usize, outcomes: &[Outcome]) 
     out
 }
 
-fn edits(outcome: &Outcome) -> impl Iterator<Item = &Edited> {
+fn edits(outcome: &ScaleOutcome) -> impl Iterator<Item = &Edited> {
     outcome.rounds.iter().flat_map(|round| &round.edits)
 }
 
 /// Those after a pause.
-fn firsts(outcome: &Outcome) -> impl Iterator<Item = &Edited> {
+fn firsts(outcome: &ScaleOutcome) -> impl Iterator<Item = &Edited> {
     outcome.rounds.iter().flat_map(|round| &round.firsts)
 }
 
-fn lines(outcomes: &[Outcome]) -> Vec<Line> {
+fn lines(outcomes: &[ScaleOutcome]) -> Vec<Line> {
     let mut lines = brought_in(outcomes);
     lines.extend(edited(outcomes));
     lines.extend(held(outcomes));
@@ -72,7 +72,12 @@ fn lines(outcomes: &[Outcome]) -> Vec<Line> {
 }
 
 /// A line of any figure.
-fn line(outcomes: &[Outcome], what: &str, goal: &str, cell: impl Fn(&Outcome) -> String) -> Line {
+fn line(
+    outcomes: &[ScaleOutcome],
+    what: &str,
+    goal: &str,
+    cell: impl Fn(&ScaleOutcome) -> String,
+) -> Line {
     Line {
         what: what.into(),
         cells: outcomes.iter().map(cell).collect(),
@@ -80,7 +85,7 @@ fn line(outcomes: &[Outcome], what: &str, goal: &str, cell: impl Fn(&Outcome) ->
     }
 }
 
-fn brought_in(outcomes: &[Outcome]) -> Vec<Line> {
+fn brought_in(outcomes: &[ScaleOutcome]) -> Vec<Line> {
     vec![
         line(outcomes, "objects, resources on the stream", "", |one| {
             format!("{}, {}", one.loaded.objects, one.loaded.resources)
@@ -129,7 +134,7 @@ fn brought_in(outcomes: &[Outcome]) -> Vec<Line> {
     ]
 }
 
-fn edited(outcomes: &[Outcome]) -> Vec<Line> {
+fn edited(outcomes: &[ScaleOutcome]) -> Vec<Line> {
     let (what, goal) = ("edit to served, p50 / p99, ms", "≤ 50 / ≤ 200");
     let acked = "edit to acknowledged, p50 / p99, ms";
     let mut lines = vec![
@@ -184,7 +189,7 @@ fn edited(outcomes: &[Outcome]) -> Vec<Line> {
     lines
 }
 
-fn held(outcomes: &[Outcome]) -> Vec<Line> {
+fn held(outcomes: &[ScaleOutcome]) -> Vec<Line> {
     vec![
         line(
             outcomes,
@@ -240,13 +245,13 @@ fn used(used: super::part::Used) -> String {
 }
 
 fn edit_line(
-    outcomes: &[Outcome],
+    outcomes: &[ScaleOutcome],
     what: &str,
     kind: Option<Edit>,
     of: fn(&Edited) -> f64,
     goal: &str,
 ) -> Line {
-    let cell = |one: &Outcome| {
+    let cell = |one: &ScaleOutcome| {
         let figures = figures(one, kind, of);
         format!(
             "{:.2} / {:.2}",
@@ -262,8 +267,8 @@ fn edit_line(
 }
 
 /// Edits that are the first after a pause.
-fn first_line(outcomes: &[Outcome]) -> Line {
-    let cell = |one: &Outcome| {
+fn first_line(outcomes: &[ScaleOutcome]) -> Line {
+    let cell = |one: &ScaleOutcome| {
         let mut served: Vec<f64> = firsts(one).map(|edit| edit.served).collect();
         served.sort_by(f64::total_cmp);
         let last = served.last().copied().unwrap_or(f64::NAN);
@@ -277,9 +282,9 @@ fn first_line(outcomes: &[Outcome]) -> Line {
 }
 
 /// How much longer an edit takes than at the first size.
-fn ratio_line(outcomes: &[Outcome]) -> Line {
-    let at = |one: &Outcome, part| percentile(&figures(one, None, |edit| edit.served), part);
-    let cell = |one: &Outcome| {
+fn ratio_line(outcomes: &[ScaleOutcome]) -> Line {
+    let at = |one: &ScaleOutcome, part| percentile(&figures(one, None, |edit| edit.served), part);
+    let cell = |one: &ScaleOutcome| {
         let ratio = |part| at(one, part) / outcomes.first().map_or(1.0, |first| at(first, part));
         format!("{:.2} / {:.2}", ratio(50), ratio(99))
     };
@@ -290,7 +295,7 @@ fn ratio_line(outcomes: &[Outcome]) -> Line {
     }
 }
 
-fn figures(outcome: &Outcome, kind: Option<Edit>, of: fn(&Edited) -> f64) -> Vec<f64> {
+fn figures(outcome: &ScaleOutcome, kind: Option<Edit>, of: fn(&Edited) -> f64) -> Vec<f64> {
     let mut figures: Vec<f64> = edits(outcome)
         .filter(|edited| kind.is_none_or(|kind| kind == edited.edit))
         .map(of)

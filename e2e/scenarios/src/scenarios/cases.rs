@@ -36,7 +36,7 @@ struct Case {
 
 /// How many objects of a case were judged, and why it was given up if it was.
 #[derive(Default)]
-struct Outcome {
+struct CaseOutcome {
     /// How many objects were judged.
     judged: usize,
     /// The object that cannot exist in this cluster.
@@ -177,8 +177,8 @@ impl Case {
     }
 
     /// Makes the objects one after another.
-    async fn judge(&self, stage: &Stage, spaces: &mut Spaces) -> Result<Outcome> {
-        let mut outcome = Outcome::default();
+    async fn judge(&self, stage: &Stage, spaces: &mut Spaces) -> Result<CaseOutcome> {
+        let mut outcome = CaseOutcome::default();
         let mut kept_out = BTreeSet::new();
         for object in &self.objects {
             let (kind, policed) = match text(object, "/kind") {

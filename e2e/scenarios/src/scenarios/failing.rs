@@ -61,7 +61,7 @@ pub(super) struct Scene<'a> {
 
 /// Results of the requests around a failure.
 #[derive(Debug, Default)]
-pub(super) struct Outcome {
+pub(super) struct FailureOutcome {
     /// Requests while the pod failed, and those among them that failed, by reason.
     pub(super) requests: usize,
     pub(super) failed: BTreeMap<String, usize>,
@@ -74,7 +74,7 @@ pub(super) struct Outcome {
     replicas: usize,
 }
 
-impl Outcome {
+impl FailureOutcome {
     /// The share of requests that failed, in percent.
     pub(super) fn lost(&self) -> f64 {
         let failed: usize = self.failed.values().sum();
@@ -161,7 +161,7 @@ impl<'a> Scene<'a> {
     }
 
     /// Has the pod fail so for a while under load, and be well again for as long.
-    pub(super) async fn fail(&self, how: &str, during: Duration) -> Result<Outcome> {
+    pub(super) async fn fail(&self, how: &str, during: Duration) -> Result<FailureOutcome> {
         let (stop, stopped) = watch::channel(false);
         let load = tokio::spawn(load(self.origin.clone(), stopped));
         let told = async {
@@ -187,10 +187,10 @@ impl<'a> Scene<'a> {
         Ok(self.judge(&asked, failing, well))
     }
 
-    fn judge(&self, asked: &[Asked], failing: Instant, well: Instant) -> Outcome {
-        let mut outcome = Outcome {
+    fn judge(&self, asked: &[Asked], failing: Instant, well: Instant) -> FailureOutcome {
+        let mut outcome = FailureOutcome {
             replicas: self.replicas,
-            ..Outcome::default()
+            ..FailureOutcome::default()
         };
         let mut lost: Option<(Instant, Instant)> = None;
         for (began, result) in asked {

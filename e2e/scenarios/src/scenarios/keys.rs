@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::acme;
 use crate::api::{name, text};
-use crate::held::Place;
+use crate::held::PodNetwork;
 use crate::needles::Needles;
 use crate::runner::Verdict;
 use crate::tools::run;
@@ -84,12 +84,12 @@ async fn said(world: &World, hostname: &str) -> Result<Vec<(String, String)>> {
 
 /// What a proxy has in force, from its admin port, which is open to itself only.
 async fn dump(world: &World, pod: &Value) -> Result<String> {
-    let place = Place::of(world, pod).await?;
+    let network = PodNetwork::of(world, pod).await?;
     let command = [
         "curl",
         "--silent",
         "--fail",
         "http://127.0.0.1:15000/config",
     ];
-    place.run(world, &command).await.context("dump")
+    network.run(world, &command).await.context("dump")
 }

@@ -167,23 +167,19 @@ pub(crate) fn all() -> Vec<Scenario> {
         ),
         // The longest first; the others run beside it, one after another.
         scenario!(
-            Abreast,
+            Heavy,
             "acme-troubles",
             acme::a_ca_in_trouble_troubles_nobody_else
         ),
         scenario!(
-            Abreast,
+            Heavy,
             "rolled",
             webhook::whatever_happens_to_one_of_them_fails_no_apply
         ),
+        scenario!(Heavy, "hostile", webhook::hostile_requests_harm_nobody_else),
+        scenario!(Heavy, "acme-many", acme::fifty_at_once),
         scenario!(
-            Abreast,
-            "hostile",
-            webhook::hostile_requests_harm_nobody_else
-        ),
-        scenario!(Abreast, "acme-many", acme::fifty_at_once),
-        scenario!(
-            Abreast,
+            Heavy,
             "taken",
             ownership::an_admin_takes_a_name_from_its_holder
         ),

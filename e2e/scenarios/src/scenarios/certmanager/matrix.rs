@@ -3,10 +3,10 @@
 use anyhow::{Result, ensure};
 use serde_json::json;
 
-use super::{CLUSTER_ISSUER, ISSUER, Place};
+use super::{CLUSTER_ISSUER, ISSUER, Scene};
 use crate::api::{self, text};
 
-impl Place<'_> {
+impl Scene<'_> {
     /// The main rows: set, Gateway, both; the Gateway's when the set's goes; another group; contradictions.
     pub(super) async fn precedence(&self) -> Result<Vec<String>> {
         let cluster = ("ClusterIssuer", self.stack.issuer());

@@ -38,12 +38,12 @@ const LONG_REST: Duration = Duration::from_mins(1);
 /// other and back, and both settings of who owns Certificates, with cert-manager's own support for
 /// ListenerSets off and on.
 pub(super) async fn cert_manager_issues_what_sets_ask_for(stage: &Stage) -> Result<Verdict> {
-    with_cert_manager(stage, async |place| {
-        let mut notes = place.precedence().await?;
-        notes.push(place.by_acme().await?);
-        notes.push(place.of_another().await?);
-        notes.extend(place.moves().await?);
-        notes.extend(place.owners(REST).await?);
+    with_cert_manager(stage, async |scene| {
+        let mut notes = scene.precedence().await?;
+        notes.push(scene.by_acme().await?);
+        notes.push(scene.of_another().await?);
+        notes.extend(scene.moves().await?);
+        notes.extend(scene.owners(REST).await?);
         Ok(notes)
     })
     .await
@@ -51,28 +51,28 @@ pub(super) async fn cert_manager_issues_what_sets_ask_for(stage: &Stage) -> Resu
 
 /// Nothing is written over a minute of rest, whoever owns the Certificates.
 pub(super) async fn nothing_is_written_at_rest(stage: &Stage) -> Result<Verdict> {
-    with_cert_manager(stage, async |place| {
-        place.apply("rests", &[(ISSUER, "own")]).await?;
-        place.served("rests", None).await?;
-        place.owners(LONG_REST).await
+    with_cert_manager(stage, async |scene| {
+        scene.apply("rests", &[(ISSUER, "own")]).await?;
+        scene.served("rests", None).await?;
+        scene.owners(LONG_REST).await
     })
     .await
 }
 
 /// Twenty hostnames, one after another: from `kubectl apply` to a served certificate.
 pub(super) async fn twenty_certificates(stage: &Stage) -> Result<Verdict> {
-    with_cert_manager(stage, async |place| place.twenty().await).await
+    with_cert_manager(stage, async |scene| scene.twenty().await).await
 }
 
 /// Has a cert-manager in the cluster, and takes it away again.
 async fn with_cert_manager(
     stage: &Stage,
-    run: impl AsyncFnOnce(&Place<'_>) -> Result<Vec<String>>,
+    run: impl AsyncFnOnce(&Scene<'_>) -> Result<Vec<String>>,
 ) -> Result<Verdict> {
     let ca = Ca::start(stage, "ca", Troubles::default()).await?;
     let stack = Stack::start(stage, &ca).await?;
-    let result = match Place::new(stage, &ca, &stack).await {
-        Ok(place) => run(&place).await,
+    let result = match Scene::new(stage, &ca, &stack).await {
+        Ok(scene) => run(&scene).await,
         Err(error) => Err(error),
     };
     // Whatever came of it, scenarios after this one know nothing of cert-manager.
@@ -84,14 +84,14 @@ async fn with_cert_manager(
 }
 
 /// Gateway, team and issuers.
-struct Place<'a> {
+struct Scene<'a> {
     stage: &'a Stage,
     team: Team,
     ca: &'a Ca,
     stack: &'a Stack<'a>,
 }
 
-impl<'a> Place<'a> {
+impl<'a> Scene<'a> {
     /// A Gateway that names the cluster's issuer, and a team with an issuer of its own.
     async fn new(stage: &'a Stage, ca: &'a Ca, stack: &'a Stack<'a>) -> Result<Self> {
         let gateway = stage.gateway().await?;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, anyhow, ensure};
 use serde_json::json;
 
-use super::{CLUSTER_ISSUER, Place, hostname, secret};
+use super::{CLUSTER_ISSUER, Scene, hostname, secret};
 use crate::api;
 use crate::client::Target;
 use crate::load::{Hold, Load, describe};
@@ -20,7 +20,7 @@ const NAME: &str = "moves";
 const RATE: u32 = 20;
 const OPEN: usize = 10;
 
-impl Place<'_> {
+impl Scene<'_> {
     /// Both moves, as the guide says them. Clients who trust both issuers meet no gap, and what is open stays
     /// open.
     pub(super) async fn moves(&self) -> Result<Vec<String>> {

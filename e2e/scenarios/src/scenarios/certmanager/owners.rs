@@ -6,12 +6,12 @@ use anyhow::{Result, ensure};
 use jiff::Timestamp;
 use serde_json::json;
 
-use super::{ISSUER, Place, secret};
+use super::{ISSUER, Scene, secret};
 use crate::api::{self, items};
 use crate::conditions;
 use crate::scenarios::quiet;
 
-impl Place<'_> {
+impl Scene<'_> {
     /// At rest nothing is written: with cert-manager's own support off; with it on while we own them; and
     /// with it on while it owns them, which it then makes.
     pub(super) async fn owners(&self, rest: Duration) -> Result<Vec<String>> {

@@ -3,13 +3,13 @@
 use anyhow::{Result, ensure};
 use serde_json::json;
 
-use super::{ISSUER, Place, hostname, secret};
+use super::{ISSUER, Scene, hostname, secret};
 use crate::api;
 use crate::client::Target;
 use crate::manifests::{self, Mode};
 use crate::wait::{LATER, until};
 
-impl Place<'_> {
+impl Scene<'_> {
     /// A set with listeners on 443 and 80 for a name, and cert-manager's ACME issuer.
     pub(super) async fn by_acme(&self) -> Result<String> {
         let world = &self.stage.world;

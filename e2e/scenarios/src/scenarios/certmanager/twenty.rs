@@ -4,14 +4,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-use super::{CLUSTER_ISSUER, Place, hostname};
+use super::{CLUSTER_ISSUER, Scene, hostname};
 use crate::client::Target;
 use crate::scenarios::acme::{figures, served};
 
 /// How many.
 const TWENTY: usize = 20;
 
-impl Place<'_> {
+impl Scene<'_> {
     /// Twenty hostnames under the cluster's issuer, which asks nobody, one after another.
     pub(super) async fn twenty(&self) -> Result<Vec<String>> {
         let world = &self.stage.world;
