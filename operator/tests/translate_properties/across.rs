@@ -14,7 +14,9 @@ use vestibule_model::protocol::Protocol;
 use vestibule_model::selector::NamespaceScope;
 use vestibule_operator::translate::{Change, ClaimMode, Settings, Translator};
 
-use super::{a_name, a_tenant, assert_same, final_inputs, final_objects};
+use super::assert_same;
+use super::history::{final_inputs, final_objects};
+use super::objects::{a_name, a_tenant};
 use vestibule_operator_testing::objects::{
     Tls, gateway, key, listener, our_class, passthrough, pattern, set, settings,
 };

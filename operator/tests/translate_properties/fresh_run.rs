@@ -11,7 +11,7 @@ use vestibule_operator::control::ControlLoop;
 use vestibule_operator::issuance::CertificateRegistry;
 use vestibule_operator::translate::{Change, ClaimMode, Settings, Translator};
 
-use super::{a_history, final_objects};
+use super::history::{a_history, final_objects};
 use vestibule_operator_testing::objects::settings;
 
 /// In 2026, in seconds since the epoch.

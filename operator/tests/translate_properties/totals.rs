@@ -13,7 +13,7 @@ use vestibule_operator::translate::{Change, Translator};
 use vestibule_operator_testing::objects::{Holds, Tls, listener, secret, set, settings};
 use vestibule_stream::Encoded;
 
-use super::a_history;
+use super::history::a_history;
 
 /// Totals with room for a few resources each, or for none. A resource counts 256 bytes at least.
 fn small_totals() -> impl Strategy<Value = TotalBytes> {
