@@ -133,19 +133,14 @@ impl ObjectContext for CheckContext<'_> {
 
 /// The Programmed condition. It is unknown, because this command serves nothing.
 fn unserved(basis: &ProgrammedBasis) -> Condition {
-    match basis {
-        ProgrammedBasis::NotPublished(reason, message) => {
-            Condition::fails(ConditionType::Programmed, *reason, message.clone())
-        }
-        ProgrammedBasis::WhenAcknowledged(_) => Condition {
-            truth: Truth::Unknown,
-            ..Condition::fails(
-                ConditionType::Programmed,
-                Reason::Pending,
-                "A check serves nothing",
-            )
-        },
-    }
+    basis.unpublished().unwrap_or_else(|| Condition {
+        truth: Truth::Unknown,
+        ..Condition::fails(
+            ConditionType::Programmed,
+            Reason::Pending,
+            "A check serves nothing",
+        )
+    })
 }
 
 fn print(verdicts: &[Verdict], format: Format) -> io::Result<()> {

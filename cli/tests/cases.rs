@@ -346,6 +346,9 @@ fn programmed(basis: &ProgrammedBasis) -> String {
         ProgrammedBasis::NotPublished(reason, _) => {
             format!("{}=False/{reason}", ConditionType::Programmed)
         }
+        ProgrammedBasis::NotYet(_) => {
+            format!("{}=False/{}", ConditionType::Programmed, Reason::Pending)
+        }
         ProgrammedBasis::WhenAcknowledged(_) => format!("{}=when held", ConditionType::Programmed),
     }
 }

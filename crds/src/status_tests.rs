@@ -18,14 +18,9 @@ const NOW: Observed = Observed {
 const NOW_TEXT: &str = "2027-01-15T08:00:00Z";
 
 fn programmed(basis: &ProgrammedBasis) -> Condition {
-    match basis {
-        ProgrammedBasis::NotPublished(reason, message) => {
-            Condition::fails(ConditionType::Programmed, *reason, message.clone())
-        }
-        ProgrammedBasis::WhenAcknowledged(_) => {
-            Condition::holds(ConditionType::Programmed, Reason::Programmed, "held by 2/2")
-        }
-    }
+    basis.unpublished().unwrap_or_else(|| {
+        Condition::holds(ConditionType::Programmed, Reason::Programmed, "held by 2/2")
+    })
 }
 
 fn accepted() -> Condition {

@@ -305,14 +305,63 @@ impl Condition {
     }
 }
 
+/// Something that has to happen before the proxies are given an object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Wait {
+    /// A controller has to look at the object.
+    Controller,
+    /// A Secret or `ConfigMap` has to be read. The text says which one.
+    Source(String),
+    /// The claim on a hostname or port has to be recorded.
+    Claim,
+    /// An internal port has to be allocated.
+    InternalPort,
+}
+
+impl Wait {
+    /// The message of a condition that waits for it.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        match self {
+            Self::Controller => "Waiting for controller",
+            Self::Source(text) => text,
+            Self::Claim => {
+                "Waiting for its hostname or port to be recorded as held by its namespace"
+            }
+            Self::InternalPort => "Waiting for an internal port",
+        }
+    }
+}
+
+impl fmt::Display for Wait {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
 /// The fact that the value of the Programmed condition depends on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ProgrammedBasis {
-    /// It is False: the proxies are not given anything of the object (yet), for this reason.
+    /// It is False: the proxies are given nothing of the object, for this reason, and time alone does not change that.
     NotPublished(Reason, String),
+    /// It is False with reason Pending: the proxies are given nothing of the object until this has happened.
+    NotYet(Wait),
     /// It becomes True when every ready proxy has acknowledged the last change of these listeners. If a part of the
     /// object is not valid, the message says so.
     WhenAcknowledged(SmallSet<ListenerKey>),
+}
+
+impl ProgrammedBasis {
+    /// The condition of an object of which the proxies are given nothing; `None` if the proxies decide.
+    #[must_use]
+    pub fn unpublished(&self) -> Option<Condition> {
+        let (reason, message) = match self {
+            Self::NotPublished(reason, message) => (*reason, message.clone()),
+            Self::NotYet(wait) => (Reason::Pending, wait.to_string()),
+            Self::WhenAcknowledged(_) => return None,
+        };
+        Some(Condition::fails(ConditionType::Programmed, reason, message))
+    }
 }
 
 /// Status of one listener.

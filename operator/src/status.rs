@@ -27,6 +27,9 @@ pub fn programmed(
         ProgrammedBasis::NotPublished(reason, message) => {
             return Condition::fails(PROGRAMMED, *reason, message.clone());
         }
+        ProgrammedBasis::NotYet(wait) => {
+            return Condition::fails(PROGRAMMED, Reason::Pending, wait.to_string());
+        }
         ProgrammedBasis::WhenAcknowledged(listeners) => listeners,
     };
     let acks = acks(listeners);
@@ -127,7 +130,7 @@ fn list(proxies: &[String]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use vestibule_model::condition::Truth;
+    use vestibule_model::condition::{Truth, Wait};
     use vestibule_model::key::{ObjectName, ParentKey};
     use vestibule_stream::{Reject, ResourceKind, proto::BatchRefusal};
 
@@ -164,6 +167,9 @@ mod tests {
         assert_eq!(condition.truth, Truth::False);
         assert_eq!(condition.reason, Reason::HostnameConflict);
         assert_eq!(condition.message, "taken");
+        let later = ProgrammedBasis::NotYet(Wait::InternalPort);
+        let condition = programmed(&later, |_| unreachable!("there is nothing to ask for"));
+        assert_eq!(Some(condition), later.unpublished());
     }
 
     #[test]

@@ -125,14 +125,11 @@ impl ClusterState {
             generation: 0,
             now: 0,
         };
-        let unknown = |basis: &ProgrammedBasis| match basis {
-            ProgrammedBasis::NotPublished(reason, message) => {
-                Condition::fails(ConditionType::Programmed, *reason, message.clone())
-            }
-            ProgrammedBasis::WhenAcknowledged(_) => Condition {
+        let unknown = |basis: &ProgrammedBasis| {
+            basis.unpublished().unwrap_or_else(|| Condition {
                 truth: Truth::Unknown,
                 ..Condition::fails(ConditionType::Programmed, Reason::Pending, "")
-            },
+            })
         };
         let controller = &self.controller;
         Some(render(

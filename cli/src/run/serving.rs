@@ -74,7 +74,7 @@ fn one(
         how: how(engine, listener, status),
         port,
         certificates: own_certificates(listener, needed),
-        judged: matches!(status.programmed, ProgrammedBasis::NotPublished(..)),
+        judged: !matches!(status.programmed, ProgrammedBasis::WhenAcknowledged(_)),
         listener_rejected,
         port_unavailable,
         programmed: status::programmed(&status.programmed, |_| acks),

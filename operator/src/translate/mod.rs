@@ -90,7 +90,6 @@ pub use change::Change;
 pub use claim::ClaimMode;
 use claim::InnerNames;
 pub use output::{ClaimState, Output, Status, Work};
-pub(crate) use report::WAITING_FOR_CLAIM;
 pub use route_status::RouteNeeds;
 pub use service::{
     Assigned, DesiredService, GATEWAY_ANNOTATION, GatewayService, MANAGED_BY_LABEL,

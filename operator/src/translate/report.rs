@@ -12,11 +12,6 @@ use vestibule_model::object::Object;
 use super::output::{Output, Status};
 use super::{Translator, source};
 
-pub(super) const WAITING_FOR_PORT: &str = "Waiting for an internal port";
-/// The message about a name or port until its `HostnameClaim` is recorded.
-pub(crate) const WAITING_FOR_CLAIM: &str =
-    "Waiting for its hostname or port to be recorded as held by its namespace";
-
 impl Translator {
     /// The findings that an object has by itself, other than those of listeners and routes.
     pub(super) fn own_findings(&self, key: &ObjectKey) -> Vec<Finding> {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use vestibule_model::attach::Attached;
 use vestibule_model::condition::{
-    Condition, ConditionType, Reason, RouteParentStatus, RouteStatus,
+    Condition, ConditionType, Reason, RouteParentStatus, RouteStatus, Wait,
 };
 use vestibule_model::finding::{Finding, Origin};
 use vestibule_model::key::ObjectKey;
@@ -13,7 +13,7 @@ use vestibule_stream::ResourceKey;
 use super::backend_key::backend_resource;
 use super::listener::ListenerState;
 use super::output::Status;
-use super::report::{WAITING_FOR_CLAIM, WAITING_FOR_PORT, fails};
+use super::report::fails;
 use super::route::route_resource;
 use super::route_parents::parent_outcomes;
 use super::route_state::RouteState;
@@ -34,7 +34,7 @@ pub struct RouteNeeds {
     /// The resources of its listeners there.
     pub listeners: Vec<ResourceKey>,
     /// What the route waits for before it can be published, if anything.
-    pub waits: Option<&'static str>,
+    pub waits: Option<Wait>,
 }
 
 impl Translator {
@@ -54,7 +54,7 @@ impl Translator {
             .filter(|key| self.resources.contains_key(key))
             .collect();
         if state.waiting.contains(index) {
-            needs.waits = Some(WAITING_FOR_CLAIM);
+            needs.waits = Some(Wait::Claim);
         }
         for attached in attached {
             let listener = self.listeners.get(&attached.listener);
@@ -64,8 +64,8 @@ impl Translator {
                 .filter(|key| self.resources.contains_key(key));
             needs.listeners.extend(there);
             match listener.filter(|listener| listener.is_served()) {
-                Some(listener) if !listener.claimed => needs.waits = Some(WAITING_FOR_CLAIM),
-                Some(listener) if !listener.bound => needs.waits = Some(WAITING_FOR_PORT),
+                Some(listener) if !listener.claimed => needs.waits = Some(Wait::Claim),
+                Some(listener) if !listener.bound => needs.waits = Some(Wait::InternalPort),
                 _ => {}
             }
         }

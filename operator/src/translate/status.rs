@@ -9,7 +9,8 @@ use std::sync::Arc;
 use vestibule_model::annotations;
 use vestibule_model::backend_key::BackendKey;
 use vestibule_model::condition::{
-    ClassStatus, Condition, ConditionType, ListenerStatus, ListenersStatus, ProgrammedBasis, Reason,
+    ClassStatus, Condition, ConditionType, ListenerStatus, ListenersStatus, ProgrammedBasis,
+    Reason, Wait,
 };
 use vestibule_model::finding::Finding;
 use vestibule_model::gateway::Listener;
@@ -22,7 +23,7 @@ use vestibule_stream::{ResourceKey, ResourceKind};
 use super::backend_key::backend_resource;
 use super::listener::ListenerState;
 use super::output::Status;
-use super::report::{WAITING_FOR_CLAIM, WAITING_FOR_PORT, fails};
+use super::report::fails;
 use super::route::route_resource;
 use super::source::{User, source_of};
 use super::{Dirty, Output, Translator, features, listener_resource, set_user, source};
@@ -399,13 +400,13 @@ impl Translator {
             });
         }
         let waiting = |status: &ListenerStatus| match &status.programmed {
-            ProgrammedBasis::NotPublished(Reason::Pending, message) => Some(message.clone()),
+            ProgrammedBasis::NotYet(wait) => Some(wait.clone()),
             _ => None,
         };
         let programmed = if !held.is_empty() {
             ProgrammedBasis::WhenAcknowledged(held)
-        } else if let Some(message) = statuses.iter().find_map(waiting) {
-            ProgrammedBasis::NotPublished(Reason::Pending, message)
+        } else if let Some(wait) = statuses.iter().find_map(waiting) {
+            ProgrammedBasis::NotYet(wait)
         } else {
             ProgrammedBasis::NotPublished(
                 Reason::ListenersNotValid,
@@ -525,7 +526,7 @@ fn listener_programmed(key: &ListenerKey, state: &ListenerState) -> ProgrammedBa
     if let Some(finding) = &state.refused {
         let reason = match state.conflict {
             Some(conflict) => conflict.reason(),
-            None if source::is_unread(finding) => Reason::Pending,
+            None if source::is_unread(finding) => return being_read(finding),
             None => Reason::Invalid,
         };
         return ProgrammedBasis::NotPublished(reason, finding.to_string());
@@ -535,17 +536,22 @@ fn listener_programmed(key: &ListenerKey, state: &ListenerState) -> ProgrammedBa
     }
     if let Some(finding) = &state.unusable {
         let reason = match finding.reason {
+            _ if source::is_unread(finding) => return being_read(finding),
             Reason::InvalidTLSConfig => Reason::InvalidTLSConfig,
-            Reason::Pending => Reason::Pending,
             _ => Reason::Invalid,
         };
         return ProgrammedBasis::NotPublished(reason, finding.to_string());
     }
     if !state.claimed {
-        return ProgrammedBasis::NotPublished(Reason::Pending, WAITING_FOR_CLAIM.into());
+        return ProgrammedBasis::NotYet(Wait::Claim);
     }
     if !state.bound {
-        return ProgrammedBasis::NotPublished(Reason::Pending, WAITING_FOR_PORT.into());
+        return ProgrammedBasis::NotYet(Wait::InternalPort);
     }
     ProgrammedBasis::WhenAcknowledged(SmallSet::from([key.clone()]))
+}
+
+/// The basis for what waits until a Secret or `ConfigMap` is read, as the finding says.
+fn being_read(finding: &Finding) -> ProgrammedBasis {
+    ProgrammedBasis::NotYet(Wait::Source(finding.to_string()))
 }

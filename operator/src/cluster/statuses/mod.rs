@@ -17,7 +17,7 @@ use vestibule_acme::IssuerState;
 use vestibule_crds::status::{self as wire, Observed};
 use vestibule_model::condition::{
     Condition, ConditionType, ListenersStatus, PolicyStatus, ProgrammedBasis, Reason, RouteStatus,
-    Truth,
+    Truth, Wait,
 };
 use vestibule_model::key::{Kind, ObjectKey};
 use vestibule_model::object::Object;
@@ -188,11 +188,11 @@ fn unknown(old: &Value, observed: Observed) -> Value {
         kind,
         truth: Truth::Unknown,
         reason: Reason::Pending,
-        message: "Waiting for controller".into(),
+        message: Wait::Controller.to_string(),
     };
     let status = ListenersStatus {
         conditions: vec![waiting(ConditionType::Accepted)],
-        programmed: ProgrammedBasis::NotPublished(Reason::Pending, String::new()),
+        programmed: ProgrammedBasis::NotYet(Wait::Controller),
         listeners: Vec::new(),
         attached_listener_sets: 0,
         addresses: None,

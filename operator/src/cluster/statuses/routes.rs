@@ -8,6 +8,8 @@
 //! it. In addition, `vestibule.dev/Programmed` tells for each parent whether the route's last change is in force
 //! everywhere.
 
+use std::collections::BTreeMap;
+
 use serde_json::Value;
 use vestibule_crds::status::{self as wire, Observed};
 use vestibule_model::condition::{Condition, ConditionType, Reason, RouteStatus, Truth};
@@ -52,20 +54,25 @@ pub(super) fn judge(
         // The status exists already, and only other resources changed. That is no change of the route.
         return whole.into();
     }
-    let mut waits = false;
-    let mut new = with_programmed(status, |place| {
-        let in_force = in_force(inputs, &inputs.translator.route_needs(key, place));
-        waits |= matches!(in_force, InForce::Waits(_));
+    // The parents on which the route waits, by their index in the status, and what it waits for there.
+    let mut waits: BTreeMap<usize, String> = BTreeMap::new();
+    let mut new = with_programmed(status, |index| {
+        let in_force = in_force(inputs, &inputs.translator.route_needs(key, index));
+        if let InForce::Waits(why) = &in_force {
+            waits.insert(index, why.clone());
+        }
         in_force
     });
-    for parent in &mut new.parents {
-        if !wire::is_accepted(old, &parent.parent, inputs.controller) {
-            accept_later(&mut parent.conditions);
+    for (index, parent) in new.parents.iter_mut().enumerate() {
+        if let Some(why) = waits.get(&index)
+            && !wire::is_accepted(old, &parent.parent, inputs.controller)
+        {
+            accept_later(&mut parent.conditions, why);
         }
     }
     Due {
         status: wire::route(old, &new, inputs.controller, observed),
-        waits,
+        waits: !waits.is_empty(),
     }
 }
 
@@ -76,11 +83,11 @@ fn with_programmed(
     mut in_force: impl FnMut(usize) -> InForce,
 ) -> RouteStatus {
     let mut status = status.clone();
-    for (place, parent) in status.parents.iter_mut().enumerate() {
+    for (index, parent) in status.parents.iter_mut().enumerate() {
         let mut known = parent.conditions.iter();
         let is_known = known.any(|of| of.kind == ConditionType::RouteProgrammed);
         if !is_known && parent.conditions.iter().any(is_accepting) {
-            let programmed = in_force(place).condition();
+            let programmed = in_force(index).condition();
             parent.conditions.push(programmed);
         }
     }
@@ -91,23 +98,18 @@ fn is_accepting(condition: &Condition) -> bool {
     condition.kind == ConditionType::Accepted && condition.truth == Truth::True
 }
 
-/// Makes Accepted pending as long as Programmed is.
-fn accept_later(conditions: &mut [Condition]) {
-    let programmed = conditions.last();
-    let pending = programmed.filter(|condition| condition.reason == Reason::Pending);
-    let Some(why) = pending.map(|condition| condition.message.clone()) else {
-        return;
-    };
+/// Makes Accepted pending, for the reason for which Programmed is.
+fn accept_later(conditions: &mut [Condition], why: &str) {
     for accepted in conditions.iter_mut().filter(|c| is_accepting(c)) {
         accepted.truth = Truth::Unknown;
         accepted.reason = Reason::Pending;
-        accepted.message.clone_from(&why);
+        why.clone_into(&mut accepted.message);
     }
 }
 
 fn in_force(inputs: &StatusInputs<'_>, needs: &RouteNeeds) -> InForce {
-    if let Some(why) = needs.waits {
-        return InForce::Waits(why.to_owned());
+    if let Some(wait) = &needs.waits {
+        return InForce::Waits(wait.to_string());
     }
     let all: Vec<_> = needs.own.iter().chain(&needs.listeners).cloned().collect();
     let programmed = inputs.publisher.programmed(&all);

@@ -1,11 +1,12 @@
 //! Explains in a status why names are not recorded yet, if the API server is the cause.
 
 use serde_json::Value;
+use vestibule_model::condition::Wait;
 
 use crate::claims::WriteProblem;
-use crate::translate::WAITING_FOR_CLAIM;
 
-/// Adds the cause to the messages about names that wait to be recorded. The exact message of the API server is left to
+/// Adds the cause to the messages about names that wait to be recorded. The status is rendered already, so the message is
+/// what says that a condition waits for a claim. The exact message of the API server is left to
 /// the platform team, since it may name things that do not concern tenants.
 pub(in super::super) fn explain(status: &mut Value, trouble: WriteProblem) {
     conditions(status, trouble);
@@ -27,7 +28,7 @@ fn conditions(of: &mut Value, trouble: WriteProblem) {
     let conditions = of.get_mut("conditions").and_then(Value::as_array_mut);
     for condition in conditions.into_iter().flatten() {
         if let Some(Value::String(message)) = condition.get_mut("message")
-            && message == WAITING_FOR_CLAIM
+            && message == Wait::Claim.as_str()
         {
             *message = format!("{message}; {why}");
         }
@@ -46,7 +47,7 @@ mod tests {
             let conditions = json!([{"type": "Programmed", "message": message}]);
             json!({"conditions": conditions, "listeners": [{"conditions": conditions}], "parents": [{}]})
         };
-        let mut waits = status(WAITING_FOR_CLAIM);
+        let mut waits = status(Wait::Claim.as_str());
         explain(&mut waits, WriteProblem::Refused);
         for at in ["", "/listeners/0"] {
             let message = waits
