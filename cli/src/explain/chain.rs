@@ -334,6 +334,11 @@ impl Chain<'_> {
     }
 
     /// The step for a condition that says what is wrong. If translation has an action, it is included.
+    ///
+    /// The condition may come from the status of a live cluster, which has only a text and no finding. There, the same
+    /// reason is not enough: a caller who may not read everything can get another finding with the same reason than the
+    /// operator, such as a Secret that "does not exist". Only the same text shows that translation here has found what
+    /// the operator found, so the texts are compared. Both come from the `Display` of a finding.
     pub(super) fn wrong(
         &self,
         check: Check,
@@ -368,6 +373,10 @@ impl Chain<'_> {
 }
 
 /// The message and the action of a condition, if its text has both parts in the form of a finding.
+///
+/// Translation here has no such finding, so the text in the status is all that there is. The `Display` of a
+/// finding puts "; " between message and action. A text with several of them is not divided, because nobody knows where
+/// the action begins.
 pub(super) fn text_of_status(cond: &Cond) -> (String, String) {
     let told = ["Address", "Parent"];
     let of_finding = cond.kind != PROGRAMMED || told.iter().any(|one| cond.reason.starts_with(one));

@@ -389,7 +389,10 @@ fn of_said(
             {
                 Health::Waiting
             }
-            // The route is accepted, but parts of it are left out.
+            // The route is accepted, but parts of it are left out. The status of a live cluster says so only in the
+            // message: Gateway API has neither a reason nor a field for it, and the findings of translation here can
+            // differ from the operator's if the caller may not read everything. The first sentence says that the route
+            // is accepted, and the others say what is left out.
             ("Accepted", "True") if key.kind.is_route() && one.message.contains(". ") => {
                 Health::Warning
             }

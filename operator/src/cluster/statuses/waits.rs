@@ -5,9 +5,9 @@ use vestibule_model::condition::Wait;
 
 use crate::claims::WriteProblem;
 
-/// Adds the cause to the messages about names that wait to be recorded. The status is rendered already, so the message is
-/// what says that a condition waits for a claim. The exact message of the API server is left to
-/// the platform team, since it may name things that do not concern tenants.
+/// Adds the cause to the messages about names that wait to be recorded. The status is rendered already, so only
+/// its message says what a condition waits for. The exact message of the API server is left to the platform team, since
+/// it may name things that do not concern tenants.
 pub(in super::super) fn explain(status: &mut Value, trouble: WriteProblem) {
     conditions(status, trouble);
     for list in ["listeners", "parents"] {
