@@ -92,7 +92,7 @@ impl Translator {
         }
     }
 
-    /// Brings the place of a TCPRoute or UDPRoute on its listeners up to date, and marks the routes whose findings may
+    /// Brings the rank of a TCPRoute or UDPRoute on its listeners up to date, and marks the routes whose findings may
     /// change.
     pub(super) fn settle_queues(
         &mut self,
