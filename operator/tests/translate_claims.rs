@@ -261,6 +261,7 @@ const LOST: (Truth, Reason) = (Truth::False, Reason::HostnameConflict);
 const ACCEPTED: (Truth, Reason) = (Truth::True, Reason::Accepted);
 const OUT: Option<(Truth, Reason)> = Some((Truth::True, Reason::HostnameConflict));
 const FINE: Option<(Truth, Reason)> = Some((Truth::False, Reason::NoConflicts));
+const PROTOCOL: Option<(Truth, Reason)> = Some((Truth::True, Reason::ProtocolConflict));
 
 /// The attacks of issue 14: another team's name by an HTTPRoute on the Gateway's own port 80, or by a listener on
 /// another port, by whatever is older than what the name's holder has.
@@ -462,8 +463,6 @@ fn what_the_gateways_own_namespace_serves_is_no_tenants() {
     run.free("y.example.com");
     assert_eq!(run.holder("y.example.com"), None);
 }
-
-const PROTOCOL: Option<(Truth, Reason)> = Some((Truth::True, Reason::ProtocolConflict));
 
 /// A grant for TCP is for `*`, because TCP has no names. It gives no hostname.
 #[test]
