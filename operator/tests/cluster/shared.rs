@@ -222,7 +222,7 @@ async fn what_others_write_at_the_same_time_is_not_lost() {
         eventually("conditions about the present generation", current).await;
     }
     at_rest(&manager).await;
-    for ((kind, part, name), place) in others {
+    for ((kind, part, name), conditions_of) in others {
         let mut object = world.get(kind, part, name).await.expect("it is there");
         let conditions = conditions_of(&mut object).expect("conditions");
         let theirs: Vec<&Value> = conditions.iter().filter(|c| c["type"] == SEEN).collect();

@@ -32,6 +32,7 @@ use super::pool::{self, Key, Lease, One, Sender, Turn, Two};
 use super::received::{FIELDS, ReceiveError};
 use super::retry_state::RetryState;
 use super::throttle::{Throttle, Throttled};
+use super::unsent::Share;
 use crate::backend::{Backend, Protocol};
 use crate::close_reason::CloseReason;
 use crate::concerned::TenantKey;
@@ -241,12 +242,13 @@ impl Exchange<'_> {
         refused.map(ExchangeFailure::Connect)
     }
 
-    /// Sends the request to an endpoint that was not tried yet.
+    /// Sends the request to an endpoint that was not tried yet. `share` is what counts for the client's connection.
     pub(super) async fn attempt(
         &self,
         mut request: Request<Upload>,
         attempts: &mut Attempts,
         trace: &mut Trace,
+        share: Option<&Share>,
     ) -> Result<Answered, Ended> {
         let shown = Some(&self.credentials);
         let target = &self.backend.target;
@@ -286,10 +288,13 @@ impl Exchange<'_> {
                 };
             }
             trace.reused = false;
-            if !has_paid {
+            // Requests that share a connection wait for it first, and only the one that opens it pays.
+            if !has_paid && !key.is_shared() {
                 has_paid = true;
-                let line = || self.account.as_ref().map_or(0, gate::line);
-                if gate::pass_backend_connection(line).await {
+                let began = Instant::now();
+                if self.pass_gate(share).await {
+                    // Whoever waits for the proxy itself has no less time for the backend.
+                    attempts.end += began.elapsed();
                     continue;
                 }
             }
@@ -300,7 +305,7 @@ impl Exchange<'_> {
             }
             let allowed = attempts.tried.share(left, target, shown);
             // `None` means that another request opened a connection that may be shared. The loop looks for it.
-            if let Some(opened) = self.open_in_turn(&key, left, allowed).await {
+            if let Some(opened) = self.open_in_turn(&key, share, left, allowed).await {
                 break opened;
             }
         };
@@ -404,6 +409,7 @@ impl Exchange<'_> {
     async fn open_in_turn(
         &self,
         key: &Key,
+        share: Option<&Share>,
         patience: Duration,
         allowed: Duration,
     ) -> Option<Result<Lease, Unopened>> {
@@ -411,10 +417,10 @@ impl Exchange<'_> {
             reason,
             shared: false,
         };
-        if key.alpn != Alpn::Http2 || key.alone {
+        if !key.is_shared() {
             return Some(self.open(key, allowed).await.map_err(own));
         }
-        let end = Instant::now() + patience;
+        let mut end = Instant::now() + patience;
         let opening = match pool::turn(key, patience).await {
             Turn::Look => return None,
             Turn::Failed(reason) => {
@@ -425,6 +431,10 @@ impl Exchange<'_> {
             }
             Turn::Open(opening) => opening,
         };
+        let began = Instant::now();
+        if self.pass_gate(share).await {
+            end += began.elapsed();
+        }
         let allowed = allowed.min(end.saturating_duration_since(Instant::now()));
         let opened = self.open(key, allowed).await;
         let failure = opened.as_ref().err().copied();
@@ -436,6 +446,16 @@ impl Exchange<'_> {
             opening.end(failure);
         }
         Some(opened.map_err(own))
+    }
+
+    /// Waits for the tenant's turn to open a connection. Returns whether it had to wait.
+    async fn pass_gate(&self, share: Option<&Share>) -> bool {
+        let line = || self.account.as_ref().map_or(0, gate::line);
+        let has_waited = gate::pass_backend_connection(line).await;
+        if has_waited && let Some(share) = share {
+            share.restart();
+        }
+        has_waited
     }
 
     /// Opens a connection and begins HTTP on it.

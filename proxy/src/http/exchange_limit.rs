@@ -4,37 +4,49 @@
 //! files and read nothing, and the proxy would hold a hundred of these for responses that nobody takes. So a request
 //! begins its exchange only while few others of its connection count. The others wait, and cost little.
 //!
-//! An exchange counts while bytes of its response wait for the client, and [`PATIENCE`] after that. It counts from its
+//! An exchange counts while bytes of its response wait for the client, and [`AWAITS`] after that. It counts from its
 //! beginning, because otherwise all requests that come together would begin before the first response shows whether the
-//! client takes anything. But if the backend has sent nothing for as long as [`PATIENCE`], the exchange waits for the
+//! client takes anything. But if the backend has sent nothing for as long as [`AWAITS`], the exchange waits for the
 //! backend and not for the client, so it does not count. A hundred long polls, or streams on which nothing happens,
 //! leave room for other requests.
 //!
 //! The limit begins with [`FIRST`], and grows by one with each response that the client has taken as a whole. So a
 //! client that takes its responses soon has no limit but that of the streams, as a sender has none in the slow start of
-//! TCP while everything is acknowledged. It is [`FIRST`] again when a request has waited for [`PATIENCE`] and the client
+//! TCP while everything is acknowledged. It is [`FIRST`] again when a request has waited for [`STILL`] and the client
 //! took nothing in that time.
 //!
-//! Nobody who reads is shut out: a request that has waited for [`PATIENCE`] begins if the client took [`PROGRESS`] bytes
-//! since the request has been the next one, however many exchanges count. A client with many large downloads that all
-//! go on thus waits once, for a tenth of a second.
+//! Nobody is shut out:
+//!
+//! - A request that has waited for [`PATIENCE`] begins if the client took [`PROGRESS`] bytes since the request has been the
+//!   next one, or has taken all that is there. Then the limit doubles as well. So a client with a hundred large downloads
+//!   that all go on has all of them after a few tenths of a second.
+//! - If the client takes nothing, a request begins all the same, after [`PATIENCE`], the next one after twice that time, and
+//!   so on, until the client takes something. A client may have stopped to read some of its responses, and wait for the
+//!   response to another request before it reads on. One that never reads gains about ten exchanges by this, until the
+//!   connection ends because nothing moves.
 
+use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 /// Exchanges that may count at one time for a client that has taken nothing yet.
-const FIRST: usize = 16;
+const FIRST: usize = 32;
 /// Most responses that the limit grows by. It only keeps the number small: `--http-streams` bounds the exchanges.
 const MOST_PROVEN: usize = 1024;
-/// For how long an exchange counts of which nothing waits for the client, and how long a request waits at least before it
-/// begins beyond the limit. In milliseconds.
+/// For how long an exchange counts of which nothing waits for the client, in milliseconds.
+const AWAITS: u64 = 50;
+/// How long a request waits at least before it begins beyond the limit, in milliseconds.
 const PATIENCE: u64 = 100;
 /// Bytes that a client has to take while a request waits, so that the request begins beyond the limit.
 const PROGRESS: u64 = 1024;
+/// How long a client takes nothing, while a request waits, before what it took earlier proves nothing any more. It is longer
+/// than a lost packet takes on a slow path. In milliseconds.
+const STILL: u64 = 2_000;
 
 /// One exchange, from its beginning until the client's socket has taken all of the response.
 #[derive(Debug)]
@@ -45,6 +57,8 @@ pub(super) struct Outstanding {
     awaits_backend: AtomicBool,
     /// Since when nothing waits for the client, in milliseconds of the connection.
     since: AtomicU64,
+    /// Whether the client has taken some of the response.
+    is_begun: AtomicBool,
 }
 
 impl Outstanding {
@@ -76,12 +90,22 @@ impl Outstanding {
         begins
     }
 
+    /// Records that the exchange begins only now to wait for the backend, because it has waited for the proxy before.
+    pub(super) fn restart(&self, now: u64) {
+        self.since.store(now, Ordering::Relaxed);
+    }
+
+    /// Whether the response waits for the client.
+    fn is_blocked(&self) -> bool {
+        self.bytes() > 0 || !self.awaits_backend.load(Ordering::Relaxed)
+    }
+
     /// Until when it counts if nothing changes. It is `None` if it does not count.
     fn counts_until(&self, now: u64) -> Option<u64> {
-        if self.bytes() > 0 || !self.awaits_backend.load(Ordering::Relaxed) {
+        if self.is_blocked() {
             return Some(u64::MAX);
         }
-        let until = self.since.load(Ordering::Relaxed).saturating_add(PATIENCE);
+        let until = self.since.load(Ordering::Relaxed).saturating_add(AWAITS);
         (now < until).then_some(until)
     }
 }
@@ -90,6 +114,8 @@ impl Outstanding {
 #[derive(Debug, Default)]
 pub(super) struct ExchangeLimit {
     state: Mutex<LimitState>,
+    /// Bytes of responses that the client has taken.
+    taken: AtomicU64,
     /// The requests that wait, in the order of their arrival. The one that holds the lock is the next one.
     turn: tokio::sync::Mutex<()>,
     /// Tells the next one that something changed.
@@ -101,8 +127,8 @@ struct LimitState {
     open: Vec<Arc<Outstanding>>,
     /// Number of responses that the client has taken as a whole, since it last took nothing while a request waited.
     proven: usize,
-    /// Bytes of responses that the client has taken.
-    taken: u64,
+    /// Number of requests that began although the client took nothing, since it last took something.
+    trials: u32,
     /// Whether a request waits for a change.
     is_awaited: bool,
 }
@@ -112,8 +138,16 @@ impl LimitState {
         FIRST + self.proven
     }
 
+    /// The client has taken a whole response.
     fn prove(&mut self) {
         self.proven = (self.proven + 1).min(MOST_PROVEN);
+        self.trials = 0;
+    }
+
+    /// The client goes on with more responses than the limit allows, so the limit doubles.
+    fn grow(&mut self) {
+        self.proven = (2 * self.proven + FIRST).min(MOST_PROVEN);
+        self.trials = 0;
     }
 
     fn open(&mut self, now: u64) -> Arc<Outstanding> {
@@ -121,6 +155,7 @@ impl LimitState {
             bytes: AtomicUsize::new(0),
             awaits_backend: AtomicBool::new(true),
             since: AtomicU64::new(now),
+            is_begun: AtomicBool::new(false),
         });
         self.open.push(Arc::clone(&outstanding));
         outstanding
@@ -132,7 +167,7 @@ impl LimitState {
 struct Next {
     /// Since when it is the next one, in milliseconds of the connection.
     since: u64,
-    /// [`LimitState::taken`] at that time.
+    /// [`ExchangeLimit::taken`] at that time.
     taken: u64,
 }
 
@@ -158,12 +193,11 @@ impl ExchangeLimit {
         loop {
             // hyper looks for a reset only after it has polled this. So requests that are reset together with those that
             // made the room end here, and not with a connection to a backend that nobody needs.
-            tokio::task::yield_now().await;
+            pend_once().await;
             // A change between the check and the wait is not lost, because `Notify` keeps it.
             match self.check(now(), next) {
                 Ok(outstanding) => return outstanding,
-                Err(None) => self.changed.notified().await,
-                Err(Some(wait)) => {
+                Err(wait) => {
                     let _ = tokio::time::timeout(wait, self.changed.notified()).await;
                 }
             }
@@ -173,7 +207,7 @@ impl ExchangeLimit {
     fn next(&self, now: u64) -> Next {
         Next {
             since: now,
-            taken: self.state.lock().taken,
+            taken: self.taken.load(Ordering::Relaxed),
         }
     }
 
@@ -181,7 +215,7 @@ impl ExchangeLimit {
     ///
     /// # Errors
     /// There is no room. The time is that after which there may be some, even if nothing changes until then.
-    fn check(&self, now: u64, next: Next) -> Result<Arc<Outstanding>, Option<Duration>> {
+    fn check(&self, now: u64, next: Next) -> Result<Arc<Outstanding>, Duration> {
         let mut state = self.state.lock();
         state.is_awaited = false;
         if state.open.len() < state.limit() {
@@ -195,22 +229,30 @@ impl ExchangeLimit {
         if counted < state.limit() {
             return Ok(state.open(now));
         }
-        let patient = next.since.saturating_add(PATIENCE);
-        if now < patient {
-            again = again.min(patient);
+        let waited = now.saturating_sub(next.since);
+        let trial = PATIENCE << state.trials.min(16);
+        if waited < PATIENCE {
+            again = again.min(next.since.saturating_add(PATIENCE));
         } else {
-            let taken = state.taken.saturating_sub(next.taken);
-            if taken >= PROGRESS {
-                state.prove();
+            let taken = self
+                .taken
+                .load(Ordering::Relaxed)
+                .saturating_sub(next.taken);
+            if taken >= PROGRESS || !state.open.iter().any(|of| of.is_blocked()) {
+                state.grow();
                 return Ok(state.open(now));
             }
-            if taken == 0 {
+            if taken == 0 && waited >= STILL {
                 state.proven = 0;
             }
+            if waited >= trial {
+                state.trials += 1;
+                return Ok(state.open(now));
+            }
+            again = again.min(next.since.saturating_add(trial));
         }
         state.is_awaited = true;
-        let is_timed = again < u64::MAX;
-        Err(is_timed.then(|| Duration::from_millis(again.saturating_sub(now))))
+        Err(Duration::from_millis(again.saturating_sub(now)))
     }
 
     /// Records that an exchange is over: the client has taken all of the response (`is_taken`), or gets no more of it.
@@ -226,7 +268,8 @@ impl ExchangeLimit {
         if state.open.is_empty() && state.open.capacity() > FIRST {
             state.open = Vec::new();
         }
-        if is_taken {
+        // A response without a body is over before the client has taken any of it, so it proves nothing.
+        if is_taken && outstanding.is_begun.load(Ordering::Relaxed) {
             state.prove();
         }
         let is_awaited = state.is_awaited;
@@ -234,16 +277,14 @@ impl ExchangeLimit {
         self.tell(is_awaited);
     }
 
-    /// Records bytes of a response that the client has taken.
-    pub(super) fn taken(&self, bytes: usize) {
-        let mut state = self.state.lock();
-        state.taken = state.taken.saturating_add(bytes as u64);
-        let is_awaited = state.is_awaited;
-        drop(state);
-        self.tell(is_awaited);
+    /// Records bytes of a response that the client has taken. The next request learns of them by a [change](Self::change), or
+    /// when its time is over.
+    pub(super) fn count(&self, outstanding: &Outstanding, bytes: usize) {
+        self.taken.fetch_add(bytes as u64, Ordering::Relaxed);
+        outstanding.is_begun.store(true, Ordering::Relaxed);
     }
 
-    /// Has the next request look again, because an exchange may soon not count any more.
+    /// Has the next request look again, because the client has taken a piece, or an exchange may soon not count any more.
     pub(super) fn change(&self) {
         let is_awaited = self.state.lock().is_awaited;
         self.tell(is_awaited);
@@ -256,10 +297,23 @@ impl ExchangeLimit {
     }
 }
 
+/// Is pending once, and has the task polled again behind those that are ready already.
+async fn pend_once() {
+    let mut has_pended = false;
+    poll_fn(|cx| {
+        if std::mem::replace(&mut has_pended, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
 #[cfg(test)]
 mod tests {
     use std::pin::pin;
-    use std::task::{Context, Poll, Waker};
+    use std::task::{Context, Waker};
 
     use super::*;
 
@@ -299,66 +353,100 @@ mod tests {
 
         /// The client takes some bytes of a response.
         fn take(&self, outstanding: &Outstanding, bytes: usize) {
+            self.limit.count(outstanding, bytes);
             outstanding.remove(bytes, || self.now());
-            self.limit.taken(bytes);
+            self.limit.change();
         }
 
         fn next(&self) -> Next {
             self.limit.next(self.now())
         }
 
-        fn check(&self, next: Next) -> Result<Arc<Outstanding>, Option<Duration>> {
+        fn check(&self, next: Next) -> Result<Arc<Outstanding>, Duration> {
             self.limit.check(self.now(), next)
         }
     }
 
-    const ONE_PATIENCE: Option<Duration> = Some(Duration::from_millis(PATIENCE));
+    const ONE_PATIENCE: Duration = Duration::from_millis(PATIENCE);
 
     #[test]
-    fn who_takes_nothing_has_few_exchanges_for_any_time() {
+    fn who_takes_nothing_begins_few_exchanges_more_and_ever_later() {
         let connection = Connection::default();
         let opened = connection.fill_and_block();
         assert_eq!(opened.len(), FIRST);
-        let next = connection.next();
-        assert_eq!(connection.check(next).unwrap_err(), ONE_PATIENCE);
-        for _ in 0..100 {
-            connection.advance(10_000);
-            // Only a change can make a difference, so there is no timer.
-            assert_eq!(connection.check(next).unwrap_err(), None);
+        let mut patience = PATIENCE;
+        for _ in 0..10 {
+            let next = connection.next();
+            assert_eq!(connection.check(next).unwrap_err(), ONE_PATIENCE);
+            connection.advance(patience - 1);
+            let wait = connection.check(next).unwrap_err();
+            assert_eq!(wait, Duration::from_millis(1));
+            connection.advance(1);
+            connection.check(next).unwrap().add(10_000);
+            patience *= 2;
         }
-        // A few bytes are no progress.
-        connection.take(&opened[0], 100);
-        assert!(connection.check(next).is_err());
-        // A response that is there, and that is not asked for a part, waits for the client.
-        connection.take(&opened[1], 10_000 - 200);
+        // That is longer than a client may take nothing.
+        assert!(connection.now() > 100_000);
+        // A response that is there, and of which the client was not asked to take a part, waits for the client.
         opened[1].await_backend(false, || connection.now());
-        connection.take(&opened[1], 200);
-        connection.advance(10_000);
-        let other = connection.next();
-        assert!(connection.check(other).is_err());
+        connection.take(&opened[1], 10_000);
+        let next = connection.next();
+        connection.advance(PATIENCE);
+        assert!(connection.check(next).is_err());
+        // When the client takes a whole response, the next request need not wait for long.
+        connection.limit.close(&opened[1], true);
+        assert!(connection.check(next).is_ok());
     }
 
     #[test]
-    fn who_takes_something_goes_on_whatever_waits() {
+    fn the_limit_doubles_for_a_client_that_goes_on() {
         let connection = Connection::default();
         let opened = connection.fill_and_block();
-        for outstanding in &opened[..10] {
+        let mut all = opened.len();
+        for outstanding in &opened[..2] {
             let next = connection.next();
             connection.take(outstanding, 2000);
             assert_eq!(connection.check(next).unwrap_err(), ONE_PATIENCE);
             connection.advance(PATIENCE);
             connection.check(next).unwrap().add(10_000);
-            // The limit has grown by this one, and the next request waits for its own time.
-            assert_eq!(connection.fill().len(), 0);
+            let more = connection.fill_and_block();
+            assert_eq!(more.len(), all - 1);
+            all += 1 + more.len();
         }
+        assert_eq!(all, 4 * FIRST);
         // When the client takes nothing for a while, all of that is void.
         let next = connection.next();
-        connection.advance(PATIENCE);
-        assert!(connection.check(next).is_err());
+        connection.advance(STILL);
+        connection.check(next).unwrap().add(10_000);
         for outstanding in &opened {
             connection.limit.close(outstanding, false);
         }
-        assert_eq!(connection.fill().len(), FIRST - 10);
+        assert_eq!(connection.fill().len(), 0);
+    }
+
+    #[test]
+    fn a_client_that_has_taken_all_there_is_goes_on() {
+        let connection = Connection::default();
+        let opened = connection.fill();
+        for _ in 0..3 {
+            // Each has a small piece from time to time, so all of them count.
+            for outstanding in &opened {
+                outstanding.add(10);
+                connection.take(outstanding, 10);
+            }
+            connection.advance(AWAITS - 1);
+        }
+        assert_eq!(connection.fill().len(), 0);
+        let next = connection.next();
+        for _ in 0..3 {
+            connection.advance(AWAITS - 1);
+            for outstanding in &opened {
+                outstanding.add(10);
+                connection.take(outstanding, 10);
+            }
+        }
+        assert!(connection.check(next).is_ok());
+        assert_eq!(connection.fill().len(), FIRST - 1);
     }
 
     #[test]
@@ -367,31 +455,35 @@ mod tests {
         for _ in 0..5 {
             assert_eq!(connection.fill().len(), FIRST);
             let next = connection.next();
-            assert_eq!(connection.check(next).unwrap_err(), ONE_PATIENCE);
-            connection.advance(PATIENCE);
+            let wait = connection.check(next).unwrap_err();
+            assert_eq!(wait, Duration::from_millis(AWAITS));
+            connection.advance(AWAITS);
         }
         // One of which a part has come and was taken counts for a moment more.
         let opened = connection.fill();
         assert_eq!(opened.len(), FIRST);
-        connection.advance(PATIENCE - 1);
+        connection.advance(AWAITS - 1);
         opened[0].add(1);
         connection.take(&opened[0], 1);
+        // So does one that waited for its turn in the proxy.
+        opened[1].restart(connection.now());
         connection.advance(1);
-        assert_eq!(connection.fill().len(), FIRST - 1);
+        assert_eq!(connection.fill().len(), FIRST - 2);
     }
 
     #[test]
     fn the_limit_grows_with_each_response_that_is_taken() {
         let connection = Connection::default();
-        let first = connection.fill();
+        let first = connection.fill_and_block();
         for outstanding in &first {
+            connection.take(outstanding, 10_000);
             connection.limit.close(outstanding, true);
         }
         let second = connection.fill();
         assert_eq!(second.len(), 2 * FIRST);
-        // Those that are given up are no proof.
-        for outstanding in &second {
-            connection.limit.close(outstanding, false);
+        // Those that are given up are no proof, and neither are those without a body.
+        for (number, outstanding) in second.iter().enumerate() {
+            connection.limit.close(outstanding, number % 2 == 0);
         }
         assert_eq!(connection.fill().len(), 2 * FIRST);
     }
@@ -417,15 +509,16 @@ mod tests {
         };
         begun.add(1);
         assert!(connection.try_open().is_none());
-        // It waits until the client takes something.
+        // It begins at once when an exchange is over, however long it would wait otherwise.
+        connection.limit.state.lock().trials = 16;
         let begun = tokio::time::Instant::now();
         let now = || u64::try_from(begun.elapsed().as_millis()).unwrap();
         let waiting = connection.limit.open_in_turn(now);
-        let takes = async {
-            tokio::time::sleep(Duration::from_hours(1)).await;
-            connection.take(&opened[1], 5000);
+        let ends = async {
+            tokio::time::sleep(Duration::from_mins(1)).await;
+            connection.limit.close(&opened[1], false);
         };
-        tokio::join!(waiting, takes);
-        assert_eq!(begun.elapsed().as_secs(), 3600);
+        tokio::join!(waiting, ends);
+        assert_eq!(begun.elapsed().as_secs(), 60);
     }
 }

@@ -289,6 +289,10 @@ async fn outcome(
         judge_head(shared, request.headers(), limits)?;
     }
     pass(|| line(shared, &request), &request).await;
+    // The time at the gate is not the backend's.
+    if let Some(share) = &record.share {
+        share.restart();
+    }
     judge_lists(shared, request.headers())?;
     let version = request.version();
     let mut request = request.map(|body| {

@@ -82,6 +82,11 @@ pub(super) struct Key {
 type Purpose = (Alpn, Option<TlsIdentity>, bool, TenantKey);
 
 impl Key {
+    /// Whether requests at the same time share one connection.
+    pub(super) fn is_shared(&self) -> bool {
+        self.alpn == Alpn::Http2 && !self.alone
+    }
+
     fn parts(&self) -> (usize, SocketAddr, Purpose) {
         let identity = self.backend.identity();
         let purpose = (self.alpn, self.tls, self.alone, self.tenant);

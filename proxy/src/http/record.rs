@@ -157,6 +157,13 @@ impl RequestRecord {
         self.started.elapsed()
     }
 
+    /// Records that the client does not get all of the response.
+    fn give_up_share(&self) {
+        if let Some(share) = &self.share {
+            share.give_up();
+        }
+    }
+
     /// The share of a response of HTTP/2 whose head is there.
     fn begin_response(&mut self) -> Arc<Share> {
         let activity = &self.shared.activity;
@@ -273,9 +280,7 @@ impl Drop for RequestRecord {
         let shared = &*self.shared;
         if self.version == Version::HTTP_2 && (!self.over || self.given_up_by_client) {
             shared.activity.cancelled();
-            if let Some(share) = &self.share {
-                share.give_up();
-            }
+            self.give_up_share();
         } else if self.trace.took.is_some() {
             shared.activity.completed();
         }
@@ -363,6 +368,7 @@ impl<B: Body> Logged<B> {
             record.reason = late.reason();
             // The client is not the reason of this end.
             record.over = true;
+            record.give_up_share();
             record.given_up_by_client = record.allowed.is_of_client(late);
         }
         self.end_call(Status::DEADLINE_EXCEEDED, "the call took too long")
@@ -469,6 +475,7 @@ impl<B: Body<Data = Bytes, Error: Into<BoxError>> + Unpin> Body for Logged<B> {
                         broken.map_or("BackendBroken", ReceiveError::reason)
                     };
                     record.over = true;
+                    record.give_up_share();
                 }
                 None => record.over = true,
             }

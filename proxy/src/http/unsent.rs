@@ -70,6 +70,11 @@ impl Share {
         }
     }
 
+    /// Records that the exchange has waited for the proxy, and waits for its backend from now on.
+    pub(super) fn restart(&self) {
+        self.outstanding.restart(self.activity.now());
+    }
+
     /// Records that the client does not get all of the response.
     pub(super) fn give_up(&self) {
         self.given_up.store(true, Ordering::Relaxed);
@@ -182,8 +187,15 @@ impl Buf for Piece {
     fn advance(&mut self, count: usize) {
         self.bytes.advance(count);
         if let Some(charge) = &mut self.charge {
-            charge.left = charge.left.saturating_sub(count);
-            charge.share.activity.progressed(count);
+            let sent = count.min(charge.left);
+            charge.left -= sent;
+            let Share {
+                activity,
+                outstanding,
+                ..
+            } = &*charge.share;
+            activity.progressed(count);
+            activity.exchanges.count(outstanding, sent);
         }
     }
 }
@@ -206,8 +218,7 @@ impl Drop for Charge {
         let is_empty = outstanding.remove(self.size, || activity.now());
         let emptied = is_empty.then(|| self.share.key());
         activity.held.release(self.size, emptied);
-        let sent = self.size.saturating_sub(self.left);
-        activity.exchanges.taken(sent);
+        activity.exchanges.change();
     }
 }
 
