@@ -4,11 +4,14 @@
 //! - The events about one object are taken together and in their order. A version that a later one has replaced by then is left
 //!   out, as a watch leaves it out that was away for a while. So an object that is written again and again waits in one place,
 //!   and holds up nothing else of its namespace.
-//! - Objects of one namespace are taken in the order in which their first event came. Between namespaces no order is kept, just
-//!   as there is none between the watches of two kinds.
+//! - Inside a namespace, an object has the place of its first event that waits. So a later event about it may be taken before an
+//!   earlier one about another object. Between namespaces no order is kept, also not between objects of one kind, which their
+//!   watch shows in one order.
 //! - That a kind is synced, or that its watch goes on, is taken after everything about the kind that came before. That a watch is
 //!   interrupted is taken at once, because it makes the loop careful.
-//! - `HostnameClaim`s do not wait. The store of claims needs all their versions, and operators write them, at a bounded rate.
+//! - What platform admins and operators write does not wait here as soon as it is out of the channel, and no version of it is
+//!   left out. The store of claims needs all versions. A `HostnameGrant` that replaces another one has to be known before the
+//!   other one is gone, or names would be released in between. Tenants write none of this, so it comes at a bounded rate.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
@@ -27,8 +30,7 @@ const MOST: usize = 4096;
 /// The events that wait for translation.
 #[derive(Debug)]
 pub(super) struct WatchQueue {
-    /// The objects with events, each with the number of its first one. The lines are the namespaces. Objects without a namespace
-    /// are in one line.
+    /// The objects with events, each with the number of its first one. The lines are the namespaces.
     turns: FairQueue<(u64, ObjectKey)>,
     /// The events about each of these objects. The list is never empty.
     events: BTreeMap<ObjectKey, Vec<Event>>,
@@ -38,7 +40,7 @@ pub(super) struct WatchQueue {
     numbers: BTreeSet<(Kind, u64)>,
     /// The number of the next object.
     next: u64,
-    /// What does not wait.
+    /// What does not wait, in the order in which it came.
     urgent: Vec<Event>,
     marks: Vec<Mark>,
 }
@@ -98,7 +100,7 @@ impl WatchQueue {
                 return self.marks.push(mark);
             }
         };
-        if key.kind == Kind::HostnameClaim {
+        if is_urgent(key.kind) {
             return self.urgent.push(event);
         }
         let number = self.next;
@@ -138,6 +140,19 @@ impl WatchQueue {
         batch.extend(due.into_iter().map(|mark| mark.event));
         batch
     }
+}
+
+/// Whether only platform admins and operators write objects of this kind, if tenants have the roles that are meant for them.
+fn is_urgent(kind: Kind) -> bool {
+    matches!(
+        kind,
+        Kind::GatewayClass
+            | Kind::GatewayParameters
+            | Kind::Namespace
+            | Kind::ClusterAcmeIssuer
+            | Kind::HostnameGrant
+            | Kind::HostnameClaim
+    )
 }
 
 /// Adds an event about an object behind the others about it, and leaves out what it replaces. A removal stays in front of a new
@@ -291,6 +306,23 @@ mod tests {
         ];
         assert_eq!(texts(&batch)[..2], expected);
         assert_eq!(batch.len(), 2 + TURN);
+    }
+
+    #[test]
+    fn a_grant_that_replaces_another_comes_before_the_removal_of_the_other() {
+        let grant = |name: &str| ObjectKey::new(Kind::HostnameGrant, "platform", name);
+        let (former, next) = (grant("former"), grant("next"));
+        let flood = (0..300).map(|n| put(&route(&format!("team{n}"), "r"), n));
+        let replaced = [put(&next, 2), Event::Remove(former.clone())];
+        let events = std::iter::once(touched(&former, 1)).chain(flood);
+        let mut queue = queue_of(events.chain(replaced));
+        let batch = texts(&queue.next_batch(Instant::now()));
+        let expected = [
+            "touched platform/former 1",
+            r#"put platform/next 2 {"put":2}"#,
+            "remove platform/former",
+        ];
+        assert_eq!(batch[..3], expected);
     }
 
     #[test]
