@@ -21,9 +21,12 @@ use vestibule_model::key::{Kind, ObjectKey};
 
 use crate::claims::fair_queue::FairQueue;
 
-/// Objects whose events are translated together at most. A namespace waits for about one translation of so many objects, if
-/// fewer namespaces than that have events.
+/// Objects of one namespace whose events are translated together at most. So a namespace waits for about one translation of so
+/// many objects, if one other namespace has more events.
 const TURN: usize = 256;
+/// Objects of all namespaces whose events are translated together at most. It is larger, so that many namespaces with a few
+/// events each have them translated together.
+const BATCH: usize = 1024;
 /// Most events that wait here. Beyond it they wait in the watches, each kind in one line for all namespaces.
 const MOST: usize = 4096;
 
@@ -57,7 +60,7 @@ impl WatchQueue {
     /// Returns an empty queue.
     pub(super) fn new() -> Self {
         Self {
-            turns: FairQueue::new(usize::MAX),
+            turns: FairQueue::new(TURN),
             events: BTreeMap::new(),
             len: 0,
             numbers: BTreeSet::new(),
@@ -119,15 +122,19 @@ impl WatchQueue {
     /// Removes and returns the events of the next turn. `now` is no earlier than the times of the events.
     pub(super) fn next_batch(&mut self, now: Instant) -> Vec<Event> {
         let mut batch = std::mem::take(&mut self.urgent);
-        let mut objects = 0;
-        while objects < TURN
-            && let Some((_, (number, key))) = self.turns.next(now)
+        let mut namespaces = Vec::new();
+        while namespaces.len() < BATCH
+            && let Some((namespace, (number, key))) = self.turns.next(now)
         {
-            objects += 1;
+            self.turns.begun(&namespace);
+            namespaces.push(namespace);
             self.numbers.remove(&(key.kind, number));
             let events = self.events.remove(&key).unwrap_or_default();
             self.len -= events.len();
             batch.extend(events);
+        }
+        for namespace in &namespaces {
+            self.turns.ended(namespace);
         }
         let numbers = &self.numbers;
         let is_due = |mark: &Mark| {
@@ -246,15 +253,39 @@ mod tests {
 
     #[test]
     fn a_flood_of_one_namespace_delays_the_edit_of_another_by_no_more_than_one_turn() {
-        let flood = (0..2 * TURN).map(|n| put(&route("aaa", &format!("r{n:04}")), n));
+        let flood = (0..3 * TURN).map(|n| put(&route("aaa", &format!("r{n:04}")), n));
         let mut queue = queue_of(flood);
         assert_eq!(queue.next_batch(Instant::now()).len(), TURN);
         queue.push(put(&route("zzz", "edit"), 1), Instant::now());
         let batch = texts(&queue.next_batch(Instant::now()));
-        assert_eq!(batch.len(), TURN);
+        assert_eq!(batch.len(), TURN + 1);
         assert!(batch.contains(&r#"put zzz/edit 1 {"put":1}"#.to_owned()));
-        assert_eq!(rest(&mut queue).len(), 1);
+        assert_eq!(rest(&mut queue).len(), TURN);
         assert!(queue.is_empty());
+    }
+
+    #[test]
+    fn what_came_together_in_many_namespaces_is_taken_together() {
+        let queue = |namespaces: usize, names: usize| {
+            let keys = (0..namespaces).flat_map(|namespace| {
+                let namespace = format!("team{namespace:04}");
+                (0..names).map(move |name| route(&namespace, &format!("r{name:04}")))
+            });
+            queue_of(keys.map(|key| put(&key, 1)))
+        };
+        let namespaces = TURN + 44;
+        let mut few_of_each = queue(namespaces, 3);
+        let batch = few_of_each.next_batch(Instant::now());
+        assert_eq!(batch.len(), 3 * namespaces);
+        assert!(few_of_each.is_empty());
+        let mut too_many = queue(BATCH + 1, 1);
+        assert_eq!(too_many.next_batch(Instant::now()).len(), BATCH);
+        assert_eq!(too_many.next_batch(Instant::now()).len(), 1);
+        // Each of two namespaces has a turn of its own in each batch.
+        let mut two = queue(2, 2 * TURN);
+        assert_eq!(two.next_batch(Instant::now()).len(), 2 * TURN);
+        assert_eq!(two.next_batch(Instant::now()).len(), 2 * TURN);
+        assert!(two.is_empty());
     }
 
     #[test]
@@ -327,15 +358,14 @@ mod tests {
 
     #[test]
     fn what_is_said_of_a_kind_comes_after_its_objects_and_an_interruption_at_once() {
-        let flood =
-            |from: usize| (from..from + TURN).map(|n| put(&route("aaa", &format!("r{n:04}")), n));
+        let flood = |count: usize| (0..count).map(|n| put(&route("aaa", &format!("r{n:04}")), n));
         let kind = Kind::HttpRoute;
-        let mut queue = queue_of(flood(0));
+        let mut queue = queue_of(flood(TURN + 1));
         for event in [Event::Synced(kind), Event::Synced(Kind::Gateway)] {
             queue.push(event, Instant::now());
         }
         queue.push(put(&route("bbb", "late"), 1), Instant::now());
-        // One of the objects has to wait, since another namespace had its turn.
+        // One of the objects has to wait, since its namespace has had its turn.
         let first = texts(&queue.next_batch(Instant::now()));
         assert!(first.contains(&"synced Gateway".to_owned()));
         assert!(!first.contains(&"synced HTTPRoute".to_owned()));
@@ -343,7 +373,7 @@ mod tests {
         assert_eq!(second.len(), 2, "{second:?}");
         assert_eq!(second[1], "synced HTTPRoute");
 
-        let mut queue = queue_of(flood(0).chain(flood(TURN)));
+        let mut queue = queue_of(flood(2 * TURN));
         queue.push(Event::Resumed(kind), Instant::now());
         queue.push(Event::Interrupted(kind), Instant::now());
         assert_eq!(
