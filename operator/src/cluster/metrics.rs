@@ -70,6 +70,7 @@ pub struct Metrics {
     objects: Family<KindLabel, Gauge>,
     events: Family<KindLabel, Counter>,
     touched: Family<KindLabel, Counter>,
+    watch_queue: Gauge,
     translation: Histogram,
     work: Family<UnitLabel, Counter>,
     publication: Histogram,
@@ -97,6 +98,7 @@ impl Default for Metrics {
             objects: Family::default(),
             events: Family::default(),
             touched: Family::default(),
+            watch_queue: Gauge::default(),
             translation: times(),
             work: Family::default(),
             publication: times(),
@@ -150,6 +152,11 @@ impl Metrics {
              not decoded again, by kind",
             self.touched.clone(),
         );
+        registry.register(
+            "watch_queue_objects",
+            "Objects with events that wait for the turn of their namespace in translation",
+            self.watch_queue.clone(),
+        );
         registry.register_with_unit(
             "translation",
             "Time that one pass of translation takes",
@@ -163,7 +170,7 @@ impl Metrics {
         );
         registry.register_with_unit(
             "publication",
-            "Time from an event of the watch to the generation with what came of it",
+            "Time from an event of the watch to the generation with what came of it, with the wait for translation",
             Unit::Seconds,
             self.publication.clone(),
         );
@@ -237,6 +244,11 @@ impl Metrics {
     pub(super) fn touched(&self, kind: Kind) {
         let kind = kind.as_str();
         self.touched.get_or_create(&KindLabel { kind }).inc();
+    }
+
+    pub(super) fn watch_queue(&self, objects: usize) {
+        self.watch_queue
+            .set(i64::try_from(objects).unwrap_or(i64::MAX));
     }
 
     pub(super) fn objects(&self, kind: Kind, change: i64) {

@@ -35,8 +35,8 @@ const MOST: usize = 4096;
 pub(super) struct WatchQueue {
     /// The objects with events, each with the number of its first one. The lines are the namespaces.
     turns: FairQueue<(u64, ObjectKey)>,
-    /// The events about each of these objects. The list is never empty.
-    events: BTreeMap<ObjectKey, Vec<Event>>,
+    /// The events about each of these objects.
+    waiting: BTreeMap<ObjectKey, Waiting>,
     /// How many events there are.
     len: usize,
     /// The numbers of the objects in `turns`, by kind.
@@ -45,7 +45,17 @@ pub(super) struct WatchQueue {
     next: u64,
     /// What does not wait, in the order in which it came.
     urgent: Vec<Event>,
+    /// When the first of it came.
+    urgent_since: Option<Instant>,
     marks: Vec<Mark>,
+}
+
+/// The events about an object. There is at least one.
+#[derive(Debug)]
+struct Waiting {
+    /// When the first of them came, even if another one has replaced it.
+    since: Instant,
+    events: Vec<Event>,
 }
 
 /// An event about a kind, which is taken when no event about the kind with a lower number is left.
@@ -61,11 +71,12 @@ impl WatchQueue {
     pub(super) fn new() -> Self {
         Self {
             turns: FairQueue::new(TURN),
-            events: BTreeMap::new(),
+            waiting: BTreeMap::new(),
             len: 0,
             numbers: BTreeSet::new(),
             next: 0,
             urgent: Vec::new(),
+            urgent_since: None,
             marks: Vec::new(),
         }
     }
@@ -75,9 +86,14 @@ impl WatchQueue {
         self.len + self.urgent.len() < MOST
     }
 
+    /// How many objects wait for their turn.
+    pub(super) fn objects(&self) -> usize {
+        self.waiting.len()
+    }
+
     /// Whether nothing waits.
     pub(super) fn is_empty(&self) -> bool {
-        self.events.is_empty() && self.urgent.is_empty() && self.marks.is_empty()
+        self.waiting.is_empty() && self.urgent.is_empty() && self.marks.is_empty()
     }
 
     /// Adds an event, which came after all others.
@@ -91,7 +107,7 @@ impl WatchQueue {
                 // A watch that went on before, and is interrupted again, does not go on.
                 self.marks
                     .retain(|mark| mark.kind != kind || !matches!(mark.event, Event::Resumed(_)));
-                return self.urgent.push(event);
+                return self.hurry(event, now);
             }
             Event::Synced(kind) | Event::Resumed(kind) => {
                 let (kind, number) = (*kind, self.next);
@@ -104,24 +120,35 @@ impl WatchQueue {
             }
         };
         if is_urgent(key.kind) {
-            return self.urgent.push(event);
+            return self.hurry(event, now);
         }
         let number = self.next;
-        let events = self.events.entry(key.clone()).or_default();
-        if events.is_empty() {
+        let waiting = self.waiting.entry(key.clone()).or_insert_with(|| Waiting {
+            since: now,
+            events: Vec::new(),
+        });
+        if waiting.events.is_empty() {
             self.next += 1;
             self.numbers.insert((key.kind, number));
             let namespace = key.name.namespace.clone();
             self.turns.insert(now, &namespace, &(number, key));
         }
-        self.len -= events.len();
-        add(events, event);
-        self.len += events.len();
+        self.len -= waiting.events.len();
+        add(&mut waiting.events, event);
+        self.len += waiting.events.len();
     }
 
-    /// Removes and returns the events of the next turn. `now` is no earlier than the times of the events.
-    pub(super) fn next_batch(&mut self, now: Instant) -> Vec<Event> {
+    /// Adds an event that does not wait.
+    fn hurry(&mut self, event: Event, now: Instant) {
+        self.urgent_since.get_or_insert(now);
+        self.urgent.push(event);
+    }
+
+    /// Removes and returns the events of the next turn, and when the first of those about objects came. `now` is no earlier than
+    /// the times of the events.
+    pub(super) fn next_batch(&mut self, now: Instant) -> (Vec<Event>, Instant) {
         let mut batch = std::mem::take(&mut self.urgent);
+        let mut since = self.urgent_since.take().unwrap_or(now);
         let mut namespaces = Vec::new();
         while namespaces.len() < BATCH
             && let Some((namespace, (number, key))) = self.turns.next(now)
@@ -129,9 +156,11 @@ impl WatchQueue {
             self.turns.begun(&namespace);
             namespaces.push(namespace);
             self.numbers.remove(&(key.kind, number));
-            let events = self.events.remove(&key).unwrap_or_default();
-            self.len -= events.len();
-            batch.extend(events);
+            if let Some(waiting) = self.waiting.remove(&key) {
+                self.len -= waiting.events.len();
+                since = since.min(waiting.since);
+                batch.extend(waiting.events);
+            }
         }
         for namespace in &namespaces {
             self.turns.ended(namespace);
@@ -145,7 +174,7 @@ impl WatchQueue {
         let (due, early): (Vec<Mark>, Vec<Mark>) = marks.partition(is_due);
         self.marks = early;
         batch.extend(due.into_iter().map(|mark| mark.event));
-        batch
+        (batch, since)
     }
 }
 
@@ -187,6 +216,8 @@ fn add(events: &mut Vec<Event>, event: Event) {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use proptest::prelude::*;
     use serde_json::json;
     use vestibule_crds::watch::Watched;
@@ -243,10 +274,14 @@ mod tests {
         queue
     }
 
+    fn take(queue: &mut WatchQueue) -> Vec<Event> {
+        queue.next_batch(Instant::now()).0
+    }
+
     fn rest(queue: &mut WatchQueue) -> Vec<Event> {
         let mut events = Vec::new();
         while !queue.is_empty() {
-            events.extend(queue.next_batch(Instant::now()));
+            events.extend(take(queue));
         }
         events
     }
@@ -255,9 +290,9 @@ mod tests {
     fn a_flood_of_one_namespace_delays_the_edit_of_another_by_no_more_than_one_turn() {
         let flood = (0..3 * TURN).map(|n| put(&route("aaa", &format!("r{n:04}")), n));
         let mut queue = queue_of(flood);
-        assert_eq!(queue.next_batch(Instant::now()).len(), TURN);
+        assert_eq!(take(&mut queue).len(), TURN);
         queue.push(put(&route("zzz", "edit"), 1), Instant::now());
-        let batch = texts(&queue.next_batch(Instant::now()));
+        let batch = texts(&take(&mut queue));
         assert_eq!(batch.len(), TURN + 1);
         assert!(batch.contains(&r#"put zzz/edit 1 {"put":1}"#.to_owned()));
         assert_eq!(rest(&mut queue).len(), TURN);
@@ -275,16 +310,16 @@ mod tests {
         };
         let namespaces = TURN + 44;
         let mut few_of_each = queue(namespaces, 3);
-        let batch = few_of_each.next_batch(Instant::now());
+        let batch = take(&mut few_of_each);
         assert_eq!(batch.len(), 3 * namespaces);
         assert!(few_of_each.is_empty());
         let mut too_many = queue(BATCH + 1, 1);
-        assert_eq!(too_many.next_batch(Instant::now()).len(), BATCH);
-        assert_eq!(too_many.next_batch(Instant::now()).len(), 1);
+        assert_eq!(take(&mut too_many).len(), BATCH);
+        assert_eq!(take(&mut too_many).len(), 1);
         // Each of two namespaces has a turn of its own in each batch.
         let mut two = queue(2, 2 * TURN);
-        assert_eq!(two.next_batch(Instant::now()).len(), 2 * TURN);
-        assert_eq!(two.next_batch(Instant::now()).len(), 2 * TURN);
+        assert_eq!(take(&mut two).len(), 2 * TURN);
+        assert_eq!(take(&mut two).len(), 2 * TURN);
         assert!(two.is_empty());
     }
 
@@ -303,8 +338,30 @@ mod tests {
         let many = (0..MOST).map(|n| put(&route("aaa", &n.to_string()), n));
         let mut queue = queue_of(many);
         assert!(!queue.has_room());
-        queue.next_batch(Instant::now());
+        take(&mut queue);
         assert!(queue.has_room());
+    }
+
+    #[test]
+    fn a_turn_says_since_when_the_first_of_its_objects_waits() {
+        let begin = Instant::now();
+        let at = |seconds: u64| begin + Duration::from_secs(seconds);
+        let mut queue = WatchQueue::new();
+        queue.push(put(&route("bbb", "other"), 1), at(2));
+        queue.push(put(&route("aaa", "busy"), 2), at(1));
+        queue.push(put(&route("aaa", "busy"), 3), at(3));
+        assert_eq!(queue.objects(), 2);
+        let (batch, since) = queue.next_batch(at(4));
+        assert_eq!((batch.len(), since), (2, at(1)));
+        let grant = ObjectKey::new(Kind::HostnameGrant, "platform", "g");
+        queue.push(put(&grant, 4), at(5));
+        queue.push(put(&grant, 5), at(6));
+        queue.push(Event::Synced(Kind::HttpRoute), at(4));
+        let (batch, since) = queue.next_batch(at(7));
+        assert_eq!((batch.len(), since), (3, at(5)));
+        let (batch, since) = queue.next_batch(at(8));
+        assert_eq!((batch.len(), since), (0, at(8)));
+        assert_eq!(queue.objects(), 0);
     }
 
     #[test]
@@ -330,7 +387,7 @@ mod tests {
         let claim = ObjectKey::new(Kind::HostnameClaim, "platform", "c");
         let flood = (0..2 * TURN).map(|n| put(&route("aaa", &format!("r{n:04}")), n));
         let mut queue = queue_of(flood.chain([put(&claim, 1), put(&claim, 2)]));
-        let batch = queue.next_batch(Instant::now());
+        let batch = take(&mut queue);
         let expected = [
             r#"put platform/c 1 {"put":1}"#,
             r#"put platform/c 2 {"put":2}"#,
@@ -347,7 +404,7 @@ mod tests {
         let replaced = [put(&next, 2), Event::Remove(former.clone())];
         let events = std::iter::once(touched(&former, 1)).chain(flood);
         let mut queue = queue_of(events.chain(replaced));
-        let batch = texts(&queue.next_batch(Instant::now()));
+        let batch = texts(&take(&mut queue));
         let expected = [
             "touched platform/former 1",
             r#"put platform/next 2 {"put":2}"#,
@@ -366,20 +423,17 @@ mod tests {
         }
         queue.push(put(&route("bbb", "late"), 1), Instant::now());
         // One of the objects has to wait, since its namespace has had its turn.
-        let first = texts(&queue.next_batch(Instant::now()));
+        let first = texts(&take(&mut queue));
         assert!(first.contains(&"synced Gateway".to_owned()));
         assert!(!first.contains(&"synced HTTPRoute".to_owned()));
-        let second = texts(&queue.next_batch(Instant::now()));
+        let second = texts(&take(&mut queue));
         assert_eq!(second.len(), 2, "{second:?}");
         assert_eq!(second[1], "synced HTTPRoute");
 
         let mut queue = queue_of(flood(2 * TURN));
         queue.push(Event::Resumed(kind), Instant::now());
         queue.push(Event::Interrupted(kind), Instant::now());
-        assert_eq!(
-            texts(&queue.next_batch(Instant::now()))[0],
-            "interrupted HTTPRoute"
-        );
+        assert_eq!(texts(&take(&mut queue))[0], "interrupted HTTPRoute");
         queue.push(Event::Resumed(kind), Instant::now());
         let others = texts(&rest(&mut queue));
         let resumed = others.iter().filter(|text| *text == "resumed HTTPRoute");
@@ -421,7 +475,7 @@ mod tests {
                 let key = route(["a", "b", ""][namespace], ["x", "y", "z"][name]);
                 let event = match what {
                     0 => {
-                        taken.extend(queue.next_batch(Instant::now()));
+                        taken.extend(take(&mut queue));
                         continue;
                     }
                     1 | 2 => {

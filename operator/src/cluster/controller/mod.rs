@@ -228,9 +228,10 @@ impl Controller {
         {
             self.queue.push(event, now);
         }
-        let batch = self.queue.next_batch(now);
+        let (batch, since) = self.queue.next_batch(now);
+        self.metrics.watch_queue(self.queue.objects());
         if !batch.is_empty() {
-            self.store.take(batch, now);
+            self.store.take_since(batch, since, now);
         }
     }
 
