@@ -8,7 +8,7 @@
 //!   earlier one about another object. Between namespaces no order is kept, also not between objects of one kind, which their
 //!   watch shows in one order.
 //! - That a kind is synced, or that its watch goes on, is taken after everything about the kind that came before. That a watch is
-//!   interrupted is taken at once, because it makes the loop careful.
+//!   interrupted is taken at once, because it makes the loop careful. So is what waits of it that it went on before.
 //! - What platform admins and operators write does not wait here as soon as it is out of the channel, and no version of it is
 //!   left out. The store of claims needs all versions. A `HostnameGrant` that replaces another one has to be known before the
 //!   other one is gone, or names would be released in between. Tenants write none of this, so it comes at a bounded rate.
@@ -104,9 +104,15 @@ impl WatchQueue {
             Event::Remove(key) => key.clone(),
             Event::Interrupted(kind) => {
                 let kind = *kind;
-                // A watch that went on before, and is interrupted again, does not go on.
-                self.marks
-                    .retain(|mark| mark.kind != kind || !matches!(mark.event, Event::Resumed(_)));
+                // That the watch went on before stays in front of it, because it also says that the server is back.
+                let went_on =
+                    |mark: &Mark| mark.kind == kind && matches!(mark.event, Event::Resumed(_));
+                let marks = std::mem::take(&mut self.marks).into_iter();
+                let (went_on, others): (Vec<Mark>, Vec<Mark>) = marks.partition(went_on);
+                self.marks = others;
+                for mark in went_on {
+                    self.hurry(mark.event, now);
+                }
                 return self.hurry(event, now);
             }
             Event::Synced(kind) | Event::Resumed(kind) => {
@@ -433,7 +439,8 @@ mod tests {
         let mut queue = queue_of(flood(2 * TURN));
         queue.push(Event::Resumed(kind), Instant::now());
         queue.push(Event::Interrupted(kind), Instant::now());
-        assert_eq!(texts(&take(&mut queue))[0], "interrupted HTTPRoute");
+        let at_once = ["resumed HTTPRoute", "interrupted HTTPRoute"];
+        assert_eq!(texts(&take(&mut queue))[..2], at_once);
         queue.push(Event::Resumed(kind), Instant::now());
         let others = texts(&rest(&mut queue));
         let resumed = others.iter().filter(|text| *text == "resumed HTTPRoute");
