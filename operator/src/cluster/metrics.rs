@@ -143,13 +143,14 @@ impl Metrics {
         );
         registry.register(
             "watch_events",
-            "Objects that came or went, by kind",
+            "Objects that came or went, by kind, counted as they are translated (not versions that a later one overtook \
+             before)",
             self.events.clone(),
         );
         registry.register(
             "watch_touched",
             "Objects that were written without a change to what is read of them (their status, mostly), which are \
-             not decoded again, by kind",
+             not decoded again, by kind; counted as watch_events",
             self.touched.clone(),
         );
         registry.register(
