@@ -70,6 +70,7 @@ pub struct Metrics {
     objects: Family<KindLabel, Gauge>,
     events: Family<KindLabel, Counter>,
     touched: Family<KindLabel, Counter>,
+    watch_queue: Gauge,
     translation: Histogram,
     work: Family<UnitLabel, Counter>,
     publication: Histogram,
@@ -97,6 +98,7 @@ impl Default for Metrics {
             objects: Family::default(),
             events: Family::default(),
             touched: Family::default(),
+            watch_queue: Gauge::default(),
             translation: times(),
             work: Family::default(),
             publication: times(),
@@ -141,14 +143,20 @@ impl Metrics {
         );
         registry.register(
             "watch_events",
-            "Objects that came or went, by kind",
+            "Objects that came or went, by kind, counted as they are translated (not versions that a later one overtook \
+             before)",
             self.events.clone(),
         );
         registry.register(
             "watch_touched",
             "Objects that were written without a change to what is read of them (their status, mostly), which are \
-             not decoded again, by kind",
+             not decoded again, by kind; counted as watch_events",
             self.touched.clone(),
+        );
+        registry.register(
+            "watch_queue_objects",
+            "Objects with events that wait for the turn of their namespace in translation",
+            self.watch_queue.clone(),
         );
         registry.register_with_unit(
             "translation",
@@ -163,7 +171,7 @@ impl Metrics {
         );
         registry.register_with_unit(
             "publication",
-            "Time from an event of the watch to the generation with what came of it",
+            "Time from an event of the watch to the generation with what came of it, with the wait for translation",
             Unit::Seconds,
             self.publication.clone(),
         );
@@ -237,6 +245,11 @@ impl Metrics {
     pub(super) fn touched(&self, kind: Kind) {
         let kind = kind.as_str();
         self.touched.get_or_create(&KindLabel { kind }).inc();
+    }
+
+    pub(super) fn watch_queue(&self, objects: usize) {
+        self.watch_queue
+            .set(i64::try_from(objects).unwrap_or(i64::MAX));
     }
 
     pub(super) fn objects(&self, kind: Kind, change: i64) {

@@ -88,7 +88,7 @@ pub struct Store {
     absent: Absences,
     /// Sources that the first list of the watch will show if they exist.
     listed: BTreeSet<ObjectKey>,
-    /// Changes that are not published yet. `dirty_since` is the time of the first of them.
+    /// Changes that are not published yet. `dirty_since` is when the first event that led to them came.
     unpublished: BTreeMap<ResourceKey, Option<Encoded>>,
     dirty_since: Option<Instant>,
     /// Changes that wait for a grace, because they would make requests fail.
@@ -169,8 +169,19 @@ impl Store {
         &self.synced
     }
 
-    /// Takes events of the watches.
+    /// Takes events of the watches that have just come.
     pub fn take(&mut self, events: impl IntoIterator<Item = Event>, now: Instant) {
+        self.take_since(events, now, now);
+    }
+
+    /// Takes events of the watches, of which the first came at `since`.
+    pub(super) fn take_since(
+        &mut self,
+        events: impl IntoIterator<Item = Event>,
+        since: Instant,
+        now: Instant,
+    ) {
+        let dirty_before = self.dirty_since.take();
         let mut changes = Vec::new();
         for event in events {
             match event {
@@ -223,6 +234,8 @@ impl Store {
             }
         }
         self.apply(changes, now);
+        let dirty_now = self.dirty_since.map(|_| since);
+        self.dirty_since = dirty_before.into_iter().chain(dirty_now).min();
     }
 
     /// Notes that an object was written, but only its status changed.

@@ -4,11 +4,15 @@
 //! - The events about one object are taken together and in their order. A version that a later one has replaced by then is left
 //!   out, as a watch leaves it out that was away for a while. So an object that is written again and again waits in one place,
 //!   and holds up nothing else of its namespace.
-//! - Objects of one namespace are taken in the order in which their first event came. Between namespaces no order is kept, just
-//!   as there is none between the watches of two kinds.
+//! - Inside a namespace, an object has the place of its first event that waits. So a later event about it may be taken before an
+//!   earlier one about another object. Between namespaces no order is kept, also not between objects of one kind, which their
+//!   watch shows in one order.
 //! - That a kind is synced, or that its watch goes on, is taken after everything about the kind that came before. That a watch is
-//!   interrupted is taken at once, because it makes the loop careful.
-//! - `HostnameClaim`s do not wait. The store of claims needs all their versions, and operators write them, at a bounded rate.
+//!   interrupted is taken at once, because it makes the loop careful. If that the watch went on before still waits, it is taken
+//!   in front of it.
+//! - What platform admins and operators write does not wait here as soon as it is out of the channel, and no version of it is
+//!   left out. The store of claims needs all versions. A `HostnameGrant` that replaces another one has to be known before the
+//!   other one is gone, or names would be released in between. Tenants write none of this, so it comes at a bounded rate.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
@@ -18,29 +22,41 @@ use vestibule_model::key::{Kind, ObjectKey};
 
 use crate::claims::fair_queue::FairQueue;
 
-/// Objects whose events are translated together at most. A namespace waits for about one translation of so many objects, if
-/// fewer namespaces than that have events.
+/// Objects of one namespace whose events are translated together at most. So a namespace waits for about one translation of so
+/// many objects, if one other namespace has more events.
 const TURN: usize = 256;
+/// Objects of all namespaces whose events are translated together at most. It is larger, so that many namespaces with a few
+/// events each have them translated together.
+const BATCH: usize = 1024;
 /// Most events that wait here. Beyond it they wait in the watches, each kind in one line for all namespaces.
 const MOST: usize = 4096;
 
 /// The events that wait for translation.
 #[derive(Debug)]
 pub(super) struct WatchQueue {
-    /// The objects with events, each with the number of its first one. The lines are the namespaces. Objects without a namespace
-    /// are in one line.
+    /// The objects with events, each with the number of its first one. The lines are the namespaces.
     turns: FairQueue<(u64, ObjectKey)>,
-    /// The events about each of these objects. The list is never empty.
-    events: BTreeMap<ObjectKey, Vec<Event>>,
+    /// The events about each of these objects.
+    waiting: BTreeMap<ObjectKey, Waiting>,
     /// How many events there are.
     len: usize,
     /// The numbers of the objects in `turns`, by kind.
     numbers: BTreeSet<(Kind, u64)>,
     /// The number of the next object.
     next: u64,
-    /// What does not wait.
+    /// What does not wait, in the order in which it came.
     urgent: Vec<Event>,
+    /// When the first of it came.
+    urgent_since: Option<Instant>,
     marks: Vec<Mark>,
+}
+
+/// The events about an object. There is at least one.
+#[derive(Debug)]
+struct Waiting {
+    /// When the first of them came, even if another one has replaced it.
+    since: Instant,
+    events: Vec<Event>,
 }
 
 /// An event about a kind, which is taken when no event about the kind with a lower number is left.
@@ -55,12 +71,13 @@ impl WatchQueue {
     /// Returns an empty queue.
     pub(super) fn new() -> Self {
         Self {
-            turns: FairQueue::new(usize::MAX),
-            events: BTreeMap::new(),
+            turns: FairQueue::new(TURN),
+            waiting: BTreeMap::new(),
             len: 0,
             numbers: BTreeSet::new(),
             next: 0,
             urgent: Vec::new(),
+            urgent_since: None,
             marks: Vec::new(),
         }
     }
@@ -70,9 +87,14 @@ impl WatchQueue {
         self.len + self.urgent.len() < MOST
     }
 
+    /// How many objects wait for their turn.
+    pub(super) fn objects(&self) -> usize {
+        self.waiting.len()
+    }
+
     /// Whether nothing waits.
     pub(super) fn is_empty(&self) -> bool {
-        self.events.is_empty() && self.urgent.is_empty() && self.marks.is_empty()
+        self.waiting.is_empty() && self.urgent.is_empty() && self.marks.is_empty()
     }
 
     /// Adds an event, which came after all others.
@@ -83,10 +105,16 @@ impl WatchQueue {
             Event::Remove(key) => key.clone(),
             Event::Interrupted(kind) => {
                 let kind = *kind;
-                // A watch that went on before, and is interrupted again, does not go on.
-                self.marks
-                    .retain(|mark| mark.kind != kind || !matches!(mark.event, Event::Resumed(_)));
-                return self.urgent.push(event);
+                // That the watch went on before stays in front of it, because it also says that the server is back.
+                let went_on =
+                    |mark: &Mark| mark.kind == kind && matches!(mark.event, Event::Resumed(_));
+                let marks = std::mem::take(&mut self.marks).into_iter();
+                let (went_on, others): (Vec<Mark>, Vec<Mark>) = marks.partition(went_on);
+                self.marks = others;
+                for mark in went_on {
+                    self.hurry(mark.event, now);
+                }
+                return self.hurry(event, now);
             }
             Event::Synced(kind) | Event::Resumed(kind) => {
                 let (kind, number) = (*kind, self.next);
@@ -98,34 +126,51 @@ impl WatchQueue {
                 return self.marks.push(mark);
             }
         };
-        if key.kind == Kind::HostnameClaim {
-            return self.urgent.push(event);
+        if is_urgent(key.kind) {
+            return self.hurry(event, now);
         }
         let number = self.next;
-        let events = self.events.entry(key.clone()).or_default();
-        if events.is_empty() {
+        let waiting = self.waiting.entry(key.clone()).or_insert_with(|| Waiting {
+            since: now,
+            events: Vec::new(),
+        });
+        if waiting.events.is_empty() {
             self.next += 1;
             self.numbers.insert((key.kind, number));
             let namespace = key.name.namespace.clone();
             self.turns.insert(now, &namespace, &(number, key));
         }
-        self.len -= events.len();
-        add(events, event);
-        self.len += events.len();
+        self.len -= waiting.events.len();
+        add(&mut waiting.events, event);
+        self.len += waiting.events.len();
     }
 
-    /// Removes and returns the events of the next turn. `now` is no earlier than the times of the events.
-    pub(super) fn next_batch(&mut self, now: Instant) -> Vec<Event> {
+    /// Adds an event that does not wait.
+    fn hurry(&mut self, event: Event, now: Instant) {
+        self.urgent_since.get_or_insert(now);
+        self.urgent.push(event);
+    }
+
+    /// Removes and returns the events of the next turn, and when the first of those about objects came. `now` is no earlier than
+    /// the times of the events.
+    pub(super) fn next_batch(&mut self, now: Instant) -> (Vec<Event>, Instant) {
         let mut batch = std::mem::take(&mut self.urgent);
-        let mut objects = 0;
-        while objects < TURN
-            && let Some((_, (number, key))) = self.turns.next(now)
+        let mut since = self.urgent_since.take().unwrap_or(now);
+        let mut namespaces = Vec::new();
+        while namespaces.len() < BATCH
+            && let Some((namespace, (number, key))) = self.turns.next(now)
         {
-            objects += 1;
+            self.turns.begun(&namespace);
+            namespaces.push(namespace);
             self.numbers.remove(&(key.kind, number));
-            let events = self.events.remove(&key).unwrap_or_default();
-            self.len -= events.len();
-            batch.extend(events);
+            if let Some(waiting) = self.waiting.remove(&key) {
+                self.len -= waiting.events.len();
+                since = since.min(waiting.since);
+                batch.extend(waiting.events);
+            }
+        }
+        for namespace in &namespaces {
+            self.turns.ended(namespace);
         }
         let numbers = &self.numbers;
         let is_due = |mark: &Mark| {
@@ -136,8 +181,21 @@ impl WatchQueue {
         let (due, early): (Vec<Mark>, Vec<Mark>) = marks.partition(is_due);
         self.marks = early;
         batch.extend(due.into_iter().map(|mark| mark.event));
-        batch
+        (batch, since)
     }
+}
+
+/// Whether only platform admins and operators write objects of this kind, if tenants have the roles that are meant for them.
+fn is_urgent(kind: Kind) -> bool {
+    matches!(
+        kind,
+        Kind::GatewayClass
+            | Kind::GatewayParameters
+            | Kind::Namespace
+            | Kind::ClusterAcmeIssuer
+            | Kind::HostnameGrant
+            | Kind::HostnameClaim
+    )
 }
 
 /// Adds an event about an object behind the others about it, and leaves out what it replaces. A removal stays in front of a new
@@ -165,6 +223,8 @@ fn add(events: &mut Vec<Event>, event: Event) {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use proptest::prelude::*;
     use serde_json::json;
     use vestibule_crds::watch::Watched;
@@ -221,25 +281,53 @@ mod tests {
         queue
     }
 
+    fn take(queue: &mut WatchQueue) -> Vec<Event> {
+        queue.next_batch(Instant::now()).0
+    }
+
     fn rest(queue: &mut WatchQueue) -> Vec<Event> {
         let mut events = Vec::new();
         while !queue.is_empty() {
-            events.extend(queue.next_batch(Instant::now()));
+            events.extend(take(queue));
         }
         events
     }
 
     #[test]
     fn a_flood_of_one_namespace_delays_the_edit_of_another_by_no_more_than_one_turn() {
-        let flood = (0..2 * TURN).map(|n| put(&route("aaa", &format!("r{n:04}")), n));
+        let flood = (0..3 * TURN).map(|n| put(&route("aaa", &format!("r{n:04}")), n));
         let mut queue = queue_of(flood);
-        assert_eq!(queue.next_batch(Instant::now()).len(), TURN);
+        assert_eq!(take(&mut queue).len(), TURN);
         queue.push(put(&route("zzz", "edit"), 1), Instant::now());
-        let batch = texts(&queue.next_batch(Instant::now()));
-        assert_eq!(batch.len(), TURN);
+        let batch = texts(&take(&mut queue));
+        assert_eq!(batch.len(), TURN + 1);
         assert!(batch.contains(&r#"put zzz/edit 1 {"put":1}"#.to_owned()));
-        assert_eq!(rest(&mut queue).len(), 1);
+        assert_eq!(rest(&mut queue).len(), TURN);
         assert!(queue.is_empty());
+    }
+
+    #[test]
+    fn what_came_together_in_many_namespaces_is_taken_together() {
+        let queue = |namespaces: usize, names: usize| {
+            let keys = (0..namespaces).flat_map(|namespace| {
+                let namespace = format!("team{namespace:04}");
+                (0..names).map(move |name| route(&namespace, &format!("r{name:04}")))
+            });
+            queue_of(keys.map(|key| put(&key, 1)))
+        };
+        let namespaces = TURN + 44;
+        let mut few_of_each = queue(namespaces, 3);
+        let batch = take(&mut few_of_each);
+        assert_eq!(batch.len(), 3 * namespaces);
+        assert!(few_of_each.is_empty());
+        let mut too_many = queue(BATCH + 1, 1);
+        assert_eq!(take(&mut too_many).len(), BATCH);
+        assert_eq!(take(&mut too_many).len(), 1);
+        // Each of two namespaces has a turn of its own in each batch.
+        let mut two = queue(2, 2 * TURN);
+        assert_eq!(take(&mut two).len(), 2 * TURN);
+        assert_eq!(take(&mut two).len(), 2 * TURN);
+        assert!(two.is_empty());
     }
 
     #[test]
@@ -257,8 +345,30 @@ mod tests {
         let many = (0..MOST).map(|n| put(&route("aaa", &n.to_string()), n));
         let mut queue = queue_of(many);
         assert!(!queue.has_room());
-        queue.next_batch(Instant::now());
+        take(&mut queue);
         assert!(queue.has_room());
+    }
+
+    #[test]
+    fn a_turn_says_since_when_the_first_of_its_objects_waits() {
+        let begin = Instant::now();
+        let at = |seconds: u64| begin + Duration::from_secs(seconds);
+        let mut queue = WatchQueue::new();
+        queue.push(put(&route("bbb", "other"), 1), at(2));
+        queue.push(put(&route("aaa", "busy"), 2), at(1));
+        queue.push(put(&route("aaa", "busy"), 3), at(3));
+        assert_eq!(queue.objects(), 2);
+        let (batch, since) = queue.next_batch(at(4));
+        assert_eq!((batch.len(), since), (2, at(1)));
+        let grant = ObjectKey::new(Kind::HostnameGrant, "platform", "g");
+        queue.push(put(&grant, 4), at(5));
+        queue.push(put(&grant, 5), at(6));
+        queue.push(Event::Synced(Kind::HttpRoute), at(4));
+        let (batch, since) = queue.next_batch(at(7));
+        assert_eq!((batch.len(), since), (3, at(5)));
+        let (batch, since) = queue.next_batch(at(8));
+        assert_eq!((batch.len(), since), (0, at(8)));
+        assert_eq!(queue.objects(), 0);
     }
 
     #[test]
@@ -284,7 +394,7 @@ mod tests {
         let claim = ObjectKey::new(Kind::HostnameClaim, "platform", "c");
         let flood = (0..2 * TURN).map(|n| put(&route("aaa", &format!("r{n:04}")), n));
         let mut queue = queue_of(flood.chain([put(&claim, 1), put(&claim, 2)]));
-        let batch = queue.next_batch(Instant::now());
+        let batch = take(&mut queue);
         let expected = [
             r#"put platform/c 1 {"put":1}"#,
             r#"put platform/c 2 {"put":2}"#,
@@ -294,30 +404,44 @@ mod tests {
     }
 
     #[test]
+    fn a_grant_that_replaces_another_comes_before_the_removal_of_the_other() {
+        let grant = |name: &str| ObjectKey::new(Kind::HostnameGrant, "platform", name);
+        let (former, next) = (grant("former"), grant("next"));
+        let flood = (0..300).map(|n| put(&route(&format!("team{n}"), "r"), n));
+        let replaced = [put(&next, 2), Event::Remove(former.clone())];
+        let events = std::iter::once(touched(&former, 1)).chain(flood);
+        let mut queue = queue_of(events.chain(replaced));
+        let batch = texts(&take(&mut queue));
+        let expected = [
+            "touched platform/former 1",
+            r#"put platform/next 2 {"put":2}"#,
+            "remove platform/former",
+        ];
+        assert_eq!(batch[..3], expected);
+    }
+
+    #[test]
     fn what_is_said_of_a_kind_comes_after_its_objects_and_an_interruption_at_once() {
-        let flood =
-            |from: usize| (from..from + TURN).map(|n| put(&route("aaa", &format!("r{n:04}")), n));
+        let flood = |count: usize| (0..count).map(|n| put(&route("aaa", &format!("r{n:04}")), n));
         let kind = Kind::HttpRoute;
-        let mut queue = queue_of(flood(0));
+        let mut queue = queue_of(flood(TURN + 1));
         for event in [Event::Synced(kind), Event::Synced(Kind::Gateway)] {
             queue.push(event, Instant::now());
         }
         queue.push(put(&route("bbb", "late"), 1), Instant::now());
-        // One of the objects has to wait, since another namespace had its turn.
-        let first = texts(&queue.next_batch(Instant::now()));
+        // One of the objects has to wait, since its namespace has had its turn.
+        let first = texts(&take(&mut queue));
         assert!(first.contains(&"synced Gateway".to_owned()));
         assert!(!first.contains(&"synced HTTPRoute".to_owned()));
-        let second = texts(&queue.next_batch(Instant::now()));
+        let second = texts(&take(&mut queue));
         assert_eq!(second.len(), 2, "{second:?}");
         assert_eq!(second[1], "synced HTTPRoute");
 
-        let mut queue = queue_of(flood(0).chain(flood(TURN)));
+        let mut queue = queue_of(flood(2 * TURN));
         queue.push(Event::Resumed(kind), Instant::now());
         queue.push(Event::Interrupted(kind), Instant::now());
-        assert_eq!(
-            texts(&queue.next_batch(Instant::now()))[0],
-            "interrupted HTTPRoute"
-        );
+        let at_once = ["resumed HTTPRoute", "interrupted HTTPRoute"];
+        assert_eq!(texts(&take(&mut queue))[..2], at_once);
         queue.push(Event::Resumed(kind), Instant::now());
         let others = texts(&rest(&mut queue));
         let resumed = others.iter().filter(|text| *text == "resumed HTTPRoute");
@@ -359,7 +483,7 @@ mod tests {
                 let key = route(["a", "b", ""][namespace], ["x", "y", "z"][name]);
                 let event = match what {
                     0 => {
-                        taken.extend(queue.next_batch(Instant::now()));
+                        taken.extend(take(&mut queue));
                         continue;
                     }
                     1 | 2 => {

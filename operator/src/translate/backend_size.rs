@@ -31,7 +31,8 @@ impl Translator {
         any
     }
 
-    /// Whether a route refers to one of these backends.
+    /// Whether a route refers to one of these backends, and may. A route that may not says only that, however large the backend
+    /// is, so it is not judged again for a Service of others.
     fn refers_to(&self, key: &ObjectKey, backends: &BTreeSet<BackendKey>) -> bool {
         let Some(route) = self.route(key) else {
             return false;
@@ -43,6 +44,7 @@ impl Translator {
             let backend = |number| BackendKey::new(service.clone(), (number, transport));
             let backend = reference.port.map(backend);
             backend.is_some_and(|backend| backends.contains(&backend))
+                && self.permit(key, &reference.reference).is_ok()
         })
     }
 

@@ -171,7 +171,6 @@ async fn signed_by(world: &World, root: &str) -> Result<()> {
     Ok(())
 }
 
-/// One pod is deleted in order, then one without being given time.
 /// Deletes one of the pods, and waits for the next one. Without grace the process has a second to end in.
 async fn lose_one(world: &World, grace: &str) -> Result<()> {
     let pods = world.ready(WEBHOOK, 2).await?;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use futures::StreamExt;
 use tokio::sync::{Notify, mpsc, watch};
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 use vestibule_crds::watch::{Event, Scope, Watched};
@@ -100,12 +100,13 @@ pub(super) struct Controller {
 }
 
 type Written = (ObjectKey, Result<LiveStatus, WriteFailure>);
+type Answered = (ObjectName, WriteOutcome);
 
 /// The work that is under way.
 #[derive(Default)]
 struct PendingWork {
     writes: JoinSet<Written>,
-    claims: JoinSet<(ObjectName, WriteOutcome)>,
+    claims: JoinSet<Answered>,
     reads: JoinSet<Read>,
     /// Timers of the Secrets and ConfigMaps that will be read again.
     again: JoinSet<ObjectKey>,
@@ -141,7 +142,8 @@ impl Controller {
             let more = self.write_statuses(&mut work) || !self.queue.is_empty();
             let wake = self.wake(&work);
             tokio::select! {
-                count = self.events.recv_many(&mut batch, BATCH), if self.queue.has_room() => {
+                // The loop's head takes events too, so while there is more to do, no event has to wake it.
+                count = self.events.recv_many(&mut batch, BATCH), if !more => {
                     if count == 0 {
                         bail!("nothing watches any more");
                     }
@@ -184,12 +186,10 @@ impl Controller {
                     self.acks_moved();
                 }
                 Some(written) = work.writes.join_next() => {
-                    let (key, outcome) = written.context("a write of a status ended early")?;
-                    self.store.planner.done(&key, outcome, Instant::now());
+                    self.statuses_written(written, &mut work)?;
                 }
-                Some(written) = work.claims.join_next() => {
-                    let (name, outcome) = written.context("a request about a claim ended early")?;
-                    self.store.claim_answered(&name, outcome, Instant::now());
+                Some(answered) = work.claims.join_next() => {
+                    self.claims_answered(answered, &mut work)?;
                 }
                 Some(listed) = self.lists.join_next() => {
                     self.claims_listed(listed.context("a list of claims ended early")?);
@@ -228,9 +228,10 @@ impl Controller {
         {
             self.queue.push(event, now);
         }
-        let batch = self.queue.next_batch(now);
+        let (batch, since) = self.queue.next_batch(now);
+        self.metrics.watch_queue(self.queue.objects());
         if !batch.is_empty() {
-            self.store.take(batch, now);
+            self.store.take_since(batch, since, now);
         }
     }
 
@@ -384,6 +385,19 @@ impl Controller {
         }
     }
 
+    /// Takes the answer to a request about a claim, and all others that have come by now.
+    fn claims_answered(
+        &mut self,
+        first: Result<Answered, JoinError>,
+        work: &mut PendingWork,
+    ) -> anyhow::Result<()> {
+        for answered in ended(first, &mut work.claims) {
+            let (name, outcome) = answered.context("a request about a claim ended early")?;
+            self.store.claim_answered(&name, outcome, Instant::now());
+        }
+        Ok(())
+    }
+
     fn read_sources(&mut self, client: &kube::Client, work: &mut PendingWork) {
         if work.reads.len() >= READS {
             return;
@@ -401,11 +415,10 @@ impl Controller {
     /// Takes a read that has ended, and all others that have ended by now: they are translated together.
     fn sources_read(
         &mut self,
-        first: Result<Read, tokio::task::JoinError>,
+        first: Result<Read, JoinError>,
         work: &mut PendingWork,
     ) -> anyhow::Result<()> {
-        let more = std::iter::from_fn(|| work.reads.try_join_next());
-        let reads: Result<Vec<Read>, _> = std::iter::once(first).chain(more).collect();
+        let reads: Result<Vec<Read>, _> = ended(first, &mut work.reads).collect();
         let reads = reads.context("a read of a Secret or ConfigMap ended early")?;
         let failed = reads.iter().filter(|(_, source)| source.is_err());
         for (key, _) in failed {
@@ -479,6 +492,19 @@ impl Controller {
         more
     }
 
+    /// Takes the outcome of a write of a status, and all others that have come by now.
+    fn statuses_written(
+        &mut self,
+        first: Result<Written, JoinError>,
+        work: &mut PendingWork,
+    ) -> anyhow::Result<()> {
+        for written in ended(first, &mut work.writes) {
+            let (key, outcome) = written.context("a write of a status ended early")?;
+            self.store.planner.done(&key, outcome, Instant::now());
+        }
+        Ok(())
+    }
+
     /// Passes the time to translation if a certificate has become valid or has expired.
     fn tell_time(&mut self) {
         let seconds = clock::now().as_second();
@@ -512,6 +538,15 @@ impl Controller {
             .flatten()
             .min()
     }
+}
+
+/// Returns the result of a task that has ended, and those of all others that have ended by now.
+fn ended<T: 'static>(
+    first: Result<T, JoinError>,
+    tasks: &mut JoinSet<T>,
+) -> impl Iterator<Item = Result<T, JoinError>> {
+    let others = std::iter::from_fn(move || tasks.try_join_next());
+    std::iter::once(first).chain(others)
 }
 
 /// Returns why the names of a ListenerSet could not be recorded, if that is so.
