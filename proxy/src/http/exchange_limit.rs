@@ -298,6 +298,10 @@ impl ExchangeLimit {
 }
 
 /// Is pending once, and has the task polled again behind those that are ready already.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the task is polled once more only, and many that do so one after the other need not look at the I/O driver"
+)]
 async fn pend_once() {
     let mut has_pended = false;
     poll_fn(|cx| {

@@ -1,7 +1,7 @@
 //! Routes of other namespaces on the listeners of a set: the names that they get, and whose these are.
 
 use vestibule_model::key::{Kind, ObjectKey};
-use vestibule_model::names::AskedBy::{Guest, HttpRoute, Listener};
+use vestibule_model::names::AskedBy::{Guest, Listener};
 use vestibule_model::names::NameDecision::{
     Free, Has, Inside, OnlyHostnames, Reserved, TooMany, TooManyOfGuests,
 };
