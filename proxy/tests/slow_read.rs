@@ -4,8 +4,8 @@
 
 use std::net::SocketAddr;
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use http_body_util::{BodyExt, Empty, Full};
@@ -13,6 +13,7 @@ use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http2;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use parking_lot::Mutex;
 use proto::BackendProtocol;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
@@ -261,7 +262,7 @@ struct Counts {
 
 impl Counts {
     fn sent(&self) -> Vec<usize> {
-        self.sent.lock().unwrap().clone()
+        self.sent.lock().clone()
     }
 
     fn connections(&self) -> usize {
@@ -292,7 +293,7 @@ async fn counted() -> (SocketAddr, Arc<Counts>) {
     let address = serve(move |mut stream: TcpStream| {
         let counts = Arc::clone(&all);
         let number = {
-            let mut sent = counts.sent.lock().unwrap();
+            let mut sent = counts.sent.lock();
             sent.push(0);
             sent.len() - 1
         };
@@ -300,7 +301,7 @@ async fn counted() -> (SocketAddr, Arc<Counts>) {
             let _ = stream.read(&mut [0; 512]).await;
             let _ = stream.write_all(ENDLESS).await;
             while let Ok(sent) = stream.write(&PIECE).await {
-                counts.sent.lock().unwrap()[number] += sent;
+                counts.sent.lock()[number] += sent;
             }
         }
     })

@@ -141,23 +141,7 @@ impl Metrics {
             "Objects known, by kind (Secrets: those that a listener may use)",
             self.objects.clone(),
         );
-        registry.register(
-            "watch_events",
-            "Objects that came or went, by kind, counted as they are translated (not versions that a later one overtook \
-             before)",
-            self.events.clone(),
-        );
-        registry.register(
-            "watch_touched",
-            "Objects that were written without a change to what is read of them (their status, mostly), which are \
-             not decoded again, by kind; counted as watch_events",
-            self.touched.clone(),
-        );
-        registry.register(
-            "watch_queue_objects",
-            "Objects with events that wait for the turn of their namespace in translation",
-            self.watch_queue.clone(),
-        );
+        self.register_watches(registry);
         registry.register_with_unit(
             "translation",
             "Time that one pass of translation takes",
@@ -223,6 +207,26 @@ impl Metrics {
         );
         self.certificates.register(registry);
         self.claims.register(registry);
+    }
+
+    fn register_watches(&self, registry: &mut Registry) {
+        registry.register(
+            "watch_events",
+            "Objects that came or went, by kind, counted as they are translated (not versions that a later one overtook \
+             before)",
+            self.events.clone(),
+        );
+        registry.register(
+            "watch_touched",
+            "Objects that were written without a change to what is read of them (their status, mostly), which are \
+             not decoded again, by kind; counted as watch_events",
+            self.touched.clone(),
+        );
+        registry.register(
+            "watch_queue_objects",
+            "Objects with events that wait for the turn of their namespace in translation",
+            self.watch_queue.clone(),
+        );
     }
 
     pub(super) fn role(&self, term: Option<u64>) {

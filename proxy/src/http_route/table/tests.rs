@@ -266,8 +266,9 @@ fn finding_a_match_costs_a_bounded_number_of_steps() {
     let fields: Vec<String> = (0..40_000).map(|n| format!("/ x:{n}")).collect();
     let methods: Vec<String> = (0..200).map(|n| format!("@~.*x{n}/*")).collect();
     // All fields of a match but the last one are right.
-    let many: String = (0..15).map(|n| format!(" a{n}:1")).collect();
-    let right: Vec<String> = (0..2_000).map(|n| format!("/{many} x:{n}")).collect();
+    let many: Vec<String> = (0..15).map(|n| format!("a{n}:1")).collect();
+    let many = many.join(" ");
+    let right: Vec<String> = (0..2_000).map(|n| format!("/ {many} x:{n}")).collect();
     let long = call(&format!("/{}/Call", "1".repeat(20_000)));
     for (rules, asked) in [
         (&methods, long),
