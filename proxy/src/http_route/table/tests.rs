@@ -274,7 +274,7 @@ fn finding_a_match_costs_a_bounded_number_of_steps() {
         (&methods, long),
         (&slow, format!("GET /{}", "1".repeat(20_000))),
         (&fields, "GET / x:none".into()),
-        (&right, format!("GET /{many} x:none")),
+        (&right, format!("GET / {many} x:none")),
     ] {
         let rules: Vec<&str> = rules.iter().map(String::as_str).collect();
         let found = |rules: &[&str], asked: &str| {
