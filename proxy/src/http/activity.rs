@@ -13,7 +13,6 @@ use tokio::time::Instant;
 
 use super::Version;
 use super::budget::Budget;
-use super::exchange_limit::ExchangeLimit;
 use super::heads::Seen;
 use super::unsent_bytes::UnsentBytes;
 use crate::close_reason::CloseReason;
@@ -59,8 +58,6 @@ pub(super) struct Activity {
     progress: AtomicU64,
     /// Bytes of responses that wait until an HTTP/2 client reads them.
     pub(super) held: UnsentBytes,
-    /// The limit on exchanges for an HTTP/2 client that does not take its responses.
-    pub(super) exchanges: ExchangeLimit,
     /// Budget of requests that an HTTP/2 client may cancel.
     cancels: Budget,
     /// Budget of frames from an HTTP/2 client that serve no request.
@@ -134,7 +131,6 @@ impl Activity {
             stalled_at: AtomicU64::new(0),
             progress: AtomicU64::new(0),
             held: UnsentBytes::default(),
-            exchanges: ExchangeLimit::default(),
             cancels: Budget::new(limits.cancels, CANCELS_PER_SECOND),
             idle_frames: Budget::new(IDLE_FRAMES, IDLE_FRAMES_PER_SECOND),
             // Those that h2 has read, and that have not begun here yet, are as many as the streams at most.
@@ -144,8 +140,7 @@ impl Activity {
         }
     }
 
-    /// The time since the connection began, in milliseconds.
-    pub(super) fn now(&self) -> u64 {
+    fn now(&self) -> u64 {
         u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 

@@ -32,7 +32,6 @@ use super::pool::{self, Key, Lease, One, Sender, Turn, Two};
 use super::received::{FIELDS, ReceiveError};
 use super::retry_state::RetryState;
 use super::throttle::{Throttle, Throttled};
-use super::unsent::Share;
 use crate::backend::{Backend, Protocol};
 use crate::close_reason::CloseReason;
 use crate::concerned::TenantKey;
@@ -242,13 +241,12 @@ impl Exchange<'_> {
         refused.map(ExchangeFailure::Connect)
     }
 
-    /// Sends the request to an endpoint that was not tried yet. `share` is what counts for the client's connection.
+    /// Sends the request to an endpoint that was not tried yet.
     pub(super) async fn attempt(
         &self,
         mut request: Request<Upload>,
         attempts: &mut Attempts,
         trace: &mut Trace,
-        share: Option<&Share>,
     ) -> Result<Answered, Ended> {
         let shown = Some(&self.credentials);
         let target = &self.backend.target;
@@ -292,7 +290,7 @@ impl Exchange<'_> {
             if !has_paid && !key.is_shared() {
                 has_paid = true;
                 let began = Instant::now();
-                if self.pass_gate(share).await {
+                if self.pass_gate().await {
                     // Whoever waits for the proxy itself has no less time for the backend.
                     attempts.end += began.elapsed();
                     continue;
@@ -305,7 +303,7 @@ impl Exchange<'_> {
             }
             let allowed = attempts.tried.share(left, target, shown);
             // `None` means that another request opened a connection that may be shared. The loop looks for it.
-            if let Some(opened) = self.open_in_turn(&key, share, left, allowed).await {
+            if let Some(opened) = self.open_in_turn(&key, left, allowed).await {
                 break opened;
             }
         };
@@ -409,7 +407,6 @@ impl Exchange<'_> {
     async fn open_in_turn(
         &self,
         key: &Key,
-        share: Option<&Share>,
         patience: Duration,
         allowed: Duration,
     ) -> Option<Result<Lease, Unopened>> {
@@ -432,7 +429,7 @@ impl Exchange<'_> {
             Turn::Open(opening) => opening,
         };
         let began = Instant::now();
-        if self.pass_gate(share).await {
+        if self.pass_gate().await {
             end += began.elapsed();
         }
         let allowed = allowed.min(end.saturating_duration_since(Instant::now()));
@@ -449,13 +446,9 @@ impl Exchange<'_> {
     }
 
     /// Waits for the tenant's turn to open a connection. Returns whether it had to wait.
-    async fn pass_gate(&self, share: Option<&Share>) -> bool {
+    async fn pass_gate(&self) -> bool {
         let line = || self.account.as_ref().map_or(0, gate::line);
-        let has_waited = gate::pass_backend_connection(line).await;
-        if has_waited && let Some(share) = share {
-            share.restart();
-        }
-        has_waited
+        gate::pass_backend_connection(line).await
     }
 
     /// Opens a connection and begins HTTP on it.

@@ -65,12 +65,7 @@ pub(super) async fn forward(
     let answered = if let Some(failure) = exchange.refusal(attempts) {
         Ok(Err(Ended::Failed(failure)))
     } else {
-        let attempt = pin!(exchange.attempt(
-            request,
-            attempts,
-            &mut record.trace,
-            record.share.as_deref()
-        ));
+        let attempt = pin!(exchange.attempt(request, attempts, &mut record.trace));
         let progress = &record.upload.progress;
         record.allowed.run(elapsed, progress, attempt).await
     };

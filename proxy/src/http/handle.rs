@@ -2,7 +2,7 @@
 //! response of a backend or of this proxy.
 
 use std::future::{Future, poll_fn};
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::Arc;
 
 use hyper::body::{Body, Incoming};
@@ -30,9 +30,7 @@ use super::local_reply::{Ends, LocalReply};
 use super::received::Received;
 use super::record::{Logged, RequestRecord};
 use super::shared::Shared;
-use super::timeouts::{Allowed, Late};
 use super::tunnel::Tunnel;
-use super::unsent::Share;
 use super::{head_size, mirror, path};
 use crate::backend::Protocol;
 use crate::close_reason::CloseReason;
@@ -63,140 +61,88 @@ pub(super) fn handle(
 ) -> Pin<Box<dyn Future<Output = Reply> + Send>> {
     Box::pin(async move {
         let mut record = RequestRecord::new(Arc::clone(&shared), &request);
-        let begun = begin_exchange(&shared, request.version(), &mut record).await;
-        // The rest is in a box of its own, so requests that wait have no room for it.
-        Box::pin(answer(shared, request, record, begun)).await
+        let one = request.version() < Version::HTTP_2;
+        let is_head = request.method() == Method::HEAD;
+        // hyper sends `100 Continue` as soon as somebody reads the body.
+        let may_drain = !request.headers().contains_key(EXPECT);
+        let mut edits = Vec::new();
+        let outcome = outcome(&shared, request, &mut record, &mut edits).await;
+        let mut close = shared.activity.is_old()
+            || shared.plane.is_leaving()
+            || shared.plane.overload().step() >= OverloadLevel::KeepAlive;
+        let mut response = match outcome {
+            Ok(Outcome::Answer(response)) => {
+                record.status = response.status();
+                record.note_grpc_status(response.headers());
+                record.reason = "Served";
+                record.upload.decide();
+                let mut response = response.map(|body| Logged::new(body, Some(record)).timed());
+                if response.body().throttle() {
+                    headers::detach(response.headers_mut());
+                }
+                response
+            }
+            Ok(Outcome::Challenge(response)) => {
+                record.status = response.status();
+                record.reason = "Challenge";
+                if one && !drain(&record.upload, may_drain) {
+                    close = true;
+                    shared.activity.linger();
+                }
+                let response = if is_head { head_of(response) } else { response };
+                response.map(|body| Logged::new(body, Some(record)))
+            }
+            Ok(Outcome::Upgrade(response, backend)) => {
+                record.status = response.status();
+                record.reason = "Upgraded";
+                record.detach();
+                shared.activity.upgrade();
+                let found = record.found.as_ref();
+                let tenant = found.map(|found| TenantKey::of(&found.route.account));
+                *shared.tunnel.lock() = Some(Box::new(Tunnel {
+                    backend,
+                    lifetime: Lifetime {
+                        idle: record.bounds.tunnel_idle.map(in_ticks),
+                        end: shared.end,
+                        tenant: tenant.unwrap_or_default(),
+                    },
+                    record,
+                }));
+                return response.map(|body| Logged::new(body, None));
+            }
+            Err(own) => {
+                record.reason = own.reason;
+                let ends = own.ends;
+                let lingers = if ends.closes() {
+                    // A connection that is one too many has to end at once.
+                    own.status != StatusCode::SERVICE_UNAVAILABLE
+                } else if close {
+                    !record.upload.is_whole()
+                } else {
+                    !drain(&record.upload, may_drain)
+                };
+                close |= ends.closes() || lingers;
+                if one && lingers {
+                    shared.activity.linger();
+                }
+                if let Ends::Connection(reason) = ends {
+                    shared.activity.end_connection(reason);
+                }
+                let response = own_response(own, &mut record);
+                let response = if is_head { head_of(response) } else { response };
+                response.map(|body| Logged::new(body, Some(record)))
+            }
+        };
+        for edit in &edits {
+            edit.apply(response.headers_mut());
+        }
+        // An HTTP/2 connection gets a GOAWAY instead: when the sockets close, or at once if it ends with this response.
+        if close && one {
+            let close = HeaderValue::from_static("close");
+            response.headers_mut().insert(CONNECTION, close);
+        }
+        response
     })
-}
-
-/// Waits until the exchange of a request may begin. An HTTP/2 client that takes no responses has only
-/// [few of them](super::exchange_limit).
-///
-/// # Errors
-/// Nothing has moved for too long.
-async fn begin_exchange(
-    shared: &Shared,
-    version: Version,
-    record: &mut RequestRecord,
-) -> Result<(), Late> {
-    if version != Version::HTTP_2 {
-        return Ok(());
-    }
-    let activity = &shared.activity;
-    record.share = Share::try_begin(activity);
-    if record.share.is_some() {
-        return Ok(());
-    }
-    // In plaintext, each request selects its listener, and this is before that.
-    let bounds = match &shared.listener {
-        Some(listener) => shared.plane.bounds(listener),
-        None => record.bounds,
-    };
-    let begins = pin!(Share::begin(activity));
-    let allowed = Allowed::before_rule(&bounds);
-    let progress = &record.upload.progress;
-    let begun = allowed.run(record.elapsed(), progress, begins).await?;
-    record.share = Some(begun);
-    // The time without progress of its own begins here.
-    record.upload.progress.moved();
-    Ok(())
-}
-
-/// Answers a request whose exchange may begin, or has waited for too long.
-async fn answer(
-    shared: Arc<Shared>,
-    request: Request<Incoming>,
-    mut record: Box<RequestRecord>,
-    begun: Result<(), Late>,
-) -> Reply {
-    let one = request.version() < Version::HTTP_2;
-    let is_head = request.method() == Method::HEAD;
-    // hyper sends `100 Continue` as soon as somebody reads the body.
-    let may_drain = !request.headers().contains_key(EXPECT);
-    let mut edits = Vec::new();
-    let outcome = match begun {
-        Ok(()) => outcome(&shared, request, &mut record, &mut edits).await,
-        Err(late) => {
-            let text = "the answers before this one were not taken in time\n";
-            let status = StatusCode::REQUEST_TIMEOUT;
-            Err(LocalReply::new(status, late.reason(), text))
-        }
-    };
-    let mut close = shared.activity.is_old()
-        || shared.plane.is_leaving()
-        || shared.plane.overload().step() >= OverloadLevel::KeepAlive;
-    let mut response = match outcome {
-        Ok(Outcome::Answer(response)) => {
-            record.status = response.status();
-            record.note_grpc_status(response.headers());
-            record.reason = "Served";
-            record.upload.decide();
-            let mut response = response.map(|body| Logged::new(body, Some(record)).timed());
-            if response.body().throttle() {
-                headers::detach(response.headers_mut());
-            }
-            response
-        }
-        Ok(Outcome::Challenge(response)) => {
-            record.status = response.status();
-            record.reason = "Challenge";
-            if one && !drain(&record.upload, may_drain) {
-                close = true;
-                shared.activity.linger();
-            }
-            let response = if is_head { head_of(response) } else { response };
-            response.map(|body| Logged::new(body, Some(record)))
-        }
-        Ok(Outcome::Upgrade(response, backend)) => {
-            record.status = response.status();
-            record.reason = "Upgraded";
-            record.detach();
-            shared.activity.upgrade();
-            let found = record.found.as_ref();
-            let tenant = found.map(|found| TenantKey::of(&found.route.account));
-            *shared.tunnel.lock() = Some(Box::new(Tunnel {
-                backend,
-                lifetime: Lifetime {
-                    idle: record.bounds.tunnel_idle.map(in_ticks),
-                    end: shared.end,
-                    tenant: tenant.unwrap_or_default(),
-                },
-                record,
-            }));
-            return response.map(|body| Logged::new(body, None));
-        }
-        Err(own) => {
-            record.reason = own.reason;
-            let ends = own.ends;
-            let lingers = if ends.closes() {
-                // A connection that is one too many has to end at once.
-                own.status != StatusCode::SERVICE_UNAVAILABLE
-            } else if close {
-                !record.upload.is_whole()
-            } else {
-                !drain(&record.upload, may_drain)
-            };
-            close |= ends.closes() || lingers;
-            if one && lingers {
-                shared.activity.linger();
-            }
-            if let Ends::Connection(reason) = ends {
-                shared.activity.end_connection(reason);
-            }
-            let response = own_response(own, &mut record);
-            let response = if is_head { head_of(response) } else { response };
-            response.map(|body| Logged::new(body, Some(record)))
-        }
-    };
-    for edit in &edits {
-        edit.apply(response.headers_mut());
-    }
-    // An HTTP/2 connection gets a GOAWAY instead: when the sockets close, or at once if it ends with this response.
-    if close && one {
-        let close = HeaderValue::from_static("close");
-        response.headers_mut().insert(CONNECTION, close);
-    }
-    response
 }
 
 /// Reads and drops the rest of a request's body in HTTP/1, so that the next request on the connection can be read.
@@ -289,10 +235,6 @@ async fn outcome(
         judge_head(shared, request.headers(), limits)?;
     }
     pass(|| line(shared, &request), &request).await;
-    // The time at the gate is not the backend's.
-    if let Some(share) = &record.share {
-        share.restart();
-    }
     judge_lists(shared, request.headers())?;
     let version = request.version();
     let mut request = request.map(|body| {

@@ -176,10 +176,7 @@ async fn exchange(parts: Parts, body: Option<Whole>) -> &'static str {
     let request = parts.head.map(|()| upload);
     let mut attempts = Attempts::once(plane);
     let mut trace = Trace::default();
-    match exchange
-        .attempt(request, &mut attempts, &mut trace, None)
-        .await
-    {
+    match exchange.attempt(request, &mut attempts, &mut trace).await {
         Ok((response, lease)) => {
             let (_, body) = response.into_parts();
             Download::backend(body, lease).read_away().await;

@@ -8,7 +8,6 @@
 //! - [`crate::http_route`] finds the rule that takes it, and `filters` applies the filters of the rule.
 //! - `forward` makes an attempt, and says what follows: the response, or another attempt.
 //! - `exchange` sends the request of one attempt to a backend, on a connection of the `pool`.
-//! - `exchange_limit` has requests of HTTP/2 wait before all of this while the client takes no responses.
 //! - `retry` sends it again if its route asks for that.
 //! - `record` becomes its log line.
 //!
@@ -21,7 +20,6 @@ mod budget;
 mod challenge;
 mod download;
 mod exchange;
-mod exchange_limit;
 mod field_names;
 mod filters;
 mod forward;

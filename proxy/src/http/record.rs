@@ -68,8 +68,6 @@ pub(super) struct RequestRecord {
     /// The outcome for the client's session, if the rule has sessions.
     pub(super) session: Option<&'static str>,
     pub(super) upload: Arc<UploadState>,
-    /// The response, in HTTP/2, from when its exchange may begin.
-    pub(super) share: Option<Arc<Share>>,
     /// The limits of its listener.
     pub(super) bounds: Bounds,
     /// The time that its rule and its listener allow.
@@ -110,7 +108,6 @@ impl RequestRecord {
             mirrors: 0,
             session: None,
             upload: UploadState::new(Arc::clone(&shared.activity)),
-            share: None,
             bounds: shared.plane.limits.bounds,
             allowed: Allowed::default(),
             status: StatusCode::from_u16(CLIENT_LEFT).unwrap_or(StatusCode::BAD_REQUEST),
@@ -155,21 +152,6 @@ impl RequestRecord {
     /// Time since the request's head was complete.
     pub(super) fn elapsed(&self) -> Duration {
         self.started.elapsed()
-    }
-
-    /// Records that the client does not get all of the response.
-    fn give_up_share(&self) {
-        if let Some(share) = &self.share {
-            share.give_up();
-        }
-    }
-
-    /// The share of a response of HTTP/2 whose head is there.
-    fn begin_response(&mut self) -> Arc<Share> {
-        let activity = &self.shared.activity;
-        let share = self.share.get_or_insert_with(|| Share::new(activity));
-        share.await_backend(false);
-        Arc::clone(share)
     }
 
     fn protocol(&self) -> &'static str {
@@ -280,7 +262,6 @@ impl Drop for RequestRecord {
         let shared = &*self.shared;
         if self.version == Version::HTTP_2 && (!self.over || self.given_up_by_client) {
             shared.activity.cancelled();
-            self.give_up_share();
         } else if self.trace.took.is_some() {
             shared.activity.completed();
         }
@@ -333,9 +314,8 @@ impl<B: Body> Logged<B> {
         let mut share = None;
         if let Some(record) = &mut record {
             record.over = body.is_end_stream();
-            if record.version == Version::HTTP_2 && !record.over {
-                share = Some(record.begin_response());
-            }
+            let shares = record.version == Version::HTTP_2 && !record.over;
+            share = shares.then(|| Share::new(&record.shared.activity));
         }
         Self {
             body,
@@ -368,7 +348,6 @@ impl<B: Body> Logged<B> {
             record.reason = late.reason();
             // The client is not the reason of this end.
             record.over = true;
-            record.give_up_share();
             record.given_up_by_client = record.allowed.is_of_client(late);
         }
         self.end_call(Status::DEADLINE_EXCEEDED, "the call took too long")
@@ -443,7 +422,6 @@ impl<B: Body<Data = Bytes, Error: Into<BoxError>> + Unpin> Body for Logged<B> {
             // The bytes that were read ahead are this piece, or its framing.
             if let Some(share) = &self.share {
                 share.took();
-                share.await_backend(polled.is_pending());
             }
             polled
         } else {
@@ -475,7 +453,6 @@ impl<B: Body<Data = Bytes, Error: Into<BoxError>> + Unpin> Body for Logged<B> {
                         broken.map_or("BackendBroken", ReceiveError::reason)
                     };
                     record.over = true;
-                    record.give_up_share();
                 }
                 None => record.over = true,
             }

@@ -78,14 +78,6 @@ impl Allowed {
         }
     }
 
-    /// The timeout of a request whose rule is not known yet. The rule may set the other times.
-    pub(super) fn before_rule(bounds: &Bounds) -> Self {
-        Self {
-            idle: bounds.stream_idle.map(in_ticks),
-            ..Self::default()
-        }
-    }
-
     /// Bounds the request by the time that its client waits.
     pub(super) fn at_most(mut self, time: Option<Duration>) -> Self {
         if let Some(time) = time.filter(|time| self.request.is_none_or(|all| *time < all)) {

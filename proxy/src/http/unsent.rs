@@ -7,13 +7,12 @@
 //! that is stuck never holds up another.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 
 use bytes::{Buf, Bytes};
 
 use super::activity::Activity;
-use super::exchange_limit::Outstanding;
 use super::unsent_bytes::MOST;
 
 /// Most bytes that are read of a response at one time. hyper doubles its buffer after a read that fills it. So this is
@@ -22,62 +21,20 @@ const PIECE: usize = 16 * 1024 - 1;
 /// The same for a response without a waiting piece, while other responses use up all the room.
 pub(super) const LAST_PIECE: usize = 4 * 1024;
 
-/// One response, from the beginning of its exchange, and its bytes that wait.
+/// The bytes of one response that wait.
 pub(super) struct Share {
     activity: Arc<Activity>,
-    outstanding: Arc<Outstanding>,
+    bytes: AtomicUsize,
     ahead: AtomicUsize,
-    /// Whether the client does not get all of it.
-    given_up: AtomicBool,
 }
 
 impl Share {
-    /// A response for which no exchange has to wait, such as one of this proxy.
     pub(super) fn new(activity: &Arc<Activity>) -> Arc<Self> {
-        let outstanding = activity.exchanges.open(activity.now());
-        Self::of(activity, outstanding)
-    }
-
-    /// Begins an exchange, if it need not wait.
-    pub(super) fn try_begin(activity: &Arc<Activity>) -> Option<Arc<Self>> {
-        let outstanding = activity.exchanges.try_open(activity.now())?;
-        Some(Self::of(activity, outstanding))
-    }
-
-    /// Begins an exchange when the [limit](super::exchange_limit) allows it.
-    pub(super) async fn begin(activity: &Arc<Activity>) -> Arc<Self> {
-        let opening = activity.exchanges.open_in_turn(|| activity.now());
-        let outstanding = opening.await;
-        Self::of(activity, outstanding)
-    }
-
-    fn of(activity: &Arc<Activity>, outstanding: Arc<Outstanding>) -> Arc<Self> {
         Arc::new(Self {
             activity: Arc::clone(activity),
-            outstanding,
+            bytes: AtomicUsize::new(0),
             ahead: AtomicUsize::new(0),
-            given_up: AtomicBool::new(false),
         })
-    }
-
-    /// Records whether the next part of the response has to come from the backend.
-    pub(super) fn await_backend(&self, awaits: bool) {
-        let begins = self
-            .outstanding
-            .await_backend(awaits, || self.activity.now());
-        if begins {
-            self.activity.exchanges.change();
-        }
-    }
-
-    /// Records that the exchange has waited for the proxy, and waits for its backend from now on.
-    pub(super) fn restart(&self) {
-        self.outstanding.restart(self.activity.now());
-    }
-
-    /// Records that the client does not get all of the response.
-    pub(super) fn give_up(&self) {
-        self.given_up.store(true, Ordering::Relaxed);
     }
 
     /// A number that identifies it among the responses of its connection.
@@ -89,7 +46,7 @@ impl Share {
     /// case.
     pub(super) fn poll_room(self: &Arc<Self>, cx: &Context<'_>) -> Poll<()> {
         let held = &self.activity.held;
-        if self.outstanding.bytes() == 0 || held.bytes() < MOST {
+        if self.bytes.load(Ordering::Relaxed) == 0 || held.bytes() < MOST {
             return Poll::Ready(());
         }
         held.wait(self.key(), |waiting| &mut waiting.body, cx.waker());
@@ -106,7 +63,7 @@ impl Share {
         if held.bytes() + held.ahead.load(Ordering::Relaxed) < MOST {
             return Poll::Ready(PIECE);
         }
-        if self.outstanding.bytes() == 0 {
+        if self.bytes.load(Ordering::Relaxed) == 0 {
             return Poll::Ready(LAST_PIECE);
         }
         held.wait(self.key(), |waiting| &mut waiting.source, cx.waker());
@@ -137,14 +94,13 @@ impl Share {
     /// Counts a piece. It counts until it is dropped.
     pub(super) fn piece(self: &Arc<Self>, bytes: Bytes) -> Piece {
         let size = bytes.len();
-        self.outstanding.add(size);
+        self.bytes.fetch_add(size, Ordering::Relaxed);
         self.activity.held.bytes.fetch_add(size, Ordering::Relaxed);
         Piece {
             bytes,
             charge: Some(Charge {
                 share: Arc::clone(self),
                 size,
-                left: size,
             }),
         }
     }
@@ -153,9 +109,6 @@ impl Share {
 impl Drop for Share {
     fn drop(&mut self) {
         self.took();
-        let is_taken = !self.given_up.load(Ordering::Relaxed);
-        let exchanges = &self.activity.exchanges;
-        exchanges.close(&self.outstanding, is_taken);
     }
 }
 
@@ -186,16 +139,8 @@ impl Buf for Piece {
 
     fn advance(&mut self, count: usize) {
         self.bytes.advance(count);
-        if let Some(charge) = &mut self.charge {
-            let sent = count.min(charge.left);
-            charge.left -= sent;
-            let Share {
-                activity,
-                outstanding,
-                ..
-            } = &*charge.share;
-            activity.progressed(count);
-            activity.exchanges.count(outstanding, sent);
+        if let Some(charge) = &self.charge {
+            charge.share.activity.progressed(count);
         }
     }
 }
@@ -204,27 +149,20 @@ impl Buf for Piece {
 struct Charge {
     share: Arc<Share>,
     size: usize,
-    /// How much of it was not sent.
-    left: usize,
 }
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        let activity = &self.share.activity;
-        if self.left > 0 {
-            self.share.give_up();
-        }
-        let outstanding = &self.share.outstanding;
-        let is_empty = outstanding.remove(self.size, || activity.now());
-        let emptied = is_empty.then(|| self.share.key());
-        activity.held.release(self.size, emptied);
-        activity.exchanges.change();
+        let left = self.share.bytes.fetch_sub(self.size, Ordering::Relaxed) - self.size;
+        let emptied = (left == 0).then(|| self.share.key());
+        self.share.activity.held.release(self.size, emptied);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use std::collections::VecDeque;
+    use std::sync::atomic::AtomicBool;
     use std::task::{Wake, Waker};
 
     use super::*;
