@@ -51,6 +51,7 @@ const GRACE: Duration = Duration::from_secs(12);
 const QUIET: &str = "kube_client=error,kube_runtime=error";
 
 fn main() -> ExitCode {
+    vestibule_serve::memory::refuse_huge_pages();
     let arguments = Arguments::parse();
     init_log(arguments.log_format);
     // At least two threads: a long pass of translation must not hold up the Lease.

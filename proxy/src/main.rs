@@ -414,6 +414,7 @@ fn allow_open_files() {
 
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
 async fn main() -> ExitCode {
+    vestibule_serve::memory::refuse_huge_pages();
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     // The last lines are written when the guard is dropped, at the end.
     let (writer, _log) = match log::writer(io::stdout()) {

@@ -1,5 +1,5 @@
-//! Code that the servers of operator, webhook and proxy share: places that sources share fairly, and the port for
-//! probes and metrics.
+//! Code that the servers of operator, webhook and proxy share: places that sources share fairly, the port for probes and
+//! metrics, and the settings for their memory.
 #![cfg_attr(
     not(test),
     deny(
@@ -10,5 +10,6 @@
     )
 )]
 
+pub mod memory;
 pub mod places;
 pub mod probes;

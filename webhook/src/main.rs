@@ -71,6 +71,7 @@ enum LogFormat {
 
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
 async fn main() -> ExitCode {
+    vestibule_serve::memory::refuse_huge_pages();
     let args = Args::parse();
     log(args.log_format);
     match run(args).await {
