@@ -123,7 +123,7 @@ proptest! {
             for (key, resource) in output.resources {
                 match resource {
                     Some(resource) => _ = outputs.insert(key, resource.hash()),
-                    // What comes and goes in one pass is not put out.
+                    // A resource that comes and goes in one pass is not put out.
                     None => assert!(outputs.remove(&key).is_some(), "{key} was not there"),
                 }
             }

@@ -335,7 +335,7 @@ fn a_route_that_is_attached_nowhere_says_which_backends_are_over_a_total_at_pres
         }
         same(&at_once, &one_by_one);
     }
-    // What nobody uses is over no limit.
+    // A backend that nobody uses is over no limit.
     at_once.apply([Change::Remove(key(Kind::HttpRoute, "a", "served"))]);
     assert!(told(&at_once, "stray").is_empty());
 }

@@ -44,9 +44,9 @@ pub(super) struct WatchQueue {
     numbers: BTreeSet<(Kind, u64)>,
     /// The number of the next object.
     next: u64,
-    /// What does not wait, in the order in which it came.
+    /// The events that do not wait, in the order in which they came.
     urgent: Vec<Event>,
-    /// When the first of it came.
+    /// When the first of them came.
     urgent_since: Option<Instant>,
     marks: Vec<Mark>,
 }
@@ -449,7 +449,7 @@ mod tests {
         assert_eq!(others.last().map(String::as_str), Some("resumed HTTPRoute"));
     }
 
-    /// What a reader of events knows of each object: its version, and that of its status.
+    /// A reader of events knows this of each object: its version, and that of its status.
     type State = BTreeMap<ObjectKey, (String, String)>;
 
     fn read(state: &mut State, event: &Event) {

@@ -39,7 +39,7 @@ fn a_listener_that_is_never_served_asks_for_nothing() {
 #[test]
 fn a_mistake_in_an_edit_gives_no_name_to_who_waits_for_it() {
     let mut run = with_own(vec![plain()]);
-    // What is mistaken from the beginning asks for nothing.
+    // A listener that is mistaken from the beginning asks for nothing.
     run.put(mistaken_on_gateway("a", 1, &["x.example.com"]));
     assert_eq!(run.state(&names("x.example.com")), None);
 

@@ -24,7 +24,7 @@ fn a_route_inside_a_sets_wildcard_has_no_names_that_others_own() {
     run.put(on_set("a", "a", 1, &["x.example.com"]));
     assert_eq!(run.route_accepted("a"), LOST);
     assert_eq!(run.published("a"), [""; 0]);
-    // What else it has there it keeps.
+    // It keeps the other names that it has there.
     let both = ["x.example.com", "x.y.example.com"];
     run.put(on_set("a", "a", 1, &both));
     assert_eq!(run.route_accepted("a"), ACCEPTED);
@@ -105,7 +105,7 @@ fn a_guest_does_not_keep_a_name_that_its_host_lets_go() {
     assert_eq!(run.published("guest"), [""; 0]);
     assert_eq!(run.http_accepted("guest"), LOST);
 
-    // What a guest asks for first is its host's for as long as the host invites the guest.
+    // A name that a guest asks for first is its host's for as long as the host invites the guest.
     run.put(guest(&["cart.example.com"]));
     run.put(one("other", 0, web("cart.example.com")));
     let cart = names("cart.example.com");

@@ -135,7 +135,7 @@ fn a_mistake_in_an_edit_gives_no_port_to_who_waits_for_it() {
         };
         let mistaken = |created| mistaken_of("red", created);
         let mut translator = with_own_listener(by);
-        // What is mistaken from the beginning asks for nothing.
+        // A listener that is mistaken from the beginning asks for nothing.
         translator.apply([mistaken(5)]);
         assert_eq!(translator.claim_states().get(&claim_of(by)), None);
 
@@ -195,7 +195,7 @@ fn a_mistaken_listener_gives_no_port_to_who_waits_for_it() {
         let named = vec![passthrough("own", "own.example.com")];
         let open = gateway("one", named, NamespaceScope::All);
         translator.apply([our_class(), open].map(Change::Put));
-        // What is mistaken from the beginning asks for nothing.
+        // A listener that is mistaken from the beginning asks for nothing.
         translator.apply([on_set("red", 5, mistaken(raw()))]);
         assert_eq!(state(&translator), None);
 

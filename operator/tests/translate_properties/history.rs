@@ -20,7 +20,7 @@ use zeroize::Zeroizing;
 
 use super::objects::{HOSTS, a_name, a_tenant, an_asking_object};
 
-/// What engines and the clock tell.
+/// A fact that an engine or the clock tells.
 fn a_fact() -> impl Strategy<Value = Change> {
     let names = || prop::sample::select(&HOSTS[3..]);
     let challenge = (a_name(), 0..2usize, names(), a_tenant(), prop::bool::ANY).prop_map(

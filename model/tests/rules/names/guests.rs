@@ -85,7 +85,7 @@ fn guests_leave_half_of_the_limit_to_their_host() {
     assert_eq!(edge.claim_state("1.com"), Some(NameClaimState::Used));
     edge.grants.most.insert("t1".into(), 4);
     edge.recheck("t1");
-    // What the host had for itself is not kept for guests when the host lets it go. So guests cannot fill the host's
+    // When the host lets go of a name that it had for itself, nothing is kept for guests. So guests cannot fill the host's
     // limit by asking for everything that the host ever had.
     edge.put(&listener("t1/set", "own"), 5, &[]);
     edge.put(&guest("t1/r"), 5, &[]);
