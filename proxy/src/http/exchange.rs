@@ -289,10 +289,7 @@ impl Exchange<'_> {
             // Requests that share a connection wait for it first, and only the one that opens it pays.
             if !has_paid && !key.is_shared() {
                 has_paid = true;
-                let began = Instant::now();
-                if self.pass_gate().await {
-                    // Whoever waits for the proxy itself has no less time for the backend.
-                    attempts.end += began.elapsed();
+                if self.pass_gate(&mut attempts.end).await {
                     continue;
                 }
             }
@@ -428,10 +425,7 @@ impl Exchange<'_> {
             }
             Turn::Open(opening) => opening,
         };
-        let began = Instant::now();
-        if self.pass_gate().await {
-            end += began.elapsed();
-        }
+        self.pass_gate(&mut end).await;
         let allowed = allowed.min(end.saturating_duration_since(Instant::now()));
         let opened = self.open(key, allowed).await;
         let failure = opened.as_ref().err().copied();
@@ -445,10 +439,16 @@ impl Exchange<'_> {
         Some(opened.map_err(own))
     }
 
-    /// Waits for the tenant's turn to open a connection. Returns whether it had to wait.
-    async fn pass_gate(&self) -> bool {
+    /// Waits for the tenant's turn to open a connection, and moves the deadline by as long, since the wait is the proxy's and not
+    /// the backend's. Returns whether it had to wait.
+    async fn pass_gate(&self, deadline: &mut Instant) -> bool {
+        let began = Instant::now();
         let line = || self.account.as_ref().map_or(0, gate::line);
-        gate::pass_backend_connection(line).await
+        let has_waited = gate::pass_backend_connection(line).await;
+        if has_waited {
+            *deadline += began.elapsed();
+        }
+        has_waited
     }
 
     /// Opens a connection and begins HTTP on it.
