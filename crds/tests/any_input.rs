@@ -1,11 +1,11 @@
 //! Properties: whatever comes in, decoding ends in a value; what a newer API adds decodes.
 
 use proptest::prelude::*;
-use proptest::test_runner::FileFailurePersistence;
 use serde_json::{Map, Value, json};
 use vestibule_crds::{Decoded, decode, flatten, yaml};
 use vestibule_model::key::Kind;
 use vestibule_model::object::Object;
+use vestibule_test_support::properties::keep_failures_with_cases;
 
 fn any_json() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
@@ -202,7 +202,7 @@ fn findings(object: &Object) -> usize {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 512, failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("proptest-regressions"))), ..ProptestConfig::default() })]
+    #![proptest_config(keep_failures_with_cases(512))]
 
     #[test]
     fn any_json_decodes_to_something(value in any_json()) {

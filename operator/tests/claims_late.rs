@@ -5,12 +5,12 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use proptest::test_runner::FileFailurePersistence;
 use vestibule_model::claim::{ClaimKey, Holder};
 use vestibule_model::protocol::Group;
 use vestibule_operator::claims::{ClaimAction, ClaimRequest, WriteOutcome};
 use vestibule_operator::translate::ClaimState;
 use vestibule_operator_testing::claims::*;
+use vestibule_test_support::properties::keep_failures_with_cases;
 
 const TENANTS: [&str; 3] = ["a", "b", "c"];
 const NAMES: usize = 3;
@@ -445,7 +445,7 @@ fn tenant(holder: &Holder) -> usize {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 256, failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("proptest-regressions"))), ..ProptestConfig::default() })]
+    #![proptest_config(keep_failures_with_cases(256))]
 
     #[test]
     fn who_is_told_to_hold_a_name_has_it_alone(ops in prop::collection::vec(an_op(), 1..120)) {

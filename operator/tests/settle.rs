@@ -6,7 +6,6 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
-use proptest::test_runner::FileFailurePersistence;
 use vestibule_model::gateway::Listener;
 use vestibule_model::hostname::HostPattern;
 use vestibule_model::key::ObjectKey;
@@ -20,6 +19,7 @@ use vestibule_operator_testing::objects::*;
 use vestibule_operator_testing::tls::{Trusts, config_map, policy};
 use vestibule_stream::proto::{self, resource};
 use vestibule_stream::{Encoded, ResourceKey, ResourceKind};
+use vestibule_test_support::properties::keep_failures;
 
 /// Changes in the order of each watch: between watches there is none.
 type Watches = Vec<Vec<Change>>;
@@ -488,10 +488,7 @@ fn any_change() -> impl Strategy<Value = Change> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig {
-        failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("proptest-regressions"))),
-        ..ProptestConfig::default()
-    })]
+    #![proptest_config(keep_failures())]
 
     /// Whatever happens, a route leads to no backend that is not there, and in the end everything is
     /// published as it was translated.

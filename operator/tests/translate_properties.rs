@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
-use proptest::test_runner::{FileFailurePersistence, TestRunner};
+use proptest::test_runner::TestRunner;
 use prost::Message as _;
 use vestibule_model::gateway::Listener;
 use vestibule_model::hostname::{HostPattern, Hostname};
@@ -31,6 +31,7 @@ use vestibule_operator_testing::grants::{Reading, a_hostname_grant};
 use vestibule_operator_testing::objects::*;
 use vestibule_stream::proto::{self, resource};
 use vestibule_stream::{ContentHash, ResourceKey};
+use vestibule_test_support::properties::keep_failures_with_cases;
 
 use history::{a_change, a_cluster_history, a_history, final_inputs, final_objects};
 use objects::TENANTS;
@@ -72,7 +73,7 @@ fn add_up<K: Ord>(desired_services: &mut BTreeSet<K>, news: BTreeMap<K, bool>) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("proptest-regressions"))), ..ProptestConfig::default() })]
+    #![proptest_config(keep_failures_with_cases(400))]
 
     #[test]
     fn in_a_cluster_incremental_equals_from_scratch(
@@ -107,7 +108,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("proptest-regressions"))), ..ProptestConfig::default() })]
+    #![proptest_config(keep_failures_with_cases(400))]
 
     #[test]
     fn incremental_equals_from_scratch(
@@ -247,7 +248,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 600, failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("proptest-regressions"))), ..ProptestConfig::default() })]
+    #![proptest_config(keep_failures_with_cases(600))]
 
     /// Proxies hold no name that a namespace was not granted, and no issuer is asked for one. Nobody has more than they
     /// may, by a plain reading of the grants.

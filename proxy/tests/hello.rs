@@ -4,9 +4,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use proptest::test_runner::FileFailurePersistence;
 use rustls::pki_types::ServerName as Name;
 use vestibule_proxy::hello::{Hello, HelloReader, Progress, Rejection, ServerName};
+use vestibule_test_support::properties::keep_failures_with_cases;
 
 const LIMIT: usize = 16 * 1024;
 
@@ -369,11 +369,7 @@ fn agrees_with_oracle(bytes: &[u8]) -> Result<(), TestCaseError> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig {
-        cases: 512,
-        failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("proptest-regressions"))),
-        ..ProptestConfig::default()
-    })]
+    #![proptest_config(keep_failures_with_cases(512))]
 
     #[test]
     fn generated_hellos_are_read_as_rustls_reads_them(

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use proptest::test_runner::FileFailurePersistence;
 use rustls::version::{TLS12, TLS13};
 use rustls::{CipherSuite, HandshakeKind};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -17,6 +16,7 @@ use vestibule_proxy_testing::web::{Echo, http_route, rule};
 use vestibule_proxy_testing::*;
 use vestibule_stream::proto::resource::Resource as Wire;
 use vestibule_stream::{Resource, ResourceKind};
+use vestibule_test_support::properties::keep_failures;
 
 const NAME: &str = "a.example.com";
 const BACKEND: &str = "team-a/web:80";
@@ -626,13 +626,7 @@ fn no_bytes_after_a_hello_make_the_handshake_panic() {
     let identity = Identity::new(NAME);
     let rig = rig(&identity, nobody(), &ProxyLimits::default());
     let tail = prop::collection::vec(prop::sample::select(vec![0, 1, 2, 8, 20, 24, 255]), 0..8);
-    let config = ProptestConfig {
-        failure_persistence: Some(Box::new(FileFailurePersistence::WithSource(
-            "proptest-regressions",
-        ))),
-        ..ProptestConfig::default()
-    };
-    proptest!(config, |(tail in tail, with in records(), later in records())| {
+    proptest!(keep_failures(), |(tail in tail, with in records(), later in records())| {
         let mut client = std::net::TcpStream::connect(rig.address).unwrap();
         client.set_read_timeout(Some(PATIENCE)).unwrap();
         client.write_all(&[hello_with(&tail), with].concat()).unwrap();

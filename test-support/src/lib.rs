@@ -1,5 +1,7 @@
-//! What the tests of several crates share: waiting until something is so, ports of their own, and a look at a port for
-//! probes.
+//! What the tests of several crates share: waiting until something is so, ports of their own, a look at a port for
+//! probes, and configurations of property tests.
+
+pub mod properties;
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -3,11 +3,11 @@
 use std::time::Instant;
 
 use proptest::prelude::*;
-use proptest::test_runner::FileFailurePersistence;
 use serde_json::{Value, json};
 use vestibule_model::condition::Reason;
 use vestibule_model::key::Kind;
 use vestibule_model::policy::{Mode, Policy};
+use vestibule_test_support::properties::keep_failures;
 use vestibule_webhook::{
     Admission, MAX_BYTES, ReviewOutcome, ReviewResponse, namespace_of, review_bytes,
     review_bytes_or_recheck,
@@ -425,10 +425,7 @@ fn holds(answer: &ReviewResponse, asked: Option<&Value>) -> Result<(), TestCaseE
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig {
-        failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("proptest-regressions"))),
-        ..ProptestConfig::default()
-    })]
+    #![proptest_config(keep_failures())]
 
     #[test]
     fn any_bytes_have_an_answer(bytes in prop::collection::vec(any::<u8>(), 0..512)) {
@@ -492,10 +489,7 @@ fn the_namespace_is_known_before_the_object_is_read() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig {
-        failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("proptest-regressions"))),
-        ..ProptestConfig::default()
-    })]
+    #![proptest_config(keep_failures())]
 
     #[test]
     fn any_bytes_have_a_namespace_or_none(bytes: Vec<u8>) {

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
-use proptest::test_runner::FileFailurePersistence;
 use serde_json::json;
 use vestibule_model::object::Object;
 use vestibule_model::policy::Policy;
+use vestibule_test_support::properties::keep_failures;
 use vestibule_webhook::{Admission, Operation, PATIENCE, Question, Review};
 
 const CONTROLLER: &str = "vestibule.dev/gateway-controller";
@@ -100,10 +100,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig {
-        failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("proptest-regressions"))),
-        ..ProptestConfig::default()
-    })]
+    #![proptest_config(keep_failures())]
 
     #[test]
     fn a_review_that_was_made_up_refuses_nobody_anything(

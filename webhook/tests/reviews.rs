@@ -1,12 +1,12 @@
 //! Reviews of manifests as users write them.
 
 use proptest::prelude::*;
-use proptest::test_runner::FileFailurePersistence;
 use serde_json::{Value, json};
 use vestibule_crds::{decode, yaml};
 use vestibule_model::condition::Reason;
 use vestibule_model::object::Object;
 use vestibule_model::policy::{Mode, Policy};
+use vestibule_test_support::properties::keep_failures;
 use vestibule_webhook::{AdmissionState, Operation, Review, Reviewer};
 
 const CONTROLLER: &str = "vestibule.dev/gateway-controller";
@@ -573,10 +573,7 @@ fn any_listener() -> impl Strategy<Value = Value> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig {
-        failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("proptest-regressions"))),
-        ..ProptestConfig::default()
-    })]
+    #![proptest_config(keep_failures())]
 
     #[test]
     fn every_answer_is_one_bounded_line_and_names_nobody_else(

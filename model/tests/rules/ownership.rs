@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use proptest::test_runner::FileFailurePersistence;
 use vestibule_model::attach::attach_route;
 use vestibule_model::certificate::{
     AddressBlock, AlternativeNames, CertificateOptions, GrantedMailbox, Mailbox,
@@ -26,6 +25,7 @@ use vestibule_model::protocol::Protocol;
 use vestibule_model::reference::Reference;
 use vestibule_model::route::Route;
 use vestibule_model::selector::{LabelSelector, Labels, NamespaceScope, Requirement};
+use vestibule_test_support::properties::keep_failures_with_cases;
 
 use crate::support::{
     CONTROLLER, class, gateway, listener, name, parent_ref, pattern, port, route, set,
@@ -900,7 +900,7 @@ fn texts(merge: &Merge, world: &World) -> BTreeMap<ListenerKey, String> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 1000, failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("proptest-regressions"))), ..ProptestConfig::default() })]
+    #![proptest_config(keep_failures_with_cases(1000))]
 
     #[test]
     fn after_any_history_it_is_as_the_grants_read(ops in prop::collection::vec(ops(), 1..30)) {

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
-use proptest::test_runner::FileFailurePersistence;
 use vestibule_model::claim::{ClaimKey, Holder};
 use vestibule_model::gateway::Listener;
 use vestibule_model::hostname::Hostname;
@@ -13,6 +12,7 @@ use vestibule_model::object::Object;
 use vestibule_model::protocol::Protocol;
 use vestibule_model::selector::NamespaceScope;
 use vestibule_operator::translate::{Change, ClaimMode, Settings, Translator};
+use vestibule_test_support::properties::keep_failures_with_cases;
 
 use super::assert_same;
 use super::history::{final_inputs, final_objects};
@@ -109,7 +109,7 @@ fn some_changes() -> impl Strategy<Value = Vec<Change>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 600, failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("proptest-regressions"))), ..ProptestConfig::default() })]
+    #![proptest_config(keep_failures_with_cases(600))]
 
     #[test]
     fn across_gateways_incremental_equals_from_scratch(

@@ -4,12 +4,12 @@
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
-use proptest::test_runner::FileFailurePersistence;
 use vestibule_model::object::Object;
 use vestibule_operator::claims::{Memory, Time};
 use vestibule_operator::control::ControlLoop;
 use vestibule_operator::issuance::CertificateRegistry;
 use vestibule_operator::translate::{Change, ClaimMode, Settings, Translator};
+use vestibule_test_support::properties::keep_failures_with_cases;
 
 use super::history::{a_history, final_objects};
 use vestibule_operator_testing::objects::settings;
@@ -43,7 +43,7 @@ fn run(objects: impl IntoIterator<Item = Object>) -> Translator {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("proptest-regressions"))), ..ProptestConfig::default() })]
+    #![proptest_config(keep_failures_with_cases(400))]
 
     #[test]
     fn a_check_says_what_a_fresh_run_writes(

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
-use proptest::test_runner::{FileFailurePersistence, TestRunner};
+use proptest::test_runner::TestRunner;
 use vestibule_model::fair_total::{Demand, FairTotal};
 use vestibule_model::object::Object;
 use vestibule_model::policy::{ConfigurationTotals, TotalBytes};
@@ -12,6 +12,7 @@ use vestibule_model::protocol::Protocol;
 use vestibule_operator::translate::{Change, Translator};
 use vestibule_operator_testing::objects::{Holds, Tls, listener, secret, set, settings};
 use vestibule_stream::{Encoded, ResourceKind};
+use vestibule_test_support::properties::keep_failures_with_cases;
 
 use super::history::a_history;
 
@@ -140,7 +141,7 @@ fn check_shares(world: &Translator) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("proptest-regressions"))), ..ProptestConfig::default() })]
+    #![proptest_config(keep_failures_with_cases(400))]
 
     /// This holds after each pass, also from the moment on at which what is in service comes first.
     #[test]

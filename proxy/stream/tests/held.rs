@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
-use proptest::test_runner::FileFailurePersistence;
 use prost::Message;
 use vestibule_stream::{
     Apply, Batch, Change, ContentHash, Digest, Encoded, Generation, Held, Invalid,
@@ -16,6 +15,7 @@ use vestibule_stream::{
     },
     recording::{Reader, RecordingError, write},
 };
+use vestibule_test_support::properties::keep_failures;
 
 /// A table that rejects backends with port 0.
 #[derive(Default)]
@@ -384,10 +384,7 @@ fn a_recording_is_read_back_and_damage_is_told() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig {
-        failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("proptest-regressions"))),
-        ..ProptestConfig::default()
-    })]
+    #![proptest_config(keep_failures())]
 
     #[test]
     fn the_digest_does_not_depend_on_the_order(

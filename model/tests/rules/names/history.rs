@@ -6,11 +6,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, LazyLock};
 
 use proptest::prelude::*;
-use proptest::test_runner::FileFailurePersistence;
 use vestibule_model::claim::Holder;
 use vestibule_model::hostname::{HostPattern, Hostname};
 use vestibule_model::key::{Kind, ListenerKey, ObjectKey};
 use vestibule_model::names::{Affected, GatewayNames, NameClaimState, NameDecision, NameSource};
+use vestibule_test_support::properties::keep_failures_with_cases;
 
 use super::grants::Entry;
 use super::reference::{Facts, OWN, is_guest};
@@ -536,7 +536,7 @@ fn reason(
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 256, failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("proptest-regressions"))), ..ProptestConfig::default() })]
+    #![proptest_config(keep_failures_with_cases(256))]
 
     #[test]
     fn after_any_history_it_is_as_the_rule_reads(ops in prop::collection::vec(anything(), 1..25)) {

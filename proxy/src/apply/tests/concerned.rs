@@ -5,7 +5,8 @@ use std::sync::LazyLock;
 
 use futures::FutureExt;
 use proptest::prelude::*;
-use proptest::test_runner::{FileFailurePersistence, TestRunner};
+use proptest::test_runner::TestRunner;
+use vestibule_test_support::properties::keep_failures_with_cases;
 
 use super::*;
 use crate::concerned::{Inbox, TenantKey};
@@ -549,11 +550,8 @@ impl World {
 fn whoever_may_lose_a_tunnel_is_told() {
     let lost = RefCell::new(BTreeMap::<&str, usize>::new());
     let mut runner = TestRunner::new(ProptestConfig {
-        failure_persistence: Some(Box::new(FileFailurePersistence::WithSource(
-            "proptest-regressions",
-        ))),
         source_file: Some(file!()),
-        ..ProptestConfig::with_cases(400)
+        ..keep_failures_with_cases(400)
     });
     let outcome = runner.run(&histories(), |history| {
         let mut world = World::new();
