@@ -55,7 +55,7 @@ pub struct Output {
     /// Resources for the proxies.
     pub resources: BTreeMap<ResourceKey, Option<Encoded>>,
     /// Those of the resources that did not exist before the pass.
-    created: BTreeSet<ResourceKey>,
+    created: BTreeSet<Arc<ResourceKey>>,
     /// Statuses of GatewayClasses, Gateways, ListenerSets, routes, policies and `HostnameGrants`.
     pub statuses: BTreeMap<ObjectKey, Option<Status>>,
     /// All findings about an object, including warnings. The list is empty if there are none any more.
@@ -96,8 +96,11 @@ impl Output {
             return;
         }
         // One that was removed in this pass existed before it.
-        if !existed && !self.resources.contains_key(&key) {
-            self.created.insert(key.clone());
+        if let Some(encoded) = &resource
+            && !existed
+            && !self.resources.contains_key(&key)
+        {
+            self.created.insert(encoded.shared_key().clone());
         }
         self.resources.insert(key, resource);
     }
