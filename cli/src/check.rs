@@ -9,7 +9,6 @@ use std::time::Instant;
 use clap::{Args, ValueEnum};
 use serde_json::Value;
 use vestibule_crds::status::Observed;
-use vestibule_model::condition::{Condition, ConditionType, ProgrammedBasis, Reason, Truth};
 use vestibule_model::finding::Finding;
 use vestibule_model::key::ObjectKey;
 use vestibule_operator::status::render;
@@ -19,6 +18,7 @@ use crate::admission::Admission;
 use crate::clock;
 use crate::manifests::files::{self, LookError};
 use crate::manifests::source::{FileChange, ManifestFiles};
+use crate::programmed;
 use crate::settings::{PolicyArgs, settings_of_check};
 use crate::verdict::{ObjectContext, ObjectOutcome, Verdict, summary, verdicts};
 
@@ -126,21 +126,9 @@ impl ObjectContext for CheckContext<'_> {
             status,
             self.translator.merge().controller(),
             observed,
-            unserved,
+            |basis| programmed::without_proxies(basis, "A check serves nothing"),
         ))
     }
-}
-
-/// The Programmed condition. It is unknown, because this command serves nothing.
-fn unserved(basis: &ProgrammedBasis) -> Condition {
-    basis.unpublished().unwrap_or_else(|| Condition {
-        truth: Truth::Unknown,
-        ..Condition::fails(
-            ConditionType::Programmed,
-            Reason::Pending,
-            "A check serves nothing",
-        )
-    })
 }
 
 fn print(verdicts: &[Verdict], format: Format) -> io::Result<()> {

@@ -6,6 +6,7 @@ mod clock;
 mod explain;
 mod hints;
 mod manifests;
+mod programmed;
 mod run;
 mod settings;
 mod status;

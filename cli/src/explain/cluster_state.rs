@@ -7,13 +7,13 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use vestibule_crds::status::Observed;
-use vestibule_model::condition::{Condition, ConditionType, ProgrammedBasis, Reason, Truth};
 use vestibule_model::key::{Kind, ListenerKey, ObjectKey, ParentKey};
 use vestibule_model::reference::ParentRef;
 use vestibule_operator::status::render;
 use vestibule_operator::translate::Translator;
 
 use super::conditions::{ReportedStatus, StatusSource, conditions_in, reported_in};
+use crate::programmed;
 
 /// Everything that is known.
 pub(crate) struct ClusterState {
@@ -125,12 +125,6 @@ impl ClusterState {
             generation: 0,
             now: 0,
         };
-        let unknown = |basis: &ProgrammedBasis| {
-            basis.unpublished().unwrap_or_else(|| Condition {
-                truth: Truth::Unknown,
-                ..Condition::fails(ConditionType::Programmed, Reason::Pending, "")
-            })
-        };
         let controller = &self.controller;
         Some(render(
             key,
@@ -138,7 +132,7 @@ impl ClusterState {
             status,
             controller,
             observed,
-            unknown,
+            |basis| programmed::without_proxies(basis, ""),
         ))
     }
 
