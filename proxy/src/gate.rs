@@ -410,6 +410,9 @@ async fn keep_one(kind: GateKind) {
 }
 
 /// The lines of waiting tasks, one for each tenant.
+///
+/// `round` has each tenant of `of` once, and no line is empty. The first task of a tenant adds it to both, and
+/// [`Lines::close_if_empty`] removes it from both after its last task. So the tenant that has its turn always has a task.
 struct Lines {
     /// Units that a tenant gets at each of its turns.
     quantum: u32,
@@ -458,6 +461,10 @@ impl Lines {
     /// A tenant passes tasks as long as its deficit covers them. Then it gets another quantum, and the next tenant has
     /// its turn. So even a task that costs more than one quantum passes after some rounds, and in the long run every
     /// tenant gets the same number of units.
+    ///
+    /// A turn ends with the last task of the line, or at a task that costs more than the deficit. So what is left of the
+    /// deficit is less than the cost of one task, and with the next quantum it is less than both together. A tenant passes
+    /// no more than that in one turn, unless it is alone.
     fn pop(&mut self, mut has_left: impl FnMut(usize) -> bool) -> Option<(usize, u32)> {
         loop {
             let tenant = *self.round.front()?;

@@ -110,6 +110,11 @@ struct All {
 }
 
 /// The places of one kind.
+///
+/// `lent` is the sum of what each tenant holds above its guarantee. Each place that is taken or given back keeps it so, and
+/// a change of the guarantees counts it anew. So the tenants hold at most `guaranteed + lent` places. A place is lent
+/// only if this sum stays within all places, so a tenant below its guarantee needs no place of another one. After a
+/// change of the guarantees, more places may be held than there are, until some that were lent come back.
 #[derive(Default)]
 struct Pool {
     /// What `guaranteed` and `lent` were counted with.

@@ -1,7 +1,8 @@
 //! Owns fair shares of something scarce (such as bytes, copies or sessions) among namespaces.
 //!
 //! A namespace gets more as long as it holds less than what is free. So one namespace alone can hold half of all, and
-//! the next namespace still finds some.
+//! the next namespace still finds some. If n namespaces want all that they can get, they are at rest when each holds as
+//! much as is free, which is one part of n + 1.
 
 use std::collections::HashMap;
 use std::sync::Arc;

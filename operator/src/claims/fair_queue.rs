@@ -46,6 +46,10 @@ impl<T: Ord + Clone> FairQueue<T> {
     }
 
     /// Removes and returns the next object that is due, of the tenant whose turn it is, and that tenant.
+    ///
+    /// The turn moves on in the order of the tenants' names. So while a tenant has an object due and room for it, each other
+    /// tenant has at most one turn before it. The place of the turn is a name and no index, so tenants that come and go do
+    /// not move it.
     pub(crate) fn next(&mut self, now: Instant) -> Option<(Arc<str>, T)> {
         while self.waiting.first().is_some_and(|(at, ..)| *at <= now)
             && let Some((at, tenant, name)) = self.waiting.pop_first()

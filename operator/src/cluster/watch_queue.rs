@@ -51,7 +51,8 @@ pub(super) struct WatchQueue {
     marks: Vec<Mark>,
 }
 
-/// The events about an object. There is at least one.
+/// The events about an object. There is at least one, and there are at most two: a removal and one event after it (see
+/// [`add`]). So the memory that waiting events need depends on the number of objects, and not on how often they are written.
 #[derive(Debug)]
 struct Waiting {
     /// When the first of them came, even if another one has replaced it.
@@ -156,6 +157,7 @@ impl WatchQueue {
     pub(super) fn next_batch(&mut self, now: Instant) -> (Vec<Event>, Instant) {
         let mut batch = std::mem::take(&mut self.urgent);
         let mut since = self.urgent_since.take().unwrap_or(now);
+        // An object counts as under way until the batch is complete, so the queue gives no more than `TURN` of a namespace.
         let mut namespaces = Vec::new();
         while namespaces.len() < BATCH
             && let Some((namespace, (number, key))) = self.turns.next(now)

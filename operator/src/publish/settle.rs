@@ -190,6 +190,7 @@ impl Settle {
     /// Removes and returns the changes to publish now, in one generation.
     pub fn due(&mut self, now: Instant, present: &Present<'_>) -> Pending {
         let judged = self.take_to_judge(now, present);
+        // This ends: a change in `ended` is not held again, and only held changes are late, so `ended` grows each time.
         let mut ended = BTreeSet::new();
         let held = loop {
             let mut held = self.hold(&judged, &ended, now, present);

@@ -364,6 +364,8 @@ impl Rows {
                 levels
                     .chunk_by(|a, b| a.0 == b.0)
                     .find_map(|same| {
+                        // Each pattern gives its first match that takes the request. The least of them is the first
+                        // of all.
                         let found = same.iter().filter_map(|(_, host)| host.find(view, reach));
                         found.min()
                     })
@@ -568,6 +570,9 @@ impl Paths {
         }
     }
 
+    /// The first match by [`Entry::order`] that takes the request. GRPCRoutes come first, and have no matches but methods of
+    /// gRPC. Of the others, all exact matches rank above all regular expressions, and these above all prefixes. Each bucket
+    /// is sorted, and the matches in a bucket of exact paths or of prefixes have the same path.
     fn find(&self, view: &View<'_>, reach: Reach) -> Option<&Entry> {
         let grpc = view.is_grpc.then(|| self.grpc.find(view, reach)).flatten();
         let exact = || {
@@ -697,7 +702,8 @@ impl Node {
         }
     }
 
-    /// Descends as deep as there are prefixes, and tries the deepest ones first.
+    /// Descends as deep as there are prefixes, and tries the deepest ones first. A deeper prefix of one path is a longer one,
+    /// so this is the order of their ranks.
     fn find<'a>(
         &self,
         path: &mut impl Iterator<Item = &'a str>,
