@@ -29,7 +29,7 @@ pub mod statuses;
 pub mod store;
 mod sync;
 mod text;
-mod watch_queue;
+pub mod watch_queue;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -29,6 +29,7 @@ use super::services::{DesiredServices, ServiceState, ServiceStates};
 use super::sources::{Read, ReadError, ReadQueue};
 use super::statuses::plan::{LiveStatus, Planner};
 use super::statuses::rejects::RejectLog;
+use super::watch_queue::WatchQueue;
 use super::{claims, clock};
 use crate::claims::{ClaimRequest, ClaimStore, GatewayState, WriteOutcome};
 use crate::control::ControlLoop;
@@ -174,8 +175,19 @@ impl Store {
         self.take_since(events, now, now);
     }
 
+    /// Takes the events of the next turn out of the queue. Returns whether there were any.
+    pub fn take_turn(&mut self, queue: &mut WatchQueue, now: Instant) -> bool {
+        let (batch, since) = queue.next_batch(now);
+        self.metrics.watch_queue(queue.objects());
+        if batch.is_empty() {
+            return false;
+        }
+        self.take_since(batch, since, now);
+        true
+    }
+
     /// Takes events of the watches, of which the first came at `since`.
-    pub(super) fn take_since(
+    fn take_since(
         &mut self,
         events: impl IntoIterator<Item = Event>,
         since: Instant,
@@ -833,8 +845,8 @@ impl Store {
     }
 }
 
-/// Kinds of which only the objects in use are kept.
-pub(super) const SOURCES: [Kind; 2] = [Kind::Secret, Kind::ConfigMap];
+/// Kinds of which only the objects in use are kept. Their events do not pass through the queue.
+pub const SOURCES: [Kind; 2] = [Kind::Secret, Kind::ConfigMap];
 
 fn is_source(kind: Kind) -> bool {
     SOURCES.contains(&kind)

@@ -13,6 +13,8 @@
 //! - What platform admins and operators write does not wait here as soon as it is out of the channel, and no version of it is
 //!   left out. The store of claims needs all versions. A `HostnameGrant` that replaces another one has to be known before the
 //!   other one is gone, or names would be released in between. Tenants write none of this, so it comes at a bounded rate.
+//!
+//! The module is public for the scale benchmark, which replaces the loop around it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
@@ -33,7 +35,7 @@ const MOST: usize = 4096;
 
 /// The events that wait for translation.
 #[derive(Debug)]
-pub(super) struct WatchQueue {
+pub struct WatchQueue {
     /// The objects with events, each with the number of its first one. The lines are the namespaces.
     turns: FairQueue<(u64, ObjectKey)>,
     /// The events about each of these objects.
@@ -68,9 +70,8 @@ struct Mark {
     event: Event,
 }
 
-impl WatchQueue {
-    /// Returns an empty queue.
-    pub(super) fn new() -> Self {
+impl Default for WatchQueue {
+    fn default() -> Self {
         Self {
             turns: FairQueue::new(TURN),
             waiting: BTreeMap::new(),
@@ -82,9 +83,26 @@ impl WatchQueue {
             marks: Vec::new(),
         }
     }
+}
+
+impl WatchQueue {
+    /// Returns an empty queue.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds events that have come, as long as there are any and the queue has room for them.
+    pub fn fill(&mut self, mut events: impl Iterator<Item = Event>, now: Instant) {
+        while self.has_room()
+            && let Some(event) = events.next()
+        {
+            self.push(event, now);
+        }
+    }
 
     /// Whether there is room for more events.
-    pub(super) fn has_room(&self) -> bool {
+    fn has_room(&self) -> bool {
         self.len + self.urgent.len() < MOST
     }
 
@@ -94,7 +112,8 @@ impl WatchQueue {
     }
 
     /// Whether nothing waits.
-    pub(super) fn is_empty(&self) -> bool {
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
         self.waiting.is_empty() && self.urgent.is_empty() && self.marks.is_empty()
     }
 
@@ -349,6 +368,14 @@ mod tests {
         assert!(!queue.has_room());
         take(&mut queue);
         assert!(queue.has_room());
+    }
+
+    #[test]
+    fn events_that_have_no_place_stay_where_they_are() {
+        let mut events = (0..MOST + 2).map(|n| put(&route("aaa", &n.to_string()), n));
+        let mut queue = WatchQueue::new();
+        queue.fill(&mut events, Instant::now());
+        assert_eq!((queue.objects(), events.len()), (MOST, 2));
     }
 
     #[test]

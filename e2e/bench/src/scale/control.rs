@@ -1,4 +1,4 @@
-//! The operator without an API server: its own store, which takes events in as JSON and makes of them
+//! The operator without an API server: its own queue and store, which take events in as JSON and make of them
 //! translation, claims, certificate requests, internal ports and what the proxies are sent; and its
 //! planner of statuses. This is the loop around it, with what an API server would do: what is written
 //! comes back as an event, as it would from a watch, and what is read is the object as it is now.
@@ -29,7 +29,8 @@ use vestibule_operator::cluster::ports::allocation::Allocation;
 use vestibule_operator::cluster::services::{DesiredServices, ServicePorts, ServiceState};
 use vestibule_operator::cluster::statuses::plan::{LiveStatus, Next, Planner, Timing};
 use vestibule_operator::cluster::statuses::{self, StatusInputs};
-use vestibule_operator::cluster::store::{Channels, Store};
+use vestibule_operator::cluster::store::{Channels, SOURCES, Store};
+use vestibule_operator::cluster::watch_queue::WatchQueue;
 use vestibule_operator::control::ControlLoop;
 use vestibule_operator::issuance::{self, CertificateRegistry, EngineLink};
 use vestibule_operator::map_channel::{MapChanges, MapView};
@@ -42,7 +43,7 @@ use super::world::{Id, World};
 
 /// Statuses that are looked at before events have their turn, as in the operator.
 const LOOKS: usize = 64;
-/// Events that are translated at a time, as in the operator.
+/// Objects that the watches bring at a time. The operator's channel holds as many.
 pub(crate) const BATCH: usize = 1024;
 /// Secrets that are read, and claims that are written, in one turn, as in the operator.
 const READS: usize = 8;
@@ -90,8 +91,14 @@ pub(crate) struct Control {
     told: mpsc::Receiver<ObjectEvent>,
     /// The last resource version.
     version: u64,
-    /// Written, and not come back.
-    echoes: VecDeque<Event>,
+    /// The events that wait for translation.
+    queue: WatchQueue,
+    /// Events that have come, and are not in the queue yet. What is written comes back here.
+    arrivals: VecDeque<Event>,
+    /// Turns of events so far.
+    pub(crate) turns: u64,
+    /// Whether the last turn left events in the queue.
+    pub(crate) backlog: bool,
     /// What was asked so far.
     pub(crate) asked: Asked,
 }
@@ -156,13 +163,17 @@ impl Control {
             engine_link_changed,
             told,
             version: 0,
-            echoes: VecDeque::new(),
+            queue: WatchQueue::new(),
+            arrivals: VecDeque::new(),
+            turns: 0,
+            backlog: false,
             asked: Asked::default(),
         })
     }
 
     /// Everything is known that there is: from now on the operator leads, and what is wished for is done.
     pub(crate) fn lead(&mut self) -> Result<()> {
+        self.take_all();
         let now = Instant::now();
         self.store.sources_are_watched();
         self.store.send_desired(now);
@@ -208,29 +219,67 @@ impl Control {
         ))?)
     }
 
-    /// Takes events.
+    /// Takes events in. They wait for their turn, except those of Secrets, which come by another watch of the operator
+    /// and do not pass through the queue.
     pub(crate) fn take(&mut self, events: &[Vec<u8>]) -> Result<()> {
-        let events = events
-            .iter()
-            .map(|event| watched(event))
-            .collect::<Result<Vec<_>>>()?;
-        self.store.take(events, Instant::now());
+        let mut sources = Vec::new();
+        for event in events {
+            let event = watched(event)?;
+            let is_source =
+                matches!(&event, Event::Put(object) if SOURCES.contains(&object.key.kind));
+            if is_source {
+                sources.push(event);
+            } else {
+                self.arrivals.push_back(event);
+            }
+        }
+        if !sources.is_empty() {
+            self.store.take(sources, Instant::now());
+        }
+        self.fill();
         Ok(())
+    }
+
+    /// Moves what has come into the queue, as long as it has room.
+    fn fill(&mut self) {
+        let come = std::iter::from_fn(|| self.arrivals.pop_front());
+        self.queue.fill(come, Instant::now());
+    }
+
+    /// Whether events have come for which the queue has no room. The operator's watches would wait now.
+    pub(crate) fn is_full(&self) -> bool {
+        !self.arrivals.is_empty()
+    }
+
+    /// Has the events of the next turn translated. Says whether there were any.
+    pub(crate) fn take_events(&mut self) -> bool {
+        let taken = self.store.take_turn(&mut self.queue, Instant::now());
+        self.turns += u64::from(taken);
+        self.fill();
+        self.backlog = !self.queue.is_empty();
+        taken
+    }
+
+    /// Has turns of events translated until none waits.
+    pub(crate) fn take_all(&mut self) {
+        while self.take_events() {}
     }
 
     /// One turn of the operator's loop. Says whether there is more to do at once.
     pub(crate) fn turn(&mut self) -> Result<bool> {
+        let mut more = self.take_events();
         let now = Instant::now();
-        let mut more = self.come_back(now)?;
+        more |= self.come_back(now)?;
         self.store.pass(now);
         more |= self.write_claims(now)?;
         more |= self.read_secrets(now)?;
         self.store.publish(now);
         more |= self.write_statuses(now)?;
-        Ok(more)
+        self.fill();
+        Ok(more || !self.queue.is_empty())
     }
 
-    /// Takes the results of earlier wishes and writes.
+    /// Takes the results of earlier wishes.
     fn come_back(&mut self, now: Instant) -> Result<bool> {
         let mut more = false;
         if self.engine_link_changed.has_changed()? {
@@ -270,10 +319,6 @@ impl Control {
             more = true;
         }
         while self.told.try_recv().is_ok() {}
-        if !self.echoes.is_empty() {
-            self.store.take(self.echoes.drain(..), now);
-            more = true;
-        }
         Ok(more)
     }
 
@@ -298,7 +343,7 @@ impl Control {
         let content = match &request.action {
             ClaimAction::Create(content) | ClaimAction::Replace { content, .. } => content,
             ClaimAction::Delete { .. } => {
-                self.echoes.push_back(Event::Remove(ObjectKey {
+                self.arrivals.push_back(Event::Remove(ObjectKey {
                     kind: Kind::HostnameClaim,
                     name: name.clone(),
                 }));
@@ -330,7 +375,7 @@ impl Control {
         let Object::HostnameClaim(claim) = answer.object else {
             anyhow::bail!("the bench wrote a claim wrong: {:?}", answer.object);
         };
-        self.echoes.push_back(watched(&event)?);
+        self.arrivals.push_back(watched(&event)?);
         Ok(Some((Arc::new(claim), self.version.to_string())))
     }
 
@@ -398,7 +443,7 @@ impl Control {
         }
         for (id, status) in written {
             let event = self.event_with(id, Some(status))?;
-            self.echoes.push_back(watched(&event)?);
+            self.arrivals.push_back(watched(&event)?);
             more = true;
         }
         Ok(more)
@@ -425,10 +470,10 @@ impl Control {
         self.store.acks_moved();
     }
 
-    /// Whether something has still to be published, or a name to be recorded before it can be.
+    /// Whether something has still to be translated or published, or a name to be recorded before it can be.
     pub(crate) fn is_under_way(&self) -> bool {
         self.store.is_dirty()
-            || !self.echoes.is_empty()
+            || !self.queue.is_empty()
             || self.store.control.claims.counts().pending > 0
     }
 

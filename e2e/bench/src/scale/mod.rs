@@ -26,11 +26,11 @@ use world::Routes;
 /// Ports of one part: the stream, the proxy's admin endpoint, and two that the operator gives out.
 const PORTS: u16 = 4;
 /// What a part runs.
-const INCLUDED: &str = "In each size: the operator's store (watch events decoded, translation, claims with their \
-    HostnameClaims, certificate requests, internal ports, wishes for Services, Secrets read), its publisher and its \
-    statuses, and a proxy on the stream. Half of the listeners end TLS, each with a Secret of its own. Left out: the \
-    API server and its answers' time, admission, the engines that issue certificates, the writes of Services, the \
-    Lease.";
+const INCLUDED: &str = "In each size: the operator's queue of events, in which namespaces take turns, its store \
+    (watch events decoded, translation, claims with their HostnameClaims, certificate requests, internal ports, \
+    wishes for Services, Secrets read), its publisher and its statuses, and a proxy on the stream. Half of the \
+    listeners end TLS, each with a Secret of its own. Left out: the API server and its answers' time, admission, the \
+    engines that issue certificates, the writes of Services, the Lease.";
 
 /// What to measure.
 #[derive(clap::Args, Debug)]

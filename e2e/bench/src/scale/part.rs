@@ -104,6 +104,9 @@ pub(crate) struct Loaded {
     /// Writes of claims, and reads of Secrets that came before they were used.
     pub(crate) claim_writes: u64,
     pub(crate) reads: u64,
+    /// Seconds until every object had its turn in the queue and was translated, and the number of turns.
+    pub(crate) translated: f64,
+    pub(crate) turns: u64,
     /// Seconds until everything was acknowledged.
     pub(crate) acked: f64,
     /// Seconds until every status was written, Programmed=True.
@@ -236,7 +239,7 @@ impl Part {
         let us = std::process::id();
         let before = [Used::of(us), Used::of(self.proxy_pid())];
         let own_before = sys::own_cpu().as_secs_f64();
-        let asked_before = self.control.asked;
+        let (asked_before, turns_before) = (self.control.asked, self.control.turns);
         let teams = self.control.world.teams();
         let objects = teams.iter().map(Vec::len).sum();
         let mut lists: Vec<_> = teams.iter().map(|list| list.chunks(PAGE)).collect();
@@ -253,14 +256,18 @@ impl Part {
             }
             for batch in page.chunks(BATCH) {
                 self.control.put(batch)?;
-                if self.facts.has_changed()? {
-                    self.facts.mark_unchanged();
-                    self.control.acks_moved();
+                // The watches go on until the queue is full.
+                while self.control.is_full() {
+                    self.turn().await?;
                 }
-                self.control.turn()?;
-                tokio::task::yield_now().await;
             }
         }
+        self.turn().await?;
+        while self.control.backlog {
+            self.turn().await?;
+        }
+        let translated = begin.elapsed().as_secs_f64();
+        let turns = self.control.turns - turns_before;
         self.acked().await?;
         let acked = begin.elapsed().as_secs_f64();
         self.settle().await?;
@@ -285,6 +292,8 @@ impl Part {
             ports: held.ports,
             claim_writes: self.control.asked.claims - asked_before.claims,
             reads: self.control.asked.reads - asked_before.reads,
+            translated,
+            turns,
             acked,
             programmed,
             writes: self.control.asked.statuses - asked_before.statuses,
@@ -301,6 +310,17 @@ impl Part {
         self.traffic().await?;
         self.fresh(args, &mut loaded).await?;
         Ok(loaded)
+    }
+
+    /// One turn of the operator's loop, with what the proxy has acknowledged by now.
+    async fn turn(&mut self) -> Result<()> {
+        if self.facts.has_changed()? {
+            self.facts.mark_unchanged();
+            self.control.acks_moved();
+        }
+        self.control.turn()?;
+        tokio::task::yield_now().await;
+        Ok(())
     }
 
     /// A few names answer.

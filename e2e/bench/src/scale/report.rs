@@ -102,6 +102,12 @@ fn brought_in(outcomes: &[ScaleOutcome]) -> Vec<Line> {
                 )
             },
         ),
+        line(
+            outcomes,
+            "every object translated, s; turns of the queue for that",
+            "",
+            |one| format!("{:.2}; {}", one.loaded.translated, one.loaded.turns),
+        ),
         line(outcomes, "all of them acknowledged, s", "", |one| {
             format!("{:.2}", one.loaded.acked)
         }),

@@ -223,16 +223,9 @@ impl Controller {
     /// Has the events of the next turn translated. Whatever has come by now takes part in it.
     fn take_events(&mut self) {
         let now = Instant::now();
-        while self.queue.has_room()
-            && let Ok(event) = self.events.try_recv()
-        {
-            self.queue.push(event, now);
-        }
-        let (batch, since) = self.queue.next_batch(now);
-        self.metrics.watch_queue(self.queue.objects());
-        if !batch.is_empty() {
-            self.store.take_since(batch, since, now);
-        }
+        let come = std::iter::from_fn(|| self.events.try_recv().ok());
+        self.queue.fill(come, now);
+        self.store.take_turn(&mut self.queue, now);
     }
 
     /// Gives the Lease up and sends the proxies to the next leader.

@@ -205,9 +205,13 @@ impl Simulation {
             }
             for batch in page.chunks(BATCH) {
                 self.control.put(batch)?;
+                while self.control.is_full() {
+                    self.control.take_events();
+                }
             }
             within(args.most_gib)?;
         }
+        self.control.take_all();
         size.listed = begin.end();
         stage(size, "listed");
         let begin = Spent::begin();
