@@ -32,23 +32,12 @@ impl Memory {
         ensure!(!id.is_empty(), "{} has no container", name(pod));
         // Where a node has its groups depends on the version, on kind and on the driver. All of them name a group after
         // the container.
-        let groups = format!("*{id}*");
-        let find = [
-            "find",
-            "/sys/fs/cgroup",
-            "-path",
-            &groups,
-            "-regex",
-            FILES,
-            "-exec",
-            "grep",
-            "-H",
-            "",
-            "{}",
-            "+",
-        ];
+        let find =
+            format!("find /sys/fs/cgroup -path '*{id}*' -regex '{FILES}' -exec grep -H '' {{}} +");
         // Its status does not count: groups of other pods may go while it looks.
-        let found = world.on_node(text(pod, "/spec/nodeName"), &find).await?;
+        let found = world
+            .on_node(text(pod, "/spec/nodeName"), &["sh", "-c", &find])
+            .await?;
         Self::parse(&found.stdout)
             .with_context(|| format!("memory of {}: {}", name(pod), found.stderr.trim()))
     }
