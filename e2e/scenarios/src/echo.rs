@@ -26,6 +26,10 @@ use crate::certificate::Authority;
 
 /// A protocol that nobody but this backend offers: who sees it agreed on has spoken with the backend.
 pub(crate) const OWN_ALPN: &[u8] = b"vestibule-e2e";
+/// The path of a request that gets a long answer. While the backend sends it, the backend reads nothing.
+pub(crate) const LARGE: &str = "/large";
+/// The length of its body.
+pub(crate) const LARGE_BYTES: usize = 10 * 1024 * 1024;
 /// How long connections that are in use may go on after the last one was accepted.
 const PATIENCE: Duration = Duration::from_secs(5);
 

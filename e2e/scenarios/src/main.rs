@@ -3,6 +3,7 @@
 mod api;
 mod app;
 mod applies;
+mod attacks;
 mod ca;
 mod certificate;
 mod client;
@@ -18,6 +19,7 @@ mod http3;
 mod lb;
 mod load;
 mod manifests;
+mod memory;
 mod needles;
 mod openssl;
 mod proxies;

@@ -70,6 +70,11 @@ impl Got {
         }
     }
 
+    /// The length of the body, in bytes.
+    pub(crate) fn length(&self) -> usize {
+        self.body.len()
+    }
+
     /// The answer of a backend: a 200 with what our backends say.
     pub(crate) fn answer(&self) -> Result<Answer, Failure> {
         if self.status != 200 {
@@ -168,7 +173,9 @@ impl Origin {
     }
 
     /// A connection on which nothing was said yet, and the certificate that was shown.
-    async fn stream(&self) -> Result<(Stream, Option<CertificateDer<'static>>), Failure> {
+    pub(crate) async fn stream(
+        &self,
+    ) -> Result<(Stream, Option<CertificateDer<'static>>), Failure> {
         let stream = TcpStream::connect(self.address).await;
         let stream = stream.map_err(|error| Failure::of(&error))?;
         stream.set_nodelay(true).map_err(|e| Failure::of(&e))?;
@@ -193,11 +200,11 @@ impl Origin {
 }
 
 /// A connection, over TLS or not.
-trait Io: AsyncRead + AsyncWrite + Unpin + Send {}
+pub(crate) trait Io: AsyncRead + AsyncWrite + Unpin + Send {}
 
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Io for T {}
 
-type Stream = Box<dyn Io>;
+pub(crate) type Stream = Box<dyn Io>;
 
 enum Sender {
     One(http1::SendRequest<Empty<Bytes>>),

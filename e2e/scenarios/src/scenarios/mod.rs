@@ -2,6 +2,7 @@
 
 mod acme;
 mod admission;
+mod attacked;
 mod authority;
 mod bad_input;
 mod bench;
@@ -272,6 +273,11 @@ pub(crate) fn all() -> Vec<Scenario> {
             Alone,
             "api-away",
             faults::the_api_server_is_gone_for_a_minute
+        ),
+        scenario!(
+            Alone,
+            "attacked",
+            attacked::proxies_stay_below_their_memory_limit
         ),
         scenario!(Alone, "upgrade", upgrade::an_upgrade_breaks_nothing),
         // Its thousand objects are deleted for a minute.
