@@ -97,7 +97,7 @@ impl Budget {
         let relaxed = Ordering::Relaxed;
         // A full budget, as it nearly always is, costs one load.
         let _ = self.paid_until.fetch_update(relaxed, relaxed, |until| {
-            (until > now).then(|| until - EARNED)
+            (until > now).then(|| until.saturating_sub(EARNED))
         });
     }
 }

@@ -124,7 +124,8 @@ impl Translator {
         }
         dirty.listeners.extend(moved);
         let mut listeners = std::mem::take(&mut dirty.listeners);
-        // How large a listener is does not depend on the budgets, so what is over by this is judged once more, and no more.
+        // The size of a listener does not depend on the budgets, so there is at most one more round: that of the listeners whose
+        // refusal has changed.
         loop {
             for key in listeners {
                 self.translate_listener(&key, dirty, output);
