@@ -50,6 +50,8 @@ def pod_checks($of):
     def bad($wrong; $what): if $wrong then "\($of): \($what)" else empty end;
     bad(.automountServiceAccountToken != false; "mounts a token it did not ask for"),
     bad(.hostNetwork == true or .hostPID == true or .hostIPC == true; "shares the node's namespaces"),
+    # These two are safe everywhere that the chart sets them. Of any other one, the kubelet may refuse the pod.
+    bad([.securityContext.sysctls[]?.name] - ["net.ipv4.ip_local_port_range", "net.ipv4.tcp_rmem"] != []; "sets a sysctl that may not be safe"),
     bad([.volumes[]? | keys[]] - ["name", "projected", "secret", "configMap"] != []; "has a volume of another kind"),
     bad([.containers[].ports[]? | select(.hostPort != null or .containerPort < 1024)] != []; "takes a privileged or a node's port"),
     bad(.securityContext.runAsNonRoot != true or .securityContext.seccompProfile.type != "RuntimeDefault";

@@ -38,6 +38,18 @@ securityContext:
   fsGroup: 65532
   seccompProfile:
     type: RuntimeDefault
+  {{- $sysctls := $own.sysctls }}
+  {{- /* Before 1.32 neither the kubelet nor Pod Security lets a pod set this one. */}}
+  {{- if and (kindIs "map" $sysctls) (semverCompare ">=1.32.0-0" .root.Capabilities.KubeVersion.Version) }}
+  {{- $sysctls = merge (dict) $sysctls (dict "net.ipv4.tcp_rmem" "4096 32768 6291456") }}
+  {{- end }}
+  {{- with $sysctls }}
+  sysctls:
+    {{- range $name, $value := . }}
+    - name: {{ $name }}
+      value: {{ $value | quote }}
+    {{- end }}
+  {{- end }}
 {{- with .root.Values.imagePullSecrets }}
 imagePullSecrets:
   {{- toYaml . | nindent 2 }}
