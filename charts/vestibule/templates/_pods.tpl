@@ -39,8 +39,8 @@ securityContext:
   seccompProfile:
     type: RuntimeDefault
   {{- $sysctls := $own.sysctls }}
-  {{- /* Before 1.32 neither the kubelet nor Pod Security lets a pod set this one. */}}
-  {{- if and (kindIs "map" $sysctls) (semverCompare ">=1.32.0-0" .root.Capabilities.KubeVersion.Version) }}
+  {{- /* Before 1.32 neither the kubelet nor Pod Security lets a pod set this one. Kubelets may be three minor versions older. */}}
+  {{- if and (kindIs "map" $sysctls) (semverCompare ">=1.35.0-0" .root.Capabilities.KubeVersion.Version) }}
   {{- $sysctls = merge (dict) $sysctls (dict "net.ipv4.tcp_rmem" "4096 32768 6291456") }}
   {{- end }}
   {{- with $sysctls }}
