@@ -116,7 +116,7 @@ impl FairTotal {
         let mut next = largest.next();
         // One more of those that ask for most goes without a part of it, until the others can have all that they ask for.
         // Each that shares asks for more than the share. The first one does, because there is less than all ask for. Each
-        // further one asks for more than what is left for each of those before it, and the new share is a mean of the two.
+        // further one asks for more than what is left for each of those before it, and the new share is a weighted mean of the two.
         while let Some(asks) = next {
             of_others -= asks;
             sharing += 1;

@@ -13,8 +13,8 @@
 //! After some units of work, a gate closes until the worker has looked at everything else that is ready. A task that
 //! comes to a closed gate waits in the line of its tenant. The lines are served by deficit round robin (Shreedhar and
 //! Varghese, 1995). So a tenant with a flood of connections fills only its own line, and another tenant waits for at
-//! most one quantum of each of the others. If there is nothing else to do, nothing is delayed. While no task waits,
-//! passing a gate costs a comparison and an addition.
+//! most one quantum, and the cost of one task, of each of the others. If there is nothing else to do, nothing is
+//! delayed. While no task waits, passing a gate costs a comparison and an addition.
 //!
 //! Every step of a handshake passes the gate, and not only the first one, because a client can put off the work with
 //! the key to a later step (TLS 1.3 by `HelloRetryRequest`, TLS 1.2 by its key exchange). A connection passes

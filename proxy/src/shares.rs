@@ -1,8 +1,8 @@
 //! Owns fair shares of something scarce (such as bytes, copies or sessions) among namespaces.
 //!
 //! A namespace gets more as long as it holds less than what is free. So one namespace alone can hold half of all, and
-//! the next namespace still finds some. If n namespaces want all that they can get, they are at rest when each holds as
-//! much as is free, which is one part of n + 1.
+//! the next namespace still finds some. Who holds more than is free gets nothing until it has given some back. So where
+//! places come and go, n namespaces that want all they can get come to hold as much as is free: one part of n + 1 each.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -46,7 +46,7 @@ securityContext:
   {{- with $sysctls }}
   sysctls:
     {{- range $name, $value := . }}
-    - name: {{ $name }}
+    - name: {{ $name | quote }}
       value: {{ $value | quote }}
     {{- end }}
   {{- end }}

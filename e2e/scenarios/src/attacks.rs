@@ -1,4 +1,4 @@
-//! Clients of a proxy that mean no good: each kind has the proxy hold as much, or do as much, as it can.
+//! Hostile clients of a proxy. Each kind makes the proxy hold as much, or do as much, as it can.
 
 use std::time::Duration;
 
@@ -12,12 +12,14 @@ use tokio::time::{sleep, timeout};
 use crate::echo::LARGE;
 use crate::requests::{Origin, Stream, Version};
 
-/// Longest that one client may take.
+/// Longest that one client may take, with its wait until it may open a connection.
 const BOUND: Duration = Duration::from_mins(1);
 /// How many connections are being opened at one time.
 const OPENING: usize = 32;
-/// Seconds for which a client of a long answer or body stays.
-const HOLD: u64 = 5;
+/// How long a client of a long answer or body stays.
+const HOLD: Duration = Duration::from_secs(5);
+/// How often it sends a PING meanwhile.
+const PING_INTERVAL: Duration = Duration::from_secs(1);
 /// Requests at one time on an HTTP/2 connection.
 const REQUESTS: u32 = 100;
 /// How often a client takes its requests back on one connection, and on how many connections one after another.
@@ -141,14 +143,17 @@ async fn slow_read(stream: &mut Stream, host: &str) -> Result<()> {
         bytes.extend(request(host, 1 + 2 * number)?);
     }
     send(stream, &bytes).await?;
-    for _ in 0..HOLD {
-        sleep(Duration::from_secs(1)).await;
-        send(stream, &frame(PING, 0, 0, &[0; 8])).await?;
-    }
-    Ok(())
+    let pings = async {
+        loop {
+            sleep(PING_INTERVAL).await;
+            send(stream, &frame(PING, 0, 0, &[0; 8])).await?;
+        }
+    };
+    // It pings until its time is over, unless it is ended before.
+    timeout(HOLD, pings).await.unwrap_or(Ok(()))
 }
 
-/// Makes requests and takes them back when they have come to the backend.
+/// Makes requests, gives them a moment to come to the backend, and takes them back.
 async fn take_back(stream: &mut Stream, host: &str) -> Result<()> {
     send(stream, &[PREFACE, &frame(SETTINGS, 0, 0, &[])].concat()).await?;
     let mut next = 1;
@@ -178,7 +183,7 @@ async fn offer_body(stream: &mut Stream, host: &str) -> Result<()> {
         anyhow::Ok(())
     };
     // The client waits as soon as nobody takes more.
-    if let Ok(offered) = timeout(Duration::from_secs(HOLD), offered).await {
+    if let Ok(offered) = timeout(HOLD, offered).await {
         offered?;
     }
     Ok(())
@@ -190,6 +195,8 @@ fn request(host: &str, stream: u32) -> Result<Vec<u8>> {
     // `:method: GET`, `:scheme: https`, and then `:path` and `:authority`.
     let mut block = vec![0x82, 0x87];
     for (index, value) in [(4, LARGE), (1, host)] {
+        // A length from 127 on is written otherwise.
+        ensure!(value.len() < 127, "{value} is too long");
         block.push(index);
         block.push(u8::try_from(value.len())?);
         block.extend_from_slice(value.as_bytes());

@@ -1,4 +1,5 @@
-//! `echo`: the backend. Answers every request with who it is and what it saw of the connection.
+//! `echo`: the backend. Answers every request but those for a long answer with who it is and what it saw of the
+//! connection.
 //!
 //! It speaks as much HTTP/1.1 as curl needs: a request's head, no body, connections kept open, web sockets. Told to
 //! stop, it ends as a well-behaved application does; told to fail, it fails in one of three ways.

@@ -1,5 +1,5 @@
 //! The memory of a pod, as the control group of its container counts it on its node. The images of the components have
-//! no program that could read it from inside.
+//! no program that could read it from inside. In version 1 of control groups, the buffers of sockets are not part of it.
 
 use std::collections::BTreeMap;
 

@@ -71,7 +71,7 @@ impl Got {
     }
 
     /// The length of the body, in bytes.
-    pub(crate) fn length(&self) -> usize {
+    pub(crate) fn body_length(&self) -> usize {
         self.body.len()
     }
 

@@ -92,7 +92,7 @@ impl WatchQueue {
         Self::default()
     }
 
-    /// Adds events that have come, as long as there are any and the queue has room for them.
+    /// Adds events that have arrived, as long as there are any and the queue has room for them.
     pub fn fill(&mut self, mut events: impl Iterator<Item = Event>, now: Instant) {
         while self.has_room()
             && let Some(event) = events.next()

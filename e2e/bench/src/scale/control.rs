@@ -12,7 +12,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 use vestibule_crds::vestibule::HostnameClaimSpec;
-use vestibule_crds::watch::{Event, Watched};
+use vestibule_crds::watch::{Event, Touched, Watched};
 use vestibule_model::condition::Address;
 use vestibule_model::endpoint::EndpointRules;
 use vestibule_model::issuance::CertificateRequest;
@@ -93,7 +93,7 @@ pub(crate) struct Control {
     version: u64,
     /// The events that wait for translation.
     queue: WatchQueue,
-    /// Events that have come, and are not in the queue yet. What is written comes back here.
+    /// Events that have arrived and are not in the queue yet. What is written comes back here.
     arrivals: VecDeque<Event>,
     /// Turns of events so far.
     pub(crate) turns: u64,
@@ -207,16 +207,9 @@ impl Control {
         let status = live
             .map(LiveStatus::status)
             .filter(|status| !status.is_null());
-        self.event_with(id, status)
-    }
-
-    fn event_with(&mut self, id: Id, status: Option<Value>) -> Result<Vec<u8>> {
         self.version += 1;
-        Ok(serde_json::to_vec(&self.world.json(
-            id,
-            self.version,
-            status,
-        ))?)
+        let object = self.world.json(id, self.version, status);
+        Ok(serde_json::to_vec(&object)?)
     }
 
     /// Takes events in. They wait for their turn, except those of Secrets, which come by another watch of the operator
@@ -240,13 +233,13 @@ impl Control {
         Ok(())
     }
 
-    /// Moves what has come into the queue, as long as it has room.
+    /// Moves what has arrived into the queue, as long as it has room.
     fn fill(&mut self) {
-        let come = std::iter::from_fn(|| self.arrivals.pop_front());
-        self.queue.fill(come, Instant::now());
+        let arrived = std::iter::from_fn(|| self.arrivals.pop_front());
+        self.queue.fill(arrived, Instant::now());
     }
 
-    /// Whether events have come for which the queue has no room. The operator's watches would wait now.
+    /// Whether events have arrived for which the queue has no room. The operator's watches would wait now.
     pub(crate) fn is_full(&self) -> bool {
         !self.arrivals.is_empty()
     }
@@ -272,9 +265,10 @@ impl Control {
         more |= self.come_back(now)?;
         self.store.pass(now);
         more |= self.write_claims(now)?;
+        self.store.look_on(now);
         more |= self.read_secrets(now)?;
         self.store.publish(now);
-        more |= self.write_statuses(now)?;
+        more |= self.write_statuses(now);
         self.fill();
         Ok(more || !self.queue.is_empty())
     }
@@ -400,7 +394,7 @@ impl Control {
         Ok(more)
     }
 
-    fn write_statuses(&mut self, now: Instant) -> Result<bool> {
+    fn write_statuses(&mut self, now: Instant) -> bool {
         let mut more = true;
         let mut written = Vec::new();
         for _ in 0..LOOKS {
@@ -436,17 +430,20 @@ impl Control {
             self.asked.statuses += 1;
             self.version += 1;
             let generation = planner.live(&job.key).map_or(1, |live| live.generation);
-            let live = LiveStatus::new(self.version.to_string().into(), generation, &job.status);
+            let resource_version: Arc<str> = self.version.to_string().into();
+            let live = LiveStatus::new(Arc::clone(&resource_version), generation, &job.status);
             planner.done(&job.key, Ok(live), now);
-            let id = World::find(job.key.kind.as_str(), &job.key.name.name);
-            written.extend(id.map(|id| (id, job.status)));
+            // A watch does not decode an object of which only the status has changed.
+            written.push(Event::Touched(Box::new(Touched {
+                key: job.key,
+                generation,
+                resource_version,
+                status: job.status,
+            })));
         }
-        for (id, status) in written {
-            let event = self.event_with(id, Some(status))?;
-            self.arrivals.push_back(watched(&event)?);
-            more = true;
-        }
-        Ok(more)
+        more |= !written.is_empty();
+        self.arrivals.extend(written);
+        more
     }
 
     /// Waits until the proxies acknowledge something, as `acks` says, until something is due, or until `most` has
@@ -522,6 +519,7 @@ impl Control {
             self.store.planner.deadline(),
             self.store.claims_deadline(),
             self.store.publish_at(),
+            self.store.look_at(),
         ];
         due.into_iter().flatten().min()
     }

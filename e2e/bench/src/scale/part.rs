@@ -313,14 +313,15 @@ impl Part {
     }
 
     /// One turn of the operator's loop, with what the proxy has acknowledged by now.
-    async fn turn(&mut self) -> Result<()> {
+    /// Says whether there is more to do at once.
+    async fn turn(&mut self) -> Result<bool> {
         if self.facts.has_changed()? {
             self.facts.mark_unchanged();
             self.control.acks_moved();
         }
-        self.control.turn()?;
+        let more = self.control.turn()?;
         tokio::task::yield_now().await;
-        Ok(())
+        Ok(more)
     }
 
     /// A few names answer.
@@ -470,11 +471,7 @@ impl Part {
     async fn acked(&mut self) -> Result<()> {
         let begin = Instant::now();
         loop {
-            if self.facts.has_changed()? {
-                self.facts.mark_unchanged();
-                self.control.acks_moved();
-            }
-            let more = self.control.turn()?;
+            let more = self.turn().await?;
             if !self.control.is_under_way() && self.control.behind() == 0 {
                 return Ok(());
             }
@@ -488,11 +485,9 @@ impl Part {
                 begin.elapsed() < PATIENCE,
                 "not acknowledged within {PATIENCE:?}"
             );
-            if more {
-                tokio::task::yield_now().await;
-                continue;
+            if !more {
+                self.control.wait(&mut self.facts, LOOK).await?;
             }
-            self.control.wait(&mut self.facts, LOOK).await?;
         }
     }
 

@@ -2,7 +2,6 @@
 
 mod acme;
 mod admission;
-mod attacked;
 mod authority;
 mod bad_input;
 mod bench;
@@ -19,6 +18,7 @@ mod install;
 mod keys;
 mod latency;
 mod live_route;
+mod memory_limit;
 mod name_server;
 mod one_port;
 mod ownership;
@@ -276,8 +276,8 @@ pub(crate) fn all() -> Vec<Scenario> {
         ),
         scenario!(
             Alone,
-            "attacked",
-            attacked::proxies_stay_below_their_memory_limit
+            "memory-limit",
+            memory_limit::proxies_stay_below_their_memory_limit
         ),
         scenario!(Alone, "upgrade", upgrade::an_upgrade_breaks_nothing),
         // Its thousand objects are deleted for a minute.

@@ -223,8 +223,8 @@ impl Controller {
     /// Has the events of the next turn translated. Whatever has come by now takes part in it.
     fn take_events(&mut self) {
         let now = Instant::now();
-        let come = std::iter::from_fn(|| self.events.try_recv().ok());
-        self.queue.fill(come, now);
+        let arrived = std::iter::from_fn(|| self.events.try_recv().ok());
+        self.queue.fill(arrived, now);
         self.store.take_turn(&mut self.queue, now);
     }
 

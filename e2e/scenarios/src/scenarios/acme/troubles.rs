@@ -25,6 +25,8 @@ const HOSTNAMES: usize = 20;
 const LISTENERS: usize = 10;
 /// How many of them do not resolve, where that is the trouble.
 const LOST: usize = 5;
+/// How many validations may fail by themselves: on a busy machine, the name server of a CA broke off a lookup (`EOF`).
+const GLITCHES: usize = 2;
 /// How many lose their certificate, where authorizations are used again.
 const AGAIN: usize = 5;
 /// Proxies meanwhile.
@@ -181,7 +183,8 @@ impl Scene<'_> {
             let started = Instant::now();
             self.ask("a", name).await?;
             self.all_issued("a", ca).await?;
-            notes.push(self.orders(name, ca, started, HOSTNAMES).await?);
+            let cost = (HOSTNAMES, GLITCHES);
+            notes.push(self.orders(name, ca, started, cost).await?);
         }
         notes.push(self.used_again().await?);
         notes.push(self.away().await?);
@@ -190,8 +193,8 @@ impl Scene<'_> {
         notes.push(format!(
             "resolved again, issued at most {:.0} s later: {}",
             mended.elapsed().as_secs_f64(),
-            // One order for each, one more for each that failed, and one for one that failed late.
-            self.orders("dns", self.losing, mended, HOSTNAMES + 2 * LOST)
+            // Each of the lost ones fails once, and one of them may fail once more late.
+            self.orders("dns", self.losing, mended, (HOSTNAMES, 2 * LOST + GLITCHES))
                 .await?
         ));
         Ok(notes)
@@ -274,18 +277,24 @@ impl Scene<'_> {
         Ok(())
     }
 
-    async fn orders(&self, what: &str, ca: &Ca, since: Instant, most: usize) -> Result<String> {
+    /// Checks that so many certificates took one order each, and each failed validation one more. Returns a line about it.
+    async fn orders(
+        &self,
+        what: &str,
+        ca: &Ca,
+        since: Instant,
+        (certificates, most_failures): (usize, usize),
+    ) -> Result<String> {
         let log = ca.log().await?;
+        let (orders, failures) = (log.orders(), log.invalid());
         ensure!(
-            log.orders() <= most,
-            "{what}: {} orders, {most} at most",
-            log.orders()
+            orders <= certificates + failures && failures <= most_failures,
+            "{what}: {orders} orders for {certificates} certificates, {failures} failed validations, \
+             {most_failures} at most",
         );
         Ok(format!(
-            "{what}: all {HOSTNAMES} issued after {:.0} s with {} orders, {} failed validations, {} requests",
+            "{what}: all {HOSTNAMES} issued after {:.0} s with {orders} orders, {failures} failed validations, {} requests",
             since.elapsed().as_secs_f64(),
-            log.orders(),
-            log.invalid(),
             log.requests()
         ))
     }
@@ -315,8 +324,8 @@ impl Scene<'_> {
             after.declared_ready() == before.declared_ready(),
             "challenges were declared ready that nobody asked for"
         );
-        let most = HOSTNAMES + AGAIN;
-        let note = self.orders("reuse", self.reuse, started, most).await?;
+        let cost = (HOSTNAMES + AGAIN, GLITCHES);
+        let note = self.orders("reuse", self.reuse, started, cost).await?;
         Ok(format!(
             "{note}; {AGAIN} of them twice, without a challenge"
         ))
@@ -332,7 +341,8 @@ impl Scene<'_> {
         self.all_issued("a", self.reuse).await?;
         self.cut.mend().await?;
         self.all_issued("a", self.cut).await?;
-        let note = self.orders("cut", self.cut, started, HOSTNAMES).await?;
+        let cost = (HOSTNAMES, GLITCHES);
+        let note = self.orders("cut", self.cut, started, cost).await?;
         Ok(format!(
             "{note}; of these {} s without a network",
             CUT.as_secs()
