@@ -1,5 +1,5 @@
-//! What the tests of several crates share: waiting until something is so, ports of their own, a look at a port for
-//! probes, and configurations of property tests.
+//! The tests of several crates share these helpers. With them, tests wait until something is so, get ports of their own,
+//! look at a port for probes, and configure properties.
 
 pub mod properties;
 

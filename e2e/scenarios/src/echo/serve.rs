@@ -130,7 +130,7 @@ async fn converse<S: AsyncRead + AsyncWrite + Unpin>(
             if let Some(key) = field(&head, "sec-websocket-key") {
                 return talk(stream, key, health).await;
             }
-            let sent = if head.split(' ').nth(1) == Some(LARGE) {
+            let sent = if path(&head) == LARGE {
                 send_large(&mut stream).await
             } else {
                 send(&mut stream, response.as_bytes()).await
@@ -194,12 +194,16 @@ async fn send_large<S: AsyncWrite + Unpin>(stream: &mut S) -> io::Result<()> {
 
 /// Does as the request to the steady port says.
 fn told(head: &str, shared: &Shared) {
-    let path = head.split(' ').nth(1).unwrap_or_default();
-    if let Some(how) = path.strip_prefix("/be/")
+    if let Some(how) = path(head).strip_prefix("/be/")
         && let Ok(health) = how.parse()
     {
         shared.health.send_replace(health);
     }
+}
+
+/// The path that a request names.
+fn path(head: &str) -> &str {
+    head.split(' ').nth(1).unwrap_or_default()
 }
 
 /// Value of a header field.
@@ -221,7 +225,7 @@ async fn talk<S: AsyncRead + AsyncWrite + Unpin>(
          sec-websocket-accept: {}\r\n\r\n",
         websocket::accept(key)
     );
-    if stream.write_all(response.as_bytes()).await.is_err() || stream.flush().await.is_err() {
+    if send(&mut stream, response.as_bytes()).await.is_err() {
         return;
     }
     loop {

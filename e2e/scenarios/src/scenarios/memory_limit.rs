@@ -14,8 +14,8 @@ use crate::memory::Memory;
 use crate::proxies::{Door, doors};
 use crate::requests::{Origin, Version};
 use crate::runner::Verdict;
-use crate::wait::{LATER, SOON, until};
-use crate::world::{NAMESPACE, PROXY, Stage, Team, World, is_ready};
+use crate::wait::{SOON, until};
+use crate::world::{NAMESPACE, PROXY, Stage, Team, World};
 
 /// The memory limit of the proxies meanwhile, in MiB: an eighth of the chart's.
 const LIMIT: u64 = 256;
@@ -50,7 +50,7 @@ pub(super) async fn proxies_stay_below_their_memory_limit(stage: &Stage) -> Resu
 /// Installs the chart as it was.
 async fn restored(world: &World) -> Result<()> {
     world.install(&[]).await?.must()?;
-    only_two_proxies(world).await?;
+    world.only(PROXY, 2).await?;
     Ok(())
 }
 
@@ -78,27 +78,11 @@ async fn site(stage: &Stage, team: &Team, host: &str) -> Result<()> {
     Ok(())
 }
 
-/// Waits until there are two proxies, both ready, and none that is about to end.
-async fn only_two_proxies(world: &World) -> Result<Vec<Value>> {
-    until("two proxies and no others", LATER, async || {
-        let selector = World::selector(PROXY);
-        let pods = world.api.list(api::POD, NAMESPACE, &selector).await?;
-        let ready = pods.iter().filter(|pod| is_ready(pod)).count();
-        ensure!(
-            pods.len() == 2 && ready == 2,
-            "{ready} of {} ready",
-            pods.len()
-        );
-        Ok::<_, anyhow::Error>(pods)
-    })
-    .await
-}
-
 /// Attacks proxies that have the small limit.
 async fn limited(world: &World, team: &Team, host: &str, target: Target) -> Result<Vec<String>> {
     let limit = format!("proxy.resources.limits.memory={LIMIT}Mi");
     world.install(&["--set", &limit]).await?.must()?;
-    let proxies = only_two_proxies(world).await?;
+    let proxies = world.only(PROXY, 2).await?;
     let doors = doors(world, team.parent(), 443).await?;
     ensure!(
         doors.len() == proxies.len(),

@@ -142,30 +142,32 @@ impl World {
 
     /// A component's pods that are not being deleted.
     pub(crate) async fn pods(&self, component: &str) -> Result<Vec<Value>> {
-        let mut pods = self
-            .api
-            .list(api::POD, NAMESPACE, &Self::selector(component))
-            .await?;
+        let mut pods = self.all_pods(component).await?;
         pods.retain(|pod| pod.pointer("/metadata/deletionTimestamp").is_none());
         Ok(pods)
     }
 
+    /// A component's pods, with those that are being deleted.
+    async fn all_pods(&self, component: &str) -> Result<Vec<Value>> {
+        let selector = Self::selector(component);
+        self.api.list(api::POD, NAMESPACE, &selector).await
+    }
+
     /// Waits until exactly this many pods of a component are there, all ready.
     pub(crate) async fn ready(&self, component: &str, count: usize) -> Result<Vec<Value>> {
-        until(
-            &format!("{count} ready pods of {component}"),
-            LATER,
-            async || {
-                let pods = self.pods(component).await?;
-                let ready = pods.iter().filter(|pod| is_ready(pod)).count();
-                ensure!(
-                    pods.len() == count && ready == count,
-                    "{ready} of {} ready",
-                    pods.len()
-                );
-                Ok::<_, anyhow::Error>(pods)
-            },
-        )
+        let what = format!("{count} ready pods of {component}");
+        until(&what, LATER, async || {
+            must_be_ready(self.pods(component).await?, count)
+        })
+        .await
+    }
+
+    /// As [`Self::ready`], and waits until none is being deleted any more.
+    pub(crate) async fn only(&self, component: &str, count: usize) -> Result<Vec<Value>> {
+        let what = format!("{count} ready pods of {component}, and no others");
+        until(&what, LATER, async || {
+            must_be_ready(self.all_pods(component).await?, count)
+        })
         .await
     }
 
@@ -266,6 +268,17 @@ impl World {
         }
         Ok(())
     }
+}
+
+/// The pods, if there are so many of them and all are ready.
+fn must_be_ready(pods: Vec<Value>, count: usize) -> Result<Vec<Value>> {
+    let ready = pods.iter().filter(|pod| is_ready(pod)).count();
+    ensure!(
+        pods.len() == count && ready == count,
+        "{ready} of {} ready",
+        pods.len()
+    );
+    Ok(pods)
 }
 
 /// Whether a pod says that it is ready.
