@@ -2,6 +2,7 @@
 //! precedence.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use vestibule_model::finding::Finding;
 use vestibule_model::gateway::ListenerSet;
@@ -38,7 +39,7 @@ impl Admission {
         sets.sort_by_cached_key(|set| (set.meta.created, set.name.to_string()));
         let mut answers = BTreeMap::new();
         for set in sets {
-            let object = Object::ListenerSet(set.clone());
+            let object = Object::ListenerSet(Arc::new(set.clone()));
             answers.insert(object.key(), create(&state, policy, &object));
             // The set is put even if it is refused. In a directory it exists all the same, and those of its
             // listeners that have no conflict count.

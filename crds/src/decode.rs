@@ -1,6 +1,8 @@
 //! Decodes JSON into an object of the model. It finds the kind, decodes the object, and reports what is wrong with
 //! it.
 
+use std::sync::Arc;
+
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use vestibule_model::condition::Reason;
@@ -236,12 +238,12 @@ fn convert(kind: Kind, body: Value) -> Result<(Object, Vec<Finding>), Finding> {
         Kind::Gateway => {
             let (wire, unknown) = typed(kind, body)?;
             let object = gateway_api::convert_gateway(wire, &unknown);
-            (Object::Gateway(object), Vec::new())
+            (Object::Gateway(Arc::new(object)), Vec::new())
         }
         Kind::ListenerSet => {
             let (wire, unknown) = typed(kind, body)?;
             let object = gateway_api::convert_listener_set(wire, &unknown);
-            (Object::ListenerSet(object), Vec::new())
+            (Object::ListenerSet(Arc::new(object)), Vec::new())
         }
         Kind::TlsRoute => {
             let (wire, unknown) = typed(kind, body)?;
@@ -267,27 +269,27 @@ fn convert(kind: Kind, body: Value) -> Result<(Object, Vec<Finding>), Finding> {
         Kind::GatewayParameters => {
             let (wire, unknown) = typed(kind, body)?;
             let object = vestibule::convert_gateway_parameters(wire, &unknown);
-            (Object::GatewayParameters(object), Vec::new())
+            (Object::GatewayParameters(Arc::new(object)), Vec::new())
         }
         Kind::AcmeIssuer => {
             let (wire, unknown) = typed(kind, body)?;
             let object = vestibule::convert_acme_issuer(wire, &unknown);
-            (Object::AcmeIssuer(object), Vec::new())
+            (Object::AcmeIssuer(Arc::new(object)), Vec::new())
         }
         Kind::ClusterAcmeIssuer => {
             let (wire, unknown) = typed(kind, body)?;
             let object = vestibule::convert_cluster_acme_issuer(wire, &unknown);
-            (Object::AcmeIssuer(object), Vec::new())
+            (Object::AcmeIssuer(Arc::new(object)), Vec::new())
         }
         Kind::HostnameGrant => {
             let (wire, unknown) = typed(kind, body)?;
             let object = vestibule::convert_hostname_grant(wire, &unknown);
-            (Object::HostnameGrant(object), Vec::new())
+            (Object::HostnameGrant(Arc::new(object)), Vec::new())
         }
         Kind::HostnameClaim => {
             let (wire, unknown) = typed(kind, body)?;
             let object = vestibule::convert_hostname_claim(wire, &unknown);
-            (Object::HostnameClaim(object), Vec::new())
+            (Object::HostnameClaim(Arc::new(object)), Vec::new())
         }
         Kind::Namespace => {
             let (wire, _) = typed(kind, body)?;

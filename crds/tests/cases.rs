@@ -257,7 +257,7 @@ fn who_is_shown_the_client_certificate_is_said_by_from_and_selector() {
             Decoded::Object(object, _) => match *object {
                 Object::GatewayParameters(parameters) => {
                     let refused = parameters.findings.iter().any(Finding::refuses);
-                    (parameters.certificate_namespaces, refused)
+                    (parameters.certificate_namespaces.clone(), refused)
                 }
                 other => panic!("{other:?}"),
             },

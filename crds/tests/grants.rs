@@ -1,5 +1,7 @@
 //! `HostnameGrant`: what of it is read, and that what is not read gives nothing.
 
+use std::sync::Arc;
+
 use serde_json::{Value, json};
 use vestibule_crds::decode;
 use vestibule_crds::status::{Observed, grant as render};
@@ -26,7 +28,9 @@ fn read(spec: &Value) -> HostnameGrant {
     let meta = decoded.as_ref().and_then(|(object, _)| object.meta());
     assert_eq!(meta.map(|meta| meta.generation), Some(2));
     match decoded {
-        Some((Object::HostnameGrant(grant), beside)) if beside.is_empty() => grant,
+        Some((Object::HostnameGrant(grant), beside)) if beside.is_empty() => {
+            Arc::unwrap_or_clone(grant)
+        }
         other => panic!("{other:?}"),
     }
 }

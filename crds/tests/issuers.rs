@@ -1,5 +1,7 @@
 //! `ACMEIssuer` and `ClusterACMEIssuer`: what of them is read, and what is refused where.
 
+use std::sync::Arc;
+
 use serde_json::{Value, json};
 use vestibule_crds::decode;
 use vestibule_crds::status::{Observed, issuer, issuer_controller, issuer_withdrawn};
@@ -18,7 +20,9 @@ fn read(kind: &str, spec: &Value) -> AcmeIssuer {
         "spec": spec,
     });
     match decode(object).into_object() {
-        Some((Object::AcmeIssuer(issuer), beside)) if beside.is_empty() => issuer,
+        Some((Object::AcmeIssuer(issuer), beside)) if beside.is_empty() => {
+            Arc::unwrap_or_clone(issuer)
+        }
         other => panic!("{other:?}"),
     }
 }

@@ -249,15 +249,16 @@ impl ReferenceGrant {
 /// An entry of `spec.to`: group, kind and name. `None` as the name stands for all objects of the kind.
 pub type GrantTarget = (Arc<str>, Arc<str>, Option<Arc<str>>);
 
-/// Any object, parsed.
+/// Any object, parsed. Kinds that several parts keep, and large ones of which there are few, are behind an `Arc`: an object
+/// takes the room of the largest kind, and there are as many objects as hostnames.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Object {
     /// GatewayClass
     GatewayClass(GatewayClass),
     /// Gateway
-    Gateway(Gateway),
+    Gateway(Arc<Gateway>),
     /// ListenerSet
-    ListenerSet(ListenerSet),
+    ListenerSet(Arc<ListenerSet>),
     /// TLSRoute
     TlsRoute(TlsRoute),
     /// HTTPRoute or GRPCRoute
@@ -267,7 +268,7 @@ pub enum Object {
     /// ReferenceGrant
     ReferenceGrant(ReferenceGrant),
     /// `GatewayParameters`
-    GatewayParameters(GatewayParameters),
+    GatewayParameters(Arc<GatewayParameters>),
     /// Namespace
     Namespace(Namespace),
     /// Service
@@ -281,11 +282,11 @@ pub enum Object {
     /// ConfigMap
     ConfigMap(ConfigMap),
     /// `ACMEIssuer` or `ClusterACMEIssuer`
-    AcmeIssuer(AcmeIssuer),
+    AcmeIssuer(Arc<AcmeIssuer>),
     /// `HostnameGrant`
-    HostnameGrant(HostnameGrant),
+    HostnameGrant(Arc<HostnameGrant>),
     /// `HostnameClaim`
-    HostnameClaim(HostnameClaim),
+    HostnameClaim(Arc<HostnameClaim>),
     /// An object that exists and cannot be decoded. Its finding says why. Otherwise it has no effect, with four
     /// exceptions: a HostnameGrant still counts as a grant, a BackendTLSPolicy closes the backends that it may be
     /// about, GatewayParameters believe no address of a client, and a Gateway keeps its Services.
@@ -351,6 +352,10 @@ impl Object {
     pub fn shrink_to_fit(&mut self) {
         match self {
             Self::ListenerSet(set) => {
+                // An object that others already share was shrunk before.
+                let Some(set) = Arc::get_mut(set) else {
+                    return;
+                };
                 set.listeners.shrink_to_fit();
                 for listener in &mut set.listeners {
                     if let Some(tls) = &mut listener.tls {

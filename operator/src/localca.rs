@@ -319,7 +319,7 @@ struct Held {
 /// not contain.
 #[derive(Debug, Default)]
 pub struct LocalIssuer {
-    requests: BTreeMap<ObjectName, CertificateRequest>,
+    requests: BTreeMap<ObjectName, Arc<CertificateRequest>>,
     /// Secrets among the user's objects: never touched, whatever they hold.
     users: BTreeSet<ObjectName>,
     held: BTreeMap<ObjectName, Held>,
@@ -364,7 +364,7 @@ impl LocalIssuer {
     }
 
     /// Takes the translator's requests; `None` is: no longer.
-    pub fn requests(&mut self, changes: BTreeMap<ObjectName, Option<CertificateRequest>>) {
+    pub fn requests(&mut self, changes: BTreeMap<ObjectName, Option<Arc<CertificateRequest>>>) {
         for (name, request) in changes {
             match request {
                 Some(request) => self.requests.insert(name, request),

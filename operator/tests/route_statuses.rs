@@ -260,7 +260,7 @@ async fn a_listener_is_programmed_once_the_service_has_its_port() {
     let Object::Gateway(gateway) = &mut objects[1] else {
         unreachable!()
     };
-    gateway.meta.uid = "uid".into();
+    Arc::make_mut(gateway).meta.uid = "uid".into();
     world.put(objects);
     let desired = DesiredPort {
         gateway: "uid".into(),

@@ -130,7 +130,7 @@ fn ends(namespace: &str, port: u16, hostname: &str) -> Listener {
 fn tenant(namespace: &str, at: &str, of: Listener, issuers: IssuerAnnotations) -> Object {
     let mut set = set(namespace, "set", 1, at, vec![of]);
     if let Object::ListenerSet(set) = &mut set {
-        set.issuers = issuers;
+        Arc::make_mut(set).issuers = issuers;
     }
     set
 }
@@ -202,8 +202,8 @@ fn a_namespace_may_have_its_name_on_several_gateways() {
     world.put(gateway("three", vec![own], NamespaceScope::All));
     let mut more = tenant("b", "three", ends("b", 9443, NAME), acme());
     if let Object::ListenerSet(set) = &mut more {
-        set.name = ObjectName::new("b", "more");
-        set.listeners = vec![listener(
+        Arc::make_mut(set).name = ObjectName::new("b", "more");
+        Arc::make_mut(set).listeners = vec![listener(
             "l",
             9443,
             Protocol::Https,
@@ -242,7 +242,7 @@ fn names_of_a_gateways_own_listeners_are_the_platforms() {
         NamespaceScope::All,
     );
     if let Object::Gateway(gateway) = &mut two {
-        gateway.issuers = acme();
+        Arc::make_mut(gateway).issuers = acme();
     }
     world.put(two);
     assert_eq!(world.asked("platform"), Some(vec![NAME]));
@@ -254,7 +254,7 @@ fn annotations_add_no_name_that_another_namespace_had_first_elsewhere() {
         let name = Hostname::parse(hostname).expect("a hostname");
         let mut set = tenant("a", "two", ends("a", 8443, "a.example.com"), acme());
         if let Object::ListenerSet(set) = &mut set {
-            set.listeners.push(listener(
+            Arc::make_mut(set).listeners.push(listener(
                 "m",
                 8443,
                 Protocol::Tls,
@@ -265,7 +265,7 @@ fn annotations_add_no_name_that_another_namespace_had_first_elsewhere() {
                 hostnames: [name].into(),
                 ..AlternativeNames::default()
             };
-            set.certificates = CertificateAnnotations {
+            Arc::make_mut(set).certificates = CertificateAnnotations {
                 options: Arc::new(CertificateOptions {
                     alternative_names,
                     ..CertificateOptions::default()
@@ -278,7 +278,7 @@ fn annotations_add_no_name_that_another_namespace_had_first_elsewhere() {
     let granted = || {
         let mut grant = hostname_grant("g", &["a", "b"], &["*.example.com"]);
         grant.certificates.alternative_names = true;
-        Object::HostnameGrant(grant)
+        Object::HostnameGrant(Arc::new(grant))
     };
     let mut world = World::new(Vec::new());
     world.put(granted());

@@ -10,6 +10,7 @@ mod routes;
 mod sharing;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use vestibule_model::claim::{ClaimKey, Holder};
 use vestibule_model::condition::{ConditionType, Reason, Truth};
@@ -380,7 +381,7 @@ fn a_namespace_holds_no_more_names_than_it_may() {
     let limited = |most: u32| {
         let mut grant = hostname_grant("some", &["a", "b"], &["*"]);
         grant.limits.hostnames = Some(most);
-        Object::HostnameGrant(grant)
+        Object::HostnameGrant(Arc::new(grant))
     };
     run.put(limited(2));
     run.put(http_on_gateway("a", 1, &["1.example.com", "2.example.com"]));
@@ -472,7 +473,7 @@ fn a_grant_for_bytes_does_not_keep_a_name_that_is_withdrawn() {
     let mut raw = hostname_grant("raw", &["a"], &["*"]);
     raw.protocols.insert(Protocol::Tcp);
     for grant in [grant("a", "a"), grant("b", "b"), raw] {
-        run.put(Object::HostnameGrant(grant));
+        run.put(Object::HostnameGrant(Arc::new(grant)));
     }
     run.put(http_on_gateway("a", 5, &["x.example.com"]));
     run.put(http_on_gateway("b", 1, &["x.example.com"]));

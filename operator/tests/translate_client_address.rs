@@ -2,6 +2,7 @@
 //! every listener of the Gateway, and to none of another one.
 
 use prost::Message;
+use std::sync::Arc;
 use vestibule_model::certificate::AddressBlock;
 use vestibule_model::client_address::{
     ClientAddress, ForwardedHeader, ForwardedHeaders, ProxyProtocol, ProxyProtocolMode,
@@ -42,7 +43,7 @@ fn protocol(mode: ProxyProtocolMode, trusted: &str) -> ProxyProtocol {
 }
 
 fn parameters(name: &str, client_address: ClientAddress, findings: Vec<Finding>) -> Object {
-    Object::GatewayParameters(GatewayParameters {
+    Object::GatewayParameters(Arc::new(GatewayParameters {
         name: ObjectName::new("platform", name),
         meta: Meta::default(),
         service: ServiceParameters::default(),
@@ -50,7 +51,7 @@ fn parameters(name: &str, client_address: ClientAddress, findings: Vec<Finding>)
         certificate_namespaces: None,
         client_address,
         findings,
-    })
+    }))
 }
 
 fn class_with(parameters: &str) -> Object {
@@ -66,7 +67,7 @@ fn gateway_with(name: &str, port: u16, parameters: Option<&str>) -> Object {
     let Object::Gateway(mut gateway) = gateway(name, own, NamespaceScope::All) else {
         unreachable!("a Gateway")
     };
-    gateway.infrastructure.parameters = parameters.map(parameters_at);
+    Arc::make_mut(&mut gateway).infrastructure.parameters = parameters.map(parameters_at);
     Object::Gateway(gateway)
 }
 

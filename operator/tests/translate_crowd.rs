@@ -1,5 +1,6 @@
 //! A thousand ListenerSets at once: the work is counted, and every one of them is served.
 
+use std::sync::Arc;
 use vestibule_model::condition::ProgrammedBasis;
 use vestibule_model::key::{Kind, ObjectKey};
 use vestibule_model::object::Object;
@@ -14,7 +15,7 @@ fn the_gateway() -> Object {
     let own = vec![passthrough("own", "own.example.com")];
     let mut object = gateway("one", own, NamespaceScope::All);
     if let Object::Gateway(gateway) = &mut object {
-        gateway.meta.uid = "uid".into();
+        Arc::make_mut(gateway).meta.uid = "uid".into();
     }
     object
 }

@@ -45,8 +45,8 @@ fn http(name: &str, hostname: &str) -> Listener {
 
 fn with(mut object: Object, issuers: IssuerAnnotations) -> Object {
     match &mut object {
-        Object::Gateway(gateway) => gateway.issuers = issuers,
-        Object::ListenerSet(set) => set.issuers = issuers,
+        Object::Gateway(gateway) => Arc::make_mut(gateway).issuers = issuers,
+        Object::ListenerSet(set) => Arc::make_mut(set).issuers = issuers,
         _ => unreachable!(),
     }
     object
@@ -54,7 +54,7 @@ fn with(mut object: Object, issuers: IssuerAnnotations) -> Object {
 
 fn with_options(mut object: Object, options: CertificateOptions) -> Object {
     if let Object::ListenerSet(set) = &mut object {
-        set.certificates = CertificateAnnotations {
+        Arc::make_mut(set).certificates = CertificateAnnotations {
             options: Arc::new(options),
             findings: Vec::new(),
         };
@@ -73,7 +73,8 @@ fn request<'a>(
     namespace: &str,
     secret: &str,
 ) -> Option<&'a CertificateRequest> {
-    world.requests().get(&ObjectName::new(namespace, secret))
+    let request = world.requests().get(&ObjectName::new(namespace, secret));
+    request.map(AsRef::as_ref)
 }
 
 fn reach_of(world: &Translator, namespace: &str, secret: &str, name: &str) -> Option<Reaches> {
@@ -391,7 +392,7 @@ fn nothing_is_asked_for_what_is_not_in_force() {
     // Being deleted.
     let mut deleting = wanting("a", 1);
     if let Object::ListenerSet(set) = &mut deleting {
-        set.meta.deleting = true;
+        Arc::make_mut(set).meta.deleting = true;
     }
     assert_eq!(request(&world_of(vec![deleting]), "a", "cert"), None);
     // Not let in.
@@ -550,7 +551,7 @@ fn options_are_cert_managers() {
 fn granted(hostnames: &[&'static str], certificates: GrantedCertificates) -> Object {
     let mut grant = hostname_grant("g", &["a", "b"], hostnames);
     *grant.certificates = certificates;
-    Object::HostnameGrant(grant)
+    Object::HostnameGrant(Arc::new(grant))
 }
 
 fn alternative_names() -> GrantedCertificates {
@@ -725,7 +726,7 @@ fn the_gateways_own_certificates_have_no_tenants_names() {
             cert_manager(),
         );
         if let Object::Gateway(gateway) = &mut object {
-            gateway.certificates.options = Arc::new(adding(&[name], &[]));
+            Arc::make_mut(gateway).certificates.options = Arc::new(adding(&[name], &[]));
         }
         object
     };
@@ -745,7 +746,7 @@ fn the_gateways_own_certificates_have_no_tenants_names() {
 fn a_bad_annotation_asks_for_nothing() {
     let mut object = tenant("a", vec![ends("l", 443, "x.example.com", "a", "cert")]);
     if let Object::ListenerSet(set) = &mut object {
-        set.certificates.findings = vec![Finding::refused(
+        Arc::make_mut(set).certificates.findings = vec![Finding::refused(
             Reason::InvalidAnnotation,
             "metadata.annotations[cert-manager.io/duration]",
             "is wrong",

@@ -1,6 +1,7 @@
 //! Limits of GatewayParameters on their way to the proxies: each listener of the Gateway has them, the sets'
 //! included, and an edit reaches those listeners and no others.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use vestibule_model::client_address::ClientAddress;
@@ -46,7 +47,7 @@ fn world() -> Vec<Object> {
     let Object::Gateway(mut edge) = edge else {
         unreachable!("a Gateway")
     };
-    edge.infrastructure.parameters = Some(parameters_at("own"));
+    Arc::make_mut(&mut edge).infrastructure.parameters = Some(parameters_at("own"));
     let mut other = listeners("other.example.com");
     other[0].port = vestibule_model::protocol::Port::new(8443);
     vec![
@@ -88,8 +89,10 @@ fn every_listener_of_a_gateway_has_its_limits_the_gateways_own_before_the_classs
         ..LimitParameters::default()
     };
     let mut objects = world();
-    objects.push(Object::GatewayParameters(parameters("class", of_class)));
-    objects.push(Object::GatewayParameters(parameters("own", own)));
+    objects.push(Object::GatewayParameters(Arc::new(parameters(
+        "class", of_class,
+    ))));
+    objects.push(Object::GatewayParameters(Arc::new(parameters("own", own))));
     let mut translator = translated(objects);
     let of_class = proto::ListenerLimits {
         stream_idle: Some(60_000),
@@ -112,7 +115,7 @@ fn every_listener_of_a_gateway_has_its_limits_the_gateways_own_before_the_classs
         request: Some(Duration::from_secs(30)),
         ..own
     };
-    let edit = Object::GatewayParameters(parameters("own", longer));
+    let edit = Object::GatewayParameters(Arc::new(parameters("own", longer)));
     let output = translator.apply([Change::Put(edit)]);
     let mut changed: Vec<_> = output.resources.keys().map(|key| &*key.name).collect();
     changed.sort_unstable();
@@ -124,7 +127,8 @@ fn every_listener_of_a_gateway_has_its_limits_the_gateways_own_before_the_classs
 
     // And where nothing is set, nothing is sent.
     for name in ["own", "class"] {
-        let none = Object::GatewayParameters(parameters(name, LimitParameters::default()));
+        let none =
+            Object::GatewayParameters(Arc::new(parameters(name, LimitParameters::default())));
         translator.apply([Change::Put(none)]);
     }
     for listener in [OWN, OF_SET, OTHER] {
@@ -139,11 +143,13 @@ fn parameters_that_cannot_be_used_set_no_limit() {
         ..LimitParameters::default()
     };
     let mut objects = world();
-    objects.push(Object::GatewayParameters(parameters("class", one)));
+    objects.push(Object::GatewayParameters(Arc::new(parameters(
+        "class", one,
+    ))));
     let mut broken = parameters("own", one);
     let reason = Reason::InvalidParameters;
     broken.findings = vec![Finding::refused(reason, "spec.limits", "is wrong", "")];
-    objects.push(Object::GatewayParameters(broken));
+    objects.push(Object::GatewayParameters(Arc::new(broken)));
     let mut translator = translated(objects);
     assert_eq!(limits(&translator, OWN), None);
     assert!(limits(&translator, OTHER).is_some());

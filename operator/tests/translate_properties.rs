@@ -447,7 +447,7 @@ fn own_on_443(world: &Translator, namespace: &str) -> BTreeSet<(ObjectName, Host
             .map(move |name| (secret.clone(), name.clone()))
             .collect::<Vec<_>>()
     };
-    let requests = world.requests().values();
+    let requests = world.requests().values().map(AsRef::as_ref);
     requests
         .filter(|request| *request.secret.namespace == *namespace)
         .filter(|request| {

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv6Addr};
+use std::sync::Arc;
 
 use serde_json::{Value, json};
 use vestibule_model::client_address::ClientAddress;
@@ -59,8 +60,8 @@ fn world(edit: impl FnOnce(&mut vestibule_model::gateway::Gateway)) -> Object {
     let Object::Gateway(mut gateway) = gateway("shared", listeners, NamespaceScope::All) else {
         unreachable!("a Gateway")
     };
-    gateway.meta.uid = UID.into();
-    edit(&mut gateway);
+    Arc::make_mut(&mut gateway).meta.uid = UID.into();
+    edit(&mut Arc::make_mut(&mut gateway));
     Object::Gateway(gateway)
 }
 
@@ -213,7 +214,7 @@ fn the_longest_name_fits_everywhere() {
 }
 
 fn parameters(name: &str, service: ServiceParameters) -> Object {
-    Object::GatewayParameters(GatewayParameters {
+    Object::GatewayParameters(Arc::new(GatewayParameters {
         name: ObjectName::new("platform", name),
         meta: Meta::default(),
         service,
@@ -221,7 +222,7 @@ fn parameters(name: &str, service: ServiceParameters) -> Object {
         client_address: ClientAddress::default(),
         certificate_namespaces: None,
         findings: Vec::new(),
-    })
+    }))
 }
 
 fn reference(name: &str) -> Reference {

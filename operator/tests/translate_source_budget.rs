@@ -378,7 +378,7 @@ fn the_namespace_of_a_gateway_has_no_limit() {
     assert_eq!(served(&translator, "a"), numbers(0..fit));
     let mut second = gateway("second", Vec::new(), NamespaceScope::All);
     if let Object::Gateway(gateway) = &mut second {
-        gateway.name = ObjectName::new("a", "second");
+        Arc::make_mut(gateway).name = ObjectName::new("a", "second");
     }
     translator.apply(put([second]));
     assert_eq!(served(&translator, "a"), numbers(0..SECRETS));

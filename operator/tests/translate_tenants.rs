@@ -1,6 +1,7 @@
 //! Limits of grants on connections on their way to the proxies: one resource for each namespace of which grants state
 //! something, whatever the Gateway.
 
+use std::sync::Arc;
 use vestibule_model::hostname_grant::{ConnectionLimits, HostnameGrant};
 use vestibule_model::key::{Kind, ObjectKey, ObjectName};
 use vestibule_model::object::Object;
@@ -48,7 +49,7 @@ fn gold() -> Vec<Requirement> {
 }
 
 fn put(grant: &HostnameGrant) -> Change {
-    Change::Put(Object::HostnameGrant(grant.clone()))
+    Change::Put(Object::HostnameGrant(Arc::new(grant.clone())))
 }
 
 fn remove(kind: Kind, namespace: &str, name: &str) -> Change {
@@ -112,7 +113,7 @@ fn of_several_grants_the_largest_counts_on_whatever_gateway() {
         to("nothing", &both, ConnectionLimits::default()),
         narrow,
     ];
-    objects.extend(grants.map(Object::HostnameGrant));
+    objects.extend(grants.map(|grant| Object::HostnameGrant(Arc::new(grant))));
     let mut translator = translated(objects);
     let expected = [of("team-a", 7, 100), of("team-b", 2, 100)];
     assert_eq!(told(&translator), expected);

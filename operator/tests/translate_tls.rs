@@ -424,7 +424,7 @@ fn routed() -> Vec<Object> {
     let mut objects = world(gateway_tls(None, PerPort::default(), None));
     let mut gateway = objects.remove(1);
     if let Object::Gateway(gateway) = &mut gateway {
-        for listener in &mut gateway.listeners {
+        for listener in &mut Arc::make_mut(gateway).listeners {
             listener.allowed_namespaces = NamespaceScope::All;
         }
     }
@@ -469,7 +469,7 @@ fn a_policy_says_whom_to_trust_and_its_end_is_plaintext() {
 fn shown_to(scope: Option<NamespaceScope>) -> Change {
     let mut object = parameters_of("p", ServiceType::ClusterIp, true);
     if let Object::GatewayParameters(parameters) = &mut object {
-        parameters.certificate_namespaces = scope;
+        Arc::make_mut(parameters).certificate_namespaces = scope;
     }
     Change::Put(object)
 }
@@ -479,9 +479,9 @@ fn the_client_certificate_is_for_the_namespaces_that_the_parameters_say() {
     let mut objects = routed();
     for object in &mut objects {
         if let Object::Gateway(gateway) = object {
-            gateway.infrastructure.parameters = Some(parameters_at("p"));
+            Arc::make_mut(gateway).infrastructure.parameters = Some(parameters_at("p"));
             let certificate = core("Secret", "platform", "cert", "spec.tls.backend");
-            gateway.tls.client_certificate = Some(certificate);
+            Arc::make_mut(gateway).tls.client_certificate = Some(certificate);
         }
     }
     objects.push(policy("a", "p", 1, ("one", Some("p1")), Some("ca")));
@@ -755,7 +755,7 @@ fn a_grant_tells_of_each_gateway_that_is_not_there() {
     let mut grant = hostname_grant("g", &["a"], &["*"]);
     grant.gateways = ["one", "typo", "other"].map(Into::into).into();
     let mut objects = routed();
-    objects.push(Object::HostnameGrant(grant));
+    objects.push(Object::HostnameGrant(Arc::new(grant)));
     let translator = translated(objects);
     let grant = key(Kind::HostnameGrant, "platform", "g");
     let Some(Status::Grant(status)) = translator.statuses().get(&grant) else {

@@ -1,6 +1,7 @@
 //! What the listeners, routes and backends of all namespaces have together in the configuration is bounded, and namespaces
 //! share the bound fairly. Certificates are in `translate_source_budget`.
 
+use std::sync::Arc;
 use vestibule_model::key::{Kind, ListenerKey, ObjectName, ParentKey};
 use vestibule_model::object::Object;
 use vestibule_model::policy::{ConfigurationTotals, TotalBytes};
@@ -146,7 +147,7 @@ fn listeners_of_all_namespaces_have_a_total_that_they_share() {
     );
     let mut elder = long_set("a", 8);
     if let Object::ListenerSet(set) = &mut elder {
-        set.meta.created = -1;
+        Arc::make_mut(set).meta.created = -1;
     }
     let output = translator.apply(put([elder]));
     let mut changed = output.resources.iter();

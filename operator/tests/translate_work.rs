@@ -1,6 +1,7 @@
 //! One edit costs the same whoever else is there: translated units and bytes on the stream are
 //! counted at 10 and at 2,500 ListenerSets.
 
+use std::sync::Arc;
 use vestibule_model::claim::ClaimKey;
 use vestibule_model::key::{Kind, ObjectKey, ObjectName};
 use vestibule_model::object::Object;
@@ -278,7 +279,7 @@ fn a_grant_touches_its_own_namespace_alone() {
         let mut grant = hostname_grant(&format!("tenant-{n}"), &[], hostnames);
         let tenant = format!("tenant-{n}");
         grant.namespaces.names.insert(tenant.as_str().into());
-        Change::Put(Object::HostnameGrant(grant))
+        Change::Put(Object::HostnameGrant(Arc::new(grant)))
     };
     world.apply((0..50).map(|n| grant_of(n, &["*.example.com"])));
     let served = world.resources().len();
@@ -368,7 +369,11 @@ fn idle_names_are_judged_where_something_changes_for_them() {
     assert_eq!(judged(namespace("tenant-7", &[("team", "red")])), 0);
     // By the first grant everybody else loses what they had, by another one its own have it again.
     let grant_of = |tenant: &'static str| {
-        Object::HostnameGrant(hostname_grant(tenant, &[tenant], &["*.example.com"]))
+        Object::HostnameGrant(Arc::new(hostname_grant(
+            tenant,
+            &[tenant],
+            &["*.example.com"],
+        )))
     };
     assert_eq!(judged(grant_of("tenant-7")), 2 * (TENANTS - 1) * NAMES);
     assert_eq!(judged(grant_of("tenant-8")), 2 * NAMES);

@@ -132,7 +132,7 @@ impl Admission {
         let review = self.judge(question);
         if review.allowed && self.is_news(set) {
             if pending.meets(set, now) {
-                return Err(Recheck(Arc::new(set.clone())));
+                return Err(Recheck(Arc::clone(set)));
             }
             if !question.dry_run {
                 pending.admit(set, now);
@@ -385,7 +385,7 @@ mod tests {
         })));
         let mut forged = set("alpha", "b.example");
         if let Object::ListenerSet(set) = &mut forged {
-            set.name = ObjectName::new("alpha", "forged");
+            Arc::make_mut(set).name = ObjectName::new("alpha", "forged");
         }
         assert_eq!(create(&admission, &forged, now), Some(true));
         let wanted = set("alpha", "a.example");

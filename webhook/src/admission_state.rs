@@ -69,7 +69,7 @@ impl AdmissionState {
         match object {
             Object::GatewayClass(class) => self.put_class(class),
             Object::Gateway(gateway) => self.put_gateway(gateway),
-            Object::ListenerSet(set) => self.put_set(&set.name.clone(), Some(Arc::new(set))),
+            Object::ListenerSet(set) => self.put_set(&set.name.clone(), Some(set)),
             Object::Namespace(namespace) => self.put_namespace(namespace),
             Object::ReferenceGrant(grant) => {
                 self.put_reference_grant(&grant.name.clone(), Some(grant));
@@ -77,10 +77,11 @@ impl AdmissionState {
             Object::HostnameGrant(grant) => self.put_grant(grant),
             // A grant that cannot be read gives nothing, and still counts as a grant.
             Object::Unreadable(key, meta, finding) if key.kind == Kind::HostnameGrant => {
-                self.put_grant(HostnameGrant::unreadable(key.name, meta, finding));
+                let grant = HostnameGrant::unreadable(key.name, meta, finding);
+                self.put_grant(Arc::new(grant));
             }
             Object::HostnameClaim(claim) => {
-                self.put_claim(&claim.name.clone(), Some(Arc::new(claim)));
+                self.put_claim(&claim.name.clone(), Some(claim));
             }
             // The object exists and has no effect.
             Object::Unreadable(key, ..) => self.remove(&key),
@@ -125,10 +126,9 @@ impl AdmissionState {
         }
     }
 
-    fn put_grant(&mut self, grant: HostnameGrant) {
-        if self.merge.grant(&grant.name).map(Arc::as_ref) != Some(&grant) {
-            self.merge
-                .put_grant(&grant.name.clone(), Some(Arc::new(grant)));
+    fn put_grant(&mut self, grant: Arc<HostnameGrant>) {
+        if self.merge.grant(&grant.name) != Some(&grant) {
+            self.merge.put_grant(&grant.name.clone(), Some(grant));
         }
     }
 
@@ -152,9 +152,8 @@ impl AdmissionState {
         }
     }
 
-    fn put_gateway(&mut self, gateway: Gateway) {
-        if self.gateways.get(&gateway.name).map(Arc::as_ref) != Some(&gateway) {
-            let gateway = Arc::new(gateway);
+    fn put_gateway(&mut self, gateway: Arc<Gateway>) {
+        if self.gateways.get(&gateway.name) != Some(&gateway) {
             self.gateways
                 .insert(gateway.name.clone(), Arc::clone(&gateway));
             self.merge.put_gateway(&gateway.name.clone(), Some(gateway));

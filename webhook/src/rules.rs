@@ -51,7 +51,7 @@ pub(crate) fn findings(
         }
         Object::ListenerSet(set) => {
             let old = match old {
-                Some(Object::ListenerSet(old)) => Some(old),
+                Some(Object::ListenerSet(old)) => Some(old.as_ref()),
                 _ => None,
             };
             of_set(state, old, set)

@@ -17,31 +17,33 @@ pub(crate) fn is_deleting(object: &Object) -> bool {
 /// annotations that are part of the parsed object.
 pub(crate) fn same_spec(old: &Object, new: &Object) -> bool {
     macro_rules! but_for_meta {
-        ($kind:ident, $old:expr, $new:expr) => {
-            *$new
-                == $kind {
-                    meta: $new.meta.clone(),
-                    ..$old.clone()
-                }
-        };
+        ($kind:ident, $old:expr, $new:expr) => {{
+            let (old, new): (&$kind, &$kind) = ($old, $new);
+            *new == $kind {
+                meta: new.meta.clone(),
+                ..old.clone()
+            }
+        }};
     }
     match (old, new) {
         (Object::GatewayClass(old), Object::GatewayClass(new)) => {
             but_for_meta!(GatewayClass, old, new)
         }
         (Object::Gateway(old), Object::Gateway(new)) => {
-            *new == Gateway {
-                meta: new.meta.clone(),
-                certificates: old.certificates.with_labels_of(&new.certificates),
-                ..old.clone()
-            }
+            **new
+                == Gateway {
+                    meta: new.meta.clone(),
+                    certificates: old.certificates.with_labels_of(&new.certificates),
+                    ..Gateway::clone(old)
+                }
         }
         (Object::ListenerSet(old), Object::ListenerSet(new)) => {
-            *new == ListenerSet {
-                meta: new.meta.clone(),
-                certificates: old.certificates.with_labels_of(&new.certificates),
-                ..old.clone()
-            }
+            **new
+                == ListenerSet {
+                    meta: new.meta.clone(),
+                    certificates: old.certificates.with_labels_of(&new.certificates),
+                    ..ListenerSet::clone(old)
+                }
         }
         (Object::TlsRoute(old), Object::TlsRoute(new)) => but_for_meta!(TlsRoute, old, new),
         (Object::HttpRoute(old), Object::HttpRoute(new)) => but_for_meta!(HttpRoute, old, new),

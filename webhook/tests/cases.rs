@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::sync::Arc;
 
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -71,9 +72,9 @@ fn recorded(spec: &Value) -> Object {
     let Some((Object::HostnameClaim(mut claim), _)) = decoded.into_object() else {
         panic!("no claim");
     };
-    claim.name = claim.key.as_ref().expect("a key").object_name();
+    Arc::make_mut(&mut claim).name = claim.key.as_ref().expect("a key").object_name();
     // It told that the name was another one.
-    claim.findings.clear();
+    Arc::make_mut(&mut claim).findings.clear();
     Object::HostnameClaim(claim)
 }
 

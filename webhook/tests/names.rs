@@ -2,6 +2,7 @@
 //! for every kind of route. `alpha` asks, and `bravo` is there already.
 
 use serde_json::{Value, json};
+use std::sync::Arc;
 use vestibule_crds::vestibule::HostnameClaimSpec;
 use vestibule_crds::{decode, yaml};
 use vestibule_model::claim::{ClaimKey, Holder};
@@ -398,7 +399,7 @@ fn what_an_admin_takes_from_its_holder_is_open_to_others() {
     let taken = |from: &str| {
         let mut claim = claim("shop.example.com", "bravo");
         if let Object::HostnameClaim(claim) = &mut claim {
-            claim.take_from = Some(from.into());
+            Arc::make_mut(claim).take_from = Some(from.into());
         }
         claim
     };
@@ -509,7 +510,7 @@ fn a_set_that_lost_a_name_can_be_edited_and_gets_no_other_that_is_taken() {
     // A former version on another Gateway asked for nothing here.
     let mut elsewhere = before.clone();
     if let Object::ListenerSet(set) = &mut elsewhere {
-        set.gateway = Some(ObjectName::new("infra", "another"));
+        Arc::make_mut(set).gateway = Some(ObjectName::new("infra", "another"));
     }
     assert!(!review(&state, Some(&elsewhere), &before).allowed);
 }

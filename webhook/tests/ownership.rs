@@ -1,6 +1,7 @@
 //! Reviews beside grants and claims: who may have which names, and who has them.
 
 use serde_json::{Value, json};
+use std::sync::Arc;
 use vestibule_crds::{decode, yaml};
 use vestibule_model::condition::Reason;
 use vestibule_model::key::Kind;
@@ -305,7 +306,7 @@ fn what_a_parent_without_a_part_would_say_refuses_nothing() {
     };
     let mut elsewhere = set("s", &["a.other.example"]);
     if let Object::ListenerSet(set) = &mut elsewhere {
-        set.gateway = Some(vestibule_model::key::ObjectName::new("infra", "later"));
+        Arc::make_mut(set).gateway = Some(vestibule_model::key::ObjectName::new("infra", "later"));
     }
     state.put(elsewhere);
     assert!(create(&state, &on_set("alpha")).allowed);

@@ -316,7 +316,7 @@ impl Reading {
             Kind::GatewayClass => assumed.push(class(&key.name.name)),
             Kind::Gateway => {
                 assumed.push(class(&ASSUMED.into()));
-                assumed.push(Object::Gateway(assumed_gateway(&key.name)));
+                assumed.push(Object::Gateway(Arc::new(assumed_gateway(&key.name))));
             }
             _ => {}
         }

@@ -202,7 +202,7 @@ impl Engine {
         self.control.add(changes);
         while let Some(output) = self.control.step(time(now)) {
             let certificates = output.certificates;
-            let local = |request: &CertificateRequest| !issuance::is_ours(request);
+            let local = |request: &Arc<CertificateRequest>| !issuance::is_ours(request);
             for (name, request) in &certificates {
                 let ours = request.as_ref().is_some_and(|request| !local(request));
                 if !ours && self.issued.remove(name) {

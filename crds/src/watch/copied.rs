@@ -97,8 +97,8 @@ fn check(key: &str) -> Result<(), CopiedError> {
 /// Puts `values` into an object for which Certificates are made.
 pub(super) fn note(object: &mut Object, values: BTreeMap<String, String>) {
     let annotations: &mut CertificateAnnotations = match object {
-        Object::Gateway(gateway) => &mut gateway.certificates,
-        Object::ListenerSet(set) => &mut set.certificates,
+        Object::Gateway(gateway) => &mut Arc::make_mut(gateway).certificates,
+        Object::ListenerSet(set) => &mut Arc::make_mut(set).certificates,
         _ => return,
     };
     let (fit, long): (BTreeMap<_, _>, BTreeMap<_, _>) = values

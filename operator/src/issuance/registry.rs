@@ -131,8 +131,7 @@ impl CertificateRegistry {
                 let since = (Instant::now(), label(engine));
                 self.waits.insert(name.clone(), since);
             }
-            let request = Arc::new(request.clone());
-            self.requests.set(name.clone(), Some(request));
+            self.requests.set(name.clone(), Some(Arc::clone(request)));
         }
         for (key, issuer) in issuers {
             let issuers = Arc::make_mut(&mut self.issuers);

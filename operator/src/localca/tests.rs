@@ -23,8 +23,8 @@ fn hosts(names: &[&str]) -> BTreeSet<Hostname> {
         .collect()
 }
 
-fn request(name: &ObjectName, names: &[&str]) -> CertificateRequest {
-    CertificateRequest {
+fn request(name: &ObjectName, names: &[&str]) -> Arc<CertificateRequest> {
+    Arc::new(CertificateRequest {
         secret: name.clone(),
         hostnames: hosts(names),
         issuer: None,
@@ -37,7 +37,7 @@ fn request(name: &ObjectName, names: &[&str]) -> CertificateRequest {
         gateway_uid: "".into(),
         options: Arc::default(),
         reach: BTreeMap::new(),
-    }
+    })
 }
 
 /// A directory that goes away with the test.

@@ -77,13 +77,15 @@ impl Translator {
             Change::Issuance(changes) => return self.take_issuance(changes, dirty),
             Change::Addresses(uid, assigned) => return self.take_addresses(uid, assigned, dirty),
         };
+        // Most events change nothing that matters here, such as those of our own writes of statuses. The old object then
+        // stays. Other parts share it, and would keep it beside an equal one.
+        if new.as_ref() == self.objects.get(&key) {
+            return;
+        }
         let old = match &new {
             Some(object) => self.objects.insert(key.clone(), object.clone()),
             None => self.objects.remove(&key),
         };
-        if old == new {
-            return;
-        }
         self.note_presence(&key, new.is_some());
         self.note_first_policies([old.as_deref(), new.as_deref()], dirty);
         if let Some(old) = &old {
@@ -118,7 +120,7 @@ impl Translator {
             }
             Kind::Gateway => {
                 let gateway = match new {
-                    Some(Object::Gateway(gateway)) => Some(Arc::new(gateway.clone())),
+                    Some(Object::Gateway(gateway)) => Some(Arc::clone(gateway)),
                     _ => None,
                 };
                 if let (Some(Object::Gateway(old)), Some(new)) = (old, &gateway)
@@ -141,7 +143,7 @@ impl Translator {
             }
             Kind::ListenerSet => {
                 let set = match new {
-                    Some(Object::ListenerSet(set)) => Some(Arc::new(set.clone())),
+                    Some(Object::ListenerSet(set)) => Some(Arc::clone(set)),
                     _ => None,
                 };
                 let affected = self.merge.put_set(name, set);
@@ -225,15 +227,13 @@ impl Translator {
 
     fn mark_grant(&mut self, name: &ObjectName, new: Option<&Object>, dirty: &mut Dirty) {
         let grant = match new {
-            Some(Object::HostnameGrant(grant)) => Some(grant.clone()),
-            Some(Object::Unreadable(_, meta, finding)) => Some(HostnameGrant::unreadable(
-                name.clone(),
-                meta.clone(),
-                finding.clone(),
+            Some(Object::HostnameGrant(grant)) => Some(Arc::clone(grant)),
+            Some(Object::Unreadable(_, meta, finding)) => Some(Arc::new(
+                HostnameGrant::unreadable(name.clone(), meta.clone(), finding.clone()),
             )),
             _ => None,
         };
-        let affected = self.merge.put_grant(name, grant.map(Arc::new));
+        let affected = self.merge.put_grant(name, grant);
         self.spread(affected, dirty);
     }
 }

@@ -164,7 +164,7 @@ impl Translator {
         dirty: &mut Dirty,
     ) {
         let claim = match object {
-            Some(Object::HostnameClaim(claim)) => Some(Arc::new(claim.clone())),
+            Some(Object::HostnameClaim(claim)) => Some(Arc::clone(claim)),
             _ => None,
         };
         let changes = self.claim_objects.put(name, claim);

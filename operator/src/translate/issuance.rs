@@ -254,9 +254,10 @@ impl Translator {
                     dirty.parents.insert(listener.parent.clone());
                 }
             }
-            if self.requests.get(&secret) == request.as_ref() {
+            if self.requests.get(&secret).map(AsRef::as_ref) == request.as_ref() {
                 continue;
             }
+            let request = request.map(Arc::new);
             // The conditions of the listeners say whether a request exists.
             let listeners = self.requesters.get(&secret).into_iter().flatten();
             dirty
@@ -500,7 +501,7 @@ impl Translator {
     pub(super) fn translate_issuers(&mut self, dirty: &Dirty, output: &mut Output) {
         for key in &dirty.issuers {
             let issuer = match self.objects.get(key).map(Arc::as_ref) {
-                Some(Object::AcmeIssuer(issuer)) => Some(Arc::new(issuer.clone())),
+                Some(Object::AcmeIssuer(issuer)) => Some(Arc::clone(issuer)),
                 _ => None,
             };
             let old = match &issuer {

@@ -234,7 +234,7 @@ pub struct Translator {
     resources: BTreeMap<ResourceKey, Encoded>,
     statuses: BTreeMap<ObjectKey, Status>,
     findings: BTreeMap<ObjectKey, Vec<Finding>>,
-    requests: BTreeMap<ObjectName, CertificateRequest>,
+    requests: BTreeMap<ObjectName, Arc<CertificateRequest>>,
     /// The ACME issuers that can be read.
     issuers: BTreeMap<ObjectKey, Arc<AcmeIssuer>>,
     /// How far each certificate is, as [`Change::Issuance`] says.
@@ -548,7 +548,7 @@ impl Translator {
 
     /// Every certificate request.
     #[must_use]
-    pub fn requests(&self) -> &BTreeMap<ObjectName, CertificateRequest> {
+    pub fn requests(&self) -> &BTreeMap<ObjectName, Arc<CertificateRequest>> {
         &self.requests
     }
 

@@ -61,7 +61,7 @@ pub struct Output {
     /// All findings about an object, including warnings. The list is empty if there are none any more.
     pub findings: BTreeMap<ObjectKey, Vec<Finding>>,
     /// Certificates wanted, by Secret.
-    pub certificates: BTreeMap<ObjectName, Option<CertificateRequest>>,
+    pub certificates: BTreeMap<ObjectName, Option<Arc<CertificateRequest>>>,
     /// ACME issuers.
     pub issuers: BTreeMap<ObjectKey, Option<Arc<AcmeIssuer>>>,
     /// Internal ports that are needed from now on (true), or no longer (false). A port that loses its last

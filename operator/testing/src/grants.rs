@@ -1,6 +1,7 @@
 //! Grants of the platform's, and what they give, read in the plainest way.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use proptest::prelude::*;
 use vestibule_model::condition::Reason;
@@ -104,7 +105,7 @@ pub fn a_hostname_grant(tenants: &'static [&'static str]) -> impl Strategy<Value
                     connections,
                     ..GrantLimits::default()
                 };
-                Object::HostnameGrant(grant)
+                Object::HostnameGrant(Arc::new(grant))
             },
         )
 }
@@ -124,7 +125,7 @@ impl<'a> Reading<'a> {
         });
         let here: Vec<Option<&HostnameGrant>> = beside
             .map(|(_, object)| match object {
-                Object::HostnameGrant(grant) => Some(grant),
+                Object::HostnameGrant(grant) => Some(grant.as_ref()),
                 _ => None,
             })
             .filter(|grant| {

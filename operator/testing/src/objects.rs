@@ -83,7 +83,7 @@ pub fn parameters_at(name: &str) -> Reference {
 /// behind a load balancer that speaks the PROXY protocol.
 pub fn parameters_of(name: &str, service_type: ServiceType, good: bool) -> Object {
     let malformed = || Finding::refused(Reason::InvalidParameters, "spec", "is wrong", "");
-    Object::GatewayParameters(GatewayParameters {
+    Object::GatewayParameters(Arc::new(GatewayParameters {
         name: ObjectName::new("platform", name),
         meta: meta(0),
         service: ServiceParameters {
@@ -103,7 +103,7 @@ pub fn parameters_of(name: &str, service_type: ServiceType, good: bool) -> Objec
         },
         certificate_namespaces: None,
         findings: if good { Vec::new() } else { vec![malformed()] },
-    })
+    }))
 }
 
 /// A translator of these objects, from scratch and in this order.
@@ -143,7 +143,7 @@ pub fn our_class() -> Object {
 
 /// A Gateway of the platform's.
 pub fn gateway(name: &str, listeners: Vec<Listener>, allowed: NamespaceScope) -> Object {
-    Object::Gateway(Gateway {
+    Object::Gateway(Arc::new(Gateway {
         name: ObjectName::new("platform", name),
         meta: meta(1),
         class: "vestibule".into(),
@@ -155,7 +155,7 @@ pub fn gateway(name: &str, listeners: Vec<Listener>, allowed: NamespaceScope) ->
         issuers: IssuerAnnotations::default(),
         certificates: CertificateAnnotations::default(),
         findings: Vec::new(),
-    })
+    }))
 }
 
 /// What a listener does with TLS.
@@ -216,7 +216,7 @@ pub fn set(
     gateway: &str,
     listeners: Vec<Listener>,
 ) -> Object {
-    Object::ListenerSet(ListenerSet {
+    Object::ListenerSet(Arc::new(ListenerSet {
         name: ObjectName::new(namespace, name),
         meta: meta(created),
         gateway: Some(ObjectName::new("platform", gateway)),
@@ -224,7 +224,7 @@ pub fn set(
         issuers: IssuerAnnotations::default(),
         certificates: CertificateAnnotations::default(),
         findings: Vec::new(),
-    })
+    }))
 }
 
 /// A reference of a route to its parent.

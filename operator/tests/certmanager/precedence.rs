@@ -3,7 +3,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv6Addr;
-use std::sync::Arc;
 
 use serde_json::{Value, json};
 use vestibule_model::issuance::IssuanceState;
@@ -115,9 +114,7 @@ impl World {
         let ports = ports.map(|(internal, desired)| (desired, Port::new(internal)));
         let ports = Change::Ports(ports.collect());
         self.translator.apply([ports]);
-        let requests = self.translator.requests().iter();
-        let shared = requests.map(|(name, request)| (name.clone(), Arc::new(request.clone())));
-        shared.collect()
+        self.translator.requests().clone()
     }
 
     /// Waits until this issuer has signed what is in the Secret.

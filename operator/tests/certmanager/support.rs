@@ -408,13 +408,13 @@ pub(crate) fn requests(set: &Value) -> Requests {
         match object {
             Object::ListenerSet(set) => (
                 key(Kind::ListenerSet, &set.name),
-                set.certificates.options,
-                set.issuers,
+                set.certificates.options.clone(),
+                set.issuers.clone(),
             ),
             Object::Gateway(gateway) => (
                 key(Kind::Gateway, &gateway.name),
-                gateway.certificates.options,
-                gateway.issuers,
+                gateway.certificates.options.clone(),
+                gateway.issuers.clone(),
             ),
             _ => panic!("it has no listeners: {set}"),
         };

@@ -179,7 +179,7 @@ impl<'a> View<'a> {
 
     fn all_grants(&self) -> impl Iterator<Item = &'a HostnameGrant> {
         self.0.values().filter_map(|object| match object {
-            Object::HostnameGrant(grant) => Some(grant),
+            Object::HostnameGrant(grant) => Some(grant.as_ref()),
             _ => None,
         })
     }

@@ -175,11 +175,11 @@ fn claim_of(object: &Object) -> Arc<HostnameClaim> {
     let Object::HostnameClaim(claim) = object else {
         panic!("a claim")
     };
-    Arc::new(claim.clone())
+    Arc::clone(claim)
 }
 
 fn claim_object((claim, _): &SeenClaim) -> Object {
-    Object::HostnameClaim((**claim).clone())
+    Object::HostnameClaim(Arc::clone(claim))
 }
 
 impl Replica {
@@ -379,7 +379,7 @@ impl World {
             take_from: None,
             findings: Vec::new(),
         };
-        let another = Object::HostnameClaim(another);
+        let another = Object::HostnameClaim(Arc::new(another));
         let gateway = the_gateway(&admitted, &admitted, None, true, false);
         for object in [our_class(), gateway, another] {
             server.version += 1;
@@ -483,7 +483,10 @@ impl World {
                 let tenant = TENANTS[tenant];
                 let key = ObjectKey::new(Kind::HostnameGrant, OWN, tenant);
                 let grant = of.map(|of| hostname_grant(tenant, &[tenant], &[GRANTS[of]]));
-                self.put(&key, grant.map(Object::HostnameGrant));
+                self.put(
+                    &key,
+                    grant.map(|grant| Object::HostnameGrant(Arc::new(grant))),
+                );
             }
             Op::Share(tenant, of) => self.put_share(TENANTS[tenant], of),
             Op::OwnRoute(host) => {
@@ -520,7 +523,7 @@ impl World {
             Op::TakeAway(n) => {
                 let claim = self.claims().nth(n);
                 if let Some((key, mut claim)) = claim {
-                    claim.take_from = Some(claim.holder.namespace.clone());
+                    Arc::make_mut(&mut claim).take_from = Some(claim.holder.namespace.clone());
                     self.put(&key, Some(Object::HostnameClaim(claim)));
                 }
             }
@@ -548,11 +551,14 @@ impl World {
         let name = format!("share-{tenant}");
         let key = ObjectKey::new(Kind::HostnameGrant, OWN, &*name);
         let grant = of.map(|(host, part)| sharing(&name, tenant, HOSTS[host], part));
-        self.put(&key, grant.map(Object::HostnameGrant));
+        self.put(
+            &key,
+            grant.map(|grant| Object::HostnameGrant(Arc::new(grant))),
+        );
     }
 
     /// The claims to what the Gateway has.
-    fn claims(&self) -> impl Iterator<Item = (ObjectKey, HostnameClaim)> {
+    fn claims(&self) -> impl Iterator<Item = (ObjectKey, Arc<HostnameClaim>)> {
         let objects = self.server.objects.iter();
         objects.filter_map(|(key, (object, _))| match object {
             Object::HostnameClaim(claim) if *claim.gateway == *"one" => {

@@ -1,6 +1,7 @@
 //! The names of routes on listeners of sets and of the Gateway.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use vestibule_model::gateway::Listener;
 use vestibule_model::key::Kind;
@@ -135,11 +136,11 @@ fn routes_contend_for_what_their_hostnames_and_the_listeners_have_in_common() {
         run.remove(Kind::TlsRoute, "b", "web");
     }
     // A grant for what is left is enough to hold it.
-    run.put(Object::HostnameGrant(hostname_grant(
+    run.put(Object::HostnameGrant(Arc::new(hostname_grant(
         "a",
         &["a"],
         &["a.example.com"],
-    )));
+    ))));
     run.put(on_gateway("a", 5, &["*.example.com"]));
     assert_eq!(run.published("a"), ["a.example.com"]);
     run.remove(Kind::TlsRoute, "a", "web");
@@ -147,11 +148,11 @@ fn routes_contend_for_what_their_hostnames_and_the_listeners_have_in_common() {
         run.state(&names("a.example.com")),
         Some(&ClaimState::Unused)
     );
-    run.put(Object::HostnameGrant(hostname_grant(
+    run.put(Object::HostnameGrant(Arc::new(hostname_grant(
         "a",
         &["a"],
         &["b.example.com"],
-    )));
+    ))));
     assert_eq!(
         run.state(&names("a.example.com")),
         Some(&ClaimState::Revoked)

@@ -1,6 +1,7 @@
 //! Names and paths that a grant shares with another namespace than the holder.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use vestibule_model::condition::{Reason, Truth};
 use vestibule_model::hostname::Hostname;
@@ -20,7 +21,7 @@ use super::{ACCEPTED, Run, http_on_gateway, names, on_gateway, one, plain, share
 fn a_shared_name_is_served_by_the_routes_of_those_who_share_it() {
     let mut run = with_own(vec![plain(), shared()]);
     let mut all = hostname_grant("all", &["a"], &["*.example.com"]);
-    run.put(Object::HostnameGrant(all.clone()));
+    run.put(Object::HostnameGrant(Arc::new(all.clone())));
     run.put(http_on_gateway("a", 5, &["x.example.com"]));
     run.put(http_on_gateway("b", 1, &["x.example.com"]));
     assert_eq!(
@@ -29,7 +30,7 @@ fn a_shared_name_is_served_by_the_routes_of_those_who_share_it() {
     );
     let mut share = hostname_grant("share", &["b"], &[]);
     share.shared = BTreeSet::from([Hostname::parse("x.example.com").expect("a hostname")]);
-    run.put(Object::HostnameGrant(share));
+    run.put(Object::HostnameGrant(Arc::new(share)));
     assert_eq!(run.http_accepted("b"), ACCEPTED);
     assert_eq!(run.published("b"), ["x.example.com"]);
     assert_eq!((run.shares("a"), run.shares("b")), (false, true));
@@ -44,7 +45,7 @@ fn a_shared_name_is_served_by_the_routes_of_those_who_share_it() {
     run.put(one("b", 1, passthrough("l", "x.example.com")));
     assert_eq!(run.conflicted("b"), None);
     all.hostnames = Vec::new();
-    run.put(Object::HostnameGrant(all));
+    run.put(Object::HostnameGrant(Arc::new(all)));
     assert_eq!(
         run.state(&names("x.example.com")),
         Some(&ClaimState::Revoked)
@@ -85,17 +86,17 @@ fn shares_paths(name: &str, tenant: &'static str, paths: &[&str]) -> HostnameGra
 #[test]
 fn a_route_is_kept_to_the_paths_that_are_shared_with_its_namespace() {
     let mut run = with_own(vec![plain(), shared()]);
-    run.put(Object::HostnameGrant(hostname_grant(
+    run.put(Object::HostnameGrant(Arc::new(hostname_grant(
         "all",
         &["a"],
         &["*.example.com"],
-    )));
+    ))));
     run.put(http_on_gateway("a", 5, &["x.example.com"]));
-    run.put(Object::HostnameGrant(shares_paths(
+    run.put(Object::HostnameGrant(Arc::new(shares_paths(
         "share",
         "b",
         &["/api", "/docs"],
-    )));
+    ))));
     // It is older than the holder's, and asks for everything.
     run.put(http_on_gateway("b", 1, &["x.example.com"]));
     let refused = (Truth::False, Reason::HostnameNotOwned);
@@ -115,25 +116,25 @@ fn a_route_is_kept_to_the_paths_that_are_shared_with_its_namespace() {
     assert_eq!(run.kept_to("a"), [[""; 0]]);
     assert_eq!(run.holder("x.example.com").as_deref(), Some("a"));
     // An edit of the grant is an edit of the routes.
-    run.put(Object::HostnameGrant(shares_paths(
+    run.put(Object::HostnameGrant(Arc::new(shares_paths(
         "share",
         "b",
         &["/api", "/docs/v2"],
-    )));
+    ))));
     assert_eq!(run.http_accepted("b"), refused);
     assert_eq!(run.published("b"), [""; 0]);
-    run.put(Object::HostnameGrant(shares_paths(
+    run.put(Object::HostnameGrant(Arc::new(shares_paths(
         "share",
         "b",
         &["/api/v1", "/docs"],
-    )));
+    ))));
     assert_eq!(run.kept_to("b"), [["/api/v1", "/docs"]]);
     // Other hostnames of a route stay.
-    run.put(Object::HostnameGrant(hostname_grant(
+    run.put(Object::HostnameGrant(Arc::new(hostname_grant(
         "more",
         &["b"],
         &["b.example.com"],
-    )));
+    ))));
     run.put(http_matching(
         "b",
         1,
@@ -160,24 +161,28 @@ fn a_route_is_kept_to_the_paths_that_are_shared_with_its_namespace() {
 fn who_holds_a_name_is_kept_to_nothing_and_who_lost_it_is_again() {
     let mut run = with_own(vec![plain(), shared()]);
     let mut given = hostname_grant("given", &["b"], &["x.example.com"]);
-    run.put(Object::HostnameGrant(given.clone()));
+    run.put(Object::HostnameGrant(Arc::new(given.clone())));
     run.put(http_on_gateway("b", 1, &["x.example.com"]));
     assert_eq!(run.holder("x.example.com").as_deref(), Some("b"));
-    run.put(Object::HostnameGrant(shares_paths("share", "b", &["/api"])));
+    run.put(Object::HostnameGrant(Arc::new(shares_paths(
+        "share",
+        "b",
+        &["/api"],
+    ))));
     assert_eq!(run.published("b"), ["x.example.com"]);
     assert_eq!(run.kept_to("b"), [[""; 0]]);
     // A match inside would be in order either way.
     run.put(http_matching("b", 1, &["x.example.com"], &["/api"]));
     assert_eq!(run.kept_to("b"), [[""; 0]]);
     given.hostnames = Vec::new();
-    run.put(Object::HostnameGrant(given.clone()));
+    run.put(Object::HostnameGrant(Arc::new(given.clone())));
     assert_eq!(run.kept_to("b"), [["/api"]]);
     run.free("x.example.com");
     assert_eq!(run.kept_to("b"), [["/api"]]);
     assert_eq!(run.holder("x.example.com"), None);
     // It was granted again; nobody becomes a holder by a route that shares.
     given.hostnames = vec![pattern("x.example.com")];
-    run.put(Object::HostnameGrant(given));
+    run.put(Object::HostnameGrant(Arc::new(given)));
     assert_eq!(run.holder("x.example.com"), None);
     assert_eq!(run.kept_to("b"), [["/api"]]);
     // A listener holds it.
@@ -198,8 +203,8 @@ fn without_a_record_a_shared_name_is_served_as_well() {
     let translator = translated([
         our_class(),
         gateway("one", vec![plain()], NamespaceScope::All),
-        Object::HostnameGrant(hostname_grant("all", &["a"], &["*.example.com"])),
-        Object::HostnameGrant(share),
+        Object::HostnameGrant(Arc::new(hostname_grant("all", &["a"], &["*.example.com"]))),
+        Object::HostnameGrant(Arc::new(share)),
         http_on_gateway("a", 5, &["x.example.com"]),
         http_on_gateway("b", 1, &["x.example.com"]),
     ]);

@@ -351,7 +351,9 @@ impl<'a> Judge<'a> {
         self.objects
             .values()
             .filter_map(move |object| match object {
-                Object::ListenerSet(set) => (set.gateway.as_ref() == Some(name)).then_some(set),
+                Object::ListenerSet(set) if set.gateway.as_ref() == Some(name) => {
+                    Some(set.as_ref())
+                }
                 _ => None,
             })
     }

@@ -2,6 +2,7 @@
 //! that the two transports do not affect each other.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use vestibule_model::claim::ClaimKey;
 use vestibule_model::condition::{ConditionType, Reason, Truth};
@@ -57,7 +58,7 @@ fn objects(by: Transport) -> Vec<Object> {
 fn in_a_cluster(sets: impl IntoIterator<Item = Object>) -> Translator {
     let mut world = objects(Transport::Tcp);
     if let Object::Gateway(gateway) = &mut world[1] {
-        gateway.meta.uid = "uid".into();
+        Arc::make_mut(gateway).meta.uid = "uid".into();
     }
     world.extend(sets);
     let mut translator = Translator::new(cluster_settings());
@@ -230,7 +231,8 @@ fn each_transport_has_the_port_of_a_service_that_speaks_it() {
             // Beside the other one.
             objects[2] = match objects.swap_remove(2) {
                 Object::ListenerSet(mut set) => {
-                    set.name = ObjectName::new(set.name.namespace.clone(), "dns");
+                    Arc::make_mut(&mut set).name =
+                        ObjectName::new(set.name.namespace.clone(), "dns");
                     Object::ListenerSet(set)
                 }
                 other => other,
@@ -278,7 +280,7 @@ fn a_port_is_a_port_of_the_service_and_nobody_elses() {
     for by in Transport::ALL {
         let mut world = objects(by);
         if let Object::Gateway(gateway) = &mut world[1] {
-            gateway.meta.uid = "uid".into();
+            Arc::make_mut(gateway).meta.uid = "uid".into();
         }
         // The first two are two ports if the transport is not theirs.
         let late = vec![
@@ -577,7 +579,7 @@ fn a_namespace_uses_no_more_ports_than_it_may() {
         NamespaceScope::All,
     );
     if let Object::Gateway(gateway) = &mut edge {
-        gateway.meta.uid = "uid".into();
+        Arc::make_mut(gateway).meta.uid = "uid".into();
     }
     translator.apply([Change::Put(our_class()), Change::Put(edge)]);
     let record = |translator: &mut Translator| {

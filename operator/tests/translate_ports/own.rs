@@ -1,6 +1,7 @@
 //! Ports of listeners of the Gateway itself: which namespace has one, and for how long.
 
 use super::*;
+use std::sync::Arc;
 
 /// A Gateway with an own listener of this transport that takes the routes of red, blue and green, whose claims are
 /// recorded when the test says so.
@@ -278,7 +279,7 @@ fn a_port_is_taken_from_whoever_may_not_have_it() {
             let mut grant = hostname_grant("db", &[namespace], &["*"]);
             grant.ports.insert(port(5432));
             grant.protocols.insert(protocol(by));
-            Change::Put(Object::HostnameGrant(grant))
+            Change::Put(Object::HostnameGrant(Arc::new(grant)))
         };
         for by_grant in [true, false] {
             let only_for = |namespace| {
@@ -332,7 +333,7 @@ fn a_port_that_its_holder_cannot_have_again_is_free_at_once() {
             let mut grant = hostname_grant(name, namespaces, &["*"]);
             grant.ports.insert(port(5432));
             grant.protocols.insert(protocol(by));
-            Change::Put(Object::HostnameGrant(grant))
+            Change::Put(Object::HostnameGrant(Arc::new(grant)))
         };
         let state = |translator: &Translator| translator.claim_states().get(&claim_of(by)).cloned();
         let gone = |namespace: &str| Change::Remove(key(Kind::of_port_route(by), namespace, "db"));
@@ -369,7 +370,7 @@ fn a_port_is_taken_from_whoever_may_not_have_it_though_a_mistake_hides_the_proto
         let mut grant = hostname_grant(name, &["red"], &["*"]);
         grant.ports.insert(port(443));
         grant.protocols.extend(protocols.iter().cloned());
-        Change::Put(Object::HostnameGrant(grant))
+        Change::Put(Object::HostnameGrant(Arc::new(grant)))
     };
     let withdrawn = |name: &str| Change::Remove(key(Kind::HostnameGrant, "platform", name));
     let on_set = |protocol: Protocol| {
@@ -438,7 +439,7 @@ fn a_misspelt_protocol_keeps_a_port_that_is_granted_for_one_protocol() {
         ..settings()
     });
     let open = gateway("one", Vec::new(), NamespaceScope::All);
-    let world = [our_class(), open, Object::HostnameGrant(grant)];
+    let world = [our_class(), open, Object::HostnameGrant(Arc::new(grant))];
     translator.apply(world.map(Change::Put));
     translator.apply([on_set(Protocol::Tls, "db.red.example.com")]);
     // The name, and then the port.

@@ -1,6 +1,7 @@
 //! Names that several namespaces have, each on another Gateway, with claims of random ages.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use proptest::prelude::*;
 use vestibule_model::claim::{ClaimKey, Holder};
@@ -49,7 +50,7 @@ fn a_set() -> impl Strategy<Value = Object> {
     (a_tenant(), a_name(), a_name(), some_names()).prop_map(|(tenant, name, at, hostname)| {
         let mut set = set(tenant, name, 1, at, vec![ends(tenant, hostname)]);
         if let Object::ListenerSet(set) = &mut set {
-            set.issuers = issuers();
+            Arc::make_mut(set).issuers = issuers();
         }
         set
     })
@@ -67,7 +68,7 @@ fn a_gateway() -> impl Strategy<Value = Object> {
             });
             let mut gateway = gateway(name, own.into_iter().collect(), NamespaceScope::All);
             if let Object::Gateway(gateway) = &mut gateway {
-                gateway.issuers = issuers();
+                Arc::make_mut(gateway).issuers = issuers();
             }
             gateway
         },

@@ -1,6 +1,7 @@
 //! Random histories: changes of objects and of everything else that translation is told, and what is there in the end.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use proptest::prelude::*;
 use vestibule_model::challenge::{ChallengeAnswer, ChallengeKey, ChallengeProof, ChallengeType};
@@ -172,13 +173,16 @@ fn a_cluster_object() -> impl Strategy<Value = Object> {
         (an_asking_object(), of_gateway).prop_map(|(mut object, (uid, parameters, asks))| {
             match &mut object {
                 Object::Gateway(gateway) => {
-                    gateway.meta.uid = format!("{}-{uid}", gateway.name.name).into();
-                    gateway.infrastructure.parameters = parameters.map(parameters_at);
+                    Arc::make_mut(gateway).meta.uid = format!("{}-{uid}", gateway.name.name).into();
+                    Arc::make_mut(gateway).infrastructure.parameters =
+                        parameters.map(parameters_at);
                     let request = AddressRequest {
                         field: "spec.addresses[0]".into(),
                         ip: Some([192, 0, 2, 1].into()),
                     };
-                    gateway.addresses.extend(asks.then_some(request));
+                    Arc::make_mut(gateway)
+                        .addresses
+                        .extend(asks.then_some(request));
                 }
                 Object::GatewayClass(class) => class.parameters = parameters.map(parameters_at),
                 _ => {}
@@ -203,7 +207,7 @@ fn a_cluster_object() -> impl Strategy<Value = Object> {
         1 => parameters.prop_map(|(name, kind, good, scope)| {
             let mut object = parameters_of(name, kind, good);
             if let Object::GatewayParameters(parameters) = &mut object {
-                parameters.certificate_namespaces = scope;
+                Arc::make_mut(parameters).certificate_namespaces = scope;
             }
             object
         }),
@@ -255,7 +259,7 @@ pub(super) fn a_cluster_history() -> impl Strategy<Value = Vec<Change>> {
         let uids = ["one", "two"].map(|name| {
             let mut gateway = gateway(name, vec![passthrough("l", "")], NamespaceScope::All);
             if let Object::Gateway(gateway) = &mut gateway {
-                gateway.meta.uid = format!("{name}-0").into();
+                Arc::make_mut(gateway).meta.uid = format!("{name}-0").into();
             }
             gateway
         });

@@ -308,8 +308,8 @@ fn speaking(mut service: Object, says: Option<&str>) -> Object {
 pub(super) fn an_asking_object() -> impl Strategy<Value = Object> {
     (an_object(), some_issuers()).prop_map(|(mut object, issuers)| {
         match &mut object {
-            Object::Gateway(gateway) => gateway.issuers = issuers,
-            Object::ListenerSet(set) => set.issuers = issuers,
+            Object::Gateway(gateway) => Arc::make_mut(gateway).issuers = issuers,
+            Object::ListenerSet(set) => Arc::make_mut(set).issuers = issuers,
             _ => {}
         }
         object

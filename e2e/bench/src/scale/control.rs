@@ -370,7 +370,7 @@ impl Control {
             anyhow::bail!("the bench wrote a claim wrong: {:?}", answer.object);
         };
         self.arrivals.push_back(watched(&event)?);
-        Ok(Some((Arc::new(claim), self.version.to_string())))
+        Ok(Some((claim, self.version.to_string())))
     }
 
     fn read_secrets(&mut self, now: Instant) -> Result<bool> {

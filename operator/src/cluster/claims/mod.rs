@@ -267,7 +267,7 @@ fn outcome_of(error: &kube::Error, sort: Sort) -> (WriteOutcome, WriteResult) {
 /// corrects it.
 pub(super) fn read(object: &Object) -> Option<Arc<claim::HostnameClaim>> {
     match object {
-        Object::HostnameClaim(claim) => Some(Arc::new(claim.clone())),
+        Object::HostnameClaim(claim) => Some(Arc::clone(claim)),
         Object::Unreadable(key, meta, finding) => {
             Some(Arc::new(unreadable(key, meta.clone(), finding.clone())))
         }
