@@ -1,4 +1,4 @@
-//! Configurations of property tests.
+//! Configurations of property tests, and how many random cases they try.
 
 use proptest::test_runner::{Config, FileFailurePersistence};
 
@@ -9,14 +9,30 @@ use proptest::test_runner::{Config, FileFailurePersistence};
 /// `proptest!` sets the path of the source file itself; a test that makes its own `TestRunner` has to set `source_file`.
 #[must_use]
 pub fn keep_failures() -> Config {
-    Config::with_failure_persistence(FileFailurePersistence::WithSource("proptest-regressions"))
+    let kept = FileFailurePersistence::WithSource("proptest-regressions");
+    let config = Config::with_failure_persistence(kept);
+    Config {
+        cases: quick(config.cases),
+        ..config
+    }
 }
 
 /// As [`keep_failures`], with so many cases.
 #[must_use]
 pub fn keep_failures_with_cases(cases: u32) -> Config {
     Config {
-        cases,
+        cases: quick(cases),
         ..keep_failures()
+    }
+}
+
+/// How many random cases a test tries: all of them, or a quarter with the variable `VESTIBULE_QUICK`, as `make quick` sets
+/// it. `make test` always tries all.
+#[must_use]
+pub fn quick(cases: u32) -> u32 {
+    if std::env::var_os("VESTIBULE_QUICK").is_some() {
+        cases.div_ceil(4)
+    } else {
+        cases
     }
 }

@@ -20,6 +20,7 @@ use std::collections::BTreeSet;
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use vestibule_model::key::Kind;
+use vestibule_test_support::properties::quick;
 use world::World;
 
 const TENANTS: [&str; 3] = ["a", "b", "c"];
@@ -165,7 +166,7 @@ fn histories() -> ProptestConfig {
     let others = std::env::var("VESTIBULE_CLAIMS").ok();
     let others = others.and_then(|cases| cases.parse().ok());
     ProptestConfig {
-        cases: others.unwrap_or(640),
+        cases: others.unwrap_or_else(|| quick(640)),
         rng_seed: others.map_or(RngSeed::Fixed(21), |_| RngSeed::Random),
         ..ProptestConfig::default()
     }

@@ -21,6 +21,7 @@ use vestibule_model::selector::NamespaceScope;
 use vestibule_operator::translate::{Change, Settings, Status, Translator};
 use vestibule_operator_testing::objects::*;
 use vestibule_proxy::table::{Pick, Route, Snapshot};
+use vestibule_test_support::properties::quick;
 
 use held::Held;
 use judge::{Answer, Judge, Objects};
@@ -279,7 +280,7 @@ fn truth(conditions: &[Condition], kind: ConditionType) -> Option<Truth> {
 proptest! {
     #![proptest_config(ProptestConfig {
         // Two things have to meet before it matters which of them goes first.
-        cases: 3 * ProptestConfig::default().cases,
+        cases: quick(3 * ProptestConfig::default().cases),
         ..ProptestConfig::default()
     })]
 
