@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use crate::certificate::CertificateAnnotations;
 use crate::condition::Reason;
@@ -119,7 +119,22 @@ pub struct Listener {
     pub allowed_kinds: Vec<(Arc<str>, Arc<str>)>,
     /// The findings about it. If one of them refuses, the listener makes no claim.
     pub findings: Vec<Finding>,
+    /// Its key, once somebody has asked for it.
+    pub shared_key: SharedKey,
 }
+
+/// The key of a listener, made when somebody first asks for it. A dozen indexes keep the key, and so they all share it.
+/// The name and the parent say what the key is, so it plays no part in comparisons of listeners.
+#[derive(Debug, Clone, Default)]
+pub struct SharedKey(OnceLock<ListenerKey>);
+
+impl PartialEq for SharedKey {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for SharedKey {}
 
 /// TLS settings of a listener.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -193,6 +208,13 @@ impl Listener {
     /// Its key within `parent`.
     #[must_use]
     pub fn key(&self, parent: &ParentKey) -> ListenerKey {
-        ListenerKey::new(parent.clone(), self.name.clone())
+        let new = || ListenerKey::new(parent.clone(), self.name.clone());
+        let shared = self.shared_key.0.get_or_init(new);
+        if shared.parent == *parent && shared.listener == self.name {
+            shared.clone()
+        } else {
+            // This is a copy of the listener that somebody has put into another object, or has renamed.
+            new()
+        }
     }
 }

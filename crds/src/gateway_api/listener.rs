@@ -199,6 +199,7 @@ fn convert(
             })
             .collect(),
         findings,
+        shared_key: gateway::SharedKey::default(),
     }
 }
 

@@ -585,3 +585,15 @@ fn a_loser_takes_over_when_the_winner_goes() {
     assert!(affected.listeners.contains(&loser));
     assert_eq!(merge.conflict(&loser), None);
 }
+
+#[test]
+fn a_listener_that_is_copied_into_another_object_has_a_key_of_its_own() {
+    let parent = |name| ParentKey::ListenerSet(ObjectName::new("a", name));
+    let one = listener(0, "web", 443, "TLS", "a.example.com");
+    let key = one.key(&parent("one"));
+    let mut copied = one.clone();
+    assert_eq!(copied.key(&parent("two")).parent, parent("two"));
+    copied.name = "mail".into();
+    assert_eq!(*copied.key(&parent("one")).listener, *"mail");
+    assert_eq!(one.key(&parent("one")), key);
+}

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use vestibule_model::certificate::CertificateAnnotations;
 use vestibule_model::gateway::{
-    Gateway, GatewayClass, Listener, ListenerSet, ListenerTls, TlsMode,
+    Gateway, GatewayClass, Listener, ListenerSet, ListenerTls, SharedKey, TlsMode,
 };
 use vestibule_model::hostname::HostPattern;
 use vestibule_model::http::{HttpMatch, HttpRoute, HttpRule, HttpTimeouts};
@@ -78,6 +78,7 @@ pub(crate) fn listener(
         allowed_namespaces: NamespaceScope::Same,
         allowed_kinds: Vec::new(),
         findings: Vec::new(),
+        shared_key: SharedKey::default(),
     }
 }
 

@@ -12,7 +12,7 @@ use vestibule_model::condition::Reason;
 use vestibule_model::endpoint::EndpointRules;
 use vestibule_model::finding::Finding;
 use vestibule_model::gateway::{
-    Gateway, GatewayClass, Listener, ListenerSet, ListenerTls, TlsMode,
+    Gateway, GatewayClass, Listener, ListenerSet, ListenerTls, SharedKey, TlsMode,
 };
 use vestibule_model::hostname::HostPattern;
 use vestibule_model::issuer::IssuerAnnotations;
@@ -200,6 +200,7 @@ pub fn listener(
         allowed_namespaces: NamespaceScope::Same,
         allowed_kinds: Vec::new(),
         findings: Vec::new(),
+        shared_key: SharedKey::default(),
     }
 }
 
