@@ -786,7 +786,7 @@ fn a_listener_has_the_name_of_each_of_its_certificates_once() {
     let secrets = ["one", "two"].map(|name| secret("a", name, Holds::Pair(0)));
     let objects = [our_class(), gateway, mine].into_iter().chain(secrets);
     translator.apply(objects.map(Change::Put));
-    let is_listener = |key: &&ResourceKey| key.kind() == ResourceKind::Listener;
+    let is_listener = |key: &&Arc<ResourceKey>| key.kind() == ResourceKind::Listener;
     let key = translator.resources().keys().find(is_listener);
     let encoded = &translator.resources()[key.expect("a listener")];
     let Some(resource::Resource::Listener(of)) = encoded.decode() else {

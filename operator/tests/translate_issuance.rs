@@ -892,7 +892,7 @@ fn time_says_what_is_valid() {
     let own = vec![passthrough("own", "own.example.com")];
     let mut world = world(own, [set.clone(), secret_of_age("a", "cert", true)]);
     let resource = |world: &Translator| {
-        let key = |key: &&vestibule_stream::ResourceKey| key.name == "a/cert";
+        let key = |key: &&Arc<vestibule_stream::ResourceKey>| key.name == "a/cert";
         let found = world.resources().keys().find(key).cloned();
         found.map(|key| world.resources()[&key].hash())
     };

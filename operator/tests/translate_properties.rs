@@ -37,7 +37,7 @@ use history::{a_change, a_cluster_history, a_history, final_inputs, final_object
 use objects::TENANTS;
 use totals::{a_certified_history, some_totals};
 
-type Held = BTreeMap<ResourceKey, ContentHash>;
+type Held = BTreeMap<Arc<ResourceKey>, ContentHash>;
 
 fn held(translator: &Translator) -> Held {
     translator
@@ -123,7 +123,7 @@ proptest! {
             let output = incremental.apply(changes.to_vec());
             for (key, resource) in output.resources {
                 match resource {
-                    Some(resource) => _ = outputs.insert(key, resource.hash()),
+                    Some(resource) => _ = outputs.insert(Arc::new(key), resource.hash()),
                     // A resource that comes and goes in one pass is not put out.
                     None => assert!(outputs.remove(&key).is_some(), "{key} was not there"),
                 }

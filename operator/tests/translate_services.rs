@@ -384,7 +384,7 @@ fn an_edit_that_is_wrong_costs_no_address() {
     };
     translator.apply([Change::Addresses(UID.into(), Some(addresses))]);
     let before = translator.resources().clone();
-    let names = |resources: &BTreeMap<ResourceKey, vestibule_stream::Encoded>| {
+    let names = |resources: &BTreeMap<Arc<ResourceKey>, vestibule_stream::Encoded>| {
         resources.keys().cloned().collect::<Vec<_>>()
     };
     // Parameters that are not there.
@@ -527,7 +527,7 @@ fn where_nothing_is_served_the_first_own_port_keeps_the_address() {
     );
     assert_eq!(service_of(&translator).ports.len(), 1);
     // The name is the Gateway's all the same.
-    let mut kinds = translator.resources().keys().map(ResourceKey::kind);
+    let mut kinds = translator.resources().keys().map(|key| key.kind());
     assert!(
         kinds.all(|kind| kind == ResourceKind::HostnameOwner),
         "nothing answers there"

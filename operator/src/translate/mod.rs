@@ -231,7 +231,8 @@ pub struct Translator {
     deadlines: BTreeSet<(i64, ObjectName)>,
     /// The keys that [`Change::SessionKeys`] brought.
     session_keys: SessionKeys,
-    resources: BTreeMap<ResourceKey, Encoded>,
+    /// Their keys are those of the encoded resources.
+    resources: BTreeMap<Arc<ResourceKey>, Encoded>,
     statuses: BTreeMap<ObjectKey, Status>,
     findings: BTreeMap<ObjectKey, Vec<Finding>>,
     requests: BTreeMap<ObjectName, Arc<CertificateRequest>>,
@@ -542,7 +543,7 @@ impl Translator {
 
     /// Every resource.
     #[must_use]
-    pub fn resources(&self) -> &BTreeMap<ResourceKey, Encoded> {
+    pub fn resources(&self) -> &BTreeMap<Arc<ResourceKey>, Encoded> {
         &self.resources
     }
 
@@ -615,7 +616,10 @@ impl Translator {
             return false;
         }
         let former = match &resource {
-            Some(encoded) => self.resources.insert(key.clone(), encoded.clone()),
+            Some(encoded) => {
+                let key = Arc::clone(encoded.shared_key());
+                self.resources.insert(key, encoded.clone())
+            }
             None => self.resources.remove(&key),
         };
         output.settle_resource(key, resource, former.is_some());

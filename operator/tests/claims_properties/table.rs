@@ -2,6 +2,7 @@
 //! test.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use vestibule_stream::proto::listener::Protocol;
 use vestibule_stream::proto::resource::Resource as Body;
@@ -61,7 +62,7 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    pub(crate) fn read(resources: &BTreeMap<ResourceKey, Encoded>) -> Self {
+    pub(crate) fn read(resources: &BTreeMap<Arc<ResourceKey>, Encoded>) -> Self {
         let mut table = Self::default();
         for (key, encoded) in resources {
             let kinds = [
