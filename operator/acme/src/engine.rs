@@ -341,13 +341,14 @@ async fn run<E: Effects>(
             issuer,
             url,
             gateway,
+            hostnames,
             names,
         } => Done::Declared(
             bounded(async {
                 let kinds = names.iter().map(|(_, kind)| *kind).collect();
                 effects.reachable(secret, &gateway, &kinds).await;
                 let ca = ca(accounts, &issuer)?;
-                ca.judged(ca.declare(&url, &names).await).await
+                ca.judged(ca.declare(&url, &hostnames, &names).await).await
             })
             .await,
         ),
@@ -360,7 +361,8 @@ async fn run<E: Effects>(
             bounded(async {
                 let request = key.request(hostnames.iter()).map_err(of_key)?;
                 let ca = ca(accounts, &issuer)?;
-                ca.judged(ca.finalize(&url, &request).await).await
+                ca.judged(ca.finalize(&url, &hostnames, &request).await)
+                    .await
             })
             .await,
         ),

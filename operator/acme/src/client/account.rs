@@ -24,6 +24,7 @@ use crate::clock::wall;
 use crate::effects::{Effects, Observation, StoredSecret, Write, Written};
 use crate::keys::PrivateKey;
 use crate::problem::{AcmeFailure, AcmeOperation, FailureKind};
+use crate::state::MAX_URL;
 
 /// The facts about an account that planning needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -176,8 +177,8 @@ async fn directory(http: &Http, issuer: &AcmeIssuer) -> Result<Directory, AcmeFa
             failure => failure,
         }
     })?;
-    let directory: Directory = serde_json::from_slice(&body).map_err(|_| not_acme())?;
-    if directory.new_order.is_none() {
+    let mut directory: Directory = serde_json::from_slice(&body).map_err(|_| not_acme())?;
+    if directory.new_order.is_none() || directory.urls().any(|url| url.len() > MAX_URL) {
         return Err(not_acme());
     }
     if let Some(profile) = issuer.profile.as_deref() {
@@ -194,6 +195,8 @@ async fn directory(http: &Http, issuer: &AcmeIssuer) -> Result<Directory, AcmeFa
             }));
         }
     }
+    // The directory stays in memory for as long as the account is open, and nobody needs the names any more.
+    directory.meta.profiles.clear();
     Ok(directory)
 }
 

@@ -149,6 +149,8 @@ pub(crate) enum Task {
         issuer: ObjectKey,
         url: String,
         gateway: ObjectName,
+        /// All names of the order.
+        hostnames: BTreeSet<Hostname>,
         names: Vec<(Hostname, ChallengeType)>,
     },
     /// Send the request for the certificate.
