@@ -257,6 +257,45 @@ async fn a_bound_account_is_bound_anew_at_another_directory_and_found_again_by_i
 
 #[tokio::test]
 #[ignore = "needs Pebble, which e2e/tools/get builds"]
+async fn an_account_at_the_former_directory_that_opens_late_gets_no_orders() {
+    let set = set(Options::default()).await;
+    let other = set.another(Options::default()).await;
+    let former = ObjectName::new("vestibule-system", "ca-account");
+    set.world.slow_secret.send_replace(Some(former.clone()));
+    let engine = set.engine(&[]).await;
+    set.world.until_held().await;
+    // The issuer moves while its account is being opened.
+    let moved = AcmeIssuer {
+        account_key_secret: "moved-account".into(),
+        ..at(&other, &set.issuer)
+    };
+    set.edit(moved).await;
+    set.world
+        .until("registered at the new directory", |world| {
+            let facts = world.issuers.lock();
+            facts.values().any(|fact| fact.ready == Truth::True)
+        })
+        .await;
+    set.world.slow_secret.send_replace(None);
+    set.world
+        .until("open at the former directory", |world| {
+            let secrets = world.secrets.lock();
+            let state = secrets
+                .get(&former)
+                .and_then(|stored| stored.record.state.clone());
+            state.is_some_and(|state| state.contains(&*set.issuer.directory))
+        })
+        .await;
+    let one = request("team-a", &["a.test"]);
+    let asked = [(one.secret.clone(), Some(one.clone()))].into();
+    set.world.tell(Input::Requests(asked)).await;
+    set.world.until_issued(&[&one.secret]).await;
+    assert_eq!((set.pebble.orders(), other.orders()), (0, 1));
+    engine.abort();
+}
+
+#[tokio::test]
+#[ignore = "needs Pebble, which e2e/tools/get builds"]
 async fn renews_within_the_window_and_replaces_what_there_was() {
     let set = set(Options::default()).await;
     let one = request("team-a", &["a.test"]);

@@ -171,6 +171,24 @@ fn a_failure_whose_write_conflicts_is_not_forgotten_for_an_earlier_one() {
 }
 
 #[test]
+fn the_account_of_an_issuer_that_changes_or_goes_is_dropped() {
+    let mut ordering = Ordering::new();
+    let mut drops = |spec: Option<Arc<AcmeIssuer>>| {
+        let before = ordering.steps.len();
+        ordering.learn(Event::Input(Input::Issuers([(issuer_key(), spec)].into())));
+        let steps = ordering.steps[before..].iter();
+        steps
+            .filter(|step| matches!(step, PlanStep::DropAccount(key) if *key == issuer_key()))
+            .count()
+    };
+    assert_eq!(drops(Some(issuer(None))), 0, "nothing changed");
+    assert_eq!(drops(Some(issuer(Some("short")))), 1);
+    assert_eq!(drops(None), 1);
+    assert_eq!(drops(None), 0, "it is gone already");
+    assert_eq!(drops(Some(issuer(None))), 0, "it is new");
+}
+
+#[test]
 fn an_order_for_other_names_is_closed_before_the_next_one_is_made() {
     let mut ordering = Ordering::new();
     let secret = ordering.secret.clone();
