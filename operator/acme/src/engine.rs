@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures::FutureExt;
-use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -23,6 +22,7 @@ use crate::clock::Now;
 use crate::effects::{ChallengeAck, Effects, Input, Observation};
 use crate::keys::{KeyError, PrivateKey};
 use crate::leaf::Leaf;
+use crate::open_accounts::OpenAccounts;
 use crate::plan::{Done, Event, GivenUp, PlanStep, Planner, Publish, Settings, Task, Ticket};
 use crate::problem::{AcmeFailure, FailureKind};
 
@@ -38,16 +38,13 @@ pub struct Engine<E> {
     /// The wall clock, in seconds since 1970.
     wall: Box<dyn Fn() -> i64 + Send + Sync>,
     began: Instant,
-    accounts: OpenAccounts,
+    accounts: Arc<OpenAccounts<Ca>>,
     /// Running tasks with their results. The result is `None` if nothing waits for it.
     tasks: JoinSet<Option<Event>>,
     namespace: Arc<str>,
     /// The addresses that issuers of tenants may lead to.
     tenants: Arc<AuthorityRules>,
 }
-
-/// The open accounts, by issuer.
-type OpenAccounts = Arc<Mutex<BTreeMap<ObjectKey, Arc<Ca>>>>;
 
 impl<E: Effects> Engine<E> {
     /// An engine that knows nothing yet. `wall` returns seconds since 1970.
@@ -63,7 +60,7 @@ impl<E: Effects> Engine<E> {
             effects,
             wall: Box::new(wall),
             began: Instant::now(),
-            accounts: OpenAccounts::default(),
+            accounts: Arc::default(),
             tasks: JoinSet::new(),
         }
     }
@@ -111,6 +108,7 @@ impl<E: Effects> Engine<E> {
             Kind::AcmeIssuer => self.tenants.clone(),
             _ => Arc::new(AuthorityRules::Any),
         };
+        accounts.begin(&issuer.key, ticket);
         self.tasks.spawn(async move {
             let created = Arc::new(AtomicBool::new(false));
             let opening = open(&effects, &issuer, &namespace, rules, &how, &created, again);
@@ -128,9 +126,7 @@ impl<E: Effects> Engine<E> {
                     registered,
                 } => {
                     let account_info = account.account_info();
-                    accounts
-                        .lock()
-                        .insert(issuer.key.clone(), Arc::new(account));
+                    accounts.opened(&issuer.key, ticket, account);
                     Opened::Open {
                         account: account_info,
                         registered,
@@ -202,10 +198,11 @@ impl<E: Effects> Engine<E> {
                     self.effects.observe(observation);
                 }
                 PlanStep::Forget(issuer, url) => {
-                    if let Some(ca) = self.accounts.lock().get(&issuer) {
+                    if let Some(ca) = self.accounts.get(&issuer) {
                         ca.forget(&url);
                     }
                 }
+                PlanStep::DropAccount(issuer) => self.accounts.remove(&issuer),
                 PlanStep::Close(issuer, given_up) => {
                     let (effects, accounts) = (self.effects.clone(), self.accounts.clone());
                     self.tasks.spawn(async move {
@@ -278,7 +275,7 @@ fn fault(task: &Task) -> Done {
 }
 
 /// Closes an order as a courtesy to the CA, and gives up after a short time.
-async fn close(accounts: &OpenAccounts, issuer: &ObjectKey, given_up: &GivenUp) {
+async fn close(accounts: &OpenAccounts<Ca>, issuer: &ObjectKey, given_up: &GivenUp) {
     let GivenUp { url, hostnames } = given_up;
     let closing = async { ca(accounts, issuer)?.close(url, hostnames).await };
     let outcome = match tokio::time::timeout(CLOSING, closing).await {
@@ -292,7 +289,7 @@ async fn close(accounts: &OpenAccounts, issuer: &ObjectKey, given_up: &GivenUp) 
 /// Runs a task. In every case it returns a result of the kind that planning waits for.
 async fn run<E: Effects>(
     effects: &E,
-    accounts: &OpenAccounts,
+    accounts: &OpenAccounts<Ca>,
     secret: &ObjectName,
     task: Task,
 ) -> Done {
@@ -341,13 +338,14 @@ async fn run<E: Effects>(
             issuer,
             url,
             gateway,
+            hostnames,
             names,
         } => Done::Declared(
             bounded(async {
                 let kinds = names.iter().map(|(_, kind)| *kind).collect();
                 effects.reachable(secret, &gateway, &kinds).await;
                 let ca = ca(accounts, &issuer)?;
-                ca.judged(ca.declare(&url, &names).await).await
+                ca.judged(ca.declare(&url, &hostnames, &names).await).await
             })
             .await,
         ),
@@ -360,7 +358,8 @@ async fn run<E: Effects>(
             bounded(async {
                 let request = key.request(hostnames.iter()).map_err(of_key)?;
                 let ca = ca(accounts, &issuer)?;
-                ca.judged(ca.finalize(&url, &request).await).await
+                ca.judged(ca.finalize(&url, &hostnames, &request).await)
+                    .await
             })
             .await,
         ),
@@ -413,8 +412,8 @@ async fn read<E: Effects>(
     }))
 }
 
-fn ca(accounts: &OpenAccounts, issuer: &ObjectKey) -> Result<Arc<Ca>, AcmeFailure> {
-    let ca = accounts.lock().get(issuer).cloned();
+fn ca(accounts: &OpenAccounts<Ca>, issuer: &ObjectKey) -> Result<Arc<Ca>, AcmeFailure> {
+    let ca = accounts.get(issuer);
     ca.ok_or_else(|| AcmeFailure::unreachable("the account is not open"))
 }
 

@@ -12,6 +12,7 @@ mod effects;
 mod engine;
 mod keys;
 mod leaf;
+mod open_accounts;
 mod plan;
 mod problem;
 mod renewal;

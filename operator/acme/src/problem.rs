@@ -72,6 +72,16 @@ impl AcmeFailure {
         )
     }
 
+    /// Whether the CA says that a key has no account yet.
+    #[must_use]
+    pub(crate) fn is_of_unknown_key(&self) -> bool {
+        let kind = self.problem.as_deref();
+        matches!(
+            short(kind),
+            "accountDoesNotExist" | "externalAccountRequired"
+        )
+    }
+
     /// The same failure without what the CA says of it.
     #[must_use]
     pub(crate) fn without_words(self) -> Self {

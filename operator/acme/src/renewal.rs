@@ -42,7 +42,12 @@ pub(crate) fn renew_at(
         // A time in the future was written by a clock that has been set back since.
         .filter(|at| *at <= now.saturating_add(TOLERANCE))
         .map_or(0, |at| at.saturating_sub(leaf.not_before));
-    let offset = if offset.abs() > TOLERANCE { offset } else { 0 };
+    // The tenant may have written any time, and the lowest number has no absolute value.
+    let offset = if offset.unsigned_abs() > TOLERANCE.unsigned_abs() {
+        offset
+    } else {
+        0
+    };
     let latest = leaf.not_after.saturating_sub(lifetime / 10);
     let at = match window.filter(|window| window.start < window.end) {
         Some(window) => {
@@ -132,6 +137,30 @@ mod tests {
     fn two_thirds_of_six_days() {
         let at = renew_at(&leaf(0, 6, 1), Some(3600), None, 3600);
         assert!((4 * DAY - 6 * DAY / 20..=4 * DAY).contains(&at));
+    }
+
+    /// A tenant writes the stamp, and the CA writes everything else.
+    #[test]
+    fn no_number_is_too_large_or_too_small() {
+        let extremes = [i64::MIN, i64::MIN + 1, -1, 0, 1, i64::MAX - 1, i64::MAX];
+        for issued_at in extremes {
+            for (not_before, not_after) in [(i64::MIN, i64::MAX), (0, 90 * DAY), (i64::MAX, 0)] {
+                let leaf = Leaf {
+                    not_before,
+                    not_after,
+                    ..Leaf::default()
+                };
+                for (start, end) in [(i64::MIN, i64::MAX), (i64::MAX, i64::MIN), (0, 1)] {
+                    for now in extremes {
+                        let window = Some(Window { start, end });
+                        let _ = renew_at(&leaf, Some(issued_at), window, now);
+                        let _ = renew_at(&leaf, Some(issued_at), None, now);
+                    }
+                }
+            }
+        }
+        // It is renewed at once rather than never, as with every stamp that is long past.
+        assert!(renew_at(&leaf(0, 90, 1), Some(i64::MIN), None, 0) < 0);
     }
 
     #[test]

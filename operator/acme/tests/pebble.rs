@@ -23,7 +23,7 @@ struct Set {
     world: Arc<World>,
     pebble: Pebble,
     issuer: AcmeIssuer,
-    _answerer: Answerer,
+    answerer: Answerer,
 }
 
 async fn set(options: Options) -> Set {
@@ -35,7 +35,16 @@ async fn set(options: Options) -> Set {
         world,
         pebble,
         issuer,
-        _answerer: answerer,
+        answerer,
+    }
+}
+
+/// An issuer of the same name whose directory is at another CA.
+fn at(pebble: &Pebble, issuer: &AcmeIssuer) -> AcmeIssuer {
+    AcmeIssuer {
+        directory: pebble.directory.as_str().into(),
+        ca_bundle: Some(pebble.bundle.as_str().into()),
+        ..issuer.clone()
     }
 }
 
@@ -44,6 +53,34 @@ impl Set {
         self.world
             .engine(std::slice::from_ref(&self.issuer), requests)
             .await
+    }
+
+    /// Starts another CA, which checks names in the same way.
+    async fn another(&self, options: Options) -> Pebble {
+        Pebble::start(env!("CARGO_TARGET_TMPDIR"), &self.answerer, &options).await
+    }
+
+    /// Has the issuer's account bound to the external account that Pebble knows.
+    fn bind(&mut self) {
+        self.issuer.external_account = Some(ExternalAccount {
+            key_id: "kid-1".into(),
+            secret: "binding".into(),
+            key: "hmac".into(),
+        });
+        let entries = [("hmac".to_owned(), MAC_KEY.as_bytes().to_vec())].into();
+        self.world.secrets.lock().insert(
+            ObjectName::new("vestibule-system", "binding"),
+            Stored {
+                entries,
+                ..Stored::default()
+            },
+        );
+    }
+
+    /// Tells the engine that an issuer has changed.
+    async fn edit(&self, issuer: AcmeIssuer) {
+        let issuers = [(issuer.key.clone(), Some(Arc::new(issuer)))];
+        self.world.tell(Input::Issuers(issuers.into())).await;
     }
 
     fn leaf(&self, name: &ObjectName) -> Leaf {
@@ -129,20 +166,8 @@ async fn accounts_are_bound_and_profiles_asked_for() {
         })
         .await;
     set.world.kill(engine).await;
-    set.issuer.external_account = Some(ExternalAccount {
-        key_id: "kid-1".into(),
-        secret: "binding".into(),
-        key: "hmac".into(),
-    });
+    set.bind();
     set.issuer.profile = Some("nosuch".into());
-    let entries = [("hmac".to_owned(), MAC_KEY.as_bytes().to_vec())].into();
-    set.world.secrets.lock().insert(
-        ObjectName::new("vestibule-system", "binding"),
-        Stored {
-            entries,
-            ..Stored::default()
-        },
-    );
     let engine = set.engine(std::slice::from_ref(&short)).await;
     set.world
         .until("an issuer that names the CA's profiles", |world| {
@@ -176,6 +201,96 @@ async fn accounts_are_bound_and_profiles_asked_for() {
     );
     assert!(!set.world.texts.lock().contains(MAC_KEY));
     set.no_key_was_said();
+    engine.abort();
+}
+
+#[tokio::test]
+#[ignore = "needs Pebble, which e2e/tools/get builds"]
+async fn a_bound_account_is_bound_anew_at_another_directory_and_found_again_by_its_key() {
+    let options = || Options {
+        external_account: true,
+        ..Options::default()
+    };
+    let mut set = set(options()).await;
+    set.bind();
+    let other = set.another(options()).await;
+    let bound = |pebble: &Pebble| {
+        pebble
+            .log()
+            .matches("Successful newAccount Binding")
+            .count()
+    };
+    let account = ObjectName::new("vestibule-system", "ca-account");
+    let one = request("team-a", &["a.test"]);
+    let engine = set.engine(std::slice::from_ref(&one)).await;
+    set.world.until_issued(&[&one.secret]).await;
+    assert_eq!((bound(&set.pebble), bound(&other)), (1, 0));
+    // It moves, and comes back. Each CA binds an account of its own.
+    for (count, issuer) in [(2, at(&other, &set.issuer)), (3, set.issuer.clone())] {
+        let former = set.world.record(&account).private_key;
+        set.edit(issuer).await;
+        set.world
+            .until("issued there", |world| world.ended.lock().len() == count)
+            .await;
+        assert_eq!(bound(&set.pebble) + bound(&other), count);
+        assert!(set.world.record(&account).private_key != former);
+    }
+    assert_eq!((set.pebble.orders(), other.orders()), (2, 1));
+    set.world.kill(engine).await;
+    // The Secret says no more which account its key has, so the CA is asked for it and binds none.
+    let key = set.world.record(&account).private_key;
+    if let Some(stored) = set.world.secrets.lock().get_mut(&account) {
+        stored.record.state = None;
+    }
+    let engine = set.engine(std::slice::from_ref(&one)).await;
+    set.world
+        .until("the account is known again", |world| {
+            world.record(&account).state.is_some()
+        })
+        .await;
+    assert!(set.world.record(&account).private_key == key);
+    assert_eq!(bound(&set.pebble), 2);
+    engine.abort();
+    assert!(!set.world.texts.lock().contains(MAC_KEY));
+    set.no_key_was_said();
+}
+
+#[tokio::test]
+#[ignore = "needs Pebble, which e2e/tools/get builds"]
+async fn an_account_at_the_former_directory_that_opens_late_gets_no_orders() {
+    let set = set(Options::default()).await;
+    let other = set.another(Options::default()).await;
+    let former = ObjectName::new("vestibule-system", "ca-account");
+    set.world.slow_secret.send_replace(Some(former.clone()));
+    let engine = set.engine(&[]).await;
+    set.world.until_held().await;
+    // The issuer moves while its account is being opened.
+    let moved = AcmeIssuer {
+        account_key_secret: "moved-account".into(),
+        ..at(&other, &set.issuer)
+    };
+    set.edit(moved).await;
+    set.world
+        .until("registered at the new directory", |world| {
+            let facts = world.issuers.lock();
+            facts.values().any(|fact| fact.ready == Truth::True)
+        })
+        .await;
+    set.world.slow_secret.send_replace(None);
+    set.world
+        .until("open at the former directory", |world| {
+            let secrets = world.secrets.lock();
+            let state = secrets
+                .get(&former)
+                .and_then(|stored| stored.record.state.clone());
+            state.is_some_and(|state| state.contains(&*set.issuer.directory))
+        })
+        .await;
+    let one = request("team-a", &["a.test"]);
+    let asked = [(one.secret.clone(), Some(one.clone()))].into();
+    set.world.tell(Input::Requests(asked)).await;
+    set.world.until_issued(&[&one.secret]).await;
+    assert_eq!((set.pebble.orders(), other.orders()), (0, 1));
     engine.abort();
 }
 

@@ -2,7 +2,8 @@
 //! there is no account, this connects to nothing.
 //!
 //! A key is stored before it is registered, so that a crash leaves no account without its key. With an external account
-//! binding the key is stored right after the registration, because the library makes that key itself.
+//! binding the key is stored right after the registration, because the library binds only keys that it makes itself. So
+//! an issuer with a binding gets a new key wherever the stored one has no account.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -10,7 +11,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::prelude::{BASE64_URL_SAFE, BASE64_URL_SAFE_NO_PAD};
-use instant_acme::{Account, ExternalAccountKey, Key, NewAccount};
+use instant_acme::{Account, ExternalAccountKey, HttpClient, Key, NewAccount};
 use rustls_pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use serde::{Deserialize, Serialize};
 use vestibule_model::endpoint::AuthorityRules;
@@ -24,6 +25,7 @@ use crate::clock::wall;
 use crate::effects::{Effects, Observation, StoredSecret, Write, Written};
 use crate::keys::PrivateKey;
 use crate::problem::{AcmeFailure, AcmeOperation, FailureKind};
+use crate::state::MAX_URL;
 
 /// The facts about an account that planning needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -176,8 +178,8 @@ async fn directory(http: &Http, issuer: &AcmeIssuer) -> Result<Directory, AcmeFa
             failure => failure,
         }
     })?;
-    let directory: Directory = serde_json::from_slice(&body).map_err(|_| not_acme())?;
-    if directory.new_order.is_none() {
+    let mut directory: Directory = serde_json::from_slice(&body).map_err(|_| not_acme())?;
+    if directory.new_order.is_none() || directory.urls().any(|url| url.len() > MAX_URL) {
         return Err(not_acme());
     }
     if let Some(profile) = issuer.profile.as_deref() {
@@ -194,6 +196,8 @@ async fn directory(http: &Http, issuer: &AcmeIssuer) -> Result<Directory, AcmeFa
             }));
         }
     }
+    // The directory stays in memory for as long as the account is open, and nobody needs the names any more.
+    directory.meta.profiles.clear();
     Ok(directory)
 }
 
@@ -212,25 +216,32 @@ fn beside(issuer: &AcmeIssuer, name: &Arc<str>, namespace: &Arc<str>) -> ObjectN
     ObjectName::new(namespace.clone(), name.clone())
 }
 
-struct Opening<'a, E> {
+/// An account that is being opened. `C` is the client for the library, which tests replace.
+struct Opening<'a, E, C> {
     effects: &'a Arc<E>,
     issuer: &'a AcmeIssuer,
-    http: &'a Http,
+    http: &'a C,
     gate: Option<&'a Gate>,
     directory: &'a Directory,
     secret: ObjectName,
     namespace: &'a Arc<str>,
 }
 
-impl<E: Effects> Opening<'_, E> {
+impl<E: Effects, C: HttpClient + Clone> Opening<'_, E, C> {
     /// Registers an account with the stored key, or with a new one.
     async fn register(&self, record: Option<StoredSecret>) -> Result<Account, AcmeFailure> {
+        if let Some(external) = &self.issuer.external_account {
+            if let Some(record) = &record
+                && !record.private_key.is_empty()
+                && let Some(account) = self.existing(record).await?
+            {
+                return Ok(account);
+            }
+            return self.bound(record.as_ref(), external).await;
+        }
         let record = match record {
             Some(record) if !record.private_key.is_empty() => record,
-            other => match &self.issuer.external_account {
-                Some(external) => return self.bound(other.as_ref(), external).await,
-                None => self.make(other.as_ref()).await?,
-            },
+            other => self.make(other.as_ref()).await?,
         };
         let (key, pkcs8) = key(&record.private_key)?;
         let (account, _) = Account::builder_with_http(self.client())
@@ -240,12 +251,38 @@ impl<E: Effects> Opening<'_, E> {
             )
             .await
             .map_err(|error| self.explain(failure(error, AcmeOperation::Account)))?;
+        self.adopt(&record, &account).await?;
+        Ok(account)
+    }
+
+    /// The account that the stored key has at the CA, or `None` if it has none. It needs no binding, which some CAs
+    /// accept only once.
+    async fn existing(&self, record: &StoredSecret) -> Result<Option<Account>, AcmeFailure> {
+        let (key, pkcs8) = key(&record.private_key)?;
+        let found = Account::builder_with_http(self.client())
+            .from_key(
+                (key, PrivateKeyDer::Pkcs8(pkcs8)),
+                self.issuer.directory.to_string(),
+            )
+            .await
+            .map_err(|error| failure(error, AcmeOperation::Account));
+        match found {
+            Ok((account, _)) => {
+                self.adopt(record, &account).await?;
+                Ok(Some(account))
+            }
+            Err(refused) if refused.is_of_unknown_key() => Ok(None),
+            Err(refused) => Err(self.explain(refused)),
+        }
+    }
+
+    /// Stores that the stored key has this account, after the CA has its contact.
+    async fn adopt(&self, record: &StoredSecret, account: &Account) -> Result<(), AcmeFailure> {
         self.pass();
         if !self.issuer.contact.is_empty() {
-            self.update_contact(&account).await?;
+            self.update_contact(account).await?;
         }
-        self.store(Some(&record), None, &account).await?;
-        Ok(account)
+        self.store(Some(record), None, account).await
     }
 
     /// Opens an account whose URL is known. This asks the CA for nothing unless the contact changed.
@@ -404,7 +441,7 @@ impl<E: Effects> Opening<'_, E> {
         self.issuer.contact.iter().map(|contact| &**contact)
     }
 
-    fn client(&self) -> Box<Http> {
+    fn client(&self) -> Box<dyn HttpClient> {
         Box::new(self.http.clone())
     }
 
@@ -450,7 +487,132 @@ fn mac_key(entry: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
+    use parking_lot::Mutex;
+    use serde_json::json;
+    use vestibule_model::challenge::{ChallengeAnswer, ChallengeKey, ChallengeType};
+    use vestibule_model::issuance::Issuance;
+    use vestibule_model::key::{Kind, ObjectKey};
+    use vestibule_model::meta::Meta;
+
     use super::*;
+    use crate::client::tests::{Answers, problem};
+    use crate::effects::{IssuerState, StoreError};
+
+    /// Secrets of an issuer: that of its account, and that of its binding.
+    #[derive(Debug)]
+    struct Secrets {
+        account: Mutex<StoredSecret>,
+    }
+
+    impl Effects for Secrets {
+        async fn read(&self, _: &ObjectName) -> Result<Option<StoredSecret>, StoreError> {
+            Ok(Some(self.account.lock().clone()))
+        }
+
+        async fn write(&self, _: &ObjectName, write: Write) -> Result<Written, StoreError> {
+            let mut account = self.account.lock();
+            account.state = Some(write.state);
+            if let Some((_, key)) = write.pair {
+                account.private_key = key;
+            }
+            Ok(Written::Done("2".into()))
+        }
+
+        async fn entry(
+            &self,
+            _: &ObjectName,
+            _: &str,
+        ) -> Result<Option<Zeroizing<Vec<u8>>>, StoreError> {
+            Ok(Some(Zeroizing::new(b"bWFj".to_vec())))
+        }
+
+        fn challenges(&self, _: BTreeMap<ChallengeKey, Option<ChallengeAnswer>>) {}
+
+        fn issuance(&self, _: BTreeMap<ObjectName, Option<Issuance>>) {}
+
+        fn issuers(&self, _: BTreeMap<ObjectKey, IssuerState>) {}
+
+        fn observe(&self, _: Observation) {}
+    }
+
+    /// Registers at a CA that answers so when it is asked for the account of the stored key. Returns what was said to it
+    /// for a new account, and whether the key in the Secret was replaced.
+    async fn registers(
+        existing: (u16, serde_json::Value),
+    ) -> (Result<(), AcmeFailure>, Vec<String>, bool) {
+        let answers = Answers::default();
+        let directory = answers.directory();
+        answers.set("/existing-account", existing.0, existing.1);
+        answers.set("/new-account", 201, json!({"status": "valid"}));
+        let issuer = AcmeIssuer {
+            key: ObjectKey::new(Kind::AcmeIssuer, "a", "ca"),
+            meta: Meta::default(),
+            labels: BTreeMap::new(),
+            directory: "https://ca.test/directory".into(),
+            contact: Vec::new(),
+            account_key_secret: "account".into(),
+            external_account: Some(ExternalAccount {
+                key_id: "kid".into(),
+                secret: "binding".into(),
+                key: "secret".into(),
+            }),
+            profile: None,
+            ca_bundle: None,
+            challenges: ChallengeType::ALL.to_vec(),
+            findings: Vec::new(),
+        };
+        let record = StoredSecret {
+            version: "1".into(),
+            ours: true,
+            private_key: PrivateKey::generate().expect("a key"),
+            ..StoredSecret::default()
+        };
+        let effects = Arc::new(Secrets {
+            account: Mutex::new(record.clone()),
+        });
+        let namespace: Arc<str> = "system".into();
+        let opening = Opening {
+            effects: &effects,
+            issuer: &issuer,
+            http: &answers,
+            gate: None,
+            directory: &directory,
+            secret: ObjectName::new("a", "account"),
+            namespace: &namespace,
+        };
+        let registered = opening.register(Some(record.clone())).await.map(|_| ());
+        let replaced = effects.account.lock().private_key != record.private_key;
+        (registered, answers.said("/new-account"), replaced)
+    }
+
+    #[tokio::test]
+    async fn an_issuer_with_a_binding_is_bound_anew_where_its_key_has_no_account() {
+        for kind in ["accountDoesNotExist", "externalAccountRequired"] {
+            let (registered, said, replaced) = registers((400, problem(kind, "who?"))).await;
+            assert_eq!(registered, Ok(()), "{kind}");
+            assert_eq!(said.len(), 1, "{kind}: {said:?}");
+            assert!(said[0].contains("externalAccountBinding"), "{said:?}");
+            assert!(replaced, "the library made the key that it bound");
+        }
+    }
+
+    #[tokio::test]
+    async fn an_account_that_the_stored_key_has_stays_without_another_binding() {
+        let (registered, said, replaced) = registers((200, json!({"status": "valid"}))).await;
+        assert_eq!(registered, Ok(()));
+        assert!(said.is_empty(), "{said:?}");
+        assert!(!replaced);
+        // Whoever deactivated the account decides whether there is another one.
+        let gone = problem("unauthorized", "the account is deactivated");
+        for (status, answer) in [(403, gone), (503, serde_json::Value::Null)] {
+            let (registered, said, replaced) = registers((status, answer)).await;
+            assert!(registered.is_err(), "{status}");
+            assert!(said.is_empty(), "{said:?}");
+            assert!(!replaced, "{status}");
+        }
+    }
 
     #[test]
     fn mac_keys_with_padding_and_without() {

@@ -34,12 +34,18 @@ use tower::Service;
 use vestibule_model::certificate::chain::costly_key;
 use vestibule_model::endpoint::{AuthorityRules, Denied};
 
+use super::Directory;
 use super::ordered_chains::OrderedChains;
 use crate::effects::Answered;
 use crate::problem::Problem;
 
-/// Longest answer, in bytes. A chain has at most some tens of KiB.
-const MAX_BODY: usize = 256 * 1024;
+/// Longest answer, in bytes. The longest chain that a Secret may have (32 KiB as DER) takes 45 KiB in PEM. An order for 400
+/// hostnames takes about as much.
+const MAX_BODY: usize = 64 * 1024;
+/// Longest directory, or other document that needs no account, in bytes. Those of public CAs have about 1 KiB.
+const MAX_DIRECTORY: usize = 32 * 1024;
+/// Longest head of an answer, in bytes. The library keeps the nonce that is in it.
+const MAX_HEAD: usize = 16 * 1024;
 /// Deadline for one request with its answer.
 const DEADLINE: Duration = Duration::from_secs(30);
 /// Deadline for a connection.
@@ -226,6 +232,7 @@ impl Http {
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(Duration::from_secs(20))
             .pool_max_idle_per_host(4)
+            .http1_max_buf_size(MAX_HEAD)
             .build(connector);
         Ok(Self {
             client,
@@ -303,11 +310,12 @@ impl Http {
 
     async fn bounded(&self, request: Request<Full<Bytes>>) -> Result<Response<Bytes>, HttpError> {
         let host = request.uri().host().unwrap_or_default().to_owned();
+        let longest = longest(request.method());
         let exchange = async {
             let response = self.client.request(request).await;
             let response = response.map_err(|error| unanswered(&error, host))?;
             let (parts, body) = response.into_parts();
-            let body = Limited::new(body, MAX_BODY)
+            let body = Limited::new(body, longest)
                 .collect()
                 .await
                 .map_err(|_| HttpError::Unreachable("its answer is too long, or broke off"))?;
@@ -346,15 +354,37 @@ impl HttpClient for Http {
         Box::pin(async move {
             let other = |error: HttpError| instant_acme::Error::Other(Box::new(error));
             let (parts, body) = request.into_parts();
+            let of_directory = parts.method == Method::GET;
             let body = body
                 .collect()
                 .await
                 .map_or_else(|never| match never {}, http_body_util::Collected::to_bytes);
             let request = Request::from_parts(parts, Full::new(body));
             let response = this.exchange(request).await.map_err(other)?;
+            let response = if of_directory {
+                response.map(urls_only)
+            } else {
+                response
+            };
             Ok(BytesResponse::from(response.map(Full::new)))
         })
     }
+}
+
+/// The largest number of bytes that the answer to a request may have. The library sends GET only for the directory.
+fn longest(method: &Method) -> usize {
+    if *method == Method::GET {
+        MAX_DIRECTORY
+    } else {
+        MAX_BODY
+    }
+}
+
+/// A directory without everything but its URLs, because the library keeps all of it for as long as the account is open.
+fn urls_only(body: Bytes) -> Bytes {
+    let directory: Option<Directory> = serde_json::from_slice(&body).ok();
+    let urls = directory.and_then(|directory| serde_json::to_vec(&directory).ok());
+    urls.map_or(body, Bytes::from)
 }
 
 /// Connects only to addresses that the rules allow.
@@ -543,6 +573,34 @@ mod tests {
             assert!(http.is_err(), "{bundle}");
         }
         assert!(Http::new(None, rules, count).is_ok());
+    }
+
+    #[test]
+    fn a_directory_is_shorter_than_other_answers_and_kept_without_its_texts() {
+        assert_eq!(longest(&Method::GET), MAX_DIRECTORY);
+        assert_eq!(longest(&Method::POST), MAX_BODY);
+        let profiles: serde_json::Map<String, serde_json::Value> = (0..1000)
+            .map(|n| (n.to_string(), serde_json::json!({"description": "a text"})))
+            .collect();
+        let directory = serde_json::json!({
+            "newNonce": "https://ca.test/nonce",
+            "newAccount": "https://ca.test/new-account",
+            "newOrder": "https://ca.test/new-order",
+            "meta": {"profiles": profiles, "website": "https://ca.test"},
+            "anything": "else",
+        });
+        let kept = urls_only(Bytes::from(directory.to_string()));
+        let kept: serde_json::Value = serde_json::from_slice(&kept).expect("a document");
+        let mut expected = directory;
+        let all = expected.as_object_mut().expect("an object");
+        all.remove("meta");
+        all.remove("anything");
+        all.insert("revokeCert".into(), serde_json::Value::Null);
+        all.insert("renewalInfo".into(), serde_json::Value::Null);
+        assert_eq!(kept, expected);
+        // The library says what is wrong with anything else.
+        let other = Bytes::from_static(b"no directory");
+        assert_eq!(urls_only(other.clone()), other);
     }
 
     #[tokio::test]

@@ -1,6 +1,7 @@
 //! Owns the requests to a CA, which go through `instant-acme`.
 
 mod account;
+mod authorizations;
 mod http;
 mod ordered_chains;
 
@@ -13,10 +14,12 @@ use instant_acme::{
 };
 use parking_lot::Mutex;
 use rustls_pki_types::{CertificateSigningRequestDer, Der};
-use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde::{Deserialize, Serialize};
 use vestibule_model::challenge::ChallengeType;
 use vestibule_model::hostname::Hostname;
 
+use self::authorizations::{BoundedAuthorizations, size_of_authorization, size_of_order};
 use self::http::{Http, HttpError, heard};
 use crate::leaf::Leaf;
 use crate::problem::{self, AcmeFailure, AcmeOperation, FailureKind, Problem, Subproblem};
@@ -26,10 +29,11 @@ use crate::state::MAX_URL;
 pub(crate) use self::account::{AccountInfo, Opened, Registering, open};
 pub(crate) use self::http::host_of;
 
-/// Longest chain that is accepted, in bytes of PEM.
-const MAX_CHAIN: usize = 128 * 1024;
-/// Largest number of orders that are kept between two requests.
-const MAX_KEPT: usize = 1024;
+/// Largest number of orders that are kept between two requests. By default, an issuer has 160 under way.
+const MAX_KEPT: usize = 256;
+/// Largest size of an order that is kept between two requests, in bytes of memory. It is enough for about 30 hostnames.
+/// The CA is asked for a larger one again.
+const MAX_KEPT_SIZE: usize = 32 * 1024;
 /// Longest token, in bytes. Let's Encrypt's have 43.
 const MAX_TOKEN: usize = 256;
 
@@ -124,7 +128,8 @@ pub(crate) fn are_of(identifiers: &BTreeSet<String>, hostnames: &BTreeSet<Hostna
             .all(|hostname| identifiers.contains(hostname.as_str()))
 }
 
-#[derive(Debug, Default, Deserialize)]
+/// A CA's directory. It is written without the rest of the document, for the library.
+#[derive(Debug, Default, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Directory {
     new_nonce: Option<String>,
@@ -132,6 +137,7 @@ struct Directory {
     new_order: Option<String>,
     revoke_cert: Option<String>,
     renewal_info: Option<String>,
+    #[serde(skip_serializing)]
     meta: Meta,
 }
 
@@ -163,7 +169,8 @@ fn origin(url: &str) -> Option<String> {
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Meta {
-    profiles: BTreeMap<String, serde_json::Value>,
+    /// The names of the profiles. They are kept only until the issuer's profile has been looked for.
+    profiles: BTreeMap<String, IgnoredAny>,
     external_account_required: bool,
 }
 
@@ -231,7 +238,7 @@ impl Ca {
             new = new.replaces(replaces);
         }
         let (result, heard) = heard(self.account.new_order(&new)).await;
-        let order = result.map_err(|error| failure(error, AcmeOperation::Order))?;
+        let mut order = result.map_err(|error| failure(error, AcmeOperation::Order))?;
         let identifiers = heard.identifiers;
         if identifiers
             .as_ref()
@@ -242,6 +249,8 @@ impl Ca {
                 "the CA made an order for other names than it was asked for",
             ));
         }
+        // An order that could never go on is not stored in the Secret.
+        BoundedAuthorizations::new(&mut order, hostnames.len())?;
         let url = order.url().to_owned();
         if url.len() > MAX_URL || !url.starts_with("https://") {
             return Err(AcmeFailure::new(
@@ -295,11 +304,11 @@ impl Ca {
                     identifiers,
                 }) => (order, identifiers),
                 Some(Kept { mut order, .. }) => {
-                    order.refresh().await?;
+                    order.refresh().await.map_err(progress)?;
                     (order, http::identifiers())
                 }
                 None => {
-                    let order = self.account.order(self.of_ours(url)?).await?;
+                    let order = self.order_at(url).await?;
                     (order, http::identifiers())
                 }
             };
@@ -315,12 +324,12 @@ impl Ca {
             }
             let view = View {
                 identifiers,
-                ..view(&mut order).await?
+                ..view(&mut order, hostnames.len()).await?
             };
-            Ok((Some(order), view))
+            Ok::<_, AcmeFailure>((Some(order), view))
         })
         .await;
-        let (order, mut view) = result.map_err(progress)?;
+        let (order, mut view) = result?;
         view.retry_after = heard.retry_after;
         if let Some(order) = order {
             let kept = Kept {
@@ -333,20 +342,21 @@ impl Ca {
         Ok(view)
     }
 
-    /// Tells the CA that the challenges of these names are answered.
+    /// Tells the CA that the challenges of these names are answered. They are names of an order for these hostnames.
     pub(crate) async fn declare(
         &self,
         url: &str,
+        hostnames: &BTreeSet<Hostname>,
         names: &[(Hostname, ChallengeType)],
     ) -> Result<(), AcmeFailure> {
         let mut order = self.take(url).await?;
-        if let Err(failure) = say_ready(&mut order, names).await {
+        if let Err(failure) = say_ready(&mut order, hostnames.len(), names).await {
             if failure.kind == FailureKind::Unreachable {
                 return Err(failure);
             }
             // The kept order may be out of date. If the CA waits for none of the challenges any more, all is well.
             order = self.order_at(url).await?;
-            if awaits(&mut order, names).await.map_err(progress)? {
+            if awaits(&mut order, hostnames.len(), names).await? {
                 return Err(failure);
             }
         }
@@ -354,16 +364,17 @@ impl Ca {
         Ok(())
     }
 
-    /// Sends the request for the certificate.
+    /// Sends the request for the certificate of an order for these hostnames.
     pub(crate) async fn finalize(
         &self,
         url: &str,
+        hostnames: &BTreeSet<Hostname>,
         request: &CertificateSigningRequestDer<'_>,
     ) -> Result<View, AcmeFailure> {
         let mut order = self.take(url).await?;
         let (result, heard) = heard(order.finalize_csr(request)).await;
         result.map_err(progress)?;
-        let mut view = view(&mut order).await.map_err(progress)?;
+        let mut view = view(&mut order, hostnames.len()).await?;
         view.identifiers = heard.identifiers;
         view.retry_after = heard.retry_after;
         self.keep(url.to_owned(), Kept::stale(order));
@@ -375,10 +386,10 @@ impl Ca {
         let mut order = self.take(url).await?;
         let chain = order.certificate().await.map_err(progress)?;
         let chain = chain.map(String::into_bytes).unwrap_or_default();
-        if chain.is_empty() || chain.len() > MAX_CHAIN {
+        if chain.is_empty() {
             return Err(AcmeFailure::new(
                 FailureKind::Other,
-                "the CA gave no certificate, or a chain that is too long",
+                "the CA gave no certificate",
             ));
         }
         Ok(chain)
@@ -430,13 +441,14 @@ impl Ca {
         {
             return Ok(());
         }
-        let mut authorizations = order.authorizations();
-        while let Some(authorization) = authorizations.next().await {
-            let mut authorization = authorization.map_err(progress)?;
+        let mut authorizations = BoundedAuthorizations::new(&mut order, hostnames.len())?;
+        while let Some(mut authorization) = authorizations.next().await? {
             let name = authorization.identifier().to_string();
             let asked = hostnames.iter().any(|hostname| hostname.as_str() == name);
             if asked && authorization.status == AuthorizationStatus::Pending {
-                authorization.deactivate().await.map_err(progress)?;
+                let closed = authorization.deactivate().await.map_err(progress)?;
+                let size = size_of_authorization(closed);
+                authorizations.count(size)?;
             }
         }
         Ok(())
@@ -469,7 +481,10 @@ impl Ca {
         Err(Error::Other(Box::new(HttpError::OtherOrigin)))
     }
 
-    fn keep(&self, url: String, kept: Kept) {
+    fn keep(&self, url: String, mut kept: Kept) {
+        if size_of_order(kept.order.state()) > MAX_KEPT_SIZE {
+            return;
+        }
         let mut all = self.kept.lock();
         if all.len() >= MAX_KEPT {
             all.pop_first();
@@ -482,11 +497,11 @@ impl Ca {
 /// CA may refuse to be told twice.
 async fn say_ready(
     order: &mut Order,
+    hostnames: usize,
     names: &[(Hostname, ChallengeType)],
 ) -> Result<(), AcmeFailure> {
-    let mut authorizations = order.authorizations();
-    while let Some(authorization) = authorizations.next().await {
-        let mut authorization = authorization.map_err(progress)?;
+    let mut authorizations = BoundedAuthorizations::new(order, hostnames)?;
+    while let Some(mut authorization) = authorizations.next().await? {
         if let Some(kind) = pending(&authorization, names)
             && let Some(mut challenge) = authorization.challenge(kind)
         {
@@ -497,10 +512,14 @@ async fn say_ready(
 }
 
 /// Whether the CA still waits to be told that one of these challenges is answered.
-async fn awaits(order: &mut Order, names: &[(Hostname, ChallengeType)]) -> Result<bool, Error> {
-    let mut authorizations = order.authorizations();
-    while let Some(authorization) = authorizations.next().await {
-        if pending(&*authorization?, names).is_some() {
+async fn awaits(
+    order: &mut Order,
+    hostnames: usize,
+    names: &[(Hostname, ChallengeType)],
+) -> Result<bool, AcmeFailure> {
+    let mut authorizations = BoundedAuthorizations::new(order, hostnames)?;
+    while let Some(authorization) = authorizations.next().await? {
+        if pending(&authorization, names).is_some() {
             return Ok(true);
         }
     }
@@ -524,8 +543,9 @@ fn pending(
         .then_some(kind)
 }
 
-/// Reads the state of an order. Authorizations are fetched once while it is pending, and again when it failed.
-async fn view(order: &mut Order) -> Result<View, Error> {
+/// Reads the state of an order for this number of hostnames. If it is pending or has failed, its authorizations are
+/// fetched, of which the library knows none after an answer about the order.
+async fn view(order: &mut Order, hostnames: usize) -> Result<View, AcmeFailure> {
     let status = match order.state().status {
         OrderStatus::Pending => Status::Pending,
         OrderStatus::Ready => Status::Ready,
@@ -541,12 +561,8 @@ async fn view(order: &mut Order) -> Result<View, Error> {
         return Ok(view);
     }
     let mut failed: Option<Problem> = None;
-    let mut authorizations = order.authorizations();
-    while let Some(authorization) = authorizations.next().await {
-        let mut authorization = authorization?;
-        if status == Status::Invalid && authorization.status != AuthorizationStatus::Valid {
-            authorization.refresh().await?;
-        }
+    let mut authorizations = BoundedAuthorizations::new(order, hostnames)?;
+    while let Some(authorization) = authorizations.next().await? {
         let Ok(hostname) = Hostname::parse(&authorization.identifier().to_string()) else {
             continue;
         };

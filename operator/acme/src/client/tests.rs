@@ -19,14 +19,14 @@ const ACCOUNT: &str = "https://ca.test/account/1";
 
 /// Answers of a CA by the path of the URL: a status and a document.
 #[derive(Debug, Clone, Default)]
-struct Answers {
+pub(super) struct Answers {
     answers: Arc<Mutex<BTreeMap<String, (u16, Value)>>>,
     /// The paths that were asked for, with what was said there.
     asked: Arc<Mutex<Vec<(String, String)>>>,
 }
 
 impl Answers {
-    fn set(&self, path: &str, status: u16, document: Value) {
+    pub(super) fn set(&self, path: &str, status: u16, document: Value) {
         self.answers
             .lock()
             .insert(path.to_owned(), (status, document));
@@ -52,13 +52,28 @@ impl Answers {
     }
 
     /// What was said at paths that begin like this.
-    fn said(&self, path: &str) -> Vec<String> {
+    pub(super) fn said(&self, path: &str) -> Vec<String> {
         let asked = self.asked.lock();
         let of = asked.iter().filter(|(at, _)| at.starts_with(path));
         of.map(|(_, said)| said.clone()).collect()
     }
 
-    async fn ca(&self) -> Ca {
+    /// The order `https://ca.test/order/9` for `own.test`, with this document for each of its authorizations.
+    fn own_order(&self, authorizations: usize, authorization: Value) -> Value {
+        let order = json!({
+            "status": "pending",
+            "identifiers": [{"type": "dns", "value": "own.test"}],
+            "authorizations": vec!["https://ca.test/authorization/9"; authorizations],
+            "finalize": "https://ca.test/finalize/9",
+        });
+        self.set("/order/9", 200, order.clone());
+        self.set("/finalize/9", 200, order.clone());
+        self.set("/authorization/9", 200, authorization);
+        order
+    }
+
+    /// Answers like a CA without accounts, and returns what its directory says.
+    pub(super) fn directory(&self) -> Directory {
         let urls = json!({
             "newNonce": "https://ca.test/nonce",
             "newAccount": "https://ca.test/new-account",
@@ -66,6 +81,11 @@ impl Answers {
         });
         self.set("/directory", 200, urls.clone());
         self.set("/nonce", 200, Value::Null);
+        serde_json::from_value(urls).expect("a directory")
+    }
+
+    async fn ca(&self) -> Ca {
+        let directory = self.directory();
         let key = PrivateKey::generate().expect("a key");
         let key = PrivatePkcs8KeyDer::from(key.der().expect("DER").to_vec());
         let url = "https://ca.test/directory";
@@ -75,7 +95,6 @@ impl Answers {
             .expect("an account");
         let rules = Arc::new(AuthorityRules::Any);
         let http = Http::new(None, rules, Arc::new(|_| ())).expect("a client");
-        let directory = serde_json::from_value(urls).expect("a directory");
         Ca::new(http, account, directory, url)
     }
 }
@@ -87,7 +106,7 @@ impl HttpClient for Answers {
     ) -> Pin<Box<dyn Future<Output = Result<BytesResponse, Error>> + Send>> {
         let this = self.clone();
         Box::pin(async move {
-            let path = request.uri().path().to_owned();
+            let mut path = request.uri().path().to_owned();
             let body = request.into_body().collect().await;
             let body =
                 body.map_or_else(|never| match never {}, http_body_util::Collected::to_bytes);
@@ -95,6 +114,9 @@ impl HttpClient for Answers {
             let said =
                 BASE64_URL_SAFE_NO_PAD.decode(signed["payload"].as_str().unwrap_or_default());
             let said = String::from_utf8(said.expect("base64")).expect("JSON");
+            if said.contains("onlyReturnExisting") {
+                path = "/existing-account".to_owned();
+            }
             this.asked.lock().push((path.clone(), said));
             let answer = this.answers.lock().get(&path).cloned();
             let (status, document) = answer.unwrap_or((404, Value::Null));
@@ -123,7 +145,7 @@ fn names(names: &[&str]) -> BTreeSet<Hostname> {
     names.collect::<Result<_, _>>().expect("hostnames")
 }
 
-fn problem(kind: &str, detail: &str) -> Value {
+pub(super) fn problem(kind: &str, detail: &str) -> Value {
     json!({"type": format!("urn:ietf:params:acme:error:{kind}"), "detail": detail})
 }
 
@@ -215,4 +237,92 @@ async fn a_new_order_for_other_names_is_none() {
     assert!(!failure.message.contains("theirs"), "{failure:?}");
     let url = ca.order(&names(&["theirs.test"]), None, None).await;
     assert_eq!(url.as_deref(), Ok("https://ca.test/order/1"));
+}
+
+const OWN: &str = "https://ca.test/order/9";
+
+/// An authorization for `own.test` with this many challenges, each of which has failed with as many subproblems as this.
+fn authorization(challenges: usize, subproblems: usize) -> Value {
+    let challenge = json!({
+        "type": "http-01",
+        "url": "https://ca.test/challenge/9",
+        "token": "token",
+        "status": "pending",
+        "error": {"detail": "no", "subproblems": vec![json!({}); subproblems]},
+    });
+    json!({
+        "status": "pending",
+        "identifier": {"type": "dns", "value": "own.test"},
+        "challenges": vec![challenge; challenges],
+    })
+}
+
+#[tokio::test]
+async fn an_order_with_more_authorizations_than_hostnames_is_refused_before_any_is_read() {
+    let answers = Answers::default();
+    let ca = answers.ca().await;
+    let order = answers.own_order(1600, authorization(1, 0));
+    answers.set("/new-order", 201, order);
+    let own = names(&["own.test"]);
+    let said: Vec<_> = own
+        .iter()
+        .map(|name| (name.clone(), ChallengeType::Http01))
+        .collect();
+    let key = PrivateKey::generate().expect("a key");
+    let request = key.request(own.iter()).expect("a request");
+    let failures = [
+        ca.order(&own, None, None).await.map(|_| ()),
+        ca.look(OWN, &own).await.map(|_| ()),
+        ca.declare(OWN, &own, &said).await,
+        ca.finalize(OWN, &own, &request).await.map(|_| ()),
+        ca.close(OWN, &own).await,
+    ];
+    for failure in failures {
+        let failure = failure.expect_err("there are too many");
+        assert_eq!(failure.kind, FailureKind::Rejected, "{failure:?}");
+        assert!(
+            failure.message.contains("1600 authorizations"),
+            "{failure:?}"
+        );
+    }
+    assert!(answers.said("/authorization").is_empty());
+    assert!(ca.kept.lock().is_empty());
+}
+
+#[tokio::test]
+async fn the_authorizations_of_an_order_are_bounded() {
+    let answers = Answers::default();
+    let ca = answers.ca().await;
+    let own = names(&["own.test"]);
+    answers.own_order(1, authorization(authorizations::MAX_CHALLENGES, 0));
+    let view = ca.look(OWN, &own).await.expect("as many as are allowed");
+    assert_eq!(view.names.len(), 1);
+    for (challenges, subproblems, words) in [
+        (authorizations::MAX_CHALLENGES + 1, 0, "33 challenges"),
+        // A short text may take much memory.
+        (1, 20_000, "1 MiB of memory"),
+    ] {
+        answers.own_order(1, authorization(challenges, subproblems));
+        let failure = ca.look(OWN, &own).await.expect_err("it is too large");
+        assert_eq!(failure.kind, FailureKind::Rejected, "{failure:?}");
+        assert!(failure.message.contains(words), "{failure:?}");
+        let closed = ca.close(OWN, &own).await;
+        assert!(closed.is_err_and(|failure| failure.message.contains(words)));
+        assert!(ca.kept.lock().is_empty(), "nothing of it is kept");
+    }
+}
+
+#[tokio::test]
+async fn only_a_small_order_is_kept_and_a_larger_one_is_asked_for_again() {
+    let answers = Answers::default();
+    let ca = answers.ca().await;
+    let own = names(&["own.test"]);
+    for (subproblems, kept) in [(0, true), (1000, false)] {
+        answers.own_order(1, authorization(1, subproblems));
+        for _ in 0..2 {
+            let view = ca.look(OWN, &own).await.expect("a view");
+            assert_eq!(view.names.len(), 1);
+            assert_eq!(ca.kept.lock().contains_key(OWN), kept);
+        }
+    }
 }

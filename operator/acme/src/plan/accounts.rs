@@ -30,7 +30,9 @@ impl Planner {
     ) {
         match spec {
             None => {
-                self.issuers.all.remove(key);
+                if self.issuers.all.remove(key).is_some() {
+                    self.steps.push(PlanStep::DropAccount(key.clone()));
+                }
             }
             Some(spec) => match self.issuers.all.get_mut(key) {
                 Some(issuer)
@@ -64,7 +66,10 @@ impl Planner {
                         };
                         self.steps.push(PlanStep::Issuer(key.clone(), issuer_state));
                     }
-                    self.issuers.all.insert(key.clone(), issuer);
+                    if self.issuers.all.insert(key.clone(), issuer).is_some() {
+                        // Orders of the changed issuer must not go to the account that the former one had.
+                        self.steps.push(PlanStep::DropAccount(key.clone()));
+                    }
                 }
             },
         }

@@ -93,6 +93,8 @@ pub(crate) enum PlanStep {
     Issuer(ObjectKey, IssuerState),
     /// Count or report an observation.
     Observe(Observation),
+    /// Drop the open account of an issuer that has changed or gone. What is being opened for it is not used either.
+    DropAccount(ObjectKey),
     /// Forget what is kept of this order, because nothing will ask about it again.
     Forget(ObjectKey, String),
     /// Close an order that is given up, so that the CA need not wait for the rest of its names.
@@ -149,6 +151,8 @@ pub(crate) enum Task {
         issuer: ObjectKey,
         url: String,
         gateway: ObjectName,
+        /// All names of the order.
+        hostnames: BTreeSet<Hostname>,
         names: Vec<(Hostname, ChallengeType)>,
     },
     /// Send the request for the certificate.

@@ -122,13 +122,14 @@ impl Planner {
         if issuer.account.is_none() {
             return blocked(assessment, Blocker::IssuerNotReady, None);
         }
-        // An acknowledgement wakes it when all proxies have the challenges.
+        // An acknowledgement wakes it when all proxies have the challenges. If none comes, its turn after the deadline
+        // gives the order up.
         if entry.held_up()
-            && entry
-                .running
-                .as_ref()
-                .is_some_and(|running| !running.declared)
+            && let Some(running) = &entry.running
+            && !running.declared
+            && now.steady < running.deadline
         {
+            assessment.need = Need::Wait(Some(running.deadline));
             return assessment;
         }
         if now.steady < entry.not_before {

@@ -124,6 +124,7 @@ impl Planner {
             .map(|key| (key.hostname.clone(), key.kind))
             .collect();
         let gateway = entry.request.gateway.clone();
+        let hostnames = entry.request.hostnames.clone();
         let Some((issuer, url)) = self.order_of(secret) else {
             self.leave(secret);
             return;
@@ -132,6 +133,7 @@ impl Planner {
             issuer,
             url,
             gateway,
+            hostnames,
             names,
         };
         self.stage(secret, Stage::Declare);

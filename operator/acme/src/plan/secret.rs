@@ -13,7 +13,7 @@ use crate::state::RememberedState;
 
 /// An order older than this, in seconds, is not resumed, because CAs let orders expire after seven
 /// days.
-const ORDER_AGE: i64 = 6 * 86_400;
+const ORDER_AGE: u64 = 6 * 86_400;
 /// How many times in a row a Secret may change under a write.
 const MAX_CONFLICTS: u32 = 5;
 
@@ -46,11 +46,17 @@ impl Planner {
             }
             None => (None, PrivateKey::default(), RememberedState::default()),
         };
-        // Deleting a Secret must not make Vestibule ask the CA again, so the failure in memory
-        // stays.
-        if state.failure.is_none() {
-            state.failure = entry.state.failure.take();
-        } else if entry.state.failure != state.failure {
+        // Deleting a Secret must not make Vestibule ask the CA again, and neither must a write of the failure that
+        // conflicted with another one. So the failure in memory stays unless the Secret has a later one.
+        let known = entry.state.failure.take();
+        let stays = match (&known, &state.failure) {
+            (Some(known), Some(stored)) => known.at > stored.at,
+            (Some(_), None) => true,
+            (None, _) => false,
+        };
+        if stays {
+            state.failure = known;
+        } else if known != state.failure {
             entry.failed_since = now.steady;
         }
         let leaf = |record: &Option<Seen>| record.as_ref().and_then(|record| record.leaf.clone());
@@ -201,7 +207,13 @@ impl Planner {
                 );
                 self.leave(secret);
             }
-            After::Failed => self.write(secret, after),
+            After::Failed => {
+                // The order that was read with the Secret is the one that has just failed, so it is not taken up again.
+                if let Some(entry) = self.entries.get_mut(secret) {
+                    entry.running = None;
+                }
+                self.write(secret, after);
+            }
             _ if !fits => self.leave(secret),
             After::Ordered | After::Issued => self.resume(secret, now),
         }
@@ -226,5 +238,6 @@ impl Planner {
 }
 
 fn fresh(since: i64, now: i64) -> bool {
-    now.saturating_sub(since).abs() < ORDER_AGE
+    // The tenant may have written any time, and the lowest number has no absolute value.
+    now.saturating_sub(since).unsigned_abs() < ORDER_AGE
 }

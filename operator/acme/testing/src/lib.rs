@@ -73,6 +73,8 @@ pub struct World {
     held: AtomicBool,
     /// The CA is kept waiting for answers.
     pub slow: watch::Sender<bool>,
+    /// The Secret whose reads wait until this names another one, or none.
+    pub slow_secret: watch::Sender<Option<ObjectName>>,
     /// A name whose challenges are answered nowhere, though everybody says they are.
     pub deaf: Mutex<Option<Hostname>>,
     /// Writes of Secrets of certificates.
@@ -100,6 +102,7 @@ impl World {
             hold: Mutex::default(),
             held: AtomicBool::new(false),
             slow: watch::Sender::new(false),
+            slow_secret: watch::Sender::new(None),
             deaf: Mutex::default(),
             writes: Mutex::default(),
             shift: AtomicI64::new(0),
@@ -245,6 +248,17 @@ impl World {
         }
     }
 
+    /// Keeps a read of this Secret waiting.
+    async fn keep_reading(&self, secret: &ObjectName) {
+        let mut slow = self.slow_secret.subscribe();
+        let is_slow = slow.borrow_and_update().as_ref() == Some(secret);
+        if is_slow {
+            self.held.store(true, Ordering::SeqCst);
+            self.change();
+            let _ = slow.wait_for(|slow| slow.as_ref() != Some(secret)).await;
+        }
+    }
+
     async fn hold_here(&self) {
         self.held.store(true, Ordering::SeqCst);
         self.change();
@@ -258,6 +272,7 @@ impl World {
 
 impl Effects for World {
     async fn read(&self, secret: &ObjectName) -> Result<Option<StoredSecret>, StoreError> {
+        self.keep_reading(secret).await;
         Ok(self
             .secrets
             .lock()

@@ -8,6 +8,8 @@ use super::fixtures::limits;
 use super::simulation::*;
 use crate::client::{Name, Status};
 use crate::plan::*;
+use crate::problem::FailureKind;
+use crate::state::{Failed, Order, Wanted};
 
 /// A planner whose only certificate has an order, and looks at it.
 struct Ordering {
@@ -112,6 +114,78 @@ fn a_ca_that_wants_to_check_another_name_is_not_asked_again_at_once() {
         !ordering.steps.iter().any(says_it),
         "that name is another's"
     );
+}
+
+#[test]
+fn a_failure_whose_write_conflicts_is_not_forgotten_for_an_earlier_one() {
+    let mut ordering = Ordering::new();
+    let invalid = View {
+        problem: Some(AcmeFailure::new(FailureKind::Validation, "the later one")),
+        ..View::new(Status::Invalid)
+    };
+    let (ticket, task) = ordering
+        .done(ordering.ticket, Done::Looked(Ok(invalid)))
+        .expect("write");
+    assert!(matches!(task, Task::Write(_)));
+    let conflict = Done::Wrote(Ok(Written::Conflict));
+    let (ticket, task) = ordering.done(ticket, conflict).expect("read");
+    assert_eq!(task, Task::Read);
+    // The Secret has the order, and a failure from before it.
+    let wanted = Wanted::new(&issuer(None), &[host(0)].into()).all;
+    let at = ordering.now.wall - 600;
+    let state = RememberedState {
+        order: Some(Order {
+            url: "first".into(),
+            account: "account".into(),
+            wanted: wanted.clone(),
+            since: at,
+        }),
+        failure: Some(Failed {
+            wanted,
+            count: 1,
+            at,
+            retry_at: at + 60,
+            problem: "the earlier one".into(),
+            rate_limited: false,
+        }),
+        ..RememberedState::default()
+    };
+    let record = StoredSecret {
+        version: "2".into(),
+        ours: true,
+        state: Some(state.write().into()),
+        next_key: Zeroizing::new(b"key".to_vec()).into(),
+        ..StoredSecret::default()
+    };
+    let read = Done::Read(Ok(Some((record, None))));
+    let (_, task) = ordering.done(ticket, read).expect("write");
+    let Task::Write(write) = task else {
+        panic!("{task:?}");
+    };
+    let state = RememberedState::read(Some(&*write.state));
+    assert_eq!(state.order, None, "it is not taken up again");
+    assert!(write.next_key.is_none());
+    let failure = state.failure.expect("a failure");
+    assert_eq!(failure.problem, "the later one");
+    assert_eq!(failure.at, ordering.now.wall);
+}
+
+#[test]
+fn the_account_of_an_issuer_that_changes_or_goes_is_dropped() {
+    let mut ordering = Ordering::new();
+    let mut drops = |spec: Option<Arc<AcmeIssuer>>| {
+        let before = ordering.steps.len();
+        ordering.learn(Event::Input(Input::Issuers([(issuer_key(), spec)].into())));
+        let steps = ordering.steps[before..].iter();
+        steps
+            .filter(|step| matches!(step, PlanStep::DropAccount(key) if *key == issuer_key()))
+            .count()
+    };
+    assert_eq!(drops(Some(issuer(None))), 0, "nothing changed");
+    assert_eq!(drops(Some(issuer(Some("short")))), 1);
+    assert_eq!(drops(None), 1);
+    assert_eq!(drops(None), 0, "it is gone already");
+    assert_eq!(drops(Some(issuer(None))), 0, "it is new");
 }
 
 #[test]

@@ -103,6 +103,34 @@ fn a_proxy_that_is_held_up_holds_up_the_order_but_not_the_others_turn() {
 }
 
 #[test]
+fn a_proxy_that_never_has_the_challenge_ends_the_order_after_its_hour() {
+    let mut sim = Sim::new([1000; 3], 2);
+    let one = request(0, &[1], [Reach::Ours; 2]);
+    sim.set(one.clone());
+    until(&mut sim, |task| matches!(task, Task::Look { .. }));
+    sim.complete(0, Fate::Well);
+    for _ in 0..70 {
+        sim.steady += Duration::from_mins(1);
+        sim.advance();
+        sim.complete(0, Fate::Well);
+    }
+    let (record, _) = &sim.secrets[&one.secret];
+    let state = RememberedState::read(record.state.as_deref());
+    let failure = state.failure.expect("the order has failed");
+    assert!(
+        failure
+            .problem
+            .contains("not every proxy had its challenge"),
+        "{failure:?}"
+    );
+    assert!(sim.orders[0].invalid, "it is closed at the CA");
+    // The next order is issued as soon as the proxies have its challenge.
+    sim.calm(Duration::from_mins(30));
+    assert!(sim.missing().is_empty(), "{:?}", sim.planner);
+    assert_eq!(sim.orders.len(), 2);
+}
+
+#[test]
 fn an_order_that_cannot_go_on_keeps_nobody_from_its_names() {
     let http = [Reach::NoListener, Reach::Ours];
     let mut sim = Sim::new(RATES, 3);
