@@ -499,6 +499,14 @@ impl Translator {
         self.deadlines.first().map(|(at, _)| *at)
     }
 
+    /// Whether the caller has to send [`Change::Time`] with this time. Either a deadline has come, or the clock
+    /// went back, so that certificates may not have expired after all.
+    #[must_use]
+    pub fn needs_time(&self, now: i64) -> bool {
+        self.next_deadline().is_some_and(|due| due <= now)
+            || self.now.is_some_and(|before| now < before)
+    }
+
     /// Every ACME issuer that can be read.
     #[must_use]
     pub fn issuers(&self) -> &BTreeMap<ObjectKey, Arc<AcmeIssuer>> {
