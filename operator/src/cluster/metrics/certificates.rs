@@ -19,9 +19,10 @@ use vestibule_model::key::{ObjectKey, ObjectName};
 
 /// Largest number of certificates with labels of their own.
 const NAMED: usize = 1000;
-/// Largest number of ClusterACMEIssuers with labels of their own. Platform admins make these, and teams cannot use them up.
+/// Largest number of `ClusterACMEIssuer`s with labels of their own. They have room of their own, because platform admins
+/// make them and anybody's `ACMEIssuer`s could use up a common room.
 const CLUSTER_ISSUERS: usize = 50;
-/// Largest number of ACMEIssuers with labels of their own.
+/// Largest number of `ACMEIssuer`s with labels of their own.
 const ISSUERS: usize = 100;
 /// Largest number of them in one namespace.
 const ISSUERS_OF_ONE: usize = 10;
