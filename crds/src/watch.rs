@@ -41,7 +41,7 @@ use vestibule_model::key::{Kind, ObjectKey, ObjectName};
 use vestibule_model::object::Object;
 
 pub use copied::{CopiedAnnotations, CopiedError};
-pub use read::{ReadError, Reader};
+pub use read::{ReadError, Reader, read_source};
 pub use restored::{Restored, restored};
 
 use raw::Raw;
@@ -51,9 +51,13 @@ use served::{Served, served};
 const PAGE: u32 = 500;
 /// Secrets and ConfigMaps per page. Each may have 1 MiB, and a whole page is in memory.
 const LARGE_PAGE: u32 = 50;
-/// A field selector that leaves out common types of Secrets that contain no certificate.
-const SECRETS: &str = "type!=helm.sh/release.v1,type!=kubernetes.io/service-account-token,\
-                       type!=bootstrap.kubernetes.io/token";
+/// Common types of Secrets that contain no certificate. Such a Secret counts as one that does not exist, whether it is
+/// watched, listed or read.
+const LEFT_OUT: [&str; 3] = [
+    "helm.sh/release.v1",
+    "kubernetes.io/service-account-token",
+    "bootstrap.kubernetes.io/token",
+];
 /// Seconds after which the server ends a watch. The watch is then begun again.
 const WATCH_SECONDS: u32 = 290;
 /// Most events of a kind that are decoded before the consumer takes them.
@@ -364,10 +368,9 @@ impl One {
             Some(namespace) => Api::namespaced_with(client, namespace, &served.resource),
             None => Api::all_with(client, &served.resource),
         };
-        let secrets = self.kind == Kind::Secret;
-        let large = secrets || self.kind == Kind::ConfigMap;
+        let large = matches!(self.kind, Kind::Secret | Kind::ConfigMap);
         let config = watcher::Config {
-            field_selector: secrets.then(|| SECRETS.to_owned()),
+            field_selector: field_selector(self.kind),
             page_size: Some(if large { LARGE_PAGE } else { PAGE }),
             timeout: Some(WATCH_SECONDS),
             ..watcher::Config::default()
@@ -597,6 +600,12 @@ impl One {
             self.queue.push_back(Event::Resumed(self.kind));
         }
     }
+}
+
+/// Returns a field selector without the types in [`LEFT_OUT`].
+fn field_selector(kind: Kind) -> Option<String> {
+    let others = LEFT_OUT.map(|left_out| format!("type!={left_out}"));
+    (kind == Kind::Secret).then(|| others.join(","))
 }
 
 /// Sleeps for the next delay, shortened at random: replicas that lost the same server do not come back as one.

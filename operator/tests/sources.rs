@@ -516,3 +516,22 @@ fn secrets_that_are_read_together_are_translated_together() {
     world.store.sources_read(reads, world.now);
     assert_eq!(world.counter(PASSES) - before, 1);
 }
+
+#[test]
+fn a_clock_that_goes_back_is_passed_on_once() {
+    let mut world = World::new();
+    world.store.time(1_000, world.now);
+    let before = world.counter(PASSES);
+    // Each row is a time, and how many times were passed on until then.
+    for (seconds, passed) in [
+        (1_000, 0),
+        (1_001, 0),
+        (900, 1),
+        (900, 1),
+        (950, 1),
+        (899, 2),
+    ] {
+        world.store.pass_time(seconds, world.now);
+        assert_eq!(world.counter(PASSES) - before, passed, "{seconds}");
+    }
+}

@@ -938,7 +938,13 @@ fn time_says_what_is_valid() {
         "{after:?}"
     );
     assert!(reasons(&world, &set.key()).contains(&"Expired"));
-    // A clock that is set back is believed.
+    // A clock that is set back is believed, though no certificate has another deadline.
+    assert_eq!(world.next_deadline(), None);
+    assert!(!world.needs_time(year(2050)));
+    assert!(world.needs_time(year(2026)));
     world.apply([Change::Time(year(2026))]);
     assert_eq!(resolved(&world), before);
+    assert!(!world.needs_time(year(2026)));
+    assert!(!world.needs_time(year(2030) - 1));
+    assert!(world.needs_time(year(2030)));
 }

@@ -17,7 +17,7 @@ use vestibule_model::selector::NamespaceScope;
 use vestibule_model::service::{IpFamily, IpFamilyPolicy, ServiceType, TrafficPolicy};
 use vestibule_operator::translate::{
     Assigned, Binds, Change, ClaimMode, DesiredPort, DesiredService, GatewayService,
-    ServiceSettings, Settings, Status, Translator,
+    ServiceSettings, Settings, Status, Translator, immutable_difference,
 };
 use vestibule_stream::{ResourceKey, ResourceKind};
 
@@ -338,37 +338,47 @@ fn addresses_are_asked_for_as_the_type_has_it() {
 fn what_is_immutable_makes_it_anew_and_nothing_else() {
     let with =
         |service_type, ips: &[&str]| service(of_type(service_type), vec![our_class(), ask(ips)]);
-    let present = |spec: Value| json!({"spec": spec});
+    let by_default = |defaults| service(defaults, vec![our_class(), world(|_| {})]);
+    let difference = |service: &GatewayService, spec: Value| {
+        immutable_difference(&service.front(), &json!({"spec": spec}))
+    };
     let cluster = with(ServiceType::ClusterIp, &["10.96.0.9"]);
-    let same = present(
-        json!({"type": "ClusterIP", "clusterIP": "10.96.0.9", "clusterIPs": ["10.96.0.9"], "ipFamilies": ["IPv4"]}),
-    );
-    assert!(!cluster.must_be_made_anew(&same));
-    let other = present(
-        json!({"type": "ClusterIP", "clusterIP": "10.96.0.7", "clusterIPs": ["10.96.0.7"]}),
-    );
-    assert!(cluster.must_be_made_anew(&other));
+    let same = json!({"type": "ClusterIP", "clusterIP": "10.96.0.9", "clusterIPs": ["10.96.0.9"], "ipFamilies": ["IPv4"]});
+    assert_eq!(difference(&cluster, same), None);
+    let other = json!({"type": "ClusterIP", "clusterIP": "10.96.0.7", "clusterIPs": ["10.96.0.7"]});
+    assert_eq!(difference(&cluster, other.clone()), Some("spec.clusterIPs"));
     // A second address on top is the cluster's choice.
-    let dual = present(json!({"type": "ClusterIP", "clusterIPs": ["10.96.0.9", "fd00::9"]}));
-    assert!(!cluster.must_be_made_anew(&dual));
+    let dual = json!({"type": "ClusterIP", "clusterIPs": ["10.96.0.9", "fd00::9"]});
+    assert_eq!(difference(&cluster, dual), None);
     // A request that is gone keeps what there is.
-    assert!(!with(ServiceType::ClusterIp, &[]).must_be_made_anew(&other));
+    let asks_nothing = with(ServiceType::ClusterIp, &[]);
+    assert_eq!(difference(&asks_nothing, other.clone()), None);
     // Types and load balancer addresses can be changed in place.
     let balanced = with(ServiceType::LoadBalancer, &["192.0.2.1"]);
-    assert!(!balanced.must_be_made_anew(&other));
-    let classed = present(json!({"type": "LoadBalancer", "loadBalancerClass": "example.net/edge"}));
-    assert!(balanced.must_be_made_anew(&classed));
-    let defaults = ServiceParameters {
+    assert_eq!(difference(&balanced, other), None);
+    let six = by_default(ServiceParameters {
         ip_families: vec![IpFamily::V6],
         ..ServiceParameters::default()
-    };
-    let six = service(defaults, vec![our_class(), world(|_| {})]);
-    assert!(six.must_be_made_anew(&present(
-        json!({"type": "LoadBalancer", "ipFamilies": ["IPv4"]})
-    )));
-    assert!(!six.must_be_made_anew(&present(
-        json!({"type": "LoadBalancer", "ipFamilies": ["IPv6"]})
-    )));
+    });
+    let families = |family: &str| json!({"type": "LoadBalancer", "ipFamilies": [family]});
+    assert_eq!(difference(&six, families("IPv4")), Some("spec.ipFamilies"));
+    assert_eq!(difference(&six, families("IPv6")), None);
+    // Without a class in the settings, any class may be there: a webhook of the load balancer may have set it.
+    let of_class = |class: &str| json!({"type": "LoadBalancer", "loadBalancerClass": class});
+    assert_eq!(difference(&balanced, of_class("example.net/edge")), None);
+    let edge = by_default(ServiceParameters {
+        load_balancer_class: Some("example.net/edge".into()),
+        ..ServiceParameters::default()
+    });
+    assert_eq!(difference(&edge, of_class("example.net/edge")), None);
+    for spec in [
+        of_class("example.net/core"),
+        json!({"type": "LoadBalancer"}),
+    ] {
+        assert_eq!(difference(&edge, spec), Some("spec.loadBalancerClass"));
+    }
+    // With the type, a class comes and goes in place.
+    assert_eq!(difference(&edge, json!({"type": "NodePort"})), None);
 }
 
 #[test]

@@ -17,7 +17,7 @@ use vestibule_model::key::{Kind, ObjectKey, ObjectName};
 use vestibule_model::object::Object;
 use zeroize::Zeroize;
 
-use super::{CopiedAnnotations, Touched, Watched, print};
+use super::{CopiedAnnotations, LEFT_OUT, Touched, Watched, print};
 use crate::decode::{self, Decoded};
 
 /// The only type of Secret whose content is read.
@@ -105,6 +105,12 @@ impl Raw {
 
     pub(super) fn resource_version(&self) -> &str {
         self.meta.resource_version.as_deref().unwrap_or_default()
+    }
+
+    /// Whether it is a Secret of one of the types in [`LEFT_OUT`].
+    pub(super) fn is_left_out(&self, kind: Kind) -> bool {
+        let secret_type = self.body.get("type").and_then(Value::as_str);
+        kind == Kind::Secret && secret_type.is_some_and(|of| LEFT_OUT.contains(&of))
     }
 
     /// The fingerprint of the parts from which it would be decoded.

@@ -86,4 +86,4 @@ impl Settings {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

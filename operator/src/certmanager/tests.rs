@@ -22,7 +22,7 @@ use super::{
 
 const IDENTITY: &str = "system/vestibule";
 
-fn settings(listener_sets: Maker) -> Settings {
+pub(crate) fn settings(listener_sets: Maker) -> Settings {
     Settings {
         listener_sets,
         gateways: Maker::CertManager,
@@ -40,7 +40,7 @@ fn issuer() -> IssuerRef {
 }
 
 /// ListenerSet `a/web` asks for `web.example.com` in Secret `a/web-tls`.
-fn request(options: CertificateOptions) -> CertificateRequest {
+pub(crate) fn request(options: CertificateOptions) -> CertificateRequest {
     CertificateRequest {
         secret: ObjectName::new("a", "web-tls"),
         hostnames: BTreeSet::from([Hostname::parse("web.example.com").unwrap()]),

@@ -28,6 +28,8 @@ mod sources;
 pub mod statuses;
 pub mod store;
 mod sync;
+#[cfg(test)]
+mod testing;
 mod text;
 pub mod watch_queue;
 

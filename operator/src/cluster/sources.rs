@@ -5,11 +5,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use kube::Client;
-use kube::api::GetParams;
-use kube::core::Request;
-use serde_json::Value;
-use vestibule_crds::{decode, is_subdomain};
-use vestibule_model::key::{Kind, ObjectKey};
+use vestibule_crds::is_subdomain;
+use vestibule_crds::watch::read_source;
+use vestibule_model::key::ObjectKey;
 use vestibule_model::object::Object;
 
 use crate::claims::fair_queue::FairQueue;
@@ -141,7 +139,7 @@ impl ReadQueue {
 /// Longest wait for a response of the API server.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Returns the Secret or ConfigMap, if it exists.
+/// Returns the Secret or ConfigMap as the watch shows it, if it exists.
 ///
 /// The API does not restrict the names in references, and a request puts the name into its path. So a text that no object
 /// can have as its name is not asked for: it could lead elsewhere, or fail again and again.
@@ -152,20 +150,11 @@ pub(super) async fn fetch(client: &Client, key: &ObjectKey) -> Result<Option<Obj
     {
         return Ok(None);
     }
-    let plural = match key.kind {
-        Kind::ConfigMap => "configmaps",
-        _ => "secrets",
-    };
-    let name = &key.name;
-    let path = format!("/api/v1/namespaces/{}/{plural}", name.namespace);
-    let request = Request::new(path)
-        .get(&name.name, &GetParams::default())
-        .map_err(|error| ReadError::Refused(error.to_string()))?;
-    let answer = tokio::time::timeout(PATIENCE, client.request::<Value>(request)).await;
+    let answer = tokio::time::timeout(PATIENCE, read_source(client, key)).await;
     match answer {
-        Ok(Ok(value)) => Ok(decode(value).into_object().map(|(object, _)| object)),
-        Ok(Err(kube::Error::Api(status))) if status.is_not_found() => Ok(None),
+        Ok(Ok(source)) => Ok(source),
         Ok(Err(kube::Error::Api(status))) => Err(ReadError::Refused(status.message)),
+        Ok(Err(kube::Error::BuildRequest(error))) => Err(ReadError::Refused(error.to_string())),
         Ok(Err(kube::Error::SerdeError(_))) => {
             Err(ReadError::Refused("the answer does not read".into()))
         }
@@ -176,7 +165,94 @@ pub(super) async fn fetch(client: &Client, key: &ObjectKey) -> Result<Option<Obj
 
 #[cfg(test)]
 mod tests {
+    use std::pin::pin;
+
+    use futures::StreamExt;
+    use http::StatusCode;
+    use serde_json::{Value, json};
+    use vestibule_crds::watch::{Event, Scope, Watched, watch};
+    use vestibule_model::key::Kind;
+
     use super::*;
+    use crate::cluster::testing;
+
+    /// Types of Secrets. Each has a Secret in the API server of these tests.
+    const TYPES: [&str; 5] = [
+        "kubernetes.io/tls",
+        "Opaque",
+        "kubernetes.io/service-account-token",
+        "helm.sh/release.v1",
+        "bootstrap.kubernetes.io/token",
+    ];
+
+    fn name(secret_type: &str) -> String {
+        secret_type.to_lowercase().replace('/', "-")
+    }
+
+    fn served(secret_type: &str) -> Value {
+        json!({
+            "metadata": {
+                "namespace": "aaa", "name": name(secret_type), "uid": "u", "resourceVersion": "7",
+            },
+            "type": secret_type,
+            "data": {"ca.crt": "Y2VydA==", "tls.crt": "c2VjcmV0", "tls.key": "c2VjcmV0"},
+        })
+    }
+
+    /// Returns a client of an API server that lists the types which the field selector does not name.
+    fn client() -> Client {
+        testing::client(|request| match request.uri().path() {
+            "/api/v1" => testing::object(&json!({
+                "kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "v1",
+                "resources": [{
+                    "name": "secrets", "singularName": "secret", "namespaced": true,
+                    "kind": "Secret", "verbs": ["get", "list", "watch"],
+                }],
+            })),
+            "/api/v1/secrets" if testing::is_watch(request) => testing::silence(),
+            "/api/v1/secrets" => {
+                let query = request.uri().query().unwrap_or_default();
+                let selected = |of: &&str| !query.contains(&of.replace('/', "%2F"));
+                let items: Vec<Value> = TYPES.into_iter().filter(selected).map(served).collect();
+                testing::object(&json!({
+                    "kind": "SecretList", "apiVersion": "v1",
+                    "metadata": {"resourceVersion": "7"}, "items": items,
+                }))
+            }
+            path => {
+                let asked = |of: &&str| path.ends_with(&format!("/aaa/secrets/{}", name(of)));
+                match TYPES.into_iter().find(asked) {
+                    Some(secret_type) => testing::object(&served(secret_type)),
+                    None => testing::failure(StatusCode::NOT_FOUND),
+                }
+            }
+        })
+    }
+
+    #[tokio::test]
+    async fn a_secret_comes_to_the_same_by_a_read_as_by_the_watch() {
+        let client = client();
+        let mut events = pin!(watch(&client, &Scope::new([Kind::Secret])));
+        let mut shown = BTreeMap::new();
+        loop {
+            match events.next().await.expect("it goes on") {
+                Event::Put(watched) => {
+                    let Watched { key, object, .. } = *watched;
+                    shown.insert(key, object);
+                }
+                Event::Synced(_) => break,
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!(shown.len(), 2, "{shown:?}");
+        for secret_type in TYPES {
+            let key = secret("aaa", &name(secret_type));
+            let read = fetch(&client, &key).await.expect("an answer");
+            assert_eq!(read.as_ref(), shown.get(&key), "{secret_type}");
+        }
+        let absent = fetch(&client, &secret("aaa", "absent")).await;
+        assert_eq!(absent, Ok(None));
+    }
 
     #[tokio::test]
     async fn a_text_that_is_no_name_does_not_exist_and_is_not_asked_for() {

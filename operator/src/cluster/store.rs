@@ -663,9 +663,16 @@ impl Store {
         }
     }
 
-    /// Takes the current time, in seconds since 1970, at the start and whenever something depends on it.
+    /// Takes the current time, in seconds since 1970, at the start.
     pub fn time(&mut self, seconds: i64, now: Instant) {
         self.apply(vec![Change::Time(seconds)], now);
+    }
+
+    /// Takes the current time, in seconds since 1970, if something depends on it.
+    pub fn pass_time(&mut self, seconds: i64, now: Instant) {
+        if self.control.translator.needs_time(seconds) {
+            self.time(seconds, now);
+        }
     }
 
     /// Takes the keys of sessions.

@@ -93,7 +93,7 @@ pub use output::{ClaimState, Output, Status, Work};
 pub use route_status::RouteNeeds;
 pub use service::{
     Assigned, DesiredService, GATEWAY_ANNOTATION, GatewayService, MANAGED_BY_LABEL,
-    ServiceSettings, UID_LABEL,
+    ServiceSettings, UID_LABEL, immutable_difference, is_load_balancer,
 };
 pub use session::{SessionKey, SessionKeys};
 pub use source::source_of;
@@ -498,6 +498,14 @@ impl Translator {
     #[must_use]
     pub fn next_deadline(&self) -> Option<i64> {
         self.deadlines.first().map(|(at, _)| *at)
+    }
+
+    /// Whether the caller has to send [`Change::Time`] with this time. Either a deadline has come, or the clock
+    /// went back, so that certificates may not have expired after all.
+    #[must_use]
+    pub fn needs_time(&self, now: i64) -> bool {
+        self.next_deadline().is_some_and(|due| due <= now)
+            || self.now.is_some_and(|before| now < before)
     }
 
     /// Every ACME issuer that can be read.

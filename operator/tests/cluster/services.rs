@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
+use vestibule_model::service::ServiceType;
+use vestibule_operator::translate::Binds;
 use vestibule_test_support::eventually;
 
 use crate::support::{Network, World};
@@ -319,4 +321,123 @@ async fn another_release_of_the_same_name_is_left_alone() {
         theirs["metadata"]["resourceVersion"]
     );
     manager.stop().await;
+}
+
+/// Gives every load balancer in `sys` that comes without a class one, as the webhooks of some load balancers do. Returns when
+/// the API server does so.
+async fn set_classes(world: &World) {
+    let name = format!("{}-class", world.release);
+    let policy = json!({
+        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingAdmissionPolicy",
+        "metadata": {"name": name},
+        "spec": {
+            "failurePolicy": "Fail",
+            "reinvocationPolicy": "Never",
+            "matchConstraints": {
+                "namespaceSelector": {
+                    "matchLabels": {"kubernetes.io/metadata.name": world.ns("sys")},
+                },
+                "resourceRules": [{
+                    "apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"],
+                    "resources": ["services"],
+                }],
+            },
+            "matchConditions": [{
+                "name": "without-class",
+                "expression": "object.spec.type == 'LoadBalancer' && !has(object.spec.loadBalancerClass)",
+            }],
+            "mutations": [{
+                "patchType": "JSONPatch",
+                "jsonPatch": {"expression":
+                    "[JSONPatch{op: 'add', path: '/spec/loadBalancerClass', value: 'service.k8s.aws/nlb'}]"},
+            }],
+        },
+    });
+    world.apply(policy).await;
+    let binding = json!({
+        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingAdmissionPolicyBinding",
+        "metadata": {"name": name},
+        "spec": {"policyName": name},
+    });
+    world.apply(binding).await;
+    let probe = json!({
+        "apiVersion": "v1", "kind": "Service",
+        "metadata": {"name": "probe", "namespace": world.ns("sys")},
+        "spec": {"type": "LoadBalancer", "ports": [{"port": 80}]},
+    });
+    eventually("a class from the policy", async || {
+        let made = world.apply(probe.clone()).await;
+        world.delete("Service", "sys", "probe").await;
+        (made["spec"]["loadBalancerClass"] == "service.k8s.aws/nlb").then_some(())
+    })
+    .await;
+}
+
+/// The front of the only Gateway, once it has this class.
+async fn front_of_class(world: &World, class: &str) -> Value {
+    eventually("a front of the class", async || {
+        let front = world.list("Service", "sys").await.into_values().next()?;
+        (front["spec"]["loadBalancerClass"] == class).then_some(front)
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs an API server: VESTIBULE_TEST_KUBECONFIG"]
+async fn a_class_that_a_webhook_sets_costs_no_address() {
+    let world = World::new().await;
+    world.class().await;
+    world.ready(&["p-1"]).await;
+    set_classes(&world).await;
+    world.apply(world.gateway("shared")).await;
+    let manager = world.manager_with("one", |settings| {
+        if let Binds::Allocated { services, .. } = &mut settings.translation.binds {
+            services.defaults.service_type = Some(ServiceType::LoadBalancer);
+        }
+    });
+    let _proxy = Network::of(&[&manager]).proxy("p-1");
+    let made = front(&world).await;
+    assert_eq!(made["spec"]["loadBalancerClass"], "service.k8s.aws/nlb");
+    // Another port shows that the operator has looked at the Service again.
+    world
+        .apply(world.set("a", "mine", "shared", "a.example.com"))
+        .await;
+    let grown = eventually("a second port", async || {
+        let front = front(&world).await;
+        (front["spec"]["ports"].as_array()?.len() == 2).then_some(front)
+    })
+    .await;
+    assert_eq!(grown["metadata"]["uid"], made["metadata"]["uid"]);
+
+    // A class that the parameters ask for takes its place. When they no longer do, it goes again.
+    let parameters = |service: Value| {
+        json!({
+            "apiVersion": "vestibule.dev/v1alpha1", "kind": "GatewayParameters",
+            "metadata": {"name": "edge", "namespace": world.ns("infra")},
+            "spec": {"service": service},
+        })
+    };
+    world
+        .apply(parameters(json!({"loadBalancerClass": "example.net/edge"})))
+        .await;
+    let mut gateway = world.gateway("shared");
+    gateway["spec"]["infrastructure"] = json!({
+        "parametersRef": {"group": "vestibule.dev", "kind": "GatewayParameters", "name": "edge"},
+    });
+    world.apply(gateway).await;
+    let asked = front_of_class(&world, "example.net/edge").await;
+    assert_ne!(asked["metadata"]["uid"], made["metadata"]["uid"]);
+    world.apply(parameters(json!({}))).await;
+    front_of_class(&world, "service.k8s.aws/nlb").await;
+    let front_path = format!("services/ {}/", world.ns("sys"));
+    let deletions = world.writes(&manager.agent);
+    let deletions = deletions
+        .iter()
+        .filter(|write| write.starts_with("delete ") && write.contains(&front_path));
+    assert_eq!(deletions.count(), 2);
+    manager.stop().await;
+    for kind in ["MutatingAdmissionPolicyBinding", "MutatingAdmissionPolicy"] {
+        let name = format!("{}-class", world.release);
+        world.delete(kind, "", &name).await;
+    }
 }

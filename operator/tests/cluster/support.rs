@@ -201,9 +201,10 @@ impl World {
             "GatewayParameters" | "ACMEIssuer" | "ClusterACMEIssuer" | "HostnameGrant"
             | "HostnameClaim" => ("vestibule.dev", "v1alpha1"),
             "Event" => ("events.k8s.io", "v1"),
-            "ValidatingAdmissionPolicy" | "ValidatingAdmissionPolicyBinding" => {
-                ("admissionregistration.k8s.io", "v1")
-            }
+            "ValidatingAdmissionPolicy"
+            | "ValidatingAdmissionPolicyBinding"
+            | "MutatingAdmissionPolicy"
+            | "MutatingAdmissionPolicyBinding" => ("admissionregistration.k8s.io", "v1"),
             kind if kind.contains("Role") && kind != "TLSRoute" => {
                 ("rbac.authorization.k8s.io", "v1")
             }
@@ -215,6 +216,7 @@ impl World {
             "GatewayParameters" => "gatewayparameters".to_owned(),
             "BackendTLSPolicy" => "backendtlspolicies".to_owned(),
             "ValidatingAdmissionPolicy" => "validatingadmissionpolicies".to_owned(),
+            "MutatingAdmissionPolicy" => "mutatingadmissionpolicies".to_owned(),
             kind => format!("{}s", kind.to_lowercase()),
         };
         let resource = ApiResource::from_gvk_with_plural(&gvk, &plural);

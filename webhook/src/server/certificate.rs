@@ -67,8 +67,10 @@ pub(super) struct Follower {
     directory: PathBuf,
     serving: Arc<Serving>,
     metrics: Arc<Metrics>,
-    /// The result of the last check: a digest of the files, or the error.
-    last: Option<Result<[u8; 32], String>>,
+    /// The files at the last check: a digest of them, or why they could not be read.
+    content: Option<Result<[u8; 32], String>>,
+    /// Why this content could not be used at the last check; `None` if its certificate was taken.
+    problem: Option<String>,
 }
 
 impl Follower {
@@ -77,7 +79,8 @@ impl Follower {
             directory,
             serving,
             metrics,
-            last: None,
+            content: None,
+            problem: None,
         }
     }
 
@@ -92,21 +95,28 @@ impl Follower {
         }
     }
 
-    /// Takes the certificate in the directory, if it is new and can be used. Each content is logged once.
+    /// Takes the certificate in the directory, if it is new and can be used. Each content is logged once, and again if it
+    /// is judged otherwise: a certificate that was expired by a wrong clock is taken when the clock is right.
     fn look(&mut self, now: i64) {
         let read = Files::read(&self.directory);
-        let digest = read.as_ref().map(Files::digest).map_err(text);
-        if self.last.as_ref() == Some(&digest) {
+        let content = read.as_ref().map(Files::digest).map_err(text);
+        let is_new = self.content.as_ref() != Some(&content);
+        if !is_new && self.problem.is_none() {
             return;
         }
-        self.last = Some(digest);
+        self.content = Some(content);
         match read.and_then(|files| files.certificate(now)) {
             Ok((certificate, not_after)) => {
+                self.problem = None;
                 self.serving.current.store(Some(Arc::new(certificate)));
                 self.metrics.certificate_taken(not_after);
                 tracing::info!(not_after = %time(not_after), "the serving certificate is in force");
             }
             Err(error) => {
+                let before = self.problem.replace(text(&error));
+                if !is_new && self.problem == before {
+                    return;
+                }
                 let kept = self.serving.is_there();
                 self.metrics.certificate_unusable();
                 if kept {
@@ -279,6 +289,42 @@ mod tests {
         project(&directory, "..good", &two.chain, &two.key);
         follower.look(later);
         assert_eq!(leaf(&serving), Some(two.leaf));
+        fs::remove_dir_all(&directory).unwrap();
+    }
+
+    #[test]
+    fn a_certificate_that_expired_by_a_wrong_clock_is_taken_when_the_clock_is_right() {
+        let (directory, serving, mut follower) = follower("clock");
+        let (one, two) = (pair(2030), pair(2040));
+        let far_ahead = 4_000_000_000;
+        let counted = |follower: &Follower, line: &str| {
+            let text = follower.metrics.encode().unwrap();
+            let line = format!("vestibule_webhook_certificate_reloads_total{line}");
+            assert!(text.contains(&line), "{line}: {text}");
+        };
+        project(&directory, "..1", &one.chain, &one.key);
+        // It is looked at again and again, and counted and logged once.
+        for _ in 0..3 {
+            follower.look(far_ahead);
+            assert!(!serving.is_there());
+        }
+        counted(&follower, "{result=\"unusable\"} 1\n");
+        for _ in 0..3 {
+            follower.look(0);
+            assert_eq!(leaf(&serving).as_ref(), Some(&one.leaf));
+        }
+        counted(&follower, "{result=\"taken\"} 1\n");
+        // The same holds for its successor, until which it stays.
+        project(&directory, "..2", &two.chain, &two.key);
+        follower.look(far_ahead);
+        assert_eq!(leaf(&serving), Some(one.leaf));
+        follower.look(0);
+        assert_eq!(leaf(&serving).as_ref(), Some(&two.leaf));
+        // A certificate in force stays, whatever the clock says.
+        follower.look(far_ahead);
+        assert_eq!(leaf(&serving), Some(two.leaf));
+        counted(&follower, "{result=\"unusable\"} 2\n");
+        counted(&follower, "{result=\"taken\"} 2\n");
         fs::remove_dir_all(&directory).unwrap();
     }
 

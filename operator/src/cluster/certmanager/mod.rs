@@ -90,6 +90,9 @@ pub async fn run(client: Client, config: Config, channels: Channels, metrics: Me
             () = clock::at(due) => {}
         }
         let leads = role.borrow_and_update().term(Instant::now()).is_some();
+        if !leads {
+            reconciler.follow();
+        }
         if let Some(changes) = requested.take() {
             reconciler.requested(changes);
             reconciler.judge();
@@ -165,3 +168,6 @@ impl ApiClient {
         Ok(PresentCertificate::of(object, &self.settings).map(|(_, present)| present))
     }
 }
+
+#[cfg(test)]
+mod tests;

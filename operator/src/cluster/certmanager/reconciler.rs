@@ -72,6 +72,8 @@ pub(super) struct Reconciler {
     /// the deletion.
     ended: BTreeMap<ObjectName, String>,
     troubles: BTreeMap<ObjectName, RepeatedFailure>,
+    /// When the first of the actions that failed is tried again.
+    retry_at: Option<Instant>,
     /// The last write of each Certificate, and the version that it resulted in. If that version is not as desired,
     /// something such as an admission webhook changes the object on the way. Then it is left alone until it changes
     /// again.
@@ -101,6 +103,7 @@ impl Reconciler {
             under_way: BTreeSet::new(),
             ended: BTreeMap::new(),
             troubles: BTreeMap::new(),
+            retry_at: None,
             written: BTreeMap::new(),
             issuances,
         }
@@ -289,26 +292,21 @@ impl Reconciler {
     /// Starts the requests that are due. Those that have not failed before come first, so that failing requests do not
     /// hold up the others.
     pub(super) fn act(&mut self, requests: &mut JoinSet<Done>) {
+        self.retry_at = None;
         let now = Instant::now();
         let free = CONCURRENT.saturating_sub(self.under_way.len());
         if free == 0 || self.todo.is_empty() {
+            // If there is no room, the end of a request wakes the loop.
             return;
         }
-        let due = |(name, action): &(&ObjectName, &CertificateAction)| {
-            let later = self
-                .troubles
-                .get(*name)
-                .is_some_and(|trouble| now < trouble.until);
-            let done = self.written.get(*name).is_some_and(|(written, version)| {
-                let there = self.present.get(name).map(|there| &there.version);
-                written.is_like(action) && there == Some(version)
-            });
-            !later && !done && !self.under_way.contains(*name)
-        };
-        let (fresh, failed): (Vec<_>, Vec<_>) = self
-            .todo
-            .iter()
-            .filter(due)
+        let possible = self.todo.iter().filter(|(name, action)| {
+            !self.under_way.contains(*name) && !self.is_fruitless(name, action)
+        });
+        let until = |name: &ObjectName| self.troubles.get(name).map(|trouble| trouble.until);
+        let (later, due): (Vec<_>, Vec<_>) =
+            possible.partition(|(name, _)| until(name).is_some_and(|until| now < until));
+        let (fresh, failed): (Vec<_>, Vec<_>) = due
+            .into_iter()
             .partition(|(name, _)| !self.troubles.contains_key(*name));
         let next: Vec<(ObjectName, CertificateAction)> = fresh
             .into_iter()
@@ -316,6 +314,7 @@ impl Reconciler {
             .take(free)
             .map(|(name, action)| (name.clone(), action.clone()))
             .collect();
+        self.retry_at = later.iter().filter_map(|(name, _)| until(name)).min();
         for (name, action) in next {
             self.under_way.insert(name.clone());
             let api_client = self.api_client.clone();
@@ -328,6 +327,21 @@ impl Reconciler {
                 }
             });
         }
+    }
+
+    /// Whether an action would only repeat the last write, which did not lead to the desired Certificate.
+    fn is_fruitless(&self, name: &ObjectName, action: &CertificateAction) -> bool {
+        self.written.get(name).is_some_and(|(written, version)| {
+            let there = self.present.get(name).map(|there| &there.version);
+            written.is_like(action) && there == Some(version)
+        })
+    }
+
+    /// Forgets what failed while this replica led. A follower makes no requests, so it has nothing to wait for.
+    pub(super) fn follow(&mut self) {
+        self.retry_at = None;
+        let failed = std::mem::take(&mut self.troubles);
+        self.dirty.extend(failed.into_keys());
     }
 
     /// Takes the result of a request.
@@ -376,12 +390,7 @@ impl Reconciler {
 
     /// Returns the time at which there is something to do even if nothing happens.
     pub(super) fn due(&self) -> Option<Instant> {
-        let waiting = self
-            .troubles
-            .iter()
-            .filter(|(name, _)| !self.under_way.contains(*name) && self.todo.contains_key(*name));
-        let retry = waiting.map(|(_, trouble)| trouble.until).min();
-        retry.map(|at| at.max(Instant::now() + Duration::from_millis(10)))
+        self.retry_at
     }
 
     /// Sends the states of the certificates to the loop, once they are known.

@@ -498,13 +498,10 @@ impl Controller {
         Ok(())
     }
 
-    /// Passes the time to translation if a certificate has become valid or has expired.
+    /// Passes the time to translation if a certificate has become valid or has expired, or the clock was set back.
     fn tell_time(&mut self) {
-        let seconds = clock::now().as_second();
-        let due = self.store.control.translator.next_deadline();
-        if due.is_some_and(|due| due <= seconds) {
-            self.store.time(seconds, Instant::now());
-        }
+        self.store
+            .pass_time(clock::now().as_second(), Instant::now());
     }
 
     /// Returns the time at which [`Self::tell_time`] has something to do.

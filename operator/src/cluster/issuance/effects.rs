@@ -91,11 +91,11 @@ impl Effects for ClusterEffects {
                 outcome,
                 message,
             } => {
-                metrics.order(label(&issuer), outcome.as_str());
+                metrics.order(&issuer, outcome.as_str());
                 self.tell(&secret, outcome, &message);
             }
             Observation::Asked { issuer, answered } => {
-                metrics.request(label(&issuer), answered.as_str());
+                metrics.request(&issuer, answered.as_str());
             }
             Observation::RenewAt(secret, at) => metrics.renews(&secret, at),
             Observation::Panicked => metrics.panicked(),
@@ -136,14 +136,5 @@ impl ClusterEffects {
             action: "Issue",
             note: format!("Secret {}: {message}", secret.name),
         });
-    }
-}
-
-fn label(issuer: &ObjectKey) -> String {
-    let ObjectKey { kind, name } = issuer;
-    if name.namespace.is_empty() {
-        format!("{kind}/{}", name.name)
-    } else {
-        format!("{kind}/{}/{}", name.namespace, name.name)
     }
 }

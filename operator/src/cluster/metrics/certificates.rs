@@ -15,12 +15,17 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
-use vestibule_model::key::ObjectName;
+use vestibule_model::key::{ObjectKey, ObjectName};
 
 /// Largest number of certificates with labels of their own.
 const NAMED: usize = 1000;
-/// Largest number of issuers with labels of their own.
+/// Largest number of `ClusterACMEIssuer`s with labels of their own. They have room of their own, because platform admins
+/// make them and anybody's `ACMEIssuer`s could use up a common room.
+const CLUSTER_ISSUERS: usize = 50;
+/// Largest number of `ACMEIssuer`s with labels of their own.
 const ISSUERS: usize = 100;
+/// Largest number of them in one namespace.
+const ISSUERS_OF_ONE: usize = 10;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct OrderLabels {
@@ -64,7 +69,8 @@ pub(in super::super) struct Certificates {
     expiry: Arc<Times>,
     renewal: Arc<Times>,
     orders: Family<OrderLabels, Counter>,
-    issuers: Arc<Mutex<BTreeSet<String>>>,
+    /// The issuers with labels of their own.
+    issuers: Arc<Mutex<BTreeSet<ObjectKey>>>,
     requests: Family<RequestLabels, Counter>,
     panics: Counter,
     writes: Family<WriteLabels, Counter>,
@@ -160,7 +166,7 @@ impl Certificates {
     }
 
     /// Counts an order that has ended.
-    pub(in super::super) fn order(&self, issuer: String, outcome: &'static str) {
+    pub(in super::super) fn order(&self, issuer: &ObjectKey, outcome: &'static str) {
         let issuer = self.named(issuer);
         self.orders
             .get_or_create(&OrderLabels { issuer, outcome })
@@ -168,7 +174,7 @@ impl Certificates {
     }
 
     /// Counts a request to a CA.
-    pub(in super::super) fn request(&self, issuer: String, result: &'static str) {
+    pub(in super::super) fn request(&self, issuer: &ObjectKey, result: &'static str) {
         let issuer = self.named(issuer);
         self.requests
             .get_or_create(&RequestLabels { issuer, result })
@@ -189,14 +195,25 @@ impl Certificates {
     }
 
     /// Returns the label of an issuer. It is empty if there are too many issuers.
-    fn named(&self, issuer: String) -> String {
+    fn named(&self, issuer: &ObjectKey) -> String {
         let mut issuers = self.issuers.lock();
-        if issuers.len() < ISSUERS || issuers.contains(&issuer) {
+        if !issuers.contains(issuer) {
+            let namespace = &issuer.name.namespace;
+            let namespaces = issuers.iter().map(|other| &other.name.namespace);
+            let of_teams = namespaces.clone().filter(|of| !of.is_empty()).count();
+            let of_cluster = issuers.len() - of_teams;
+            let of_one = namespaces.filter(|of| *of == namespace).count();
+            let is_full = if namespace.is_empty() {
+                of_cluster >= CLUSTER_ISSUERS
+            } else {
+                of_teams >= ISSUERS || of_one >= ISSUERS_OF_ONE
+            };
+            if is_full {
+                return String::new();
+            }
             issuers.insert(issuer.clone());
-            issuer
-        } else {
-            String::new()
         }
+        label(issuer)
     }
 
     /// Sets how many certificates wait for this reason.
@@ -212,6 +229,15 @@ impl Certificates {
         self.ready
             .get_or_create(&EngineLabel { engine })
             .observe(after.as_secs_f64());
+    }
+}
+
+fn label(issuer: &ObjectKey) -> String {
+    let ObjectKey { kind, name } = issuer;
+    if name.namespace.is_empty() {
+        format!("{kind}/{}", name.name)
+    } else {
+        format!("{kind}/{}/{}", name.namespace, name.name)
     }
 }
 
@@ -267,6 +293,7 @@ impl Collector for Times {
 #[cfg(test)]
 mod tests {
     use prometheus_client::encoding::text::encode;
+    use vestibule_model::key::Kind;
 
     use super::*;
 
@@ -281,9 +308,6 @@ mod tests {
             metrics.lasts(&name, Some((0, end)));
         }
         metrics.lasts(&ObjectName::new("a", "s00000"), None);
-        for index in 0..ISSUERS + 5 {
-            metrics.order(format!("ACMEIssuer/a/{index}"), "issued");
-        }
         metrics.wrote("create", true);
         metrics.wrote("delete", false);
         metrics.panicked();
@@ -303,7 +327,52 @@ mod tests {
             "{text}"
         );
         assert!(!text.contains("s00000"));
-        assert_eq!(series("acme_orders_total{"), ISSUERS + 1);
-        assert!(text.contains("acme_orders_total{issuer=\"\",outcome=\"issued\"} 5\n"));
+    }
+
+    #[test]
+    fn the_issuers_of_teams_use_up_no_labels_of_others() {
+        let metrics = Certificates::default();
+        let mut registry = Registry::default();
+        metrics.register(&mut registry);
+        let order = |namespace: &str, index: usize| {
+            let kind = match namespace {
+                "" => Kind::ClusterAcmeIssuer,
+                _ => Kind::AcmeIssuer,
+            };
+            let issuer = ObjectKey::new(kind, namespace, index.to_string());
+            metrics.order(&issuer, "issued");
+        };
+        let series = |begin: &str| {
+            let mut text = String::new();
+            encode(&mut text, &registry).unwrap();
+            let begin = format!("acme_orders_total{{issuer=\"{begin}");
+            text.lines().filter(|line| line.starts_with(&begin)).count()
+        };
+        // One team has very many, and another one comes later.
+        for index in 0..ISSUERS + 5 {
+            order("a", index);
+        }
+        order("b", 0);
+        assert_eq!(series("ACMEIssuer/a/"), ISSUERS_OF_ONE);
+        assert_eq!(series("ACMEIssuer/b/0\""), 1);
+        // Many teams have as many as they may, and the platform admins come later.
+        for team in 0..ISSUERS {
+            for index in 0..ISSUERS_OF_ONE {
+                order(&format!("team-{team}"), index);
+            }
+        }
+        assert_eq!(series("ACMEIssuer/"), ISSUERS);
+        for index in 0..CLUSTER_ISSUERS + 5 {
+            order("", index);
+        }
+        assert_eq!(series("ClusterACMEIssuer/"), CLUSTER_ISSUERS);
+        // The others share a series. An issuer keeps its label.
+        assert_eq!(series("\""), 1);
+        order("a", 0);
+        assert_eq!(series(""), ISSUERS + CLUSTER_ISSUERS + 1);
+        let mut text = String::new();
+        encode(&mut text, &registry).unwrap();
+        let twice = "acme_orders_total{issuer=\"ACMEIssuer/a/0\",outcome=\"issued\"} 2\n";
+        assert!(text.contains(twice), "{text}");
     }
 }

@@ -27,7 +27,7 @@ use super::lease::elector::Role;
 use super::metrics::Metrics;
 use super::text::problem;
 use super::{clock, follow};
-use crate::translate::{Assigned, DesiredService};
+use crate::translate::{Assigned, DesiredService, immutable_difference};
 use plan::{PresentService, PresentServices, Release, ServiceAction};
 
 /// Largest number of requests under way at the same time.
@@ -84,25 +84,9 @@ pub async fn run(client: kube::Client, config: Config, mut channels: Channels, m
         selection,
         "the Services in front of Gateways"
     ));
-    let mut reconciler = Reconciler {
-        api_client: ApiClient {
-            client,
-            manager: config.manager.as_str().into(),
-        },
-        owner: config.release.owner.as_ref().map(plan::owner),
-        release: config.release,
-        present: PresentServices::new(),
-        listed: None,
-        synced: false,
-        under_way: BTreeSet::new(),
-        ended: BTreeMap::new(),
-        troubles: BTreeMap::new(),
-        written: BTreeMap::new(),
-        metrics,
-    };
+    let mut reconciler = Reconciler::new(client, config, metrics);
     let mut requests: JoinSet<Done> = JoinSet::new();
     loop {
-        let due = reconciler.due();
         tokio::select! {
             event = events.next() => match event {
                 Some(event) => reconciler.take(event),
@@ -114,7 +98,7 @@ pub async fn run(client: kube::Client, config: Config, mut channels: Channels, m
                 Ok(done) => reconciler.done(done),
                 Err(error) => warn!(%error, "a request about a Service ended early"),
             },
-            () = clock::at(due) => {}
+            () = clock::at(reconciler.retry_at) => {}
         }
         let desired_services = channels.desired_services.borrow_and_update().clone();
         let leads = channels
@@ -122,6 +106,9 @@ pub async fn run(client: kube::Client, config: Config, mut channels: Channels, m
             .borrow_and_update()
             .term(Instant::now())
             .is_some();
+        if !leads {
+            reconciler.follow();
+        }
         if let Some(desired_services) = &desired_services {
             if leads {
                 reconciler.act(desired_services, &mut requests);
@@ -143,9 +130,12 @@ struct Reconciler {
     /// deletion.
     ended: BTreeMap<ObjectName, String>,
     troubles: BTreeMap<ObjectName, RepeatedFailure>,
+    /// When the first of the actions that failed is tried again.
+    retry_at: Option<Instant>,
     /// The last write of each Service, and the version that it resulted in. If that version is not as desired,
     /// something such as an admission webhook changes the Service on the way. Then it is left alone until it changes
-    /// again; otherwise the two would write it for ever.
+    /// again; otherwise the two would write it for ever. If a Service was created with a manifest, making it anew with
+    /// the same manifest would have the same result, so that is never done.
     written: BTreeMap<ObjectName, (ServiceAction, String)>,
     metrics: Metrics,
 }
@@ -158,12 +148,32 @@ struct Done {
 }
 
 impl Reconciler {
+    fn new(client: kube::Client, config: Config, metrics: Metrics) -> Self {
+        Self {
+            api_client: ApiClient {
+                client,
+                manager: config.manager.into(),
+            },
+            owner: config.release.owner.as_ref().map(plan::owner),
+            release: config.release,
+            present: PresentServices::new(),
+            listed: None,
+            synced: false,
+            under_way: BTreeSet::new(),
+            ended: BTreeMap::new(),
+            troubles: BTreeMap::new(),
+            retry_at: None,
+            written: BTreeMap::new(),
+            metrics,
+        }
+    }
+
     fn take(&mut self, event: Event<Service>) {
         match event {
             Event::Init => self.listed = Some(PresentServices::new()),
             Event::InitApply(service) => {
                 if self.release.has(&service) {
-                    let (name, present) = present(service);
+                    let (name, present) = present(service, &self.api_client.manager);
                     self.listed.get_or_insert_default().insert(name, present);
                 }
             }
@@ -173,7 +183,7 @@ impl Reconciler {
             }
             Event::Apply(service) => {
                 let ours = self.release.has(&service);
-                let (name, present) = present(service);
+                let (name, present) = present(service, &self.api_client.manager);
                 if ours {
                     self.present.insert(name, present);
                 } else {
@@ -181,7 +191,7 @@ impl Reconciler {
                 }
             }
             Event::Delete(service) => {
-                let (name, present) = present(service);
+                let (name, present) = present(service, &self.api_client.manager);
                 self.present.remove(&name);
                 if self.under_way.contains(&name) {
                     self.ended.insert(name, present.uid);
@@ -192,6 +202,7 @@ impl Reconciler {
 
     /// Begins the requests that are due.
     fn act(&mut self, desired_services: &DesiredServices, requests: &mut JoinSet<Done>) {
+        self.retry_at = None;
         if !self.synced || self.listed.is_some() {
             return;
         }
@@ -200,17 +211,17 @@ impl Reconciler {
         self.troubles.retain(|name, _| actions.contains_key(name));
         self.written
             .retain(|name, _| self.present.contains_key(name));
+        let mut retry_at: Option<Instant> = None;
         actions.retain(|name, action| {
-            let later = self
-                .troubles
-                .get(name)
-                .is_some_and(|trouble| now < trouble.until);
-            let done = self.written.get(name).is_some_and(|(written, version)| {
-                let version_there = self.present.get(name).map(|there| &there.version);
-                same(written, action) && version_there == Some(version)
-            });
-            !later && !done && !self.under_way.contains(name)
+            if self.under_way.contains(name) || self.is_fruitless(name, action) {
+                return false;
+            }
+            let until = self.troubles.get(name).map(|trouble| trouble.until);
+            let later = until.filter(|until| now < *until);
+            retry_at = retry_at.into_iter().chain(later).min();
+            later.is_none()
         });
+        self.retry_at = retry_at;
         for (name, action) in actions {
             if self.under_way.len() >= CONCURRENT {
                 return;
@@ -226,6 +237,26 @@ impl Reconciler {
                 }
             });
         }
+    }
+
+    /// Whether an action would only repeat the last write, which did not lead to the desired Service.
+    fn is_fruitless(&self, name: &ObjectName, action: &ServiceAction) -> bool {
+        let Some((written, version)) = self.written.get(name) else {
+            return false;
+        };
+        if let (ServiceAction::Create(created), ServiceAction::Anew(_, manifest)) =
+            (written, action)
+        {
+            return created == manifest;
+        }
+        let version_there = self.present.get(name).map(|there| &there.version);
+        same(written, action) && version_there == Some(version)
+    }
+
+    /// Forgets what failed while this replica led. A follower makes no requests, so it has nothing to wait for.
+    fn follow(&mut self) {
+        self.troubles.clear();
+        self.retry_at = None;
     }
 
     fn done(&mut self, done: Done) {
@@ -249,7 +280,12 @@ impl Reconciler {
             Ok(Some(service)) => {
                 info!(service = %name, what, "Service in front of a Gateway");
                 self.troubles.remove(&name);
-                let (_, present) = present(service);
+                let (_, present) = present(service, &self.api_client.manager);
+                if let ServiceAction::Create(manifest) = &action
+                    && let Some(field) = immutable_difference(manifest, &present.object)
+                {
+                    warn!(service = %name, field, "something changed the new Service on the way; it stays so");
+                }
                 self.written
                     .insert(name.clone(), (action, present.version.clone()));
                 let ended = self.ended.remove(&name);
@@ -275,16 +311,6 @@ impl Reconciler {
                 self.troubles.insert(name, trouble);
             }
         }
-    }
-
-    fn due(&self) -> Option<Instant> {
-        let retry = self
-            .troubles
-            .iter()
-            .filter(|(name, _)| !self.under_way.contains(*name))
-            .map(|(_, trouble)| trouble.until)
-            .min();
-        retry.map(|at| at.max(Instant::now() + Duration::from_millis(10)))
     }
 
     /// Sends the states of the Services to the loop.
@@ -353,7 +379,9 @@ fn same(a: &ServiceAction, b: &ServiceAction) -> bool {
     manifest(a).is_some() && manifest(a) == manifest(b)
 }
 
-fn present(mut service: Service) -> (ObjectName, PresentService) {
+/// Returns a Service as the plan needs it. `manager` is the field manager of this release.
+fn present(mut service: Service, manager: &str) -> (ObjectName, PresentService) {
+    let sets_class = sets_class(&service, manager);
     service.metadata.managed_fields = None;
     let metadata = &service.metadata;
     let name = ObjectName::new(
@@ -369,9 +397,22 @@ fn present(mut service: Service) -> (ObjectName, PresentService) {
         version: metadata.resource_version.clone().unwrap_or_default(),
         gateway: label.map(String::as_str).unwrap_or_default().into(),
         deleting: metadata.deletion_timestamp.is_some(),
+        sets_class,
         object: serde_json::to_value(&service).unwrap_or_default(),
     };
     (name, present)
+}
+
+/// Whether the field manager has applied a `loadBalancerClass`. A class that an admission webhook added to the manager's
+/// request does not count as the manager's.
+fn sets_class(service: &Service, manager: &str) -> bool {
+    let entries = service.metadata.managed_fields.iter().flatten();
+    entries
+        .filter(|entry| {
+            entry.manager.as_deref() == Some(manager) && entry.operation.as_deref() == Some("Apply")
+        })
+        .filter_map(|entry| entry.fields_v1.as_ref())
+        .any(|fields| fields.0.pointer("/f:spec/f:loadBalancerClass").is_some())
 }
 
 /// Makes the requests to the API server.
@@ -424,7 +465,8 @@ impl ApiClient {
         }
     }
 
-    /// Asks the API server in a dry run whether it would accept a Service, under a name that does not exist yet.
+    /// Asks the API server in a dry run whether it would accept a Service, under a name that does not exist yet. It also
+    /// fails if the new Service would differ from the manifest in a field that cannot be changed later.
     async fn rehearse(&self, api: &Api<Service>, manifest: &Value) -> Result<(), String> {
         let mut manifest = manifest.clone();
         let name = manifest.pointer_mut("/metadata/name");
@@ -443,8 +485,15 @@ impl ApiClient {
         };
         let answer = api
             .patch(&name, &parameters, &Patch::Apply(&manifest))
-            .await;
-        answer.map(|_| ()).map_err(problem)
+            .await
+            .map_err(problem)?;
+        let answer = serde_json::to_value(&answer).unwrap_or_default();
+        match immutable_difference(&manifest, &answer) {
+            None => Ok(()),
+            Some(field) => Err(format!(
+                "something such as an admission webhook changes {field} of new Services"
+            )),
+        }
     }
 }
 
@@ -462,3 +511,6 @@ async fn delete(api: &Api<Service>, name: &str, uid: &str) -> Result<Option<Serv
         Err(error) => Err(problem(error)),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -14,7 +14,7 @@ use vestibule_model::protocol::{Port, Transport, TransportPort};
 
 use super::ServicePorts;
 use crate::resource_version::is_later;
-use crate::translate::{DesiredService, GatewayService};
+use crate::translate::{DesiredService, GatewayService, immutable_difference, is_load_balancer};
 
 /// Annotation with a digest of the applied manifest. It shows a difference even if a field is no longer desired.
 pub const APPLIED: &str = "vestibule.dev/applied";
@@ -30,6 +30,8 @@ pub struct PresentService {
     pub gateway: Arc<str>,
     /// Whether it is being deleted.
     pub deleting: bool,
+    /// Whether this release set its `loadBalancerClass`. Otherwise that is somebody else's, such as a webhook's.
+    pub sets_class: bool,
     /// The whole object.
     pub object: Value,
 }
@@ -128,7 +130,7 @@ pub fn plan(
             let action = match present.get(name) {
                 None => Some(ServiceAction::Create(manifest)),
                 Some(there) if there.deleting => None,
-                Some(there) if anew && service.must_be_made_anew(&there.object) => {
+                Some(there) if anew && must_be_made_anew(&manifest, there) => {
                     Some(ServiceAction::Anew(there.uid.clone(), manifest))
                 }
                 Some(there) if contains(&there.object, &manifest) => None,
@@ -150,6 +152,16 @@ pub fn plan(
         }
     }
     actions
+}
+
+/// Whether a front has to be deleted and made anew, because an immutable field differs from the desired one.
+fn must_be_made_anew(manifest: &Value, there: &PresentService) -> bool {
+    // A class that somebody else set would come back with the new Service, and the Gateway would lose its address again
+    // and again.
+    let keeps_our_class = there.sets_class
+        && manifest.pointer("/spec/loadBalancerClass").is_none()
+        && [manifest, &there.object].into_iter().all(is_load_balancer);
+    keeps_our_class || immutable_difference(manifest, &there.object).is_some()
 }
 
 /// Returns the addresses of the front of a Gateway, if it exists.
@@ -263,4 +275,4 @@ fn contains(there: &Value, desired_value: &Value) -> bool {
 
 #[cfg(test)]
 #[path = "plan_tests.rs"]
-mod tests;
+pub(super) mod tests;

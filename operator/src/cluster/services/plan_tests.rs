@@ -6,7 +6,7 @@ fn port(number: u16) -> Port {
     Port::new(number).expect("it is not 0")
 }
 
-fn desired(uid: &str) -> GatewayService {
+pub(crate) fn desired(uid: &str) -> GatewayService {
     let labels = BTreeMap::from([
         ("app.kubernetes.io/managed-by".to_owned(), "r".to_owned()),
         ("vestibule.dev/gateway-uid".to_owned(), uid.to_owned()),
@@ -63,6 +63,7 @@ fn served(manifest: &Value) -> PresentService {
             .and_then(|l| l.as_str().map(Into::into))
             .unwrap_or_default(),
         deleting: false,
+        sets_class: object.pointer("/spec/loadBalancerClass").is_some(),
         object,
     }
 }
@@ -206,6 +207,46 @@ fn what_is_immutable_is_made_anew_with_the_ports_it_had() {
         panic!("{actions:?}");
     };
     assert_eq!(manifest["spec"]["ports"][0]["targetPort"], 10_000);
+}
+
+#[test]
+fn a_class_that_a_webhook_sets_is_left_and_one_that_was_ours_goes() {
+    let (mut desired, mut present) = (desired("one"), PresentServices::new());
+    desired.service_type = ServiceType::LoadBalancer;
+    // Whenever a Service comes without a class, the webhook of the load balancer adds its own.
+    let settle = |desired: &GatewayService, present: &mut PresentServices| {
+        carry_out(&plan(&desired_services(&[desired]), present, None), present);
+        if let Some(front) = present.get_mut(&desired.front) {
+            let spec = front.object["spec"].as_object_mut().expect("a spec");
+            spec.entry("loadBalancerClass")
+                .or_insert_with(|| json!("service.k8s.aws/nlb"));
+        }
+        plan(&desired_services(&[desired]), present, None)
+    };
+    let actions = settle(&desired, &mut present);
+    assert_eq!(actions, BTreeMap::new());
+    // The settings ask for another class.
+    desired.load_balancer_class = Some("example.net/edge".into());
+    let actions = plan(&desired_services(&[&desired]), &present, None);
+    assert!(matches!(&actions[&desired.front], ServiceAction::Anew(uid, _) if uid == "u"));
+    let actions = settle(&desired, &mut present);
+    assert!(matches!(actions[&desired.front], ServiceAction::Create(_)));
+    assert_eq!(settle(&desired, &mut present), BTreeMap::new());
+    assert_eq!(
+        front_of(&mut present, &desired)["spec"]["loadBalancerClass"],
+        "example.net/edge"
+    );
+    // They no longer do. The class was ours, so it has to go, and that of the webhook takes its place.
+    desired.load_balancer_class = None;
+    let actions = plan(&desired_services(&[&desired]), &present, None);
+    assert!(matches!(actions[&desired.front], ServiceAction::Anew(..)));
+    let actions = settle(&desired, &mut present);
+    assert!(matches!(actions[&desired.front], ServiceAction::Create(_)));
+    assert_eq!(settle(&desired, &mut present), BTreeMap::new());
+    assert_eq!(
+        front_of(&mut present, &desired)["spec"]["loadBalancerClass"],
+        "service.k8s.aws/nlb"
+    );
 }
 
 #[test]

@@ -172,45 +172,48 @@ impl GatewayService {
             spec,
         )
     }
+}
 
-    /// Whether the front has to be deleted and made anew, because an immutable field differs from the
-    /// desired one. `present` is the front as the API server has it. The internal ports of the Gateway
-    /// stay the same.
-    #[must_use]
-    pub fn must_be_made_anew(&self, present: &Value) -> bool {
-        let spec = |field: &str| present.get("spec").and_then(|spec| spec.get(field));
-        let text = |field: &str| spec(field).and_then(Value::as_str).unwrap_or_default();
-        let was = text("type");
-        let cluster_ips: Vec<&str> = spec("clusterIPs")
-            .and_then(Value::as_array)
-            .map(|all| all.iter().filter_map(Value::as_str).collect())
-            .unwrap_or_default();
-        let asks_for_cluster_ips =
-            self.service_type != ServiceType::LoadBalancer && !self.requested.is_empty();
-        if asks_for_cluster_ips
-            && self
-                .requested
-                .iter()
-                .enumerate()
-                .any(|(index, ip)| cluster_ips.get(index).copied() != Some(&ip.to_string()))
-        {
-            return true;
-        }
-        let primary = spec("ipFamilies")
-            .and_then(Value::as_array)
-            .and_then(|families| families.first())
-            .and_then(Value::as_str);
-        if let (Some(wished), Some(primary)) = (self.ip_families.first(), primary)
-            && wished.as_str() != primary
-        {
-            return true;
-        }
-        // `loadBalancerClass` is immutable while the type stays LoadBalancer. With a change of the
-        // type it disappears.
-        was == "LoadBalancer"
-            && self.service_type == ServiceType::LoadBalancer
-            && text("loadBalancerClass") != self.load_balancer_class.as_deref().unwrap_or_default()
+/// Returns the path of an immutable field of a front that the manifest sets and that is different in the
+/// present Service. Such a Service has to be deleted and made anew. A field that the manifest does not set may
+/// have any value, because the cluster or a webhook of the load balancer chooses it.
+#[must_use]
+pub fn immutable_difference(manifest: &Value, present: &Value) -> Option<&'static str> {
+    let addresses = texts(manifest, "/spec/clusterIPs");
+    let assigned = texts(present, "/spec/clusterIPs");
+    // The cluster may have added an address of the other family.
+    if !assigned.starts_with(&addresses) {
+        return Some("spec.clusterIPs");
     }
+    let primary = |service| texts(service, "/spec/ipFamilies").first().copied();
+    if let (Some(desired), Some(assigned)) = (primary(manifest), primary(present))
+        && desired != assigned
+    {
+        return Some("spec.ipFamilies");
+    }
+    // `loadBalancerClass` is immutable while the type stays LoadBalancer. With a change of the type it disappears.
+    let class = text(manifest, "/spec/loadBalancerClass")?;
+    let stays = [manifest, present].into_iter().all(is_load_balancer);
+    (stays && text(present, "/spec/loadBalancerClass") != Some(class))
+        .then_some("spec.loadBalancerClass")
+}
+
+/// Whether the type of a Service is LoadBalancer.
+#[must_use]
+pub fn is_load_balancer(service: &Value) -> bool {
+    text(service, "/spec/type") == Some("LoadBalancer")
+}
+
+fn text<'a>(service: &'a Value, pointer: &str) -> Option<&'a str> {
+    service.pointer(pointer).and_then(Value::as_str)
+}
+
+fn texts<'a>(service: &'a Value, pointer: &str) -> Vec<&'a str> {
+    let list = service.pointer(pointer).and_then(Value::as_array);
+    list.into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+        .collect()
 }
 
 fn manifest(

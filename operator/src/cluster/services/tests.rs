@@ -1,0 +1,260 @@
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use http::{Method, Request, Response, StatusCode};
+use kube::client::Body;
+use parking_lot::Mutex;
+use serde_json::json;
+use vestibule_model::service::ServiceType;
+
+use super::super::testing::{self, Answer, Polls};
+use super::*;
+use crate::translate::GatewayService;
+
+const OURS: &str = "example.net/edge";
+const THEIRS: &str = "service.k8s.aws/nlb";
+
+fn config() -> Config {
+    Config {
+        manager: "r".into(),
+        release: Release {
+            namespace: "sys".into(),
+            owner: None,
+        },
+    }
+}
+
+fn only(service: &GatewayService) -> DesiredServices {
+    let make = DesiredService::Make(Box::new(service.clone()));
+    BTreeMap::from([(service.uid.clone(), make)])
+}
+
+/// A front for which the settings ask for a class.
+fn classed() -> GatewayService {
+    GatewayService {
+        service_type: ServiceType::LoadBalancer,
+        load_balancer_class: Some(OURS.into()),
+        ..plan::tests::desired("one")
+    }
+}
+
+/// A Service of the release in which the only known field is its class.
+fn service(path: &str, version: u64, class: &str) -> Value {
+    let mut parts = path.rsplit('/');
+    let name = parts.next();
+    json!({
+        "metadata": {
+            "namespace": parts.nth(1), "name": name,
+            "uid": "u", "resourceVersion": version.to_string(),
+            "labels": {
+                "app.kubernetes.io/managed-by": "r",
+                "vestibule.dev/gateway-uid": "one",
+            },
+        },
+        "spec": {"type": "LoadBalancer", "loadBalancerClass": class},
+    })
+}
+
+/// An API server that gives new Services a class: this one in a dry run, and that one otherwise.
+struct Classes {
+    in_dry_run: &'static str,
+    otherwise: &'static str,
+    version: AtomicU64,
+    requests: Arc<Mutex<Vec<String>>>,
+}
+
+impl Classes {
+    fn answer(&self, request: &Request<Body>) -> Response<Answer> {
+        let (path, query) = (request.uri().path(), request.uri().query());
+        let dry_run = query.is_some_and(|query| query.contains("dryRun"));
+        self.requests
+            .lock()
+            .push(format!("{} {path} {dry_run}", request.method()));
+        match *request.method() {
+            Method::PATCH => {
+                let version = self.version.fetch_add(1, Ordering::Relaxed);
+                let class = if dry_run {
+                    self.in_dry_run
+                } else {
+                    self.otherwise
+                };
+                testing::object(&service(path, version, class))
+            }
+            Method::DELETE => testing::object(&json!({
+                "apiVersion": "v1", "kind": "Status", "status": "Success",
+            })),
+            _ => testing::failure(StatusCode::NOT_FOUND),
+        }
+    }
+}
+
+/// A reconciler that knows every Service there is, and the requests that it makes.
+struct World {
+    reconciler: Reconciler,
+    requests: Arc<Mutex<Vec<String>>>,
+}
+
+impl World {
+    fn new(in_dry_run: &'static str, otherwise: &'static str, present: &[Value]) -> Self {
+        let requests = Arc::new(Mutex::new(Vec::new()));
+        let classes = Classes {
+            in_dry_run,
+            otherwise,
+            version: AtomicU64::new(10),
+            requests: Arc::clone(&requests),
+        };
+        let client = testing::client(move |request| classes.answer(request));
+        let mut reconciler = Reconciler::new(client, config(), Metrics::default());
+        reconciler.take(Event::Init);
+        for service in present {
+            let service = serde_json::from_value(service.clone()).expect("a Service");
+            reconciler.take(Event::InitApply(service));
+        }
+        reconciler.take(Event::InitDone);
+        Self {
+            reconciler,
+            requests,
+        }
+    }
+
+    /// Has the reconciler act some times, and returns the requests about the front.
+    async fn act(&mut self, desired: &DesiredServices) -> Vec<String> {
+        for _ in 0..5 {
+            let mut requests = JoinSet::new();
+            self.reconciler.act(desired, &mut requests);
+            while let Some(done) = requests.join_next().await {
+                self.reconciler.done(done.expect("no panic"));
+            }
+            // The watch shows which Services are gone.
+            self.reconciler.present.retain(|_, there| !there.deleting);
+        }
+        let mut requests = std::mem::take(&mut *self.requests.lock());
+        requests.retain(|request| request.contains("/namespaces/sys/"));
+        requests
+    }
+}
+
+const FRONT: &str = "/api/v1/namespaces/sys/services/r-gw-one";
+const REHEARSAL: &str = "PATCH /api/v1/namespaces/sys/services/r-gw-eno true";
+
+#[tokio::test]
+async fn a_service_gets_another_class_by_being_made_anew_once() {
+    let mut world = World::new(OURS, OURS, &[service(FRONT, 1, THEIRS)]);
+    let requests = world.act(&only(&classed())).await;
+    let once = [
+        REHEARSAL.to_owned(),
+        format!("DELETE {FRONT} false"),
+        format!("GET {FRONT} false"),
+        format!("PATCH {FRONT} false"),
+    ];
+    assert_eq!(requests, once);
+}
+
+#[tokio::test]
+async fn a_service_stays_if_a_new_one_would_have_another_class_too() {
+    let mut world = World::new(THEIRS, THEIRS, &[service(FRONT, 1, "example.net/old")]);
+    let requests = world.act(&only(&classed())).await;
+    assert_eq!(requests, [REHEARSAL]);
+    let front = classed().front;
+    let trouble = &world.reconciler.troubles[&front];
+    assert!(
+        trouble.problem.contains("spec.loadBalancerClass"),
+        "{}",
+        trouble.problem
+    );
+    // It is tried again later, in case that the webhook is gone by then.
+    assert_eq!(world.reconciler.retry_at, Some(trouble.until));
+}
+
+#[tokio::test]
+async fn a_new_service_that_comes_out_otherwise_is_not_made_anew() {
+    // The webhook takes no part in dry runs.
+    let mut world = World::new(OURS, THEIRS, &[]);
+    let requests = world.act(&only(&classed())).await;
+    let create = [format!("GET {FRONT} false"), format!("PATCH {FRONT} false")];
+    assert_eq!(requests, create);
+    // The load balancer writes the status of the Service, which changes its version and nothing else.
+    let written = serde_json::from_value(service(FRONT, 100, THEIRS)).expect("a Service");
+    world.reconciler.take(Event::Apply(written));
+    assert!(world.act(&only(&classed())).await.is_empty());
+    // Other settings are another reason to make it anew.
+    let other = GatewayService {
+        load_balancer_class: Some("example.net/core".into()),
+        ..classed()
+    };
+    assert_eq!(world.act(&only(&other)).await, [REHEARSAL]);
+}
+
+#[test]
+fn only_a_class_that_this_release_applied_is_ours() {
+    let ours = json!({"f:spec": {"f:type": {}, "f:loadBalancerClass": {}}});
+    let sets_class = |manager: &str, operation: &str, fields: &Value| {
+        let mut service = service(FRONT, 1, THEIRS);
+        service["metadata"]["managedFields"] = json!([
+            {"manager": "kubectl", "operation": "Update", "fieldsV1": {"f:spec": {"f:ports": {}}}},
+            {"manager": manager, "operation": operation, "fieldsType": "FieldsV1", "fieldsV1": fields},
+        ]);
+        let service = serde_json::from_value(service).expect("a Service");
+        let (_, present) = present(service, "r");
+        assert_eq!(present.object.pointer("/metadata/managedFields"), None);
+        present.sets_class
+    };
+    assert!(sets_class("r", "Apply", &ours));
+    assert!(!sets_class("another", "Apply", &ours));
+    assert!(!sets_class("r", "Update", &ours));
+    assert!(!sets_class(
+        "r",
+        "Apply",
+        &json!({"f:spec": {"f:type": {}}})
+    ));
+    let (_, unmanaged) = present(
+        serde_json::from_value(service(FRONT, 1, THEIRS)).expect("a Service"),
+        "r",
+    );
+    assert!(!unmanaged.sets_class);
+}
+
+/// Whether the states say that the API server refuses a front.
+fn has_failed(states: Option<&Arc<ServiceStates>>) -> bool {
+    let mut states = states.into_iter().flat_map(|states| states.values());
+    states.any(|state| {
+        let assigned = state.assigned.as_ref();
+        assigned.is_some_and(|assigned| assigned.problem.is_some())
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_former_leader_rests() {
+    let client = testing::client(|request| match request.uri().path() {
+        "/api/v1/services" if testing::is_watch(request) => testing::silence(),
+        "/api/v1/services" => testing::object(&json!({
+            "apiVersion": "v1", "kind": "ServiceList",
+            "metadata": {"resourceVersion": "1"}, "items": [],
+        })),
+        _ => testing::failure(StatusCode::INTERNAL_SERVER_ERROR),
+    });
+    let desired = Arc::new(only(&plan::tests::desired("one")));
+    let (_wishes, desired_services) = watch::channel(Some(desired));
+    let (election, role) = watch::channel(Role::Leading {
+        term: 1,
+        until: Instant::now() + Duration::from_hours(1),
+    });
+    let (service_states, mut states) = watch::channel(None);
+    let channels = Channels {
+        desired_services,
+        role,
+        service_states,
+    };
+    let polls = Polls::default();
+    let task = polls.spawn(run(client, config(), channels, Metrics::default()));
+    let failed = states.wait_for(|states| has_failed(states.as_ref()));
+    assert!(failed.await.is_ok());
+    election.send_replace(Role::Following { leader: None });
+    // A follower makes no requests, so it says nothing about failures.
+    let forgotten = states.wait_for(|states| !has_failed(states.as_ref()));
+    assert!(forgotten.await.is_ok());
+    let before = polls.count();
+    tokio::time::sleep(Duration::from_mins(10)).await;
+    assert!(!task.is_finished());
+    assert!(polls.count() - before < 10);
+    task.abort();
+}
