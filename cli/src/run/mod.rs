@@ -99,7 +99,7 @@ fn port_map(text: &str) -> Result<(u16, u16), String> {
 
 /// Runs the command until a signal ends it.
 pub(crate) fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
-    let _log = log::init(args.log_format).context("cannot start a thread for the log")?;
+    let _log = log::init(args.log_format)?;
     if let Err(error) = files::look(&args.directory) {
         writeln!(io::stderr(), "vestibule run: {error}")?;
         return Ok(ExitCode::from(2));
