@@ -22,7 +22,7 @@ use crate::programmed;
 use crate::settings::{PolicyArgs, settings_of_check};
 use crate::verdict::{ObjectContext, ObjectOutcome, Verdict, summary, verdicts};
 
-/// Says what becomes of every object in a directory of manifests.
+/// Prints the verdict on every object in a directory of manifests.
 ///
 /// Exits with 0 if nothing is refused, 1 if something is, 2 if the directory cannot be read.
 #[derive(Debug, Args)]

@@ -165,7 +165,7 @@ pub(super) fn gone(why: &str) {
     tracing::warn!(
         target: TARGET,
         event = "directory-gone",
-        "{why}: what was read last goes on being served"
+        "{why}: still serving the last manifests that were read"
     );
 }
 

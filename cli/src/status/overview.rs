@@ -368,7 +368,7 @@ fn of_said(
             return Vec::new();
         }
         let message =
-            "no status of Vestibule's: not its business, or the operator has not come to it";
+            "no status of Vestibule's: another controller's object, or not processed yet";
         return vec![problem(Health::Wrong, "", "NoStatus", message)];
     };
     let mut problems = Vec::new();
