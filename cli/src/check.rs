@@ -47,6 +47,9 @@ enum Format {
     Json,
 }
 
+/// The line for a directory or a cluster without anything to report on.
+pub(crate) const NOTHING: &str = "there is no Gateway, ListenerSet or route of Vestibule's here";
+
 /// Runs the command.
 pub(crate) fn check(args: &CheckArgs) -> anyhow::Result<ExitCode> {
     let (source, changes) = match load(&args.directory) {
@@ -149,6 +152,9 @@ fn print(verdicts: &[Verdict], format: Format) -> io::Result<()> {
                 }
             }
             writeln!(out, "{}", summary(verdicts))?;
+            if verdicts.is_empty() {
+                writeln!(out, "{NOTHING}")?;
+            }
         }
     }
     out.flush()

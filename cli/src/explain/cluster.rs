@@ -147,6 +147,7 @@ pub(crate) fn read(
         let mut reading = Reading {
             reader: Reader::new(client),
             namespace,
+            is_named: args.namespace.is_some(),
             translator: Translator::new(settings),
             live,
             tried: BTreeSet::new(),
@@ -193,6 +194,8 @@ fn settings(controller: Arc<str>, policy: Policy) -> Settings {
 struct Reading {
     reader: Reader,
     namespace: String,
+    /// Whether the caller named the namespace. Otherwise it is that of the context.
+    is_named: bool,
     translator: Translator,
     live: ServerState,
     tried: BTreeSet<need::Need>,
@@ -233,7 +236,10 @@ impl Reading {
             self.put(objects);
         }
         match denied {
-            Some(why) if !any => bail!("nothing may be read: {why}"),
+            Some(why) if !any && self.is_named => bail!("nothing may be read: {why}"),
+            Some(why) if !any => {
+                bail!("nothing may be read: {why}; name your namespace with --namespace")
+            }
             _ => Ok(()),
         }
     }

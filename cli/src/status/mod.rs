@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 
+use crate::check::NOTHING;
 use crate::explain::text::write_unread;
 use crate::explain::{PlaceArgs, print};
 use overview::{Health, Overview, Row, overview};
@@ -69,10 +70,7 @@ impl fmt::Display for Text<'_> {
             count(Health::Ok)
         )?;
         if rows.is_empty() {
-            writeln!(
-                f,
-                "there is no Gateway, ListenerSet or route of Vestibule's here"
-            )?;
+            writeln!(f, "{NOTHING}")?;
         }
         write_unread(f, &self.0.unread_lines)
     }

@@ -334,6 +334,11 @@ fn on_a_cluster_everybody_sees_what_their_rights_show() {
     let nobody = kubectl.says(&admin, &["explain", NAME, "--as", "nobody"]);
     assert_eq!(nobody.code, Some(2), "{}{}", nobody.out, nobody.err);
     assert!(nobody.err.contains("nothing may be read"), "{}", nobody.err);
+    let hint = "name your namespace with --namespace";
+    assert!(nobody.err.contains(hint), "{}", nobody.err);
+    let nobody = ["explain", NAME, "--as", "nobody", "--namespace", "explain-a"];
+    let nobody = kubectl.says(&admin, &nobody);
+    assert!(!nobody.err.contains(hint), "{}", nobody.err);
 }
 
 fn administrators_see_who_has_the_name(kubectl: &Kubectl, admin: &Path) {
