@@ -152,7 +152,11 @@ mod tests {
     fn arguments_hold_together() {
         Args::command().debug_assert();
         // What is passed last counts, so that the chart's `extraArgs` override its own arguments.
-        let twice = ["vestibule-webhook", "--drain-seconds=1", "--drain-seconds=2"];
+        let twice = [
+            "vestibule-webhook",
+            "--drain-seconds=1",
+            "--drain-seconds=2",
+        ];
         assert_eq!(Args::parse_from(twice).drain_seconds, 2);
     }
 }

@@ -53,8 +53,8 @@ pub(super) fn init(format: Format) -> anyhow::Result<FlushGuard> {
             event.target() == "vestibule_stream::client" && event.fields().field("key").is_some();
         all || !rejected
     });
-    let (writer, guard) = vestibule_proxy::log::writer(io::stderr())
-        .context("cannot start a thread for the log")?;
+    let (writer, guard) =
+        vestibule_proxy::log::writer(io::stderr()).context("cannot start a thread for the log")?;
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(writer);

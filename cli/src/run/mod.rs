@@ -143,8 +143,9 @@ async fn serve(args: RunArgs, ports: BTreeMap<u16, u16>) -> anyhow::Result<ExitC
     let mut signals = Signals::new()?;
     let state = state_directory(args.state_dir.clone())?;
     let ca = LocalCa::open(&state, clock::now()).map_err(|error| match error {
-        LocalCaError::Io { .. } => anyhow::Error::new(error)
-            .context("cannot keep the local CA; name a directory that is writable with --state-dir"),
+        LocalCaError::Io { .. } => anyhow::Error::new(error).context(
+            "cannot keep the local CA; name a directory that is writable with --state-dir",
+        ),
         other => other.into(),
     })?;
     let mut directory_change = follow(args.directory.clone()).context("cannot start a thread")?;

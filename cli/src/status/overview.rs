@@ -391,8 +391,7 @@ fn of_said(
         if cluster_state.live.is_none() {
             return Vec::new();
         }
-        let message =
-            "no status of Vestibule's: another controller's object, or not processed yet";
+        let message = "no status of Vestibule's: another controller's object, or not processed yet";
         return vec![problem(Health::Wrong, "", "NoStatus", message)];
     };
     let mut problems = Vec::new();

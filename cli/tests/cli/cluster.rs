@@ -336,7 +336,14 @@ fn on_a_cluster_everybody_sees_what_their_rights_show() {
     assert!(nobody.err.contains("nothing may be read"), "{}", nobody.err);
     let hint = "name your namespace with --namespace";
     assert!(nobody.err.contains(hint), "{}", nobody.err);
-    let nobody = ["explain", NAME, "--as", "nobody", "--namespace", "explain-a"];
+    let nobody = [
+        "explain",
+        NAME,
+        "--as",
+        "nobody",
+        "--namespace",
+        "explain-a",
+    ];
     let nobody = kubectl.says(&admin, &nobody);
     assert!(!nobody.err.contains(hint), "{}", nobody.err);
 }
@@ -504,7 +511,10 @@ fn tenants_own_their_names_where_labels_select_them(kubectl: &Kubectl, tenant: &
         assert_eq!(step(place, "listener")["outcome"], "ok", "{report:#}");
         assert_eq!(place["routes"][0]["object"]["name"], name, "{report:#}");
         let unread = report["unread"].to_string();
-        assert!(unread.contains("Namespace explain-b: you may not get it"), "{unread}");
+        assert!(
+            unread.contains("Namespace explain-b: you may not get it"),
+            "{unread}"
+        );
     }
 
     // Whom the selector does not let in sees that in the status.
@@ -523,7 +533,11 @@ fn tenants_own_their_names_where_labels_select_them(kubectl: &Kubectl, tenant: &
     );
 
     let delete = ["delete", "-n", "explain-b"];
-    for what in ["tlsroute/by-set", "tlsroute/by-gateway", "listenerset/labelled"] {
+    for what in [
+        "tlsroute/by-set",
+        "tlsroute/by-gateway",
+        "listenerset/labelled",
+    ] {
         kubectl.must(&[&delete[..], &[what]].concat(), "");
     }
     let gateway = ["delete", "-n", "explain-platform", "gateway/labelled"];

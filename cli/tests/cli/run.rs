@@ -349,7 +349,10 @@ fn says_why_it_cannot_start() {
 fn arguments_that_contradict_or_cannot_be_are_refused() {
     for (pair, said) in [
         ("443=1443", "--port-map serves port 443 twice, on "),
-        ("80=70000", "\"70000\" is not a port; ports are numbers from 1 to 65535"),
+        (
+            "80=70000",
+            "\"70000\" is not a port; ports are numbers from 1 to 65535",
+        ),
         ("80", "write it as PORT=BOUND, such as 443=8443"),
     ] {
         let home = Directory::new();
