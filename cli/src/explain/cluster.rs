@@ -463,3 +463,22 @@ fn sockets(gateway: &Gateway, addresses: &[Address]) -> BTreeSet<(IpAddr, Transp
     ips.flat_map(|ip| ports().map(move |port| (ip, port)))
         .collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use vestibule_model::selector::LabelSelector;
+
+    use super::*;
+
+    #[test]
+    fn a_gateway_without_selectors_differs_in_nothing_else() {
+        let open = assumed_gateway(&ObjectName::new("platform", "edge"));
+        let object = |gateway: &Gateway| Object::Gateway(Arc::new(gateway.clone()));
+        assert_eq!(without_selectors(&object(&open)), None);
+        let mut selects = open.clone();
+        selects.allowed_listeners = NamespaceScope::Selector(LabelSelector::default());
+        assert_eq!(without_selectors(&object(&selects)), Some(object(&open)));
+        selects.allowed_listeners = NamespaceScope::Same;
+        assert_eq!(without_selectors(&object(&selects)), None);
+    }
+}

@@ -366,7 +366,7 @@ impl Chain<'_> {
         } else {
             (
                 format!(
-                    "namespace {namespace} has held {what} since {since}, and has nothing for it any more"
+                    "namespace {namespace} has held {what} since {since}, and no longer uses it"
                 ),
                 WAIT.to_owned(),
             )
