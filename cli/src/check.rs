@@ -22,7 +22,7 @@ use crate::programmed;
 use crate::settings::{PolicyArgs, settings_of_check};
 use crate::verdict::{ObjectContext, ObjectOutcome, Verdict, summary, verdicts};
 
-/// Says what becomes of every object in a directory of manifests.
+/// Prints the verdict on every object in a directory of manifests.
 ///
 /// Exits with 0 if nothing is refused, 1 if something is, 2 if the directory cannot be read.
 #[derive(Debug, Args)]
@@ -46,6 +46,9 @@ enum Format {
     /// For machines: an array with an entry per object
     Json,
 }
+
+/// The line for a directory or a cluster without anything to report on.
+pub(crate) const NOTHING: &str = "there is no Gateway, ListenerSet or route of Vestibule's here";
 
 /// Runs the command.
 pub(crate) fn check(args: &CheckArgs) -> anyhow::Result<ExitCode> {
@@ -149,6 +152,9 @@ fn print(verdicts: &[Verdict], format: Format) -> io::Result<()> {
                 }
             }
             writeln!(out, "{}", summary(verdicts))?;
+            if verdicts.is_empty() {
+                writeln!(out, "{NOTHING}")?;
+            }
         }
     }
     out.flush()

@@ -52,7 +52,8 @@ pub(crate) fn soften(translator: &Translator, object: &Object, findings: &mut [F
         for finding in &mut *findings {
             if finding.reason == Reason::InvalidCertificateRef && finding.field == reference.field {
                 finding.severity = Severity::Warning;
-                finding.action = "nothing, if an issuer makes it (`vestibule run` does)".into();
+                finding.action =
+                    "no action is needed if an issuer creates it (`vestibule run` does)".into();
             }
         }
     }

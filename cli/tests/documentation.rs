@@ -333,7 +333,11 @@ fn source_texts(component: &str) -> Vec<String> {
         "operator" => &["operator", "internal_ca"],
         _ => &[component],
     };
-    let mut folders: Vec<PathBuf> = crates.iter().map(|krate| sources(krate).unwrap()).collect();
+    texts_in(crates.iter().map(|krate| sources(krate).unwrap()).collect())
+}
+
+/// The Rust sources in these folders and below them.
+fn texts_in(mut folders: Vec<PathBuf>) -> Vec<String> {
     let mut texts = Vec::new();
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(folder).unwrap() {
@@ -477,4 +481,59 @@ fn every_reason_of_a_connection_has_its_row_in_the_guide() {
     let unknown: Vec<&&str> = rows.difference(&reasons).collect();
     assert!(missing.is_empty(), "no row has {missing:?}");
     assert!(unknown.is_empty(), "no connection ends with {unknown:?}");
+}
+
+/// The reasons of requests in the sources of the proxy: those of its own answers, what a function `reason` returns, and
+/// what is written into a record.
+fn request_reasons() -> BTreeSet<String> {
+    let is_reason = |text: &str| {
+        let is_capital = text.starts_with(|c: char| c.is_ascii_uppercase());
+        is_capital && text.chars().all(|c| c.is_ascii_alphanumeric())
+    };
+    let literal = |text: &str| text.split('"').nth(1).unwrap_or_default().to_owned();
+    let mut reasons = BTreeSet::new();
+    for text in texts_in(vec![sources("proxy").unwrap().join("http")]) {
+        let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap();
+        for start in ["reason = \"", "::internal(\"", "::unclear(\""] {
+            let all = code.match_indices(start);
+            reasons.extend(all.map(|(at, _)| literal(&code[at..])));
+        }
+        for start in ["LocalReply::new(", "Self::new("] {
+            let all = code.match_indices(start);
+            // The reason is a literal in the call, or it comes from a constant or a function.
+            let calls = all.filter_map(|(at, _)| code[at..].split([';', '}']).next());
+            reasons.extend(calls.map(literal));
+        }
+        for function in code.split("fn reason(").skip(1) {
+            let body = function.split("\n    }").next().unwrap();
+            let arms = body.split(" => \"").skip(1);
+            reasons.extend(arms.filter_map(|arm| Some(arm.split_once('"')?.0.to_owned())));
+        }
+    }
+    reasons.retain(|reason| is_reason(reason));
+    reasons
+}
+
+#[test]
+fn every_reason_of_a_request_has_its_row() {
+    let reasons = request_reasons();
+    for known in [
+        "Served",
+        "RedirectFailed",
+        "UnclearPath",
+        "Redirected",
+        "BackendFlood",
+        "RequestTimeout",
+    ] {
+        assert!(reasons.contains(known), "only these are found: {reasons:?}");
+    }
+    let mut rows = BTreeSet::new();
+    let pages = ["docs/http.md", "docs/observability.md"].map(|page| read(&root().join(page)));
+    for line in pages.iter().flat_map(|page| page.lines()) {
+        if line.starts_with("| ") {
+            rows.extend(line.split('`').skip(1).step_by(2).map(str::to_owned));
+        }
+    }
+    let missing: Vec<&String> = reasons.difference(&rows).collect();
+    assert!(missing.is_empty(), "no row has {missing:?}");
 }

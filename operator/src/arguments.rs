@@ -28,7 +28,7 @@ use vestibule_operator::translate::{self, Binds, CONTROLLER, ClaimMode, ServiceS
 
 /// The control plane of Vestibule: watches the cluster, configures the proxies, writes statuses.
 #[derive(Debug, Parser)]
-#[command(version)]
+#[command(version, args_override_self = true)]
 pub(crate) struct Arguments {
     /// Namespace of the release.
     #[arg(long, env = "POD_NAMESPACE")]

@@ -12,7 +12,7 @@
 
 mod arguments;
 
-use std::io;
+use std::io::{self, Write as _};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -28,7 +28,6 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
-use tracing_subscriber::EnvFilter;
 use vestibule_crds::watch::{configured, restored};
 use vestibule_operator::cluster::health::{Health, router};
 use vestibule_operator::cluster::metrics::Metrics;
@@ -36,6 +35,7 @@ use vestibule_operator::cluster::{self, Outside, owner};
 use vestibule_operator::publish::auth::{Authenticator, KubeReviewer};
 use vestibule_operator::publish::tls::Secure;
 use vestibule_operator::publish::{self, Publisher};
+use vestibule_serve::log_filter::{self, FilterError};
 use vestibule_serve::probes;
 
 use arguments::{Arguments, LogFormat};
@@ -53,7 +53,10 @@ const QUIET: &str = "kube_client=error,kube_runtime=error";
 fn main() -> ExitCode {
     vestibule_serve::memory::refuse_huge_pages();
     let arguments = Arguments::parse();
-    init_log(arguments.log_format);
+    if let Err(error) = init_log(arguments.log_format) {
+        let _ = writeln!(io::stderr(), "vestibule-operator: {error}");
+        return ExitCode::FAILURE;
+    }
     // At least two threads: a long pass of translation must not hold up the Lease.
     let threads = std::thread::available_parallelism().map_or(2, |n| n.get().max(2));
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -227,18 +230,17 @@ fn end_on_signal(end: CancellationToken) -> anyhow::Result<impl Future<Output = 
     })
 }
 
-/// Logs to standard error; `RUST_LOG` filters, as usual.
-fn init_log(format: LogFormat) {
-    let asked = std::env::var("RUST_LOG").unwrap_or_else(|_| "info".to_owned());
-    let filter = EnvFilter::try_new(format!("{QUIET},{asked}"))
-        .unwrap_or_else(|_| EnvFilter::new(format!("info,{QUIET}")));
-    let builder = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(io::stderr);
+/// Logs to standard output; `RUST_LOG` filters.
+fn init_log(format: LogFormat) -> Result<(), FilterError> {
+    let asked = log_filter::asked();
+    let asked = asked.as_deref().unwrap_or("info");
+    let filter = log_filter::filter(&format!("{QUIET},{asked}"))?;
+    let builder = tracing_subscriber::fmt().with_env_filter(filter);
     match format {
         LogFormat::Json => builder.json().flatten_event(true).init(),
         LogFormat::Text => builder.init(),
     }
+    Ok(())
 }
 
 #[cfg(test)]

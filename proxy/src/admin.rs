@@ -16,8 +16,8 @@ const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=
 /// The page that lists the paths.
 const INDEX: &str = "\
 /healthz   the process is up
-/readyz    a configuration is in force, and the proxy does not end (for load balancers)
-/servingz  a configuration is in force, and the proxy accepts connections, also while it ends (for the kubelet)
+/readyz    a configuration is in force, and the proxy is not shutting down (for load balancers)
+/servingz  a configuration is in force, and the proxy accepts connections, also while it shuts down (for the kubelet)
 /metrics   Prometheus (OpenMetrics)
 /config    the configuration in force, without keys
 /status    verdict and status of every object (`vestibule run` only)

@@ -21,7 +21,6 @@ use clap::Parser;
 use mimalloc::MiMalloc;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
-use tracing_subscriber::EnvFilter;
 use vestibule_model::endpoint::{EndpointArguments, EndpointRules};
 use vestibule_proxy::bounds::Bounds;
 use vestibule_proxy::limits::{
@@ -29,6 +28,7 @@ use vestibule_proxy::limits::{
 };
 use vestibule_proxy::log;
 use vestibule_proxy::proxy::{ConfigSource, Proxy, ProxyConfig, tcp_connector};
+use vestibule_serve::log_filter;
 use vestibule_stream::ProxyIdentity;
 use vestibule_stream::client::{self, Tls, TlsError};
 
@@ -38,7 +38,7 @@ static ALLOCATOR: MiMalloc = MiMalloc;
 
 /// The data plane of Vestibule: relays TLS connections by their server name, and routes HTTP requests.
 #[derive(Debug, Parser)]
-#[command(version)]
+#[command(version, args_override_self = true)]
 struct Args {
     #[command(flatten)]
     source: Source,
@@ -113,7 +113,7 @@ struct Args {
     /// byte in either direction; 0: any time.
     #[arg(long, env = "VESTIBULE_TUNNEL_IDLE_SECONDS", default_value_t = seconds(ProxyLimits::default().bounds.tunnel_idle))]
     tunnel_idle_seconds: u64,
-    /// Seconds from which on a connection is to end, give or take a tenth: HTTP clients are told, and have
+    /// Maximum age of a connection in seconds (±10 %). After this time, HTTP clients are told to end it, and have
     /// `--drain-seconds` to finish; tunnels are closed after that time too; 0: any age.
     #[arg(long, env = "VESTIBULE_MAX_CONNECTION_AGE_SECONDS", default_value_t = seconds(ProxyLimits::default().bounds.connection_age))]
     max_connection_age_seconds: u64,
@@ -415,7 +415,13 @@ fn allow_open_files() {
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
 async fn main() -> ExitCode {
     vestibule_serve::memory::refuse_huge_pages();
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    let filter = match log_filter::filter(log_filter::asked().as_deref().unwrap_or("info")) {
+        Ok(filter) => filter,
+        Err(error) => {
+            let _ = writeln!(io::stderr(), "vestibule-proxy: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
     // The last lines are written when the guard is dropped, at the end.
     let (writer, _log) = match log::writer(io::stdout()) {
         Ok(log) => log,
@@ -496,6 +502,9 @@ mod tests {
         assert!(parse(&["--config-stream", "a:1", "--config-file", "b"]).is_err());
         let args = parse(&["--config-stream", "http://a:1,b:2"]).unwrap();
         assert_eq!(args.source.config_stream, ["a:1", "b:2"]);
+        // What is passed last counts, so that the chart's `extraArgs` override its own arguments.
+        let twice = ["--config-file=x", "--http-cancels=1", "--http-cancels=2"];
+        assert_eq!(parse(&twice).unwrap().http.http_cancels, 2);
         let args = parse(&[
             "--config-file",
             "x",

@@ -10,6 +10,7 @@
     )
 )]
 
+use std::io::{self, Write as _};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -19,9 +20,9 @@ use anyhow::Context;
 use clap::{Parser, ValueEnum};
 use mimalloc::MiMalloc;
 use tokio::signal::unix::{SignalKind, signal};
-use tracing_subscriber::EnvFilter;
 use vestibule_crds::watch;
 use vestibule_model::policy::PolicyArguments;
+use vestibule_serve::log_filter::{self, FilterError};
 use vestibule_webhook::Admission;
 use vestibule_webhook::server::{Config, WATCHED, Webhook};
 
@@ -29,10 +30,10 @@ use vestibule_webhook::server::{Config, WATCHED, Webhook};
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 
-/// Validating admission for Vestibule: says no where the API server would say yes and the tenant
-/// would be sorry.
+/// Validating admission for Vestibule: refuses objects that the API server would accept but that would not be
+/// served.
 #[derive(Debug, Parser)]
-#[command(version)]
+#[command(version, args_override_self = true)]
 struct Args {
     /// Address of HTTPS, where API servers send reviews (POST /validate).
     #[arg(long, env = "VESTIBULE_LISTEN", default_value = "[::]:9443")]
@@ -73,7 +74,10 @@ enum LogFormat {
 async fn main() -> ExitCode {
     vestibule_serve::memory::refuse_huge_pages();
     let args = Args::parse();
-    log(args.log_format);
+    if let Err(error) = log(args.log_format) {
+        let _ = writeln!(io::stderr(), "vestibule-webhook: {error}");
+        return ExitCode::FAILURE;
+    }
     match run(args).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -83,13 +87,15 @@ async fn main() -> ExitCode {
     }
 }
 
-fn log(format: LogFormat) {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+/// Logs to standard output; `RUST_LOG` filters.
+fn log(format: LogFormat) -> Result<(), FilterError> {
+    let filter = log_filter::filter(log_filter::asked().as_deref().unwrap_or("info"))?;
     let log = tracing_subscriber::fmt().with_env_filter(filter);
     match format {
         LogFormat::Json => log.json().flatten_event(true).init(),
         LogFormat::Text => log.init(),
     }
+    Ok(())
 }
 
 async fn run(args: Args) -> anyhow::Result<()> {
@@ -145,5 +151,12 @@ mod tests {
     #[test]
     fn arguments_hold_together() {
         Args::command().debug_assert();
+        // What is passed last counts, so that the chart's `extraArgs` override its own arguments.
+        let twice = [
+            "vestibule-webhook",
+            "--drain-seconds=1",
+            "--drain-seconds=2",
+        ];
+        assert_eq!(Args::parse_from(twice).drain_seconds, 2);
     }
 }

@@ -50,7 +50,7 @@ app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{/* metadata of an object of one component. Takes (dict "root" $ "component" "proxy"). */}}
 {{- define "vestibule.metadata" -}}
 name: {{ include "vestibule.fullname" .root }}-{{ .component }}
-namespace: {{ .root.Release.Namespace }}
+namespace: {{ .root.Release.Namespace | quote }}
 labels:
   {{- include "vestibule.labels" .root | nindent 2 }}
   app.kubernetes.io/component: {{ .component }}

@@ -263,7 +263,7 @@ impl Chain<'_> {
         named(ok(
             Check::Listener,
             &object,
-            "is accepted, and nobody stands in its way",
+            "is accepted, and no listener conflicts with it",
             reported.by,
         ))
     }

@@ -15,7 +15,7 @@ use serde_json::Value;
 use vestibule_crds::watch::{ReadError, Reader, Watched};
 use vestibule_model::certificate::CertificateAnnotations;
 use vestibule_model::condition::Address;
-use vestibule_model::gateway::{Gateway, GatewayClass, Infrastructure};
+use vestibule_model::gateway::{Gateway, GatewayClass, Infrastructure, Listener, ListenerSet};
 use vestibule_model::hostname::HostPattern;
 use vestibule_model::issuer::IssuerAnnotations;
 use vestibule_model::key::{Kind, ObjectKey, ObjectName};
@@ -147,6 +147,7 @@ pub(crate) fn read(
         let mut reading = Reading {
             reader: Reader::new(client),
             namespace,
+            is_named: args.namespace.is_some(),
             translator: Translator::new(settings),
             live,
             tried: BTreeSet::new(),
@@ -158,6 +159,7 @@ pub(crate) fn read(
             if !reading.singles(missing).await? {
                 break;
             }
+            reading.open_selectors();
         }
         Ok(ClusterState {
             translator: reading.translator,
@@ -192,6 +194,8 @@ fn settings(controller: Arc<str>, policy: Policy) -> Settings {
 struct Reading {
     reader: Reader,
     namespace: String,
+    /// Whether the caller named the namespace. Otherwise it is that of the context.
+    is_named: bool,
     translator: Translator,
     live: ServerState,
     tried: BTreeSet<need::Need>,
@@ -232,7 +236,10 @@ impl Reading {
             self.put(objects);
         }
         match denied {
-            Some(why) if !any => bail!("nothing may be read: {why}"),
+            Some(why) if !any && self.is_named => bail!("nothing may be read: {why}"),
+            Some(why) if !any => {
+                bail!("nothing may be read: {why}; name your namespace with --namespace")
+            }
             _ => Ok(()),
         }
     }
@@ -327,6 +334,22 @@ impl Reading {
         self.apply(assumed.into_iter().map(Change::Put).collect());
     }
 
+    /// Lets every namespace in where a Gateway or ListenerSet selects namespaces by labels, if the labels of a namespace
+    /// may not be read. Otherwise translation would refuse the caller's own objects, and their names would seem to
+    /// belong to others. The statuses of the objects say which of them are really refused.
+    fn open_selectors(&mut self) {
+        let mut denied = self.live.denied.iter();
+        if !denied.any(|key| key.kind == Kind::Namespace) {
+            return;
+        }
+        let objects = self.translator.objects();
+        let opened = objects.filter_map(|(_, object)| without_selectors(object));
+        let changes: Vec<Change> = opened.map(Change::Put).collect();
+        if !changes.is_empty() {
+            self.apply(changes);
+        }
+    }
+
     fn put(&mut self, objects: Vec<Watched>) {
         let mut changes = Vec::with_capacity(objects.len());
         for watched in objects {
@@ -379,6 +402,41 @@ fn assumed_gateway(name: &ObjectName) -> Gateway {
     }
 }
 
+/// A copy of a Gateway or ListenerSet in which every selector of namespaces allows all of them. It is `None` if the
+/// object has no such selector.
+fn without_selectors(object: &Object) -> Option<Object> {
+    let selects = |scope: &NamespaceScope| matches!(scope, NamespaceScope::Selector(_));
+    let any_selects = |listeners: &[Listener]| {
+        let mut listeners = listeners.iter();
+        listeners.any(|listener| selects(&listener.allowed_namespaces))
+    };
+    let open = |listeners: &mut [Listener]| {
+        for listener in listeners {
+            if selects(&listener.allowed_namespaces) {
+                listener.allowed_namespaces = NamespaceScope::All;
+            }
+        }
+    };
+    match object {
+        Object::Gateway(gateway)
+            if selects(&gateway.allowed_listeners) || any_selects(&gateway.listeners) =>
+        {
+            let mut gateway = Gateway::clone(gateway);
+            if selects(&gateway.allowed_listeners) {
+                gateway.allowed_listeners = NamespaceScope::All;
+            }
+            open(&mut gateway.listeners);
+            Some(Object::Gateway(Arc::new(gateway)))
+        }
+        Object::ListenerSet(set) if any_selects(&set.listeners) => {
+            let mut set = ListenerSet::clone(set);
+            open(&mut set.listeners);
+            Some(Object::ListenerSet(Arc::new(set)))
+        }
+        _ => None,
+    }
+}
+
 /// `status.addresses`, as the operator wrote them.
 fn addresses(status: &Value) -> Vec<Address> {
     let written = status.get("addresses").and_then(Value::as_array);
@@ -404,4 +462,23 @@ fn sockets(gateway: &Gateway, addresses: &[Address]) -> BTreeSet<(IpAddr, Transp
     };
     ips.flat_map(|ip| ports().map(move |port| (ip, port)))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use vestibule_model::selector::LabelSelector;
+
+    use super::*;
+
+    #[test]
+    fn a_gateway_without_selectors_differs_in_nothing_else() {
+        let open = assumed_gateway(&ObjectName::new("platform", "edge"));
+        let object = |gateway: &Gateway| Object::Gateway(Arc::new(gateway.clone()));
+        assert_eq!(without_selectors(&object(&open)), None);
+        let mut selects = open.clone();
+        selects.allowed_listeners = NamespaceScope::Selector(LabelSelector::default());
+        assert_eq!(without_selectors(&object(&selects)), Some(object(&open)));
+        selects.allowed_listeners = NamespaceScope::Same;
+        assert_eq!(without_selectors(&object(&selects)), None);
+    }
 }

@@ -81,6 +81,13 @@ fn hostname(text: &str) -> Result<HostPattern, String> {
     if text.is_empty() {
         return Err("name a hostname".into());
     }
+    if text == "*" {
+        return Err(
+            "it stands for every name; ask about one name, or a wildcard such as '*.example.com'; `vestibule status` \
+             shows all listeners and routes"
+                .into(),
+        );
+    }
     match HostPattern::parse(text) {
         // The name is converted to its A-label, as browsers do.
         Err(HostnameError::NotAscii {

@@ -11,7 +11,7 @@ use vestibule_model::selector::NamespaceScope;
 use vestibule_model::tls_policy::{Authorities, PolicyTarget};
 use vestibule_operator::translate::Translator;
 
-use super::candidates::{Candidate, candidates, routes_of_interest};
+use super::candidates::{Candidate, candidates, references, routes_of_interest};
 use super::cluster_state::ServerState;
 
 /// Something that has to be read.
@@ -45,7 +45,7 @@ pub(super) fn missing(
             needs.of_listener(candidate);
         }
         for key in routes_of_interest(translator, query, &candidates) {
-            needs.of_route(&key);
+            needs.of_route(&key, &candidates);
         }
     }
     needs.found
@@ -170,19 +170,21 @@ impl Needs<'_> {
         for reference in authorities.chain(&gateway.tls.client_certificate) {
             self.reference(&gateway_key, reference);
         }
-        if matches!(
-            candidate.listener.allowed_namespaces,
-            NamespaceScope::Selector(_)
-        ) {
-            self.cluster_object(Kind::Namespace, &referrer.name.namespace);
-        }
     }
 
-    fn of_route(&mut self, key: &ObjectKey) {
+    fn of_route(&mut self, key: &ObjectKey, candidates: &[Candidate]) {
         let translator = self.translator;
         let Some(route) = translator.object(key).and_then(|object| object.as_route()) else {
             return;
         };
+        let is_selected = candidates.iter().any(|candidate| {
+            let allowed = &candidate.listener.allowed_namespaces;
+            matches!(allowed, NamespaceScope::Selector(_))
+                && references(route, candidate).next().is_some()
+        });
+        if is_selected {
+            self.cluster_object(Kind::Namespace, &key.name.namespace);
+        }
         let mut services = BTreeSet::new();
         for backend in route.backends_and_mirrors() {
             self.reference(key, &backend.reference);

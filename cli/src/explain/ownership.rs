@@ -304,8 +304,11 @@ impl Chain<'_> {
             return None;
         };
         let translator = &self.cluster_state.translator;
-        // A namespace may have the hostname of the listener, and still not own the name inside it.
-        let other = self.candidate.other_owner(translator, self.query);
+        // A namespace may have the hostname of the listener, and still not own the name inside it. If it is not known
+        // which grants are for the namespace, translation may have refused its listeners, and does not know the owner.
+        let is_known = is_told(self.cluster_state, &self.candidate.gateway, &set.namespace);
+        let other = is_known.then(|| self.candidate.other_owner(translator, self.query));
+        let other = other.flatten();
         let other = other.map(|(names, _)| ClaimKey::names(&self.candidate.gateway, &names));
         // If the listener has lost its own hostname, the conditions of the listener say so.
         let is_inside = other
@@ -363,7 +366,7 @@ impl Chain<'_> {
         } else {
             (
                 format!(
-                    "namespace {namespace} has held {what} since {since}, and has nothing for it any more"
+                    "namespace {namespace} has held {what} since {since}, and no longer uses it"
                 ),
                 WAIT.to_owned(),
             )

@@ -91,8 +91,11 @@ impl Chain<'_> {
             {
                 return Some(loss);
             }
-            // A route with a wildcard, or without a hostname, does not get names that belong to others.
-            if self.is_left_out(rejected) {
+            // A route with a wildcard, or without a hostname, does not get names that belong to others. As with
+            // listeners, the owner is only known if it is known which grants are for the namespace.
+            let (gateway, namespace) = (&self.candidate.gateway, &rejected.name.namespace);
+            let is_known = is_told(self.cluster_state, gateway, namespace);
+            if is_known && self.is_left_out(rejected) {
                 let taken = self.taken(rejected);
                 return Some(ChainStep {
                     check: Check::Route,

@@ -238,7 +238,7 @@ fn holder_text(holder: &HolderView) -> String {
     let mut text = format!("namespace {}", holder.namespace);
     let _ = write!(text, " since {}", holder.since);
     if !holder.in_use {
-        text.push_str(", which has nothing for it any more: it goes to others soon");
+        text.push_str(", which no longer uses it; it becomes free soon");
     }
     text
 }

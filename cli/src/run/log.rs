@@ -6,10 +6,10 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
+use anyhow::Context;
 use clap::ValueEnum;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
-use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::filter_fn;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
@@ -18,6 +18,7 @@ use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 use vestibule_operator::localca::LocalCaError;
 use vestibule_proxy::log::FlushGuard;
+use vestibule_serve::log_filter;
 
 use super::served::Served;
 use crate::clock;
@@ -40,12 +41,11 @@ pub(super) enum Format {
     Json,
 }
 
-/// Sets up logging to standard error. `RUST_LOG` filters, as usual. Lines that still wait are written when the
-/// guard is dropped.
-pub(super) fn init(format: Format) -> io::Result<FlushGuard> {
-    let asked = EnvFilter::try_from_default_env();
-    let all = asked.is_ok();
-    let filter = asked.unwrap_or_else(|_| EnvFilter::new(FILTER));
+/// Sets up logging to standard error. `RUST_LOG` filters. Lines that still wait are written when the guard is dropped.
+pub(super) fn init(format: Format) -> anyhow::Result<FlushGuard> {
+    let asked = log_filter::asked();
+    let all = asked.is_some();
+    let filter = log_filter::filter(asked.as_deref().unwrap_or(FILTER))?;
     // The stream reports each resource that the proxy rejects. This command reports the same for each
     // listener, so the former is left out.
     let told = filter_fn(move |event| {
@@ -53,7 +53,8 @@ pub(super) fn init(format: Format) -> io::Result<FlushGuard> {
             event.target() == "vestibule_stream::client" && event.fields().field("key").is_some();
         all || !rejected
     });
-    let (writer, guard) = vestibule_proxy::log::writer(io::stderr())?;
+    let (writer, guard) =
+        vestibule_proxy::log::writer(io::stderr()).context("cannot start a thread for the log")?;
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(writer);
@@ -164,7 +165,7 @@ pub(super) fn gone(why: &str) {
     tracing::warn!(
         target: TARGET,
         event = "directory-gone",
-        "{why}: what was read last goes on being served"
+        "{why}: still serving the last manifests that were read"
     );
 }
 

@@ -29,7 +29,7 @@ use vestibule_backoff::{Backoff, Delays};
 use vestibule_model::endpoint::AuthorityRules;
 use vestibule_model::selector::LabelSelector;
 use vestibule_operator::issuance;
-use vestibule_operator::localca::LocalCa;
+use vestibule_operator::localca::{LocalCa, LocalCaError};
 use vestibule_operator::publish::{InProcess, Publisher};
 use vestibule_proxy::proxy::{ConfigSource, Proxy, ProxyConfig};
 use vestibule_stream::ProxyIdentity;
@@ -91,15 +91,39 @@ pub(crate) struct RunArgs {
 }
 
 fn port_map(text: &str) -> Result<(u16, u16), String> {
-    let port = |text: &str| text.parse::<u16>().ok().filter(|port| *port != 0);
-    text.split_once('=')
-        .and_then(|(from, to)| Some((port(from)?, port(to)?)))
-        .ok_or_else(|| "write it as PORT=BOUND, such as 443=8443".to_owned())
+    let port = |text: &str| {
+        let number = text.parse::<u16>().ok().filter(|port| *port != 0);
+        number.ok_or_else(|| format!("{text:?} is not a port; ports are numbers from 1 to 65535"))
+    };
+    let (from, to) = text
+        .split_once('=')
+        .ok_or("write it as PORT=BOUND, such as 443=8443")?;
+    Ok((port(from)?, port(to)?))
+}
+
+/// The port on which each port of a listener is served, if it is another one.
+fn ports(pairs: &[(u16, u16)]) -> Result<BTreeMap<u16, u16>, String> {
+    let mut ports = BTreeMap::new();
+    for (port, bound) in pairs {
+        if let Some(other) = ports.insert(*port, *bound) {
+            return Err(format!(
+                "--port-map serves port {port} twice, on {other} and on {bound}; keep one of them"
+            ));
+        }
+    }
+    Ok(ports)
 }
 
 /// Runs the command until a signal ends it.
 pub(crate) fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
-    let _log = log::init(args.log_format).context("cannot start a thread for the log")?;
+    let _log = log::init(args.log_format)?;
+    let ports = match ports(&args.port_map) {
+        Ok(ports) => ports,
+        Err(error) => {
+            writeln!(io::stderr(), "vestibule run: {error}")?;
+            return Ok(ExitCode::from(2));
+        }
+    };
     if let Err(error) = files::look(&args.directory) {
         writeln!(io::stderr(), "vestibule run: {error}")?;
         return Ok(ExitCode::from(2));
@@ -109,17 +133,21 @@ pub(crate) fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
         .enable_all()
         .build()
         .context("cannot start the runtime; raise the limits on threads and open files")?;
-    let outcome = runtime.block_on(serve(args));
+    let outcome = runtime.block_on(serve(args, ports));
     // A second signal means "now": nobody waits for work that is still under way.
     runtime.shutdown_background();
     outcome
 }
 
-async fn serve(args: RunArgs) -> anyhow::Result<ExitCode> {
+async fn serve(args: RunArgs, ports: BTreeMap<u16, u16>) -> anyhow::Result<ExitCode> {
     let mut signals = Signals::new()?;
     let state = state_directory(args.state_dir.clone())?;
-    let ca = LocalCa::open(&state, clock::now())?;
-    let ports: BTreeMap<u16, u16> = args.port_map.iter().copied().collect();
+    let ca = LocalCa::open(&state, clock::now()).map_err(|error| match error {
+        LocalCaError::Io { .. } => anyhow::Error::new(error).context(
+            "cannot keep the local CA; name a directory that is writable with --state-dir",
+        ),
+        other => other.into(),
+    })?;
     let mut directory_change = follow(args.directory.clone()).context("cannot start a thread")?;
     let publisher = Publisher::new(vestibule_operator::publish::Config::default());
     let policy = args.policy.policy();

@@ -7,11 +7,12 @@ use std::process::ExitCode;
 
 use clap::Args;
 
+use crate::check::NOTHING;
 use crate::explain::text::write_unread;
 use crate::explain::{PlaceArgs, print};
 use overview::{Health, Overview, Row, overview};
 
-/// Says how Gateways, ListenerSets and routes are, what is wrong first.
+/// Prints the state of Gateways, ListenerSets and routes, problems first.
 ///
 /// Looks at a cluster with your rights (with --namespace only at that one), or at a directory of manifests.
 /// Exits with 0 if nothing is wrong, 1 if something is, 2 if that cannot be read.
@@ -69,10 +70,7 @@ impl fmt::Display for Text<'_> {
             count(Health::Ok)
         )?;
         if rows.is_empty() {
-            writeln!(
-                f,
-                "there is no Gateway, ListenerSet or route of Vestibule's here"
-            )?;
+            writeln!(f, "{NOTHING}")?;
         }
         write_unread(f, &self.0.unread_lines)
     }

@@ -183,6 +183,7 @@ fn row(
         route => {
             let parents = route.as_route()?.parents();
             problems.extend(of_route(cluster_state, key, status, parents));
+            problems.extend(of_parentless(cluster_state, key, parents));
             let count = parents.len();
             summary = format!("{count} {}", if count == 1 { "parent" } else { "parents" });
         }
@@ -332,6 +333,29 @@ fn of_route(
     problems
 }
 
+/// The findings about a route of a directory that refers to no parent. It has no status that could report them. In a
+/// cluster nobody needs to know more than that it has no effect, and translation here may not see everything.
+fn of_parentless(
+    cluster_state: &ClusterState,
+    key: &ObjectKey,
+    parents: &[ParentRef],
+) -> Vec<Problem> {
+    if cluster_state.live.is_some() || !parents.is_empty() {
+        return Vec::new();
+    }
+    let findings = cluster_state.translator.findings().get(key);
+    let findings = findings.into_iter().flatten();
+    let problems = findings.map(|finding| {
+        let health = if finding.refuses() {
+            Health::Wrong
+        } else {
+            Health::Warning
+        };
+        of_finding(finding, health)
+    });
+    problems.collect()
+}
+
 /// Reports a parent that does not exist, for which nobody writes a status. `None` in a directory, where a hint
 /// reports it.
 fn absent(cluster_state: &ClusterState, parent: &ParentKey) -> Option<Problem> {
@@ -367,8 +391,7 @@ fn of_said(
         if cluster_state.live.is_none() {
             return Vec::new();
         }
-        let message =
-            "no status of Vestibule's: not its business, or the operator has not come to it";
+        let message = "no status of Vestibule's: another controller's object, or not processed yet";
         return vec![problem(Health::Wrong, "", "NoStatus", message)];
     };
     let mut problems = Vec::new();

@@ -391,6 +391,19 @@ fn usage_errors_exit_with_2() {
 }
 
 #[test]
+fn an_empty_directory_is_noticed() {
+    let empty = directory(&[]);
+    let output = check(&[empty.path().to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(0));
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(
+        text,
+        "0 objects: 0 accepted, 0 with warnings, 0 refused\n\
+         there is no Gateway, ListenerSet or route of Vestibule's here\n"
+    );
+}
+
+#[test]
 fn the_summary_counts_what_is_no_object() {
     let mut files = good();
     files.push(("half.yaml", "a: \"b".to_owned()));

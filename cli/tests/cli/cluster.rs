@@ -327,12 +327,25 @@ fn on_a_cluster_everybody_sees_what_their_rights_show() {
     hidden::what_waits_for_the_operator_is_not_live(&kubectl, &admin);
     hidden::the_release_says_what_admission_does(&kubectl, &admin);
     tenants_with_the_gateway_see_it(&kubectl, &tenant);
+    tenants_own_their_names_where_labels_select_them(&kubectl, &tenant);
     ownership::grants_and_claims_are_for_those_who_may_read_them(&kubectl, &admin, &tenant);
     what_a_status_lacks_is_told(&kubectl, &admin);
 
     let nobody = kubectl.says(&admin, &["explain", NAME, "--as", "nobody"]);
     assert_eq!(nobody.code, Some(2), "{}{}", nobody.out, nobody.err);
     assert!(nobody.err.contains("nothing may be read"), "{}", nobody.err);
+    let hint = "name your namespace with --namespace";
+    assert!(nobody.err.contains(hint), "{}", nobody.err);
+    let nobody = [
+        "explain",
+        NAME,
+        "--as",
+        "nobody",
+        "--namespace",
+        "explain-a",
+    ];
+    let nobody = kubectl.says(&admin, &nobody);
+    assert!(!nobody.err.contains(hint), "{}", nobody.err);
 }
 
 fn administrators_see_who_has_the_name(kubectl: &Kubectl, admin: &Path) {
@@ -432,6 +445,103 @@ fn tenants_with_the_gateway_see_it(kubectl: &Kubectl, tenant: &Path) {
     assert_eq!(step(place, "gateway")["outcome"], "ok", "{place:#}");
     assert_eq!(place["addresses"], json!(["203.0.113.7"]));
     assert_eq!(step(place, "listener")["outcome"], "wrong");
+}
+
+/// The Gateway selects namespaces by labels, which the tenant may not read, and has a listener of its own for every
+/// name. The names of the tenant's listener and route are the tenant's all the same: their statuses say so.
+fn tenants_own_their_names_where_labels_select_them(kubectl: &Kubectl, tenant: &Path) {
+    let (by_set, direct) = ("by-set.labelled.example", "direct.labelled.example");
+    let selected = json!({"from": "Selector", "selector": {"matchLabels": {"team": "yes"}}});
+    let mut own_set = set("explain-b", &[by_set]);
+    own_set["metadata"]["name"] = "labelled".into();
+    own_set["spec"]["parentRef"]["name"] = "labelled".into();
+    let set_parent = json!({
+        "group": "gateway.networking.k8s.io", "kind": "ListenerSet", "name": "labelled",
+    });
+    let gateway_parent = json!({
+        "group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "labelled",
+        "namespace": "explain-platform",
+    });
+    let routes = [
+        ("by-set", by_set, &set_parent),
+        ("by-gateway", direct, &gateway_parent),
+    ];
+    kubectl.apply(&[
+        json!({
+            "apiVersion": GATEWAY_API, "kind": "Gateway",
+            "metadata": {"namespace": "explain-platform", "name": "labelled"},
+            "spec": {
+                "gatewayClassName": "explain", "allowedListeners": {"namespaces": selected},
+                "listeners": [{
+                    "name": "all", "protocol": "TLS", "port": 443, "tls": {"mode": "Passthrough"},
+                    "allowedRoutes": {"namespaces": selected},
+                }],
+            },
+        }),
+        own_set,
+    ]);
+    let accepted = condition("Accepted", true, "Accepted", "");
+    let programmed = condition("Programmed", true, "Programmed", "");
+    let gateway = json!({
+        "conditions": [accepted, programmed], "listeners": [listener_status("all", 1, &good())],
+    });
+    kubectl.set_status("gateway", "explain-platform", "labelled", &gateway);
+    let own_set = json!({
+        "conditions": [accepted, programmed], "listeners": [listener_status("l0", 1, &good())],
+    });
+    kubectl.set_status("listenerset", "explain-b", "labelled", &own_set);
+    for (name, hostname, parent) in routes {
+        let mut own = route("explain-b", hostname);
+        own["metadata"]["name"] = name.into();
+        own["spec"]["parentRefs"] = json!([parent]);
+        kubectl.apply(&[own]);
+        let resolved = condition("ResolvedRefs", true, "ResolvedRefs", "");
+        let status = json!({"parents": [{
+            "controllerName": CONTROLLER, "parentRef": parent, "conditions": [accepted, resolved],
+        }]});
+        kubectl.set_status("tlsroute", "explain-b", name, &status);
+    }
+
+    for (name, hostname, _) in routes {
+        let (_, report) = kubectl.json(tenant, &["explain", hostname]);
+        let place = &report["places"][0];
+        let chain = place["chain"].as_array().unwrap();
+        let is_wrong = chain.iter().any(|step| step["outcome"] == "wrong");
+        assert!(!is_wrong, "{report:#}");
+        assert_eq!(step(place, "listener")["outcome"], "ok", "{report:#}");
+        assert_eq!(place["routes"][0]["object"]["name"], name, "{report:#}");
+        let unread = report["unread"].to_string();
+        assert!(
+            unread.contains("Namespace explain-b: you may not get it"),
+            "{unread}"
+        );
+    }
+
+    // Whom the selector does not let in sees that in the status.
+    let refused = json!({"conditions": [
+        condition("Accepted", false, "NotAllowed", "not let in"),
+        condition("Programmed", false, "NotAllowed", "not let in"),
+    ], "listeners": []});
+    kubectl.set_status("listenerset", "explain-b", "labelled", &refused);
+    let (code, report) = kubectl.json(tenant, &["explain", by_set]);
+    assert_eq!(code, Some(1));
+    let refusal = step(&report["places"][0], "listenerSet");
+    assert_eq!(
+        (&refusal["by"], &refusal["reason"]),
+        (&json!("status"), &json!("NotAllowed")),
+        "{report:#}"
+    );
+
+    let delete = ["delete", "-n", "explain-b"];
+    for what in [
+        "tlsroute/by-set",
+        "tlsroute/by-gateway",
+        "listenerset/labelled",
+    ] {
+        kubectl.must(&[&delete[..], &[what]].concat(), "");
+    }
+    let gateway = ["delete", "-n", "explain-platform", "gateway/labelled"];
+    kubectl.must(&gateway, "");
 }
 
 fn what_a_status_lacks_is_told(kubectl: &Kubectl, admin: &Path) {

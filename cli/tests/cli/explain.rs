@@ -143,6 +143,7 @@ fn what_cannot_be_asked_or_read_is_exit_code_2() {
         (vec!["explain", "192.0.2.1", "."], "is an IP address"),
         (vec!["explain", "a..b", "."], "empty label"),
         (vec!["explain", "", "."], "name a hostname"),
+        (vec!["explain", "*", "."], "it stands for every name"),
         (
             vec!["explain", "https://a.example/x", "."],
             "name the host alone",
@@ -174,6 +175,30 @@ fn what_cannot_be_asked_or_read_is_exit_code_2() {
     let output = vestibule(&["explain", "a.example", path]);
     assert_eq!(output.status.code(), Some(2));
     assert!(text(&output).contains("half.yaml"), "{}", text(&output));
+}
+
+/// Nobody writes a status for a route without a parent, so the overview takes what `check` says.
+#[test]
+fn the_overview_shows_what_is_wrong_with_a_route_without_a_parent() {
+    let directory = Directory::new();
+    let route = serde_json::json!({
+        "apiVersion": "gateway.networking.k8s.io/v1", "kind": "TLSRoute",
+        "metadata": {"namespace": "a", "name": "web"},
+        "spec": {
+            "hostnames": ["192.0.2.1"],
+            "rules": [{"backendRefs": [{"name": "web", "port": 443}]}],
+        },
+    });
+    fs::write(directory.path().join("route.json"), route.to_string()).unwrap();
+    let output = vestibule(&["status", directory.path().to_str().unwrap()]);
+    let text = text(&output);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    for said in [
+        "WRONG    TLSRoute a/web  ",
+        "InvalidHostname at spec.hostnames[0]: ",
+    ] {
+        assert!(text.contains(said), "{text}");
+    }
 }
 
 #[test]

@@ -346,6 +346,50 @@ fn says_why_it_cannot_start() {
 }
 
 #[test]
+fn arguments_that_contradict_or_cannot_be_are_refused() {
+    for (pair, said) in [
+        ("443=1443", "--port-map serves port 443 twice, on "),
+        (
+            "80=70000",
+            "\"70000\" is not a port; ports are numbers from 1 to 65535",
+        ),
+        ("80", "write it as PORT=BOUND, such as 443=8443"),
+    ] {
+        let home = Directory::new();
+        fs::create_dir(home.path().join("manifests")).unwrap();
+        let mut run = Run::start(home, &["--port-map", pair]);
+        assert_eq!(run.wait().code(), Some(2), "{pair}: {}", run.log());
+        assert!(run.log().contains(said), "{pair}: {}", run.log());
+    }
+}
+
+#[test]
+fn a_state_directory_that_cannot_be_written_names_its_option() {
+    let home = Directory::new();
+    fs::create_dir(home.path().join("manifests")).unwrap();
+    // A file is where the directory should be.
+    fs::write(home.path().join("state"), "").unwrap();
+    let mut run = Run::start(home, &[]);
+    assert_eq!(run.wait().code(), Some(1), "{}", run.log());
+    assert!(run.log().contains("--state-dir"), "{}", run.log());
+}
+
+#[test]
+fn a_log_level_that_is_none_is_refused() {
+    let home = Directory::new();
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_vestibule"))
+        .arg("run")
+        .arg(home.path())
+        .env("RUST_LOG", "warning")
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let text = String::from_utf8(output.stderr).unwrap();
+    let start = "vestibule run: RUST_LOG: \"warning\" is no level; write off, error,";
+    assert!(text.starts_with(start), "{text}");
+}
+
+#[test]
 fn says_in_one_line_why_it_does_not_start() {
     let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let admin = taken.local_addr().unwrap().to_string();

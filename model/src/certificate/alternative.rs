@@ -136,7 +136,7 @@ impl AddressBlock {
 
 /// The text is no block of addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("it is no range of addresses such as 10.96.0.0/12, with zeros behind the prefix")]
+#[error("it is not a range of addresses such as 10.96.0.0/12, with only zeros after the prefix")]
 pub struct InvalidAddressBlock;
 
 /// Reads a block from an argument of a binary, as [`AddressBlock::parse`] does. The text may have spaces around it.

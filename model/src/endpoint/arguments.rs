@@ -70,7 +70,7 @@ mod tests {
         for wrong in ["10.96.0.1/12", "10.96.0.0/33", "nodes"] {
             let error = parse(&[&format!("--deny-endpoint-cidrs={wrong}")]).unwrap_err();
             let said = error.to_string();
-            assert!(said.contains("it is no range of addresses"), "{said}");
+            assert!(said.contains("it is not a range of addresses"), "{said}");
         }
     }
 }

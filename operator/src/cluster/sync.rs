@@ -21,7 +21,7 @@ const LOOK: Duration = Duration::from_secs(5);
     reason = "parts that become known in any order"
 )]
 pub(super) struct Progress {
-    /// Whether GatewayClass and Gateway are installed.
+    /// Whether GatewayClass and Gateway are known to be installed.
     pub(super) installed: bool,
     /// Kinds whose objects are not all known.
     pub(super) missing: Vec<Kind>,
@@ -48,7 +48,9 @@ impl Progress {
     /// Returns why this replica is not ready; `None` if it is.
     pub(super) fn unready(&self) -> Option<String> {
         if !self.installed {
-            return Some("GatewayClass and Gateway of the Gateway API are not installed".into());
+            // They may be installed all the same, since nobody has looked at the start. Whether they are is logged by
+            // `wait_for_gateway_api`.
+            return Some("not found yet: GatewayClass and Gateway of the Gateway API".into());
         }
         if !self.missing.is_empty() {
             let kinds: Vec<&str> = self.missing.iter().map(|kind| kind.as_str()).collect();

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use http_body::Frame;
 use kube::client::Body;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
 /// How often a task may run in a whole test. More often means that it never rests.
@@ -70,7 +70,12 @@ pub(super) fn silence() -> Response<Answer> {
 
 /// Returns a failure as the answer.
 pub(super) fn failure(status: StatusCode) -> Response<Answer> {
-    let mut response = Response::new(Answer::Text(Some(status.to_string().into())));
+    // The reasons of an API server are these words without spaces.
+    let reason = status.canonical_reason().unwrap_or_default().replace(' ', "");
+    let mut response = object(&json!({
+        "apiVersion": "v1", "kind": "Status", "status": "Failure",
+        "reason": reason, "code": status.as_u16(),
+    }));
     *response.status_mut() = status;
     response
 }

@@ -507,7 +507,7 @@ fn listener_conditions(state: &ListenerState) -> Vec<Condition> {
         (None, None) => conditions.push(Condition::fails(
             ConditionType::Conflicted,
             Reason::NoConflicts,
-            "No other listener stands in its way",
+            "No listener conflicts with it",
         )),
         // The listener takes no part, so it can have no conflict.
         _ => {}

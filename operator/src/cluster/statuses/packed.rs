@@ -20,7 +20,7 @@ static PARTS: [&[u8]; 31] = [
     br"The listener is accepted",
     br"The route is accepted",
     br"All references are resolved",
-    br"No other listener stands in its way",
+    br"No listener conflicts with it",
     br"In force in ",
     br" proxies",
     br#"{"attachedRoutes":"#,
