@@ -61,7 +61,7 @@ fn world(edit: impl FnOnce(&mut vestibule_model::gateway::Gateway)) -> Object {
         unreachable!("a Gateway")
     };
     Arc::make_mut(&mut gateway).meta.uid = UID.into();
-    edit(&mut Arc::make_mut(&mut gateway));
+    edit(Arc::make_mut(&mut gateway));
     Object::Gateway(gateway)
 }
 

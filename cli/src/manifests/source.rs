@@ -48,10 +48,6 @@ pub(crate) struct Document {
 
 /// The content of a document.
 #[derive(Debug)]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "nearly every document is the large one"
-)]
 pub(crate) enum Content {
     /// An object that Vestibule reads, an unreadable one included.
     Object(Object),

@@ -15,10 +15,6 @@ use super::{Assigned, DesiredPort, Dirty, SessionKeys, Translator, set_user};
 
 /// A change of an object, or of another input of translation.
 #[derive(Debug, Clone)]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "nearly every change is the large one"
-)]
 pub enum Change {
     /// The object is new or has changed.
     Put(Object),

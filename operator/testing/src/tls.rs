@@ -96,7 +96,7 @@ pub fn gateway_tls(
 pub fn with_tls(gateway: Object, tls: GatewayTls) -> Object {
     match gateway {
         Object::Gateway(mut gateway) => {
-            Arc::make_mut(&mut gateway).tls = Box::new(tls);
+            *Arc::make_mut(&mut gateway).tls = tls;
             Object::Gateway(gateway)
         }
         other => other,

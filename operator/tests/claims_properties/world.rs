@@ -483,10 +483,8 @@ impl World {
                 let tenant = TENANTS[tenant];
                 let key = ObjectKey::new(Kind::HostnameGrant, OWN, tenant);
                 let grant = of.map(|of| hostname_grant(tenant, &[tenant], &[GRANTS[of]]));
-                self.put(
-                    &key,
-                    grant.map(|grant| Object::HostnameGrant(Arc::new(grant))),
-                );
+                let grant = grant.map(Arc::new);
+                self.put(&key, grant.map(Object::HostnameGrant));
             }
             Op::Share(tenant, of) => self.put_share(TENANTS[tenant], of),
             Op::OwnRoute(host) => {
@@ -551,10 +549,8 @@ impl World {
         let name = format!("share-{tenant}");
         let key = ObjectKey::new(Kind::HostnameGrant, OWN, &*name);
         let grant = of.map(|(host, part)| sharing(&name, tenant, HOSTS[host], part));
-        self.put(
-            &key,
-            grant.map(|grant| Object::HostnameGrant(Arc::new(grant))),
-        );
+        let grant = grant.map(Arc::new);
+        self.put(&key, grant.map(Object::HostnameGrant));
     }
 
     /// The claims to what the Gateway has.

@@ -170,6 +170,10 @@ fn origin(url: &str) -> Option<String> {
 #[serde(rename_all = "camelCase", default)]
 struct Meta {
     /// The names of the profiles. They are kept only until the issuer's profile has been looked for.
+    #[expect(
+        clippy::zero_sized_map_values,
+        reason = "it is an object in JSON, and a set would be an array"
+    )]
     profiles: BTreeMap<String, IgnoredAny>,
     external_account_required: bool,
 }
