@@ -71,7 +71,10 @@ pub(super) fn silence() -> Response<Answer> {
 /// Returns a failure as the answer.
 pub(super) fn failure(status: StatusCode) -> Response<Answer> {
     // The reasons of an API server are these words without spaces.
-    let reason = status.canonical_reason().unwrap_or_default().replace(' ', "");
+    let reason = status
+        .canonical_reason()
+        .unwrap_or_default()
+        .replace(' ', "");
     let mut response = object(&json!({
         "apiVersion": "v1", "kind": "Status", "status": "Failure",
         "reason": reason, "code": status.as_u16(),

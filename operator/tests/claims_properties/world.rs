@@ -482,9 +482,8 @@ impl World {
             Op::Grant(tenant, of) => {
                 let tenant = TENANTS[tenant];
                 let key = ObjectKey::new(Kind::HostnameGrant, OWN, tenant);
-                let grant = of.map(|of| hostname_grant(tenant, &[tenant], &[GRANTS[of]]));
-                let grant = grant.map(Arc::new);
-                self.put(&key, grant.map(Object::HostnameGrant));
+                let grant = |of| Arc::new(hostname_grant(tenant, &[tenant], &[GRANTS[of]]));
+                self.put(&key, of.map(grant).map(Object::HostnameGrant));
             }
             Op::Share(tenant, of) => self.put_share(TENANTS[tenant], of),
             Op::OwnRoute(host) => {
