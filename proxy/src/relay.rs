@@ -19,7 +19,7 @@ use crate::gate::{Moves, yield_now};
 use crate::lifetime::Watched;
 pub use crate::side::Side;
 use crate::side::{Broken, bound_unsent, had_ended, lost};
-use crate::splice::{PIPE_TURN, Pipe};
+use crate::splice::{Filled, PIPE_TURN, Pipe};
 
 /// Size of the scratch buffer of each thread, which is also the size of one read.
 const SCRATCH: usize = 64 * 1024;
@@ -297,7 +297,7 @@ impl Flow {
                 bound_unsent(to, MOST_UNSENT);
             }
             let read = if self.pipe.is_some() {
-                self.poll_fill(cx, from, left)
+                self.poll_fill(cx, from, to, left)
             } else {
                 self.poll_copy(cx, from, to, left)
             };
@@ -324,30 +324,37 @@ impl Flow {
         Poll::Pending
     }
 
-    /// Fills the pipe from the source, with at most `most` bytes.
+    /// Fills the pipe from the source, with at most `most` bytes, or passes some of them on as [`Self::poll_copy`] does.
     fn poll_fill(
         &mut self,
         cx: &mut Context<'_>,
         from: &mut TcpStream,
+        to: &mut TcpStream,
         most: usize,
     ) -> Poll<Result<usize, Broken>> {
-        let Some(pipe) = &mut self.pipe else {
-            return Poll::Pending;
-        };
-        match ready!(pipe.poll_fill(cx, from, most)) {
-            Ok(count) => Poll::Ready(Ok(count)),
-            // The kernel cannot splice this socket, so the direction copies from now on. No bytes are lost.
-            Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
-                self.pipe = None;
-                self.until_pipe = NO_PIPE;
-                yield_now(cx);
-                Poll::Pending
+        SCRATCH_BUFFER.with_borrow_mut(|scratch| {
+            let Some(pipe) = &mut self.pipe else {
+                return Poll::Pending;
+            };
+            match ready!(pipe.poll_fill(cx, from, most, scratch)) {
+                Ok(Filled::Piped(count)) => Poll::Ready(Ok(count)),
+                Ok(Filled::Read(count)) => {
+                    let read = scratch.get(..count).unwrap_or_default();
+                    Poll::Ready(self.pass_on(cx, to, read))
+                }
+                // The kernel cannot splice this socket, so the direction copies from now on. No bytes are lost.
+                Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+                    self.pipe = None;
+                    self.until_pipe = NO_PIPE;
+                    yield_now(cx);
+                    Poll::Pending
+                }
+                Err(error) => Poll::Ready(Err(Broken::Source(error))),
             }
-            Err(error) => Poll::Ready(Err(Broken::Source(error))),
-        }
+        })
     }
 
-    /// Reads at most `most` bytes into the scratch buffer, writes them at once, and keeps those that are not taken.
+    /// Reads at most `most` bytes into the scratch buffer, and passes them on.
     fn poll_copy(
         &mut self,
         cx: &mut Context<'_>,
@@ -359,18 +366,27 @@ impl Flow {
             let (scratch, _) = scratch.split_at_mut(most.min(SCRATCH));
             let mut buffer = ReadBuf::new(scratch);
             ready!(Pin::new(from).poll_read(cx, &mut buffer)).map_err(Broken::Source)?;
-            let read = buffer.filled();
-            if read.is_empty() {
-                return Poll::Ready(Ok(0));
-            }
-            let written = match Pin::new(to).poll_write(cx, read) {
-                Poll::Ready(Ok(written)) => written,
-                Poll::Ready(Err(error)) => return Poll::Ready(Err(Broken::Sink(error))),
-                Poll::Pending => 0,
-            };
-            self.rest = Rest::new(read.get(written..).unwrap_or_default().into());
-            Poll::Ready(Ok(read.len()))
+            Poll::Ready(self.pass_on(cx, to, buffer.filled()))
         })
+    }
+
+    /// Writes bytes of the source at once, keeps those that are not taken, and returns their number. 0 is the end of the
+    /// source.
+    fn pass_on(
+        &mut self,
+        cx: &mut Context<'_>,
+        to: &mut TcpStream,
+        read: &[u8],
+    ) -> Result<usize, Broken> {
+        if read.is_empty() {
+            return Ok(0);
+        }
+        let written = match Pin::new(to).poll_write(cx, read) {
+            Poll::Ready(written) => written.map_err(Broken::Sink)?,
+            Poll::Pending => 0,
+        };
+        self.rest = Rest::new(read.get(written..).unwrap_or_default().into());
+        Ok(read.len())
     }
 
     /// Handles a source that is empty now: counts small bursts, and gives the pipe back.
