@@ -355,6 +355,10 @@ impl Flow {
     }
 
     /// Reads at most `most` bytes into the scratch buffer, and passes them on.
+    ///
+    /// A read stops at the mark of urgent data, and tokio takes a short read for the last one. So if there are bytes behind
+    /// the mark by then, they wait until more bytes or the end come. A second look after each short read would cost a
+    /// system call for each message.
     fn poll_copy(
         &mut self,
         cx: &mut Context<'_>,
