@@ -18,8 +18,8 @@ use crate::close_reason::CloseReason;
 use crate::gate::{Moves, yield_now};
 use crate::lifetime::Watched;
 pub use crate::side::Side;
-use crate::side::{bound_unsent, lost};
-use crate::splice::{PIPE_TURN, Pipe};
+use crate::side::{Broken, bound_unsent, had_ended, lost};
+use crate::splice::{Filled, PIPE_TURN, Pipe};
 
 /// Size of the scratch buffer of each thread, which is also the size of one read.
 const SCRATCH: usize = 64 * 1024;
@@ -170,17 +170,19 @@ impl Future for Relay<'_> {
         let up = this
             .up
             .poll(cx, client, backend, &mut this.moved.up, owner, last);
-        let last = this.up.state == State::Ended;
+        // What the backend sent before its reset is still passed on. But the failed write has taken the report of the
+        // reset, so the backend seems to end in order now. The client must not be told of such an end.
+        let last = match &up {
+            Poll::Ready(Err(Broken::Sink(error))) => !had_ended(error.kind()),
+            Poll::Ready(Err(Broken::Source(_))) => true,
+            _ => this.up.state == State::Ended,
+        };
         let down = this
             .down
             .poll(cx, backend, client, &mut this.moved.down, owner, last);
         let broken = match (up, down) {
-            (Poll::Ready(Err(Broken::Source)), _) | (_, Poll::Ready(Err(Broken::Sink))) => {
-                Side::Client
-            }
-            (Poll::Ready(Err(Broken::Sink)), _) | (_, Poll::Ready(Err(Broken::Source))) => {
-                Side::Backend
-            }
+            (Poll::Ready(Err(broken)), _) => broken.side(Side::Client),
+            (_, Poll::Ready(Err(broken))) => broken.side(Side::Backend),
             (up, down) => {
                 let first = match (this.up.ended(), this.down.ended()) {
                     (true, _) => Some(Side::Client),
@@ -209,13 +211,6 @@ impl Future for Relay<'_> {
 pub(crate) fn reset(socket: &TcpStream) {
     // This fails only if the socket is already closed or reset.
     let _ = socket.set_zero_linger();
-}
-
-/// Which end of a direction failed. The error itself is not kept, because it only says that the peer is gone.
-#[derive(Clone, Copy)]
-enum Broken {
-    Source,
-    Sink,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -262,7 +257,7 @@ impl Flow {
     }
 
     /// Moves as many bytes as possible. It is ready when the direction is closed. `last` says whether the other
-    /// direction is already closed.
+    /// direction is already closed or broken.
     fn poll(
         &mut self,
         cx: &mut Context<'_>,
@@ -278,17 +273,18 @@ impl Flow {
         let mut left = if self.pipe.is_some() { PIPE_TURN } else { TURN };
         while left > 0 {
             if let Some(rest) = &mut self.rest {
-                ready!(rest.poll_write(cx, to)).map_err(|_| Broken::Sink)?;
+                ready!(rest.poll_write(cx, to)).map_err(Broken::Sink)?;
                 self.rest = None;
             }
             if let Some(pipe) = &mut self.pipe {
-                ready!(pipe.poll_drain(cx, to)).map_err(|_| Broken::Sink)?;
+                ready!(pipe.poll_drain(cx, to)).map_err(Broken::Sink)?;
             }
             if self.state == State::Ending {
                 self.pipe = None;
-                // If the other direction has ended as well, the sockets are closed next, which tells the peer the same.
+                // If the other direction is over as well, the sockets are closed next, which tells the peer the same, or
+                // reset.
                 if !last {
-                    ready!(Pin::new(to).poll_shutdown(cx)).map_err(|_| Broken::Sink)?;
+                    ready!(Pin::new(to).poll_shutdown(cx)).map_err(Broken::Sink)?;
                 }
                 self.state = State::Ended;
                 return Poll::Ready(Ok(()));
@@ -301,7 +297,7 @@ impl Flow {
                 bound_unsent(to, MOST_UNSENT);
             }
             let read = if self.pipe.is_some() {
-                self.poll_fill(cx, from, left)
+                self.poll_fill(cx, from, to, left)
             } else {
                 self.poll_copy(cx, from, to, left)
             };
@@ -328,30 +324,41 @@ impl Flow {
         Poll::Pending
     }
 
-    /// Fills the pipe from the source, with at most `most` bytes.
+    /// Fills the pipe from the source, with at most `most` bytes, or passes some of them on as [`Self::poll_copy`] does.
     fn poll_fill(
         &mut self,
         cx: &mut Context<'_>,
         from: &mut TcpStream,
+        to: &mut TcpStream,
         most: usize,
     ) -> Poll<Result<usize, Broken>> {
-        let Some(pipe) = &mut self.pipe else {
-            return Poll::Pending;
-        };
-        match ready!(pipe.poll_fill(cx, from, most)) {
-            Ok(count) => Poll::Ready(Ok(count)),
-            // The kernel cannot splice this socket, so the direction copies from now on. No bytes are lost.
-            Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
-                self.pipe = None;
-                self.until_pipe = NO_PIPE;
-                yield_now(cx);
-                Poll::Pending
+        SCRATCH_BUFFER.with_borrow_mut(|scratch| {
+            let Some(pipe) = &mut self.pipe else {
+                return Poll::Pending;
+            };
+            match ready!(pipe.poll_fill(cx, from, most, scratch)) {
+                Ok(Filled::Piped(count)) => Poll::Ready(Ok(count)),
+                Ok(Filled::Read(count)) => {
+                    let read = scratch.get(..count).unwrap_or_default();
+                    Poll::Ready(self.pass_on(cx, to, read))
+                }
+                // The kernel cannot splice this socket, so the direction copies from now on. No bytes are lost.
+                Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+                    self.pipe = None;
+                    self.until_pipe = NO_PIPE;
+                    yield_now(cx);
+                    Poll::Pending
+                }
+                Err(error) => Poll::Ready(Err(Broken::Source(error))),
             }
-            Err(_) => Poll::Ready(Err(Broken::Source)),
-        }
+        })
     }
 
-    /// Reads at most `most` bytes into the scratch buffer, writes them at once, and keeps those that are not taken.
+    /// Reads at most `most` bytes into the scratch buffer, and passes them on.
+    ///
+    /// A read stops at the mark of urgent data, and tokio takes a short read for the last one. So if there are bytes behind
+    /// the mark by then, they wait until more bytes or the end come. A second look after each short read would cost a
+    /// system call for each message.
     fn poll_copy(
         &mut self,
         cx: &mut Context<'_>,
@@ -362,19 +369,28 @@ impl Flow {
         SCRATCH_BUFFER.with_borrow_mut(|scratch| {
             let (scratch, _) = scratch.split_at_mut(most.min(SCRATCH));
             let mut buffer = ReadBuf::new(scratch);
-            ready!(Pin::new(from).poll_read(cx, &mut buffer)).map_err(|_| Broken::Source)?;
-            let read = buffer.filled();
-            if read.is_empty() {
-                return Poll::Ready(Ok(0));
-            }
-            let written = match Pin::new(to).poll_write(cx, read) {
-                Poll::Ready(Ok(written)) => written,
-                Poll::Ready(Err(_)) => return Poll::Ready(Err(Broken::Sink)),
-                Poll::Pending => 0,
-            };
-            self.rest = Rest::new(read.get(written..).unwrap_or_default().into());
-            Poll::Ready(Ok(read.len()))
+            ready!(Pin::new(from).poll_read(cx, &mut buffer)).map_err(Broken::Source)?;
+            Poll::Ready(self.pass_on(cx, to, buffer.filled()))
         })
+    }
+
+    /// Writes bytes of the source at once, keeps those that are not taken, and returns their number. 0 is the end of the
+    /// source.
+    fn pass_on(
+        &mut self,
+        cx: &mut Context<'_>,
+        to: &mut TcpStream,
+        read: &[u8],
+    ) -> Result<usize, Broken> {
+        if read.is_empty() {
+            return Ok(0);
+        }
+        let written = match Pin::new(to).poll_write(cx, read) {
+            Poll::Ready(written) => written.map_err(Broken::Sink)?,
+            Poll::Pending => 0,
+        };
+        self.rest = Rest::new(read.get(written..).unwrap_or_default().into());
+        Ok(read.len())
     }
 
     /// Handles a source that is empty now: counts small bursts, and gives the pipe back.
@@ -409,9 +425,14 @@ impl From<End> for CloseReason {
 #[cfg(test)]
 mod tests {
     use std::io::{Read, Write};
+    use std::net::Shutdown;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU64, Ordering};
     use std::task::{Wake, Waker};
+    use std::time::Duration;
+
+    use socket2::SockRef;
+    use tokio::io::Interest;
 
     use super::*;
 
@@ -442,6 +463,40 @@ mod tests {
             while takes.read(&mut buffer).is_ok_and(|read| read > 0) {}
         });
         (client, backend)
+    }
+
+    /// Waits until both directions of a connection are over.
+    async fn over(socket: &TcpStream) {
+        let any = Interest::READABLE | Interest::WRITABLE;
+        while !socket.ready(any).await.unwrap().is_write_closed() {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// The client's bytes wait, so the reset is met by a write before it is met by a read.
+    #[tokio::test]
+    async fn a_reset_that_a_write_has_met_is_no_end() {
+        for ends_before in [false, true] {
+            let (mut client, mut far_client) = connected().await;
+            let (mut backend, mut far_backend) = connected().await;
+            far_backend.write_all(b"half an answer").unwrap();
+            if ends_before {
+                far_backend.shutdown(Shutdown::Write).unwrap();
+            }
+            let linger = SockRef::from(&far_backend).set_linger(Some(Duration::ZERO));
+            linger.unwrap();
+            drop(far_backend);
+            over(&backend).await;
+            let mut moved = Moved::default();
+            let waiting: Box<[u8]> = Box::from(b"a request".as_slice());
+            let relay = Relay::new(&mut client, &mut backend, &mut moved, 0, waiting);
+            assert_eq!(relay.await, End::Broken(Side::Backend));
+            drop((client, backend));
+            let mut got = Vec::new();
+            let read = far_client.read_to_end(&mut got);
+            assert_eq!(got, b"half an answer");
+            assert_eq!(read.is_ok(), ends_before, "{read:?}");
+        }
     }
 
     #[tokio::test]

@@ -1,5 +1,7 @@
 //! The two sides of a connection, and what the kernel knows and holds of them.
 
+use std::io;
+
 use socket2::SockRef;
 use tokio::net::TcpStream;
 
@@ -10,6 +12,38 @@ pub enum Side {
     Client,
     /// The peer to which this proxy connected.
     Backend,
+}
+
+/// The end at which a direction between the two sides failed, and why.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Broken {
+    /// Nothing more can be read.
+    #[error("reading failed: {0}")]
+    Source(io::Error),
+    /// Nothing more can be written.
+    #[error("writing failed: {0}")]
+    Sink(io::Error),
+}
+
+impl Broken {
+    /// The side that failed, if the direction leads away from `source`.
+    pub(crate) fn side(&self, source: Side) -> Side {
+        match (self, source) {
+            (Self::Source(_), _) => source,
+            (Self::Sink(_), Side::Client) => Side::Backend,
+            (Self::Sink(_), Side::Backend) => Side::Client,
+        }
+    }
+}
+
+/// Whether the peer had ended its direction in order before a write to it failed like this. If not, the end that a read
+/// finds after the write is none.
+///
+/// The kernel reports a reset once. When a write has taken the report, the next reads return what had arrived, and then an
+/// end, as if the peer had closed in order. The peer's own end can be told from it: with that, the write fails with a broken
+/// pipe.
+pub(crate) fn had_ended(failed_write: io::ErrorKind) -> bool {
+    failed_write == io::ErrorKind::BrokenPipe
 }
 
 /// The side whose connection is lost: it was reset, or its peer does not answer keepalive probes. This reads the error

@@ -10,6 +10,18 @@
 /// no longer than a turn of [`crate::relay`] without a pipe. With smaller turns, a byte would cost a third more.
 pub(crate) const PIPE_TURN: usize = 1024 * 1024;
 
+/// Where the bytes of a source went.
+#[cfg_attr(
+    not(target_os = "linux"),
+    allow(dead_code, reason = "there are no pipes elsewhere")
+)]
+pub(crate) enum Filled {
+    /// So many bytes are in the pipe.
+    Piped(usize),
+    /// So many bytes are at the front of the scratch buffer. 0 is the end of the stream.
+    Read(usize),
+}
+
 #[cfg(target_os = "linux")]
 pub(crate) use linux::Pipe;
 
@@ -24,9 +36,12 @@ mod linux {
     use std::os::fd::OwnedFd;
     use std::task::{Context, Poll, ready};
 
+    use rustix::io::Errno;
     use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
     use tokio::io::Interest;
     use tokio::net::TcpStream;
+
+    use super::Filled;
 
     /// Capacity of a pipe: as much as a connection moves in one turn.
     const CAPACITY: usize = super::PIPE_TURN;
@@ -82,7 +97,8 @@ mod linux {
     struct Ends {
         read: OwnedFd,
         write: OwnedFd,
-        capacity: usize,
+        /// It has four bytes, because every connection has two pipes.
+        capacity: u32,
     }
 
     /// A pipe between the two sockets of one direction, with the number of bytes in it.
@@ -93,6 +109,8 @@ mod linux {
         /// pipes.
         held: u32,
         owner: u32,
+        /// Whether the source is probably empty, because it had few bytes the last time.
+        drained: bool,
     }
 
     /// A number of bytes in four bytes. It fits, because a pipe holds at most one MiB.
@@ -116,6 +134,7 @@ mod linux {
                     ends: Some(ends),
                     held: 0,
                     owner,
+                    drained: false,
                 })
             })
         }
@@ -125,7 +144,7 @@ mod linux {
             self.held == 0
         }
 
-        /// Moves at most `most` bytes from `from` into the empty pipe. 0 is the end of the stream.
+        /// Moves at most `most` bytes from `from` into the empty pipe, or some of them into `scratch`.
         ///
         /// The pipe must be empty. Otherwise "would block" could mean that the pipe is full instead of the socket being
         /// empty.
@@ -134,33 +153,33 @@ mod linux {
             cx: &mut Context<'_>,
             from: &TcpStream,
             most: usize,
-        ) -> Poll<io::Result<usize>> {
+            scratch: &mut [u8],
+        ) -> Poll<io::Result<Filled>> {
             debug_assert!(self.is_empty());
             let Some(ends) = &self.ends else {
-                return Poll::Ready(Ok(0));
+                return Poll::Ready(Ok(Filled::Read(0)));
             };
+            let most = most.min(ends.capacity as usize);
+            let room = most.min(scratch.len());
+            let (scratch, _) = scratch.split_at_mut(room);
             loop {
                 ready!(from.poll_read_ready(cx))?;
-                let moved = from.try_io(Interest::READABLE, || {
-                    let flags = SpliceFlags::MOVE | SpliceFlags::NONBLOCK;
-                    Ok(splice(
-                        from,
-                        None,
-                        &ends.write,
-                        None,
-                        ends.capacity.min(most),
-                        flags,
-                    )?)
+                let drained = self.drained;
+                let filled = from.try_io(Interest::READABLE, || {
+                    fill(from, ends, most, scratch, drained)
                 });
-                match moved {
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                    Ok(count) => {
-                        self.held = self.held.saturating_add(narrow(count));
-                        return Poll::Ready(Ok(count));
+                let count = match &filled {
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                    Err(_) => return Poll::Ready(filled),
+                    Ok(Filled::Read(count)) => *count,
+                    Ok(Filled::Piped(count)) => {
+                        self.held = self.held.saturating_add(narrow(*count));
+                        *count
                     }
-                    Err(error) => return Poll::Ready(Err(error)),
-                }
+                };
+                self.drained = count < room;
+                return Poll::Ready(filled);
             }
         }
 
@@ -219,6 +238,32 @@ mod linux {
         }
     }
 
+    /// Moves at most `most` bytes from a socket into an empty pipe, or reads some of them into `scratch`. It does not try
+    /// the pipe if the socket is `drained`.
+    ///
+    /// Only the read says whether the socket is empty or has ended. `splice` stops at the mark of urgent data, and does not
+    /// pass it: it would report "would block", or an end as soon as the peer has ended its direction, although there are
+    /// bytes behind the mark. A read passes the mark. To read after each `splice` that found nothing would be one more
+    /// system call for each burst. So where nothing is expected, the read takes the place of `splice`, and not much is
+    /// copied if there are bytes after all.
+    fn fill(
+        from: &TcpStream,
+        ends: &Ends,
+        most: usize,
+        scratch: &mut [u8],
+        drained: bool,
+    ) -> io::Result<Filled> {
+        if !drained {
+            let flags = SpliceFlags::MOVE | SpliceFlags::NONBLOCK;
+            match splice(from, None, &ends.write, None, most, flags) {
+                Ok(0) | Err(Errno::AGAIN) => {}
+                Ok(count) => return Ok(Filled::Piped(count)),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(Filled::Read(rustix::io::read(from, scratch)?))
+    }
+
     fn open() -> io::Result<Ends> {
         let (read, write) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
         let capacity = match fcntl_setpipe_size(&write, CAPACITY) {
@@ -233,7 +278,7 @@ mod linux {
         Ok(Ends {
             read,
             write,
-            capacity,
+            capacity: narrow(capacity),
         })
     }
 
@@ -279,6 +324,8 @@ mod elsewhere {
 
     use tokio::net::TcpStream;
 
+    use super::Filled;
+
     /// No pipe can be taken here, so no value of it exists.
     pub(crate) enum Pipe {}
 
@@ -296,7 +343,8 @@ mod elsewhere {
             _: &mut Context<'_>,
             _: &TcpStream,
             _: usize,
-        ) -> Poll<io::Result<usize>> {
+            _: &mut [u8],
+        ) -> Poll<io::Result<Filled>> {
             match *self {}
         }
 

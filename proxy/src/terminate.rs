@@ -13,7 +13,7 @@ mod stream;
 
 use std::cell::RefCell;
 use std::future::Future;
-use std::io::{IoSlice, IoSliceMut};
+use std::io::{ErrorKind, IoSlice, IoSliceMut};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
@@ -31,7 +31,7 @@ use crate::gate::{Moves, yield_now};
 use crate::lifetime::Watched;
 use crate::record::{Fatal, HEADER, MAX_PLAINTEXT, alert};
 use crate::relay::{Moved, Rest, TURN, reset};
-use crate::side::{Side, bound_unsent, lost};
+use crate::side::{Side, bound_unsent, had_ended, lost};
 
 use session::{NO_ROOM, Opened, SLICES, Unreadable};
 
@@ -155,9 +155,17 @@ impl<'a, B: BackendIo> Tunnel<'a, B> {
 #[derive(Clone, Copy)]
 enum Broken {
     Client,
-    Backend,
+    /// Reading from the backend or writing to it failed like this.
+    Backend(ErrorKind),
     Protocol(Fatal),
     Exhausted,
+}
+
+impl Broken {
+    #[allow(clippy::needless_pass_by_value, reason = "it is passed to map_err")]
+    fn of_backend(error: std::io::Error) -> Self {
+        Self::Backend(error.kind())
+    }
 }
 
 impl From<Fatal> for Broken {
@@ -209,12 +217,23 @@ impl<B: BackendIo> Future for Tunnel<'_, B> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<TunnelEnd> {
         let this = self.get_mut();
-        let up = this.poll_up(cx);
-        // This comes after `up`, which may have queued a record for the client.
-        let down = this.poll_down(cx);
-        let broken = match (up, down) {
-            (Poll::Ready(Err(broken)), _) | (_, Poll::Ready(Err(broken))) => broken,
-            (up, down) => {
+        let polled = match this.poll_up(cx) {
+            Poll::Ready(Err(broken)) => {
+                if let Broken::Backend(failed_write) = broken {
+                    // What the backend sent before its reset is still passed on, and the reset follows in any case.
+                    let _ = this.poll_down(cx, !had_ended(failed_write));
+                }
+                Err(broken)
+            }
+            // This comes after `up`, which may have queued a record for the client.
+            up => match this.poll_down(cx, false) {
+                Poll::Ready(Err(broken)) => Err(broken),
+                down => Ok(up.is_ready() && down.is_ready()),
+            },
+        };
+        let broken = match polled {
+            Err(broken) => broken,
+            Ok(both_ended) => {
                 if this.first.is_none() {
                     this.first = match (this.up.state, this.down.state) {
                         (State::Open, State::Open) => None,
@@ -222,16 +241,14 @@ impl<B: BackendIo> Future for Tunnel<'_, B> {
                         _ => Some(Side::Client),
                     };
                 }
-                return match (up, down, this.first) {
-                    (Poll::Ready(_), Poll::Ready(_), Some(first)) => {
-                        Poll::Ready(if this.up.truncated {
-                            TunnelEnd::Truncated(Side::Client)
-                        } else if this.down.truncated {
-                            TunnelEnd::Truncated(Side::Backend)
-                        } else {
-                            TunnelEnd::Closed(first)
-                        })
-                    }
+                return match this.first {
+                    Some(first) if both_ended => Poll::Ready(if this.up.truncated {
+                        TunnelEnd::Truncated(Side::Client)
+                    } else if this.down.truncated {
+                        TunnelEnd::Truncated(Side::Backend)
+                    } else {
+                        TunnelEnd::Closed(first)
+                    }),
                     _ => Poll::Pending,
                 };
             }
@@ -241,7 +258,7 @@ impl<B: BackendIo> Future for Tunnel<'_, B> {
                 reset(this.backend.socket());
                 TunnelEnd::Broken(Side::Client)
             }
-            Broken::Backend => {
+            Broken::Backend(_) => {
                 reset(this.client);
                 TunnelEnd::Broken(Side::Backend)
             }
@@ -310,7 +327,7 @@ fn poll_write_opened(
     let vector = vector.get(..used).unwrap_or_default();
     let written = match Pin::new(to).poll_write_vectored(cx, vector) {
         Poll::Ready(Ok(written)) => written,
-        Poll::Ready(Err(_)) => return Err(Broken::Backend),
+        Poll::Ready(Err(error)) => return Err(Broken::of_backend(error)),
         Poll::Pending => 0,
     };
     if written == opened.total {
@@ -326,13 +343,13 @@ impl<B: BackendIo> Tunnel<'_, B> {
         }
         for _ in 0..ROUNDS_UP {
             if let Some(rest) = &mut self.up.rest {
-                ready!(rest.poll_write(cx, self.backend)).map_err(|_| Broken::Backend)?;
+                ready!(rest.poll_write(cx, self.backend)).map_err(Broken::of_backend)?;
                 self.up.rest = None;
             }
             // TLS towards the backend keeps sealed records until the socket has room.
             let flushed = Pin::new(&mut *self.backend).poll_flush(cx);
             self.up.flushing = flushed.is_pending();
-            ready!(flushed).map_err(|_| Broken::Backend)?;
+            ready!(flushed).map_err(Broken::of_backend)?;
             if self.up.state == State::Ending {
                 // A `close_notify` of this proxy would claim that the data are complete, but they may be truncated.
                 let closed = if self.up.truncated {
@@ -340,7 +357,7 @@ impl<B: BackendIo> Tunnel<'_, B> {
                 } else {
                     Pin::new(&mut *self.backend).poll_shutdown(cx)
                 };
-                ready!(closed).map_err(|_| Broken::Backend)?;
+                ready!(closed).map_err(Broken::of_backend)?;
                 self.up.state = State::Ended;
                 return Poll::Ready(Ok(()));
             }
@@ -362,7 +379,8 @@ impl<B: BackendIo> Tunnel<'_, B> {
         Poll::Ready(Ok(()))
     }
 
-    fn poll_down(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Broken>> {
+    /// Moves what the backend sends. `is_reset` says whether a write has met the backend's reset.
+    fn poll_down(&mut self, cx: &mut Context<'_>, is_reset: bool) -> Poll<Result<(), Broken>> {
         if self.down.state == State::Ended {
             return Poll::Ready(Ok(()));
         }
@@ -382,29 +400,38 @@ impl<B: BackendIo> Tunnel<'_, B> {
                 self.session.update_sealing()?;
                 continue;
             }
-            ready!(OUT.with_borrow_mut(|scratch| self.poll_seal(cx, scratch)))?;
+            ready!(OUT.with_borrow_mut(|scratch| self.poll_seal(cx, scratch, is_reset)))?;
         }
         yield_now(cx);
         Poll::Pending
     }
 
-    /// Reads from the backend to the place where the bytes are sealed, seals them, and passes them on.
-    fn poll_seal(&mut self, cx: &mut Context<'_>, scratch: &mut [u8]) -> Poll<Result<(), Broken>> {
+    /// Reads from the backend to the place where the bytes are sealed, seals them, and passes them on. After a reset, an
+    /// end counts only if the backend has proven it.
+    fn poll_seal(
+        &mut self,
+        cx: &mut Context<'_>,
+        scratch: &mut [u8],
+        is_reset: bool,
+    ) -> Poll<Result<(), Broken>> {
         let batch = 1usize << self.down.batch;
         let mut places = self.session.places(scratch);
         let mut buffer = ReadBuf::new(places.next().ok_or(NO_ROOM)?);
         match ready!(Pin::new(&mut *self.backend).poll_read(cx, &mut buffer)) {
             Ok(()) => {}
             // A `close_notify` of this proxy would claim that the data are complete, but they may be truncated.
-            Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof && !is_reset => {
                 self.down.truncated = true;
                 self.session.truncate();
                 self.down.state = State::Ending;
                 return Poll::Ready(Ok(()));
             }
-            Err(_) => return Poll::Ready(Err(Broken::Backend)),
+            Err(error) => return Poll::Ready(Err(Broken::of_backend(error))),
         }
         let mut read = buffer.filled().len();
+        if read == 0 && is_reset && !B::PROVES_ITS_END {
+            return Poll::Ready(Err(Broken::Backend(ErrorKind::ConnectionReset)));
+        }
         if read == 0 {
             self.session.close()?;
             self.down.state = State::Ending;
@@ -421,8 +448,8 @@ impl<B: BackendIo> Tunnel<'_, B> {
             let vector = vector.get_mut(..used).unwrap_or_default();
             match self.backend.try_read_more(vector) {
                 Ok(more) => read += more,
-                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
-                Err(_) => return Poll::Ready(Err(Broken::Backend)),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Err(error) => return Poll::Ready(Err(Broken::of_backend(error))),
             }
         }
         drop(places);

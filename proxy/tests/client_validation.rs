@@ -544,6 +544,34 @@ async fn sessions_end_with_the_settings_that_they_were_made_with() {
     }
 }
 
+/// A session contains what the client showed. With a ticket for it, the next ClientHello would be too long.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_with_long_certificates_is_let_in_again() {
+    let World {
+        rig,
+        server,
+        clients,
+    } = world(Mode::AllowValidOnly).await;
+    let mut long = clients.client("long");
+    let names: Vec<String> = (0..80).map(|n| format!("{n:060}.example")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    // Nobody looks at these.
+    for _ in 0..4 {
+        long.chain.extend(Identity::of(&names).chain);
+    }
+    let bytes: usize = long.chain.iter().map(|one| one.len()).sum();
+    assert!(bytes > ProxyLimits::default().hello_bytes, "{bytes}");
+    for version in [&TLS13, &TLS12] {
+        for name in [VALIDATING, WEB] {
+            let config = client(&server, version, shows(Some(&long)));
+            for _ in 0..2 {
+                let kind = visit(&rig, &config, name).await;
+                assert_eq!(kind, Some(HandshakeKind::Full), "{version:?} {name}");
+            }
+        }
+    }
+}
+
 /// Remembers sessions whatever the server's name, as a hostile client does.
 #[derive(Debug, Default)]
 struct AnyName {

@@ -644,6 +644,37 @@ async fn websocket(mut stream: impl tokio::io::AsyncRead + tokio::io::AsyncWrite
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_end_of_a_websocket_that_breaks_names_the_side_that_broke() {
+    for (is_client, reason) in [
+        (true, CloseReason::ClientReset),
+        (false, CloseReason::BackendReset),
+    ] {
+        let (address, accepted) = one_connection().await;
+        let rig = rig(address);
+        let mut client = rig.connect().await;
+        client.write_all(UPGRADE.as_bytes()).await.unwrap();
+        let mut server = accepted.await;
+        let read = server.read(&mut [0; 4096]).await;
+        assert!(read.unwrap() > 0);
+        let agreed = "HTTP/1.1 101 Switching Protocols\r\nconnection: Upgrade\r\n\
+                      upgrade: websocket\r\nsec-websocket-accept: a\r\n\r\n";
+        server.write_all(agreed.as_bytes()).await.unwrap();
+        assert_eq!(answer(&mut client).await.status, 101);
+        // By the time that a byte comes through, it is a tunnel.
+        client.write_all(b"x").await.unwrap();
+        within("a byte", server.read_u8()).await.unwrap();
+        let (breaks, _stays) = if is_client {
+            (client, server)
+        } else {
+            (server, client)
+        };
+        breaks.set_zero_linger().unwrap();
+        drop(breaks);
+        rig.wait_closed(reason, 1).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn nothing_but_websockets_is_upgraded() {
     let address = serve(upgrading).await;
     let rig = rig(address);

@@ -1,10 +1,12 @@
-//! Tunnels whose backend takes nothing more: the proxy sees that the client is gone, although it reads nothing of it.
+//! Tunnels whose backend takes nothing more: the proxy sees that the client is gone, although it reads nothing of it. If
+//! the backend is gone, the client does not take that for an orderly end.
 
 use std::io;
 use std::time::Duration;
 
 use proto::BackendProtocol;
-use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use rustls::version::{TLS12, TLS13};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use vestibule_proxy::close_reason::CloseReason;
 use vestibule_proxy::limits::ProxyLimits;
@@ -23,6 +25,20 @@ async fn fill(client: &mut (impl AsyncWrite + Unpin)) -> io::Result<()> {
         written?;
     }
     Ok(())
+}
+
+/// The client's bytes fill everything on the way, and the backend sends a part of an answer and resets its connection.
+async fn sees_a_reset(client: &mut (impl AsyncRead + AsyncWrite + Unpin), mut server: TcpStream) {
+    fill(client).await.unwrap();
+    server.write_all(b"half an answer").await.unwrap();
+    let mut half = [0; 14];
+    let read = client.read_exact(&mut half);
+    within("half of the answer", read).await.unwrap();
+    assert_eq!(&half, b"half an answer");
+    server.set_zero_linger().unwrap();
+    drop(server);
+    let error = read_to_end(client).await.unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
 }
 
 /// The client resets its connection, and the proxy ends the tunnel.
@@ -69,6 +85,42 @@ async fn a_client_of_terminated_tls_is_missed() {
     let _server = accepted.await;
     fill(&mut client).await.unwrap();
     is_missed(&rig, client.into_inner().0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_of_bytes_sees_the_reset_of_its_backend() {
+    let (address, accepted) = one_connection().await;
+    let rig = Rig::start(&ProxyLimits::default(), |port| {
+        vec![
+            tcp(port, "web"),
+            tcp_route("web", 0, "web", &[(BACKEND, 1)]),
+            backend(BACKEND, &[address]),
+        ]
+    });
+    let mut client = rig.connect().await;
+    sees_a_reset(&mut client, accepted.await).await;
+    rig.wait_closed(CloseReason::BackendReset, 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_of_terminated_tls_sees_the_reset_of_its_backend() {
+    let identity = Identity::new(NAME);
+    for version in [&TLS12, &TLS13] {
+        let (address, accepted) = one_connection().await;
+        let rig = Rig::start(&ProxyLimits::default(), |port| {
+            vec![
+                listener(port, "web", NAME, Some("team-a/cert")),
+                route("web", NAME, Some(BACKEND)),
+                backend(BACKEND, &[address]),
+                identity.resource("team-a/cert"),
+            ]
+        });
+        let config = client_config_with(&identity, provider(), &[version]);
+        let connected = tls(rig.connect().await, config, NAME).await;
+        let mut client = connected.unwrap();
+        sees_a_reset(&mut client, accepted.await).await;
+        rig.wait_closed(CloseReason::BackendReset, 1).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -141,6 +141,46 @@ async fn a_reset_of_one_side_is_a_reset_for_the_other() {
     rig.wait_closed(CloseReason::ClientReset, 1).await;
 }
 
+/// Sends so much that the bytes move through a pipe, and urgent bytes in between. These have a place of their own, and the
+/// proxy does not pass them on.
+async fn urgent_bytes_are_left_out(mut from: TcpStream, mut to: TcpStream) {
+    let send_urgent = |from: &TcpStream| SockRef::from(from).send_out_of_band(b"!").unwrap();
+    let bulk = 1 << 20;
+    tokio::join!(send(&mut from, 7, bulk), receive(&mut to, 7, bulk));
+    // What is behind the mark arrives although nothing follows.
+    for round in 1..4 {
+        send_urgent(&from);
+        from.write_all(&[round; 5000]).await.unwrap();
+        let mut got = [0; 5000];
+        let read = to.read_exact(&mut got);
+        within("the bytes behind the mark", read).await.unwrap();
+        assert_eq!(got, [round; 5000]);
+    }
+    // The end comes behind all bytes.
+    let (before, behind) = (vec![8; 50_000], vec![9; 50_000]);
+    from.write_all(&before).await.unwrap();
+    send_urgent(&from);
+    from.write_all(&behind).await.unwrap();
+    from.shutdown().await.unwrap();
+    let rest = read_to_end(&mut to).await.unwrap();
+    assert!(rest == [before, behind].concat(), "{}", rest.len());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn urgent_bytes_neither_end_nor_stall_a_bulk_transfer() {
+    let (address, far) = one_connection().await;
+    let mut rig = rig(&quiet(), address);
+    let client = rig.connect().await;
+    urgent_bytes_are_left_out(client, far.await).await;
+    rig.wait_closed(CloseReason::ClientClosed, 1).await;
+
+    let (address, far) = one_connection().await;
+    rig.apply(vec![backend(BACKEND, &[address])]);
+    let client = rig.connect().await;
+    urgent_bytes_are_left_out(far.await, client).await;
+    rig.wait_closed(CloseReason::BackendClosed, 1).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn weights_are_kept_and_the_share_of_an_invalid_backend_is_reset() {
     let (one, two) = (greets(b"1").await, greets(b"2").await);

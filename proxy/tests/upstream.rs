@@ -373,6 +373,45 @@ async fn ends_are_passed_on_as_what_they_are() {
     world.rig.wait_closed(CloseReason::ClientReset, 1).await;
 }
 
+/// Where only the backend's side speaks TLS. A write can be the first to meet a reset.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_side_that_broke_during_a_transfer_is_named() {
+    let ca = Authority::new("backends");
+    let mut far = Far::start(ca.server(&[INNER], &[URI]).server_config()).await;
+    let rig = Rig::start(&ProxyLimits::default(), |port| {
+        vec![
+            tcp(port, "web"),
+            tcp_route("web", 0, "web", &[(BACKEND, 1)]),
+            secured(&[far.address], Some(policy())),
+            Authority::bundle(BUNDLE, &[&ca]),
+        ]
+    });
+    let bytes = vec![7; 1 << 16];
+    let mut client = rig.connect().await;
+    let mut met = far.next().await;
+    let sends = async { while client.write_all(&bytes).await.is_ok() {} };
+    let breaks = async {
+        within("a byte", met.stream.read_u8()).await.unwrap();
+        met.stream.get_ref().0.set_zero_linger().unwrap();
+        drop(met);
+    };
+    let both = async { tokio::join!(sends, breaks) };
+    within("the end of the upload", both).await;
+    rig.wait_closed(CloseReason::BackendReset, 1).await;
+
+    let mut client = rig.connect().await;
+    let mut met = far.next().await;
+    let sends = async { while met.stream.write_all(&bytes).await.is_ok() {} };
+    let breaks = async {
+        within("a byte", client.read_u8()).await.unwrap();
+        client.set_zero_linger().unwrap();
+        drop(client);
+    };
+    let both = async { tokio::join!(sends, breaks) };
+    within("the end of the download", both).await;
+    rig.wait_closed(CloseReason::ClientReset, 1).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_backend_has_to_be_who_the_policy_says() {
     let mut world = world().await;

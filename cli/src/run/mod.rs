@@ -83,11 +83,18 @@ pub(crate) struct RunArgs {
     /// How to log, on standard error
     #[arg(long, value_enum, default_value_t = log::Format::Text)]
     log_format: log::Format,
-    /// Seconds that connections have to end after the first SIGTERM or Ctrl-C
+    /// Seconds that connections have to end after the first SIGTERM or Ctrl-C, or after they reached their maximum age
     #[arg(long, value_name = "SECONDS", default_value_t = 10)]
     drain_seconds: u64,
     #[command(flatten)]
     policy: PolicyArgs,
+}
+
+impl RunArgs {
+    /// Time that connections have to end by themselves.
+    fn drain_time(&self) -> Duration {
+        Duration::from_secs(self.drain_seconds)
+    }
 }
 
 fn port_map(text: &str) -> Result<(u16, u16), String> {
@@ -207,7 +214,7 @@ async fn serve(args: RunArgs, ports: BTreeMap<u16, u16>) -> anyhow::Result<ExitC
             () = signals.next() => break,
         }
     }
-    drain(proxy, &mut signals, Duration::from_secs(args.drain_seconds)).await;
+    drain(proxy, &mut signals, args.drain_time()).await;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -305,6 +312,7 @@ fn proxy_config(
         }),
     );
     config.limits.access_log = !args.no_access_log;
+    config.limits.age_grace = args.drain_time();
     config
 }
 
@@ -352,5 +360,28 @@ impl Signals {
             _ = self.terminate.recv() => {}
             _ = self.interrupt.recv() => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Command {
+        #[command(flatten)]
+        run: RunArgs,
+    }
+
+    #[test]
+    fn the_time_of_a_drain_holds_for_connections_that_are_too_old() {
+        let arguments = ["run", "manifests", "--drain-seconds", "7"];
+        let args = Command::parse_from(arguments).run;
+        let publisher = Publisher::new(vestibule_operator::publish::Config::default());
+        let (_, status) = watch::channel(Arc::<str>::from("[]"));
+        let config = proxy_config(&args, &publisher, status);
+        assert_eq!(config.limits.age_grace, Duration::from_secs(7));
     }
 }

@@ -30,6 +30,12 @@ use crate::validation::ClientValidation;
 /// again, so this bounds how long a certificate can be used after it has expired.
 const VALIDATED: Duration = Duration::from_mins(10);
 
+/// Largest number of bytes of a session that go into a ticket. A session contains the whole chain that the client showed,
+/// and the client shows its tickets in its ClientHello. With three tickets of this size, and with the keys of a client that
+/// prefers post-quantum cryptography, a ClientHello is below the default of `--hello-bytes`. Without certificates, a session
+/// has less than 500 bytes.
+const MAX_SESSION: usize = 4 * 1024;
+
 /// A certificate with its key, checked.
 pub(super) struct HeldCertificate {
     certified: Arc<CertifiedKey>,
@@ -331,8 +337,12 @@ pub(super) struct ListenerTicketer {
 }
 
 impl ListenerTicketer {
-    /// Encrypts a ticket that is issued `time` after the keys were made.
+    /// Encrypts a ticket that is issued `time` after the keys were made. If the session is too large, there is no ticket,
+    /// and the client's next handshake is a full one.
     fn encrypt_at(&self, time: Duration, plain: &[u8]) -> Option<Vec<u8>> {
+        if plain.len() > MAX_SESSION {
+            return None;
+        }
         let bound = [&self.id, &time.as_secs().to_be_bytes()[..], plain].concat();
         self.shared.keys.encrypt(&zeroize::Zeroizing::new(bound))
     }
@@ -428,6 +438,17 @@ mod tests {
         assert_eq!(a.decrypt(b"garbage"), None);
         assert_eq!(a.decrypt(&a.shared.keys.encrypt(b"x").unwrap()), None);
         assert_eq!(a.decrypt(&a.shared.keys.encrypt(&a.id).unwrap()), None);
+    }
+
+    #[test]
+    fn a_ticket_is_never_too_long_for_a_hello() {
+        let tickets = ConfigFactory::new().unwrap().ticketer(true);
+        let session = [7_u8; MAX_SESSION];
+        let ticket = tickets.encrypt(&session).unwrap();
+        let hello_bytes = crate::limits::ProxyLimits::default().hello_bytes;
+        assert!(3 * (ticket.len() + 64) < hello_bytes - 3 * 1024);
+        assert_eq!(tickets.decrypt(&ticket).unwrap(), session);
+        assert_eq!(tickets.encrypt(&[7; MAX_SESSION + 1]), None);
     }
 
     #[test]

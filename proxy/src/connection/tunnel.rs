@@ -1,7 +1,6 @@
 //! Owns the tunnels that need a box of their own, and the end of tunnels that this proxy cuts off.
 
 use std::future::Future;
-use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -145,31 +144,27 @@ impl Future for Originated<'_> {
         let this = self.get_mut();
         let Moved { up, down } = &mut *this.moved;
         let (client, backend) = (&mut *this.client, &mut *this.backend);
-        let to_backend = this.up.poll(client, backend, cx, &mut |n| *up += n);
-        let Ok(to_backend) = swap(to_backend) else {
-            return Poll::Ready(End::Broken(Side::Client));
+        let to_backend = match this.up.poll(client, backend, cx, &mut |n| *up += n) {
+            Poll::Ready(Err(broken)) => {
+                return Poll::Ready(End::Broken(broken.side(Side::Client)));
+            }
+            to_backend => to_backend.is_ready(),
         };
-        if to_backend.is_ready() {
+        if to_backend {
             this.first.get_or_insert(Side::Client);
         }
-        let to_client = this.down.poll(backend, client, cx, &mut |n| *down += n);
-        let Ok(to_client) = swap(to_client) else {
-            return Poll::Ready(End::Broken(Side::Backend));
+        let to_client = match this.down.poll(backend, client, cx, &mut |n| *down += n) {
+            Poll::Ready(Err(broken)) => {
+                return Poll::Ready(End::Broken(broken.side(Side::Backend)));
+            }
+            to_client => to_client.is_ready(),
         };
-        if to_client.is_ready() {
+        if to_client {
             this.first.get_or_insert(Side::Backend);
         }
-        match (to_backend, to_client, this.first) {
-            (Poll::Ready(()), Poll::Ready(()), Some(first)) => Poll::Ready(End::Closed(first)),
+        match this.first {
+            Some(first) if to_backend && to_client => Poll::Ready(End::Closed(first)),
             _ => Poll::Pending,
         }
-    }
-}
-
-fn swap(polled: Poll<io::Result<()>>) -> io::Result<Poll<()>> {
-    match polled {
-        Poll::Ready(Ok(())) => Ok(Poll::Ready(())),
-        Poll::Ready(Err(error)) => Err(error),
-        Poll::Pending => Ok(Poll::Pending),
     }
 }

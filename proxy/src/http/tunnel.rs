@@ -26,7 +26,8 @@ use crate::gate::yield_now;
 use crate::http_route::HttpRoute;
 use crate::lifetime::{Lifetime, Watched, unless_over};
 use crate::listener::Listener;
-use crate::side::{Side, lost};
+use crate::relay::End;
+use crate::side::{Broken, Side, lost};
 use crate::table::{RouteKind, SelectedBy};
 use crate::upstream;
 
@@ -88,10 +89,10 @@ impl Tunnel {
         let is_served = || selected.as_ref().is_none_or(Selected::is_served);
         match unless_over(self.lifetime, is_served, relayed).await {
             Ok(Ok(first)) => first,
-            Ok(Err(error)) => {
-                tracing::debug!(%error, "a WebSocket broke");
+            Ok(Err((side, error))) => {
+                tracing::debug!(?side, %error, "a WebSocket broke");
                 record.reason = "TunnelBroken";
-                CloseReason::ClientReset
+                End::Broken(side).into()
             }
             Err(over) => {
                 let over = CloseReason::from(over);
@@ -139,7 +140,7 @@ impl Selected {
     }
 }
 
-/// The relay of a [`Tunnel`]. Its output is the side that ended first.
+/// The relay of a [`Tunnel`]. Its output is the side that ended first, or the one that broke.
 struct Relayed<'a> {
     client: Counted,
     backend: ToBackend,
@@ -168,26 +169,37 @@ impl Watched for Relayed<'_> {
 }
 
 impl Future for Relayed<'_> {
-    type Output = io::Result<CloseReason>;
+    type Output = Result<CloseReason, (Side, Broken)>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
         let (client, backend) = (&mut this.client, &mut this.backend);
         let count = &mut |n| *this.received += n;
-        let up = this.up.poll(client, backend, cx, count)?;
-        if up.is_ready() {
+        let up = match this.up.poll(client, backend, cx, count) {
+            Poll::Ready(Err(error)) => return broken(Side::Client, error),
+            up => up.is_ready(),
+        };
+        if up {
             this.first.get_or_insert(CloseReason::ClientClosed);
         }
         let count = &mut |n| *this.sent += n;
-        let down = this.down.poll(backend, client, cx, count)?;
-        if down.is_ready() {
+        let down = match this.down.poll(backend, client, cx, count) {
+            Poll::Ready(Err(error)) => return broken(Side::Backend, error),
+            down => down.is_ready(),
+        };
+        if down {
             this.first.get_or_insert(CloseReason::BackendClosed);
         }
-        match (up, down, this.first) {
-            (Poll::Ready(()), Poll::Ready(()), Some(first)) => Poll::Ready(Ok(first)),
+        match this.first {
+            Some(first) if up && down => Poll::Ready(Ok(first)),
             _ => Poll::Pending,
         }
     }
+}
+
+/// The end of a tunnel whose direction away from `source` failed.
+fn broken<T>(source: Side, error: Broken) -> Poll<Result<T, (Side, Broken)>> {
+    Poll::Ready(Err((error.side(source), error)))
 }
 
 /// One direction of a tunnel.
@@ -225,7 +237,7 @@ impl Direction {
         to: &mut W,
         cx: &mut Context<'_>,
         moved: &mut dyn FnMut(u64),
-    ) -> Poll<io::Result<()>>
+    ) -> Poll<Result<(), Broken>>
     where
         R: AsyncRead + Unpin,
         W: AsyncWrite + Unpin,
@@ -234,23 +246,24 @@ impl Direction {
             return Poll::Ready(Ok(()));
         }
         for _ in 0..TURN {
-            ready!(self.write_left(to, cx, moved))?;
+            ready!(self.write_left(to, cx, moved)).map_err(Broken::Sink)?;
             if self.ended {
-                ready!(Pin::new(&mut *to).poll_shutdown(cx))?;
+                ready!(Pin::new(&mut *to).poll_shutdown(cx)).map_err(Broken::Sink)?;
                 self.closed = true;
                 return Poll::Ready(Ok(()));
             }
-            let read = BUFFER.with_borrow_mut(|buffer| {
+            let read = BUFFER.with_borrow_mut(|buffer| -> Poll<Result<(), Broken>> {
                 let mut buffer = ReadBuf::new(buffer);
-                ready!(Pin::new(&mut *from).poll_read(cx, &mut buffer))?;
+                let read = ready!(Pin::new(&mut *from).poll_read(cx, &mut buffer));
+                read.map_err(Broken::Source)?;
                 let read = buffer.filled();
                 self.ended = read.is_empty();
-                self.write(read, to, cx, moved)?;
-                Poll::Ready(io::Result::Ok(()))
+                self.write(read, to, cx, moved).map_err(Broken::Sink)?;
+                Poll::Ready(Ok(()))
             });
             if read?.is_pending() {
                 if self.unflushed {
-                    ready!(Pin::new(&mut *to).poll_flush(cx))?;
+                    ready!(Pin::new(&mut *to).poll_flush(cx)).map_err(Broken::Sink)?;
                     self.unflushed = false;
                 }
                 return Poll::Pending;
@@ -320,6 +333,57 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 
     use super::*;
+
+    /// A connection that is reset.
+    struct Gone;
+
+    impl AsyncRead for Gone {
+        fn poll_read(
+            self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            _: &mut ReadBuf<'_>,
+        ) -> Poll<io::Result<()>> {
+            Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()))
+        }
+    }
+
+    impl AsyncWrite for Gone {
+        fn poll_write(
+            self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            _: &[u8],
+        ) -> Poll<io::Result<usize>> {
+            Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()))
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    #[test]
+    fn a_direction_names_the_side_that_failed() {
+        let mut cx = Context::from_waker(std::task::Waker::noop());
+        let (mut there, _far) = duplex(100);
+        let mut failed = |left: &[u8], from_gone: bool| {
+            let mut direction = Direction::after(left.to_vec());
+            let polled = if from_gone {
+                direction.poll(&mut Gone, &mut there, &mut cx, &mut |_| ())
+            } else {
+                direction.poll(&mut there, &mut Gone, &mut cx, &mut |_| ())
+            };
+            let Poll::Ready(Err(error)) = polled else {
+                panic!("it does not fail");
+            };
+            error.side(Side::Client)
+        };
+        assert_eq!(failed(b"", true), Side::Client);
+        assert_eq!(failed(b"bytes", false), Side::Backend);
+    }
 
     #[tokio::test]
     async fn a_direction_carries_everything_and_then_its_end() {

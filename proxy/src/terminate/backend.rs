@@ -11,6 +11,9 @@ use crate::upstream::TlsToBackend;
 
 /// A connection to a backend. If it ends where it must not, a read fails with `UnexpectedEof`.
 pub trait BackendIo: AsyncRead + AsyncWrite + Unpin {
+    /// Whether a read returns an end only if the backend said that nothing is missing, as TLS does.
+    const PROVES_ITS_END: bool;
+
     /// The socket below.
     fn socket(&self) -> &TcpStream;
 
@@ -24,6 +27,8 @@ pub trait BackendIo: AsyncRead + AsyncWrite + Unpin {
 }
 
 impl BackendIo for TcpStream {
+    const PROVES_ITS_END: bool = false;
+
     fn socket(&self) -> &TcpStream {
         self
     }
@@ -38,6 +43,8 @@ impl BackendIo for TcpStream {
 }
 
 impl BackendIo for TlsToBackend {
+    const PROVES_ITS_END: bool = true;
+
     fn socket(&self) -> &TcpStream {
         self.socket()
     }

@@ -2,11 +2,13 @@ use std::io::{Read, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Wake, Waker};
+use std::time::Duration;
 
 use rustls::pki_types::{PrivateKeyDer, ServerName};
 use rustls::version::{TLS12, TLS13};
 use rustls::{ClientConnection, SupportedProtocolVersion};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use socket2::SockRef;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 
 use super::session::MAX_CONTROL;
 use super::*;
@@ -178,6 +180,48 @@ async fn tickets_go_with_the_end_if_there_are_no_data() {
     let mut rig = rig(&TLS13).await;
     rig.far_backend.shutdown(std::net::Shutdown::Write).unwrap();
     assert_eq!(first_arrival(&mut rig).await, (2, Vec::new()));
+}
+
+/// Waits until both directions of a connection are over.
+async fn over(socket: &TcpStream) {
+    let any = Interest::READABLE | Interest::WRITABLE;
+    while !socket.ready(any).await.unwrap().is_write_closed() {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// The client's bytes wait, so the reset is met by a write before it is met by a read.
+#[tokio::test]
+async fn a_reset_that_a_write_has_met_is_no_end() {
+    for version in [&TLS12, &TLS13] {
+        for ends_before in [false, true] {
+            let Rig {
+                mut client,
+                mut backend,
+                mut session,
+                mut moved,
+                mut tls,
+                mut far_client,
+                mut far_backend,
+            } = rig(version).await;
+            far_backend.write_all(b"half an answer").unwrap();
+            if ends_before {
+                far_backend.shutdown(std::net::Shutdown::Write).unwrap();
+            }
+            let linger = SockRef::from(&far_backend).set_linger(Some(Duration::ZERO));
+            linger.unwrap();
+            drop(far_backend);
+            over(&backend).await;
+            let mut tunnel = Tunnel::new(&mut client, &mut backend, &mut moved, &mut session);
+            tunnel.up.rest = Rest::new(Box::from(b"a request".as_slice()));
+            assert_eq!(tunnel.await, TunnelEnd::Broken(Side::Backend));
+            drop((client, backend));
+            let mut got = Vec::new();
+            let read = rustls::Stream::new(&mut tls, &mut far_client).read_to_end(&mut got);
+            assert_eq!(got, b"half an answer");
+            assert_eq!(read.is_ok(), ends_before, "{read:?}");
+        }
+    }
 }
 
 #[tokio::test]
