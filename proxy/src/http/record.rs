@@ -265,6 +265,7 @@ impl Drop for RequestRecord {
         } else if self.trace.took.is_some() {
             shared.activity.completed();
         }
+        self.upload.outlast_answer();
         shared.activity.end();
         let seconds = self.started.elapsed().as_secs_f64();
         let limits = [Late::Idle, Late::Request, Late::Backend].map(Late::reason);
