@@ -324,9 +324,7 @@ async fn an_upload_may_outlast_its_answer() {
     let uri = format!("http://{HOST}/");
     let mut sender = sender.ready().await.unwrap();
     let post = Request::post(&uri).header("content-length", length);
-    let (answer, mut upload) = sender
-        .send_request(post.body(()).unwrap(), false)
-        .unwrap();
+    let (answer, mut upload) = sender.send_request(post.body(()).unwrap(), false).unwrap();
     let piece = Bytes::from(vec![b'x'; PIECE]);
     upload.send_data(piece.clone(), false).unwrap();
     let mut body = within("an answer", answer).await.unwrap().into_body();

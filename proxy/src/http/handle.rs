@@ -10,7 +10,7 @@ use hyper::header::{
     ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HOST, HeaderMap,
     HeaderValue, LOCATION,
 };
-use hyper::http::uri::{Authority, PathAndQuery};
+use hyper::http::uri::PathAndQuery;
 use hyper::upgrade::OnUpgrade;
 use hyper::{Method, Request, Response, StatusCode, Version};
 use vestibule_model::client_address::ForwardedHeaders;
@@ -28,7 +28,7 @@ use super::guard::MAX_METHOD;
 use super::headers::{self, ForwardedInfo, Passed};
 use super::local_reply::{Ends, LocalReply};
 use super::received::Received;
-use super::record::{Logged, RequestRecord};
+use super::record::{Logged, RequestRecord, logged_authority};
 use super::shared::Shared;
 use super::tunnel::Tunnel;
 use super::{head_size, mirror, path};
@@ -371,9 +371,10 @@ fn whom<B>(
         });
     }
     let target = Target::of(request).map_err(|unclear| {
-        let target = request.uri().authority().map(Authority::as_str);
-        let field = || request.headers().get(HOST)?.to_str().ok();
-        record.authority = target.or_else(field).map(Arc::from);
+        let target = request.uri().authority();
+        let target = target.map(|authority| authority.as_str().as_bytes());
+        let field = || request.headers().get(HOST).map(HeaderValue::as_bytes);
+        record.authority = target.or_else(field).map(logged_authority);
         let text = match unclear {
             Unclear::Malformed => {
                 "the host of the request is neither a hostname nor an IP address\n"
