@@ -42,7 +42,8 @@ pub fn bounded(filter: EnvFilter) -> EnvFilter {
     let is_named = |library: &str| {
         let mut targets = asked.split(',').map(|directive| {
             let end = directive.find(['=', ':', '[']);
-            end.and_then(|end| directive.get(..end)).unwrap_or(directive)
+            end.and_then(|end| directive.get(..end))
+                .unwrap_or(directive)
         });
         targets.any(|target| target == library)
     };
@@ -291,7 +292,10 @@ mod tests {
         assert_eq!(bounded("debug,h2=debug"), "debug,h2=debug,hyper=error");
         let module = "info,h2::proto=trace";
         assert_eq!(bounded(module), "h2::proto=trace,hyper=error,info");
-        assert_eq!(bounded("warn,h20=info"), "h20=info,h2=error,hyper=error,warn");
+        assert_eq!(
+            bounded("warn,h20=info"),
+            "h20=info,h2=error,hyper=error,warn"
+        );
         assert_eq!(bounded("off"), "off");
     }
 

@@ -485,11 +485,8 @@ fn decide<'a>(
         Selected::TooFewSteps => return Ok(Decision::SearchInTurn),
     };
     request.body_mut().bound(record.bounds.request_body);
-    if request.body().is_said_too_large() {
-        return Err(LocalReply::body_too_large());
-    }
-    let passed = Passed::of(request.headers()).ok_or_else(LocalReply::in_circles)?;
-    attempts.retries.deep = passed.is_deep();
+    // The client's own fields count here, before anything changes them.
+    let passed = Passed::of(request.headers());
     let upgrade = headers::strip_request(request.headers_mut());
     let scheme = match shared.listener {
         Some(_) => Scheme::Https,
@@ -528,6 +525,8 @@ fn decide<'a>(
         mirrors: Vec::new(),
     };
     head.apply(&rule.filters, request, &mut to, edits)?;
+    let passed = admit(request, passed)?;
+    attempts.retries.deep = passed.is_deep();
     let picked = rule.pick(attempts.random);
     let picked = picked.ok_or_else(|| LocalReply::internal("NoBackend"))?;
     let backend = picked.backend.and_then(|slot| snapshot.backend(slot));
@@ -571,6 +570,15 @@ fn decide<'a>(
         account: shared.account(),
     };
     Ok(Decision::Forward(exchange, found, presented))
+}
+
+/// Refuses a request that no backend gets, whichever the rule picks. This comes after the filters of the rule, because
+/// those for responses hold for these answers as well: without the fields of CORS, a page could not read why it failed.
+fn admit(request: &Request<Upload>, passed: Option<Passed>) -> Result<Passed, LocalReply> {
+    if request.body().is_said_too_large() {
+        return Err(LocalReply::body_too_large());
+    }
+    passed.ok_or_else(LocalReply::in_circles)
 }
 
 /// Sends mirrors a copy of a request, in the form in which its backend gets it. This happens once, even if the request
