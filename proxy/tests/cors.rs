@@ -298,7 +298,8 @@ async fn what_a_backend_says_of_cors_is_taken_out() {
         let _ = stream.read(&mut head).await;
         let open = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nvary: accept\r\n\
             access-control-allow-origin: https://evil.example\r\n\
-            access-control-allow-credentials: true\r\n\r\n";
+            access-control-allow-credentials: true\r\n\
+            access-control-allow-private-network: true\r\n\r\n";
         let _ = stream.write_all(open).await;
     })
     .await;

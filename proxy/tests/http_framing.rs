@@ -446,6 +446,18 @@ async fn a_target_has_a_path() {
         ("GET * HTTP/1.1".into(), None),
         ("OPTIONS * HTTP/1.1".into(), Some("OPTIONS * HTTP/1.1\n")),
         (
+            format!("OPTIONS http://{HOST} HTTP/1.1"),
+            Some("OPTIONS * HTTP/1.1\n"),
+        ),
+        (
+            format!("OPTIONS http://{HOST}/ HTTP/1.1"),
+            Some("OPTIONS / HTTP/1.1\n"),
+        ),
+        (
+            format!("OPTIONS http://{HOST}?x HTTP/1.1"),
+            Some("OPTIONS /?x HTTP/1.1\n"),
+        ),
+        (
             format!("GET http://{HOST} HTTP/1.1"),
             Some("GET / HTTP/1.1\n"),
         ),

@@ -24,7 +24,7 @@ use super::H2;
 use super::body::{Upload, UploadState};
 use super::download::BackendBody;
 use super::head_size;
-use super::headers::{detach, has_too_many_options, take_trailers};
+use super::headers::{self, detach, has_too_many_options, take_trailers};
 use super::metered_frames::MeteredFrames;
 use super::patient::Patient;
 use super::pool::{self, Key, Lease, One, Sender, Turn, Two};
@@ -623,6 +623,7 @@ impl Exchange<'_> {
                 let host = self.authority.clone();
                 let host = host.unwrap_or_else(|| HeaderValue::from_static(""));
                 request.headers_mut().insert(HOST, host);
+                headers::say_trailers(request.headers_mut());
                 if !request.headers().contains_key(CONTENT_LENGTH) {
                     frame(request);
                 }

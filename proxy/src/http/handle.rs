@@ -10,7 +10,7 @@ use hyper::header::{
     ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HOST, HeaderMap,
     HeaderValue, LOCATION,
 };
-use hyper::http::uri::PathAndQuery;
+use hyper::http::uri::{PathAndQuery, Uri};
 use hyper::upgrade::OnUpgrade;
 use hyper::{Method, Request, Response, StatusCode, Version};
 use vestibule_model::client_address::ForwardedHeaders;
@@ -21,7 +21,7 @@ use super::body::{TrailerFilter, Upload, UploadState};
 use super::challenge::challenge;
 use super::download::Download;
 use super::exchange::{Attempts, Exchange};
-use super::filters::{Changed, Head};
+use super::filters::{Changed, Edits, Head};
 use super::forward::{Forwarded, forward};
 use super::forwarded::HopInfo;
 use super::guard::MAX_METHOD;
@@ -65,7 +65,7 @@ pub(super) fn handle(
         let is_head = request.method() == Method::HEAD;
         // hyper sends `100 Continue` as soon as somebody reads the body.
         let may_drain = !request.headers().contains_key(EXPECT);
-        let mut edits = Vec::new();
+        let mut edits = Edits::default();
         let outcome = outcome(&shared, request, &mut record, &mut edits).await;
         let mut close = shared.activity.is_old()
             || shared.plane.is_leaving()
@@ -133,9 +133,7 @@ pub(super) fn handle(
                 response.map(|body| Logged::new(body, Some(record)))
             }
         };
-        for edit in &edits {
-            edit.apply(response.headers_mut());
-        }
+        edits.apply(response.headers_mut());
         // An HTTP/2 connection gets a GOAWAY instead: when the sockets close, or at once if it ends with this response.
         if close && one {
             let close = HeaderValue::from_static("close");
@@ -228,7 +226,7 @@ async fn outcome(
     shared: &Arc<Shared>,
     request: Request<Incoming>,
     record: &mut RequestRecord,
-    edits: &mut Vec<HeaderEdit>,
+    edits: &mut Edits,
 ) -> Result<Outcome, LocalReply> {
     let limits = &shared.plane.limits.http;
     if request.version() == Version::HTTP_2 {
@@ -249,6 +247,7 @@ async fn outcome(
         // A value may share the buffer of a frame, even that of an earlier request.
         headers::detach(request.headers_mut());
     }
+    write_asterisk(&mut request);
     let original = Original::of(&request);
     let mut attempts = Attempts::new(&shared.plane, &request);
     let mut steps = Steps::AT_ONCE;
@@ -289,9 +288,7 @@ async fn outcome(
                     return Err(LocalReply::unasked());
                 }
                 let mut response = response;
-                for edit in &*edits {
-                    edit.apply(response.headers_mut());
-                }
+                edits.apply(response.headers_mut());
                 return Ok(Outcome::Upgrade(response, backend));
             }
         }
@@ -423,6 +420,24 @@ fn is_without_slash(whole: &PathAndQuery) -> bool {
     !text.starts_with('/') || text == "/" && *whole != PathAndQuery::from_static("/")
 }
 
+/// Writes the target `*` in a request of HTTP/1.1 that asks with a host alone (`OPTIONS http://host`) what the server can
+/// do. This is the form for the server itself (RFC 9112 section 3.2.4), and the only one that HTTP/2 has. Routes match it
+/// as what the backend gets.
+fn write_asterisk<B>(request: &mut Request<B>) {
+    let uri = request.uri();
+    let is_alone = |whole: &PathAndQuery| is_without_slash(whole) && whole.as_str() == "/";
+    let asks = request.method() == Method::OPTIONS
+        && request.version() < Version::HTTP_2
+        && uri.path_and_query().is_some_and(is_alone);
+    if asks {
+        let mut parts = uri.clone().into_parts();
+        parts.path_and_query = Some(PathAndQuery::from_static("*"));
+        if let Ok(uri) = Uri::from_parts(parts) {
+            *request.uri_mut() = uri;
+        }
+    }
+}
+
 /// Removes header fields that clients may not set, and refuses a request that could be read in two ways.
 fn clean<B>(request: &mut Request<B>, underscores: Underscores) -> Result<(), LocalReply> {
     if underscores == Underscores::Refuse && headers::have_underscores(request.headers()) {
@@ -466,7 +481,7 @@ fn decide<'a>(
     request: &mut Request<Upload>,
     (attempts, upgradable, steps): (&mut Attempts, bool, Steps),
     record: &mut RequestRecord,
-    edits: &mut Vec<HeaderEdit>,
+    edits: &mut Edits,
 ) -> Result<Decision<'a>, LocalReply> {
     let snapshot = shared.plane.snapshot.load();
     let how = snapshot.client_address(&shared.bind);
