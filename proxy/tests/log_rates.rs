@@ -85,7 +85,7 @@ async fn a_tenant_that_floods_the_log_leaves_its_neighbours_their_lines() {
     no_client_makes_a_library_log(&sink).await;
 }
 
-/// h2 warns of each answer to a PING that it never sent. Nobody's rate would bound these lines.
+/// h2 warns of each answer to a PING that it never sent, and no rate would bound these lines.
 async fn no_client_makes_a_library_log(sink: &Sink) {
     let rig = rig(ProxyLimits::default()).await;
     let mut client = rig.connect().await;
