@@ -402,8 +402,8 @@ fn whom<B>(
 }
 
 /// Whether the target has a path that every reader takes for the same one. A host alone is only for CONNECT, and `*` for
-/// OPTIONS (RFC 9112 section 3.2). In HTTP/1.1, an empty path behind a host is `/`. In HTTP/2 there is no such form, and
-/// the path begins with a slash (RFC 9113 section 8.3.1).
+/// OPTIONS (RFC 9112 section 3.2). In HTTP/1.1, an empty path behind a host is `/`, or [`*`](write_asterisk). In HTTP/2 there
+/// is no such form, and the path begins with a slash (RFC 9113 section 8.3.1).
 fn has_path<B>(request: &Request<B>) -> bool {
     let uri = request.uri();
     let begins = match (request.version(), uri.path_and_query()) {

@@ -762,6 +762,57 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn requests_wait_until_the_backend_has_said_how_many_it_takes() {
+        let key = key(&mut SlotAllocator::default(), "settling", 1);
+        let (opens, mut waiting, woken) = opening(&key, 10);
+        // The connection ends before that, so another request opens one.
+        let ended = std::future::ready(false);
+        opens.end_when_settled(ended, Duration::ZERO).await;
+        assert_eq!(woken.0.load(Ordering::SeqCst), 1);
+        let mut next = waiting.pop_front().unwrap();
+        let Poll::Ready(Turn::Open(opens)) = poll(&mut next, &woken) else {
+            panic!("nobody opens the connection");
+        };
+        let settled = std::future::ready(true);
+        opens.end_when_settled(settled, Duration::ZERO).await;
+        for of in &mut waiting {
+            assert!(matches!(poll(of, &woken), Poll::Ready(Turn::Look)));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_connection_has_as_many_requests_as_its_backend_takes() {
+        let mut pool = Pool::default();
+        let key = key(&mut SlotAllocator::default(), "new", 1);
+        let (near, _far) = tokio::io::duplex(1024);
+        let builder = http2::Builder::new(hyper_util::rt::TokioExecutor::new());
+        let (sender, connection) = builder.handshake(TokioIo::new(near)).await.unwrap();
+        let driver = tokio::spawn(connection);
+        let (says, most) = watch::channel(None);
+        let shared = Shared {
+            two: Two::new(sender, most, Meter::test()),
+            idle_since: Instant::now(),
+        };
+        pool.kept_for(key.clone()).two.push_back(shared);
+        let mut leases = Vec::new();
+        for (said, more) in [
+            (None, 1),
+            (Some(3), 2),
+            (Some(2), 0),
+            (Some(0), 0),
+            (Some(u32::MAX), STREAMS as usize - 3),
+        ] {
+            says.send_replace(said);
+            let before = leases.len();
+            while let Some(lease) = pool.take(&key) {
+                leases.push(lease);
+            }
+            assert_eq!(leases.len() - before, more, "{said:?}");
+        }
+        driver.abort();
+    }
+
+    #[tokio::test]
     async fn a_request_looks_at_few_of_many_connections() {
         let mut slots = SlotAllocator::default();
         let mut pool = Pool::default();
