@@ -22,6 +22,7 @@ use mimalloc::MiMalloc;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 use vestibule_model::endpoint::{EndpointArguments, EndpointRules};
+use vestibule_proxy::accesslog;
 use vestibule_proxy::bounds::Bounds;
 use vestibule_proxy::limits::{
     EscapedSlashes, HttpLimits, ProxyLimits, Repeat, UdpLimits, Underscores,
@@ -433,7 +434,7 @@ async fn main() -> ExitCode {
     tracing_subscriber::fmt()
         .json()
         .flatten_event(true)
-        .with_env_filter(filter)
+        .with_env_filter(accesslog::bounded(filter))
         .with_writer(writer)
         .init();
     let args = Args::parse();

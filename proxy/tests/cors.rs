@@ -4,6 +4,7 @@
 use std::fmt::Write as _;
 
 use proto::http_filter::Filter;
+use proto::resource::Resource as Wire;
 use vestibule_proxy_testing::web::*;
 use vestibule_proxy_testing::*;
 use vestibule_stream::proto;
@@ -257,6 +258,37 @@ async fn answers_of_the_proxy_itself_can_be_read_by_pages_too() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn filters_change_what_is_refused_before_a_backend_is_asked() {
+    let mut own = with("/", cors(&["https://a.example"]));
+    own.filters
+        .push(filter(Filter::ResponseHeaders(proto::HeaderModifier {
+            set: vec![proto::HttpField {
+                name: "x-frame-options".into(),
+                value: "deny".into(),
+            }],
+            ..Default::default()
+        })));
+    let (mut rig, one) = rig(vec![own]).await;
+    let mut listener = http(rig.address.port(), "web", "", None);
+    if let Some(Wire::Listener(listener)) = &mut listener.resource {
+        listener.limits = Some(proto::ListenerLimits {
+            request_body: Some(10),
+            ..Default::default()
+        });
+    }
+    assert_eq!(rig.apply(vec![listener]), Vec::<String>::new());
+    let circles = vec!["vestibule.dev"; 8].join(", ");
+    for (name, value, status) in [("content-length", "11", 413), ("cdn-loop", &*circles, 508)] {
+        let fields = [(ORIGIN, "https://a.example"), (name, value)];
+        let answer = send(&rig, "POST", "/", &fields).await;
+        assert_eq!(answer.status, status);
+        assert_eq!(said(&answer), ["allow-origin: https://a.example"]);
+        assert_eq!(answer.header("x-frame-options"), Some("deny"), "{name}");
+    }
+    assert_eq!(one.requests(), 0);
+}
+
 /// A backend that lets everybody in has no say.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_backend_says_of_cors_is_taken_out() {
@@ -266,7 +298,8 @@ async fn what_a_backend_says_of_cors_is_taken_out() {
         let _ = stream.read(&mut head).await;
         let open = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nvary: accept\r\n\
             access-control-allow-origin: https://evil.example\r\n\
-            access-control-allow-credentials: true\r\n\r\n";
+            access-control-allow-credentials: true\r\n\
+            access-control-allow-private-network: true\r\n\r\n";
         let _ = stream.write_all(open).await;
     })
     .await;

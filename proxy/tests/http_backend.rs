@@ -454,6 +454,7 @@ async fn http2_clients_reach_http1_backends() {
     assert_eq!(answer.echoed("host").as_deref(), Some(HOST));
     assert_eq!(answer.echoed("cookie").as_deref(), Some("a=1; b=2"));
     assert_eq!(answer.echoed("te").as_deref(), Some("trailers"));
+    assert_eq!(answer.echoed("connection").as_deref(), Some("te"));
     assert!(answer.body.ends_with("\n\nhello"), "{}", answer.body);
 }
 
@@ -845,6 +846,34 @@ async fn a_body_is_asked_for_when_the_backend_takes_it() {
     let mut stream = nowhere.connect().await;
     stream.write_all(head.as_bytes()).await.unwrap();
     assert_eq!(answer(&mut stream).await.status, 503);
+}
+
+/// hyper has no way to send interim answers in HTTP/2. A client that waits for one sends its body after a while, as RFC 9110
+/// section 10.1.1 has it, and is answered then.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_is_taken_without_being_asked_for_in_http2() {
+    let one = Echo::start("one").await;
+    let rig = rig(one.address);
+    let (sender, connection) = h2::client::handshake(rig.connect().await).await.unwrap();
+    tokio::spawn(connection);
+    let mut sender = sender.ready().await.unwrap();
+    let request = Request::post(format!("http://{HOST}/")).header("expect", "100-continue");
+    let request = request.body(()).unwrap();
+    let (mut answer, mut upload) = sender.send_request(request, false).unwrap();
+    let early = tokio::time::timeout(Duration::from_millis(300), &mut answer).await;
+    assert!(early.is_err(), "an answer before the body: {early:?}");
+    let body = Bytes::from_static(b"hello");
+    upload.send_data(body, true).unwrap();
+    let answer = within("an answer", answer).await.unwrap();
+    assert_eq!(answer.status(), 200);
+    let mut body = answer.into_body();
+    let mut text = Vec::new();
+    while let Some(piece) = within("the body", body.data()).await {
+        text.extend_from_slice(&piece.unwrap());
+    }
+    let text = String::from_utf8(text).unwrap();
+    assert!(text.ends_with("\n\nhello"), "{text}");
+    assert!(!text.contains("expect: "), "{text}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -2,6 +2,7 @@
 //! and what two readers could measure differently has one length or is refused.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use http_body_util::{BodyExt, Empty, Full};
 use hyper::body::{Bytes, Incoming};
@@ -12,6 +13,7 @@ use proto::BackendProtocol;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
+use vestibule_proxy::limits::{HttpLimits, ProxyLimits};
 use vestibule_proxy_testing::web::*;
 use vestibule_proxy_testing::*;
 use vestibule_stream::proto;
@@ -20,7 +22,11 @@ const HOST: &str = "a.example.com";
 const BACKEND: &str = "team-a/one:80";
 
 fn rig(address: SocketAddr, protocol: BackendProtocol) -> Rig {
-    Rig::start(&quiet(), |port| {
+    rig_with(&quiet(), address, protocol)
+}
+
+fn rig_with(limits: &ProxyLimits, address: SocketAddr, protocol: BackendProtocol) -> Rig {
+    Rig::start(limits, |port| {
         vec![
             http(port, "web", "", None),
             http_route("web", HOST, vec![rule("/", BACKEND)]),
@@ -259,6 +265,83 @@ async fn uploads_are_answered(rig: &Rig) {
     }
 }
 
+/// A backend of HTTP/1.1 that answers each request at once, and then reads its body and reports how long it was.
+async fn hasty() -> (SocketAddr, mpsc::Receiver<usize>) {
+    let (report, reports) = mpsc::channel(8);
+    let address = serve(move |mut stream| {
+        let report = report.clone();
+        async move {
+            while let Some(head) = read_head(&mut stream, 0).await {
+                let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
+                let _ = stream.write_all(answer).await;
+                let mut lines = head.lines();
+                let length = lines.find_map(|line| line.strip_prefix("content-length: "));
+                let length = length.map_or(0, |length| length.parse().unwrap());
+                if stream.read_exact(&mut vec![0; length]).await.is_ok() {
+                    report.send(length).await.unwrap();
+                }
+            }
+        }
+    })
+    .await;
+    (address, reports)
+}
+
+/// The connection is not idle meanwhile, so neither the time for idle ones nor the return of its buffers ends it.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upload_may_outlast_its_answer() {
+    const PIECE: usize = 1000;
+    const PAUSE: Duration = Duration::from_millis(1200);
+    let limits = ProxyLimits {
+        http: HttpLimits {
+            idle: Duration::from_millis(1500),
+            ..HttpLimits::default()
+        },
+        ..quiet()
+    };
+    let (address, mut reports) = hasty().await;
+    let rig = rig_with(&limits, address, BackendProtocol::Unspecified);
+    let mut stream = rig.connect().await;
+    let length = 3 * PIECE;
+    let head = format!("POST / HTTP/1.1\r\nhost: {HOST}\r\ncontent-length: {length}\r\n\r\n");
+    stream.write_all(head.as_bytes()).await.unwrap();
+    stream.write_all(&[b'x'; PIECE]).await.unwrap();
+    assert_eq!(one_answer(&mut stream).await.unwrap().body, "ok");
+    for _ in 0..2 {
+        tokio::time::sleep(PAUSE).await;
+        stream.write_all(&[b'x'; PIECE]).await.unwrap();
+    }
+    assert_eq!(within("the body", reports.recv()).await, Some(length));
+    // No answer has announced an end, so the next request is served.
+    let next = format!("GET / HTTP/1.1\r\nhost: {HOST}\r\n\r\n");
+    stream.write_all(next.as_bytes()).await.unwrap();
+    assert_eq!(one_answer(&mut stream).await.unwrap().body, "ok");
+    assert_eq!(within("no body", reports.recv()).await, Some(0));
+
+    // The same in HTTP/2.
+    let (sender, connection) = h2::client::handshake(rig.connect().await).await.unwrap();
+    tokio::spawn(connection);
+    let uri = format!("http://{HOST}/");
+    let mut sender = sender.ready().await.unwrap();
+    let post = Request::post(&uri).header("content-length", length);
+    let (answer, mut upload) = sender.send_request(post.body(()).unwrap(), false).unwrap();
+    let piece = Bytes::from(vec![b'x'; PIECE]);
+    upload.send_data(piece.clone(), false).unwrap();
+    let mut body = within("an answer", answer).await.unwrap().into_body();
+    while let Some(read) = within("the answer", body.data()).await {
+        read.unwrap();
+    }
+    for ends in [false, true] {
+        tokio::time::sleep(PAUSE).await;
+        upload.send_data(piece.clone(), ends).unwrap();
+    }
+    assert_eq!(within("the body", reports.recv()).await, Some(length));
+    let mut sender = sender.ready().await.unwrap();
+    let get = Request::get(&uri).body(()).unwrap();
+    let (answer, _) = sender.send_request(get, true).unwrap();
+    assert_eq!(within("an answer", answer).await.unwrap().status(), 200);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_has_one_length() {
     for (head, length, body) in [
@@ -362,6 +445,18 @@ async fn a_target_has_a_path() {
         (format!("GET {HOST} HTTP/1.1"), None),
         ("GET * HTTP/1.1".into(), None),
         ("OPTIONS * HTTP/1.1".into(), Some("OPTIONS * HTTP/1.1\n")),
+        (
+            format!("OPTIONS http://{HOST} HTTP/1.1"),
+            Some("OPTIONS * HTTP/1.1\n"),
+        ),
+        (
+            format!("OPTIONS http://{HOST}/ HTTP/1.1"),
+            Some("OPTIONS / HTTP/1.1\n"),
+        ),
+        (
+            format!("OPTIONS http://{HOST}?x HTTP/1.1"),
+            Some("OPTIONS /?x HTTP/1.1\n"),
+        ),
         (
             format!("GET http://{HOST} HTTP/1.1"),
             Some("GET / HTTP/1.1\n"),

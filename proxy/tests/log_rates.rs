@@ -1,7 +1,9 @@
 //! How many lines of the access log each tenant may have. In a binary of its own, as the subscriber is the process's.
 
 use tokio::io::AsyncWriteExt;
+use vestibule_proxy::close_reason::CloseReason;
 use vestibule_proxy::limits::ProxyLimits;
+use vestibule_proxy_testing::frames::{PING, frame, preface};
 use vestibule_proxy_testing::sink::Sink;
 use vestibule_proxy_testing::web::*;
 use vestibule_proxy_testing::*;
@@ -80,6 +82,19 @@ async fn a_tenant_that_floods_the_log_leaves_its_neighbours_their_lines() {
     );
     drop(none);
     lines_about_endpoints_count_for_the_namespace_of_the_backend(&sink).await;
+    no_client_makes_a_library_log(&sink).await;
+}
+
+/// h2 warns of each answer to a PING that it never sent, and no rate would bound these lines.
+async fn no_client_makes_a_library_log(sink: &Sink) {
+    let rig = rig(ProxyLimits::default()).await;
+    let mut client = rig.connect().await;
+    let answer = frame(PING, 1, 0, &[7; 8]);
+    let flood = [preface(), answer.repeat(2 * MANY * MANY)].concat();
+    // The proxy ends the connection before it has read all of it.
+    let _ = client.write_all(&flood).await;
+    rig.wait_closed(CloseReason::TooManyFrames, 1).await;
+    assert!(!sink.text().contains("PING"));
 }
 
 async fn lines_about_endpoints_count_for_the_namespace_of_the_backend(sink: &Sink) {

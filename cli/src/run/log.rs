@@ -56,7 +56,7 @@ pub(super) fn init(format: Format) -> anyhow::Result<FlushGuard> {
     let (writer, guard) =
         vestibule_proxy::log::writer(io::stderr()).context("cannot start a thread for the log")?;
     let builder = tracing_subscriber::fmt()
-        .with_env_filter(filter)
+        .with_env_filter(vestibule_proxy::accesslog::bounded(filter))
         .with_writer(writer);
     match format {
         Format::Json => builder
@@ -110,13 +110,26 @@ struct Line {
     fields: String,
 }
 
+impl Line {
+    /// Adds a field. Clients choose the text of some values, such as the host of a request. So a value that could be taken
+    /// for further fields is in quotes.
+    fn add(&mut self, name: &str, value: &str) {
+        let is_plain = |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'=');
+        // Writing to a String does not fail.
+        let _ = if value.bytes().all(is_plain) {
+            write!(self.fields, " {name}={value}")
+        } else {
+            write!(self.fields, " {name}={value:?}")
+        };
+    }
+}
+
 impl Visit for Line {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         if field.name() == "message" {
             self.message = format!("{value:?}");
         } else {
-            // Writing to a String does not fail.
-            let _ = write!(self.fields, " {}={value:?}", field.name());
+            self.add(field.name(), &format!("{value:?}"));
         }
     }
 
@@ -124,7 +137,7 @@ impl Visit for Line {
         if field.name() == "message" {
             value.clone_into(&mut self.message);
         } else {
-            let _ = write!(self.fields, " {}={value}", field.name());
+            self.add(field.name(), value);
         }
     }
 }
@@ -273,4 +286,27 @@ pub(super) fn drained(cut: usize) {
 
 pub(super) fn ended() {
     tracing::info!(target: TARGET, event = "ended", "ended without draining");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_that_looks_like_several_fields_is_in_quotes() {
+        let line = |value: &str| {
+            let mut line = Line::default();
+            line.add("authority", value);
+            line.fields
+        };
+        assert_eq!(line("a.example.com:80"), " authority=a.example.com:80");
+        assert_eq!(
+            line("x route=blue/bl status=200"),
+            " authority=\"x route=blue/bl status=200\""
+        );
+        assert_eq!(line("a=b"), " authority=\"a=b\"");
+        assert_eq!(line("a\"b"), " authority=\"a\\\"b\"");
+        assert_eq!(line("a\n"), " authority=\"a\\n\"");
+        assert_eq!(line(""), " authority=");
+    }
 }

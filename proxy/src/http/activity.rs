@@ -71,7 +71,7 @@ pub(super) struct Activity {
     ender: AtomicWaker,
 }
 
-/// Keeps a connection under way while the rest of a request's body is read and dropped.
+/// Keeps a connection under way while the rest of a request's body is received after its response.
 pub(super) struct Draining(Arc<Activity>);
 
 impl Drop for Draining {
@@ -223,8 +223,8 @@ impl Activity {
         Poll::Pending
     }
 
-    /// Records that the rest of a request's body is read and dropped, which may take longer than its response. Until
-    /// then, the bytes that arrive are not those of a head, and the client must not stall.
+    /// Records that the rest of a request's body is still received after its response, for a backend or to be dropped.
+    /// Until that ends, the bytes that arrive are not those of a head, and the client must not stall.
     pub(super) fn drain(self: &Arc<Self>) -> Draining {
         self.under_way.fetch_add(1, Ordering::Relaxed);
         self.owe(false, true);

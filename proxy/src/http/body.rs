@@ -18,6 +18,7 @@ use super::kept::{Kept, Read, Reader};
 use super::received::{Polled, ReceiveError, Received};
 use super::timeouts::Progress;
 use crate::limits::Underscores;
+use crate::upstream::OnMeter;
 
 /// The body of a request, on its way to a backend.
 pub(super) struct Upload {
@@ -81,6 +82,19 @@ pub(super) struct UploadState {
     over: AtomicBool,
     /// Wakes the task that sends the body.
     sending: AtomicWaker,
+    /// Whether an attempt has the body and may still read it from the client.
+    in_use: AtomicBool,
+    /// Holds what lasts until nobody reads the body any more.
+    held: Mutex<Held>,
+}
+
+/// What a body holds that outlasts its answer.
+#[derive(Default)]
+struct Held {
+    /// Keeps the client's connection under way.
+    draining: Option<Draining>,
+    /// Places on connections to backends, which are not free as long as a request is sent on them.
+    places: Vec<OnMeter>,
 }
 
 impl UploadState {
@@ -98,6 +112,8 @@ impl UploadState {
             answered: AtomicBool::new(false),
             over: AtomicBool::new(false),
             sending: AtomicWaker::new(),
+            in_use: AtomicBool::new(false),
+            held: Mutex::default(),
         })
     }
 
@@ -129,6 +145,33 @@ impl UploadState {
     /// Keeps the connection under way while the rest of the body is read away.
     pub(super) fn drain(&self) -> Draining {
         self.activity.drain()
+    }
+
+    /// Keeps the connection under way after the answer, as long as a backend still takes the rest of the body. Otherwise
+    /// the connection would count as idle, and end in the middle of the body.
+    pub(super) fn outlast_answer(&self) {
+        if self.is_in_use() {
+            self.held.lock().draining = Some(self.activity.drain());
+        }
+    }
+
+    /// Keeps the place of the request on the connection to its backend, as long as the rest of the body is sent on it.
+    pub(super) fn outlast_lease(&self, place: OnMeter) {
+        if self.is_in_use() {
+            self.held.lock().places.push(place);
+        }
+    }
+
+    /// Whether an attempt still reads it from the client.
+    fn is_in_use(&self) -> bool {
+        self.in_use.load(Ordering::Relaxed) && !self.is_whole()
+    }
+
+    /// Records that nobody reads it from the client any more.
+    fn release(&self) {
+        self.in_use.store(false, Ordering::Relaxed);
+        let held = std::mem::take(&mut *self.held.lock());
+        drop(held);
     }
 
     /// Whether it broke off on the side of the client.
@@ -177,11 +220,15 @@ impl UploadState {
 impl Upload {
     pub(super) fn new(body: Received, state: &Arc<UploadState>) -> Self {
         state.whole.store(body.is_end_stream(), Ordering::Relaxed);
+        state.in_use.store(true, Ordering::Relaxed);
         Self::of(Source::Client(body), state)
     }
 
     /// The body of a request that is kept.
     pub(super) fn kept(reader: Reader, state: &Arc<UploadState>) -> Self {
+        if reader.reads_client() {
+            state.in_use.store(true, Ordering::Relaxed);
+        }
         Self::of(Source::Kept(reader), state)
     }
 
@@ -346,6 +393,7 @@ impl Drop for Upload {
         };
         if waits {
             self.state.owe(false);
+            self.state.release();
         }
         let state = &*self.state;
         let (is_whole, is_decided) = (state.is_whole(), state.decided.load(Ordering::Relaxed));
@@ -358,5 +406,62 @@ impl Drop for Upload {
             }
             _ => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::super::Version;
+    use super::super::activity::Verdict;
+    use super::*;
+    use crate::limits::HttpLimits;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_outlasts_its_answer_is_not_idle_and_may_not_stall() {
+        let limits = HttpLimits {
+            head_deadline: Duration::from_secs(10),
+            idle: Duration::from_secs(30),
+            stall: Duration::from_mins(1),
+            ..HttpLimits::default()
+        };
+        let wait = Verdict::Wait(Duration::from_secs(10));
+        for version in [Version::One, Version::Two] {
+            let activity = Arc::new(Activity::new(&limits));
+            let state = UploadState::new(Arc::clone(&activity));
+            let judge = || activity.judge(&limits, version);
+            activity.begin();
+            state.in_use.store(true, Ordering::Relaxed);
+            state.answered();
+            state.outlast_answer();
+            activity.end();
+            activity.flushed();
+            for _ in 0..5 {
+                assert_eq!(judge(), wait);
+                assert_eq!(activity.quiet(), None);
+                tokio::time::advance(Duration::from_secs(59)).await;
+                activity.received(1024);
+                activity.progressed(1024);
+            }
+            assert_eq!(judge(), wait);
+            tokio::time::advance(Duration::from_mins(1)).await;
+            assert_eq!(judge(), Verdict::Stalled);
+            // After its last byte the connection is idle.
+            state.release();
+            assert_eq!(judge(), wait);
+            assert_eq!(activity.quiet(), Some(Duration::ZERO));
+            tokio::time::advance(Duration::from_secs(30)).await;
+            assert_eq!(judge(), Verdict::Idle);
+        }
+        // Nothing is held for a body that nobody reads, or that is whole.
+        let activity = Arc::new(Activity::new(&limits));
+        let state = UploadState::new(Arc::clone(&activity));
+        state.outlast_answer();
+        assert_eq!(activity.quiet(), Some(Duration::ZERO));
+        state.in_use.store(true, Ordering::Relaxed);
+        state.whole.store(true, Ordering::Relaxed);
+        state.outlast_answer();
+        assert_eq!(activity.quiet(), Some(Duration::ZERO));
     }
 }

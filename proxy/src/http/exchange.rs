@@ -9,9 +9,7 @@
 
 use std::future::Future;
 use std::net::SocketAddr;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use hyper::body::Body as _;
@@ -20,12 +18,13 @@ use hyper::header::{CONNECTION, CONTENT_LENGTH, HOST, HeaderValue, TRANSFER_ENCO
 use hyper::http::uri::{Authority, PathAndQuery, Scheme, Uri};
 use hyper::{Method, Request, Response, StatusCode, Version};
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::sync::watch;
 
 use super::H2;
 use super::body::{Upload, UploadState};
 use super::download::BackendBody;
 use super::head_size;
-use super::headers::{detach, has_too_many_options, take_trailers};
+use super::headers::{self, detach, has_too_many_options, take_trailers};
 use super::metered_frames::MeteredFrames;
 use super::patient::Patient;
 use super::pool::{self, Key, Lease, One, Sender, Turn, Two};
@@ -433,6 +432,14 @@ impl Exchange<'_> {
         let was_late = allowed < self.plane.limits.connect_deadline / LATE;
         if was_late && failure == Some(CloseReason::BackendConnectTimeout) {
             drop(opening);
+        } else if let Ok(Lease {
+            sender: Sender::Two(two),
+            ..
+        }) = &opened
+        {
+            // This request goes ahead, and the others wait until it is known how many of them the backend takes.
+            let left = end.saturating_duration_since(Instant::now());
+            tokio::spawn(opening.end_when_settled(two.settles(), left));
         } else {
             opening.end(failure);
         }
@@ -481,7 +488,9 @@ impl Exchange<'_> {
         };
         let meter = Arc::clone(stream.meter());
         let sender = if two {
-            let io = TokioIo::new(MeteredFrames::new(Patient::new(stream), &meter));
+            let (announces, most) = watch::channel(None);
+            let frames = MeteredFrames::new(Patient::new(stream), &meter, announces);
+            let io = TokioIo::new(frames);
             let mut builder = http2::Builder::new(TokioExecutor::new());
             builder
                 .initial_stream_window_size(STREAM_WINDOW)
@@ -493,8 +502,6 @@ impl Exchange<'_> {
             let begun = within(allowed, builder.handshake(io)).await;
             let begun = begun.map_err(|_| CloseReason::BackendConnectTimeout)?;
             let (sender, connection) = begun.map_err(failed)?;
-            let most = Arc::new(AtomicUsize::new(usize::MAX));
-            let connection = watched(connection, Arc::clone(&most));
             tokio::spawn(run(connection, key.endpoint, place));
             Sender::Two(Two::new(sender, most, meter))
         } else {
@@ -616,6 +623,7 @@ impl Exchange<'_> {
                 let host = self.authority.clone();
                 let host = host.unwrap_or_else(|| HeaderValue::from_static(""));
                 request.headers_mut().insert(HOST, host);
+                headers::say_trailers(request.headers_mut());
                 if !request.headers().contains_key(CONTENT_LENGTH) {
                     frame(request);
                 }
@@ -689,24 +697,6 @@ fn is_refused(error: &hyper::Error) -> bool {
     };
     let ends = error.is_go_away() && error.reason() == Some(h2::Reason::NO_ERROR);
     error.is_remote() && (ends || error.reason() == Some(h2::Reason::REFUSED_STREAM))
-}
-
-/// Drives a connection, and keeps the number up to date of how many requests the other side takes at one time.
-fn watched<E>(
-    mut connection: http2::Connection<TokioIo<MeteredFrames<Patient<upstream::Stream>>>, Upload, E>,
-    most: Arc<AtomicUsize>,
-) -> impl Future<Output = hyper::Result<()>>
-where
-    E: hyper::rt::bounds::Http2ClientConnExec<
-            Upload,
-            TokioIo<MeteredFrames<Patient<upstream::Stream>>>,
-        > + Unpin,
-{
-    std::future::poll_fn(move |cx| {
-        let polled = Pin::new(&mut connection).poll(cx);
-        most.store(connection.current_max_send_streams(), Ordering::Relaxed);
-        polled
-    })
 }
 
 /// Runs a connection to an endpoint to its end. Until then it has a place of its namespace.

@@ -1,11 +1,11 @@
 //! Owns the application of a rule's filters to a request, and of what they say about its response.
 
-use hyper::header::{HeaderName, HeaderValue};
+use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use hyper::http::uri::PathAndQuery;
 use hyper::{Request, StatusCode};
 
 use super::local_reply::LocalReply;
-use crate::http_route::cors::{Cors, Verdict};
+use crate::http_route::cors::{self, Cors, Verdict};
 use crate::http_route::filter::{Asked, Filter, Scheme};
 use crate::http_route::header_edit::HeaderEdit;
 use crate::http_route::mirror::Mirror;
@@ -34,6 +34,35 @@ pub(super) struct Changed {
     pub(super) mirrors: Vec<Mirror>,
 }
 
+/// How the head of a response has to be changed.
+#[derive(Debug, Default)]
+pub(super) struct Edits {
+    /// Whether a CORS filter speaks for the backend.
+    cors: bool,
+    all: Vec<HeaderEdit>,
+}
+
+impl Edits {
+    /// Adds a change, if there is one.
+    pub(super) fn extend(&mut self, edit: Option<HeaderEdit>) {
+        self.all.extend(edit);
+    }
+
+    /// Forgets all changes.
+    pub(super) fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    pub(super) fn apply(&self, headers: &mut HeaderMap) {
+        if self.cors {
+            cors::take_out(headers);
+        }
+        for edit in &self.all {
+            edit.apply(headers);
+        }
+    }
+}
+
 impl Head<'_> {
     /// Applies a CORS filter.
     ///
@@ -44,10 +73,11 @@ impl Head<'_> {
         cors: &Cors,
         filters: &[Filter],
         request: &Request<B>,
-        edits: &mut Vec<HeaderEdit>,
+        edits: &mut Edits,
     ) -> Result<(), LocalReply> {
         let (verdict, edit) = cors.judge(request.method(), request.headers());
-        edits.push(edit);
+        edits.cors = true;
+        edits.all.push(edit);
         // The rule always fails, so preflight requests get the same error.
         if filters.iter().any(|of| matches!(of, Filter::Fail(_))) {
             return Ok(());
@@ -75,7 +105,7 @@ impl Head<'_> {
         filters: &[Filter],
         request: &mut Request<B>,
         to: &mut Changed,
-        edits: &mut Vec<HeaderEdit>,
+        edits: &mut Edits,
     ) -> Result<(), LocalReply> {
         // CORS filters come before all others, because a browser does not follow a redirect in response to a preflight
         // request.
@@ -87,7 +117,7 @@ impl Head<'_> {
         // A response that a filter makes is changed as well, wherever these filters are in the list.
         for filter in filters {
             if let Filter::ResponseHeaders(edit) = filter {
-                edits.push(edit.clone());
+                edits.all.push(edit.clone());
             }
         }
         for filter in filters {

@@ -77,6 +77,8 @@ enum State {
     Method(u8),
     /// In the target; true if it has a byte already.
     Target(bool),
+    /// In the query of the target.
+    Query,
     /// In `HTTP/1.x` and its line end, with the number of bytes that were read.
     Version(u8),
     /// At the start of a line of fields.
@@ -184,9 +186,12 @@ static CLASSES: [u8; 256] = classes();
 const TOKEN: u8 = 1;
 /// Bytes of a field value, white space included (RFC 9110 section 5.5).
 const TEXT: u8 = 2;
-/// Bytes of a target. `#` is not among them: clients do not send fragments, and a parser that drops one would read
-/// another target.
+/// Bytes of a target up to its query. `#` is not among them: clients do not send fragments, and a parser that drops one
+/// would read another target. Nor are those that the parser of targets refuses after this one, with an answer that nobody
+/// could explain.
 const TARGET: u8 = 4;
+/// The same for the query, in which the parser refuses other bytes.
+const QUERY: u8 = 8;
 
 const fn classes() -> [u8; 256] {
     let mut classes = [0; 256];
@@ -216,8 +221,14 @@ const fn classes() -> [u8; 256] {
         if byte == b'\t' || (byte >= b' ' && byte != 0x7f) {
             class |= TEXT;
         }
-        if byte.is_ascii_graphic() && byte != b'#' {
-            class |= TARGET;
+        let is_in_no_target = matches!(byte, b'#' | b'<' | b'>');
+        if byte.is_ascii_graphic() && !is_in_no_target {
+            if byte != b'?' && byte != b'`' {
+                class |= TARGET;
+            }
+            if byte != b'"' {
+                class |= QUERY;
+            }
         }
         #[expect(clippy::indexing_slicing, reason = "every byte has a place")]
         {
@@ -340,9 +351,9 @@ impl Guard {
                     *rest -= now as u64;
                     now
                 }
-                // Most bytes of a head belong to these two states and do not change them, so they are skipped in one
-                // go.
+                // Most bytes of a head belong to these states and do not change them, so they are skipped in one go.
                 State::Target(true) if is(byte, TARGET) => run(rest_of(bytes, at), TARGET),
+                State::Query if is(byte, QUERY) => run(rest_of(bytes, at), QUERY),
                 State::Value(_) if self.field == Field::Other && is_text(byte) => {
                     run(rest_of(bytes, at), TEXT)
                 }
@@ -391,8 +402,10 @@ impl Guard {
                 _ => Err(Refusal::Method),
             },
             State::Target(_) if is(byte, TARGET) => Ok(State::Target(true)),
-            State::Target(true) if byte == b' ' => Ok(State::Version(0)),
-            State::Target(_) => Err(Refusal::Target),
+            State::Target(_) if byte == b'?' => Ok(State::Query),
+            State::Query if is(byte, QUERY) => Ok(State::Query),
+            State::Target(true) | State::Query if byte == b' ' => Ok(State::Version(0)),
+            State::Target(_) | State::Query => Err(Refusal::Target),
             State::Version(seen) => self.version(seen, byte),
             State::Line => self.line(byte),
             State::Name(length) => match byte {

@@ -10,7 +10,7 @@ use hyper::header::{
     ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HOST, HeaderMap,
     HeaderValue, LOCATION,
 };
-use hyper::http::uri::{Authority, PathAndQuery};
+use hyper::http::uri::{PathAndQuery, Uri};
 use hyper::upgrade::OnUpgrade;
 use hyper::{Method, Request, Response, StatusCode, Version};
 use vestibule_model::client_address::ForwardedHeaders;
@@ -21,14 +21,14 @@ use super::body::{TrailerFilter, Upload, UploadState};
 use super::challenge::challenge;
 use super::download::Download;
 use super::exchange::{Attempts, Exchange};
-use super::filters::{Changed, Head};
+use super::filters::{Changed, Edits, Head};
 use super::forward::{Forwarded, forward};
 use super::forwarded::HopInfo;
 use super::guard::MAX_METHOD;
 use super::headers::{self, ForwardedInfo, Passed};
 use super::local_reply::{Ends, LocalReply};
 use super::received::Received;
-use super::record::{Logged, RequestRecord};
+use super::record::{Logged, RequestRecord, logged_authority};
 use super::shared::Shared;
 use super::tunnel::Tunnel;
 use super::{head_size, mirror, path};
@@ -65,7 +65,7 @@ pub(super) fn handle(
         let is_head = request.method() == Method::HEAD;
         // hyper sends `100 Continue` as soon as somebody reads the body.
         let may_drain = !request.headers().contains_key(EXPECT);
-        let mut edits = Vec::new();
+        let mut edits = Edits::default();
         let outcome = outcome(&shared, request, &mut record, &mut edits).await;
         let mut close = shared.activity.is_old()
             || shared.plane.is_leaving()
@@ -133,9 +133,7 @@ pub(super) fn handle(
                 response.map(|body| Logged::new(body, Some(record)))
             }
         };
-        for edit in &edits {
-            edit.apply(response.headers_mut());
-        }
+        edits.apply(response.headers_mut());
         // An HTTP/2 connection gets a GOAWAY instead: when the sockets close, or at once if it ends with this response.
         if close && one {
             let close = HeaderValue::from_static("close");
@@ -228,7 +226,7 @@ async fn outcome(
     shared: &Arc<Shared>,
     request: Request<Incoming>,
     record: &mut RequestRecord,
-    edits: &mut Vec<HeaderEdit>,
+    edits: &mut Edits,
 ) -> Result<Outcome, LocalReply> {
     let limits = &shared.plane.limits.http;
     if request.version() == Version::HTTP_2 {
@@ -249,6 +247,7 @@ async fn outcome(
         // A value may share the buffer of a frame, even that of an earlier request.
         headers::detach(request.headers_mut());
     }
+    write_asterisk(&mut request);
     let original = Original::of(&request);
     let mut attempts = Attempts::new(&shared.plane, &request);
     let mut steps = Steps::AT_ONCE;
@@ -289,9 +288,7 @@ async fn outcome(
                     return Err(LocalReply::unasked());
                 }
                 let mut response = response;
-                for edit in &*edits {
-                    edit.apply(response.headers_mut());
-                }
+                edits.apply(response.headers_mut());
                 return Ok(Outcome::Upgrade(response, backend));
             }
         }
@@ -371,9 +368,10 @@ fn whom<B>(
         });
     }
     let target = Target::of(request).map_err(|unclear| {
-        let target = request.uri().authority().map(Authority::as_str);
-        let field = || request.headers().get(HOST)?.to_str().ok();
-        record.authority = target.or_else(field).map(Arc::from);
+        let target = request.uri().authority();
+        let target = target.map(|authority| authority.as_str().as_bytes());
+        let field = || request.headers().get(HOST).map(HeaderValue::as_bytes);
+        record.authority = target.or_else(field).map(logged_authority);
         let text = match unclear {
             Unclear::Malformed => {
                 "the host of the request is neither a hostname nor an IP address\n"
@@ -404,8 +402,8 @@ fn whom<B>(
 }
 
 /// Whether the target has a path that every reader takes for the same one. A host alone is only for CONNECT, and `*` for
-/// OPTIONS (RFC 9112 section 3.2). In HTTP/1.1, an empty path behind a host is `/`. In HTTP/2 there is no such form, and
-/// the path begins with a slash (RFC 9113 section 8.3.1).
+/// OPTIONS (RFC 9112 section 3.2). In HTTP/1.1, an empty path behind a host is `/`, or [`*`](write_asterisk). In HTTP/2 there
+/// is no such form, and the path begins with a slash (RFC 9113 section 8.3.1).
 fn has_path<B>(request: &Request<B>) -> bool {
     let uri = request.uri();
     let begins = match (request.version(), uri.path_and_query()) {
@@ -420,6 +418,24 @@ fn has_path<B>(request: &Request<B>) -> bool {
 fn is_without_slash(whole: &PathAndQuery) -> bool {
     let text = whole.as_str();
     !text.starts_with('/') || text == "/" && *whole != PathAndQuery::from_static("/")
+}
+
+/// Writes the target `*` in a request of HTTP/1.1 that asks with a host alone (`OPTIONS http://host`) what the server can
+/// do. This is the form for the server itself (RFC 9112 section 3.2.4), and the only one that HTTP/2 has. Routes match it
+/// as what the backend gets.
+fn write_asterisk<B>(request: &mut Request<B>) {
+    let uri = request.uri();
+    let is_alone = |whole: &PathAndQuery| is_without_slash(whole) && whole.as_str() == "/";
+    let asks = request.method() == Method::OPTIONS
+        && request.version() < Version::HTTP_2
+        && uri.path_and_query().is_some_and(is_alone);
+    if asks {
+        let mut parts = uri.clone().into_parts();
+        parts.path_and_query = Some(PathAndQuery::from_static("*"));
+        if let Ok(uri) = Uri::from_parts(parts) {
+            *request.uri_mut() = uri;
+        }
+    }
 }
 
 /// Removes header fields that clients may not set, and refuses a request that could be read in two ways.
@@ -465,7 +481,7 @@ fn decide<'a>(
     request: &mut Request<Upload>,
     (attempts, upgradable, steps): (&mut Attempts, bool, Steps),
     record: &mut RequestRecord,
-    edits: &mut Vec<HeaderEdit>,
+    edits: &mut Edits,
 ) -> Result<Decision<'a>, LocalReply> {
     let snapshot = shared.plane.snapshot.load();
     let how = snapshot.client_address(&shared.bind);
@@ -484,11 +500,8 @@ fn decide<'a>(
         Selected::TooFewSteps => return Ok(Decision::SearchInTurn),
     };
     request.body_mut().bound(record.bounds.request_body);
-    if request.body().is_said_too_large() {
-        return Err(LocalReply::body_too_large());
-    }
-    let passed = Passed::of(request.headers()).ok_or_else(LocalReply::in_circles)?;
-    attempts.retries.deep = passed.is_deep();
+    // The client's own fields count here, before anything changes them.
+    let passed = Passed::of(request.headers());
     let upgrade = headers::strip_request(request.headers_mut());
     let scheme = match shared.listener {
         Some(_) => Scheme::Https,
@@ -527,6 +540,8 @@ fn decide<'a>(
         mirrors: Vec::new(),
     };
     head.apply(&rule.filters, request, &mut to, edits)?;
+    let passed = admit(request, passed)?;
+    attempts.retries.deep = passed.is_deep();
     let picked = rule.pick(attempts.random);
     let picked = picked.ok_or_else(|| LocalReply::internal("NoBackend"))?;
     let backend = picked.backend.and_then(|slot| snapshot.backend(slot));
@@ -570,6 +585,15 @@ fn decide<'a>(
         account: shared.account(),
     };
     Ok(Decision::Forward(exchange, found, presented))
+}
+
+/// Refuses a request that no backend gets, whichever the rule picks. This comes after the filters of the rule, because
+/// those for responses hold for these answers as well: without the fields of CORS, a page could not read why it failed.
+fn admit(request: &Request<Upload>, passed: Option<Passed>) -> Result<Passed, LocalReply> {
+    if request.body().is_said_too_large() {
+        return Err(LocalReply::body_too_large());
+    }
+    passed.ok_or_else(LocalReply::in_circles)
 }
 
 /// Sends mirrors a copy of a request, in the form in which its backend gets it. This happens once, even if the request

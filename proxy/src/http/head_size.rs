@@ -1,5 +1,5 @@
-//! Owns the size of heads and trailers, as HTTP/2 counts it (RFC 9113 section 6.5.2), and the largest one that a backend
-//! takes.
+//! Owns the size of heads and trailers, as HTTP/2 counts it (RFC 9113 section 6.5.2), and what a backend announces in its
+//! settings: the largest head that it takes, and how many requests at one time.
 
 use hyper::{HeaderMap, Request};
 
@@ -14,6 +14,8 @@ const PSEUDO: [&str; 4] = [":method", ":scheme", ":authority", ":path"];
 const LARGE: usize = 8 * 1024;
 /// Bytes of a setting: its identifier and its value.
 const SETTING: usize = 6;
+/// `SETTINGS_MAX_CONCURRENT_STREAMS`
+const STREAMS: [u8; 2] = [0, 3];
 /// `SETTINGS_MAX_HEADER_LIST_SIZE`
 const MOST: [u8; 2] = [0, 6];
 
@@ -42,9 +44,13 @@ pub(super) fn is_large<B>(request: &Request<B>) -> bool {
     of_request(request) > LARGE
 }
 
-/// Reads what an HTTP/2 server announces about heads.
+/// Reads what an HTTP/2 server announces about heads, and about requests at one time.
 pub struct Announced {
     position: FramePosition,
+    /// How many requests the server takes at one time, as far as it has said.
+    streams: u32,
+    /// Whether its first settings have arrived. A server has to send them before anything else (RFC 9113 section 3.4).
+    settled: bool,
     /// Whether the present frame has settings.
     is_settings: bool,
     setting: [u8; SETTING],
@@ -64,6 +70,8 @@ impl Announced {
     pub fn new() -> Self {
         Self {
             position: FramePosition::of_server(),
+            streams: u32::MAX,
+            settled: false,
             is_settings: false,
             setting: [0; SETTING],
             begun: 0,
@@ -79,6 +87,7 @@ impl Announced {
                 if let Some(header) = header {
                     self.is_settings = header.kind == SETTINGS;
                     self.begun = 0;
+                    self.settle();
                 }
                 taken
             } else {
@@ -86,12 +95,24 @@ impl Announced {
                 if self.is_settings {
                     let settings = rest.get(..taken).unwrap_or_default();
                     most = self.settings(settings).or(most);
+                    self.settle();
                 }
                 taken
             };
             rest = rest.get(taken..).unwrap_or_default();
         }
         most
+    }
+
+    /// How many requests the server takes at one time. It is `None` until its first settings have arrived.
+    #[must_use]
+    pub fn streams(&self) -> Option<u32> {
+        self.settled.then_some(self.streams)
+    }
+
+    /// Records the end of a frame with settings. Those without a payload end with their header.
+    fn settle(&mut self) {
+        self.settled |= self.is_settings && self.position.left() == 0;
     }
 
     fn settings(&mut self, bytes: &[u8]) -> Option<u32> {
@@ -104,8 +125,10 @@ impl Announced {
             if self.begun == SETTING {
                 self.begun = 0;
                 let [a, b, value @ ..] = self.setting;
-                if [a, b] == MOST {
-                    most = Some(u32::from_be_bytes(value));
+                match [a, b] {
+                    MOST => most = Some(u32::from_be_bytes(value)),
+                    STREAMS => self.streams = u32::from_be_bytes(value),
+                    _ => {}
                 }
             }
         }
@@ -117,13 +140,52 @@ impl Announced {
 mod tests {
     use super::*;
 
+    fn setting(id: u8, value: u32) -> Vec<u8> {
+        [&[0, id][..], &value.to_be_bytes()].concat()
+    }
+
+    fn frame(kind: u8, payload: &[u8]) -> Vec<u8> {
+        let length = u8::try_from(payload.len()).unwrap();
+        [&[0, 0, length, kind, 0, 0, 0, 0, 0][..], payload].concat()
+    }
+
+    #[test]
+    fn the_number_of_requests_is_known_from_the_first_settings_on() {
+        let told = |frames: &[Vec<u8>]| {
+            let bytes = frames.concat();
+            let seen_in = |size: usize| {
+                let mut announced = Announced::new();
+                let mut seen = vec![announced.streams()];
+                for piece in bytes.chunks(size) {
+                    announced.follow(piece);
+                    seen.push(announced.streams());
+                }
+                seen.dedup();
+                seen
+            };
+            let each = seen_in(1);
+            for size in [2, 9, 13, bytes.len()] {
+                assert_eq!(seen_in(size).last(), each.last(), "in pieces of {size}");
+            }
+            each
+        };
+        // The default is that there is no bound.
+        let none = frame(SETTINGS, &[]);
+        assert_eq!(told(std::slice::from_ref(&none)), [None, Some(u32::MAX)]);
+        let ten = frame(
+            SETTINGS,
+            &[setting(3, 10), setting(6, 4096), setting(4, 6)].concat(),
+        );
+        // The acknowledgement changes nothing.
+        assert_eq!(told(&[ten.clone(), none]), [None, Some(10)]);
+        // A frame that only looks like settings, and other settings later.
+        let other = frame(6, &setting(3, 7));
+        let zero = frame(SETTINGS, &setting(3, 0));
+        assert_eq!(told(&[other, ten, zero]), [None, Some(10), Some(0)]);
+    }
+
     #[test]
     fn the_largest_head_is_seen_in_any_pieces() {
-        let setting = |id: u8, value: u32| [&[0, id][..], &value.to_be_bytes()].concat();
-        let frame = |kind: u8, payload: &[u8]| {
-            let length = u8::try_from(payload.len()).unwrap();
-            [&[0, 0, length, kind, 0, 0, 0, 0, 0][..], payload].concat()
-        };
         let bytes = [
             frame(
                 SETTINGS,

@@ -52,7 +52,8 @@ pub(super) fn strip_request(headers: &mut HeaderMap) -> bool {
     let trailers = has_token(headers, &TE, "trailers");
     strip(headers);
     merge_lengths(headers);
-    // hyper asks the client for the body by itself, as soon as the backend reads it.
+    // A client of HTTP/1.1 is asked for the body by hyper, as soon as the backend reads it. In HTTP/2, hyper cannot do so,
+    // and the client sends the body when it does not want to wait any longer.
     remove_if(headers, |name| *name == EXPECT || *name == HTTP2_SETTINGS);
     if trailers {
         headers.insert(TE, TRAILERS);
@@ -63,6 +64,17 @@ pub(super) fn strip_request(headers: &mut HeaderMap) -> bool {
 /// Adds `te: trailers`. gRPC servers require it, whatever the client's version of HTTP was.
 pub(super) fn take_trailers(headers: &mut HeaderMap) {
     headers.insert(TE, TRAILERS);
+}
+
+/// Says in HTTP/1.1 that `te` is for the neighbour alone, as its sender has to (RFC 9110 section 10.1.4). Otherwise a proxy
+/// behind this one could pass it on, and get trailers that it does not understand. A request for a WebSocket has options of
+/// its own and gets no trailers, so it does without.
+pub(super) fn say_trailers(headers: &mut HeaderMap) {
+    if headers.contains_key(UPGRADE) {
+        headers.remove(TE);
+    } else if headers.contains_key(TE) {
+        headers.insert(CONNECTION, HeaderValue::from_static("te"));
+    }
 }
 
 /// Joins cookies to one field. HTTP/2 may split them into several, and HTTP/1.1 needs one (RFC 9113 section 8.2.3).
@@ -93,9 +105,24 @@ pub(super) fn are_too_many(headers: &HeaderMap, limits: &HttpLimits) -> bool {
 /// Whether a value begins or ends with white space, which HTTP/2 forbids (RFC 9113 section 8.2.1). A reader of HTTP/1
 /// would see another value, so it must not be matched as it is.
 pub(super) fn have_outer_space(headers: &HeaderMap) -> bool {
+    headers.values().any(has_outer_space)
+}
+
+fn has_outer_space(value: &HeaderValue) -> bool {
     let is_space = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));
-    let mut values = headers.values().map(HeaderValue::as_bytes);
-    values.any(|value| is_space(value.first()) || is_space(value.last()))
+    let value = value.as_bytes();
+    is_space(value.first()) || is_space(value.last())
+}
+
+/// Removes white space at the beginning and the end of values, as a reader of HTTP/1 does. HTTP/2 can carry it, and a client
+/// may end its connection because of it.
+fn trim(headers: &mut HeaderMap) {
+    for value in headers.values_mut().filter(|value| has_outer_space(value)) {
+        if let Ok(mut trimmed) = HeaderValue::from_bytes(value.as_bytes().trim_ascii()) {
+            trimmed.set_sensitive(value.is_sensitive());
+            *value = trimmed;
+        }
+    }
 }
 
 /// Removes from a response the fields that are between the backend and this proxy, and a length that it may not have
@@ -103,6 +130,7 @@ pub(super) fn have_outer_space(headers: &HeaderMap) -> bool {
 pub(super) fn strip_response<B>(response: &mut Response<B>) {
     let status = response.status();
     let headers = response.headers_mut();
+    trim(headers);
     let without_length = status.is_informational()
         || status == StatusCode::NO_CONTENT
         || headers.contains_key(TRANSFER_ENCODING);
@@ -340,6 +368,7 @@ pub(super) fn strip_request_trailers(
 
 /// Removes from a response's trailers the fields that are between the backend and this proxy.
 pub(super) fn strip_response_trailers(trailers: &mut HeaderMap) {
+    trim(trailers);
     strip(trailers);
     remove_if(trailers, |name| is_of_connection(name.as_str()));
 }
@@ -598,6 +627,41 @@ mod tests {
         assert!(strip_request(&mut with("WebSocket")));
         assert!(!strip_request(&mut with("h2c")));
         assert!(!strip_request(&mut headers(&[("upgrade", "websocket")])));
+    }
+
+    #[test]
+    fn values_of_a_response_have_no_white_space_around_them() {
+        let given = [
+            ("x-a", " a\t"),
+            ("x-b", "b c"),
+            ("x-c", "\t \t"),
+            ("x-d", ""),
+        ];
+        let trimmed = headers(&[("x-a", "a"), ("x-b", "b c"), ("x-c", ""), ("x-d", "")]);
+        let mut response = Response::new(());
+        *response.headers_mut() = headers(&given);
+        strip_response(&mut response);
+        assert_eq!(*response.headers(), trimmed);
+        let mut trailers = headers(&given);
+        strip_response_trailers(&mut trailers);
+        assert_eq!(trailers, trimmed);
+    }
+
+    #[test]
+    fn te_is_for_the_neighbour_alone() {
+        let said = |given: &[_]| {
+            let mut request = headers(given);
+            say_trailers(&mut request);
+            request
+        };
+        let te = ("te", "trailers");
+        assert_eq!(said(&[te]), headers(&[te, ("connection", "te")]));
+        // Twice, as when a connection has ended before the request is written.
+        let again = [te, ("connection", "te")];
+        assert_eq!(said(&again), headers(&again));
+        let upgrade = [("connection", "upgrade"), ("upgrade", "websocket")];
+        assert_eq!(said(&[&[te][..], &upgrade[..]].concat()), headers(&upgrade));
+        assert_eq!(said(&[]), headers(&[]));
     }
 
     #[test]

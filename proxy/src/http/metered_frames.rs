@@ -1,5 +1,5 @@
-//! Owns the view of an HTTP/2 connection to a backend for its [meter](Meter): which bytes belong to bodies, and how large
-//! a head may be.
+//! Owns the view of an HTTP/2 connection to a backend for its [meter](Meter) and for the pool: which bytes belong to
+//! bodies, how large a head may be, and how many requests the backend takes at one time.
 //!
 //! Windows bound the bodies that a backend sends, so they take no turns. But a body may go on after its request is gone,
 //! or consist of padding. So it is no progress before a client gets it. What the proxy sends of a body is progress at
@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::watch;
 
 use super::frames::{Frames, HEAD as FRAME_HEADER, Use};
 use super::head_size::Announced;
@@ -23,16 +24,23 @@ pub(super) struct MeteredFrames<S> {
     announced: Announced,
     sent: Frames,
     meter: Arc<Meter>,
+    /// Tells the pool how many requests the backend takes at one time. It is dropped with the connection.
+    most: watch::Sender<Option<u32>>,
+    /// The number that was told last.
+    told: Option<u32>,
 }
 
 impl<S> MeteredFrames<S> {
-    pub(super) fn new(stream: S, meter: &Arc<Meter>) -> Self {
+    /// The number of requests at one time goes to `most` as soon as the backend has said it.
+    pub(super) fn new(stream: S, meter: &Arc<Meter>, most: watch::Sender<Option<u32>>) -> Self {
         Self {
             stream,
             received: Frames::of_server(),
             announced: Announced::new(),
             sent: Frames::new(),
             meter: Arc::clone(meter),
+            most,
+            told: None,
         }
     }
 
@@ -40,6 +48,11 @@ impl<S> MeteredFrames<S> {
         let meter = &self.meter;
         if let Some(most) = self.announced.follow(bytes) {
             meter.announced(most);
+        }
+        let streams = self.announced.streams();
+        if streams != self.told {
+            self.told = streams;
+            self.most.send_replace(streams);
         }
         self.received.follow_all(bytes, |frame| {
             if let Use::Data(length) = frame {

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use hyper::Version;
 use hyper::client::conn::{http1, http2};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 use super::body::{Upload, UploadState};
 use super::throttle::Throttle;
@@ -118,8 +118,8 @@ pub(super) enum Sender {
 #[derive(Clone)]
 pub(super) struct Two {
     pub(super) sender: http2::SendRequest<Upload>,
-    /// How many requests the backend takes at one time.
-    pub(super) most: Arc<AtomicUsize>,
+    /// How many requests the backend takes at one time; `None` until it has said so.
+    most: watch::Receiver<Option<u32>>,
     pub(super) meter: Arc<Meter>,
     /// How many of its requests the proxy gave up.
     given_up: Arc<AtomicUsize>,
@@ -128,7 +128,7 @@ pub(super) struct Two {
 impl Two {
     pub(super) fn new(
         sender: http2::SendRequest<Upload>,
-        most: Arc<AtomicUsize>,
+        most: watch::Receiver<Option<u32>>,
         meter: Arc<Meter>,
     ) -> Self {
         Self {
@@ -136,6 +136,22 @@ impl Two {
             most,
             meter,
             given_up: Arc::default(),
+        }
+    }
+
+    /// How many requests it may have at one time. As long as the backend has not said how many it takes, that is only the
+    /// one which opened the connection: those beyond the bound would wait behind the others, or be refused.
+    fn most(&self) -> usize {
+        let most = self.most.borrow().unwrap_or(1);
+        usize::try_from(most).unwrap_or(usize::MAX)
+    }
+
+    /// Waits until the backend has said how many requests it takes. The result is false if the connection ends before.
+    pub(super) fn settles(&self) -> impl Future<Output = bool> + use<> {
+        let mut most = self.most.clone();
+        async move {
+            let known = most.wait_for(Option::is_some).await;
+            known.is_ok()
         }
     }
 }
@@ -226,8 +242,7 @@ impl Kept {
                 continue;
             }
             let requests = shared.two.meter.requests();
-            let most = shared.two.most.load(Ordering::Relaxed);
-            if requests < most.clamp(1, most_here) {
+            if requests < shared.two.most().min(most_here) {
                 free.push((requests, shared));
             } else {
                 self.two.push_back(shared);
@@ -362,11 +377,15 @@ impl Lease {
             spent,
             request,
         } = self;
-        if let Some(mut request) = request {
-            // A request whose response came early may still be sent. Its client may break it off.
-            request.ended = request.upload.is_whole();
+        match request {
+            Some(mut request) => {
+                // A request whose response came early may still be sent. Its client may break it off. Until then it is one of
+                // those that the backend counts.
+                request.ended = request.upload.is_whole();
+                request.upload.outlast_lease(active);
+            }
+            None => drop(active),
         }
-        drop(active);
         let Sender::One(one) = sender else { return };
         if spent || one.sender.is_closed() {
             return;
@@ -414,6 +433,19 @@ pub(super) struct Opening {
 }
 
 impl Opening {
+    /// Tells the requests that wait about the connection as soon as its backend has said how many it takes, so that no more
+    /// of them get it. If the backend does not say so in the time `allowed`, or the connection ends, another request opens
+    /// one of its own: without its settings, a connection has only the request that opened it.
+    pub(super) async fn end_when_settled(
+        self,
+        settles: impl Future<Output = bool>,
+        allowed: Duration,
+    ) {
+        if within(allowed, settles).await == Ok(true) {
+            self.end(None);
+        }
+    }
+
     /// Tells all requests that wait that the connection is open, or why it cannot be opened. All of them have the same
     /// failure, because one after the other would only fail again.
     pub(super) fn end(mut self, failure: Option<CloseReason>) {
@@ -730,6 +762,57 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn requests_wait_until_the_backend_has_said_how_many_it_takes() {
+        let key = key(&mut SlotAllocator::default(), "settling", 1);
+        let (opens, mut waiting, woken) = opening(&key, 10);
+        // The connection ends before that, so another request opens one.
+        let ended = std::future::ready(false);
+        opens.end_when_settled(ended, Duration::ZERO).await;
+        assert_eq!(woken.0.load(Ordering::SeqCst), 1);
+        let mut next = waiting.pop_front().unwrap();
+        let Poll::Ready(Turn::Open(opens)) = poll(&mut next, &woken) else {
+            panic!("nobody opens the connection");
+        };
+        let settled = std::future::ready(true);
+        opens.end_when_settled(settled, Duration::ZERO).await;
+        for of in &mut waiting {
+            assert!(matches!(poll(of, &woken), Poll::Ready(Turn::Look)));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_connection_has_as_many_requests_as_its_backend_takes() {
+        let mut pool = Pool::default();
+        let key = key(&mut SlotAllocator::default(), "new", 1);
+        let (near, _far) = tokio::io::duplex(1024);
+        let builder = http2::Builder::new(hyper_util::rt::TokioExecutor::new());
+        let (sender, connection) = builder.handshake(TokioIo::new(near)).await.unwrap();
+        let driver = tokio::spawn(connection);
+        let (says, most) = watch::channel(None);
+        let shared = Shared {
+            two: Two::new(sender, most, Meter::test()),
+            idle_since: Instant::now(),
+        };
+        pool.kept_for(key.clone()).two.push_back(shared);
+        let mut leases = Vec::new();
+        for (said, more) in [
+            (None, 1),
+            (Some(3), 2),
+            (Some(2), 0),
+            (Some(0), 0),
+            (Some(u32::MAX), STREAMS as usize - 3),
+        ] {
+            says.send_replace(said);
+            let before = leases.len();
+            while let Some(lease) = pool.take(&key) {
+                leases.push(lease);
+            }
+            assert_eq!(leases.len() - before, more, "{said:?}");
+        }
+        driver.abort();
+    }
+
+    #[tokio::test]
     async fn a_request_looks_at_few_of_many_connections() {
         let mut slots = SlotAllocator::default();
         let mut pool = Pool::default();
@@ -743,7 +826,7 @@ mod tests {
             let meter = Meter::test();
             meters.push(Arc::clone(&meter));
             let shared = Shared {
-                two: Two::new(sender, Arc::new(AtomicUsize::new(1)), meter),
+                two: Two::new(sender, watch::channel(Some(1)).1, meter),
                 idle_since: Instant::now(),
             };
             pool.kept_for(key.clone()).two.push_back(shared);

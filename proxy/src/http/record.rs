@@ -232,10 +232,22 @@ fn beginning(text: &str, length: usize) -> &str {
 /// The beginning of a path for the log. The path of a request that is refused may have any characters, and a terminal or
 /// a reader of lines could take some of them for commands. So everything but printable ASCII is percent-encoded.
 fn logged_path(path: &str) -> Box<str> {
-    let mut logged = String::with_capacity(path.len().min(MAX_PATH));
-    for byte in path.bytes() {
-        let is_plain = byte.is_ascii_graphic();
-        if logged.len() + if is_plain { 1 } else { 3 } > MAX_PATH {
+    encoded(path.as_bytes(), MAX_PATH, |byte| byte.is_ascii_graphic())
+}
+
+/// The beginning of an authority that is refused, for the log. It may have any bytes, too. Those that a reader of lines
+/// could take for the beginning of another field are percent-encoded as well.
+pub(super) fn logged_authority(authority: &[u8]) -> Arc<str> {
+    let is_plain = |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'=' | b'\\');
+    encoded(authority, MAX_AUTHORITY, is_plain).into()
+}
+
+/// The beginning of a text, with at most `most` characters. All bytes but the plain ones are percent-encoded.
+fn encoded(text: &[u8], most: usize, is_plain: impl Fn(u8) -> bool) -> Box<str> {
+    let mut logged = String::with_capacity(text.len().min(most));
+    for byte in text.iter().copied() {
+        let is_plain = is_plain(byte);
+        if logged.len() + if is_plain { 1 } else { 3 } > most {
             break;
         }
         if is_plain {
@@ -265,6 +277,7 @@ impl Drop for RequestRecord {
         } else if self.trace.took.is_some() {
             shared.activity.completed();
         }
+        self.upload.outlast_answer();
         shared.activity.end();
         let seconds = self.started.elapsed().as_secs_f64();
         let limits = [Late::Idle, Late::Request, Late::Backend].map(Late::reason);
@@ -512,6 +525,20 @@ mod tests {
             (&*format!("{almost}\u{e4}b"), &*almost),
         ] {
             assert_eq!(&*logged_path(path), logged);
+        }
+    }
+
+    #[test]
+    fn an_authority_that_is_refused_is_one_value_in_the_log() {
+        let long = "a".repeat(MAX_AUTHORITY);
+        for (authority, logged) in [
+            (&b"a.example.com:99999"[..], "a.example.com:99999"),
+            (b"x route=b/c status=200", "x%20route%3Db/c%20status%3D200"),
+            (b"a\"\\\t", "a%22%5C%09"),
+            (b"\xe4\x1b", "%E4%1B"),
+            (format!("{long}b").as_bytes(), &*long),
+        ] {
+            assert_eq!(&*logged_authority(authority), logged);
         }
     }
 }

@@ -16,7 +16,9 @@ use vestibule_model::origin::OriginPattern;
 
 use super::header_edit::HeaderEdit;
 
-/// Header fields that are removed from the responses of backends.
+/// How the names of all fields of the protocol begin.
+const PREFIX: &str = "access-control-";
+/// Header fields that a filter sets. Those that it does not set are removed if another filter has set them before.
 const OWN: [HeaderName; 6] = [
     ACCESS_CONTROL_ALLOW_ORIGIN,
     ACCESS_CONTROL_ALLOW_CREDENTIALS,
@@ -59,6 +61,17 @@ pub(crate) enum Verdict {
     Preflight,
     /// It is a preflight request of an origin that is not allowed.
     Refused,
+}
+
+/// Removes from the response of a backend everything that it says of the protocol, also by fields that this filter does not
+/// know, such as those for private networks.
+pub(crate) fn take_out(headers: &mut HeaderMap) {
+    let names = headers.keys();
+    let names = names.filter(|name| name.as_str().starts_with(PREFIX));
+    let names: Vec<HeaderName> = names.cloned().collect();
+    for name in names {
+        headers.remove(name);
+    }
 }
 
 impl Cors {
@@ -185,7 +198,12 @@ mod tests {
             (ACCESS_CONTROL_ALLOW_CREDENTIALS, "true"),
             (ACCESS_CONTROL_EXPOSE_HEADERS, "x-secret"),
             (ACCESS_CONTROL_ALLOW_METHODS, "DELETE"),
+            (
+                HeaderName::from_static("access-control-allow-private-network"),
+                "true",
+            ),
         ]);
+        take_out(&mut answer);
         edit.apply(&mut answer);
         let line = |(name, value): (&HeaderName, &HeaderValue)| {
             let name = name.as_str().trim_start_matches("access-control-");

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tracing_subscriber::EnvFilter;
+use vestibule_proxy::accesslog;
 
 /// All that was logged so far.
 #[derive(Clone, Default)]
@@ -22,14 +23,14 @@ impl Write for Sink {
 }
 
 impl Sink {
-    /// Has the process log here, in JSON, whatever `filter` lets through.
+    /// Has the process log here, in JSON, whatever `filter` lets through when it is completed as by the proxy.
     pub fn subscribe(filter: &str) -> Self {
         let sink = Self::default();
         let writer = sink.clone();
         tracing_subscriber::fmt()
             .json()
             .flatten_event(true)
-            .with_env_filter(EnvFilter::new(filter))
+            .with_env_filter(accesslog::bounded(EnvFilter::new(filter)))
             .with_writer(move || writer.clone())
             .init();
         sink
