@@ -447,7 +447,7 @@ async fn a_target_has_a_path() {
         ("OPTIONS * HTTP/1.1".into(), Some("OPTIONS * HTTP/1.1\n")),
         (
             format!("OPTIONS http://{HOST} HTTP/1.1"),
-            Some("OPTIONS * HTTP/1.1\n"),
+            Some("OPTIONS / HTTP/1.1\n"),
         ),
         (
             format!("OPTIONS http://{HOST}/ HTTP/1.1"),

@@ -247,7 +247,6 @@ async fn outcome(
         // A value may share the buffer of a frame, even that of an earlier request.
         headers::detach(request.headers_mut());
     }
-    write_asterisk(&mut request);
     let original = Original::of(&request);
     let mut attempts = Attempts::new(&shared.plane, &request);
     let mut steps = Steps::AT_ONCE;
@@ -402,8 +401,8 @@ fn whom<B>(
 }
 
 /// Whether the target has a path that every reader takes for the same one. A host alone is only for CONNECT, and `*` for
-/// OPTIONS (RFC 9112 section 3.2). In HTTP/1.1, an empty path behind a host is `/`, or [`*`](write_asterisk). In HTTP/2 there
-/// is no such form, and the path begins with a slash (RFC 9113 section 8.3.1).
+/// OPTIONS (RFC 9112 section 3.2). In HTTP/1.1, an empty path behind a host is `/`: the parser does not
+/// tell the two apart. In HTTP/2 there is no such form, and the path begins with a slash (RFC 9113 section 8.3.1).
 fn has_path<B>(request: &Request<B>) -> bool {
     let uri = request.uri();
     let begins = match (request.version(), uri.path_and_query()) {
@@ -418,24 +417,6 @@ fn has_path<B>(request: &Request<B>) -> bool {
 fn is_without_slash(whole: &PathAndQuery) -> bool {
     let text = whole.as_str();
     !text.starts_with('/') || text == "/" && *whole != PathAndQuery::from_static("/")
-}
-
-/// Writes the target `*` in a request of HTTP/1.1 that asks with a host alone (`OPTIONS http://host`) what the server can
-/// do. This is the form for the server itself (RFC 9112 section 3.2.4), and the only one that HTTP/2 has. Routes match it
-/// as what the backend gets.
-fn write_asterisk<B>(request: &mut Request<B>) {
-    let uri = request.uri();
-    let is_alone = |whole: &PathAndQuery| is_without_slash(whole) && whole.as_str() == "/";
-    let asks = request.method() == Method::OPTIONS
-        && request.version() < Version::HTTP_2
-        && uri.path_and_query().is_some_and(is_alone);
-    if asks {
-        let mut parts = uri.clone().into_parts();
-        parts.path_and_query = Some(PathAndQuery::from_static("*"));
-        if let Ok(uri) = Uri::from_parts(parts) {
-            *request.uri_mut() = uri;
-        }
-    }
 }
 
 /// Removes header fields that clients may not set, and refuses a request that could be read in two ways.
