@@ -213,3 +213,181 @@ fn as_a_plugin_it_says_how_it_is_called() {
     let text = text(&output);
     assert!(text.contains("Usage: kubectl vestibule explain"), "{text}");
 }
+
+/// A Gateway that everybody may use, and a name of namespace `victim` that is served on port 8080.
+const SERVED: &str = r#"
+apiVersion: gateway.networking.k8s.io/v1
+kind: GatewayClass
+metadata: {name: vestibule}
+spec: {controllerName: vestibule.dev/gateway-controller}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {namespace: platform, name: edge}
+spec:
+  gatewayClassName: vestibule
+  allowedListeners: {namespaces: {from: All}}
+  listeners:
+    - {name: http, port: 8080, protocol: HTTP, allowedRoutes: {namespaces: {from: All}}}
+    - {name: http2, port: 8081, protocol: HTTP, allowedRoutes: {namespaces: {from: All}}}
+---
+apiVersion: v1
+kind: Service
+metadata: {namespace: victim, name: web}
+spec: {ports: [{name: web, port: 80}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {namespace: victim, name: web, labels: {kubernetes.io/service-name: web}}
+addressType: IPv4
+ports: [{name: web, port: 9001}]
+endpoints: [{addresses: [127.0.0.1], conditions: {ready: true}}]
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {namespace: victim, name: web, creationTimestamp: "2026-01-01T00:00:00Z"}
+spec:
+  parentRefs: [{name: edge, namespace: platform, sectionName: http}]
+  hostnames: [shop.victim.example]
+  rules: [{backendRefs: [{name: web, port: 80}]}]
+"#;
+
+/// What `explain` says of a name of these manifests: the exit code, and the report as JSON and as text.
+fn explained(name: &str, manifests: &str) -> (Option<i32>, Value, String) {
+    let directory = Directory::new();
+    fs::write(directory.path().join("manifests.yaml"), manifests).unwrap();
+    let path = directory.path().to_str().unwrap();
+    let json = vestibule(&["explain", name, path, "--output", "json"]);
+    let report = serde_json::from_slice(&json.stdout).unwrap_or_else(|_| panic!("{json:?}"));
+    let plain = vestibule(&["explain", name, path]);
+    assert_eq!(json.status.code(), plain.status.code());
+    (plain.status.code(), report, text(&plain))
+}
+
+/// A ListenerSet `set` of namespace `other` with one listener.
+fn other_set(listener: &str) -> String {
+    format!(
+        "
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: ListenerSet
+metadata: {{namespace: other, name: set, creationTimestamp: \"2026-02-01T00:00:00Z\"}}
+spec:
+  parentRef: {{name: edge, namespace: platform}}
+  listeners: [{{name: one, {listener}}}]
+"
+    )
+}
+
+/// A route of namespace `other` to a Service that does not exist.
+fn other_route(kind: &str, parent: &str, hostnames: &str) -> String {
+    format!(
+        "
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: {kind}
+metadata: {{namespace: other, name: route, creationTimestamp: \"2026-02-01T00:00:00Z\"}}
+spec:
+  parentRefs: [{parent}]
+{hostnames}
+  rules: [{{backendRefs: [{{name: nothing, port: 80}}]}}]
+"
+    )
+}
+
+#[test]
+fn what_others_have_makes_no_name_look_broken() {
+    const GATEWAY: &str = "{name: edge, namespace: platform}";
+    const SET: &str = "{group: gateway.networking.k8s.io, kind: ListenerSet, name: set}";
+    let named = "  hostnames: [shop.victim.example, own.other.example]";
+    for (case, objects) in [
+        (
+            "a route for every name",
+            other_route("HTTPRoute", GATEWAY, ""),
+        ),
+        (
+            "a route with the name",
+            other_route("HTTPRoute", GATEWAY, named),
+        ),
+        (
+            "a TCP port",
+            other_set("port: 9100, protocol: TCP") + &other_route("TCPRoute", SET, ""),
+        ),
+        (
+            "a UDP port",
+            other_set("port: 9100, protocol: UDP") + &other_route("UDPRoute", SET, ""),
+        ),
+        (
+            "a listener for every name",
+            other_set("port: 9100, protocol: HTTP") + &other_route("HTTPRoute", SET, ""),
+        ),
+        (
+            "a listener around the name",
+            other_set("port: 9100, protocol: HTTP, hostname: '*.victim.example'")
+                + &other_route("HTTPRoute", SET, ""),
+        ),
+        (
+            "a listener with the name",
+            other_set("port: 9100, protocol: HTTP, hostname: shop.victim.example")
+                + &other_route("HTTPRoute", SET, ""),
+        ),
+    ] {
+        let manifests = format!("{SERVED}{objects}");
+        let (code, report, text) = explained("shop.victim.example", &manifests);
+        assert_eq!(
+            (code, &report["state"]),
+            (Some(0), &"live".into()),
+            "{case}: {text}"
+        );
+        assert!(
+            text.starts_with("shop.victim.example is live\n"),
+            "{case}: {text}"
+        );
+        // The place of the others is listed all the same.
+        let places = report["places"].as_array().unwrap();
+        assert!(
+            places.iter().any(|place| place["state"] == "down"),
+            "{case}: {text}"
+        );
+    }
+}
+
+/// What the owner of a name has counts at every place.
+#[test]
+fn a_place_of_the_owner_counts_beside_those_where_the_name_is_live() {
+    let more = "
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {namespace: victim, name: more, creationTimestamp: \"2026-02-01T00:00:00Z\"}
+spec:
+  parentRefs: [{name: edge, namespace: platform, sectionName: http2}]
+  hostnames: [shop.victim.example]
+  rules: [{backendRefs: [{name: nothing, port: 80}]}]
+";
+    let (code, report, text) = explained("shop.victim.example", &format!("{SERVED}{more}"));
+    assert_eq!(
+        (code, &report["state"]),
+        (Some(1), &"down".into()),
+        "{text}"
+    );
+}
+
+/// Without anybody who names the name, a route for every name answers, and a broken port beside it changes nothing.
+#[test]
+fn a_name_that_nobody_names_is_live_if_a_route_for_every_name_answers() {
+    let everything = "
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {namespace: platform, name: everything}
+spec:
+  parentRefs: [{name: edge, sectionName: http}]
+  rules: [{filters: [{type: RequestRedirect, requestRedirect: {scheme: https}}]}]
+";
+    let set = "{group: gateway.networking.k8s.io, kind: ListenerSet, name: set}";
+    let port = other_set("port: 9100, protocol: TCP") + &other_route("TCPRoute", set, "");
+    let manifests = format!("{SERVED}{everything}{port}");
+    let (code, _, text) = explained("anything.example.net", &manifests);
+    assert_eq!(code, Some(0), "{text}");
+}
