@@ -156,7 +156,7 @@ impl Judge<'_> {
             candidate: main,
             attached,
         } = here[chosen];
-        let routes = routes::views(self.cluster_state, attached);
+        let routes = routes::views(self.cluster_state, main, attached);
         let rejected: Vec<ObjectKey> = self
             .of_interest
             .iter()

@@ -187,9 +187,15 @@ pub(super) struct RuleView {
     /// Its filters, such as `redirect 301`.
     pub(super) filters: Vec<String>,
     pub(super) backends: Vec<BackendView>,
-    /// Why it is refused, if so.
+    /// Why its requests are answered with an error, if so.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(super) problem: String,
+    /// The reason of the problem, as in conditions.
+    #[serde(skip)]
+    pub(super) reason: &'static str,
+    /// What to do about it.
+    #[serde(skip)]
+    pub(super) remedy: String,
 }
 
 /// A backend of a rule.

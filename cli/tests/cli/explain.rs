@@ -391,3 +391,75 @@ spec:
     let (code, _, text) = explained("anything.example.net", &manifests);
     assert_eq!(code, Some(0), "{text}");
 }
+
+/// The manifests in which the victim's name is served, with its rule instead of the one that it has.
+fn with_rule(rule: &str) -> String {
+    let old = "[{backendRefs: [{name: web, port: 80}]}]";
+    assert!(SERVED.contains(old));
+    SERVED.replace(old, &format!("[{rule}]"))
+}
+
+#[test]
+fn a_filter_that_nobody_knows_answers_no_request() {
+    let filter = "{type: ExtensionRef, extensionRef: {group: x.example, kind: Auth, name: z}}";
+    let redirect = "{type: RequestRedirect, requestRedirect: {scheme: https}}";
+    for (rule, code) in [
+        (
+            format!("{{filters: [{filter}], backendRefs: [{{name: web, port: 80}}]}}"),
+            1,
+        ),
+        (
+            format!("{{backendRefs: [{{name: web, port: 80, filters: [{filter}]}}]}}"),
+            1,
+        ),
+        (format!("{{filters: [{filter}, {redirect}]}}"), 1),
+        // The redirect answers before the filter.
+        (format!("{{filters: [{redirect}, {filter}]}}"), 0),
+    ] {
+        let (exit, report, text) = explained("shop.victim.example", &with_rule(&rule));
+        assert_eq!(exit, Some(code), "{rule}: {text}");
+        if code == 1 {
+            let place = &report["places"][0];
+            let last = place["chain"].as_array().unwrap().last().unwrap();
+            assert_eq!(
+                (&last["check"], &last["reason"]),
+                (&"backends".into(), &"InvalidKind".into()),
+                "{text}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_backend_whose_policy_cannot_be_applied_answers_no_request() {
+    let missing =
+        "hostname: web.internal, caCertificateRefs: [{group: '', kind: ConfigMap, name: missing}]";
+    for (validation, code) in [
+        (missing, 1),
+        ("hostname: web.internal, wellKnownCACertificates: Junk", 1),
+        ("wellKnownCACertificates: System", 1),
+        ("hostname: web.internal, wellKnownCACertificates: System", 0),
+    ] {
+        let policy = format!(
+            "
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: BackendTLSPolicy
+metadata: {{namespace: victim, name: policy}}
+spec:
+  targetRefs: [{{group: '', kind: Service, name: web}}]
+  validation: {{{validation}}}
+"
+        );
+        let (exit, report, text) = explained("shop.victim.example", &format!("{SERVED}{policy}"));
+        assert_eq!(exit, Some(code), "{validation}: {text}");
+        let said = "BackendTLSPolicy victim/policy cannot be applied: ";
+        assert_eq!(text.contains(said), code == 1, "{validation}: {text}");
+        let last = report["places"][0]["chain"]
+            .as_array()
+            .unwrap()
+            .last()
+            .unwrap();
+        assert_eq!(last["check"], "backends", "{text}");
+    }
+}
