@@ -463,3 +463,28 @@ spec:
         assert_eq!(last["check"], "backends", "{text}");
     }
 }
+
+/// `vestibule run` serves such a directory with certificates of its local CA.
+#[test]
+fn a_certificate_that_run_issues_is_no_problem() {
+    let own = "
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: ListenerSet
+metadata: {namespace: victim, name: own}
+spec:
+  parentRef: {name: edge, namespace: platform}
+  listeners: [{name: https, port: 8443, protocol: HTTPS, hostname: own.victim.example, tls: {certificateRefs: [{name: nothing}]}}]
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {namespace: victim, name: own}
+spec:
+  parentRefs: [{group: gateway.networking.k8s.io, kind: ListenerSet, name: own}]
+  rules: [{backendRefs: [{name: web, port: 80}]}]
+";
+    let (code, report, text) = explained("own.victim.example", &format!("{SERVED}{own}"));
+    assert_eq!(code, Some(0), "{text}");
+    let place = &report["places"][0];
+    assert_eq!(place["certificate"]["secret"]["name"], "nothing", "{text}");
+}
