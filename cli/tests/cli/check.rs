@@ -501,6 +501,24 @@ fn a_route_whose_parents_are_of_other_kinds_is_warned() {
     );
 }
 
+/// A manifest that was read from a cluster has a generation.
+#[test]
+fn a_status_is_about_the_generation_of_its_manifest() {
+    let mut files = good();
+    for (_, text) in &mut files {
+        *text = text.replace(
+            "metadata: {namespace: a, name: web}",
+            "metadata: {namespace: a, name: web, generation: 7}",
+        );
+    }
+    let (_, all) = verdicts(&directory(&files), &[]);
+    let of_status = |kind: &str, name: &str, list: &str| {
+        of(&all, kind, name)["status"].pointer(list).unwrap()["observedGeneration"].clone()
+    };
+    assert_eq!(of_status("TLSRoute", "web", "/parents/0/conditions/0"), 7);
+    assert_eq!(of_status("Gateway", "edge", "/conditions/0"), 0);
+}
+
 #[test]
 fn usage_errors_exit_with_2() {
     let output = check(&["/nonexistent/directory"]);
