@@ -519,6 +519,52 @@ fn a_status_is_about_the_generation_of_its_manifest() {
     assert_eq!(of_status("Gateway", "edge", "/conditions/0"), 0);
 }
 
+/// All Gateways share the ports of the machine. A listener that is refused, because its hostname belongs to another
+/// namespace, keeps no younger Gateway from its port.
+#[test]
+fn a_listener_that_is_refused_takes_no_port() {
+    let gateway = |name: &str, created: &str, port: u16| {
+        format!(
+            "
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {{namespace: platform, name: {name}, creationTimestamp: \"{created}\"}}
+spec:
+  gatewayClassName: vestibule
+  allowedListeners: {{namespaces: {{from: All}}}}
+  listeners: [{{name: own, protocol: HTTP, port: {port}}}]
+"
+        )
+    };
+    let set = |namespace: &str, created: &str, port: u16| {
+        format!(
+            "
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: ListenerSet
+metadata: {{namespace: {namespace}, name: {namespace}, creationTimestamp: \"{created}\"}}
+spec:
+  parentRef: {{namespace: platform, name: older}}
+  listeners: [{{name: web, protocol: HTTP, port: {port}, hostname: a.example}}]
+"
+        )
+    };
+    let class = PLATFORM.split("---").next().unwrap();
+    let objects = [
+        class.to_owned(),
+        gateway("older", "2025-01-01T00:00:00Z", 9000),
+        gateway("younger", "2026-01-01T00:00:00Z", 9002),
+        set("a", "2026-02-01T00:00:00Z", 9001),
+        set("b", "2026-03-01T00:00:00Z", 9002),
+    ];
+    let (_, all) = verdicts(&directory(&[("all.yaml", objects.concat())]), &[]);
+    let refused = of(&all, "ListenerSet", "b");
+    assert_eq!(refused["findings"][0]["reason"], "HostnameConflict");
+    let younger = of(&all, "Gateway", "younger");
+    assert_eq!(younger["verdict"], "accepted", "{younger:#}");
+}
+
 #[test]
 fn usage_errors_exit_with_2() {
     let output = check(&["/nonexistent/directory"]);
