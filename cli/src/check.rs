@@ -20,7 +20,7 @@ use crate::manifests::files::{self, LookError};
 use crate::manifests::source::{FileChange, ManifestFiles};
 use crate::programmed;
 use crate::settings::{PolicyArgs, settings_of_check};
-use crate::verdict::{ObjectContext, ObjectOutcome, Verdict, summary, verdicts};
+use crate::verdict::{ObjectContext, ObjectOutcome, Verdict, generation, summary, verdicts};
 
 /// Prints the verdict on every object in a directory of manifests.
 ///
@@ -120,7 +120,7 @@ impl ObjectContext for CheckContext<'_> {
     fn status(&self, key: &ObjectKey) -> Option<Value> {
         let status = self.translator.statuses().get(key)?;
         let observed = Observed {
-            generation: 0,
+            generation: generation(self.translator, key),
             now: self.observed,
         };
         Some(render(

@@ -2,28 +2,32 @@
 //! In a cluster the missing object may follow, so there is no hint.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use vestibule_model::condition::Reason;
 use vestibule_model::finding::{Finding, Severity};
 use vestibule_model::gateway::{Gateway, Listener, ListenerSet};
 use vestibule_model::key::{Kind, ObjectKey, ObjectName, ParentKey};
 use vestibule_model::merge::SetVerdict;
-use vestibule_model::object::Object;
-use vestibule_model::protocol::Transport;
+use vestibule_model::object::{EndpointSlice, Object};
+use vestibule_model::protocol::{Transport, TransportPort};
+use vestibule_model::reference::BackendRef;
 use vestibule_model::route::Route;
 use vestibule_operator::translate::Translator;
+
+use crate::backend::{InvalidPolicy, invalid_policy, translated};
 
 /// Warnings by object; only for objects that have some.
 #[must_use]
 pub(crate) fn hints(translator: &Translator) -> BTreeMap<ObjectKey, Vec<Finding>> {
-    let ready = services_with_endpoints(translator);
+    let mut backends = Backends::new(translator);
     translator
         .objects()
         .filter_map(|(key, object)| {
             let findings = match object.as_ref() {
                 Object::Gateway(gateway) => of_gateway(translator, gateway),
                 Object::ListenerSet(set) => of_set(translator, set),
-                route => of_route(translator, &ready, route.as_route()?),
+                route => of_route(translator, &mut backends, route.as_route()?),
             };
             (!findings.is_empty()).then(|| (key.clone(), findings))
         })
@@ -97,12 +101,21 @@ fn of_set(translator: &Translator, set: &ListenerSet) -> Vec<Finding> {
 
 fn of_route(
     translator: &Translator,
-    ready: &BTreeMap<ObjectName, bool>,
+    backends: &mut Backends<'_>,
     route: Route<'_>,
 ) -> Vec<Finding> {
     let mut findings = Vec::new();
-    for reference in route.parents() {
-        let Some(parent) = reference.parent(&route.name().namespace) else {
+    let namespace = &route.name().namespace;
+    let parents = route.parents();
+    if !parents.is_empty() && parents.iter().all(|one| one.parent(namespace).is_none()) {
+        findings.push(ignored(
+            "spec.parentRefs",
+            "has no parent that Vestibule serves".into(),
+            "refer to a Gateway or a ListenerSet",
+        ));
+    }
+    for reference in parents {
+        let Some(parent) = reference.parent(namespace) else {
             continue;
         };
         let known = translator
@@ -114,29 +127,66 @@ fn of_route(
         }
     }
     for backend in route.backends() {
-        let reference = &backend.reference;
-        if reference.is(Kind::Service) && ready.get(&reference.target) == Some(&false) {
-            findings.push(ignored(
-                &reference.field,
-                format!(
-                    "Service {} has no ready endpoint, so its {}",
-                    reference.target,
-                    match route {
-                        Route::Port(route) if route.transport == Transport::Udp => {
-                            "datagrams are dropped"
-                        }
-                        Route::Tls(_) | Route::Port(_) => "connections are closed",
-                        Route::Http(_) => "requests are answered with 503",
-                    }
-                ),
-                format!(
-                    "add an EndpointSlice with the label kubernetes.io/service-name: {}",
-                    reference.target.name
-                ),
-            ));
-        }
+        findings.extend(of_backend(backends, route, backend));
     }
     findings
+}
+
+/// Returns the hint about a backend of a route to which requests or connections do not get.
+fn of_backend(
+    backends: &mut Backends<'_>,
+    route: Route<'_>,
+    backend: &BackendRef,
+) -> Option<Finding> {
+    let reference = &backend.reference;
+    let port = backend.port.filter(|_| reference.is(Kind::Service))?;
+    let service = &reference.target;
+    let state = backends.state(service, (port, route.kind().transport()))?;
+    let outcome = |status: &str| -> String {
+        match route {
+            Route::Port(route) if route.transport == Transport::Udp => {
+                "datagrams are dropped".into()
+            }
+            Route::Tls(_) | Route::Port(_) => "connections are closed".into(),
+            Route::Http(_) => format!("requests are answered with {status}"),
+        }
+    };
+    match (&state.policy, &state.endpoints) {
+        // A policy does not hold for connections that are passed through, and a TLSRoute may be for these.
+        (Some(policy), _) if !matches!(route, Route::Tls(_)) => Some(Finding::warning(
+            policy.finding.reason,
+            &reference.field,
+            format!(
+                "{}, so Service {service} is not connected to, and its {}",
+                policy.message(),
+                outcome("500")
+            ),
+            policy.finding.action.clone(),
+        )),
+        (_, Endpoints::Serve) => None,
+        (_, Endpoints::Absent) => Some(ignored(
+            &reference.field,
+            format!(
+                "Service {service} has no ready endpoint, so its {}",
+                outcome("503")
+            ),
+            format!(
+                "add an EndpointSlice with the label kubernetes.io/service-name: {}",
+                service.name
+            ),
+        )),
+        (_, Endpoints::OnOtherPorts(name)) => Some(ignored(
+            &reference.field,
+            format!(
+                "no ready endpoint of Service {service} has port {port}, so its {}",
+                outcome("503")
+            ),
+            match &**name {
+                "" => "add a port without a name to its EndpointSlices".to_owned(),
+                name => format!("add a port with the name {name} to its EndpointSlices"),
+            },
+        )),
+    }
 }
 
 fn no_parent(field: &str, parent: &ParentKey, translator: &Translator) -> Finding {
@@ -157,23 +207,97 @@ fn no_parent(field: &str, parent: &ParentKey, translator: &Translator) -> Findin
     )
 }
 
-/// Every Service, and whether it has an endpoint.
-fn services_with_endpoints(translator: &Translator) -> BTreeMap<ObjectName, bool> {
-    let mut services = BTreeMap::new();
-    for (key, object) in translator.objects() {
-        match object.as_ref() {
-            // A Service of type ExternalName has findings of its own.
-            Object::Service(service) if !service.external_name => {
-                services.entry(key.name.clone()).or_insert(false);
+/// The endpoints of a port of a Service.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Endpoints {
+    /// Some serve it.
+    Serve,
+    /// The Service has none.
+    Absent,
+    /// The Service has some, and none of them has the port, which has this name.
+    OnOtherPorts(Arc<str>),
+}
+
+/// What becomes of connections to a port of a Service.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct BackendState {
+    endpoints: Endpoints,
+    policy: Option<InvalidPolicy>,
+}
+
+/// The ports of Services, each judged once, because many routes may have one backend.
+struct Backends<'a> {
+    translator: &'a Translator,
+    slices: BTreeMap<ObjectName, Vec<&'a EndpointSlice>>,
+    known: BTreeMap<(ObjectName, TransportPort), Option<BackendState>>,
+}
+
+impl<'a> Backends<'a> {
+    fn new(translator: &'a Translator) -> Self {
+        let mut slices: BTreeMap<ObjectName, Vec<&EndpointSlice>> = BTreeMap::new();
+        for (key, object) in translator.objects() {
+            if let Object::EndpointSlice(slice) = object.as_ref()
+                && let Some(service) = &slice.service
+            {
+                let name = ObjectName::new(key.name.namespace.clone(), service.clone());
+                slices.entry(name).or_default().push(slice);
             }
-            Object::EndpointSlice(slice) if !slice.addresses.is_empty() => {
-                if let Some(service) = &slice.service {
-                    let name = ObjectName::new(key.name.namespace.clone(), service.clone());
-                    services.insert(name, true);
-                }
-            }
-            _ => {}
+        }
+        Self {
+            translator,
+            slices,
+            known: BTreeMap::new(),
         }
     }
-    services
+
+    /// Returns the state of a port; `None` if a finding of translation says what is wrong with the Service or the port.
+    fn state(&mut self, service: &ObjectName, port: TransportPort) -> Option<&BackendState> {
+        let Self {
+            translator,
+            slices,
+            known,
+        } = self;
+        let judged = || BackendState::of(translator, slices.get(service), service, port);
+        let state = known.entry((service.clone(), port)).or_insert_with(judged);
+        state.as_ref()
+    }
+}
+
+impl BackendState {
+    fn of(
+        translator: &Translator,
+        slices: Option<&Vec<&EndpointSlice>>,
+        name: &ObjectName,
+        port: TransportPort,
+    ) -> Option<Self> {
+        let key = ObjectKey {
+            kind: Kind::Service,
+            name: name.clone(),
+        };
+        let Object::Service(service) = translator.object(&key)?.as_ref() else {
+            return None;
+        };
+        if service.external_name {
+            return None;
+        }
+        let service_port = service.port(port.0, port.1)?;
+        let slices = slices.into_iter().flatten();
+        let mut serving = slices
+            .filter(|slice| slice.serving().next().is_some())
+            .peekable();
+        let has_any = serving.peek().is_some();
+        let backend = translated(translator, name, port);
+        let serves = match &backend {
+            Some(backend) => !backend.endpoints.is_empty(),
+            // No route in force uses the port.
+            None => serving.any(|slice| slice.numbers_of(service_port).next().is_some()),
+        };
+        let endpoints = match (serves, has_any) {
+            (true, _) => Endpoints::Serve,
+            (false, false) => Endpoints::Absent,
+            (false, true) => Endpoints::OnOtherPorts(service_port.name.clone()),
+        };
+        let policy = backend.and_then(|backend| invalid_policy(translator, name, port, &backend));
+        Some(Self { endpoints, policy })
+    }
 }

@@ -1,6 +1,7 @@
 //! The `vestibule` command.
 
 mod admission;
+mod backend;
 mod check;
 mod clock;
 mod explain;

@@ -166,6 +166,13 @@ pub(crate) trait ObjectContext {
     fn status(&self, key: &ObjectKey) -> Option<Value>;
 }
 
+/// Returns the generation of an object's spec, as its manifest or the API server has it. It is 0 if they have none.
+#[must_use]
+pub(crate) fn generation(translator: &Translator, key: &ObjectKey) -> i64 {
+    let meta = translator.object(key).and_then(|object| object.meta());
+    meta.map_or(0, |meta| meta.generation)
+}
+
 /// Returns the verdicts on everything in the directory, ordered by file and line.
 pub(crate) fn verdicts(
     source: &ManifestFiles,

@@ -7,12 +7,14 @@ use vestibule_model::hostname::{HostPattern, route_precedence};
 use vestibule_model::key::{Kind, ListenerKey, ObjectKey, ObjectName, ParentKey};
 use vestibule_model::names::{AskedBy, NameDecision};
 use vestibule_model::object::Object;
-use vestibule_model::protocol::{Group, Port, Protocol, Transport, TransportPort};
+use vestibule_model::protocol::{Group, Port, Protocol};
 use vestibule_model::reference::ParentRef;
 use vestibule_model::route::Route;
 use vestibule_operator::translate::Translator;
 use vestibule_stream::proto::{self, resource};
-use vestibule_stream::{Encoded, ResourceKey, ResourceKind};
+use vestibule_stream::{ResourceKey, ResourceKind};
+
+use crate::backend::decode;
 
 /// A listener whose hostname covers the name.
 #[derive(Debug, Clone)]
@@ -265,30 +267,6 @@ fn attachments(translator: &Translator, key: &ObjectKey) -> Option<(i64, Vec<pro
         }
         _ => None,
     }
-}
-
-/// The backend that the proxies get for a port of a Service, if a route in force uses it.
-pub(super) fn backend(
-    translator: &Translator,
-    service: &ObjectName,
-    (port, transport): TransportPort,
-) -> Option<proto::Backend> {
-    let suffix = match transport {
-        Transport::Tcp => "",
-        Transport::Udp => "/udp",
-    };
-    let key = ResourceKey::new(ResourceKind::Backend, format!("{service}:{port}{suffix}"));
-    match decode(translator.resources().get(&key)?)? {
-        resource::Resource::Backend(backend) => Some(backend),
-        _ => None,
-    }
-}
-
-fn decode(encoded: &Encoded) -> Option<resource::Resource> {
-    let bytes = encoded.upsert().resource;
-    <proto::Resource as prost::Message>::decode(bytes)
-        .ok()?
-        .resource
 }
 
 /// Whether the proxies get a listener.

@@ -2,6 +2,7 @@
 
 use vestibule_model::key::{Kind, ObjectKey};
 use vestibule_model::object::Object;
+use vestibule_operator::issuance::is_ours;
 
 use super::certificate::{CertificateProblem, Leaf};
 use super::chain::Chain;
@@ -34,6 +35,11 @@ impl Chain<'_> {
         };
         if hidden {
             return named(self.hidden_certificate(&object));
+        }
+        let is_local = |secret| self.is_issued_locally(secret);
+        if secret.as_ref().is_some_and(is_local) {
+            let message = "does not exist, and the local CA of `vestibule run` issues it";
+            return named(ok(Check::Certificate, &object, message, reported.by));
         }
         let unresolved = reported.get("ResolvedRefs").filter(|c| c.is("False"));
         let unusable = reported
@@ -103,6 +109,16 @@ impl Chain<'_> {
                 ),
             },
         }
+    }
+
+    /// Whether `vestibule run` issues the certificate of a Secret by itself, because a directory has neither the Secret
+    /// nor an ACME issuer for it.
+    fn is_issued_locally(&self, secret: &ObjectKey) -> bool {
+        let translator = &self.cluster_state.translator;
+        let request = translator.requests().get(&secret.name);
+        self.cluster_state.live.is_none()
+            && translator.object(secret).is_none()
+            && request.is_some_and(|request| !is_ours(request))
     }
 
     /// The step for a Secret that may not be read. Only the operator knows its content, so the status of the listener

@@ -13,7 +13,7 @@ use vestibule_operator::status::render;
 use vestibule_operator::translate::Translator;
 
 use super::conditions::{ReportedStatus, StatusSource, conditions_in, reported_in};
-use crate::programmed;
+use crate::{programmed, verdict};
 
 /// Everything that is known.
 pub(crate) struct ClusterState {
@@ -166,9 +166,7 @@ impl ClusterState {
 
     /// The generation of an object's spec.
     pub(crate) fn generation(&self, key: &ObjectKey) -> i64 {
-        let object = self.translator.object(key);
-        let meta = object.and_then(|object| object.meta());
-        meta.map_or(0, |meta| meta.generation)
+        verdict::generation(&self.translator, key)
     }
 
     /// The status of a Gateway or ListenerSet or, with a name, of one of its listeners.

@@ -10,6 +10,7 @@ use vestibule_model::key::{Kind, ObjectKey, ObjectName};
 use vestibule_model::object::Object;
 use vestibule_model::protocol::{Port, Transport, TransportPort};
 
+use super::asked::{self, Asked};
 use super::candidates::{
     AttachedRoute, Candidate, attached, candidates, is_published, references, routes_of_interest,
 };
@@ -71,28 +72,25 @@ pub(super) fn explain(cluster_state: &ClusterState, query: &HostPattern, now: Ti
         all_matching: &all_matching,
         now,
     };
-    let places: Vec<PortReport> = by_port
+    let places = by_port
         .into_iter()
         .map(|((gateway, (port, _)), here)| judge.port_report(&gateway, port, &here))
         .collect();
-    let asked = places.iter().filter(|port_report| port_report.asked_for);
+    let (places, state) = asked::settle(places);
     let (mut routes, mut nowhere) = (Vec::new(), None);
-    let state = asked
-        .map(|port_report| port_report.state)
-        .max()
-        .unwrap_or_else(|| {
-            if let Some(wish) = unserved::unplaced(cluster_state, query, &of_interest) {
-                routes = wish.routes;
-                nowhere = Some(wish.step);
-            } else if places.is_empty() || !cluster_state.is_whole() {
-                nowhere = Some(unserved::nobody(cluster_state, query));
-            }
-            // If nobody asks for the name at a place, it is right that the place does not serve it.
-            match &nowhere {
-                Some(step) if step.outcome == StepOutcome::Unknown => ServingState::Unknown,
-                _ => ServingState::Down,
-            }
-        });
+    let state = state.unwrap_or_else(|| {
+        if let Some(wish) = unserved::unplaced(cluster_state, query, &of_interest) {
+            routes = wish.routes;
+            nowhere = Some(wish.step);
+        } else if places.is_empty() || !cluster_state.is_whole() {
+            nowhere = Some(unserved::nobody(cluster_state, query));
+        }
+        // If nobody asks for the name at a place, it is right that the place does not serve it.
+        match &nowhere {
+            Some(step) if step.outcome == StepOutcome::Unknown => ServingState::Unknown,
+            _ => ServingState::Down,
+        }
+    });
     Report {
         hostname: query.to_string(),
         state,
@@ -152,13 +150,13 @@ impl Judge<'_> {
         gateway: &ObjectName,
         port: Port,
         here: &[&MatchingListener],
-    ) -> PortReport {
+    ) -> (PortReport, Asked) {
         let chosen = self.chosen(here);
         let MatchingListener {
             candidate: main,
             attached,
         } = here[chosen];
-        let routes = routes::views(self.cluster_state, attached);
+        let routes = routes::views(self.cluster_state, main, attached);
         let rejected: Vec<ObjectKey> = self
             .of_interest
             .iter()
@@ -177,17 +175,22 @@ impl Judge<'_> {
             now: self.now,
         };
         let (steps, addresses) = (chain.steps(), chain.addresses());
-        let named = here.iter().any(|one| {
-            let hostname = &one.candidate.listener.hostname;
-            matches!(hostname, HostPattern::Exact(_)) || hostname == self.query
-        });
+        let candidates: Vec<&Candidate> = here.iter().map(|one| &one.candidate).collect();
+        let asked = Asked::new(
+            &self.cluster_state.translator,
+            self.query,
+            main,
+            &candidates,
+            (attached, &rejected),
+        );
         let others = here.iter().enumerate();
-        PortReport {
+        let report = PortReport {
             gateway: gateway.into(),
             port: port.get(),
             addresses,
             state: state(&steps),
-            asked_for: named || !attached.is_empty() || !rejected.is_empty(),
+            // The other places decide about that too.
+            asked_for: false,
             listener: view(main),
             grants: ownership::grants(self.cluster_state, main),
             holders: ownership::holders(self.cluster_state, main, self.query, attached, &rejected),
@@ -199,7 +202,8 @@ impl Judge<'_> {
                 .filter(|(index, _)| *index != chosen)
                 .map(|(_, one)| self.other(&one.candidate, main))
                 .collect(),
-        }
+        };
+        (report, asked)
     }
 
     /// Which of the listeners of a place to explain. They are ordered, the most specific one first, and the first one

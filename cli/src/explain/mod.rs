@@ -1,5 +1,6 @@
 //! `vestibule explain`: says who serves a name, or why nobody does.
 
+mod asked;
 mod backends;
 mod candidates;
 mod certificate;

@@ -11,7 +11,8 @@ use super::conditions::{Difference, StatusSource};
 pub(super) struct Report {
     /// The name in canonical form.
     pub(super) hostname: String,
-    /// Overall state: the worst state of the places where somebody asks for the name.
+    /// Overall state: the worst state of the places where somebody asks for the name. A place does not count if only
+    /// namespaces ask there that may not serve the name, and its owner serves it elsewhere.
     pub(super) state: ServingState,
     /// The places where it is or could be served, one for each port of each Gateway.
     pub(super) places: Vec<PortReport>,
@@ -52,7 +53,8 @@ pub(super) struct PortReport {
     /// The addresses of the Gateway.
     pub(super) addresses: Vec<String>,
     pub(super) state: ServingState,
-    /// Whether a listener or a route has this name here. If not, only a wildcard listener covers it.
+    /// Whether a listener or a route names the name here. If none does anywhere, whether a route asks for it by the most
+    /// specific hostname around it.
     pub(super) asked_for: bool,
     /// The listener that serves the name. If none does, it is the one that comes closest.
     pub(super) listener: ListenerView,
@@ -185,9 +187,15 @@ pub(super) struct RuleView {
     /// Its filters, such as `redirect 301`.
     pub(super) filters: Vec<String>,
     pub(super) backends: Vec<BackendView>,
-    /// Why it is refused, if so.
+    /// Why its requests are answered with an error, if so.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(super) problem: String,
+    /// The reason of the problem, as in conditions.
+    #[serde(skip)]
+    pub(super) reason: &'static str,
+    /// What to do about it.
+    #[serde(skip)]
+    pub(super) remedy: String,
 }
 
 /// A backend of a rule.

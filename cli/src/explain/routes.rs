@@ -2,46 +2,60 @@
 
 use std::collections::BTreeSet;
 
+use vestibule_model::finding::Finding;
+use vestibule_model::gateway::TlsMode;
 use vestibule_model::hostname::HostPattern;
 use vestibule_model::http::{HttpFilter, HttpMatch, HttpRule, MethodMatch, PathMatch, ValueMatch};
 use vestibule_model::key::{Kind, ObjectKey, ObjectName};
 use vestibule_model::object::Object;
+use vestibule_model::protocol::TransportPort;
 use vestibule_model::reference::BackendRef;
 use vestibule_model::route::Route;
+use vestibule_model::tls_policy::Authorities;
 
-use super::candidates::{AttachedRoute, backend};
+use super::candidates::{AttachedRoute, Candidate};
 use super::cluster_state::ClusterState;
 use super::report::{BackendView, RouteView, RuleView};
+use crate::backend::{invalid_policy, policy_of, translated};
 
-/// The views of routes, in order of precedence. Of routes that do not route single requests, the first one gets
-/// everything.
-pub(super) fn views(cluster_state: &ClusterState, attached: &[AttachedRoute]) -> Vec<RouteView> {
+/// The views of the routes of a listener, in order of precedence. Of routes that do not route single requests, the first
+/// one gets everything.
+pub(super) fn views(
+    cluster_state: &ClusterState,
+    listener: &Candidate,
+    attached: &[AttachedRoute],
+) -> Vec<RouteView> {
+    // On a passthrough listener the client makes the TLS connection, so no BackendTLSPolicy applies to it.
+    let tls = listener.listener.tls.as_ref();
+    let connects = tls.is_none_or(|tls| tls.mode == TlsMode::Terminate);
     let views = attached.iter().enumerate().filter_map(|(index, one)| {
         Some(RouteView {
             shadowed: index > 0 && !one.key.kind.routes_requests(),
             shared_paths: one.paths.clone(),
-            ..view(cluster_state, &one.key, &one.rank)?
+            ..view(cluster_state, &one.key, &one.rank, connects)?
         })
     });
     views.collect()
 }
 
-/// The view of a route, with that of its hostnames which covers the name.
+/// The view of a route, with that of its hostnames which covers the name. `connects` says whether BackendTLSPolicies
+/// apply to the connections to its backends.
 pub(super) fn view(
     cluster_state: &ClusterState,
     key: &ObjectKey,
     hostname: &HostPattern,
+    connects: bool,
 ) -> Option<RouteView> {
     let object = cluster_state.translator.object(key)?;
+    let of = RouteContext {
+        cluster_state,
+        key,
+        connects,
+    };
     let rules = match object.as_route()? {
-        Route::Tls(route) => vec![of_connections(cluster_state, key, &route.backends)],
-        Route::Port(route) => vec![of_connections(cluster_state, key, &route.backends)],
-        Route::Http(route) => {
-            let rules = route.rules.iter();
-            rules
-                .map(|rule| of_http(cluster_state, key, rule))
-                .collect()
-        }
+        Route::Tls(route) => vec![of.connections(&route.backends)],
+        Route::Port(route) => vec![of.connections(&route.backends)],
+        Route::Http(route) => route.rules.iter().map(|rule| of.http(rule)).collect(),
     };
     Some(RouteView {
         object: key.into(),
@@ -53,38 +67,140 @@ pub(super) fn view(
     })
 }
 
-fn of_connections(
-    cluster_state: &ClusterState,
-    key: &ObjectKey,
-    backends: &[BackendRef],
-) -> RuleView {
-    let backends = backends.iter();
-    RuleView {
-        name: String::new(),
-        matches: Vec::new(),
-        filters: Vec::new(),
-        backends: backends
-            .map(|one| of_backend(cluster_state, key, one))
-            .collect(),
-        problem: String::new(),
-    }
+/// A route, for the views of its rules and backends.
+struct RouteContext<'a> {
+    cluster_state: &'a ClusterState,
+    key: &'a ObjectKey,
+    connects: bool,
 }
 
-fn of_http(cluster_state: &ClusterState, key: &ObjectKey, rule: &HttpRule) -> RuleView {
-    let backends = rule.backends.iter();
-    let takes_all = rule.matches.iter().any(takes_all);
-    RuleView {
-        name: rule.name.as_deref().unwrap_or_default().to_owned(),
-        matches: if takes_all {
-            Vec::new()
-        } else {
-            rule.matches.iter().map(match_text).collect()
-        },
-        filters: rule.filters.iter().map(filter_text).collect(),
-        backends: backends
-            .map(|one| of_backend(cluster_state, key, &one.backend))
-            .collect(),
-        problem: rule.refusal().map(ToString::to_string).unwrap_or_default(),
+impl RouteContext<'_> {
+    fn connections(&self, backends: &[BackendRef]) -> RuleView {
+        RuleView {
+            name: String::new(),
+            matches: Vec::new(),
+            filters: Vec::new(),
+            backends: backends.iter().map(|one| self.backend(one, &[])).collect(),
+            problem: String::new(),
+            reason: "",
+            remedy: String::new(),
+        }
+    }
+
+    fn http(&self, rule: &HttpRule) -> RuleView {
+        let backends = rule.backends.iter();
+        let takes_all = rule.matches.iter().any(takes_all);
+        let refusal = rule.refusal().map(|finding| {
+            let action = "correct the rule".to_owned();
+            ("PartiallyInvalid", finding.to_string(), action)
+        });
+        let filter = || {
+            let finding = self.unknown_filter(&rule.filters)?;
+            let text = format!("{}: {}", finding.field, finding.message);
+            Some((finding.reason.as_str(), text, finding.action.clone()))
+        };
+        let (reason, problem, remedy) = refusal.or_else(filter).unwrap_or_default();
+        RuleView {
+            name: rule.name.as_deref().unwrap_or_default().to_owned(),
+            matches: if takes_all {
+                Vec::new()
+            } else {
+                rule.matches.iter().map(match_text).collect()
+            },
+            filters: rule.filters.iter().map(filter_text).collect(),
+            backends: backends
+                .map(|one| self.backend(&one.backend, &one.filters))
+                .collect(),
+            problem,
+            reason,
+            remedy,
+        }
+    }
+
+    /// The finding about a filter that this release does not know, if requests get to it: a redirect before it answers
+    /// them.
+    fn unknown_filter(&self, filters: &[HttpFilter]) -> Option<&Finding> {
+        let first = filters.iter().find_map(|filter| match filter {
+            HttpFilter::Redirect(_) => Some(None),
+            HttpFilter::Extension(reference) => Some(Some(reference)),
+            _ => None,
+        });
+        self.finding_at(&first.flatten()?.field)
+    }
+
+    /// The finding that refuses a field of the route.
+    fn finding_at(&self, field: &str) -> Option<&Finding> {
+        let findings = self.cluster_state.translator.findings().get(self.key)?;
+        findings
+            .iter()
+            .find(|finding| finding.refuses() && finding.field == field)
+    }
+
+    fn backend(&self, one: &BackendRef, filters: &[HttpFilter]) -> BackendView {
+        let cluster_state = self.cluster_state;
+        let reference = &one.reference;
+        let name = reference.target.clone();
+        let of = |kind| ObjectKey {
+            kind,
+            name: name.clone(),
+        };
+        let hidden = cluster_state.is_denied(&of(Kind::Service))
+            || cluster_state.is_denied(&of(Kind::EndpointSlice));
+        let port = one.port.filter(|_| reference.is(Kind::Service));
+        let port = port.map(|port| (port, self.key.kind.transport()));
+        let backend = port.and_then(|port| translated(&cluster_state.translator, &name, port));
+        let ready = port.map(|_| match &backend {
+            Some(backend) => backend.endpoints.len(),
+            None => endpoints(cluster_state, &name),
+        });
+        let text = |finding: &Finding| {
+            let problem = format!("{}: {}", finding.reason, finding.message);
+            (problem, finding.action.clone())
+        };
+        let policy = || {
+            let (port, backend) = (port?, backend.as_ref()?);
+            let policy = invalid_policy(&cluster_state.translator, &name, port, backend)?;
+            // If an authority of the policy may not be read, nobody knows here whether the policy can be applied.
+            let is_known = !hidden && !self.hides_authorities(&name, port);
+            let problem = format!("{}: {}", policy.finding.reason, policy.message());
+            is_known.then_some((problem, policy.finding.action))
+        };
+        let problem = self
+            .finding_at(&reference.field)
+            .filter(|_| !hidden)
+            .or_else(|| self.unknown_filter(filters))
+            .map(text)
+            .or_else(|| policy().filter(|_| self.connects));
+        let (problem, remedy) = problem.unwrap_or_default();
+        BackendView {
+            service: (&name).into(),
+            port: one.port.map_or(0, std::num::NonZeroU16::get),
+            weight: one.weight,
+            ready: if hidden {
+                None
+            } else {
+                Some(ready.unwrap_or(0))
+            },
+            problem,
+            remedy,
+        }
+    }
+
+    /// Whether the policy for a port of a Service has authorities that may not be read.
+    fn hides_authorities(&self, service: &ObjectName, port: TransportPort) -> bool {
+        let policy = policy_of(&self.cluster_state.translator, service, port);
+        let Some(Authorities::Bundles(bundles)) = policy.map(|policy| &policy.authorities) else {
+            return false;
+        };
+        let mut keys = bundles.iter().map(|bundle| ObjectKey {
+            kind: if bundle.is(Kind::Secret) {
+                Kind::Secret
+            } else {
+                Kind::ConfigMap
+            },
+            name: bundle.target.clone(),
+        });
+        keys.any(|key| self.cluster_state.is_denied(&key))
     }
 }
 
@@ -95,48 +211,6 @@ fn takes_all(one: &HttpMatch) -> bool {
         ..HttpMatch::default()
     };
     [HttpMatch::default(), any_call].contains(one)
-}
-
-fn of_backend(cluster_state: &ClusterState, route: &ObjectKey, one: &BackendRef) -> BackendView {
-    let reference = &one.reference;
-    let name = reference.target.clone();
-    let of = |kind| ObjectKey {
-        kind,
-        name: name.clone(),
-    };
-    let hidden = cluster_state.is_denied(&of(Kind::Service))
-        || cluster_state.is_denied(&of(Kind::EndpointSlice));
-    let findings = cluster_state.translator.findings().get(route);
-    let problem = findings
-        .into_iter()
-        .flatten()
-        .find(|finding| finding.refuses() && finding.field == reference.field)
-        .filter(|_| !hidden)
-        .map(|finding| {
-            let problem = format!("{}: {}", finding.reason, finding.message);
-            (problem, finding.action.clone())
-        });
-    let (problem, remedy) = problem.unwrap_or_default();
-    let port = one.port.filter(|_| reference.is(Kind::Service));
-    let ready = port.map(|port| {
-        let port = (port, route.kind.transport());
-        match backend(&cluster_state.translator, &name, port) {
-            Some(backend) => backend.endpoints.len(),
-            None => endpoints(cluster_state, &name),
-        }
-    });
-    BackendView {
-        service: (&name).into(),
-        port: one.port.map_or(0, std::num::NonZeroU16::get),
-        weight: one.weight,
-        ready: if hidden {
-            None
-        } else {
-            Some(ready.unwrap_or(0))
-        },
-        problem,
-        remedy,
-    }
 }
 
 /// Number of ready endpoints of a Service to which no route in force leads.
@@ -227,7 +301,7 @@ pub(super) fn answers(rule: &RuleView) -> Option<bool> {
     if used().any(|one| one.problem.is_empty() && one.ready.is_some_and(|ready| ready > 0)) {
         return Some(true);
     }
-    if used().any(|one| one.ready.is_none()) {
+    if used().any(|one| one.problem.is_empty() && one.ready.is_none()) {
         return None;
     }
     Some(false)

@@ -29,7 +29,8 @@ impl fmt::Display for Text<'_> {
             }
             chain_step(f, step)?;
         }
-        // Places where somebody asks for the name come first. The others are shown only if nobody asks for it anywhere.
+        // Places where somebody asks for the name come first. Of the others, those are shown in short that have no route,
+        // unless nobody asks for it anywhere.
         let (asked, idle): (Vec<_>, Vec<_>) = report.places.iter().partition(|p| p.asked_for);
         for port_report in &asked {
             writeln!(f)?;
@@ -38,7 +39,7 @@ impl fmt::Display for Text<'_> {
         for port_report in &idle {
             writeln!(f)?;
             let idle = !asked.is_empty() || report.nowhere.is_some();
-            if !idle || port_report.state == ServingState::Live {
+            if !idle || !port_report.routes.is_empty() {
                 write_port(f, port_report)?;
             } else {
                 heading(f, port_report)?;

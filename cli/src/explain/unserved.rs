@@ -42,7 +42,9 @@ pub(super) fn unplaced(
         for reference in route.parents() {
             let step = of_reference(cluster_state, query, key, reference);
             if step.outcome == StepOutcome::Unknown {
-                let routes: Vec<_> = routes::view(cluster_state, key, hostname)
+                // Nothing is known of the listener, so no BackendTLSPolicy is blamed for connections.
+                let connects = key.kind.routes_requests();
+                let routes: Vec<_> = routes::view(cluster_state, key, hostname, connects)
                     .into_iter()
                     .collect();
                 // Without an endpoint the route cannot work, whichever listener serves it.

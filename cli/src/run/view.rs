@@ -18,7 +18,7 @@ use super::served::Served;
 use super::serving::served;
 use crate::admission::Admission;
 use crate::manifests::tracker::FilePath;
-use crate::verdict::{ObjectContext, ObjectOutcome, Verdict, summary, verdicts};
+use crate::verdict::{ObjectContext, ObjectOutcome, Verdict, generation, summary, verdicts};
 
 /// Identifies a verdict: its file, its subject, and its number among those with the same subject in the file.
 type Subject = (FilePath, String, usize);
@@ -66,11 +66,11 @@ impl View {
     /// Renders the statuses, with the transition times of those before.
     fn render(&self, engine: &Engine, now: Timestamp) -> BTreeMap<ObjectKey, Value> {
         let translator = engine.translator();
-        let observed = Observed {
-            generation: 0,
-            now: now.as_second(),
-        };
         let render = |(key, new)| {
+            let observed = Observed {
+                generation: generation(translator, key),
+                now: now.as_second(),
+            };
             let old = self.statuses.get(key).unwrap_or(&Value::Null);
             let value = status::render(key, old, new, CONTROLLER, observed, |basis| {
                 status::programmed(basis, |keys| {

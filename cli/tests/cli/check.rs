@@ -375,6 +375,196 @@ fn what_needs_something_that_is_not_here_is_warned() {
     warning("TLSRoute", "web", "has no ready endpoint");
 }
 
+/// An HTTPRoute of namespace `a` on a listener of the Gateway.
+fn http_route(parents: &str) -> String {
+    format!(
+        "
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {{namespace: a, name: web}}
+spec:
+  parentRefs: [{parents}]
+  hostnames: [web.example]
+  rules: [{{backendRefs: [{{name: web, port: 80}}]}}]
+"
+    )
+}
+
+/// The Gateway with an HTTP listener for everybody.
+fn open_platform() -> String {
+    let open =
+        "    - {name: web, protocol: HTTP, port: 80, allowedRoutes: {namespaces: {from: All}}}\n";
+    format!("{PLATFORM}{open}")
+}
+
+const OPEN: &str = "{namespace: platform, name: edge, sectionName: web}";
+
+#[test]
+fn endpoints_are_those_that_the_proxies_get() {
+    let slice = |ports: &str, conditions: &str| {
+        format!(
+            "
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {{namespace: a, name: web, labels: {{kubernetes.io/service-name: web}}}}
+addressType: IPv4
+ports: [{ports}]
+endpoints: [{{addresses: [127.0.0.1], conditions: {{{conditions}}}}}]
+"
+        )
+    };
+    let service = "
+---
+apiVersion: v1
+kind: Service
+metadata: {namespace: a, name: web}
+spec: {ports: [{name: web, port: 80}]}
+";
+    let ready = "ready: true";
+    for (slices, verdict) in [
+        (slice("{name: web, port: 8080}", ready), "accepted"),
+        // A pod that terminates is used as long as it serves, if no other one is there.
+        (
+            slice(
+                "{name: web, port: 8080}",
+                "ready: false, serving: true, terminating: true",
+            ),
+            "accepted",
+        ),
+        (slice("{name: web, port: 8080}", "ready: false"), "warning"),
+        (slice("{name: other, port: 8080}", ready), "warning"),
+        (slice("{port: 8080}", ready), "warning"),
+        (slice("{name: web}", ready), "warning"),
+        (String::new(), "warning"),
+    ] {
+        let objects = [
+            open_platform(),
+            http_route(OPEN),
+            service.into(),
+            slices.clone(),
+        ];
+        let (_, all) = verdicts(&directory(&[("all.yaml", objects.concat())]), &[]);
+        let route = of(&all, "HTTPRoute", "web");
+        assert_eq!(route["verdict"], verdict, "{slices}: {route:#}");
+        if verdict == "warning" {
+            let findings = route["findings"].to_string();
+            assert!(findings.contains("no ready endpoint"), "{findings}");
+        }
+    }
+}
+
+#[test]
+fn a_policy_that_cannot_be_applied_is_told_at_the_route() {
+    let policy = "
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: BackendTLSPolicy
+metadata: {namespace: a, name: policy}
+spec:
+  targetRefs: [{group: '', kind: Service, name: web}]
+  validation: {hostname: web.internal, caCertificateRefs: [{group: '', kind: ConfigMap, name: ca}]}
+";
+    let objects = [
+        open_platform(),
+        http_route(OPEN),
+        service("a", "web", 8080),
+        policy.into(),
+    ];
+    let (_, all) = verdicts(&directory(&[("all.yaml", objects.concat())]), &[]);
+    let route = of(&all, "HTTPRoute", "web");
+    assert_eq!(route["verdict"], "warning", "{route:#}");
+    let findings = route["findings"].to_string();
+    for said in [
+        "BackendTLSPolicy a/policy cannot be applied",
+        "answered with 500",
+    ] {
+        assert!(findings.contains(said), "{findings}");
+    }
+}
+
+#[test]
+fn a_route_whose_parents_are_of_other_kinds_is_warned() {
+    let objects = [
+        open_platform(),
+        http_route("{group: '', kind: Service, name: web}"),
+        service("a", "web", 8080),
+    ];
+    let (code, all) = verdicts(&directory(&[("all.yaml", objects.concat())]), &[]);
+    assert_eq!(code, Some(0));
+    let route = of(&all, "HTTPRoute", "web");
+    assert_eq!(route["verdict"], "warning", "{route:#}");
+    assert_eq!(
+        route["findings"][0]["message"],
+        "has no parent that Vestibule serves"
+    );
+}
+
+/// A manifest that was read from a cluster has a generation.
+#[test]
+fn a_status_is_about_the_generation_of_its_manifest() {
+    let mut files = good();
+    for (_, text) in &mut files {
+        *text = text.replace(
+            "metadata: {namespace: a, name: web}",
+            "metadata: {namespace: a, name: web, generation: 7}",
+        );
+    }
+    let (_, all) = verdicts(&directory(&files), &[]);
+    let of_status = |kind: &str, name: &str, list: &str| {
+        of(&all, kind, name)["status"].pointer(list).unwrap()["observedGeneration"].clone()
+    };
+    assert_eq!(of_status("TLSRoute", "web", "/parents/0/conditions/0"), 7);
+    assert_eq!(of_status("Gateway", "edge", "/conditions/0"), 0);
+}
+
+/// All Gateways share the ports of the machine. A listener that is refused, because its hostname belongs to another
+/// namespace, keeps no younger Gateway from its port.
+#[test]
+fn a_listener_that_is_refused_takes_no_port() {
+    let gateway = |name: &str, created: &str, port: u16| {
+        format!(
+            "
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {{namespace: platform, name: {name}, creationTimestamp: \"{created}\"}}
+spec:
+  gatewayClassName: vestibule
+  allowedListeners: {{namespaces: {{from: All}}}}
+  listeners: [{{name: own, protocol: HTTP, port: {port}}}]
+"
+        )
+    };
+    let set = |namespace: &str, created: &str, port: u16| {
+        format!(
+            "
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: ListenerSet
+metadata: {{namespace: {namespace}, name: {namespace}, creationTimestamp: \"{created}\"}}
+spec:
+  parentRef: {{namespace: platform, name: older}}
+  listeners: [{{name: web, protocol: HTTP, port: {port}, hostname: a.example}}]
+"
+        )
+    };
+    let class = PLATFORM.split("---").next().unwrap();
+    let objects = [
+        class.to_owned(),
+        gateway("older", "2025-01-01T00:00:00Z", 9000),
+        gateway("younger", "2026-01-01T00:00:00Z", 9002),
+        set("a", "2026-02-01T00:00:00Z", 9001),
+        set("b", "2026-03-01T00:00:00Z", 9002),
+    ];
+    let (_, all) = verdicts(&directory(&[("all.yaml", objects.concat())]), &[]);
+    let refused = of(&all, "ListenerSet", "b");
+    assert_eq!(refused["findings"][0]["reason"], "HostnameConflict");
+    let younger = of(&all, "Gateway", "younger");
+    assert_eq!(younger["verdict"], "accepted", "{younger:#}");
+}
+
 #[test]
 fn usage_errors_exit_with_2() {
     let output = check(&["/nonexistent/directory"]);

@@ -213,3 +213,278 @@ fn as_a_plugin_it_says_how_it_is_called() {
     let text = text(&output);
     assert!(text.contains("Usage: kubectl vestibule explain"), "{text}");
 }
+
+/// A Gateway that everybody may use, and a name of namespace `victim` that is served on port 8080.
+const SERVED: &str = r#"
+apiVersion: gateway.networking.k8s.io/v1
+kind: GatewayClass
+metadata: {name: vestibule}
+spec: {controllerName: vestibule.dev/gateway-controller}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {namespace: platform, name: edge}
+spec:
+  gatewayClassName: vestibule
+  allowedListeners: {namespaces: {from: All}}
+  listeners:
+    - {name: http, port: 8080, protocol: HTTP, allowedRoutes: {namespaces: {from: All}}}
+    - {name: http2, port: 8081, protocol: HTTP, allowedRoutes: {namespaces: {from: All}}}
+---
+apiVersion: v1
+kind: Service
+metadata: {namespace: victim, name: web}
+spec: {ports: [{name: web, port: 80}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {namespace: victim, name: web, labels: {kubernetes.io/service-name: web}}
+addressType: IPv4
+ports: [{name: web, port: 9001}]
+endpoints: [{addresses: [127.0.0.1], conditions: {ready: true}}]
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {namespace: victim, name: web, creationTimestamp: "2026-01-01T00:00:00Z"}
+spec:
+  parentRefs: [{name: edge, namespace: platform, sectionName: http}]
+  hostnames: [shop.victim.example]
+  rules: [{backendRefs: [{name: web, port: 80}]}]
+"#;
+
+/// What `explain` says of a name of these manifests: the exit code, and the report as JSON and as text.
+fn explained(name: &str, manifests: &str) -> (Option<i32>, Value, String) {
+    let directory = Directory::new();
+    fs::write(directory.path().join("manifests.yaml"), manifests).unwrap();
+    let path = directory.path().to_str().unwrap();
+    let json = vestibule(&["explain", name, path, "--output", "json"]);
+    let report = serde_json::from_slice(&json.stdout).unwrap_or_else(|_| panic!("{json:?}"));
+    let plain = vestibule(&["explain", name, path]);
+    assert_eq!(json.status.code(), plain.status.code());
+    (plain.status.code(), report, text(&plain))
+}
+
+/// A ListenerSet `set` of namespace `other` with one listener.
+fn other_set(listener: &str) -> String {
+    format!(
+        "
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: ListenerSet
+metadata: {{namespace: other, name: set, creationTimestamp: \"2026-02-01T00:00:00Z\"}}
+spec:
+  parentRef: {{name: edge, namespace: platform}}
+  listeners: [{{name: one, {listener}}}]
+"
+    )
+}
+
+/// A route of namespace `other` to a Service that does not exist.
+fn other_route(kind: &str, parent: &str, hostnames: &str) -> String {
+    format!(
+        "
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: {kind}
+metadata: {{namespace: other, name: route, creationTimestamp: \"2026-02-01T00:00:00Z\"}}
+spec:
+  parentRefs: [{parent}]
+{hostnames}
+  rules: [{{backendRefs: [{{name: nothing, port: 80}}]}}]
+"
+    )
+}
+
+#[test]
+fn what_others_have_makes_no_name_look_broken() {
+    const GATEWAY: &str = "{name: edge, namespace: platform}";
+    const SET: &str = "{group: gateway.networking.k8s.io, kind: ListenerSet, name: set}";
+    let named = "  hostnames: [shop.victim.example, own.other.example]";
+    for (case, objects) in [
+        (
+            "a route for every name",
+            other_route("HTTPRoute", GATEWAY, ""),
+        ),
+        (
+            "a route with the name",
+            other_route("HTTPRoute", GATEWAY, named),
+        ),
+        (
+            "a TCP port",
+            other_set("port: 9100, protocol: TCP") + &other_route("TCPRoute", SET, ""),
+        ),
+        (
+            "a UDP port",
+            other_set("port: 9100, protocol: UDP") + &other_route("UDPRoute", SET, ""),
+        ),
+        (
+            "a listener for every name",
+            other_set("port: 9100, protocol: HTTP") + &other_route("HTTPRoute", SET, ""),
+        ),
+        (
+            "a listener around the name",
+            other_set("port: 9100, protocol: HTTP, hostname: '*.victim.example'")
+                + &other_route("HTTPRoute", SET, ""),
+        ),
+        (
+            "a listener with the name",
+            other_set("port: 9100, protocol: HTTP, hostname: shop.victim.example")
+                + &other_route("HTTPRoute", SET, ""),
+        ),
+    ] {
+        let manifests = format!("{SERVED}{objects}");
+        let (code, report, text) = explained("shop.victim.example", &manifests);
+        assert_eq!(
+            (code, &report["state"]),
+            (Some(0), &"live".into()),
+            "{case}: {text}"
+        );
+        assert!(
+            text.starts_with("shop.victim.example is live\n"),
+            "{case}: {text}"
+        );
+        // The place of the others is listed all the same.
+        let places = report["places"].as_array().unwrap();
+        assert!(
+            places.iter().any(|place| place["state"] == "down"),
+            "{case}: {text}"
+        );
+    }
+}
+
+/// What the owner of a name has counts at every place.
+#[test]
+fn a_place_of_the_owner_counts_beside_those_where_the_name_is_live() {
+    let more = "
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {namespace: victim, name: more, creationTimestamp: \"2026-02-01T00:00:00Z\"}
+spec:
+  parentRefs: [{name: edge, namespace: platform, sectionName: http2}]
+  hostnames: [shop.victim.example]
+  rules: [{backendRefs: [{name: nothing, port: 80}]}]
+";
+    let (code, report, text) = explained("shop.victim.example", &format!("{SERVED}{more}"));
+    assert_eq!(
+        (code, &report["state"]),
+        (Some(1), &"down".into()),
+        "{text}"
+    );
+}
+
+/// Without anybody who names the name, a route for every name answers, and a broken port beside it changes nothing.
+#[test]
+fn a_name_that_nobody_names_is_live_if_a_route_for_every_name_answers() {
+    let everything = "
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {namespace: platform, name: everything}
+spec:
+  parentRefs: [{name: edge, sectionName: http}]
+  rules: [{filters: [{type: RequestRedirect, requestRedirect: {scheme: https}}]}]
+";
+    let set = "{group: gateway.networking.k8s.io, kind: ListenerSet, name: set}";
+    let port = other_set("port: 9100, protocol: TCP") + &other_route("TCPRoute", set, "");
+    let manifests = format!("{SERVED}{everything}{port}");
+    let (code, _, text) = explained("anything.example.net", &manifests);
+    assert_eq!(code, Some(0), "{text}");
+}
+
+/// The manifests in which the victim's name is served, with its rule instead of the one that it has.
+fn with_rule(rule: &str) -> String {
+    let old = "[{backendRefs: [{name: web, port: 80}]}]";
+    assert!(SERVED.contains(old));
+    SERVED.replace(old, &format!("[{rule}]"))
+}
+
+#[test]
+fn a_filter_that_nobody_knows_answers_no_request() {
+    let filter = "{type: ExtensionRef, extensionRef: {group: x.example, kind: Auth, name: z}}";
+    let redirect = "{type: RequestRedirect, requestRedirect: {scheme: https}}";
+    for (rule, code) in [
+        (
+            format!("{{filters: [{filter}], backendRefs: [{{name: web, port: 80}}]}}"),
+            1,
+        ),
+        (
+            format!("{{backendRefs: [{{name: web, port: 80, filters: [{filter}]}}]}}"),
+            1,
+        ),
+        (format!("{{filters: [{filter}, {redirect}]}}"), 1),
+        // The redirect answers before the filter.
+        (format!("{{filters: [{redirect}, {filter}]}}"), 0),
+    ] {
+        let (exit, report, text) = explained("shop.victim.example", &with_rule(&rule));
+        assert_eq!(exit, Some(code), "{rule}: {text}");
+        if code == 1 {
+            let place = &report["places"][0];
+            let last = place["chain"].as_array().unwrap().last().unwrap();
+            assert_eq!(
+                (&last["check"], &last["reason"]),
+                (&"backends".into(), &"InvalidKind".into()),
+                "{text}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_backend_whose_policy_cannot_be_applied_answers_no_request() {
+    let missing =
+        "hostname: web.internal, caCertificateRefs: [{group: '', kind: ConfigMap, name: missing}]";
+    for (validation, code) in [
+        (missing, 1),
+        ("hostname: web.internal, wellKnownCACertificates: Junk", 1),
+        ("wellKnownCACertificates: System", 1),
+        ("hostname: web.internal, wellKnownCACertificates: System", 0),
+    ] {
+        let policy = format!(
+            "
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: BackendTLSPolicy
+metadata: {{namespace: victim, name: policy}}
+spec:
+  targetRefs: [{{group: '', kind: Service, name: web}}]
+  validation: {{{validation}}}
+"
+        );
+        let (exit, report, text) = explained("shop.victim.example", &format!("{SERVED}{policy}"));
+        assert_eq!(exit, Some(code), "{validation}: {text}");
+        let said = "BackendTLSPolicy victim/policy cannot be applied: ";
+        assert_eq!(text.contains(said), code == 1, "{validation}: {text}");
+        let last = report["places"][0]["chain"]
+            .as_array()
+            .unwrap()
+            .last()
+            .unwrap();
+        assert_eq!(last["check"], "backends", "{text}");
+    }
+}
+
+/// `vestibule run` serves such a directory with certificates of its local CA.
+#[test]
+fn a_certificate_that_run_issues_is_no_problem() {
+    let own = "
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: ListenerSet
+metadata: {namespace: victim, name: own}
+spec:
+  parentRef: {name: edge, namespace: platform}
+  listeners: [{name: https, port: 8443, protocol: HTTPS, hostname: own.victim.example, tls: {certificateRefs: [{name: nothing}]}}]
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {namespace: victim, name: own}
+spec:
+  parentRefs: [{group: gateway.networking.k8s.io, kind: ListenerSet, name: own}]
+  rules: [{backendRefs: [{name: web, port: 80}]}]
+";
+    let (code, report, text) = explained("own.victim.example", &format!("{SERVED}{own}"));
+    assert_eq!(code, Some(0), "{text}");
+    let place = &report["places"][0];
+    assert_eq!(place["certificate"]["secret"]["name"], "nothing", "{text}");
+}

@@ -155,7 +155,8 @@ type Rank = (i64, Arc<str>, PortKey);
 /// The contenders for one bind, oldest Gateway first, each with its listeners.
 type Contenders = BTreeMap<Rank, BTreeSet<ListenerKey>>;
 
-/// The contenders for every bind, where Gateways share the ports of the machine.
+/// The contenders for every bind, where Gateways share the ports of the machine. A bind does not stay with its holder if
+/// a contender of a lesser rank comes (`docs/adr/0006-direct-binds.md`).
 #[derive(Debug, Default)]
 pub(super) struct BindUse {
     contenders: BTreeMap<Bind, Contenders>,
@@ -170,7 +171,10 @@ impl BindUse {
         merge: &Merge,
         listener: &ListenerKey,
     ) -> BTreeSet<ListenerKey> {
-        let wanted = merge.claim(listener).and_then(|(port, _)| {
+        // A listener with a conflict is refused and never gets a connection, so it keeps nobody from a socket.
+        let claim = merge.claim(listener);
+        let claim = claim.filter(|_| merge.conflict(listener).is_none());
+        let wanted = claim.and_then(|(port, _)| {
             let gateway = merge.gateway(&port.gateway)?;
             let rank = (
                 gateway.meta.created,
