@@ -10,7 +10,7 @@ use hyper::header::{
     ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HOST, HeaderMap,
     HeaderValue, LOCATION,
 };
-use hyper::http::uri::{PathAndQuery, Uri};
+use hyper::http::uri::PathAndQuery;
 use hyper::upgrade::OnUpgrade;
 use hyper::{Method, Request, Response, StatusCode, Version};
 use vestibule_model::client_address::ForwardedHeaders;
