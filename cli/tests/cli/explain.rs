@@ -485,6 +485,7 @@ spec:
 ";
     let (code, report, text) = explained("own.victim.example", &format!("{SERVED}{own}"));
     assert_eq!(code, Some(0), "{text}");
-    let place = &report["places"][0];
+    let mut places = report["places"].as_array().unwrap().iter();
+    let place = places.find(|place| place["port"] == 8443).unwrap();
     assert_eq!(place["certificate"]["secret"]["name"], "nothing", "{text}");
 }
