@@ -278,7 +278,7 @@ async fn filters_change_what_is_refused_before_a_backend_is_asked() {
         });
     }
     assert_eq!(rig.apply(vec![listener]), Vec::<String>::new());
-    let circles = vec!["vestibule.dev"; 8].join(", ");
+    let circles = ["vestibule.dev"; 8].join(", ");
     for (name, value, status) in [("content-length", "11", 413), ("cdn-loop", &*circles, 508)] {
         let fields = [(ORIGIN, "https://a.example"), (name, value)];
         let answer = send(&rig, "POST", "/", &fields).await;
