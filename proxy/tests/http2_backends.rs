@@ -199,3 +199,36 @@ async fn a_backend_gets_one_request_before_it_has_said_how_many_it_takes() {
     wait("the others", || heads.load(Ordering::SeqCst) == ALL).await;
     asked.iter().for_each(tokio::task::JoinHandle::abort);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backend_that_says_nothing_keeps_requests_from_no_other_endpoint() {
+    const ALL: usize = 20;
+    let silent = serve(|stream: TcpStream| async move {
+        let _stream = stream;
+        std::future::pending::<()>().await;
+    })
+    .await;
+    let ok = |_| async { Response::new(Full::new(Bytes::from_static(b"ok"))) };
+    let (working, _) = limited(100, ok).await;
+    let rig = Rig::start(&quiet(), |port| {
+        vec![
+            http(port, "web", "", None),
+            http_route("web", HOST, vec![rule("/", BACKEND)]),
+            backend_of(BACKEND, &[silent, working], BackendProtocol::H2c),
+        ]
+    });
+    let client = client(&rig).await;
+    let (answers, mut answered) = tokio::sync::mpsc::unbounded_channel();
+    let asked: Vec<_> = (0..ALL)
+        .map(|_| {
+            let (client, answers) = (client.clone(), answers.clone());
+            tokio::spawn(async move { answers.send(ask_for(client, "/").await) })
+        })
+        .collect();
+    // Only the request that has opened the connection waits for an answer on it.
+    for _ in 1..ALL {
+        let answer = within("an answer", answered.recv()).await;
+        assert_eq!(answer, Some((200, Bytes::from_static(b"ok"))));
+    }
+    asked.iter().for_each(tokio::task::JoinHandle::abort);
+}

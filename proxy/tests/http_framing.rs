@@ -444,6 +444,7 @@ async fn a_target_has_a_path() {
     for (line, seen) in [
         (format!("GET {HOST} HTTP/1.1"), None),
         ("GET * HTTP/1.1".into(), None),
+        ("GET ?a HTTP/1.1".into(), None),
         ("OPTIONS * HTTP/1.1".into(), Some("OPTIONS * HTTP/1.1\n")),
         (
             format!("OPTIONS http://{HOST} HTTP/1.1"),

@@ -81,6 +81,15 @@ impl Drop for Draining {
     }
 }
 
+/// Keeps a connection under way while a backend still takes the rest of a request's body after its response.
+pub(super) struct Keeping(Arc<Activity>);
+
+impl Drop for Keeping {
+    fn drop(&mut self) {
+        self.0.end_one();
+    }
+}
+
 /// Bytes that a client has to move within the time for a stall to count as making progress.
 const PROGRESS: u64 = 1024;
 /// How many cancelled requests each second gives back to the budget.
@@ -229,6 +238,12 @@ impl Activity {
         self.under_way.fetch_add(1, Ordering::Relaxed);
         self.owe(false, true);
         Draining(Arc::clone(self))
+    }
+
+    /// Keeps the connection under way, whoever has to go on: the client, or a backend that takes what the client sends.
+    pub(super) fn keep(self: &Arc<Self>) -> Keeping {
+        self.under_way.fetch_add(1, Ordering::Relaxed);
+        Keeping(Arc::clone(self))
     }
 
     /// Records bytes of a body that an HTTP/2 client sent or read.

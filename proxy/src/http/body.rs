@@ -12,7 +12,7 @@ use hyper::body::{Body, Frame, SizeHint};
 use hyper::header::HeaderName;
 use parking_lot::Mutex;
 
-use super::activity::{Activity, Draining};
+use super::activity::{Activity, Draining, Keeping};
 use super::headers;
 use super::kept::{Kept, Read, Reader};
 use super::received::{Polled, ReceiveError, Received};
@@ -27,6 +27,9 @@ pub(super) struct Upload {
     filter_trailers: TrailerFilter,
     /// Most bytes that the body may have; `None` if there is no limit.
     most: Option<u64>,
+    /// The place of the request on the HTTP/2 connection that it is sent on. The backend counts the request for as long as
+    /// its body is sent, whatever became of the answer.
+    place: Option<Arc<OnMeter>>,
 }
 
 /// The source of a request's body.
@@ -74,27 +77,22 @@ pub(super) struct UploadState {
     too_large: AtomicBool,
     /// Whether it broke off, or is not valid HTTP.
     broken: AtomicBool,
-    /// Whether it waits for the client.
+    /// Whether the last look at it found nothing from the client.
+    waits: AtomicBool,
+    /// Whether it waits for the client, and the client may not pause.
     owed: AtomicBool,
     /// Whether the response has begun. From then on the two sides may talk with each other, so the upload may pause.
     answered: AtomicBool,
+    /// Whether the response has ended, and the rest of the body is still sent. Then there is nothing to pause for.
+    outlasts: AtomicBool,
     /// Whether this proxy has ended the response. Then nobody reads the rest of the request.
     over: AtomicBool,
     /// Wakes the task that sends the body.
     sending: AtomicWaker,
     /// Whether an attempt has the body and may still read it from the client.
     in_use: AtomicBool,
-    /// Holds what lasts until nobody reads the body any more.
-    held: Mutex<Held>,
-}
-
-/// What a body holds that outlasts its answer.
-#[derive(Default)]
-struct Held {
-    /// Keeps the client's connection under way.
-    draining: Option<Draining>,
-    /// Places on connections to backends, which are not free as long as a request is sent on them.
-    places: Vec<OnMeter>,
+    /// Keeps the client's connection under way until nobody reads the body any more.
+    keeping: Mutex<Option<Keeping>>,
 }
 
 impl UploadState {
@@ -108,12 +106,14 @@ impl UploadState {
             decided: AtomicBool::new(false),
             too_large: AtomicBool::new(false),
             broken: AtomicBool::new(false),
+            waits: AtomicBool::new(false),
             owed: AtomicBool::new(false),
             answered: AtomicBool::new(false),
+            outlasts: AtomicBool::new(false),
             over: AtomicBool::new(false),
             sending: AtomicWaker::new(),
             in_use: AtomicBool::new(false),
-            held: Mutex::default(),
+            keeping: Mutex::default(),
         })
     }
 
@@ -151,14 +151,9 @@ impl UploadState {
     /// the connection would count as idle, and end in the middle of the body.
     pub(super) fn outlast_answer(&self) {
         if self.is_in_use() {
-            self.held.lock().draining = Some(self.activity.drain());
-        }
-    }
-
-    /// Keeps the place of the request on the connection to its backend, as long as the rest of the body is sent on it.
-    pub(super) fn outlast_lease(&self, place: OnMeter) {
-        if self.is_in_use() {
-            self.held.lock().places.push(place);
+            *self.keeping.lock() = Some(self.activity.keep());
+            self.outlasts.store(true, Ordering::Relaxed);
+            self.account();
         }
     }
 
@@ -169,9 +164,10 @@ impl UploadState {
 
     /// Records that nobody reads it from the client any more.
     fn release(&self) {
+        self.owe(false);
         self.in_use.store(false, Ordering::Relaxed);
-        let held = std::mem::take(&mut *self.held.lock());
-        drop(held);
+        let keeping = self.keeping.lock().take();
+        drop(keeping);
     }
 
     /// Whether it broke off on the side of the client.
@@ -192,7 +188,7 @@ impl UploadState {
     pub(super) fn answered(&self) {
         self.progress.moved();
         self.answered.store(true, Ordering::Relaxed);
-        self.owe(false);
+        self.account();
     }
 
     /// Ends the backend's side at once, even if the client has not sent everything yet.
@@ -205,13 +201,22 @@ impl UploadState {
         self.over.load(Ordering::Acquire)
     }
 
-    /// Records that no attempt is under way that could wait for the client.
+    /// Records that no attempt is under way that could wait for the client. An attempt that was replaced is woken, and
+    /// gives up what it still sends.
     pub(super) fn pause(&self) {
         self.owe(false);
+        self.sending.wake();
     }
 
-    fn owe(&self, owes: bool) {
-        let is = owes && !self.answered.load(Ordering::Relaxed);
+    fn owe(&self, waits: bool) {
+        self.waits.store(waits, Ordering::Relaxed);
+        self.account();
+    }
+
+    fn account(&self) {
+        let may_pause =
+            self.answered.load(Ordering::Relaxed) && !self.outlasts.load(Ordering::Relaxed);
+        let is = self.waits.load(Ordering::Relaxed) && !may_pause;
         let was = self.owed.swap(is, Ordering::Relaxed);
         self.activity.owe(was, is);
     }
@@ -238,6 +243,7 @@ impl Upload {
             state: Arc::clone(state),
             filter_trailers: TrailerFilter::default(),
             most: None,
+            place: None,
         }
     }
 
@@ -283,6 +289,11 @@ impl Upload {
     pub(super) fn state(&self) -> &Arc<UploadState> {
         &self.state
     }
+
+    /// Sets the place of the request on the connection that it is sent on.
+    pub(super) fn take_place(&mut self, place: Option<Arc<OnMeter>>) {
+        self.place = place;
+    }
 }
 
 impl Body for Upload {
@@ -298,6 +309,12 @@ impl Body for Upload {
             return Poll::Ready(None);
         }
         let state = &*this.state;
+        if let Source::Kept(reader) = &this.body
+            && reader.is_replaced()
+        {
+            // The attempt that has replaced this one is to be woken.
+            return Poll::Ready(Some(Err(UploadError::Replaced)));
+        }
         state.sending.register(cx.waker());
         if state.is_over() {
             return Poll::Ready(Some(Err(UploadError::Over)));
@@ -392,7 +409,6 @@ impl Drop for Upload {
             Source::Kept(reader) => reader.reads_client(),
         };
         if waits {
-            self.state.owe(false);
             self.state.release();
         }
         let state = &*self.state;
@@ -433,6 +449,7 @@ mod tests {
             let judge = || activity.judge(&limits, version);
             activity.begin();
             state.in_use.store(true, Ordering::Relaxed);
+            state.owe(true);
             state.answered();
             state.outlast_answer();
             activity.end();
@@ -453,6 +470,19 @@ mod tests {
             assert_eq!(activity.quiet(), Some(Duration::ZERO));
             tokio::time::advance(Duration::from_secs(30)).await;
             assert_eq!(judge(), Verdict::Idle);
+        }
+        // A client waits for a backend that takes no more of the body, and owes nothing.
+        let activity = Arc::new(Activity::new(&limits));
+        let state = UploadState::new(Arc::clone(&activity));
+        activity.begin();
+        state.in_use.store(true, Ordering::Relaxed);
+        state.answered();
+        state.outlast_answer();
+        activity.end();
+        activity.flushed();
+        for _ in 0..5 {
+            assert_eq!(activity.judge(&limits, Version::Two), wait);
+            tokio::time::advance(Duration::from_mins(1)).await;
         }
         // Nothing is held for a body that nobody reads, or that is whole.
         let activity = Arc::new(Activity::new(&limits));

@@ -426,6 +426,7 @@ impl Exchange<'_> {
         };
         self.pass_gate(&mut end).await;
         let allowed = allowed.min(end.saturating_duration_since(Instant::now()));
+        let began = Instant::now();
         let opened = self.open(key, allowed).await;
         let failure = opened.as_ref().err().copied();
         // A request that had waited long itself had no time left for this. That says nothing to others.
@@ -438,8 +439,9 @@ impl Exchange<'_> {
         }) = &opened
         {
             // This request goes ahead, and the others wait until it is known how many of them the backend takes.
-            let left = end.saturating_duration_since(Instant::now());
-            tokio::spawn(opening.end_when_settled(two.settles(), left));
+            // They need time for another endpoint, so they wait no longer than for a connection.
+            let left = allowed.saturating_sub(began.elapsed());
+            tokio::spawn(opening.end_when_settled(two.settles(), left, was_late));
         } else {
             opening.end(failure);
         }
@@ -536,7 +538,7 @@ impl Exchange<'_> {
         let begun = Instant::now();
         let meter = Arc::clone(lease.meter());
         meter.charge(self.account.as_ref());
-        lease.sends(&state);
+        lease.sends(request.body_mut());
         let sent = match &mut lease.sender {
             Sender::One(one) => {
                 // A new connection is ready as soon as its task has run.

@@ -402,7 +402,7 @@ impl Guard {
                 _ => Err(Refusal::Method),
             },
             State::Target(_) if is(byte, TARGET) => Ok(State::Target(true)),
-            State::Target(_) if byte == b'?' => Ok(State::Query),
+            State::Target(true) if byte == b'?' => Ok(State::Query),
             State::Query if is(byte, QUERY) => Ok(State::Query),
             State::Target(true) | State::Query if byte == b' ' => Ok(State::Version(0)),
             State::Target(_) | State::Query => Err(Refusal::Target),

@@ -187,6 +187,11 @@ impl Reader {
         inner.turn == self.turn && inner.client.is_some()
     }
 
+    /// Whether the body is read by another attempt.
+    pub(super) fn is_replaced(&self) -> bool {
+        self.kept.0.lock().turn != self.turn
+    }
+
     pub(super) fn read(&mut self, cx: &mut Context<'_>) -> Read {
         let mut inner = self.kept.0.lock();
         let inner = &mut *inner;

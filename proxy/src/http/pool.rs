@@ -139,8 +139,8 @@ impl Two {
         }
     }
 
-    /// How many requests it may have at one time. As long as the backend has not said how many it takes, that is only the
-    /// one which opened the connection: those beyond the bound would wait behind the others, or be refused.
+    /// How many requests it may have at one time. As long as the backend has not said how many it takes, that is one, as a
+    /// rule the one which opened the connection: those beyond the bound would wait behind the others, or be refused.
     fn most(&self) -> usize {
         let most = self.most.borrow().unwrap_or(1);
         usize::try_from(most).unwrap_or(usize::MAX)
@@ -278,8 +278,8 @@ impl Shared {
 pub(super) struct Lease {
     key: Key,
     pub(super) sender: Sender,
-    /// Counts the request until it is over.
-    active: OnMeter,
+    /// Counts the request until it is over. Its body has this too.
+    active: Arc<OnMeter>,
     /// Whether no other request may have the connection.
     spent: bool,
     /// The request that was sent on it, as long as it has not ended.
@@ -305,7 +305,7 @@ impl Drop for SentRequest {
 impl Lease {
     /// A lease of a new connection. From here on, other requests can use it if it is one of HTTP/2.
     pub(super) fn new(key: Key, sender: Sender) -> Self {
-        let active = OnMeter::new(sender.meter());
+        let active = Arc::new(OnMeter::new(sender.meter()));
         if let Sender::Two(two) = &sender {
             let shared = Shared {
                 two: two.clone(),
@@ -328,14 +328,16 @@ impl Lease {
     }
 
     /// Records that a request is sent on the connection. Unless it [ends](Self::ended), it counts as given up.
-    pub(super) fn sends(&mut self, upload: &Arc<UploadState>) {
-        if let Sender::Two(two) = &self.sender {
-            self.request = Some(SentRequest {
-                given_up: Arc::clone(&two.given_up),
-                upload: Arc::clone(upload),
-                ended: false,
-            });
-        }
+    pub(super) fn sends(&mut self, upload: &mut Upload) {
+        let Sender::Two(two) = &self.sender else {
+            return upload.take_place(None);
+        };
+        upload.take_place(Some(Arc::clone(&self.active)));
+        self.request = Some(SentRequest {
+            given_up: Arc::clone(&two.given_up),
+            upload: Arc::clone(upload.state()),
+            ended: false,
+        });
     }
 
     /// Records that the connection did not send the request, or that the backend ended it.
@@ -377,15 +379,11 @@ impl Lease {
             spent,
             request,
         } = self;
-        match request {
-            Some(mut request) => {
-                // A request whose response came early may still be sent. Its client may break it off. Until then it is one of
-                // those that the backend counts.
-                request.ended = request.upload.is_whole();
-                request.upload.outlast_lease(active);
-            }
-            None => drop(active),
+        if let Some(mut request) = request {
+            // A request whose response came early may still be sent. Its client may break it off.
+            request.ended = request.upload.is_whole();
         }
+        drop(active);
         let Sender::One(one) = sender else { return };
         if spent || one.sender.is_closed() {
             return;
@@ -434,15 +432,20 @@ pub(super) struct Opening {
 
 impl Opening {
     /// Tells the requests that wait about the connection as soon as its backend has said how many it takes, so that no more
-    /// of them get it. If the backend does not say so in the time `allowed`, or the connection ends, another request opens
-    /// one of its own: without its settings, a connection has only the request that opened it.
+    /// of them get it. If the backend does not say so in the time `allowed`, or the connection ends, that is their failure,
+    /// and they go to another endpoint. If it `was_late`, the request that opened it had little time left, which says
+    /// nothing to them, and another one opens a connection.
     pub(super) async fn end_when_settled(
         self,
         settles: impl Future<Output = bool>,
         allowed: Duration,
+        was_late: bool,
     ) {
-        if within(allowed, settles).await == Ok(true) {
-            self.end(None);
+        match within(allowed, settles).await {
+            Ok(true) => self.end(None),
+            Ok(false) => self.end(Some(CloseReason::BackendReset)),
+            Err(_) if was_late => drop(self),
+            Err(_) => self.end(Some(CloseReason::BackendConnectTimeout)),
         }
     }
 
@@ -566,7 +569,7 @@ impl Pool {
         let kept = self.endpoints.get_mut(key)?;
         let lease = |sender: Sender| Lease {
             key: key.clone(),
-            active: OnMeter::new(sender.meter()),
+            active: Arc::new(OnMeter::new(sender.meter())),
             spent: false,
             request: None,
             sender,
@@ -765,18 +768,36 @@ mod tests {
     async fn requests_wait_until_the_backend_has_said_how_many_it_takes() {
         let key = key(&mut SlotAllocator::default(), "settling", 1);
         let (opens, mut waiting, woken) = opening(&key, 10);
-        // The connection ends before that, so another request opens one.
-        let ended = std::future::ready(false);
-        opens.end_when_settled(ended, Duration::ZERO).await;
+        // There was too little time for that, so another request opens one.
+        let never = std::future::pending;
+        opens.end_when_settled(never(), Duration::ZERO, true).await;
         assert_eq!(woken.0.load(Ordering::SeqCst), 1);
         let mut next = waiting.pop_front().unwrap();
         let Poll::Ready(Turn::Open(opens)) = poll(&mut next, &woken) else {
             panic!("nobody opens the connection");
         };
         let settled = std::future::ready(true);
-        opens.end_when_settled(settled, Duration::ZERO).await;
+        opens.end_when_settled(settled, Duration::ZERO, false).await;
         for of in &mut waiting {
             assert!(matches!(poll(of, &woken), Poll::Ready(Turn::Look)));
+        }
+        // A backend that does not say it, or that ends the connection, is a failure for all.
+        for (said, expected) in [
+            (Some(false), CloseReason::BackendReset),
+            (None, CloseReason::BackendConnectTimeout),
+        ] {
+            let (opens, mut waiting, woken) = opening(&key, 10);
+            let settles = async move {
+                match said {
+                    Some(said) => said,
+                    None => never().await,
+                }
+            };
+            opens.end_when_settled(settles, Duration::ZERO, false).await;
+            for of in &mut waiting {
+                let turn = poll(of, &woken);
+                assert!(matches!(turn, Poll::Ready(Turn::Failed(why)) if why == expected));
+            }
         }
     }
 
