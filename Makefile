@@ -22,7 +22,7 @@ prepare: ## Fetch and build all that the tests need of the network (make test do
 	e2e/prepare
 
 .PHONY: quick
-quick: ## The workspace's own tests only, with a quarter of the random cases
+quick: ## The workspace's own tests only, most properties with a quarter of the random cases
 	VESTIBULE_QUICK=1 e2e/workspace-tests
 
 .PHONY: lint

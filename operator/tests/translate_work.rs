@@ -223,6 +223,23 @@ fn a_wide_listener_costs_its_own_edit_however_many_are_inside() {
     }
 }
 
+/// Whatever changed, a key is in memory once: the map and the encoded resource share it.
+#[test]
+fn a_resource_that_changes_shares_its_key_again() {
+    let mut world = world(10);
+    let edited = route_of(7, "pass", &["pass-7.example.com"], "next");
+    let output = world.apply([Change::Put(edited)]);
+    let changed = output.resources.into_iter();
+    let changed: Vec<ResourceKey> = changed
+        .filter_map(|(key, resource)| resource.map(|_| key))
+        .collect();
+    let is_route = |key: &ResourceKey| key.kind() == ResourceKind::TlsRoute;
+    assert!(changed.iter().any(is_route), "{changed:?}");
+    for (key, encoded) in world.resources() {
+        assert!(Arc::ptr_eq(key, encoded.shared_key()), "{key}");
+    }
+}
+
 /// Nor is an edit dearer below a wide hostname that thousands of listeners want.
 #[test]
 fn an_edit_costs_the_same_below_a_wide_name_of_many_listeners() {

@@ -75,13 +75,19 @@ impl Asked {
         });
         let owner = owner(translator, &main.gateway, query).map(|(_, owner)| owner);
         let owner = owner.filter(|owner| {
-            let may_listen = naming.iter().any(|one| match &one.key.parent {
+            let is_owners = |one: &Candidate| match &one.key.parent {
                 // The owner of a Gateway decides what it serves.
                 ParentKey::Gateway(_) => true,
                 ParentKey::ListenerSet(set) => *set.namespace == **owner,
-            });
+            };
+            let may_listen = naming.iter().any(|one| is_owners(one));
+            // The owner of a ListenerSet decides which routes it takes.
+            let is_of_set = matches!(main.key.parent, ParentKey::ListenerSet(_));
+            let is_taken = is_of_set && is_owners(main) && !attached.is_empty();
             let mut routes = attached.iter().map(|route| &route.key).chain(rejected);
-            !may_listen && !routes.any(|route| serves(translator, &main.gateway, route, query))
+            !may_listen
+                && !is_taken
+                && !routes.any(|route| serves(translator, &main.gateway, route, query))
         });
         Self { closeness, owner }
     }

@@ -122,6 +122,36 @@ impl Line {
             write!(self.fields, " {name}={value:?}")
         };
     }
+
+    /// Adds a field whose value is in its Debug form. The Debug form of a text has its quotes already.
+    fn add_debug(&mut self, name: &str, value: &str) {
+        if is_quoted(value) {
+            // Writing to a String does not fail.
+            let _ = write!(self.fields, " {name}={value}");
+        } else {
+            self.add(name, value);
+        }
+    }
+}
+
+/// Whether a value is one text in quotes, with everything in it escaped. The outer quotes alone do not tell, because
+/// `tracing` passes on what was recorded with `%` as a Debug form, too, and clients choose some of that.
+fn is_quoted(value: &str) -> bool {
+    let inner = value.strip_prefix('"');
+    let Some(inner) = inner.and_then(|rest| rest.strip_suffix('"')) else {
+        return false;
+    };
+    let mut is_escaped = false;
+    let is_plain = inner.chars().all(|char| {
+        let is_plain = match char {
+            '"' => is_escaped,
+            '\\' | '\'' => true,
+            _ => char.escape_debug().len() == 1,
+        };
+        is_escaped = char == '\\' && !is_escaped;
+        is_plain
+    });
+    is_plain && !is_escaped
 }
 
 impl Visit for Line {
@@ -129,7 +159,7 @@ impl Visit for Line {
         if field.name() == "message" {
             self.message = format!("{value:?}");
         } else {
-            self.add(field.name(), &format!("{value:?}"));
+            self.add_debug(field.name(), &format!("{value:?}"));
         }
     }
 
@@ -308,5 +338,27 @@ mod tests {
         assert_eq!(line("a\"b"), " authority=\"a\\\"b\"");
         assert_eq!(line("a\n"), " authority=\"a\\n\"");
         assert_eq!(line(""), " authority=");
+    }
+
+    #[test]
+    fn a_debug_form_is_not_escaped_twice() {
+        let line = |value: &str| {
+            let mut line = Line::default();
+            line.add_debug("path", value);
+            line.fields
+        };
+        assert_eq!(line(r#""a b""#), r#" path="a b""#);
+        assert_eq!(line(r#""a\"b\\""#), r#" path="a\"b\\""#);
+        assert_eq!(line(r#""""#), r#" path="""#);
+        assert_eq!(line("Some(1)"), " path=Some(1)");
+        assert_eq!(line(r#"Some("a b")"#), r#" path="Some(\"a b\")""#);
+        // These only look like one text.
+        assert_eq!(line(r#"""#), r#" path="\"""#);
+        assert_eq!(
+            line(r#""a" status=200 b="""#),
+            r#" path="\"a\" status=200 b=\"\"""#
+        );
+        assert_eq!(line(r#""a\""#), r#" path="\"a\\\"""#);
+        assert_eq!(line("\"a\nb\""), r#" path="\"a\nb\"""#);
     }
 }

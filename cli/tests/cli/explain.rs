@@ -352,6 +352,99 @@ fn what_others_have_makes_no_name_look_broken() {
     }
 }
 
+/// A ListenerSet of namespace `team` takes routes of all namespaces on these listeners for `*.team.example`. A route of
+/// namespace `team-app` asks for `app.team.example` there. Its Service is in `namespace`.
+fn taken(listeners: &[(&str, u16)], namespace: &str) -> String {
+    let listeners: String = listeners
+        .iter()
+        .map(|(name, port)| {
+            format!(
+                "    - {{name: {name}, port: {port}, protocol: HTTP, hostname: '*.team.example', \
+                 allowedRoutes: {{namespaces: {{from: All}}}}}}\n"
+            )
+        })
+        .collect();
+    format!(
+        "
+apiVersion: gateway.networking.k8s.io/v1
+kind: GatewayClass
+metadata: {{name: vestibule}}
+spec: {{controllerName: vestibule.dev/gateway-controller}}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {{namespace: platform, name: edge}}
+spec:
+  gatewayClassName: vestibule
+  allowedListeners: {{namespaces: {{from: All}}}}
+  listeners: [{{name: none, port: 9999, protocol: HTTP, hostname: none.internal}}]
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: ListenerSet
+metadata: {{namespace: team, name: team}}
+spec:
+  parentRef: {{name: edge, namespace: platform}}
+  listeners:
+{listeners}---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {{namespace: team-app, name: app}}
+spec:
+  parentRefs: [{{group: gateway.networking.k8s.io, kind: ListenerSet, name: team, namespace: team}}]
+  hostnames: [app.team.example]
+  rules: [{{backendRefs: [{{name: app, port: 80}}]}}]
+---
+apiVersion: v1
+kind: Service
+metadata: {{namespace: {namespace}, name: app}}
+spec: {{ports: [{{port: 80, name: http}}]}}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {{namespace: {namespace}, name: app-1, labels: {{kubernetes.io/service-name: app}}}}
+addressType: IPv4
+ports: [{{name: http, port: 8080}}]
+endpoints: [{{addresses: [10.0.0.1]}}]
+"
+    )
+}
+
+/// The owner of the name has let the route in, so what it leads to counts as the owner's.
+#[test]
+fn a_route_that_the_owners_listener_takes_counts() {
+    let manifests = taken(&[("wild", 80)], "team-app");
+    let (code, report, text) = explained("app.team.example", &manifests);
+    assert_eq!(
+        (code, &report["state"]),
+        (Some(0), &"live".into()),
+        "{text}"
+    );
+    assert!(text.starts_with("app.team.example is live\n"), "{text}");
+
+    // On the other port, a route of the owner answers beside it. The name is down on the first port all the same.
+    let own = "---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {namespace: team, name: own}
+spec:
+  parentRefs: [{group: gateway.networking.k8s.io, kind: ListenerSet, name: team, sectionName: wild8}]
+  hostnames: [app.team.example]
+  rules: [{backendRefs: [{name: app, port: 80}]}]
+";
+    let manifests = taken(&[("wild", 80), ("wild8", 8080)], "team") + own;
+    let (code, report, text) = explained("app.team.example", &manifests);
+    assert_eq!(
+        (code, &report["state"]),
+        (Some(1), &"down".into()),
+        "{text}"
+    );
+    let places = report["places"].as_array().unwrap();
+    assert!(
+        places.iter().any(|place| place["state"] == "live"),
+        "{text}"
+    );
+}
+
 /// What the owner of a name has counts at every place.
 #[test]
 fn a_place_of_the_owner_counts_beside_those_where_the_name_is_live() {

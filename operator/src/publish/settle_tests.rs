@@ -3,6 +3,7 @@ use std::cell::{Cell, RefCell};
 use proptest::prelude::*;
 use vestibule_stream::Resource;
 use vestibule_stream::proto::{Attachment, Backend, Endpoint, RouteHostname, TlsRoute};
+use vestibule_test_support::properties::quick;
 
 use super::*;
 
@@ -675,7 +676,7 @@ fn a_step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(512))]
+    #![proptest_config(ProptestConfig::with_cases(quick(512)))]
 
     /// Whoever judges only what is new publishes the same as whoever judges all that waits.
     #[test]

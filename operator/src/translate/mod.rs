@@ -625,8 +625,11 @@ impl Translator {
         }
         let former = match &resource {
             Some(encoded) => {
-                let key = Arc::clone(encoded.shared_key());
-                self.resources.insert(key, encoded.clone())
+                // `insert` would keep the former key.
+                let former = self.resources.remove(&key);
+                let shared = Arc::clone(encoded.shared_key());
+                self.resources.insert(shared, encoded.clone());
+                former
             }
             None => self.resources.remove(&key),
         };

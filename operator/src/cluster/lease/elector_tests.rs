@@ -1,6 +1,7 @@
 use std::collections::BTreeSet;
 
 use proptest::prelude::*;
+use vestibule_test_support::properties::quick;
 
 use super::*;
 
@@ -276,7 +277,7 @@ impl World {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(512))]
+    #![proptest_config(ProptestConfig::with_cases(quick(512)))]
 
     /// However requests are delayed, lost or answered late, at most one candidate leads, and every
     /// term is new and above the earlier ones.

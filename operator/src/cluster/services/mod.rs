@@ -27,7 +27,7 @@ use super::lease::elector::Role;
 use super::metrics::Metrics;
 use super::text::problem;
 use super::{clock, follow};
-use crate::translate::{Assigned, DesiredService, immutable_difference};
+use crate::translate::{Assigned, DesiredService, GatewayService, immutable_difference};
 use plan::{PresentService, PresentServices, Release, ServiceAction};
 
 /// Largest number of requests under way at the same time.
@@ -134,8 +134,8 @@ struct Reconciler {
     retry_at: Option<Instant>,
     /// The last write of each Service, and the version that it resulted in. If that version is not as desired,
     /// something such as an admission webhook changes the Service on the way. Then it is left alone until it changes
-    /// again; otherwise the two would write it for ever. If a Service was created with a manifest, making it anew with
-    /// the same manifest would have the same result, so that is never done.
+    /// again; otherwise the two would write it for ever. If this replica created a Service with a manifest, making it
+    /// anew with the same manifest would have the same result, so this replica never does that.
     written: BTreeMap<ObjectName, (ServiceAction, String)>,
     metrics: Metrics,
 }
@@ -313,6 +313,19 @@ impl Reconciler {
         }
     }
 
+    /// Why the front that this replica created is not as asked for, and stays so: [`Self::is_fruitless`] holds it back
+    /// while the settings are the same.
+    fn changed_on_the_way(&self, service: &GatewayService) -> Option<String> {
+        let (ServiceAction::Create(created), _) = self.written.get(&service.front)? else {
+            return None;
+        };
+        let manifest = plan::complete(service.front(), self.owner.as_ref());
+        let field = immutable_difference(&manifest, &self.present.get(&service.front)?.object)?;
+        (*created == manifest).then(|| {
+            format!("something such as an admission webhook changed {field} of the new Service")
+        })
+    }
+
     /// Sends the states of the Services to the loop.
     fn tell(
         &self,
@@ -341,7 +354,7 @@ impl Reconciler {
                     .map(|trouble| trouble.problem.clone())
             };
             let addresses = plan::addresses(service, &self.present);
-            let refused = problem(&service.front);
+            let refused = problem(&service.front).or_else(|| self.changed_on_the_way(service));
             let assigned = (addresses.is_some() || refused.is_some()).then(|| Assigned {
                 addresses: addresses.unwrap_or_default(),
                 sockets: plan::sockets(service, &self.present),

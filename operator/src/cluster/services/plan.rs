@@ -232,7 +232,7 @@ pub fn ports(service: &GatewayService, present: &PresentServices) -> ServicePort
 }
 
 /// Returns the manifest with its owner and its digest.
-fn complete(mut manifest: Value, owner: Option<&Value>) -> Value {
+pub(super) fn complete(mut manifest: Value, owner: Option<&Value>) -> Value {
     if let Some(owner) = owner
         && let Some(metadata) = manifest.get_mut("metadata").and_then(Value::as_object_mut)
     {

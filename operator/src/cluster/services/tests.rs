@@ -8,7 +8,6 @@ use vestibule_model::service::ServiceType;
 
 use super::super::testing::{self, Answer, Polls};
 use super::*;
-use crate::translate::GatewayService;
 
 const OURS: &str = "example.net/edge";
 const THEIRS: &str = "service.k8s.aws/nlb";
@@ -131,6 +130,15 @@ impl World {
         requests.retain(|request| request.contains("/namespaces/sys/"));
         requests
     }
+
+    /// What the reconciler tells about the only front: why it is not as desired.
+    fn problem(&self, desired: &DesiredServices) -> Option<String> {
+        let (service_states, _) = watch::channel(None);
+        self.reconciler.tell(desired, &service_states);
+        let states: Arc<ServiceStates> = service_states.borrow().clone()?;
+        let state = states.values().next()?;
+        state.assigned.as_ref()?.problem.clone()
+    }
 }
 
 const FRONT: &str = "/api/v1/namespaces/sys/services/r-gw-one";
@@ -177,11 +185,15 @@ async fn a_new_service_that_comes_out_otherwise_is_not_made_anew() {
     let written = serde_json::from_value(service(FRONT, 100, THEIRS)).expect("a Service");
     world.reconciler.take(Event::Apply(written));
     assert!(world.act(&only(&classed())).await.is_empty());
+    let said =
+        "something such as an admission webhook changed spec.loadBalancerClass of the new Service";
+    assert_eq!(world.problem(&only(&classed())).as_deref(), Some(said));
     // Other settings are another reason to make it anew.
     let other = GatewayService {
         load_balancer_class: Some("example.net/core".into()),
         ..classed()
     };
+    assert_eq!(world.problem(&only(&other)), None);
     assert_eq!(world.act(&only(&other)).await, [REHEARSAL]);
 }
 

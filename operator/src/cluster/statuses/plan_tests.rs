@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 use serde_json::json;
 use vestibule_model::key::Kind;
+use vestibule_test_support::properties::quick;
 
 use super::*;
 
@@ -388,7 +389,7 @@ fn happening() -> impl Strategy<Value = Happening> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(256))]
+    #![proptest_config(ProptestConfig::with_cases(quick(256)))]
 
     /// Whatever happens, in the end every status is what it should be, after a bounded number of
     /// writes, and then nothing more is written.

@@ -102,7 +102,7 @@ pub struct Assigned {
     pub addresses: Vec<Address>,
     /// Every address that leads to it, from inside or outside the cluster, with each of its ports.
     pub sockets: BTreeSet<(IpAddr, TransportPort)>,
-    /// Why the API server refuses it, if it does.
+    /// Why the API server refuses it, or made it otherwise than asked for, if it does or did.
     pub problem: Option<String>,
 }
 
