@@ -95,6 +95,8 @@ pub(crate) struct Control {
     queue: WatchQueue,
     /// Events that have arrived and are not in the queue yet. What is written comes back here.
     arrivals: VecDeque<Event>,
+    /// Events of Secrets from before the operator leads. It watches Secrets once it knows which of them are used.
+    unwatched: Option<Vec<Event>>,
     /// Turns of events so far.
     pub(crate) turns: u64,
     /// Whether the last turn left events in the queue.
@@ -165,6 +167,7 @@ impl Control {
             version: 0,
             queue: WatchQueue::new(),
             arrivals: VecDeque::new(),
+            unwatched: Some(Vec::new()),
             turns: 0,
             backlog: false,
             asked: Asked::default(),
@@ -176,6 +179,9 @@ impl Control {
         self.take_all();
         let now = Instant::now();
         self.store.sources_are_watched();
+        if let Some(sources) = self.unwatched.take() {
+            self.store.take(sources, now);
+        }
         self.store.send_desired(now);
         self.publisher.lead(TERM).context("leading")?;
         self.store.list_claims();
@@ -226,8 +232,12 @@ impl Control {
                 self.arrivals.push_back(event);
             }
         }
-        if !sources.is_empty() {
-            self.store.take(sources, Instant::now());
+        match &mut self.unwatched {
+            Some(unwatched) => unwatched.extend(sources),
+            None if sources.is_empty() => {}
+            None => {
+                self.store.take(sources, Instant::now());
+            }
         }
         self.fill();
         Ok(())
