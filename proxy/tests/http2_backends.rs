@@ -218,11 +218,11 @@ async fn a_backend_that_says_nothing_keeps_requests_from_no_other_endpoint() {
         ]
     });
     let client = client(&rig).await;
-    let (answers, mut answered) = tokio::sync::mpsc::unbounded_channel();
+    let (answers, mut answered) = tokio::sync::mpsc::channel(ALL);
     let asked: Vec<_> = (0..ALL)
         .map(|_| {
             let (client, answers) = (client.clone(), answers.clone());
-            tokio::spawn(async move { answers.send(ask_for(client, "/").await) })
+            tokio::spawn(async move { answers.send(ask_for(client, "/").await).await })
         })
         .collect();
     // Only the request that has opened the connection waits for an answer on it.

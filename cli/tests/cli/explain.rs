@@ -355,15 +355,13 @@ fn what_others_have_makes_no_name_look_broken() {
 /// A ListenerSet of namespace `team` takes routes of all namespaces on these listeners for `*.team.example`. A route of
 /// namespace `team-app` asks for `app.team.example` there. Its Service is in `namespace`.
 fn taken(listeners: &[(&str, u16)], namespace: &str) -> String {
-    let listeners: String = listeners
-        .iter()
-        .map(|(name, port)| {
-            format!(
-                "    - {{name: {name}, port: {port}, protocol: HTTP, hostname: '*.team.example', \
-                 allowedRoutes: {{namespaces: {{from: All}}}}}}\n"
-            )
-        })
-        .collect();
+    let listener = |(name, port): &(&str, u16)| {
+        format!(
+            "    - {{name: {name}, port: {port}, protocol: HTTP, hostname: '*.team.example', \
+             allowedRoutes: {{namespaces: {{from: All}}}}}}\n"
+        )
+    };
+    let listeners = listeners.iter().map(listener).collect::<Vec<_>>().concat();
     format!(
         "
 apiVersion: gateway.networking.k8s.io/v1
