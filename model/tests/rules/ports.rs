@@ -329,9 +329,11 @@ proptest! {
                     prop_assert!(affected.listeners.contains(changed), "{op:?}: {changed}");
                 }
             }
-            // A listener that comes back within its grace counts like one in use, and may have the place of a younger one.
+            // A listener that comes back within its grace counts like one in use, and may have the place of a younger one of
+            // its namespace. It also comes back when another namespace gets the port that it joins.
             let comes_back = |of: &(Arc<str>, PortKey)| match &op {
                 Op::Set(index, ..) => name(SETS[*index]).namespace == of.0 && waiting.contains(&of.0),
+                Op::Record(_) => waiting.contains(&of.0),
                 _ => false,
             };
             let now = world.served();
