@@ -432,9 +432,9 @@ mod tests {
     use std::time::Duration;
 
     use socket2::SockRef;
-    use tokio::io::Interest;
 
     use super::*;
+    use crate::side::over;
 
     #[derive(Default)]
     struct Count(AtomicU64);
@@ -463,14 +463,6 @@ mod tests {
             while takes.read(&mut buffer).is_ok_and(|read| read > 0) {}
         });
         (client, backend)
-    }
-
-    /// Waits until both directions of a connection are over.
-    async fn over(socket: &TcpStream) {
-        let any = Interest::READABLE | Interest::WRITABLE;
-        while !socket.ready(any).await.unwrap().is_write_closed() {
-            tokio::task::yield_now().await;
-        }
     }
 
     /// The client's bytes wait, so the reset is met by a write before it is met by a read.

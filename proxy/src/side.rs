@@ -67,6 +67,16 @@ pub(crate) fn bound_unsent(socket: &TcpStream, most: u32) {
     let _ = SockRef::from(socket).set_tcp_notsent_lowat(most);
 }
 
+/// Waits until both directions of a connection are over.
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a test fails by it")]
+pub(crate) async fn over(socket: &TcpStream) {
+    let any = tokio::io::Interest::READABLE | tokio::io::Interest::WRITABLE;
+    while !socket.ready(any).await.unwrap().is_write_closed() {
+        tokio::task::yield_now().await;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

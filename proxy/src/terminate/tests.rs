@@ -8,11 +8,12 @@ use rustls::pki_types::{PrivateKeyDer, ServerName};
 use rustls::version::{TLS12, TLS13};
 use rustls::{ClientConnection, SupportedProtocolVersion};
 use socket2::SockRef;
-use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::session::MAX_CONTROL;
 use super::*;
 use crate::record::content;
+use crate::side::over;
 
 /// The ends of a tunnel that the proxy holds, and the blocking sockets at their other ends.
 struct Rig {
@@ -180,14 +181,6 @@ async fn tickets_go_with_the_end_if_there_are_no_data() {
     let mut rig = rig(&TLS13).await;
     rig.far_backend.shutdown(std::net::Shutdown::Write).unwrap();
     assert_eq!(first_arrival(&mut rig).await, (2, Vec::new()));
-}
-
-/// Waits until both directions of a connection are over.
-async fn over(socket: &TcpStream) {
-    let any = Interest::READABLE | Interest::WRITABLE;
-    while !socket.ready(any).await.unwrap().is_write_closed() {
-        tokio::task::yield_now().await;
-    }
 }
 
 /// The client's bytes wait, so the reset is met by a write before it is met by a read.
