@@ -8,16 +8,7 @@ use vestibule_model::protocol::{Transport, TransportPort};
 use vestibule_model::tls_policy::BackendTlsPolicy;
 use vestibule_operator::translate::Translator;
 use vestibule_stream::proto::{self, resource};
-use vestibule_stream::{Encoded, ResourceKey, ResourceKind};
-
-/// Returns the content of a resource.
-#[must_use]
-pub(crate) fn decode(encoded: &Encoded) -> Option<resource::Resource> {
-    let bytes = encoded.upsert().resource;
-    <proto::Resource as prost::Message>::decode(bytes)
-        .ok()?
-        .resource
-}
+use vestibule_stream::{ResourceKey, ResourceKind};
 
 /// Returns the backend that the proxies get for a port of a Service, if a route in force uses it.
 #[must_use]
@@ -31,7 +22,7 @@ pub(crate) fn translated(
         Transport::Udp => "/udp",
     };
     let key = ResourceKey::new(ResourceKind::Backend, format!("{service}:{port}{suffix}"));
-    match decode(translator.resources().get(&key)?)? {
+    match translator.resources().get(&key)?.decode()? {
         resource::Resource::Backend(backend) => Some(backend),
         _ => None,
     }
@@ -42,7 +33,7 @@ pub(crate) fn translated(
 pub(crate) struct InvalidPolicy {
     /// The policy.
     pub(crate) key: ObjectKey,
-    /// What is wrong with it.
+    /// The finding that refuses it.
     pub(crate) finding: Finding,
 }
 
@@ -85,8 +76,7 @@ pub(crate) fn invalid_policy(
     Some(InvalidPolicy { key, finding })
 }
 
-/// Returns the policy that holds for a port of a Service. As in translation, a policy that names the port comes before
-/// one for the whole Service.
+/// Returns the policy that holds for a port of a Service.
 #[must_use]
 pub(crate) fn policy_of<'a>(
     translator: &'a Translator,
@@ -100,26 +90,7 @@ pub(crate) fn policy_of<'a>(
     let Object::Service(object) = translator.object(&key)?.as_ref() else {
         return None;
     };
-    let port = object.port(number, transport)?;
-    let policies = translator
-        .objects()
-        .filter_map(|(_, object)| match object.as_ref() {
-            Object::BackendTlsPolicy(policy) => Some(policy),
-            _ => None,
-        });
-    policies
-        .filter_map(|policy| {
-            let places = policy.places().filter(|place| place.service == *service);
-            let is_whole = places
-                .filter_map(|place| match place.section {
-                    None => Some(true),
-                    Some(section) => (section == port.name).then_some(false),
-                })
-                .min()?;
-            Some(((is_whole, policy.precedence()), policy))
-        })
-        .min_by(|(a, _), (b, _)| a.cmp(b))
-        .map(|(_, policy)| policy)
+    translator.policy_of(object, object.port(number, transport)?)
 }
 
 /// Returns a policy in the namespace of a Service that cannot be read. Any Service there may be its target.

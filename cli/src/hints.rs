@@ -218,7 +218,7 @@ enum Endpoints {
     OnOtherPorts(Arc<str>),
 }
 
-/// What becomes of connections to a port of a Service.
+/// Whether connections to a port of a Service get to an endpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct BackendState {
     endpoints: Endpoints,

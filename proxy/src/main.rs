@@ -503,7 +503,7 @@ mod tests {
         assert!(parse(&["--config-stream", "a:1", "--config-file", "b"]).is_err());
         let args = parse(&["--config-stream", "http://a:1,b:2"]).unwrap();
         assert_eq!(args.source.config_stream, ["a:1", "b:2"]);
-        // What is passed last counts, so that the chart's `extraArgs` override its own arguments.
+        // The last one of equal arguments counts, so that the chart's `extraArgs` override its own arguments.
         let twice = ["--config-file=x", "--http-cancels=1", "--http-cancels=2"];
         assert_eq!(parse(&twice).unwrap().http.http_cancels, 2);
         let args = parse(&[

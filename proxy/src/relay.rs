@@ -170,7 +170,7 @@ impl Future for Relay<'_> {
         let up = this
             .up
             .poll(cx, client, backend, &mut this.moved.up, owner, last);
-        // What the backend sent before its reset is still passed on. But the failed write has taken the report of the
+        // The bytes that the backend sent before its reset are still passed on. But the failed write has taken the report of the
         // reset, so the backend seems to end in order now. The client must not be told of such an end.
         let last = match &up {
             Poll::Ready(Err(Broken::Sink(error))) => !had_ended(error.kind()),

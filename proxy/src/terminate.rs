@@ -220,7 +220,7 @@ impl<B: BackendIo> Future for Tunnel<'_, B> {
         let polled = match this.poll_up(cx) {
             Poll::Ready(Err(broken)) => {
                 if let Broken::Backend(failed_write) = broken {
-                    // What the backend sent before its reset is still passed on, and the reset follows in any case.
+                    // The bytes that the backend sent before its reset are still passed on, and the reset follows in any case.
                     let _ = this.poll_down(cx, !had_ended(failed_write));
                 }
                 Err(broken)

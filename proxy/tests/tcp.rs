@@ -147,7 +147,7 @@ async fn urgent_bytes_are_left_out(mut from: TcpStream, mut to: TcpStream) {
     let send_urgent = |from: &TcpStream| SockRef::from(from).send_out_of_band(b"!").unwrap();
     let bulk = 1 << 20;
     tokio::join!(send(&mut from, 7, bulk), receive(&mut to, 7, bulk));
-    // What is behind the mark arrives although nothing follows.
+    // The bytes behind the mark arrive although nothing follows.
     for round in 1..4 {
         send_urgent(&from);
         from.write_all(&[round; 5000]).await.unwrap();

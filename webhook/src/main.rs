@@ -151,7 +151,7 @@ mod tests {
     #[test]
     fn arguments_hold_together() {
         Args::command().debug_assert();
-        // What is passed last counts, so that the chart's `extraArgs` override its own arguments.
+        // The last one of equal arguments counts, so that the chart's `extraArgs` override its own arguments.
         let twice = [
             "vestibule-webhook",
             "--drain-seconds=1",

@@ -25,7 +25,7 @@ impl Closeness {
     }
 }
 
-/// Who asks for a name at a place.
+/// How closely somebody asks for a name at a place, and for whom it counts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Asked {
     /// How closely, if anybody does.
@@ -35,7 +35,7 @@ pub(super) struct Asked {
 }
 
 impl Asked {
-    /// Who asks for the name at the place of these listeners. `main` is the listener that is explained, with the routes
+    /// Looks at who asks for the name at the place of these listeners. `main` is the listener that is explained, with the routes
     /// that are attached to it and those that are not.
     pub(super) fn new(
         translator: &Translator,
@@ -61,7 +61,7 @@ impl Asked {
         });
         let of_listener = main.listener.hostname.specificity();
         let by_route = attached.iter().map(|route| &route.rank).chain(hostnames);
-        // What is left of the hostname of a route on this listener is as specific as the narrower of the two.
+        // A listener narrows the hostname of its route, so the more specific of the two counts.
         let by_route = by_route.map(|hostname| hostname.specificity().max(of_listener));
         let by_listener = naming.iter().map(|one| one.listener.hostname.specificity());
         let closest = by_route.chain(by_listener).max();
@@ -116,9 +116,7 @@ pub(super) fn settle(
     let states = places
         .iter()
         .zip(&counts)
-        .filter(|((place, asked), counts)| {
-            **counts && place.asked_for && asked.closeness == closest
-        })
+        .filter(|((place, _), counts)| **counts && place.asked_for)
         .map(|((place, _), _)| place.state);
     let state = if closest.is_some_and(Closeness::is_named) {
         states.max()

@@ -14,8 +14,6 @@ use vestibule_operator::translate::Translator;
 use vestibule_stream::proto::{self, resource};
 use vestibule_stream::{ResourceKey, ResourceKind};
 
-use crate::backend::decode;
-
 /// A listener whose hostname covers the name.
 #[derive(Debug, Clone)]
 pub(super) struct Candidate {
@@ -251,7 +249,7 @@ fn attachments(translator: &Translator, key: &ObjectKey) -> Option<(i64, Vec<pro
         _ => ResourceKind::TlsRoute,
     };
     let name = ResourceKey::new(kind, key.name.to_string());
-    match decode(translator.resources().get(&name)?)? {
+    match translator.resources().get(&name)?.decode()? {
         resource::Resource::TlsRoute(route) => Some((route.created, route.attachments)),
         resource::Resource::HttpRoute(route) | resource::Resource::GrpcRoute(route) => {
             Some((route.created, route.attachments))

@@ -193,7 +193,7 @@ pub(super) struct RuleView {
     /// The reason of the problem, as in conditions.
     #[serde(skip)]
     pub(super) reason: &'static str,
-    /// What to do about it.
+    /// The remedy.
     #[serde(skip)]
     pub(super) remedy: String,
 }

@@ -517,7 +517,7 @@ fn tenants_own_their_names_where_labels_select_them(kubectl: &Kubectl, tenant: &
         );
     }
 
-    // Whom the selector does not let in sees that in the status.
+    // A namespace that the selector does not let in sees that in the status.
     let refused = json!({"conditions": [
         condition("Accepted", false, "NotAllowed", "not let in"),
         condition("Programmed", false, "NotAllowed", "not let in"),

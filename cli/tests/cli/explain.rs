@@ -252,7 +252,7 @@ spec:
   rules: [{backendRefs: [{name: web, port: 80}]}]
 "#;
 
-/// What `explain` says of a name of these manifests: the exit code, and the report as JSON and as text.
+/// Returns the exit code of `explain` for a name of these manifests, and its report as JSON and as text.
 fn explained(name: &str, manifests: &str) -> (Option<i32>, Value, String) {
     let directory = Directory::new();
     fs::write(directory.path().join("manifests.yaml"), manifests).unwrap();
@@ -443,7 +443,7 @@ spec:
     );
 }
 
-/// What the owner of a name has counts at every place.
+/// A broken place of the owner makes the name not live, whatever other places answer.
 #[test]
 fn a_place_of_the_owner_counts_beside_those_where_the_name_is_live() {
     let more = "

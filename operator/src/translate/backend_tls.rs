@@ -325,7 +325,8 @@ impl Translator {
 
     /// The policy that holds for a port. A policy that names the port comes before one for the whole
     /// Service.
-    fn policy_of(&self, service: &Service, port: &ServicePort) -> Option<&BackendTlsPolicy> {
+    #[must_use]
+    pub fn policy_of(&self, service: &Service, port: &ServicePort) -> Option<&BackendTlsPolicy> {
         let first = |section| {
             let place = PolicyPlace {
                 service: service.name.clone(),

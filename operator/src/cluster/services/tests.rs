@@ -131,7 +131,7 @@ impl World {
         requests
     }
 
-    /// What the reconciler tells about the only front: why it is not as desired.
+    /// Returns the reason that the reconciler tells why the only front is not as desired.
     fn problem(&self, desired: &DesiredServices) -> Option<String> {
         let (service_states, _) = watch::channel(None);
         self.reconciler.tell(desired, &service_states);
