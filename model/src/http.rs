@@ -86,12 +86,13 @@ impl HttpRule {
         self.findings.iter().find(|finding| finding.refuses())
     }
 
-    /// The backends to which its filters, and those of its backends, copy requests.
-    pub fn mirrors(&self) -> impl Iterator<Item = &BackendRef> {
+    /// The backends that its filters, and those of its backends, name: mirrors and authorization servers.
+    pub fn backends_of_filters(&self) -> impl Iterator<Item = &BackendRef> {
         let backends = self.backends.iter().flat_map(|backend| &backend.filters);
         let filters = self.filters.iter().chain(backends);
         filters.filter_map(|filter| match filter {
             HttpFilter::Mirror(mirror) => Some(&mirror.backend),
+            HttpFilter::Auth(auth) => Some(&auth.backend),
             _ => None,
         })
     }
@@ -189,6 +190,8 @@ pub enum HttpFilter {
     Cors(Cors),
     /// `requestMirror`
     Mirror(Mirror),
+    /// `externalAuth`. Rules have it, and backends do not.
+    Auth(ExternalAuth),
     /// `extensionRef`. There are no such filters, and a filter must not be skipped, so requests get an error.
     Extension(Reference),
 }
@@ -301,6 +304,37 @@ pub struct Mirror {
     pub numerator: u32,
     /// Denominator of that fraction. It is at least 1, and at least the numerator.
     pub denominator: u32,
+}
+
+/// A filter that asks an authorization server whether a request may pass (GEP-1494).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExternalAuth {
+    /// The authorization server. Its weight has no meaning.
+    pub backend: BackendRef,
+    /// How the server is asked.
+    pub protocol: AuthProtocol,
+    /// Most bytes of a request's body that the server gets. A request with a larger body is refused. With 0, the server
+    /// gets no body, and bodies may have any size.
+    pub max_body: u16,
+}
+
+/// How an authorization server is asked. The names of headers are in lower case.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AuthProtocol {
+    /// By a request of the same method. The status 200 lets the request pass.
+    Http {
+        /// What stands before the path of the request. It begins with `/` and does not end with one, or is empty.
+        path_prefix: Arc<str>,
+        /// Headers of the request that the server gets, in addition to `Host`, `Content-Length` and `Authorization`.
+        request_headers: Vec<Arc<str>>,
+        /// Headers of the server's response that the backend gets. If the list is empty, it gets all of them.
+        response_headers: Vec<Arc<str>>,
+    },
+    /// By a call of `envoy.service.auth.v3.Authorization/Check`.
+    Grpc {
+        /// Headers of the request that the server gets. If the list is empty, it gets all of them.
+        request_headers: Vec<Arc<str>>,
+    },
 }
 
 /// Most times that a request is sent again. A larger number in a rule counts as this one.

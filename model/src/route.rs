@@ -142,14 +142,14 @@ impl<'a> Route<'a> {
         own.iter().chain(http.map(|backend| &backend.backend))
     }
 
-    /// The backends of all rules, and the backends that get copies of requests.
-    pub fn backends_and_mirrors(self) -> impl Iterator<Item = &'a BackendRef> {
+    /// The backends of all rules, and those that their filters name.
+    pub fn all_backends(self) -> impl Iterator<Item = &'a BackendRef> {
         let rules = match self {
             Self::Tls(_) | Self::Port(_) => [].as_slice(),
             Self::Http(route) => route.rules.as_slice(),
         };
         self.backends()
-            .chain(rules.iter().flat_map(HttpRule::mirrors))
+            .chain(rules.iter().flat_map(HttpRule::backends_of_filters))
     }
 }
 

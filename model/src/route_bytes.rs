@@ -3,10 +3,12 @@
 //! on its spec and on its listeners, and not on other objects. In particular, it does not depend on which backends are over
 //! a budget of their own, which in turn depends on the routes.
 
+use std::sync::Arc;
+
 use crate::finding::Finding;
 use crate::hostname::HostPattern;
 use crate::http::{
-    Cors, CorsNames, HeaderModifier, HttpBackend, HttpFilter, HttpMatch, HttpRule, PathMatch,
+    AuthProtocol, Cors, CorsNames, HeaderModifier, HttpBackend, HttpFilter, HttpMatch, HttpRule, PathMatch,
     PathModifier, Redirect, Retry, Rewrite, SessionCarrier, SessionPersistence, ValueMatch,
 };
 use crate::key::{ListenerKey, ObjectName};
@@ -227,6 +229,18 @@ fn filter(filter: &HttpFilter) -> usize {
             names.chain(origins).sum::<usize>() + NUMBER + NUMBER
         }
         HttpFilter::Mirror(mirror) => backend_name(&mirror.backend) + NUMBER + NUMBER,
+        HttpFilter::Auth(auth) => {
+            let names = |list: &[Arc<str>]| list.iter().map(|name| text(name)).sum::<usize>();
+            let protocol = match &auth.protocol {
+                AuthProtocol::Http {
+                    path_prefix,
+                    request_headers,
+                    response_headers,
+                } => text(path_prefix) + names(request_headers) + names(response_headers),
+                AuthProtocol::Grpc { request_headers } => names(request_headers),
+            };
+            backend_name(&auth.backend) + message([protocol]) + NUMBER
+        }
         HttpFilter::Extension(_) => NUMBER,
     };
     message([message([of_filter])])

@@ -467,7 +467,7 @@ fn refers_into(object: &Object, prefix: &str) -> bool {
             object.as_route().is_some_and(|route| {
                 let parents = route.parents().iter();
                 route
-                    .backends_and_mirrors()
+                    .all_backends()
                     .any(|b| inside(&b.reference.target))
                     || parents
                         .filter_map(|p| p.parent(&route.name().namespace))

@@ -186,7 +186,7 @@ impl Needs<'_> {
             self.cluster_object(Kind::Namespace, &key.name.namespace);
         }
         let mut services = BTreeSet::new();
-        for backend in route.backends_and_mirrors() {
+        for backend in route.all_backends() {
             self.reference(key, &backend.reference);
             services.insert(backend.reference.target.clone());
         }

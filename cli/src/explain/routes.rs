@@ -280,6 +280,7 @@ fn filter_text(filter: &HttpFilter) -> String {
                 (part, of) => format!("mirror {part} of {of} to {to}"),
             }
         }
+        HttpFilter::Auth(auth) => format!("authorized by {}", auth.backend.reference.target),
         HttpFilter::Extension(_) => "unknown filter: answers 500".into(),
     }
 }

@@ -38,7 +38,7 @@ impl Translator {
             return false;
         };
         let transport = key.kind.transport();
-        let mut references = route.backends_and_mirrors();
+        let mut references = route.all_backends();
         references.any(|reference| {
             let service = &reference.reference.target;
             let backend = |number| BackendKey::new(service.clone(), (number, transport));

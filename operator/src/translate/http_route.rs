@@ -116,6 +116,7 @@ impl Translator {
                 HttpFilter::Mirror(to) => {
                     http_filter::Filter::Mirror(self.mirror(route, to, references)?)
                 }
+                HttpFilter::Auth(_) => return Some(fail()),
                 HttpFilter::Extension(reference) => {
                     references.broken(no_extension(reference));
                     return Some(fail());

@@ -114,7 +114,7 @@ impl Index {
             }
         }
         set_user(&mut self.routes_by_namespace, namespace, key, there);
-        for backend in route.backends_and_mirrors() {
+        for backend in route.all_backends() {
             let target = &backend.reference.target;
             if backend.reference.is(Kind::Service) {
                 set_user(&mut self.routes_by_service, target, key, there);

@@ -370,7 +370,7 @@ fn filter(wire: &proto::http_filter::Filter) -> Result<Filter, RejectReason> {
         }
         Wire::Cors(wire) => Ok(Filter::Cors(Box::new(cors(wire)?))),
         // A mirror has a reference to a backend, so it is read elsewhere.
-        Wire::Mirror(_) => Err(RejectReason::UnknownResource("a filter")),
+        Wire::Mirror(_) | Wire::ExternalAuth(_) => Err(RejectReason::UnknownResource("a filter")),
         Wire::Fail(status) => Ok(Filter::Fail(status_in(*status, 400..600)?)),
     }
 }

@@ -44,7 +44,7 @@ pub(super) fn findings(
     let entries = attachments.entries(state, route);
     findings.extend(over_budget(state, policy, former, entries));
     let backends = route
-        .backends_and_mirrors()
+        .all_backends()
         .map(|backend| &backend.reference);
     findings.extend(not_permitted(state, &route.key(), backends).map(warning));
     findings
