@@ -136,6 +136,7 @@ pub struct Metrics {
     requests_retried: Family<ReasonLabel, Counter>,
     retries_refused: Family<ReasonLabel, Counter>,
     mirrors: Family<ResultLabel, Counter>,
+    authorizations: Family<ResultLabel, Counter>,
     cors_preflights: Family<ResultLabel, Counter>,
     sessions: Family<ResultLabel, Counter>,
     requests: Family<RequestLabel, Counter>,
@@ -332,6 +333,11 @@ impl Metrics {
                 r,
                 "requests_mirrored",
                 "Copies of HTTP requests for mirrors, by what became of them",
+            ),
+            authorizations: add(
+                r,
+                "requests_authorized",
+                "Questions to authorization servers about HTTP requests, by answer",
             ),
             cors_preflights: add(
                 r,
@@ -547,6 +553,12 @@ impl Metrics {
     pub(crate) fn mirrored(&self, result: &'static str) {
         let label = ResultLabel { result };
         self.mirrors.get_or_create(&label).inc();
+    }
+
+    /// Counts a question to an authorization server.
+    pub(crate) fn authorized(&self, result: &'static str) {
+        let label = ResultLabel { result };
+        self.authorizations.get_or_create(&label).inc();
     }
 
     /// Counts a preflight request.

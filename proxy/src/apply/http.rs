@@ -7,6 +7,7 @@ use super::State;
 use super::parse_http::{FilterSpec, HttpRouteSpec, RuleSpec};
 use crate::concerned::TenantKey;
 use crate::http_route::HttpRoute;
+use crate::http_route::external_auth::ExternalAuth;
 use crate::http_route::filter::Filter;
 use crate::http_route::mirror::Mirror;
 use crate::http_route::route::{Rule, RuleParts, WeightedTarget};
@@ -90,6 +91,15 @@ impl State {
                 numerator,
                 denominator,
             }),
+            FilterSpec::Auth {
+                backend,
+                protocol,
+                max_body,
+            } => Filter::Auth(Arc::new(ExternalAuth {
+                backend: self.refer(&backend),
+                protocol,
+                max_body,
+            })),
         };
         specs.into_iter().map(one).collect()
     }

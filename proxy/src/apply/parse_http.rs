@@ -16,6 +16,7 @@ use super::reject::RejectReason;
 use super::resource_names::{required, route_name};
 use crate::attached_names::AttachedNames;
 use crate::http_route::cors::{Allowed, Cors};
+use crate::http_route::external_auth::AuthProtocol;
 use crate::http_route::filter::{Filter, PathEdit, Redirect, Rewrite, Scheme};
 use crate::http_route::header_edit::HeaderEdit;
 use crate::http_route::retry_policy::RetryPolicy;
@@ -59,6 +60,11 @@ pub(super) enum FilterSpec {
         backend: String,
         numerator: u32,
         denominator: u32,
+    },
+    Auth {
+        backend: String,
+        protocol: AuthProtocol,
+        max_body: u16,
     },
 }
 
@@ -196,10 +202,20 @@ fn timeout(milliseconds: Option<u64>) -> Option<Duration> {
 
 fn backend(wire: &proto::HttpBackend) -> Result<BackendSpec, RejectReason> {
     bounded(wire.filters.len(), "a list of filters")?;
+    let filters = filters(&wire.filters)?;
+    // Only the filters of rules act before a backend is chosen.
+    if filters
+        .iter()
+        .any(|of| matches!(of, FilterSpec::Auth { .. }))
+    {
+        return Err(RejectReason::InvalidFilter(
+            "authorization for a single backend",
+        ));
+    }
     Ok(BackendSpec {
         name: (!wire.backend.is_empty()).then(|| wire.backend.clone()),
         weight: wire.weight,
-        filters: filters(&wire.filters)?,
+        filters,
     })
 }
 
@@ -294,6 +310,7 @@ fn filters(wire: &[proto::HttpFilter]) -> Result<Vec<FilterSpec>, RejectReason> 
         // out.
         None => Err(RejectReason::UnknownResource("a filter")),
         Some(proto::http_filter::Filter::Mirror(wire)) => mirror(wire),
+        Some(proto::http_filter::Filter::ExternalAuth(wire)) => external_auth(wire),
         Some(wire) => filter(wire).map(FilterSpec::Itself),
     };
     wire.iter().map(spec).collect()
@@ -307,6 +324,39 @@ fn mirror(wire: &proto::Mirror) -> Result<FilterSpec, RejectReason> {
         backend: required(&wire.backend, "a mirror's backend")?,
         numerator: wire.numerator,
         denominator: wire.denominator,
+    })
+}
+
+fn external_auth(wire: &proto::ExternalAuth) -> Result<FilterSpec, RejectReason> {
+    use proto::external_auth::Protocol;
+
+    let names = |list: &[String]| {
+        bounded(list.len(), "a list of headers")?;
+        let name = |text: &String| {
+            HeaderName::try_from(text)
+                .map_err(|_| RejectReason::InvalidFilter("the name of a header"))
+        };
+        list.iter().map(name).collect::<Result<Box<[_]>, _>>()
+    };
+    let protocol = match &wire.protocol {
+        None => return Err(RejectReason::UnknownResource("a protocol of authorization")),
+        Some(Protocol::Http(http)) => AuthProtocol::Http {
+            path_prefix: match http.path_prefix.trim_end_matches('/') {
+                "" => "".into(),
+                prefix => part_of_uri(prefix)?.into(),
+            },
+            request_headers: names(&http.request_headers)?,
+            response_headers: names(&http.response_headers)?,
+        },
+        Some(Protocol::Grpc(grpc)) => AuthProtocol::Grpc {
+            request_headers: names(&grpc.request_headers)?,
+        },
+    };
+    let max_body = u16::try_from(wire.max_body);
+    Ok(FilterSpec::Auth {
+        backend: required(&wire.backend, "an authorization server")?,
+        protocol,
+        max_body: max_body.map_err(|_| RejectReason::InvalidFilter("the size of a body"))?,
     })
 }
 
@@ -369,7 +419,7 @@ fn filter(wire: &proto::http_filter::Filter) -> Result<Filter, RejectReason> {
             }))
         }
         Wire::Cors(wire) => Ok(Filter::Cors(Box::new(cors(wire)?))),
-        // A mirror has a reference to a backend, so it is read elsewhere.
+        // These have a reference to a backend, so they are read elsewhere.
         Wire::Mirror(_) | Wire::ExternalAuth(_) => Err(RejectReason::UnknownResource("a filter")),
         Wire::Fail(status) => Ok(Filter::Fail(status_in(*status, 400..600)?)),
     }
@@ -616,6 +666,38 @@ mod tests {
         assert_eq!(reason(mirror("team-a/two:80", 2, 1)), "InvalidFilter");
         assert_eq!(reason(mirror("team-a/two:80", 0, 0)), "InvalidFilter");
         assert_eq!(reason(mirror("", 1, 1)), "MissingField");
+        let auth = |backend: &str, path_prefix: &str, header: &str, max_body| {
+            with_filter(Wire::ExternalAuth(proto::ExternalAuth {
+                backend: backend.into(),
+                protocol: Some(proto::external_auth::Protocol::Http(proto::HttpAuth {
+                    path_prefix: path_prefix.into(),
+                    request_headers: vec![header.into()],
+                    response_headers: Vec::new(),
+                })),
+                max_body,
+            }))
+        };
+        assert_eq!(reason(auth("team-a/auth:80", "", "x-a", 0)), "");
+        assert_eq!(reason(auth("team-a/auth:80", "/check", "x-a", 65_535)), "");
+        assert_eq!(reason(auth("", "", "x-a", 0)), "MissingField");
+        assert_eq!(
+            reason(auth("team-a/auth:80", "/a?b", "x-a", 0)),
+            "InvalidFilter"
+        );
+        assert_eq!(
+            reason(auth("team-a/auth:80", "", "x a", 0)),
+            "InvalidFilter"
+        );
+        assert_eq!(
+            reason(auth("team-a/auth:80", "", "x-a", 65_536)),
+            "InvalidFilter"
+        );
+        let asked_how = with_filter(Wire::ExternalAuth(proto::ExternalAuth {
+            backend: "team-a/auth:80".into(),
+            protocol: None,
+            max_body: 0,
+        }));
+        assert_eq!(reason(asked_how), "UnknownResource");
         let cors = |origin: &str, method: &str, header: &str| {
             with_filter(Wire::Cors(proto::Cors {
                 allow_origins: vec![origin.into()],

@@ -1,11 +1,15 @@
 //! Owns the application of a rule's filters to a request, and of what they say about its response.
 
+use std::sync::Arc;
+
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use hyper::http::uri::PathAndQuery;
 use hyper::{Request, StatusCode};
 
+use super::authorization::{Approval, FieldChange};
 use super::local_reply::LocalReply;
 use crate::http_route::cors::{self, Cors, Verdict};
+use crate::http_route::external_auth::ExternalAuth;
 use crate::http_route::filter::{Asked, Filter, Scheme};
 use crate::http_route::header_edit::HeaderEdit;
 use crate::http_route::mirror::Mirror;
@@ -21,6 +25,32 @@ pub(super) struct Head<'a> {
     pub(super) port: u16,
     pub(super) found: &'a Found,
     pub(super) metrics: &'a Metrics,
+    /// The permission of an authorization server, if one has given it.
+    pub(super) approval: Option<&'a Approval>,
+}
+
+/// Why a request does not go on to its backend.
+pub(super) enum Stop {
+    /// A filter answers it.
+    Reply(LocalReply),
+    /// It needs the permission of an authorization server first.
+    Ask(Arc<ExternalAuth>),
+}
+
+impl From<Stop> for LocalReply {
+    /// The filters of backends never ask, so the question of one has no answer.
+    fn from(stop: Stop) -> Self {
+        match stop {
+            Stop::Reply(reply) => reply,
+            Stop::Ask(_) => Self::auth_unavailable(),
+        }
+    }
+}
+
+impl From<LocalReply> for Stop {
+    fn from(reply: LocalReply) -> Self {
+        Self::Reply(reply)
+    }
 }
 
 /// How filters change the target of a request.
@@ -40,6 +70,8 @@ pub(super) struct Edits {
     /// Whether a CORS filter speaks for the backend.
     cors: bool,
     all: Vec<HeaderEdit>,
+    /// The changes that an authorization server asks for.
+    authorized: Vec<FieldChange>,
 }
 
 impl Edits {
@@ -59,6 +91,9 @@ impl Edits {
         }
         for edit in &self.all {
             edit.apply(headers);
+        }
+        for change in &self.authorized {
+            change.apply(headers);
         }
     }
 }
@@ -99,14 +134,14 @@ impl Head<'_> {
     /// Applies filters to the request, and collects in `edits` how the response has to be changed.
     ///
     /// # Errors
-    /// The response, if a filter answers the request.
+    /// The response, if a filter answers the request, or the filter that has to ask first.
     pub(super) fn apply<B>(
         &self,
         filters: &[Filter],
         request: &mut Request<B>,
         to: &mut Changed,
         edits: &mut Edits,
-    ) -> Result<(), LocalReply> {
+    ) -> Result<(), Stop> {
         // CORS filters come before all others, because a browser does not follow a redirect in response to a preflight
         // request.
         for filter in filters {
@@ -155,14 +190,25 @@ impl Head<'_> {
                     });
                     let location = HeaderValue::try_from(location);
                     let location = location.map_err(|_| LocalReply::internal("RedirectFailed"))?;
-                    return Err(LocalReply {
+                    return Err(Stop::Reply(LocalReply {
                         location: Some(location),
                         ..LocalReply::new(redirect.status, "Redirected", "")
-                    });
+                    }));
+                }
+                Filter::Auth(auth) => {
+                    let approval = self.approval.filter(|approval| approval.is_of(auth));
+                    let approval = approval.ok_or_else(|| Stop::Ask(Arc::clone(auth)))?;
+                    for change in approval.of_request() {
+                        change.apply(request.headers_mut());
+                        if let Some(edited) = &mut to.edited {
+                            edited.push(change.name().clone());
+                        }
+                    }
+                    edits.authorized.extend_from_slice(approval.of_response());
                 }
                 Filter::Fail(status) => {
                     let text = "the route for this request cannot be followed\n";
-                    return Err(LocalReply::new(*status, "Failed", text));
+                    return Err(Stop::Reply(LocalReply::new(*status, "Failed", text)));
                 }
             }
         }

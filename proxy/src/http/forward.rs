@@ -7,11 +7,12 @@ use hyper::header::CONTENT_LENGTH;
 use hyper::upgrade::OnUpgrade;
 use hyper::{Request, Response, StatusCode, Version};
 
-use super::body::Upload;
-use super::download::Download;
+use super::body::{Upload, UploadState};
+use super::download::{BackendBody, Download};
 use super::exchange::{Attempts, Ended, Exchange, ExchangeFailure};
 use super::headers;
 use super::local_reply::{Ends, LocalReply};
+use super::pool::Lease;
 use super::record::RequestRecord;
 use super::retry::retried;
 use super::timeouts::{Allowed, Late};
@@ -94,42 +95,19 @@ pub(super) async fn forward(
         Ok(Ok(answered)) => Ok(answered),
         Ok(Err(Ended::Failed(failure))) => Err(LocalReply::from(failure)),
         Ok(Err(Ended::Again(_))) => Err(LocalReply::from(ExchangeFailure::Broken)),
-        // The proxy waited for the client itself.
-        Err(Late::Idle) if record.upload.is_owed() => {
-            let text = "the body did not come in time\n";
-            let reason = Late::Idle.reason();
-            Err(LocalReply {
-                ends: Ends::Reading,
-                ..LocalReply::new(StatusCode::REQUEST_TIMEOUT, reason, text)
-            })
-        }
-        Err(late) => Err(LocalReply::from(late)),
+        Err(late) => Err(too_late(late, &record.upload)),
     };
     record.upload.answered();
-    let (mut response, lease) = match answered {
+    let (response, lease) = match answered {
         Err(_) if record.upload.is_too_large() => return Err(LocalReply::body_too_large()),
-        Err(_) if record.upload.is_broken() => {
-            let text = "the body did not come to its end\n";
-            return Err(LocalReply::unclear("BodyBroken", text));
-        }
+        Err(_) if record.upload.is_broken() => return Err(LocalReply::broken_body()),
         answered => answered?,
     };
-    *response.version_mut() = Version::HTTP_11;
     let switched = response.status() == StatusCode::SWITCHING_PROTOCOLS;
     let agreed = headers::is_websocket(response.headers());
-    // The endpoint is healthy, and another attempt would get the same response.
-    if !headers::has_known_coding(&response) {
-        return Err(LocalReply::from(ExchangeFailure::Broken));
-    }
-    headers::strip_response(&mut response);
-    if has_no_content(response.status()) && !response.body().is_end_stream() {
-        // HTTP/2 can carry a body here all the same. Without its lease, the backend's request is reset.
-        response.headers_mut().remove(CONTENT_LENGTH);
-        return Ok(Forwarded::Answer(response.map(|_| Download::own(""))));
-    }
+    let mut response = cleaned(response)?;
     if !switched {
-        let response = response.map(|body| Download::backend(body, lease));
-        return Ok(Forwarded::Answer(response));
+        return Ok(Forwarded::Answer(for_client(response, lease)));
     }
     if !(exchange.upgrade && agreed) {
         return Err(LocalReply::unasked());
@@ -138,4 +116,43 @@ pub(super) async fn forward(
     headers::ask_upgrade(response.headers_mut());
     let response = response.map(|_| Download::own(""));
     Ok(Forwarded::Upgrade(response, backend))
+}
+
+/// Removes from a response what is between the backend and this proxy.
+///
+/// # Errors
+/// Its body has a coding that this proxy cannot decode. The endpoint is healthy, and another attempt would get the same
+/// response.
+pub(super) fn cleaned(
+    mut response: Response<BackendBody>,
+) -> Result<Response<BackendBody>, LocalReply> {
+    *response.version_mut() = Version::HTTP_11;
+    if !headers::has_known_coding(&response) {
+        return Err(LocalReply::from(ExchangeFailure::Broken));
+    }
+    headers::strip_response(&mut response);
+    Ok(response)
+}
+
+/// A response of a backend in the form in which the client gets it.
+pub(super) fn for_client(mut response: Response<BackendBody>, lease: Lease) -> Response<Download> {
+    if has_no_content(response.status()) && !response.body().is_end_stream() {
+        // HTTP/2 can carry a body here all the same. Without its lease, the backend's request is reset.
+        response.headers_mut().remove(CONTENT_LENGTH);
+        return response.map(|_| Download::own(""));
+    }
+    response.map(|body| Download::backend(body, lease))
+}
+
+/// The response if a request takes too long.
+pub(super) fn too_late(late: Late, upload: &UploadState) -> LocalReply {
+    // The proxy waited for the client itself.
+    if late == Late::Idle && upload.is_owed() {
+        let text = "the body did not come in time\n";
+        return LocalReply {
+            ends: Ends::Reading,
+            ..LocalReply::new(StatusCode::REQUEST_TIMEOUT, late.reason(), text)
+        };
+    }
+    LocalReply::from(late)
 }

@@ -17,11 +17,12 @@ use vestibule_model::client_address::ForwardedHeaders;
 use vestibule_model::pattern::Steps;
 
 use super::authority::{Target, Unclear};
+use super::authorization::{AUTH_DENIED, Answer, Approval, Question, Subject};
 use super::body::{TrailerFilter, Upload, UploadState};
 use super::challenge::challenge;
 use super::download::Download;
 use super::exchange::{Attempts, Exchange};
-use super::filters::{Changed, Edits, Head};
+use super::filters::{Changed, Edits, Head, Stop};
 use super::forward::{Forwarded, forward};
 use super::forwarded::HopInfo;
 use super::guard::MAX_METHOD;
@@ -52,6 +53,9 @@ use crate::table::Snapshot;
 /// Most bytes of a request's body that are read although nobody needs them.
 const MAX_DRAINED: u64 = 64 * 1024;
 
+/// How often a request asks authorization servers at most. It asks more than once only if its route changes meanwhile.
+const MOST_QUESTIONS: u32 = 4;
+
 type Reply = Response<Logged<Download>>;
 
 /// Answers one request. The future is in a box, so that idle connections have no room for it.
@@ -76,11 +80,7 @@ pub(super) fn handle(
                 record.note_grpc_status(response.headers());
                 record.reason = "Served";
                 record.upload.decide();
-                let mut response = response.map(|body| Logged::new(body, Some(record)).timed());
-                if response.body().throttle() {
-                    headers::detach(response.headers_mut());
-                }
-                response
+                timed(response, record)
             }
             Ok(Outcome::Challenge(response)) => {
                 record.status = response.status();
@@ -91,6 +91,16 @@ pub(super) fn handle(
                 }
                 let response = if is_head { head_of(response) } else { response };
                 response.map(|body| Logged::new(body, Some(record)))
+            }
+            Ok(Outcome::Denied(response)) => {
+                record.status = response.status();
+                record.reason = AUTH_DENIED;
+                if one && !drain(&record.upload, may_drain) {
+                    close = true;
+                    shared.activity.linger();
+                }
+                let response = if is_head { head_of(response) } else { response };
+                timed(response, record)
             }
             Ok(Outcome::Upgrade(response, backend)) => {
                 record.status = response.status();
@@ -141,6 +151,15 @@ pub(super) fn handle(
         }
         response
     })
+}
+
+/// A response of a backend, with the record of its request, as long as it may take.
+fn timed(response: Response<Download>, record: Box<RequestRecord>) -> Reply {
+    let mut response = response.map(|body| Logged::new(body, Some(record)).timed());
+    if response.body().throttle() {
+        headers::detach(response.headers_mut());
+    }
+    response
 }
 
 /// Reads and drops the rest of a request's body in HTTP/1, so that the next request on the connection can be read.
@@ -216,6 +235,8 @@ enum Outcome {
     Answer(Response<Download>),
     /// The response to a CA that checks a hostname.
     Challenge(Response<Download>),
+    /// The response of an authorization server that does not let the request pass.
+    Denied(Response<Download>),
     /// The connection to the backend follows.
     Upgrade(Response<Download>, OnUpgrade),
 }
@@ -250,8 +271,14 @@ async fn outcome(
     let original = Original::of(&request);
     let mut attempts = Attempts::new(&shared.plane, &request);
     let mut steps = Steps::AT_ONCE;
+    let (mut approval, mut questions) = (None, 0);
     loop {
-        let for_attempt = (&mut attempts, upgradable, Steps::new(steps));
+        let for_attempt = ForAttempt {
+            attempts: &mut attempts,
+            upgradable,
+            steps: Steps::new(steps),
+            approval: approval.as_ref(),
+        };
         let decided = decide(shared, &mut request, for_attempt, record, edits)?;
         let (exchange, found, presented) = match decided {
             Decision::Challenge(response) => return Ok(Outcome::Challenge(response)),
@@ -267,6 +294,23 @@ async fn outcome(
                 let status = StatusCode::SERVICE_UNAVAILABLE;
                 return Err(LocalReply::new(status, "TooMuchToMatch", text));
             }
+            Decision::Ask(question) if questions < MOST_QUESTIONS => {
+                questions += 1;
+                let account = Arc::clone(question.account());
+                match question.ask(request.into_body(), record).await? {
+                    Answer::Denied(response) => return Ok(Outcome::Denied(response)),
+                    Answer::Allowed(given, body) => {
+                        approval = Some(given);
+                        request = original.with(body);
+                    }
+                }
+                edits.clear();
+                steps = Steps::AT_ONCE;
+                // What follows costs as much as a request.
+                pass(|| gate::line(&account), &request).await;
+                continue;
+            }
+            Decision::Ask(_) => return Err(LocalReply::auth_unavailable()),
             Decision::Forward(exchange, found, presented) => (exchange, found, presented),
         };
         steps = Steps::AT_ONCE;
@@ -348,6 +392,8 @@ enum Decision<'a> {
     Challenge(Response<Download>),
     /// The steps were not enough to find the rule. The search may begin anew, with more of them, when it has its turn.
     SearchInTurn,
+    /// Ask an authorization server first.
+    Ask(Box<Question<'a>>),
     /// Forward it to a backend. If the rule has sessions, the last value is what the client's token says.
     Forward(Exchange<'a>, Found, Option<Presented>),
 }
@@ -455,15 +501,30 @@ fn judge_lists(shared: &Shared, headers: &HeaderMap) -> Result<(), LocalReply> {
     Ok(())
 }
 
+/// What a decision needs to know of the attempt for which it is.
+struct ForAttempt<'a> {
+    attempts: &'a mut Attempts,
+    upgradable: bool,
+    steps: Steps,
+    /// The permission of an authorization server, if one has given it.
+    approval: Option<&'a Approval>,
+}
+
 /// Decides everything by the snapshot in force: challenge, listener, rule, filters, backend, and the client certificate
 /// for the backend. The connection may be older than that snapshot.
 fn decide<'a>(
     shared: &'a Shared,
     request: &mut Request<Upload>,
-    (attempts, upgradable, steps): (&mut Attempts, bool, Steps),
+    for_attempt: ForAttempt<'_>,
     record: &mut RequestRecord,
     edits: &mut Edits,
 ) -> Result<Decision<'a>, LocalReply> {
+    let ForAttempt {
+        attempts,
+        upgradable,
+        steps,
+        approval,
+    } = for_attempt;
     let snapshot = shared.plane.snapshot.load();
     let how = snapshot.client_address(&shared.bind);
     let trust = how.and_then(|how| how.forwarded.as_ref());
@@ -505,6 +566,7 @@ fn decide<'a>(
         port: info.port(),
         found: &found,
         metrics: &shared.plane.metrics,
+        approval,
     };
     let Some(rule) = found.rule() else {
         return Err(LocalReply::internal("NoBackend"));
@@ -520,15 +582,32 @@ fn decide<'a>(
         edited: (!request.body().is_end_stream()).then(Vec::new),
         mirrors: Vec::new(),
     };
-    head.apply(&rule.filters, request, &mut to, edits)?;
+    let stopped = head.apply(&rule.filters, request, &mut to, edits).err();
+    if let Some(Stop::Reply(reply)) = stopped {
+        return Err(reply);
+    }
     let passed = admit(request, passed)?;
+    if let Some(Stop::Ask(auth)) = stopped {
+        let subject = Subject {
+            shared,
+            snapshot: &snapshot,
+            listener: &listener,
+            request,
+            path: whole_path(request),
+            target: &target,
+            info: &info,
+        };
+        let question = Question::new(auth, &found, passed, &subject)?;
+        return Ok(Decision::Ask(Box::new(question)));
+    }
     attempts.retries.deep = passed.is_deep();
     let picked = rule.pick(attempts.random);
     let picked = picked.ok_or_else(|| LocalReply::internal("NoBackend"))?;
     let backend = picked.backend.and_then(|slot| snapshot.backend(slot));
     let backend = backend.ok_or_else(|| LocalReply::internal("InvalidBackend"))?;
     record.backend = Some(Arc::clone(backend));
-    head.apply(&picked.filters, request, &mut to, edits)?;
+    head.apply(&picked.filters, request, &mut to, edits)
+        .map_err(LocalReply::from)?;
     passed.say(request.headers_mut());
 
     let filter_trailers = TrailerFilter {

@@ -300,7 +300,7 @@ fn is_claim(name: &str) -> bool {
 }
 
 /// Whether a field is a hop-by-hop field, or says where a message ends or goes.
-fn is_of_connection(name: &str) -> bool {
+pub(super) fn is_of_connection(name: &str) -> bool {
     let framing = [HTTP2_SETTINGS, EXPECT, TRAILER, CONTENT_LENGTH, HOST];
     let mut all = HOP_BY_HOP.iter().chain(&framing);
     all.any(|own| own.as_str() == name)

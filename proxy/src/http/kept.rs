@@ -64,8 +64,31 @@ impl Drop for Room {
 pub(super) struct Whole {
     data: Bytes,
     trailers: Option<HeaderMap>,
-    /// It counts the bytes as long as anybody has them.
-    _room: Arc<Room>,
+    /// It counts the bytes as long as anybody has them; `None` if they are not a client's.
+    _room: Option<Arc<Room>>,
+}
+
+impl Whole {
+    /// A body of the proxy's own.
+    pub(super) fn of(data: Bytes) -> Self {
+        Self {
+            data,
+            trailers: None,
+            _room: None,
+        }
+    }
+
+    /// The same body without trailers.
+    pub(super) fn without_trailers(self) -> Self {
+        Self {
+            trailers: None,
+            ..self
+        }
+    }
+
+    pub(super) fn data(&self) -> &Bytes {
+        &self.data
+    }
 }
 
 /// Something that waits for a whole body.
@@ -138,6 +161,14 @@ impl Kept {
     /// Whether the body can be sent again, as far as it has come.
     pub(super) fn is_kept(&self) -> bool {
         !matches!(self.0.lock().state, State::GivenUp)
+    }
+
+    /// The body, if all of it has arrived and is kept.
+    pub(super) fn as_whole(&self) -> Option<Whole> {
+        match &self.0.lock().state {
+            State::Whole(whole) => Some(whole.clone()),
+            State::Coming { .. } | State::GivenUp => None,
+        }
     }
 
     /// A reader for another attempt, which begins at the first byte. It is `None` if the body cannot be sent again.
@@ -319,7 +350,7 @@ impl Inner {
         let whole = Whole {
             data: data.into(),
             trailers,
-            _room: Arc::new(room),
+            _room: Some(Arc::new(room)),
         };
         for mirror in std::mem::take(&mut self.mirrors) {
             mirror.whole(whole.clone());
@@ -350,7 +381,7 @@ mod tests {
             let whole = Whole {
                 data: Bytes::from_static(b"hello"),
                 trailers,
-                _room: Arc::new(room),
+                _room: Some(Arc::new(room)),
             };
             Kept::whole(whole).again().unwrap()
         };

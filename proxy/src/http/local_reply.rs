@@ -62,6 +62,17 @@ impl LocalReply {
         }
     }
 
+    pub(super) fn broken_body() -> Self {
+        let text = "the body did not come to its end\n";
+        Self::unclear("BodyBroken", text)
+    }
+
+    /// The response if a request needs the permission of a server that gave no answer.
+    pub(super) fn auth_unavailable() -> Self {
+        let text = "nobody could be asked whether this request is allowed\n";
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "AuthUnavailable", text)
+    }
+
     pub(super) fn in_circles() -> Self {
         let text = "the request goes round in circles\n";
         Self::new(StatusCode::LOOP_DETECTED, "Loop", text)

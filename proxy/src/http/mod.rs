@@ -6,6 +6,7 @@
 //! - `authority` finds the host for which it is.
 //! - `challenge` answers it, if it is the question of a CA.
 //! - [`crate::http_route`] finds the rule that takes it, and `filters` applies the filters of the rule.
+//! - `authorization` asks a server whether it may pass, if a filter says so.
 //! - `forward` makes an attempt, and says what follows: the response, or another attempt.
 //! - `exchange` sends the request of one attempt to a backend, on a connection of the `pool`.
 //! - `retry` sends it again if its route asks for that.
@@ -15,6 +16,7 @@
 
 mod activity;
 mod authority;
+mod authorization;
 mod body;
 mod budget;
 mod challenge;

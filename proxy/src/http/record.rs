@@ -65,6 +65,8 @@ pub(super) struct RequestRecord {
     pub(super) trace: Trace,
     /// Number of copies for mirrors.
     pub(super) mirrors: u32,
+    /// The outcome of the question to an authorization server, if the rule has one.
+    pub(super) authorization: Option<&'static str>,
     /// The outcome for the client's session, if the rule has sessions.
     pub(super) session: Option<&'static str>,
     pub(super) upload: Arc<UploadState>,
@@ -106,6 +108,7 @@ impl RequestRecord {
             backend: None,
             trace: Trace::default(),
             mirrors: 0,
+            authorization: None,
             session: None,
             upload: UploadState::new(Arc::clone(&shared.activity)),
             bounds: shared.plane.limits.bounds,
@@ -213,6 +216,7 @@ impl RequestRecord {
             connect_retries = (trace.retries > 0).then_some(trace.retries),
             retries = (trace.again > 0).then_some(trace.again),
             mirrors = (self.mirrors > 0).then_some(self.mirrors),
+            authorization = self.authorization,
             session = self.session,
             reused = trace.took.map(|_| trace.reused),
             backend_ms = trace.took.map(milliseconds),

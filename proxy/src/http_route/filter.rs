@@ -1,11 +1,13 @@
 //! Owns the filters of rules, and their effect on requests and responses.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use hyper::StatusCode;
 use hyper::header::HeaderValue;
 
 use super::cors::Cors;
+use super::external_auth::ExternalAuth;
 use super::header_edit::HeaderEdit;
 use super::mirror::Mirror;
 use super::view::rest_after;
@@ -22,6 +24,8 @@ pub(crate) enum Filter {
     Rewrite(Rewrite),
     Cors(Box<Cors>),
     Mirror(Mirror),
+    /// A server is asked whether the request may pass. Rules have it, and backends do not.
+    Auth(Arc<ExternalAuth>),
     /// Every request is answered with this status.
     Fail(StatusCode),
 }

@@ -2,6 +2,7 @@
 //! module `http` serves requests by them.
 
 pub(crate) mod cors;
+pub(crate) mod external_auth;
 pub(crate) mod filter;
 pub(crate) mod header_edit;
 pub(crate) mod mirror;

@@ -160,12 +160,21 @@ impl Rule {
         })
     }
 
-    /// All backends to which it refers: those that get requests, and those that get copies.
+    /// The authorization servers that its filters ask.
+    pub(crate) fn auth_servers(&self) -> impl Iterator<Item = Slot<Backend>> {
+        self.filters.iter().filter_map(|filter| match filter {
+            Filter::Auth(auth) => Some(auth.backend),
+            _ => None,
+        })
+    }
+
+    /// All backends to which it refers: those that get requests, those that get copies, and those that are asked.
     pub(crate) fn references(&self) -> impl Iterator<Item = Slot<Backend>> {
         let backends = self.backends.iter();
         backends
             .filter_map(|backend| backend.backend)
             .chain(self.mirrors())
+            .chain(self.auth_servers())
     }
 
     pub(crate) fn matches(&self) -> &[Match] {

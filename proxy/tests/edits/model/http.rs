@@ -293,7 +293,9 @@ impl Head {
                 Filter::Redirect(of) => {
                     return Some(self.answered(format!("{} to={}", of.status, of.hostname)));
                 }
-                Filter::Mirror(_) | Filter::Cors(_) => panic!("the model has none"),
+                Filter::Mirror(_) | Filter::Cors(_) | Filter::ExternalAuth(_) => {
+                    panic!("the model has none")
+                }
                 Filter::Fail(status) => return Some(self.answered(status.to_string())),
             }
         }
