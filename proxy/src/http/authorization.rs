@@ -1,4 +1,4 @@
-//! Owns the question to an authorization server whether a request may pass (the filter ExternalAuth, GEP-1494).
+//! Owns the question to an authorization server whether a request may pass (the filter `ExternalAuth`, GEP-1494).
 //!
 //! A request stops at such a filter until the server has allowed it. Then the request begins anew: rule and filters are
 //! decided again, by the configuration that is in force by then, and with the [`Approval`] the filter lets it pass. An
@@ -227,7 +227,7 @@ impl<'a> Question<'a> {
                 };
                 Ok(Answer::Allowed(approval, body))
             }
-            Ok(Verdict::Denied(response)) => Ok(Answer::Denied(response)),
+            Ok(Verdict::Denied(response)) => Ok(Answer::Denied(*response)),
             Err(failure) => {
                 let backend = &self.exchange.backend.key;
                 tracing::debug!(%backend, ?failure, "an authorization server gave no answer");
@@ -250,8 +250,9 @@ impl<'a> Question<'a> {
             return Ok((None, body));
         };
         let again = || {
-            let reader = kept.again().ok_or_else(LocalReply::auth_unavailable)?;
-            Ok(Upload::kept(reader, upload))
+            let reader = kept.again();
+            let again = reader.map(|reader| Upload::kept(reader, upload));
+            again.ok_or_else(LocalReply::auth_unavailable)
         };
         let mut reading = again()?;
         drop(body);
@@ -341,7 +342,7 @@ enum Verdict {
         request: Vec<FieldChange>,
         response: Vec<FieldChange>,
     },
-    Denied(Response<Download>),
+    Denied(Box<Response<Download>>),
 }
 
 /// Why there is no answer.
@@ -372,7 +373,7 @@ impl Verdict {
         response_headers: &[HeaderName],
     ) -> Self {
         if response.status() != StatusCode::OK {
-            return Self::Denied(for_client(response, lease));
+            return Self::Denied(Box::new(for_client(response, lease)));
         }
         let (head, body) = response.into_parts();
         Download::backend(body, lease).read_away().await;
@@ -398,7 +399,8 @@ impl Verdict {
         // A server that says nothing allows nothing, although 0 is the code of OK.
         let code = answer.status.map(|status| status.code);
         if code != Some(0) || answer.denied.is_some() {
-            return refusal(&answer.denied.unwrap_or_default()).map(Self::Denied);
+            let response = refusal(&answer.denied.unwrap_or_default())?;
+            return Ok(Self::Denied(Box::new(response)));
         }
         let ok = answer.ok.unwrap_or_default();
         if !ok.query_parameters_to_set.is_empty() || !ok.query_parameters_to_remove.is_empty() {

@@ -276,10 +276,16 @@ async fn outcome(
         let for_attempt = ForAttempt {
             attempts: &mut attempts,
             upgradable,
-            steps: Steps::new(steps),
             approval: approval.as_ref(),
         };
-        let decided = decide(shared, &mut request, for_attempt, record, edits)?;
+        let steps_now = Steps::new(steps);
+        let decided = decide(
+            shared,
+            &mut request,
+            (for_attempt, steps_now),
+            record,
+            edits,
+        )?;
         let (exchange, found, presented) = match decided {
             Decision::Challenge(response) => return Ok(Outcome::Challenge(response)),
             Decision::SearchInTurn if steps < Steps::OF_A_REQUEST => {
@@ -297,7 +303,8 @@ async fn outcome(
             Decision::Ask(question) if questions < MOST_QUESTIONS => {
                 questions += 1;
                 let account = Arc::clone(question.account());
-                match question.ask(request.into_body(), record).await? {
+                // Few requests ask, and the others need no room for it.
+                match Box::pin(question.ask(request.into_body(), record)).await? {
                     Answer::Denied(response) => return Ok(Outcome::Denied(response)),
                     Answer::Allowed(given, body) => {
                         approval = Some(given);
@@ -505,9 +512,37 @@ fn judge_lists(shared: &Shared, headers: &HeaderMap) -> Result<(), LocalReply> {
 struct ForAttempt<'a> {
     attempts: &'a mut Attempts,
     upgradable: bool,
-    steps: Steps,
     /// The permission of an authorization server, if one has given it.
     approval: Option<&'a Approval>,
+}
+
+/// A request whose rule is found, with what was read on the way.
+struct Selection<'a> {
+    snapshot: &'a Snapshot,
+    listener: Arc<Listener>,
+    found: Found,
+    target: Target,
+    trust: Option<&'a ForwardedHeaders>,
+    hop_info: Option<HopInfo>,
+    request_id: HeaderValue,
+}
+
+impl Selection<'_> {
+    fn info<'b>(&'b self, shared: &'b Shared) -> ForwardedInfo<'b> {
+        ForwardedInfo {
+            address: shared.client.ip(),
+            address_value: shared.client_value(),
+            scheme: match shared.listener {
+                Some(_) => Scheme::Https,
+                None => Scheme::Http,
+            },
+            authority: self.target.value.as_ref(),
+            port: self.listener.port,
+            header: self.trust.map(ForwardedHeaders::header),
+            hop_info: self.hop_info.as_ref(),
+            request_id: &self.request_id,
+        }
+    }
 }
 
 /// Decides everything by the snapshot in force: challenge, listener, rule, filters, backend, and the client certificate
@@ -515,16 +550,10 @@ struct ForAttempt<'a> {
 fn decide<'a>(
     shared: &'a Shared,
     request: &mut Request<Upload>,
-    for_attempt: ForAttempt<'_>,
+    (for_attempt, steps): (ForAttempt<'_>, Steps),
     record: &mut RequestRecord,
     edits: &mut Edits,
 ) -> Result<Decision<'a>, LocalReply> {
-    let ForAttempt {
-        attempts,
-        upgradable,
-        steps,
-        approval,
-    } = for_attempt;
     let snapshot = shared.plane.snapshot.load();
     let how = snapshot.client_address(&shared.bind);
     let trust = how.and_then(|how| how.forwarded.as_ref());
@@ -535,38 +564,53 @@ fn decide<'a>(
     if let Some(response) = challenge(&snapshot, shared, &target, request, record)? {
         return Ok(Decision::Challenge(response));
     }
-    let underscores = shared.plane.limits.http.underscores;
-    clean(request, underscores)?;
+    clean(request, shared.plane.limits.http.underscores)?;
     let (listener, found) = match select(&snapshot, shared, &target, (request, steps), record)? {
         Selected::Rule(listener, found) => (listener, found),
         Selected::TooFewSteps => return Ok(Decision::SearchInTurn),
     };
+    let selection = Selection {
+        snapshot: &snapshot,
+        listener,
+        found,
+        target,
+        trust,
+        hop_info,
+        request_id,
+    };
+    follow(shared, request, selection, for_attempt, record, edits)
+}
+
+/// Follows the rule of a request: its filters, the choice of a backend, and the filters of that backend.
+fn follow<'a>(
+    shared: &'a Shared,
+    request: &mut Request<Upload>,
+    selection: Selection<'_>,
+    for_attempt: ForAttempt<'_>,
+    record: &mut RequestRecord,
+    edits: &mut Edits,
+) -> Result<Decision<'a>, LocalReply> {
+    let Selection {
+        snapshot,
+        ref listener,
+        ref found,
+        ref target,
+        ..
+    } = selection;
+    let attempts = for_attempt.attempts;
     request.body_mut().bound(record.bounds.request_body);
     // The client's own fields count here, before anything changes them.
     let passed = Passed::of(request.headers());
     let upgrade = headers::strip_request(request.headers_mut());
-    let scheme = match shared.listener {
-        Some(_) => Scheme::Https,
-        None => Scheme::Http,
-    };
-    let info = ForwardedInfo {
-        address: peer,
-        address_value: shared.client_value(),
-        scheme,
-        authority: target.value.as_ref(),
-        port: listener.port,
-        header: trust.map(ForwardedHeaders::header),
-        hop_info: hop_info.as_ref(),
-        request_id: &request_id,
-    };
+    let info = selection.info(shared);
     headers::set_forwarded(request.headers_mut(), &info);
     let head = Head {
         host: target.host_text(),
         scheme: info.scheme(),
         port: info.port(),
-        found: &found,
+        found,
         metrics: &shared.plane.metrics,
-        approval,
+        approval: for_attempt.approval,
     };
     let Some(rule) = found.rule() else {
         return Err(LocalReply::internal("NoBackend"));
@@ -590,14 +634,14 @@ fn decide<'a>(
     if let Some(Stop::Ask(auth)) = stopped {
         let subject = Subject {
             shared,
-            snapshot: &snapshot,
-            listener: &listener,
+            snapshot,
+            listener,
             request,
             path: whole_path(request),
-            target: &target,
+            target,
             info: &info,
         };
-        let question = Question::new(auth, &found, passed, &subject)?;
+        let question = Question::new(auth, found, passed, &subject)?;
         return Ok(Decision::Ask(Box::new(question)));
     }
     attempts.retries.deep = passed.is_deep();
@@ -611,7 +655,7 @@ fn decide<'a>(
     passed.say(request.headers_mut());
 
     let filter_trailers = TrailerFilter {
-        underscores,
+        underscores: shared.plane.limits.http.underscores,
         edited: to.edited.take().unwrap_or_default(),
     };
     let path = to.path.take().unwrap_or_else(|| whole_path(request));
@@ -620,9 +664,9 @@ fn decide<'a>(
     }
     // Both sides have to speak HTTP/1.1 for an upgrade. Otherwise the request is an ordinary one, and mirrors get it.
     let two = found.route.grpc || backend.target.protocol == Protocol::H2c;
-    let upgrade = upgrade && upgradable && !two;
+    let upgrade = upgrade && for_attempt.upgradable && !two;
     if !upgrade && !attempts.retries.deep {
-        let way = (&**snapshot, &*listener, &found);
+        let way = (snapshot, &**listener, found);
         copy(
             shared,
             way,
@@ -635,7 +679,7 @@ fn decide<'a>(
     request.body_mut().filter_trailers(filter_trailers);
     let exchange = Exchange {
         plane: &shared.plane,
-        credentials: snapshot.credentials(&listener, backend),
+        credentials: snapshot.credentials(listener, backend),
         backend: Arc::clone(backend),
         authority: to.authority,
         path,
@@ -644,7 +688,7 @@ fn decide<'a>(
         preferred: presented.as_ref().and_then(|of| of.at(&backend.key)),
         account: shared.account(),
     };
-    Ok(Decision::Forward(exchange, found, presented))
+    Ok(Decision::Forward(exchange, selection.found, presented))
 }
 
 /// Refuses a request that no backend gets, whichever the rule picks. This comes after the filters of the rule, because

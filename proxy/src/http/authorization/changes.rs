@@ -83,10 +83,8 @@ impl FieldChange {
             (1, _) => Change::AddIfAbsent,
             (2, _) => Change::Overwrite,
             (3, _) => Change::OverwriteIfExists,
-            (_, Some(append)) if append.value => Change::Append,
-            (_, Some(_)) => Change::Overwrite,
-            (_, None) if is_appended => Change::Append,
-            (_, None) => Change::Overwrite,
+            (_, append) if append.as_ref().map_or(is_appended, |of| of.value) => Change::Append,
+            _ => Change::Overwrite,
         };
         Ok(may_change(&name).then_some(Self {
             name,
