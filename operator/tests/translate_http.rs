@@ -421,7 +421,7 @@ fn a_rule_that_cannot_be_kept_answers_with_500_where_it_would_match() {
         &web(r#"
   - {backendRefs: [{name: web, port: 80}]}
   - matches: [{path: {value: /private}}, {path: {type: Glob, value: /x}}]
-    filters: [{type: ExternalAuth, externalAuth: {}}]
+    filters: [{type: Throttle}]
     backendRefs: [{name: web, port: 81}]
   - {matches: [{path: {type: RegularExpression, value: "("}}], backendRefs: [{name: web, port: 82}]}
 "#),
