@@ -206,13 +206,13 @@ fn a_route_waits_for_the_server_that_authorizes_its_requests() {
     assert_eq!(world.put(vec![asks(), backend("auth", 0)]), ["auth"]);
     assert_eq!(
         world.put(vec![backend("auth", 1)]),
-        ["route", "auth"],
+        ["auth", "route"],
         "now requests can pass"
     );
     // The server goes, together with what lets the route refer to it.
     let edit = vec![filtered(vec![fail()]), gone(backend("auth", 1))];
     assert_eq!(world.put(edit), NOTHING);
-    assert_eq!(world.pass(GRACE), ["route", "auth"]);
+    assert_eq!(world.pass(GRACE), ["auth", "route"]);
     // A redirect that comes first answers all requests.
     let redirect = http_filter::Filter::Redirect(proto::HttpRedirect::default());
     let behind = filtered(vec![redirect, authorized_by("")]);
