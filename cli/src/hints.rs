@@ -7,6 +7,7 @@ use std::sync::Arc;
 use vestibule_model::condition::Reason;
 use vestibule_model::finding::{Finding, Severity};
 use vestibule_model::gateway::{Gateway, Listener, ListenerSet};
+use vestibule_model::http::HttpFilter;
 use vestibule_model::key::{Kind, ObjectKey, ObjectName, ParentKey};
 use vestibule_model::merge::SetVerdict;
 use vestibule_model::object::{EndpointSlice, Object};
@@ -127,9 +128,34 @@ fn of_route(
         }
     }
     for backend in route.backends() {
-        findings.extend(of_backend(backends, route, backend));
+        findings.extend(of_backend(backends, route, backend, Use::Serves));
+    }
+    for server in authorizers(route) {
+        findings.extend(of_backend(backends, route, server, Use::Authorizes));
     }
     findings
+}
+
+/// What a route needs a backend for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Use {
+    /// Requests or connections go there.
+    Serves,
+    /// It says which requests may pass.
+    Authorizes,
+}
+
+/// Returns the servers that authorize requests of a route.
+fn authorizers(route: Route<'_>) -> impl Iterator<Item = &BackendRef> {
+    let rules = match route {
+        Route::Http(route) => route.rules.as_slice(),
+        Route::Tls(_) | Route::Port(_) => [].as_slice(),
+    };
+    let filters = rules.iter().flat_map(|rule| &rule.filters);
+    filters.filter_map(|filter| match filter {
+        HttpFilter::Auth(auth) => Some(&auth.backend),
+        _ => None,
+    })
 }
 
 /// Returns the hint about a backend of a route to which requests or connections do not get.
@@ -137,6 +163,7 @@ fn of_backend(
     backends: &mut Backends<'_>,
     route: Route<'_>,
     backend: &BackendRef,
+    purpose: Use,
 ) -> Option<Finding> {
     let reference = &backend.reference;
     let port = backend.port.filter(|_| reference.is(Kind::Service))?;
@@ -145,10 +172,13 @@ fn of_backend(
     let outcome = |status: &str| -> String {
         match route {
             Route::Port(route) if route.transport == Transport::Udp => {
-                "datagrams are dropped".into()
+                "its datagrams are dropped".into()
             }
-            Route::Tls(_) | Route::Port(_) => "connections are closed".into(),
-            Route::Http(_) => format!("requests are answered with {status}"),
+            Route::Tls(_) | Route::Port(_) => "its connections are closed".into(),
+            Route::Http(_) if purpose == Use::Authorizes => {
+                "requests that it authorizes are answered with 503".into()
+            }
+            Route::Http(_) => format!("its requests are answered with {status}"),
         }
     };
     match (&state.policy, &state.endpoints) {
@@ -157,7 +187,7 @@ fn of_backend(
             policy.finding.reason,
             &reference.field,
             format!(
-                "{}, so Service {service} is not connected to, and its {}",
+                "{}, so Service {service} is not connected to, and {}",
                 policy.message(),
                 outcome("500")
             ),
@@ -167,7 +197,7 @@ fn of_backend(
         (_, Endpoints::Absent) => Some(ignored(
             &reference.field,
             format!(
-                "Service {service} has no ready endpoint, so its {}",
+                "Service {service} has no ready endpoint, so {}",
                 outcome("503")
             ),
             format!(
@@ -178,7 +208,7 @@ fn of_backend(
         (_, Endpoints::OnOtherPorts(name)) => Some(ignored(
             &reference.field,
             format!(
-                "no ready endpoint of Service {service} has port {port}, so its {}",
+                "no ready endpoint of Service {service} has port {port}, so {}",
                 outcome("503")
             ),
             match &**name {

@@ -139,6 +139,22 @@ fn body(kind: Kind, word: &str, number: i64) -> Value {
                 "backendRefs": [{"name": word, "kind": word, "port": number, "weight": number}],
             }],
         }),
+        Kind::HttpRoute => json!({
+            "parentRefs": [{"name": word, "kind": word, "port": number}],
+            "hostnames": [word],
+            "rules": [{
+                "name": word,
+                "filters": [{"type": "ExternalAuth", "externalAuth": {
+                    "protocol": "HTTP",
+                    "backendRef": {"name": word, "kind": word, "port": number},
+                    "http": {"path": word, "allowedHeaders": [word], "allowedResponseHeaders": [word]},
+                    "forwardBody": {"maxSize": number},
+                }}, {"type": "ExternalAuth", "externalAuth": {
+                    "protocol": word, "backendRef": {"name": word}, "grpc": {"allowedHeaders": [word]},
+                }}, {"type": word}],
+                "backendRefs": [{"name": word, "kind": word, "port": number, "weight": number}],
+            }],
+        }),
         Kind::GatewayParameters => json!({"service": {
             "type": word, "annotations": {(word): word}, "externalTrafficPolicy": word,
             "ipFamilyPolicy": word, "ipFamilies": [word, word, word], "loadBalancerClass": word,
@@ -171,11 +187,12 @@ fn body(kind: Kind, word: &str, number: i64) -> Value {
     }
 }
 
-const GATEWAY_KINDS: [Kind; 8] = [
+const GATEWAY_KINDS: [Kind; 9] = [
     Kind::GatewayClass,
     Kind::Gateway,
     Kind::ListenerSet,
     Kind::TlsRoute,
+    Kind::HttpRoute,
     Kind::GrpcRoute,
     Kind::ReferenceGrant,
     Kind::GatewayParameters,

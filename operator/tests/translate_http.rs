@@ -14,7 +14,8 @@ use vestibule_operator_testing::objects::*;
 use vestibule_operator_testing::tls::policy;
 use vestibule_stream::proto::http_session::Carrier;
 use vestibule_stream::proto::{
-    self, BackendProtocol, http_filter, http_match, http_value_match, path_modifier, resource,
+    self, BackendProtocol, external_auth, http_filter, http_match, http_value_match, path_modifier,
+    resource,
 };
 use vestibule_stream::{ResourceKey, ResourceKind};
 use zeroize::Zeroizing;
@@ -150,6 +151,7 @@ const EVERY_PART: &str = r#"
     - {type: CORS, cors: {allowOrigins: ["https://*.example.com"], allowMethods: ["*"], allowHeaders: [X-One, x-two], allowCredentials: true}}
     - {type: RequestMirror, requestMirror: {backendRef: {name: web, port: 81}, fraction: {numerator: 1, denominator: 8}}}
     - {type: RequestMirror, requestMirror: {backendRef: {name: web, port: 82}}}
+    - {type: ExternalAuth, externalAuth: {protocol: HTTP, backendRef: {name: web, port: 81}, http: {path: /check/, allowedHeaders: [Host, X-One], allowedResponseHeaders: [X-User]}, forwardBody: {maxSize: 8192}}}
     backendRefs:
     - {name: web, port: 80, weight: 3, filters: [{type: RequestHeaderModifier, requestHeaderModifier: {remove: [X-D]}}]}
     timeouts: {request: 10s, backendRequest: 0s}
@@ -218,6 +220,15 @@ fn every_part_of_a_rule_is_on_the_stream() {
                 backend: "red/web:82".into(),
                 numerator: 1,
                 denominator: 1,
+            })),
+            filter(http_filter::Filter::ExternalAuth(proto::ExternalAuth {
+                backend: "red/web:81".into(),
+                max_body: 8192,
+                protocol: Some(external_auth::Protocol::Http(proto::HttpAuth {
+                    path_prefix: "/check".into(),
+                    request_headers: vec!["x-one".into()],
+                    response_headers: vec!["x-user".into()],
+                })),
             })),
         ],
         backends: vec![proto::HttpBackend {
@@ -413,6 +424,119 @@ spec: {ports: [{port: 80}]}
     assert!(protocol(&world, "red/late:80").is_some());
 }
 
+/// An ExternalAuth filter with these settings, in a rule that leads to `red/web:80`.
+fn authorized(settings: &str) -> String {
+    let filter = format!("{{type: ExternalAuth, externalAuth: {{{settings}}}}}");
+    web(&format!(
+        "[{{filters: [{filter}], backendRefs: [{{name: web, port: 80}}]}}]"
+    ))
+}
+
+/// Without the server, nobody knows who may pass.
+#[test]
+fn an_authorization_server_that_does_not_resolve_lets_no_request_pass() {
+    let mut world = world();
+    let by = |namespace: &str, name: &str| {
+        authorized(&format!(
+            "protocol: HTTP, backendRef: {{namespace: {namespace}, name: {name}, port: 80}}"
+        ))
+    };
+    let refused = [filter(http_filter::Filter::Fail(500))];
+    for (namespace, name, reason) in [
+        ("red", "absent", "BackendNotFound"),
+        ("blue", "web", "RefNotPermitted"),
+    ] {
+        put(&mut world, &by(namespace, name));
+        assert_eq!(held(&world).expect("held").rules[0].filters, refused);
+        let expected = format!("Accepted=True/Accepted ResolvedRefs=False/{reason}");
+        assert_eq!(conditions(&world), expected);
+    }
+    assert_eq!(protocol(&world, "blue/web:80"), None);
+    let granted = "
+apiVersion: gateway.networking.k8s.io/v1
+kind: ReferenceGrant
+metadata: {name: routes, namespace: blue}
+spec: {from: [{group: gateway.networking.k8s.io, kind: HTTPRoute, namespace: red}], to: [{group: '', kind: Service}]}
+";
+    put(&mut world, granted);
+    assert_eq!(conditions(&world), FINE);
+    assert!(protocol(&world, "blue/web:80").is_some());
+    let rules = held(&world).expect("held").rules;
+    let [
+        proto::HttpFilter {
+            filter: Some(http_filter::Filter::ExternalAuth(auth)),
+        },
+    ] = &*rules[0].filters
+    else {
+        panic!("{:?}", rules[0].filters)
+    };
+    assert_eq!(auth.backend, "blue/web:80");
+    // It is there as soon as its Service is.
+    put(&mut world, &by("red", "late"));
+    assert_eq!(held(&world).expect("held").rules[0].filters, refused);
+    let late = "
+apiVersion: v1
+kind: Service
+metadata: {name: late, namespace: red}
+spec: {ports: [{port: 80}]}
+";
+    put(&mut world, late);
+    assert_ne!(held(&world).expect("held").rules[0].filters, refused);
+    assert_eq!(conditions(&world), FINE);
+    assert!(protocol(&world, "red/late:80").is_some());
+}
+
+#[test]
+fn a_server_that_is_called_by_grpc_has_a_port_that_speaks_http2() {
+    let mut world = world();
+    let calls = |port: u16| {
+        authorized(&format!(
+            "protocol: GRPC, backendRef: {{name: web, port: {port}}}, grpc: {{allowedHeaders: [Cookie]}}"
+        ))
+    };
+    put(&mut world, &calls(81));
+    let expected = filter(http_filter::Filter::ExternalAuth(proto::ExternalAuth {
+        backend: "red/web:81".into(),
+        max_body: 0,
+        protocol: Some(external_auth::Protocol::Grpc(proto::GrpcAuth {
+            request_headers: vec!["cookie".into()],
+        })),
+    }));
+    assert_eq!(held(&world).expect("held").rules[0].filters, [expected]);
+    assert_eq!(conditions(&world), FINE);
+    put(&mut world, &calls(82));
+    assert_eq!(
+        held(&world).expect("held").rules[0].filters,
+        [filter(http_filter::Filter::Fail(500))]
+    );
+    assert_eq!(
+        conditions(&world),
+        "Accepted=True/Accepted ResolvedRefs=False/UnsupportedProtocol"
+    );
+}
+
+/// A BackendTLSPolicy is for an authorization server as for any backend.
+#[test]
+fn a_policy_says_how_to_reach_an_authorization_server() {
+    let mut world = world();
+    put(
+        &mut world,
+        &authorized("protocol: HTTP, backendRef: {name: web, port: 83}"),
+    );
+    let refused = [filter(http_filter::Filter::Fail(500))];
+    assert_eq!(held(&world).expect("held").rules[0].filters, refused);
+    let policy = policy("red", "web", 0, ("web", Some("safe")), None);
+    world.apply([Change::Put(policy)]);
+    assert_ne!(held(&world).expect("held").rules[0].filters, refused);
+    assert_eq!(conditions(&world), FINE);
+    let Some(resource::Resource::Backend(backend)) =
+        resource(&world, ResourceKind::Backend, "red/web:83")
+    else {
+        panic!("no backend")
+    };
+    assert!(backend.tls.is_some());
+}
+
 #[test]
 fn a_rule_that_cannot_be_kept_answers_with_500_where_it_would_match() {
     let mut world = world();
@@ -421,7 +545,7 @@ fn a_rule_that_cannot_be_kept_answers_with_500_where_it_would_match() {
         &web(r#"
   - {backendRefs: [{name: web, port: 80}]}
   - matches: [{path: {value: /private}}, {path: {type: Glob, value: /x}}]
-    filters: [{type: ExternalAuth, externalAuth: {}}]
+    filters: [{type: Throttle}]
     backendRefs: [{name: web, port: 81}]
   - {matches: [{path: {type: RegularExpression, value: "("}}], backendRefs: [{name: web, port: 82}]}
 "#),

@@ -466,9 +466,7 @@ fn refers_into(object: &Object, prefix: &str) -> bool {
         Object::TlsRoute(_) | Object::HttpRoute(_) | Object::PortRoute(_) => {
             object.as_route().is_some_and(|route| {
                 let parents = route.parents().iter();
-                route
-                    .all_backends()
-                    .any(|b| inside(&b.reference.target))
+                route.all_backends().any(|b| inside(&b.reference.target))
                     || parents
                         .filter_map(|p| p.parent(&route.name().namespace))
                         .any(|p| prefix == "a" && inside(p.name()))

@@ -316,7 +316,7 @@ fn what_a_parent_without_a_part_would_say_refuses_nothing() {
 fn a_bad_rule_that_was_there_before_stops_no_edit() {
     let state = platform();
     let route = |weight: u32, extra: bool| {
-        let filter = json!({"type": "ExternalAuth", "externalAuth": {"protocol": "HTTP"}});
+        let filter = json!({"type": "Throttle"});
         let bad = json!({"filters": [filter], "backendRefs": [{"name": "app", "port": 80}]});
         let good = json!({"backendRefs": [{"name": "app", "port": 80, "weight": weight}]});
         let mut rules = vec![bad.clone(), good];

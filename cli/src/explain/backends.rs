@@ -75,7 +75,7 @@ fn trouble(rule: &RuleView) -> Option<(String, String, String)> {
         return broken;
     }
     if !rule.problem.is_empty() {
-        return reported(rule.reason, rule.problem.clone(), &rule.remedy);
+        return reported(&rule.reason, rule.problem.clone(), &rule.remedy);
     }
     if answers(rule) == Some(false) {
         let action = "name a backend with a weight above 0";

@@ -192,10 +192,13 @@ pub(super) struct RuleView {
     pub(super) problem: String,
     /// The reason of the problem, as in conditions.
     #[serde(skip)]
-    pub(super) reason: &'static str,
+    pub(super) reason: String,
     /// The remedy.
     #[serde(skip)]
     pub(super) remedy: String,
+    /// Whether the endpoints of the server that authorizes its requests may not be read.
+    #[serde(skip)]
+    pub(super) is_authorizer_hidden: bool,
 }
 
 /// A backend of a rule.

@@ -5,7 +5,9 @@ use std::collections::BTreeSet;
 use vestibule_model::finding::Finding;
 use vestibule_model::gateway::TlsMode;
 use vestibule_model::hostname::HostPattern;
-use vestibule_model::http::{HttpFilter, HttpMatch, HttpRule, MethodMatch, PathMatch, ValueMatch};
+use vestibule_model::http::{
+    AuthProtocol, ExternalAuth, HttpFilter, HttpMatch, HttpRule, MethodMatch, PathMatch, ValueMatch,
+};
 use vestibule_model::key::{Kind, ObjectKey, ObjectName};
 use vestibule_model::object::Object;
 use vestibule_model::protocol::TransportPort;
@@ -82,8 +84,9 @@ impl RouteContext<'_> {
             filters: Vec::new(),
             backends: backends.iter().map(|one| self.backend(one, &[])).collect(),
             problem: String::new(),
-            reason: "",
+            reason: String::new(),
             remedy: String::new(),
+            is_authorizer_hidden: false,
         }
     }
 
@@ -92,14 +95,17 @@ impl RouteContext<'_> {
         let takes_all = rule.matches.iter().any(takes_all);
         let refusal = rule.refusal().map(|finding| {
             let action = "correct the rule".to_owned();
-            ("PartiallyInvalid", finding.to_string(), action)
+            ("PartiallyInvalid".to_owned(), finding.to_string(), action)
         });
         let filter = || {
             let finding = self.unknown_filter(&rule.filters)?;
             let text = format!("{}: {}", finding.field, finding.message);
-            Some((finding.reason.as_str(), text, finding.action.clone()))
+            Some((finding.reason.to_string(), text, finding.action.clone()))
         };
-        let (reason, problem, remedy) = refusal.or_else(filter).unwrap_or_default();
+        let server = authorizer(&rule.filters).map(|auth| self.backend(&auth.backend, &[]));
+        let silent = || server.as_ref().and_then(silence);
+        let problem = refusal.or_else(filter).or_else(silent);
+        let (reason, problem, remedy) = problem.unwrap_or_default();
         RuleView {
             name: rule.name.as_deref().unwrap_or_default().to_owned(),
             matches: if takes_all {
@@ -114,6 +120,7 @@ impl RouteContext<'_> {
             problem,
             reason,
             remedy,
+            is_authorizer_hidden: server.is_some_and(|server| server.ready.is_none()),
         }
     }
 
@@ -204,6 +211,35 @@ impl RouteContext<'_> {
     }
 }
 
+/// The filter by which requests of a rule are authorized, if they get to it: a redirect before it answers them.
+fn authorizer(filters: &[HttpFilter]) -> Option<&ExternalAuth> {
+    let first = filters.iter().find_map(|filter| match filter {
+        HttpFilter::Redirect(_) => Some(None),
+        HttpFilter::Auth(auth) => Some(Some(auth)),
+        _ => None,
+    });
+    first.flatten()
+}
+
+/// Why an authorization server answers nobody, if so: reason, problem and remedy. Then no request passes.
+fn silence(server: &BackendView) -> Option<(String, String, String)> {
+    let service = format!(
+        "Service {}/{}",
+        server.service.namespace, server.service.name
+    );
+    let (reason, problem, remedy) = match (server.problem.split_once(": "), server.ready) {
+        (Some((reason, problem)), _) => (reason, problem.to_owned(), &*server.remedy),
+        (None, Some(0)) => (
+            "NoEndpoints",
+            format!("{service} has no ready endpoint on port {}", server.port),
+            "see whether its pods are ready and its selector fits them",
+        ),
+        (None, _) => return None,
+    };
+    let problem = format!("no request can be authorized, because {problem}");
+    Some((reason.to_owned(), problem, remedy.to_owned()))
+}
+
 /// Whether a match takes everything that routes of its kind take.
 fn takes_all(one: &HttpMatch) -> bool {
     let any_call = HttpMatch {
@@ -280,7 +316,14 @@ fn filter_text(filter: &HttpFilter) -> String {
                 (part, of) => format!("mirror {part} of {of} to {to}"),
             }
         }
-        HttpFilter::Auth(auth) => format!("authorized by {}", auth.backend.reference.target),
+        HttpFilter::Auth(auth) => {
+            let protocol = match auth.protocol {
+                AuthProtocol::Http { .. } => "HTTP",
+                AuthProtocol::Grpc { .. } => "gRPC",
+            };
+            let by = &auth.backend.reference.target;
+            format!("authorized by {by} ({protocol})")
+        }
         HttpFilter::Extension(_) => "unknown filter: answers 500".into(),
     }
 }
@@ -291,6 +334,14 @@ pub(super) fn answers(rule: &RuleView) -> Option<bool> {
     if !rule.problem.is_empty() {
         return Some(false);
     }
+    match is_served(rule) {
+        Some(true) if rule.is_authorizer_hidden => None,
+        served => served,
+    }
+}
+
+/// The same for requests that every filter lets pass.
+fn is_served(rule: &RuleView) -> Option<bool> {
     if rule
         .filters
         .iter()

@@ -456,6 +456,31 @@ spec: {ports: [{name: web, port: 80}]}
 }
 
 #[test]
+fn an_authorization_server_without_endpoints_is_told_at_the_route() {
+    let filter =
+        "{type: ExternalAuth, externalAuth: {protocol: HTTP, backendRef: {name: auth, port: 80}}}";
+    let route = http_route(OPEN).replace("rules: [{", &format!("rules: [{{filters: [{filter}], "));
+    let idle = "
+---
+apiVersion: v1
+kind: Service
+metadata: {namespace: a, name: auth}
+spec: {ports: [{port: 80}]}
+";
+    let objects = [
+        open_platform(),
+        route,
+        service("a", "web", 8080),
+        idle.into(),
+    ];
+    let (_, all) = verdicts(&directory(&[("all.yaml", objects.concat())]), &[]);
+    let route = of(&all, "HTTPRoute", "web");
+    assert_eq!(route["verdict"], "warning", "{route:#}");
+    let said = "Service a/auth has no ready endpoint, so requests that it authorizes are answered with 503";
+    assert!(route["findings"].to_string().contains(said), "{route:#}");
+}
+
+#[test]
 fn a_policy_that_cannot_be_applied_is_told_at_the_route() {
     let policy = "
 ---

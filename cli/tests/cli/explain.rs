@@ -522,6 +522,59 @@ fn a_filter_that_nobody_knows_answers_no_request() {
 }
 
 #[test]
+fn an_authorization_server_that_answers_nobody_lets_no_request_pass() {
+    let by = |protocol: &str, name: &str| {
+        format!(
+            "{{type: ExternalAuth, externalAuth: {{protocol: {protocol}, backendRef: {{name: {name}, port: 80}}}}}}"
+        )
+    };
+    let redirect = "{type: RequestRedirect, requestRedirect: {scheme: https}}";
+    let idle = "
+---
+apiVersion: v1
+kind: Service
+metadata: {namespace: victim, name: idle}
+spec: {ports: [{port: 80}]}
+";
+    let to_web = "backendRefs: [{name: web, port: 80}]";
+    let (works, idles, absent) = (by("GRPC", "web"), by("HTTP", "idle"), by("HTTP", "gone"));
+    for (rule, reason) in [
+        (format!("{{filters: [{works}], {to_web}}}"), None),
+        (format!("{{filters: [{works}, {redirect}]}}"), None),
+        (
+            format!("{{filters: [{idles}], {to_web}}}"),
+            Some("NoEndpoints"),
+        ),
+        (
+            format!("{{filters: [{absent}], {to_web}}}"),
+            Some("BackendNotFound"),
+        ),
+        (
+            format!("{{filters: [{idles}, {redirect}]}}"),
+            Some("NoEndpoints"),
+        ),
+        // The redirect answers before the filter.
+        (format!("{{filters: [{redirect}, {idles}]}}"), None),
+    ] {
+        let manifests = with_rule(&rule) + idle;
+        let (exit, report, text) = explained("shop.victim.example", &manifests);
+        assert_eq!(exit, Some(i32::from(reason.is_some())), "{rule}: {text}");
+        if let Some(reason) = reason {
+            let place = &report["places"][0];
+            let last = place["chain"].as_array().unwrap().last().unwrap();
+            assert_eq!(
+                (&last["check"], &last["reason"]),
+                (&"backends".into(), &reason.into()),
+                "{text}"
+            );
+            assert!(text.contains("no request can be authorized"), "{text}");
+        } else if rule.contains("GRPC") {
+            assert!(text.contains("authorized by victim/web (gRPC)"), "{text}");
+        }
+    }
+}
+
+#[test]
 fn a_backend_whose_policy_cannot_be_applied_answers_no_request() {
     let missing =
         "hostname: web.internal, caCertificateRefs: [{group: '', kind: ConfigMap, name: missing}]";

@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use vestibule_model::condition::Reason;
 use vestibule_model::finding::Finding;
 use vestibule_model::hostname::Hostname;
@@ -14,6 +13,7 @@ use vestibule_model::http::{
 use vestibule_model::key::Kind;
 
 use super::http_cors::{self, HTTPCORSFilter};
+use super::http_external_auth::{self, HTTPExternalAuthFilter};
 use super::http_mirror::{self, HTTPRequestMirrorFilter};
 use super::http_syntax::{is_path, is_token};
 use super::listener::port;
@@ -27,11 +27,11 @@ pub(super) const MAX_FILTERS: usize = 16;
 /// Headers per action (`MaxItems`).
 const MAX_HEADERS: usize = 16;
 /// Longest name of a header (`MaxLength`).
-const MAX_NAME: usize = 256;
+pub(super) const MAX_NAME: usize = 256;
 /// Longest value of a header (`MaxLength`).
 const MAX_VALUE: usize = 4096;
 /// Longest path (`MaxLength`).
-const MAX_PATH: usize = 1024;
+pub(super) const MAX_PATH: usize = 1024;
 /// Headers that say where a message ends or when it is sent, or that are about one connection. Only the proxy sets them.
 pub(super) const FRAMING: [&str; 10] = [
     "connection",
@@ -71,9 +71,9 @@ pub struct HTTPRouteFilter {
     /// CORS.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cors: Option<HTTPCORSFilter>,
-    /// ExternalAuth (experimental): only its presence matters to this release.
+    /// ExternalAuth (experimental).
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub external_auth: Option<Value>,
+    pub external_auth: Option<HTTPExternalAuthFilter>,
     /// ExtensionRef.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub extension_ref: Option<LocalObjectReference>,
@@ -278,15 +278,20 @@ impl Reader<'_> {
                 let mirror = http_mirror::convert(mirror, namespace, &field, self.findings);
                 HttpFilter::Mirror(mirror)
             }),
+            "ExternalAuth" => match wire.external_auth {
+                Some(auth) => {
+                    let field = format!("{}.externalAuth", self.field);
+                    let auth = http_external_auth::convert(auth, namespace, &field, self.findings);
+                    return auth.map(HttpFilter::Auth);
+                }
+                None => None,
+            },
             "ExtensionRef" => wire.extension_ref.map(|reference| {
                 let field = format!("{}.extensionRef", self.field);
                 HttpFilter::Extension(reference.convert(namespace, field))
             }),
             other => {
-                let message = match other {
-                    "ExternalAuth" => "ExternalAuth is not supported by this release".to_owned(),
-                    _ => format!("{} is a type this release does not know", quote(other)),
-                };
+                let message = format!("{} is a type this release does not know", quote(other));
                 let action = "remove the filter, or upgrade Vestibule";
                 self.refuse(Reason::UnsupportedValue, "type", message, action);
                 return None;
@@ -519,6 +524,22 @@ impl Reader<'_> {
             PathModifier::Prefix(value.into())
         })
     }
+}
+
+/// The findings about those filters of the backend at `field` that only rules have.
+pub(super) fn only_of_rules(wire: &[HTTPRouteFilter], field: &str) -> Vec<Finding> {
+    let filters = wire.iter().take(MAX_FILTERS).enumerate();
+    let refused = filters.filter(|(_, filter)| filter.kind == "ExternalAuth");
+    refused
+        .map(|(index, _)| {
+            Finding::refused(
+                Reason::UnsupportedValue,
+                format!("{field}.filters[{index}].type"),
+                "ExternalAuth is a filter of rules, and not of single backends",
+                "move it to the filters of the rule",
+            )
+        })
+        .collect()
 }
 
 /// Whether some kind of route has this type of filter.

@@ -326,7 +326,7 @@ impl Reader<'_> {
 
 /// Why a path cannot be matched, if so, and what to do. Proxies and backends may read such paths differently, so
 /// requests with them are refused.
-fn path_problem(path: &str) -> Option<(&'static str, &'static str)> {
+pub(super) fn path_problem(path: &str) -> Option<(&'static str, &'static str)> {
     let lower = path.to_ascii_lowercase();
     let ends = |end: &str| path.ends_with(end);
     if !path.starts_with('/') {

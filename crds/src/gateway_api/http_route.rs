@@ -269,7 +269,11 @@ pub(super) fn backends(
     let wire = wire.into_iter().take(MAX_BACKENDS).enumerate();
     wire.map(|(index, wire)| {
         let field = format!("{refs}[{index}]");
-        let filters = filters(wire.filters, &field, findings);
+        if kind == Kind::HttpRoute {
+            findings.extend(http_filter::only_of_rules(&wire.filters, &field));
+        }
+        let mut filters = filters(wire.filters, &field, findings);
+        filters.retain(|filter| !matches!(filter, http::HttpFilter::Auth(_)));
         let reference = BackendRef {
             group: wire.group,
             kind: wire.kind,

@@ -10,6 +10,7 @@ mod gateway_class;
 mod gateway_tls;
 mod grpc_route;
 mod http_cors;
+mod http_external_auth;
 mod http_filter;
 mod http_match;
 mod http_mirror;
@@ -41,6 +42,9 @@ pub use gateway_tls::{
 };
 pub use grpc_route::{GRPCMethodMatch, GRPCRoute, GRPCRouteMatch, GRPCRouteRule, GRPCRouteSpec};
 pub use http_cors::HTTPCORSFilter;
+pub use http_external_auth::{
+    ForwardBodyConfig, GRPCAuthConfig, HTTPAuthConfig, HTTPExternalAuthFilter,
+};
 pub use http_filter::{
     HTTPHeader, HTTPHeaderFilter, HTTPPathModifier, HTTPRequestRedirectFilter, HTTPRouteFilter,
     HTTPURLRewriteFilter,

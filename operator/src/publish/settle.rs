@@ -587,8 +587,8 @@ fn is_route(resource: &resource::Resource) -> bool {
     )
 }
 
-/// Returns the names of the backends that get a share of a route's requests. A name is empty if the reference does not
-/// resolve.
+/// Returns the names of the backends that get a share of a route's requests, and of the servers that authorize requests.
+/// A name is empty if the reference does not resolve.
 fn targets(route: &resource::Resource) -> BTreeSet<String> {
     let weighted = |backends: &[proto::WeightedBackend]| {
         let some = backends.iter().filter(|backend| backend.weight > 0);
@@ -600,23 +600,33 @@ fn targets(route: &resource::Resource) -> BTreeSet<String> {
             weighted(&route.backends)
         }
         resource::Resource::HttpRoute(route) | resource::Resource::GrpcRoute(route) => {
-            let backends = route.rules.iter().filter(|rule| !answers(rule));
-            let backends = backends.flat_map(|rule| &rule.backends);
-            let some = backends.filter(|backend| backend.weight > 0);
-            some.map(|backend| backend.backend.clone()).collect()
+            route.rules.iter().flat_map(targets_of_rule).collect()
         }
         _ => BTreeSet::new(),
     }
 }
 
-/// Whether a rule responds by itself, so that its backends do not matter.
-fn answers(rule: &proto::HttpRule) -> bool {
-    rule.filters.iter().any(|filter| {
-        matches!(
-            filter.filter,
-            Some(http_filter::Filter::Fail(_) | http_filter::Filter::Redirect(_))
-        )
-    })
+/// Returns the same for a rule. What follows a filter that responds by itself does not matter.
+fn targets_of_rule(rule: &proto::HttpRule) -> Vec<String> {
+    let mut names = Vec::new();
+    for filter in &rule.filters {
+        match &filter.filter {
+            Some(http_filter::Filter::ExternalAuth(auth)) => names.push(auth.backend.clone()),
+            Some(http_filter::Filter::Redirect(_)) => return names,
+            Some(http_filter::Filter::Fail(_)) => {
+                // A rule that is refused has nothing but this filter. In any other rule, it stands for a filter whose
+                // reference does not resolve.
+                if rule.filters.len() > 1 || !rule.backends.is_empty() {
+                    names.push(String::new());
+                }
+                return names;
+            }
+            _ => {}
+        }
+    }
+    let some = rule.backends.iter().filter(|backend| backend.weight > 0);
+    names.extend(some.map(|backend| backend.backend.clone()));
+    names
 }
 
 fn bundle_key(name: &str) -> ResourceKey {

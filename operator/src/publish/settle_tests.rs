@@ -166,6 +166,59 @@ fn named_route(
     encoded(name, resource::Resource::TlsRoute(route))
 }
 
+/// An HTTPRoute with a rule that has these filters and leads to the backend `a`.
+fn filtered(filters: Vec<http_filter::Filter>) -> (ResourceKey, Option<Encoded>) {
+    let filters = filters.into_iter().map(|filter| proto::HttpFilter {
+        filter: Some(filter),
+    });
+    let rule = proto::HttpRule {
+        filters: filters.collect(),
+        backends: vec![proto::HttpBackend {
+            backend: "a".into(),
+            weight: 1,
+            filters: Vec::new(),
+        }],
+        ..proto::HttpRule::default()
+    };
+    let route = proto::HttpRoute {
+        rules: vec![rule],
+        ..proto::HttpRoute::default()
+    };
+    encoded("route", resource::Resource::HttpRoute(route))
+}
+
+fn authorized_by(backend: &str) -> http_filter::Filter {
+    http_filter::Filter::ExternalAuth(proto::ExternalAuth {
+        backend: backend.into(),
+        ..proto::ExternalAuth::default()
+    })
+}
+
+#[test]
+fn a_route_waits_for_the_server_that_authorizes_its_requests() {
+    let fail = || http_filter::Filter::Fail(500);
+    let mut world = World::new();
+    world.put(vec![backend("a", 1), filtered(vec![])]);
+    // The Service of the server is not known yet, and then it has no endpoints.
+    assert_eq!(world.put(vec![filtered(vec![fail()])]), NOTHING);
+    assert_eq!(world.pass(GRACE / 4), NOTHING);
+    let asks = || filtered(vec![authorized_by("auth")]);
+    assert_eq!(world.put(vec![asks(), backend("auth", 0)]), ["auth"]);
+    assert_eq!(
+        world.put(vec![backend("auth", 1)]),
+        ["auth", "route"],
+        "now requests can pass"
+    );
+    // The server goes, together with what lets the route refer to it.
+    let edit = vec![filtered(vec![fail()]), gone(backend("auth", 1))];
+    assert_eq!(world.put(edit), NOTHING);
+    assert_eq!(world.pass(GRACE), ["auth", "route"]);
+    // A redirect that comes first answers all requests.
+    let redirect = http_filter::Filter::Redirect(proto::HttpRedirect::default());
+    let behind = filtered(vec![redirect, authorized_by("")]);
+    assert_eq!(world.put(vec![behind]), ["route"]);
+}
+
 #[test]
 fn what_takes_nothing_is_published_at_once() {
     let mut world = World::new();

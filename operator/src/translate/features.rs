@@ -15,7 +15,7 @@ enum Holds {
 /// Every supported feature, in the order of names that the specification requires.
 ///
 /// A feature that is missing here is not supported in full, or has no name upstream. Session persistence has no name
-/// yet. External authorization of HTTPRoute is not supported.
+/// yet, and external authorization of HTTPRoute has none either.
 const FEATURES: &[(&str, Holds)] = &[
     ("BackendTLSPolicy", Holds::Always),
     ("BackendTLSPolicySANValidation", Holds::Always),

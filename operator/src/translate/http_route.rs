@@ -6,13 +6,13 @@ use std::time::Duration;
 use vestibule_model::condition::Reason;
 use vestibule_model::finding::Finding;
 use vestibule_model::http::{
-    Cors, CorsNames, HeaderModifier, HttpFilter, HttpMatch, HttpRoute, HttpRule, MethodMatch,
-    Mirror, PathMatch, PathModifier, Redirect, Retry, Rewrite, ValueMatch,
+    AuthProtocol, Cors, CorsNames, ExternalAuth, HeaderModifier, HttpFilter, HttpMatch, HttpRoute,
+    HttpRule, MethodMatch, Mirror, PathMatch, PathModifier, Redirect, Retry, Rewrite, ValueMatch,
 };
-use vestibule_model::key::ObjectKey;
+use vestibule_model::key::{Kind, ObjectKey};
 use vestibule_model::reference::Reference;
 use vestibule_stream::proto::{
-    self, grpc_method, http_filter, http_match, http_value_match, path_modifier,
+    self, external_auth, grpc_method, http_filter, http_match, http_value_match, path_modifier,
 };
 
 use super::Translator;
@@ -116,7 +116,10 @@ impl Translator {
                 HttpFilter::Mirror(to) => {
                     http_filter::Filter::Mirror(self.mirror(route, to, references)?)
                 }
-                HttpFilter::Auth(_) => return Some(fail()),
+                HttpFilter::Auth(auth) => match self.external_auth(route, auth, references) {
+                    Some(auth) => http_filter::Filter::ExternalAuth(auth),
+                    None => return Some(fail()),
+                },
                 HttpFilter::Extension(reference) => {
                     references.broken(no_extension(reference));
                     return Some(fail());
@@ -141,6 +144,43 @@ impl Translator {
             backend,
             numerator: mirror.numerator,
             denominator: mirror.denominator,
+        })
+    }
+
+    /// The filter that has requests authorized as a message; `None` if the reference to its server does not resolve. No
+    /// request may pass then.
+    fn external_auth(
+        &self,
+        route: &ObjectKey,
+        auth: &ExternalAuth,
+        references: &mut References,
+    ) -> Option<proto::ExternalAuth> {
+        // A server that is called by gRPC gets such requests as the backend of a GRPCRoute.
+        let (protocol, traffic) = match &auth.protocol {
+            AuthProtocol::Http {
+                path_prefix,
+                request_headers,
+                response_headers,
+            } => {
+                let http = proto::HttpAuth {
+                    path_prefix: path_prefix.to_string(),
+                    request_headers: texts(request_headers),
+                    response_headers: texts(response_headers),
+                };
+                (external_auth::Protocol::Http(http), Kind::HttpRoute)
+            }
+            AuthProtocol::Grpc { request_headers } => {
+                let grpc = proto::GrpcAuth {
+                    request_headers: texts(request_headers),
+                };
+                (external_auth::Protocol::Grpc(grpc), Kind::GrpcRoute)
+            }
+        };
+        let backend = self.resolve_backend_for(route, traffic, &auth.backend, references);
+        (!backend.is_empty()).then_some(proto::ExternalAuth {
+            backend,
+            max_body: auth.max_body.into(),
+            protocol: Some(protocol),
         })
     }
 
@@ -173,6 +213,10 @@ fn fail() -> proto::HttpFilter {
     proto::HttpFilter {
         filter: Some(http_filter::Filter::Fail(BROKEN)),
     }
+}
+
+fn texts(names: &[Arc<str>]) -> Vec<String> {
+    names.iter().map(ToString::to_string).collect()
 }
 
 fn retry(retry: &Retry) -> proto::HttpRetry {

@@ -88,7 +88,9 @@ impl SharedListenerRoutes {
             Route::Tls(_) | Route::Port(_) => false,
             Route::Http(route) => route.rules.iter().all(|rule| {
                 let redirect = |filter: &HttpFilter| matches!(filter, HttpFilter::Redirect(_));
-                rule.filters.iter().any(redirect)
+                // A CA cannot authorize itself, so it does not get to a redirect behind such a filter.
+                let open = |filter: &&HttpFilter| !matches!(filter, HttpFilter::Auth(_));
+                rule.filters.iter().take_while(open).any(redirect)
             }),
         };
         let attached = state.parents.values().flatten().flatten();

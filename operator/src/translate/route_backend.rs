@@ -37,7 +37,18 @@ impl Translator {
         backend: &BackendRef,
         references: &mut References,
     ) -> String {
-        let outcome = self.backend_of(referrer, backend, &mut references.services);
+        self.resolve_backend_for(referrer, referrer.kind, backend, references)
+    }
+
+    /// The same for a backend that gets such requests as routes of kind `traffic` have, whatever kind the referrer is.
+    pub(super) fn resolve_backend_for(
+        &self,
+        referrer: &ObjectKey,
+        traffic: Kind,
+        backend: &BackendRef,
+        references: &mut References,
+    ) -> String {
+        let outcome = self.backend_of(referrer, traffic, backend, &mut references.services);
         match outcome {
             Ok(key) => {
                 let over = self.backend_budgets.refusal(&key, &backend.reference.field);
@@ -62,6 +73,7 @@ impl Translator {
     fn backend_of(
         &self,
         referrer: &ObjectKey,
+        traffic: Kind,
         backend: &BackendRef,
         services: &mut SmallSet<ObjectName>,
     ) -> Result<BackendKey, Finding> {
@@ -131,8 +143,8 @@ impl Translator {
                 )
             };
         };
-        if referrer.kind.routes_requests()
-            && let Err((message, action)) = self.speaks_http(referrer.kind, service, port)
+        if traffic.routes_requests()
+            && let Err((message, action)) = self.speaks_http(traffic, service, port)
         {
             return refuse(Reason::UnsupportedProtocol, message, action);
         }
@@ -148,11 +160,11 @@ impl Translator {
         Ok(BackendKey::new(target, (number, transport)))
     }
 
-    /// Whether a port speaks HTTP that `route` can use, by its `appProtocol` (GEP-1911). The error is a
-    /// message, and what to do.
+    /// Whether a port speaks HTTP that requests of routes of kind `traffic` can use, by its `appProtocol` (GEP-1911).
+    /// The error is a message, and what to do.
     fn speaks_http(
         &self,
-        route: Kind,
+        traffic: Kind,
         service: &Service,
         port: &ServicePort,
     ) -> Result<(), (String, &'static str)> {
@@ -168,7 +180,7 @@ impl Translator {
             Speaks::Http {
                 protocol: proto::BackendProtocol::Websocket,
                 ..
-            } if route == Kind::GrpcRoute => Err((
+            } if traffic == Kind::GrpcRoute => Err((
                 format!("{}, and gRPC is HTTP/2", says()),
                 "refer to a port that speaks HTTP/2, or correct its appProtocol",
             )),

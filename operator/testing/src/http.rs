@@ -6,8 +6,9 @@ use vestibule_model::condition::Reason;
 use vestibule_model::finding::Finding;
 use vestibule_model::hostname::HostPattern;
 use vestibule_model::http::{
-    HeaderModifier, HttpBackend, HttpFilter, HttpMatch, HttpRoute, HttpRule, HttpTimeouts,
-    MethodMatch, Mirror, PathMatch, Retry, SessionCarrier, SessionPersistence, ValueMatch,
+    AuthProtocol, ExternalAuth, HeaderModifier, HttpBackend, HttpFilter, HttpMatch, HttpRoute,
+    HttpRule, HttpTimeouts, MethodMatch, Mirror, PathMatch, Retry, SessionCarrier,
+    SessionPersistence, ValueMatch,
 };
 use vestibule_model::key::{Kind, ObjectName};
 use vestibule_model::object::Object;
@@ -26,6 +27,8 @@ pub enum Rule {
     Extension,
     /// A path, with a copy of its requests for the first backend, which also are made again.
     Mirrored,
+    /// A path, whose requests the first backend authorizes.
+    Authorized,
     /// A path, with sessions.
     Sticky,
     /// Refused, but its path can be read.
@@ -36,11 +39,12 @@ pub enum Rule {
 
 impl Rule {
     /// All of them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Plain,
         Self::Filtered,
         Self::Extension,
         Self::Mirrored,
+        Self::Authorized,
         Self::Sticky,
         Self::Refused,
         Self::Unreadable,
@@ -101,6 +105,21 @@ impl Rule {
                 // Nobody else uses the first backend.
                 rule.backends.drain(..rule.backends.len().min(1));
             }
+            Self::Authorized => {
+                rule.filters.extend(backends.first().map(|backend| {
+                    HttpFilter::Auth(ExternalAuth {
+                        backend: backend.clone(),
+                        protocol: AuthProtocol::Http {
+                            path_prefix: "/check".into(),
+                            request_headers: vec!["cookie".into()],
+                            response_headers: Vec::new(),
+                        },
+                        max_body: 1024,
+                    })
+                }));
+                // Nobody else uses the first backend.
+                rule.backends.drain(..rule.backends.len().min(1));
+            }
             Self::Sticky => {
                 rule.session = Some(SessionPersistence {
                     carrier: SessionCarrier::Cookie {
@@ -148,10 +167,15 @@ pub fn http_route(
     })
 }
 
-/// A GRPCRoute of the same: what a prefix takes of the paths of an HTTPRoute, a service takes of its calls.
+/// A GRPCRoute of the same: what a prefix takes of the paths of an HTTPRoute, a service takes of its calls. It has none of
+/// the filters that are only for HTTPRoutes.
 pub fn as_grpc(mut object: Object) -> Object {
     if let Object::HttpRoute(route) = &mut object {
         route.kind = Kind::GrpcRoute;
+        for rule in &mut route.rules {
+            rule.filters
+                .retain(|filter| !matches!(filter, HttpFilter::Auth(_)));
+        }
         for of in route.rules.iter_mut().flat_map(|rule| &mut rule.matches) {
             let service = match &of.path {
                 PathMatch::Prefix(path) if path.len() > 1 => Some(format!("s{}", &path[1..])),

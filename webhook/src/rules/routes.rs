@@ -43,9 +43,7 @@ pub(super) fn findings(
     };
     let entries = attachments.entries(state, route);
     findings.extend(over_budget(state, policy, former, entries));
-    let backends = route
-        .all_backends()
-        .map(|backend| &backend.reference);
+    let backends = route.all_backends().map(|backend| &backend.reference);
     findings.extend(not_permitted(state, &route.key(), backends).map(warning));
     findings
 }
