@@ -140,6 +140,7 @@ impl Proxy {
             (ResourceKind::Challenge, counts.challenges),
             (ResourceKind::HostnameOwner, counts.hostname_owners),
             (ResourceKind::Tenant, counts.tenants),
+            (ResourceKind::GatewaySettings, counts.gateway_settings),
         ] {
             assert_eq!(
                 kinds.get(kind.label()).copied().unwrap_or(0),

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use crate::condition::Reason;
 use crate::fair_total::FairTotal;
 use crate::finding::Finding;
-use crate::key::ListenerKey;
+use crate::key::{ListenerKey, ObjectName, ParentKey};
 use crate::namespace_budget::{Beyond, FRAME, LEAST_BYTES, NamespaceBudgets};
 
 /// The budgets of all namespaces.
@@ -38,13 +38,21 @@ impl ListenerBudgets {
     }
 
     /// Takes the age of the object of a listener, and how many bytes the listener has in the configuration, without what its
-    /// Gateway sets. One that is not sent has none. The change has an effect at the next [`Self::settle`].
+    /// Gateway asks of clients. One that is not sent has none. The change has an effect at the next [`Self::settle`].
     pub fn put(&mut self, listener: &ListenerKey, created: i64, bytes: u64) {
         let counted = match bytes {
             0 => 0,
             sent => sent.saturating_add(FRAME as u64).max(LEAST_BYTES),
         };
         self.0.put(listener, created, counted);
+    }
+
+    /// Takes the age of a Gateway, and how many bytes its settings for all listeners have in the configuration; 0: none. They
+    /// are never refused, because the namespace of a Gateway has no limit, and they leave less of the total to others.
+    pub fn put_settings(&mut self, gateway: &ObjectName, created: i64, bytes: u64) {
+        // No listener is without a name.
+        let settings = ListenerKey::new(ParentKey::Gateway(gateway.clone()), "");
+        self.put(&settings, created, bytes);
     }
 
     /// Takes whether a namespace has no limit. The change has an effect at the next [`Self::settle`].

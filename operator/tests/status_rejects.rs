@@ -9,10 +9,13 @@ use serde_json::Value;
 use tokio::sync::watch;
 use tokio::time::timeout;
 use vestibule_crds::watch::{Event, Watched};
-use vestibule_model::key::{Kind, ObjectKey};
+use vestibule_model::condition::{ProgrammedBasis, Reason};
+use vestibule_model::key::{Kind, ListenerKey, ObjectKey, ObjectName, ParentKey};
 use vestibule_model::object::Object;
 use vestibule_model::protocol::Protocol;
 use vestibule_model::selector::NamespaceScope;
+use vestibule_model::service::ServiceType;
+use vestibule_model::small::SmallSet;
 use vestibule_operator::claims::{self, ClaimStore};
 use vestibule_operator::cluster::events::EventRecorder;
 use vestibule_operator::cluster::metrics::Metrics;
@@ -20,6 +23,7 @@ use vestibule_operator::cluster::statuses::plan::{Next, Planner, Timing};
 use vestibule_operator::cluster::store::{Channels, Store};
 use vestibule_operator::issuance::CertificateRegistry;
 use vestibule_operator::publish::{self, Publisher};
+use vestibule_operator::status::{ack_progress, programmed};
 use vestibule_operator_testing::objects::*;
 use vestibule_operator_testing::stream::{BOUND, Raw};
 use vestibule_operator_testing::tls::{
@@ -176,6 +180,51 @@ async fn a_reject_that_comes_or_goes_has_only_the_objects_that_it_concerns_looke
     assert!(world.acknowledge(&mut proxy, &[]).await.is_empty());
 }
 
+/// The proxies keep the last good settings, or serve nothing without any. Either way they do not do what the Gateway asks for,
+/// so the Gateway and all of its listeners say why.
+#[tokio::test]
+async fn rejected_settings_reach_the_statuses_of_the_gateway_and_its_sets() {
+    let mut world = World::new();
+    let Object::GatewayClass(mut class) = our_class() else {
+        unreachable!("a class")
+    };
+    class.parameters = Some(parameters_at("p"));
+    world.put([
+        Object::GatewayClass(class),
+        parameters_of("p", ServiceType::ClusterIp, true),
+        gateway("one", Vec::new(), NamespaceScope::All),
+        set("a", "mine", 1, "one", vec![passthrough("web", "*.a.test")]),
+    ]);
+    let mut proxy = Raw::hello(&world.publisher, "p-1").await;
+    world.acknowledge(&mut proxy, &[]).await;
+    let of_both = ["Gateway/platform/one", "ListenerSet/a/mine"];
+    let said = |world: &World| {
+        let set = ParentKey::ListenerSet(ObjectName::new("a", "mine"));
+        let listeners = SmallSet::from([ListenerKey::new(set, "web")]);
+        let translator = &world.store.control.translator;
+        let basis = ProgrammedBasis::WhenAcknowledged(listeners);
+        let condition = programmed(&basis, |listeners| {
+            ack_progress(translator, &world.publisher, listeners)
+        });
+        (condition.reason, condition.message)
+    };
+    assert_eq!(said(&world).0, Reason::Programmed);
+
+    let settings = resource(ResourceKind::GatewaySettings, "platform/one");
+    world.put([parameters_of("p", ServiceType::NodePort, true)]);
+    // Before the acknowledgement they wait.
+    assert_eq!(said(&world).0, Reason::Pending);
+    let looks = world.acknowledge(&mut proxy, &[settings]).await;
+    assert_eq!(looks, of_both);
+    let (reason, message) = said(&world);
+    assert_eq!(reason, Reason::Invalid);
+    assert_eq!(message, "p-1 rejected it: Invalid: no");
+    world.put([parameters_of("p", ServiceType::LoadBalancer, true)]);
+    let looks = world.acknowledge(&mut proxy, &[]).await;
+    assert_eq!(looks, of_both);
+    assert_eq!(said(&world).0, Reason::Programmed);
+}
+
 #[test]
 fn a_resource_concerns_the_objects_whose_statuses_say_whether_proxies_have_it() {
     let tls = |secret: &str| Some(Tls::Terminate("a".into(), secret.into()));
@@ -238,6 +287,8 @@ fn a_resource_concerns_the_objects_whose_statuses_say_whether_proxies_have_it() 
         (ResourceKind::Certificate, "platform/cert", &all[..]),
         (ResourceKind::TrustBundle, "ConfigMap/platform/ca", &all[..]),
         (ResourceKind::TrustBundle, "ConfigMap/a/ca", &[]),
+        (ResourceKind::GatewaySettings, "platform/one", &all[..]),
+        (ResourceKind::GatewaySettings, "nonsense", &[]),
         (ResourceKind::Backend, "a/app:443", &["TLSRoute/a/r0"]),
         (ResourceKind::Backend, "a/app:443/udp", &[]),
         (ResourceKind::HttpRoute, "a/r", &["HTTPRoute/a/r"]),

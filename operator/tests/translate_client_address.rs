@@ -1,7 +1,6 @@
-//! How the address of a client is found, as it is on the stream: from the parameters of a Gateway and of its class, to
-//! every listener of the Gateway, and to none of another one.
+//! How the address of a client is found, as it is on the stream: from the parameters of a Gateway and of its class, in the
+//! settings of the Gateway, and in those of no other one.
 
-use prost::Message;
 use std::sync::Arc;
 use vestibule_model::certificate::AddressBlock;
 use vestibule_model::client_address::{
@@ -20,13 +19,12 @@ use vestibule_operator_testing::objects::*;
 use vestibule_stream::proto::{self, resource};
 use vestibule_stream::{ResourceKey, ResourceKind};
 
-/// What a listener says.
-fn said(translator: &Translator, name: &str) -> Option<proto::ClientAddress> {
-    let key = ResourceKey::new(ResourceKind::Listener, name);
-    let encoded = translator.resources().get(&key).expect("it is bound");
-    let decoded = proto::Resource::decode(encoded.upsert().resource).expect("a resource");
-    match decoded.resource.expect("a resource") {
-        resource::Resource::Listener(listener) => listener.client_address,
+/// What the settings of a Gateway say.
+fn said(translator: &Translator, gateway: &str) -> Option<proto::ClientAddress> {
+    let key = ResourceKey::new(ResourceKind::GatewaySettings, gateway);
+    let encoded = translator.resources().get(&key).expect("the settings");
+    match encoded.decode() {
+        Some(resource::Resource::GatewaySettings(settings)) => settings.client_address,
         other => panic!("{other:?}"),
     }
 }
@@ -71,8 +69,8 @@ fn gateway_with(name: &str, port: u16, parameters: Option<&str>) -> Object {
     Object::Gateway(gateway)
 }
 
-const OF_ONE: [&str; 2] = ["Gateway/platform/one/web", "ListenerSet/a/web/s"];
-const OF_TWO: &str = "Gateway/platform/two/web";
+const ONE: &str = "platform/one";
+const TWO: &str = "platform/two";
 
 /// Two Gateways, the first with a ListenerSet and parameters of its own.
 fn world() -> Vec<Object> {
@@ -123,7 +121,7 @@ fn each_part_is_the_gateways_or_else_its_classs() {
             trusted: None,
         }),
     };
-    assert_eq!(said(&translator, OF_TWO), Some(of_class));
+    assert_eq!(said(&translator, TWO), Some(of_class));
     let expected = proto::ClientAddress {
         proxy_protocol: Some(strict("192.0.2.0/24")),
         forwarded_headers: Some(proto::ForwardedHeaders {
@@ -134,16 +132,14 @@ fn each_part_is_the_gateways_or_else_its_classs() {
             }),
         }),
     };
-    for name in OF_ONE {
-        assert_eq!(said(&translator, name).as_ref(), Some(&expected), "{name}");
-    }
+    assert_eq!(said(&translator, ONE), Some(expected));
 }
 
 #[test]
-fn an_edit_reaches_every_listener_of_the_gateway_and_no_other() {
+fn an_edit_is_one_resource_of_the_gateway_alone() {
     let none = || own(ClientAddress::default());
     let mut translator = translated(world().into_iter().chain([none()]));
-    let of_two = said(&translator, OF_TWO);
+    let of_two = said(&translator, TWO);
     let off = ClientAddress {
         proxy_protocol: Some(protocol(ProxyProtocolMode::Disabled, "192.0.2.1")),
         forwarded: ForwardedHeaders::new(ForwardedHeader::XForwardedFor, Some(0), None),
@@ -151,20 +147,16 @@ fn an_edit_reaches_every_listener_of_the_gateway_and_no_other() {
     let output = translator.apply([Change::Put(own(off))]);
     let mut changed: Vec<&str> = output.resources.keys().map(|key| &*key.name).collect();
     changed.sort_unstable();
-    assert_eq!(changed, OF_ONE);
-    for name in OF_ONE {
-        assert_eq!(said(&translator, name), None, "{name}");
-    }
+    assert_eq!(changed, [ONE]);
+    assert_eq!(said(&translator, ONE), None);
     // The same again is no news, and what says nothing leaves it to the class.
-    assert!(translator.apply([Change::Put(none())]).resources.len() == 2);
+    assert_eq!(translator.apply([Change::Put(none())]).resources.len(), 1);
     assert!(translator.apply([Change::Put(none())]).resources.is_empty());
-    for name in OF_ONE {
-        assert_eq!(said(&translator, name), of_two, "{name}");
-    }
+    assert_eq!(said(&translator, ONE), of_two);
     // It ends when a class comes to have none.
     translator.apply([Change::Put(our_class())]);
-    for name in OF_ONE.into_iter().chain([OF_TWO]) {
-        assert_eq!(said(&translator, name), None, "{name}");
+    for gateway in [ONE, TWO] {
+        assert_eq!(said(&translator, gateway), None, "{gateway}");
     }
 }
 
@@ -183,14 +175,8 @@ fn what_is_wrong_elsewhere_leaves_it_as_it_is() {
     );
     let wrong = parameters("own", of_own, vec![refused]);
     let translator = translated(world().into_iter().chain([wrong]));
-    for name in OF_ONE {
-        let said = said(&translator, name).expect("it is said");
-        assert_eq!(
-            said.proxy_protocol,
-            Some(strict("198.51.100.1/32")),
-            "{name}"
-        );
-    }
+    let said = said(&translator, ONE).expect("it is said");
+    assert_eq!(said.proxy_protocol, Some(strict("198.51.100.1/32")));
 }
 
 /// Parameters that cannot be read might believe nobody. So nobody is believed, whatever the class says.
@@ -210,28 +196,22 @@ fn parameters_that_cannot_be_read_believe_nobody() {
     };
     // They do not exist.
     let mut translator = translated(world());
-    let of_two = said(&translator, OF_TWO);
+    let of_two = said(&translator, TWO);
     assert!(of_two.is_some());
-    for name in OF_ONE {
-        assert_eq!(said(&translator, name), None, "{name}");
-    }
+    assert_eq!(said(&translator, ONE), None);
     translator.apply([Change::Put(own(hops(1)))]);
-    assert!(said(&translator, OF_ONE[0]).is_some());
+    assert!(said(&translator, ONE).is_some());
     // They do not decode.
     translator.apply([Change::Put(unreadable("own"))]);
-    for name in OF_ONE {
-        assert_eq!(said(&translator, name), None, "{name}");
-    }
-    assert_eq!(said(&translator, OF_TWO), of_two);
+    assert_eq!(said(&translator, ONE), None);
+    assert_eq!(said(&translator, TWO), of_two);
     // Those of the class are unknown: the Gateway's own ones still count, and nothing is added to them.
     translator.apply([Change::Put(own(hops(1))), Change::Put(unreadable("class"))]);
-    for name in OF_ONE {
-        let said = said(&translator, name).expect("its own");
-        assert_eq!(said.proxy_protocol, None, "{name}");
-        assert_eq!(
-            said.forwarded_headers.and_then(|of| of.trusted_hops),
-            Some(1)
-        );
-    }
-    assert_eq!(said(&translator, OF_TWO), None);
+    let of_own = said(&translator, ONE).expect("its own");
+    assert_eq!(of_own.proxy_protocol, None);
+    assert_eq!(
+        of_own.forwarded_headers.and_then(|of| of.trusted_hops),
+        Some(1)
+    );
+    assert_eq!(said(&translator, TWO), None);
 }

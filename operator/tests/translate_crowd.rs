@@ -67,8 +67,8 @@ fn all_served(translator: &Translator) {
         panic!("a Gateway has listeners")
     };
     assert_eq!(status.attached_listener_sets, SETS);
-    // Each set's listener and whose its name is; the Gateway's listener and whose its name is.
-    assert_eq!(translator.resources().len(), 2 * (SETS + 1));
+    // Each set's listener and whose its name is; the Gateway's listener, whose its name is, and the Gateway's settings.
+    assert_eq!(translator.resources().len(), 2 * (SETS + 1) + 1);
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! Limits of GatewayParameters on their way to the proxies: each listener of the Gateway has them, the sets'
-//! included, and an edit reaches those listeners and no others.
+//! Limits of GatewayParameters on their way to the proxies: the settings of the Gateway have them, and an edit changes those
+//! settings and nothing else.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,9 +20,8 @@ use vestibule_operator_testing::objects::{
     gateway, namespace, our_class, parameters_at, passthrough, set, translated,
 };
 
-const OWN: &str = "Gateway/platform/edge/own";
-const OF_SET: &str = "ListenerSet/team-a/web/tls";
-const OTHER: &str = "Gateway/platform/other/own";
+const EDGE: &str = "platform/edge";
+const OTHER: &str = "platform/other";
 
 fn parameters(name: &str, limits: LimitParameters) -> GatewayParameters {
     GatewayParameters {
@@ -65,17 +64,18 @@ fn world() -> Vec<Object> {
     ]
 }
 
-fn limits(translator: &Translator, listener: &str) -> Option<proto::ListenerLimits> {
-    let key = ResourceKey::new(ResourceKind::Listener, listener);
-    let encoded = translator.resources().get(&key).expect("the listener");
+/// The limits in the settings of a Gateway.
+fn limits(translator: &Translator, gateway: &str) -> Option<proto::ListenerLimits> {
+    let key = ResourceKey::new(ResourceKind::GatewaySettings, gateway);
+    let encoded = translator.resources().get(&key).expect("the settings");
     match encoded.decode() {
-        Some(Wire::Listener(listener)) => listener.limits,
-        other => panic!("{other:?} is no listener"),
+        Some(Wire::GatewaySettings(settings)) => settings.limits,
+        other => panic!("{other:?} are no settings"),
     }
 }
 
 #[test]
-fn every_listener_of_a_gateway_has_its_limits_the_gateways_own_before_the_classs() {
+fn a_gateway_has_limits_its_own_before_the_classs() {
     let of_class = LimitParameters {
         stream_idle: Some(Duration::from_mins(1)),
         tunnel_idle: Some(Duration::from_hours(2)),
@@ -106,11 +106,10 @@ fn every_listener_of_a_gateway_has_its_limits_the_gateways_own_before_the_classs
         connection_age: Some(3_600_000),
         ..of_class
     };
-    assert_eq!(limits(&translator, OWN), Some(of_edge));
-    assert_eq!(limits(&translator, OF_SET), Some(of_edge));
+    assert_eq!(limits(&translator, EDGE), Some(of_edge));
     assert_eq!(limits(&translator, OTHER), Some(of_class));
 
-    // An edit of a Gateway's own parameters reaches its listeners alone.
+    // An edit of a Gateway's own parameters is one resource.
     let longer = LimitParameters {
         request: Some(Duration::from_secs(30)),
         ..own
@@ -119,9 +118,9 @@ fn every_listener_of_a_gateway_has_its_limits_the_gateways_own_before_the_classs
     let output = translator.apply([Change::Put(edit)]);
     let mut changed: Vec<_> = output.resources.keys().map(|key| &*key.name).collect();
     changed.sort_unstable();
-    assert_eq!(changed, [OWN, OF_SET]);
+    assert_eq!(changed, [EDGE]);
     assert_eq!(
-        limits(&translator, OF_SET).and_then(|limits| limits.request),
+        limits(&translator, EDGE).and_then(|limits| limits.request),
         Some(30_000)
     );
 
@@ -131,8 +130,8 @@ fn every_listener_of_a_gateway_has_its_limits_the_gateways_own_before_the_classs
             Object::GatewayParameters(Arc::new(parameters(name, LimitParameters::default())));
         translator.apply([Change::Put(none)]);
     }
-    for listener in [OWN, OF_SET, OTHER] {
-        assert_eq!(limits(&translator, listener), None, "{listener}");
+    for gateway in [EDGE, OTHER] {
+        assert_eq!(limits(&translator, gateway), None, "{gateway}");
     }
 }
 
@@ -151,7 +150,7 @@ fn parameters_that_cannot_be_used_set_no_limit() {
     broken.findings = vec![Finding::refused(reason, "spec.limits", "is wrong", "")];
     objects.push(Object::GatewayParameters(Arc::new(broken)));
     let mut translator = translated(objects);
-    assert_eq!(limits(&translator, OWN), None);
+    assert_eq!(limits(&translator, EDGE), None);
     assert!(limits(&translator, OTHER).is_some());
     translator.apply([Change::Remove(ObjectKey {
         kind: Kind::GatewayParameters,

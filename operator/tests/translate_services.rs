@@ -539,7 +539,7 @@ fn where_nothing_is_served_the_first_own_port_keeps_the_address() {
     // The name is the Gateway's all the same.
     let mut kinds = translator.resources().keys().map(|key| key.kind());
     assert!(
-        kinds.all(|kind| kind == ResourceKind::HostnameOwner),
+        kinds.all(|kind| kind != ResourceKind::Listener),
         "nothing answers there"
     );
 }

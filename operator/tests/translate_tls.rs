@@ -49,6 +49,14 @@ fn held_listener(translator: &Translator, name: &str) -> Option<proto::Listener>
     }
 }
 
+/// The settings of a Gateway.
+fn gateway_settings(translator: &Translator, name: &str) -> proto::GatewaySettings {
+    match resource(translator, ResourceKind::GatewaySettings, name) {
+        Some(resource::Resource::GatewaySettings(settings)) => settings,
+        other => panic!("{other:?}"),
+    }
+}
+
 /// What an HTTPS listener asks of clients.
 fn asked(translator: &Translator, name: &str) -> Option<proto::ClientValidation> {
     let listener = held_listener(translator, name).expect("it is bound");
@@ -151,6 +159,9 @@ fn the_default_and_the_ports_cover_https_listeners_and_nothing_else() {
     );
     let needed = translator.resources_of(&listener);
     let name = ResourceKey::new(ResourceKind::TrustBundle, "ConfigMap/platform/two");
+    assert!(needed.contains(&name), "{needed:?}");
+    // So it does for the settings of the Gateway.
+    let name = ResourceKey::new(ResourceKind::GatewaySettings, "platform/one");
     assert!(needed.contains(&name), "{needed:?}");
 }
 
@@ -360,8 +371,8 @@ fn what_may_not_be_referred_to_is_not_read() {
     );
     // No certificate has this name, so there are no connections to backends over TLS.
     let shown =
-        |translator: &Translator| held_listener(translator, A).map(|l| l.backend_certificate);
-    assert_eq!(shown(&translator).as_deref(), Some("Gateway/platform/one"));
+        |translator: &Translator| gateway_settings(translator, "platform/one").backend_certificate;
+    assert_eq!(shown(&translator), "Gateway/platform/one");
 
     translator.apply(
         [
@@ -372,7 +383,7 @@ fn what_may_not_be_referred_to_is_not_read() {
     );
     assert_eq!(in_vault(&translator), 2);
     assert_eq!(bundle(&translator, "ConfigMap/vault/ca"), Some(1));
-    assert_eq!(shown(&translator).as_deref(), Some("vault/client"));
+    assert_eq!(shown(&translator), "vault/client");
     let certificate = ResourceKey::new(ResourceKind::Certificate, "vault/client");
     assert!(translator.resources().contains_key(&certificate));
 
@@ -385,7 +396,7 @@ fn what_may_not_be_referred_to_is_not_read() {
         output.resources.get(&certificate).map(Option::is_some),
         Some(false)
     );
-    assert_eq!(shown(&translator).as_deref(), Some("Gateway/platform/one"));
+    assert_eq!(shown(&translator), "Gateway/platform/one");
 }
 
 #[test]
@@ -489,14 +500,14 @@ fn the_client_certificate_is_for_the_namespaces_that_the_parameters_say() {
     let mut translator = translated(objects);
     // What all are shown, what some are, and whether the backend is among them.
     let told = |translator: &Translator| {
-        let listener = held_listener(translator, T).expect("it is bound");
+        let settings = gateway_settings(translator, "platform/one");
         let backend = match resource(translator, ResourceKind::Backend, BACKEND) {
             Some(resource::Resource::Backend(backend)) => backend,
             other => panic!("{other:?}"),
         };
         (
-            listener.backend_certificate,
-            listener.selective_backend_certificate,
+            settings.backend_certificate,
+            settings.selective_backend_certificate,
             backend.certificate_of,
         )
     };

@@ -2,12 +2,14 @@
 //! share the bound fairly. Certificates are in `translate_source_budget`.
 
 use std::sync::Arc;
+use vestibule_model::fair_total::Demand;
 use vestibule_model::key::{Kind, ListenerKey, ObjectName, ParentKey};
 use vestibule_model::object::Object;
 use vestibule_model::policy::{ConfigurationTotals, TotalBytes};
 use vestibule_model::protocol::Protocol;
 use vestibule_model::reference::Reference;
 use vestibule_model::selector::NamespaceScope;
+use vestibule_model::service::ServiceType;
 use vestibule_operator::translate::{Change, Settings, Status, Translator};
 use vestibule_operator_testing::http::{Rule, http_route};
 use vestibule_operator_testing::objects::*;
@@ -55,6 +57,37 @@ fn over(translator: &Translator, kind: Kind, namespace: &str, name: &str) -> Vec
     let findings = findings.into_iter().flatten();
     let of_limits = findings.filter(|finding| finding.reason.as_str() == "QuotaExceeded");
     of_limits.map(ToString::to_string).collect()
+}
+
+/// What a Gateway sets for its listeners counts once, and comes off first.
+#[test]
+fn the_settings_of_a_gateway_count_in_the_total_of_the_listeners() {
+    let taken = |translator: &Translator| -> u64 {
+        let totals = translator.totals();
+        let of_listeners = totals.filter(|(part, _)| *part == "listeners");
+        let demands = of_listeners.flat_map(|(_, total)| total.demands());
+        let bytes = demands.map(|(_, demand)| match demand {
+            Demand::Exempt(bytes) | Demand::Limited(bytes) => bytes,
+        });
+        bytes.sum()
+    };
+    let Object::GatewayClass(mut class) = our_class() else {
+        unreachable!("a class")
+    };
+    class.parameters = Some(parameters_at("p"));
+    let mut translator = Translator::new(with_totals());
+    translator.apply(put(entrance()));
+    assert_eq!(taken(&translator), 0);
+    translator.apply(put([
+        Object::GatewayClass(class),
+        parameters_of("p", ServiceType::NodePort, true),
+    ]));
+    let of_one = taken(&translator);
+    assert!((1..1024).contains(&of_one), "{of_one}");
+    translator.apply(put([gateway("two", Vec::new(), NamespaceScope::All)]));
+    assert_eq!(taken(&translator), 2 * of_one);
+    translator.apply([Change::Remove(key(Kind::Gateway, "platform", "two"))]);
+    assert_eq!(taken(&translator), of_one);
 }
 
 fn same(a: &Translator, b: &Translator) {

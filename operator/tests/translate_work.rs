@@ -6,9 +6,11 @@ use vestibule_model::claim::ClaimKey;
 use vestibule_model::key::{Kind, ObjectKey, ObjectName};
 use vestibule_model::object::Object;
 use vestibule_model::selector::NamespaceScope;
+use vestibule_model::service::ServiceType;
 use vestibule_operator::translate::{Change, Output, Translator, Work};
 use vestibule_operator_testing::grants::hostname_grant;
 use vestibule_operator_testing::objects::*;
+use vestibule_stream::proto::resource;
 use vestibule_stream::{ResourceKey, ResourceKind};
 
 /// A world of `sets` ListenerSets over 50 namespaces, each with a passthrough and a terminate
@@ -238,6 +240,48 @@ fn a_resource_that_changes_shares_its_key_again() {
     for (key, encoded) in world.resources() {
         assert!(Arc::ptr_eq(key, encoded.shared_key()), "{key}");
     }
+}
+
+/// What a Gateway sets for all of its listeners is one resource. So an edit of it looks at no listener and sends none.
+#[test]
+fn an_edit_of_parameters_is_one_resource_however_many_listeners_the_gateway_has() {
+    let cost_at = |sets: usize| {
+        let mut world = world(sets);
+        let Object::GatewayClass(mut class) = our_class() else {
+            unreachable!("a class")
+        };
+        class.parameters = Some(parameters_at("p"));
+        let parameters = |service_type| Change::Put(parameters_of("p", service_type, true));
+        world.apply([
+            Change::Put(Object::GatewayClass(class)),
+            parameters(ServiceType::ClusterIp),
+        ]);
+        // Another limit, and a PROXY header.
+        let output = world.apply([parameters(ServiceType::NodePort)]);
+        let keys: Vec<_> = output.resources.keys().collect();
+        let settings = ResourceKey::new(ResourceKind::GatewaySettings, "platform/one");
+        assert_eq!(keys, [&settings]);
+        assert_eq!((output.work.listeners, output.work.routes), (0, 0));
+        cost(&output)
+    };
+    assert_eq!(cost_at(10), cost_at(1000));
+}
+
+/// Every listener needs the settings of its Gateway, so that no proxy serves it by laxer ones, and every Gateway has some.
+#[test]
+fn each_listener_needs_settings_that_are_sent() {
+    let world = world(10);
+    let settings = ResourceKey::new(ResourceKind::GatewaySettings, "platform/one");
+    assert!(world.resources().contains_key(&settings));
+    let mut listeners = 0;
+    for encoded in world.resources().values() {
+        if let Some(resource::Resource::Listener(listener)) = encoded.decode() {
+            assert!(listener.needs_gateway_settings);
+            assert_eq!(listener.gateway, settings.name);
+            listeners += 1;
+        }
+    }
+    assert_eq!(listeners, 21);
 }
 
 /// Nor is an edit dearer below a wide hostname that thousands of listeners want.

@@ -9,10 +9,10 @@ mod backend_tls;
 mod backends;
 mod certificates;
 mod challenges;
-mod client_address;
 mod clients;
 mod concerned;
 mod dump;
+mod gateway_settings;
 mod http;
 mod names;
 mod parse;
@@ -38,17 +38,16 @@ use vestibule_model::hostname::HostPattern;
 use vestibule_stream::{Change, Reject, Resource, ResourceKey, ResourceKind};
 
 pub use dump::{
-    BackendDump, ChallengeDump, HttpRouteDump, ListenerDump, OwnerDump, PortRouteDump, RouteDump,
-    StateDump, TenantDump,
+    BackendDump, ChallengeDump, GatewaySettingsDump, HttpRouteDump, ListenerDump, OwnerDump,
+    PortRouteDump, RouteDump, StateDump, TenantDump,
 };
 pub use reject::RejectReason;
 pub use tls::CertificateInfo;
 
 use crate::backend::{Backend, Target};
 use crate::bind::BindKey;
-use crate::bounds::Overrides;
 use crate::expiry::Expiries;
-use crate::listener::{Layer, Listener, Mode, NotServing, OfGateway};
+use crate::listener::{GatewaySettings, Layer, Listener, Mode, NotServing};
 use crate::metrics::Metrics;
 use crate::pack::pack;
 use crate::quota::{Accounts, TenantLimits};
@@ -148,6 +147,8 @@ pub struct Counts {
     pub hostname_owners: usize,
     /// Namespaces with shares or a limit of their own.
     pub tenants: usize,
+    /// Gateways whose settings are held.
+    pub gateway_settings: usize,
 }
 
 impl Counts {
@@ -161,6 +162,7 @@ impl Counts {
             self.challenges,
             self.hostname_owners,
             self.tenants,
+            self.gateway_settings,
         ];
         let all = routes.iter().chain(&of_ports).chain(&rest).chain(&few);
         all.sum()
@@ -187,6 +189,8 @@ pub struct State {
     snapshot: Snapshot,
     /// In boxes, because the nodes of a B-tree have room for more entries than there are.
     listeners: BTreeMap<Arc<str>, Box<HeldListener>>,
+    /// The settings of Gateways, by `<namespace>/<name>`.
+    gateway_settings: BTreeMap<Arc<str>, Arc<GatewaySettings>>,
     /// Routes by listener. They include routes of listeners that are not held (yet).
     tables: BTreeMap<Arc<str>, Arc<Routes>>,
     /// The patterns of listeners and routes, for changes of wildcards.
@@ -246,6 +250,7 @@ impl State {
             published,
             snapshot,
             listeners: BTreeMap::new(),
+            gateway_settings: BTreeMap::new(),
             tables: BTreeMap::new(),
             ordered: OrderedPatterns::default(),
             routes: BTreeMap::new(),
@@ -357,9 +362,17 @@ impl State {
         for name in parsed.listeners.keys() {
             self.vacate(name);
         }
-        let client_addresses = client_address::of_binds(&parsed.listeners);
+        let resettled = self.put_gateway_settings(
+            removed(ResourceKind::GatewaySettings),
+            parsed.gateway_settings,
+            &parsed.listeners,
+        );
         for (name, spec) in parsed.listeners {
             dirty.insert(self.hold_listener(&name, spec));
+        }
+        for name in resettled {
+            self.renew_settings(&name);
+            dirty.insert(name);
         }
         for name in rebuild {
             if self.rebuild_listener(&name) {
@@ -370,7 +383,6 @@ impl State {
             self.place(&name);
             touched.places.extend(self.place_of(&name));
         }
-        self.settle_client_addresses(client_addresses);
         for name in removed(ResourceKind::HostnameOwner) {
             self.drop_owner(name);
         }
@@ -622,6 +634,7 @@ impl State {
             }
             Protocol::Https(spec) => (Mode::Https(Err(NotServing::NoCertificate)), Some(spec)),
         };
+        let settings = self.listener_settings(&gateway, spec.needs_settings);
         let mut terminate = terminate.map(|spec| self.hold_terminate(&key, spec, old));
         let mode = self.mode(&kind, terminate.as_mut());
         let handshake_units = self.handshake_units(terminate.as_ref());
@@ -637,8 +650,7 @@ impl State {
             validation: terminate
                 .as_ref()
                 .and_then(HeldTerminate::client_validation),
-            selective: spec.selective,
-            of_gateway: self.of_gateway(spec.backend_certificate, spec.overrides),
+            settings,
         });
         let held = HeldListener {
             bind: spec.bind,
@@ -648,21 +660,6 @@ impl State {
         };
         self.listeners.insert(Arc::clone(&key), Box::new(held));
         key
-    }
-
-    /// Settings of a listener's Gateway: the name of the certificate that is shown to backends, and limits.
-    fn of_gateway(
-        &mut self,
-        certificate: Option<String>,
-        overrides: Option<Overrides>,
-    ) -> Option<Arc<OfGateway>> {
-        if certificate.is_none() && overrides.is_none() {
-            return None;
-        }
-        Some(Arc::new(OfGateway {
-            backend_certificate: certificate.map(|name| self.shown_slot(&name)),
-            overrides,
-        }))
     }
 
     /// Builds a listener again whose certificates or trust bundles changed. Returns whether there is such a listener.
@@ -679,8 +676,7 @@ impl State {
             usage: Arc::clone(&held.built.usage),
             account: Arc::clone(&held.built.account),
             port: held.built.port,
-            selective: held.built.selective,
-            of_gateway: held.built.of_gateway.clone(),
+            settings: held.built.settings.clone(),
             validation: held
                 .terminate
                 .as_ref()
@@ -756,6 +752,7 @@ impl State {
             challenges: self.challenges.len(),
             hostname_owners: self.snapshot.owners().len(),
             tenants: self.accounts.limited(),
+            gateway_settings: self.gateway_settings.len(),
         }
     }
 
@@ -774,6 +771,7 @@ impl State {
         metrics.held("challenge", counts.challenges);
         metrics.held("hostname-owner", counts.hostname_owners);
         metrics.held("tenant", counts.tenants);
+        metrics.held("gateway-settings", counts.gateway_settings);
         let signed = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
         let generation = self.snapshot.generation();
         metrics.config_term.set(signed(generation.term));

@@ -48,6 +48,10 @@ pub(crate) fn accept(plane: &Arc<DataPlane>, client: TcpStream, peer: SocketAddr
     let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
     let mut record = ConnectionRecord::new(Arc::clone(plane), peer, bind);
     let beginning = plane.snapshot.load().beginning(&bind);
+    if beginning.closed {
+        record.reason = CloseReason::NoListener;
+        return;
+    }
     let permit = match beginning.proxy_protocol() {
         // The connections of a load balancer come from many sources, so they do not count as those of one.
         Some(protocol) if protocol.trusts(peer.ip()) => plane.unnamed_permit(),

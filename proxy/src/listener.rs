@@ -3,6 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use vestibule_model::client_address::ClientAddress;
+
 use crate::bounds::Overrides;
 use crate::close_reason::CloseReason;
 use crate::quota::Account;
@@ -108,7 +110,7 @@ impl fmt::Debug for Mode {
 
 /// A listener as connections see it. It is immutable: an edit makes a new one, and connections keep the version with
 /// which they began.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Listener {
     /// `<Gateway|ListenerSet>/<namespace>/<object>/<listener>`.
     pub key: Arc<str>,
@@ -120,12 +122,10 @@ pub struct Listener {
     pub port: u16,
     /// How it serves a connection.
     pub mode: Mode,
-    /// Settings of its Gateway for all listeners, if there are any.
-    pub(crate) of_gateway: Option<Arc<OfGateway>>,
+    /// The settings by which it serves.
+    pub(crate) settings: ListenerSettings,
     /// Cost of a handshake, if TLS is terminated, in units of one with an ECDSA key on P-256.
     pub(crate) handshake_units: u8,
-    /// Whether the client certificate is shown only to backends that name the Gateway.
-    pub(crate) selective: bool,
     /// How it validates its clients, if it does so and is able to.
     pub(crate) validation: Option<Arc<ClientValidation>>,
     /// Usage counters of the listener's tenant on its Gateway. The tenant's other listeners there share them.
@@ -134,21 +134,55 @@ pub struct Listener {
     pub(crate) account: Arc<Account>,
 }
 
-/// Settings of a Gateway for its listeners. They are not part of [`Listener`], because there are many listeners and
-/// most Gateways have no such settings.
+/// The settings by which a listener serves.
+#[derive(Debug, Clone)]
+pub(crate) enum ListenerSettings {
+    /// Those of the release, because its Gateway has none.
+    OfRelease,
+    /// Those of its Gateway, which are not held (yet). Until they are, every connection is closed.
+    Missing,
+    /// Those of its Gateway.
+    OfGateway(Arc<GatewaySettings>),
+}
+
+impl ListenerSettings {
+    /// Whether the listener serves by the settings of its Gateway and by no others.
+    pub(crate) fn are_needed(&self) -> bool {
+        !matches!(self, Self::OfRelease)
+    }
+
+    /// The settings of the Gateway, if they are held.
+    pub(crate) fn of_gateway(&self) -> Option<&GatewaySettings> {
+        match self {
+            Self::OfRelease | Self::Missing => None,
+            Self::OfGateway(settings) => Some(settings),
+        }
+    }
+}
+
+/// Settings of a Gateway for all of its listeners, which share one allocation.
 #[derive(Debug)]
-pub(crate) struct OfGateway {
+pub(crate) struct GatewaySettings {
     /// The slot of the client certificate for backends over TLS; `None` if there is none. It is reference-counted, so
-    /// that the slot is freed with the last listener.
+    /// that the slot is freed with the last settings that name the certificate.
     pub(crate) backend_certificate: Option<Arc<Slot<ClientCertificate>>>,
+    /// Whether the client certificate is shown only to backends that name the Gateway.
+    pub(crate) selective: bool,
     /// Limits that replace those of the release.
     pub(crate) overrides: Option<Overrides>,
+    /// How the addresses of clients are found; `None`: from their connections.
+    pub(crate) client_address: Option<Arc<ClientAddress>>,
 }
 
 impl Listener {
     /// Limits of its Gateway that replace those of the release.
     pub(crate) fn overrides(&self) -> Option<&Overrides> {
-        self.of_gateway.as_ref()?.overrides.as_ref()
+        self.settings.of_gateway()?.overrides.as_ref()
+    }
+
+    /// Whether it serves nothing until the settings of its Gateway come.
+    pub(crate) fn lacks_settings(&self) -> bool {
+        matches!(self.settings, ListenerSettings::Missing)
     }
 
     /// Whether the Gateway itself declares it, and not a ListenerSet.

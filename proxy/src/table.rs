@@ -122,6 +122,7 @@ impl Snapshot {
         };
         Beginning {
             layer: on.layer(),
+            closed: on.closed,
             client_address: on.client_address.clone(),
         }
     }
@@ -129,18 +130,6 @@ impl Snapshot {
     /// How the address of a client is found on `bind`, if there may be hops in front of this proxy.
     pub(crate) fn client_address(&self, bind: &BindKey) -> Option<&Arc<ClientAddress>> {
         self.binds.get(bind)?.client_address.as_ref()
-    }
-
-    /// Sets how it is found from now on, if the bind exists.
-    pub(crate) fn set_client_address(&mut self, bind: &BindKey, how: Option<Arc<ClientAddress>>) {
-        let Some(on) = self.binds.get(bind) else {
-            return;
-        };
-        if on.client_address != how {
-            let mut on = on.clone();
-            on.client_address = how;
-            self.binds.insert_mut(*bind, on);
-        }
     }
 
     /// The listener for a request on `bind` for `host`, with its HTTP routes. In TLS, it is the listener that a
@@ -164,6 +153,8 @@ impl Snapshot {
     ///
     /// A listener of a ListenerSet serves names that its namespace owns, and names that nobody owns. The Gateway's own
     /// listeners are open to all tenants, so there the guard decides about each route.
+    ///
+    /// A listener without the settings of its Gateway serves nothing, and no wider listener takes its names.
     fn serving<'a>(
         &'a self,
         listeners: &'a PatternMap<Entry>,
@@ -172,7 +163,8 @@ impl Snapshot {
         // Listeners of one bind nearly always belong to one Gateway, and many of them may match a long name. So the
         // last owner that was found is remembered.
         let mut known: Option<(&str, Option<&Arc<Account>>)> = None;
-        listeners.matching_or_any(name).find_map(|entry| {
+        let mut matching = listeners.matching_or_any(name);
+        let found = matching.find_map(|entry| {
             let listener = &*entry.listener;
             let owner = match known {
                 Some((gateway, owner)) if *gateway == *listener.gateway => owner,
@@ -186,7 +178,8 @@ impl Snapshot {
                 return Some((entry, HostnameGuard::new(owner, &listener.tenant)));
             }
             (**owner.tenant() == *listener.tenant).then_some((entry, HostnameGuard::OPEN))
-        })
+        });
+        found.filter(|(entry, _)| !entry.listener.lacks_settings())
     }
 
     /// The namespace for which a listener serves a name: its own one, or on the Gateway's own listeners the owner of the
@@ -248,12 +241,13 @@ impl Snapshot {
 
     /// The credentials for TLS to `backend`, for a client of `listener`. Both must belong to this snapshot.
     pub(crate) fn credentials(&self, listener: &Listener, backend: &Backend) -> Credentials {
-        let shown_to_it =
-            || !listener.selective || backend.target.certificate_of.contains(&listener.gateway);
-        let shown = listener.of_gateway.as_ref();
-        match shown.and_then(|of| of.backend_certificate.as_ref()) {
+        let settings = listener.settings.of_gateway();
+        let shown_to_it = settings.is_none_or(|of| {
+            !of.selective || backend.target.certificate_of.contains(&listener.gateway)
+        });
+        match settings.and_then(|of| of.backend_certificate.as_ref()) {
             None => Credentials::None,
-            Some(_) if !shown_to_it() => Credentials::Withheld,
+            Some(_) if !shown_to_it => Credentials::Withheld,
             Some(slot) => match self.client_certificates.get(**slot) {
                 Some(certificate) => Credentials::Certificate(Arc::clone(certificate)),
                 None => Credentials::Missing,
@@ -342,6 +336,7 @@ impl Snapshot {
     pub fn select_by_port(&self, bind: &BindKey) -> Result<Selection, Unmatched> {
         let on = self.binds.get(bind).ok_or(Unmatched::NoBind)?;
         let entry = on.bytes.get(&HostPattern::Any);
+        let entry = entry.filter(|entry| !entry.listener.lacks_settings());
         let entry = entry.ok_or(Unmatched::NoBind)?;
         let route = entry.by_port().and_then(RouteTable::first);
         let account = route.map_or(&entry.listener.account, |route| &route.account);
@@ -397,7 +392,7 @@ impl Snapshot {
         self.generation = generation;
     }
 
-    /// Puts a listener with its routes at its place, instead of the one that was there.
+    /// Puts a listener with its routes at its place, instead of the one that was there. Its bind gets its settings.
     pub(crate) fn place(
         &mut self,
         (bind, layer, pattern): SelectionKey,
@@ -405,6 +400,7 @@ impl Snapshot {
         routes: Arc<Routes>,
     ) {
         let mut listeners = self.binds.get(&bind).cloned().unwrap_or_else(Bind::new);
+        listeners.follow(&listener, bind.transport);
         let entry = Entry { listener, routes };
         listeners.of_mut(layer).insert(pattern, entry);
         self.binds.insert_mut(bind, listeners);

@@ -217,26 +217,29 @@ async fn behind_others_a_line_names_the_client_and_the_peer(
     sink: &Sink,
     identity: &Identity,
 ) {
-    let mut shop = http(
+    let shop = http(
         rig.address.port(),
         "shop",
         "shop.example.com",
         Some("team-a/shop"),
     );
-    if let Some(proto::resource::Resource::Listener(listener)) = &mut shop.resource {
-        listener.client_address = Some(proto::ClientAddress {
-            proxy_protocol: Some(proto::ProxyProtocol {
-                mode: proto::ProxyProtocolMode::Strict.into(),
-                trusted_cidrs: vec!["127.0.0.0/8".into()],
-            }),
-            forwarded_headers: Some(proto::ForwardedHeaders {
-                header: proto::ForwardedHeader::XForwardedFor.into(),
-                trusted_hops: Some(1),
-                trusted: None,
-            }),
-        });
-    }
-    assert_eq!(rig.apply(vec![shop]), Vec::<String>::new());
+    let client_address = proto::ClientAddress {
+        proxy_protocol: Some(proto::ProxyProtocol {
+            mode: proto::ProxyProtocolMode::Strict.into(),
+            trusted_cidrs: vec!["127.0.0.0/8".into()],
+        }),
+        forwarded_headers: Some(proto::ForwardedHeaders {
+            header: proto::ForwardedHeader::XForwardedFor.into(),
+            trusted_hops: Some(1),
+            trusted: None,
+        }),
+    };
+    let settings = proto::GatewaySettings {
+        client_address: Some(client_address),
+        ..Default::default()
+    };
+    let edit = with_settings(shop, settings).to_vec();
+    assert_eq!(rig.apply(edit), Vec::<String>::new());
     let before = sink.lines().len();
     let header = b"PROXY TCP4 198.51.100.7 192.0.2.1 4711 443\r\n";
 

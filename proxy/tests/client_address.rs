@@ -1,7 +1,6 @@
 //! The address of a client behind a load balancer, by real connections on loopback: PROXY headers before TLS and HTTP,
 //! hops that name the client of a request, and how far the proxy believes each of them.
 
-use proto::resource::Resource as Wire;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use vestibule_proxy::close_reason::CloseReason;
@@ -52,12 +51,17 @@ fn hops(header: proto::ForwardedHeader, hops: u32, trusted: &str) -> proto::Clie
     }
 }
 
-/// A listener behind others.
-fn behind(mut listener: Resource, how: &proto::ClientAddress) -> Resource {
-    if let Some(Wire::Listener(listener)) = &mut listener.resource {
-        listener.client_address = Some(how.clone());
+/// The settings of a Gateway behind others.
+fn settings(how: &proto::ClientAddress) -> proto::GatewaySettings {
+    proto::GatewaySettings {
+        client_address: Some(how.clone()),
+        ..Default::default()
     }
-    listener
+}
+
+/// A listener behind others, with the settings of its Gateway.
+fn behind(listener: Resource, how: &proto::ClientAddress) -> [Resource; 2] {
+    with_settings(listener, settings(how))
 }
 
 /// HTTP in plaintext, or HTTPS, with a backend that says what it was asked.
@@ -65,9 +69,10 @@ async fn web(how: &proto::ClientAddress, limits: &ProxyLimits, identity: Option<
     let echo = Echo::start("web").await;
     let certificate = identity.map(|_| "team-a/web");
     Rig::start(limits, |port| {
-        let listener = behind(http(port, "web", NAME, certificate), how);
+        let [listener, settings] = behind(http(port, "web", NAME, certificate), how);
         let all = [
             listener,
+            settings,
             http_route("web", NAME, vec![rule("/", BACKEND)]),
             backend(BACKEND, &[echo.address]),
         ];
@@ -85,8 +90,10 @@ async fn tls_rig(
     let address = serve(echo).await;
     let certificate = identity.map(|_| "team-a/web");
     Rig::start(limits, |port| {
+        let [listener, settings] = behind(listener(port, "web", NAME, certificate), how);
         let all = [
-            behind(listener(port, "web", NAME, certificate), how),
+            listener,
+            settings,
             route("web", NAME, Some(BACKEND)),
             backend(BACKEND, &[address]),
         ];
@@ -226,8 +233,10 @@ async fn without_the_setting_nobody_is_believed() {
 async fn a_header_is_no_part_of_what_is_passed_through() {
     let (address, accepted) = one_connection().await;
     let rig = Rig::start(&quiet(), |port| {
+        let [listener, settings] = behind(listener(port, "web", NAME, None), &strict());
         vec![
-            behind(listener(port, "web", NAME, None), &strict()),
+            listener,
+            settings,
             route("web", NAME, Some(BACKEND)),
             backend(BACKEND, &[address]),
         ]
@@ -416,10 +425,8 @@ async fn a_redirect_is_to_how_the_client_asked() {
             ..Default::default()
         };
         moved.filters = vec![filter(proto::http_filter::Filter::Redirect(to))];
-        vec![
-            behind(http(port, "web", NAME, None), &how),
-            http_route("web", NAME, vec![moved]),
-        ]
+        let [listener, settings] = behind(http(port, "web", NAME, None), &how);
+        vec![listener, settings, http_route("web", NAME, vec![moved])]
     });
     let answer = ask_with(&rig, b"", "x-forwarded-proto: https\r\n").await;
     assert_eq!(answer.header("location"), Some("https://b.example.com/"));
@@ -429,25 +436,48 @@ async fn a_redirect_is_to_how_the_client_asked() {
     assert_eq!(answer.header("location"), Some(&*plain));
 }
 
-/// The setting counts from the next connection on, and for requests at once.
+/// The listeners of a Gateway serve nobody before the proxy knows whom to believe there.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_edit_counts_at_once() {
+async fn without_the_settings_of_the_gateway_nobody_is_served() {
     let echo = Echo::start("web").await;
-    let listener = |port, how: &proto::ClientAddress| behind(http(port, "web", NAME, None), how);
-    let trusting = hops(proto::ForwardedHeader::XForwardedFor, 1, LOOPBACK);
     let mut rig = Rig::start(&quiet(), |port| {
         vec![
-            listener(port, &trusting),
+            needs_settings(http(port, "web", NAME, None)),
             http_route("web", NAME, vec![rule("/", BACKEND)]),
             backend(BACKEND, &[echo.address]),
         ]
     });
-    let port = rig.address.port();
+    let mut early = rig.connect().await;
+    let _ = early.write_all(&request()).await;
+    let answer = read_to_end(&mut early).await.unwrap_or_default();
+    assert!(answer.is_empty());
+    rig.wait_closed(CloseReason::NoListener, 1).await;
+    let edit = vec![gateway_settings(settings(&strict()))];
+    assert_eq!(rig.apply(edit), Vec::<String>::new());
+    assert_eq!(seen(&rig, V1).await.as_deref(), Some(CLIENT));
+    assert_eq!(echo.requests(), 1);
+}
+
+/// The setting counts from the next connection on, and for requests at once.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_edit_counts_at_once() {
+    let echo = Echo::start("web").await;
+    let trusting = hops(proto::ForwardedHeader::XForwardedFor, 1, LOOPBACK);
+    let mut rig = Rig::start(&quiet(), |port| {
+        let [listener, settings] = behind(http(port, "web", NAME, None), &trusting);
+        vec![
+            listener,
+            settings,
+            http_route("web", NAME, vec![rule("/", BACKEND)]),
+            backend(BACKEND, &[echo.address]),
+        ]
+    });
     let mut client = rig.connect().await;
     let request = format!("GET / HTTP/1.1\r\nhost: {NAME}\r\nx-forwarded-for: {CLIENT}\r\n\r\n");
     for (how, expected) in [(None, CLIENT), (Some(&strict()), "127.0.0.1")] {
         if let Some(how) = how {
-            assert_eq!(rig.apply(vec![listener(port, how)]), Vec::<String>::new());
+            let edit = vec![gateway_settings(settings(how))];
+            assert_eq!(rig.apply(edit), Vec::<String>::new());
         }
         client.write_all(request.as_bytes()).await.unwrap();
         let answer = one_answer(&mut client).await.unwrap();

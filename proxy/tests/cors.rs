@@ -4,7 +4,6 @@
 use std::fmt::Write as _;
 
 use proto::http_filter::Filter;
-use proto::resource::Resource as Wire;
 use vestibule_proxy_testing::web::*;
 use vestibule_proxy_testing::*;
 use vestibule_stream::proto;
@@ -270,14 +269,17 @@ async fn filters_change_what_is_refused_before_a_backend_is_asked() {
             ..Default::default()
         })));
     let (mut rig, one) = rig(vec![own]).await;
-    let mut listener = http(rig.address.port(), "web", "", None);
-    if let Some(Wire::Listener(listener)) = &mut listener.resource {
-        listener.limits = Some(proto::ListenerLimits {
-            request_body: Some(10),
-            ..Default::default()
-        });
-    }
-    assert_eq!(rig.apply(vec![listener]), Vec::<String>::new());
+    let listener = http(rig.address.port(), "web", "", None);
+    let limits = proto::ListenerLimits {
+        request_body: Some(10),
+        ..Default::default()
+    };
+    let settings = proto::GatewaySettings {
+        limits: Some(limits),
+        ..Default::default()
+    };
+    let edit = with_settings(listener, settings).to_vec();
+    assert_eq!(rig.apply(edit), Vec::<String>::new());
     let circles = ["vestibule.dev"; 8].join(", ");
     for (name, value, status) in [("content-length", "11", 413), ("cdn-loop", &*circles, 508)] {
         let fields = [(ORIGIN, "https://a.example"), (name, value)];

@@ -19,8 +19,7 @@ use vestibule_proxy::close_reason::CloseReason;
 use vestibule_proxy::limits::ProxyLimits;
 use vestibule_proxy_testing::web::*;
 use vestibule_proxy_testing::*;
-use vestibule_stream::proto::resource::Resource as Wire;
-use vestibule_stream::{Resource, proto};
+use vestibule_stream::proto;
 
 const HOST: &str = "a.example.com";
 /// Of a listener where TLS ends.
@@ -46,12 +45,12 @@ fn limits(set: impl FnOnce(&mut Bounds)) -> ProxyLimits {
     }
 }
 
-/// The same listener with limits of its Gateway.
-fn limited(mut listener: Resource, limits: proto::ListenerLimits) -> Resource {
-    if let Some(Wire::Listener(listener)) = &mut listener.resource {
-        listener.limits = Some(limits);
+/// The settings of a Gateway with these limits.
+fn limited(limits: proto::ListenerLimits) -> proto::GatewaySettings {
+    proto::GatewaySettings {
+        limits: Some(limits),
+        ..Default::default()
     }
-    listener
 }
 
 fn web(limits: &ProxyLimits, backends: &[SocketAddr], rule: &proto::HttpRule) -> Rig {
@@ -178,7 +177,8 @@ async fn a_gateway_sets_its_own_limits_and_others_keep_the_releases() {
     let mut rig = Rig::start(&off, |port| {
         vec![
             own.resource("team-a/own"),
-            limited(listener(port, "a", HOST, None), set),
+            needs_settings(listener(port, "a", HOST, None)),
+            gateway_settings(limited(set)),
             listener(port, "b", OTHER, Some("team-a/own")),
             route("a", HOST, Some(BACKEND)),
             route("b", OTHER, Some(BACKEND)),
@@ -197,7 +197,7 @@ async fn a_gateway_sets_its_own_limits_and_others_keep_the_releases() {
     // An edit is for tunnels that begin after it.
     let listener = listener(rig.address.port(), "b", OTHER, Some("team-a/own"));
     assert_eq!(
-        rig.apply(vec![limited(listener, set)]),
+        rig.apply(vec![needs_settings(listener)]),
         Vec::<String>::new()
     );
     let mut later = connect(&rig).await;
@@ -452,8 +452,9 @@ async fn bodies_are_bounded_by_what_is_said_and_by_what_comes() {
         request_body: Some(0),
         ..Default::default()
     };
-    let edited = limited(http(rig.address.port(), "web", "", None), more);
-    assert_eq!(rig.apply(vec![edited]), Vec::<String>::new());
+    let listener = http(rig.address.port(), "web", "", None);
+    let edit = with_settings(listener, limited(more)).to_vec();
+    assert_eq!(rig.apply(edit), Vec::<String>::new());
     let fits = ask(&rig, &post("content-length: 9000"), &"x".repeat(9000)).await;
     assert_eq!(fits.status, 200);
 }

@@ -249,15 +249,16 @@ async fn ends(tunnel: &mut (impl AsyncRead + Unpin)) {
     let _ = within("the end", tunnel.read_to_end(&mut Vec::new())).await;
 }
 
-fn limited(mut resource: Resource) -> Resource {
-    let Some(Wire::Listener(listener)) = &mut resource.resource else {
-        panic!("no listener");
-    };
-    listener.limits = Some(proto::ListenerLimits {
+fn limited(listener: Resource) -> Vec<Resource> {
+    let limits = proto::ListenerLimits {
         tunnel_idle: Some(1234),
         ..Default::default()
-    });
-    resource
+    };
+    let settings = proto::GatewaySettings {
+        limits: Some(limits),
+        ..Default::default()
+    };
+    with_settings(listener, settings).to_vec()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -269,7 +270,7 @@ async fn a_tunnel_goes_on_over_edits_that_take_nothing_away_and_is_not_even_woke
         let renewed = Identity::of(&[HOST, CONTROL]);
         world.apply(vec![backend(BACKEND, &[nobody()])]);
         world.apply(vec![renewed.resource(CERTIFICATE)]);
-        world.apply(vec![limited(kind.listener(port, "a", HOST))]);
+        world.apply(limited(kind.listener(port, "a", HOST)));
         world.apply(vec![kind.route("a", HOST, "team-a/other:80")]);
         world.apply(vec![kind.listener(port, "b", "b.example.com")]);
         world.apply(vec![owner(HOST, "team-a"), owner(CONTROL, "team-b")]);

@@ -406,18 +406,19 @@ async fn an_idle_connection_and_one_that_is_drained_end_with_a_reset() {
 
 const V1: &[u8] = b"PROXY TCP4 198.51.100.7 192.0.2.1 4711 5432\r\n";
 
-fn behind(mode: proto::ProxyProtocolMode, trusted: &str, port: u16) -> Resource {
-    let mut listener = tcp(port, "db");
-    if let Some(Wire::Listener(listener)) = &mut listener.resource {
-        listener.client_address = Some(proto::ClientAddress {
-            proxy_protocol: Some(proto::ProxyProtocol {
-                mode: mode.into(),
-                trusted_cidrs: vec![trusted.into()],
-            }),
-            forwarded_headers: None,
-        });
-    }
-    listener
+fn behind(mode: proto::ProxyProtocolMode, trusted: &str, port: u16) -> [Resource; 2] {
+    let client_address = proto::ClientAddress {
+        proxy_protocol: Some(proto::ProxyProtocol {
+            mode: mode.into(),
+            trusted_cidrs: vec![trusted.into()],
+        }),
+        forwarded_headers: None,
+    };
+    let settings = proto::GatewaySettings {
+        client_address: Some(client_address),
+        ..Default::default()
+    };
+    with_settings(tcp(port, "db"), settings)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -429,8 +430,10 @@ async fn a_balancer_says_who_the_client_is_and_its_header_goes_no_further() {
     })
     .await;
     let rig = Rig::start(&quiet(), |port| {
+        let [listener, settings] = behind(strict, "127.0.0.0/8", port);
         vec![
-            behind(strict, "127.0.0.0/8", port),
+            listener,
+            settings,
             tcp_route("db", 0, "db", &[(BACKEND, 1)]),
             backend(BACKEND, &[address]),
         ]
@@ -457,8 +460,10 @@ async fn nobody_looks_for_a_header_of_who_may_not_send_one() {
     let optional = proto::ProxyProtocolMode::Optional;
     let address = greets(GREETING).await;
     let rig = Rig::start(&quiet(), |port| {
+        let [listener, settings] = behind(optional, "10.0.0.0/8", port);
         vec![
-            behind(optional, "10.0.0.0/8", port),
+            listener,
+            settings,
             tcp_route("db", 0, "db", &[(BACKEND, 1)]),
             backend(BACKEND, &[address]),
         ]

@@ -57,11 +57,12 @@ fn secured(addresses: &[SocketAddr], tls: Option<proto::BackendTls>) -> Resource
     resource
 }
 
-fn shown(mut resource: Resource) -> Resource {
-    if let Some(Wire::Listener(listener)) = &mut resource.resource {
-        listener.backend_certificate = SHOWN.into();
-    }
-    resource
+fn shown(listener: Resource) -> Vec<Resource> {
+    let settings = proto::GatewaySettings {
+        backend_certificate: SHOWN.into(),
+        ..Default::default()
+    };
+    with_settings(listener, settings).to_vec()
 }
 
 /// What a backend saw of its handshake.
@@ -184,9 +185,9 @@ impl World {
         assert_eq!(self.rig.apply(vec![resource]), NONE);
     }
 
-    fn set_listener(&mut self, resource: impl Fn(u16) -> Resource) {
-        let resource = resource(self.rig.address.port());
-        assert_eq!(self.rig.apply(vec![resource]), NONE);
+    fn set_listener(&mut self, resources: impl Fn(u16) -> Vec<Resource>) {
+        let resources = resources(self.rig.address.port());
+        assert_eq!(self.rig.apply(resources), NONE);
     }
 }
 
@@ -535,11 +536,12 @@ async fn a_backend_that_the_gateways_certificate_is_not_for_is_not_shown_it() {
     let mut world = world_with(|ca| ca.server(&[INNER], &[]).server_config_for(&clients)).await;
     assert_eq!(world.rig.apply(vec![leaf.resource(SHOWN)]), NONE);
     world.set_listener(|port| {
-        let mut resource = listener(port, "web", NAME, Some("team-a/cert"));
-        if let Some(Wire::Listener(listener)) = &mut resource.resource {
-            listener.selective_backend_certificate = SHOWN.into();
-        }
-        resource
+        let settings = proto::GatewaySettings {
+            selective_backend_certificate: SHOWN.into(),
+            ..Default::default()
+        };
+        let listener = listener(port, "web", NAME, Some("team-a/cert"));
+        with_settings(listener, settings).to_vec()
     });
     let withheld = |world: &World| world.rig.plane.metrics.backend_certificates_withheld.get();
     // Another Gateway's, or its own: both say so of themselves in each order.
@@ -705,7 +707,7 @@ async fn passthrough_is_left_alone() {
         ..policy()
     };
     world.set(Some(invalid));
-    world.set_listener(|port| listener(port, "web", NAME, None));
+    world.set_listener(|port| vec![listener(port, "web", NAME, None)]);
     let leaf = world.ca.roots();
     let config = rustls::ClientConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()

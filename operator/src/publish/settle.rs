@@ -313,7 +313,7 @@ impl Settle {
             self.removals.remove(key);
         }
         let sources = new.iter().flat_map(references);
-        let sources = sources.filter(|need| need.kind() != ResourceKind::Backend);
+        let sources = sources.filter(is_source);
         let sources: BTreeSet<ResourceKey> = sources.collect();
         for source in &sources {
             let known = self.sources.entry(source.clone());
@@ -445,7 +445,7 @@ impl Settle {
         held: &BTreeSet<ResourceKey>,
         present: &Present<'_>,
     ) -> bool {
-        use resource::Resource::{Backend, Listener};
+        use resource::Resource::{Backend, GatewaySettings, Listener};
         let change = self.pending.get(key);
         let new = change.and_then(|change| change.resource.as_ref());
         if matches!(
@@ -466,6 +466,14 @@ impl Settle {
                 let closes =
                     shows_certificate(&old, present.published) && !shows_certificate(&new, &after);
                 closes || self.needs_unread(&old, &new)
+            }
+            // The proxies keep the whole former settings until the certificate is read.
+            (Some(GatewaySettings(new)), Some(GatewaySettings(old))) => {
+                let before = shown_certificate(&old);
+                shown_certificate(&new).is_some_and(|key| {
+                    let state = self.state_of(&key);
+                    before.as_ref() != Some(&key) && state.is_some_and(|state| state.is_read)
+                })
             }
             (None, Some(Listener(old))) => (present.waits)(key, &old),
             (Some(new), old) if is_route(&new) => {
@@ -637,6 +645,18 @@ fn certificate_key(name: &str) -> ResourceKey {
     ResourceKey::new(ResourceKind::Certificate, name)
 }
 
+fn settings_key(gateway: &str) -> ResourceKey {
+    ResourceKey::new(ResourceKind::GatewaySettings, gateway)
+}
+
+/// Whether a resource is made of a Secret or `ConfigMap`.
+fn is_source(key: &ResourceKey) -> bool {
+    matches!(
+        key.kind(),
+        ResourceKind::Certificate | ResourceKind::TrustBundle
+    )
+}
+
 /// Returns the keys of the resources that a resource refers to.
 fn references(resource: &resource::Resource) -> Vec<ResourceKey> {
     match resource {
@@ -646,7 +666,15 @@ fn references(resource: &resource::Resource) -> Vec<ResourceKey> {
                 .map(|name| bundle_key(name))
                 .collect()
         }
-        resource::Resource::Listener(listener) => sources(listener).into_iter().collect(),
+        resource::Resource::Listener(listener) => {
+            // Without them the proxies serve nothing there.
+            let settings = listener.needs_gateway_settings;
+            let settings = settings.then(|| settings_key(&listener.gateway));
+            sources(listener).into_iter().chain(settings).collect()
+        }
+        resource::Resource::GatewaySettings(settings) => {
+            shown_certificate(settings).into_iter().collect()
+        }
         route => targets(route).into_iter().map(backend_key).collect(),
     }
 }
@@ -678,16 +706,20 @@ fn shows_certificate(listener: &proto::Listener, resource: Lookup<'_>) -> bool {
 fn sources(listener: &proto::Listener) -> BTreeSet<ResourceKey> {
     let validation = terminate(listener).and_then(|it| it.client_validation.as_ref());
     let bundles = validation.into_iter().flat_map(|it| &it.trust_bundles);
-    let to_backends = [
-        &listener.backend_certificate,
-        &listener.selective_backend_certificate,
-    ];
-    let to_backends = to_backends.into_iter().filter(|name| !name.is_empty());
     certificates(listener)
-        .chain(to_backends)
         .map(|name| certificate_key(name))
         .chain(bundles.map(|name| bundle_key(name)))
         .collect()
+}
+
+/// Returns the certificate that a Gateway shows to backends, if it has one.
+fn shown_certificate(settings: &proto::GatewaySettings) -> Option<ResourceKey> {
+    let names = [
+        &settings.selective_backend_certificate,
+        &settings.backend_certificate,
+    ];
+    let name = names.into_iter().find(|name| !name.is_empty())?;
+    Some(certificate_key(name))
 }
 
 fn terminate(listener: &proto::Listener) -> Option<&proto::TlsTerminate> {

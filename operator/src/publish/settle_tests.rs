@@ -483,6 +483,45 @@ fn a_listener_that_comes_to_need_what_is_being_read_stays_until_it_is_read() {
     assert_eq!(world.put(vec![https("new", &["e"], &[])]), ["new"]);
 }
 
+fn settings(certificate: &str) -> (ResourceKey, Option<Encoded>) {
+    let settings = proto::GatewaySettings {
+        backend_certificate: certificate.into(),
+        ..proto::GatewaySettings::default()
+    };
+    encoded("infra/edge", resource::Resource::GatewaySettings(settings))
+}
+
+#[test]
+fn settings_that_come_to_need_what_is_being_read_stay_until_it_is_read() {
+    let mut world = World::new();
+    world.put(vec![settings("a/old"), certificate("a/old")]);
+    world.reads.insert(certificate_key("a/new"));
+    assert_eq!(world.put(vec![settings("a/new")]), NOTHING);
+    world.reads.clear();
+    let read = world.put(vec![certificate("a/new")]);
+    assert_eq!(read, ["a/new", "infra/edge"]);
+    // There is nothing to wait for if it does not exist.
+    assert_eq!(world.put(vec![settings("a/none")]), ["infra/edge"]);
+}
+
+#[test]
+fn a_listener_that_is_kept_keeps_the_settings_of_its_gateway() {
+    let mut world = World::new();
+    let listener = || {
+        let listener = proto::Listener {
+            gateway: "infra/edge".into(),
+            needs_gateway_settings: true,
+            ..proto::Listener::default()
+        };
+        encoded("listener", resource::Resource::Listener(listener))
+    };
+    world.put(vec![listener(), settings("")]);
+    world.waits = true;
+    let both = vec![gone(listener()), gone(settings(""))];
+    assert_eq!(world.put(both), NOTHING);
+    assert_eq!(world.pass(GRACE), ["listener", "infra/edge"]);
+}
+
 /// While the API server starts anew, a backend comes to be verified by an authority that has to be read.
 #[test]
 fn what_needs_a_read_that_nobody_answers_waits_longer() {

@@ -6,7 +6,7 @@ use vestibule_model::client_address::{
     ClientAddress, ForwardedHeader, ForwardedHeaders, ProxyProtocol, ProxyProtocolMode,
 };
 use vestibule_model::gateway::Gateway;
-use vestibule_model::key::{Kind, ObjectName, ParentKey};
+use vestibule_model::key::{Kind, ObjectName};
 use vestibule_model::object::Object;
 use vestibule_model::reference::Reference;
 use vestibule_stream::proto;
@@ -14,24 +14,14 @@ use vestibule_stream::proto;
 use super::{Dirty, Translator};
 
 impl Translator {
-    /// Reads what the parameters of changed Gateways say. If that differs from before, the listeners are judged
-    /// again.
-    pub(super) fn translate_client_addresses(&mut self, dirty: &mut Dirty) {
-        for name in dirty.gateways.clone() {
-            let how = self.merge.gateway(&name).map(|of| self.client_address(of));
-            let how = how.filter(|how| *how != ClientAddress::default());
-            let old = match how.clone() {
+    /// Reads what the parameters of changed Gateways say.
+    pub(super) fn translate_client_addresses(&mut self, dirty: &Dirty) {
+        for name in &dirty.gateways {
+            let how = self.merge.gateway(name).map(|of| self.client_address(of));
+            match how.filter(|how| *how != ClientAddress::default()) {
                 Some(how) => self.client_addresses.insert(name.clone(), how),
-                None => self.client_addresses.remove(&name),
+                None => self.client_addresses.remove(name),
             };
-            if old == how {
-                continue;
-            }
-            let sets = self.merge.sets_of(&name).cloned();
-            let sets: Vec<ParentKey> = sets.map(ParentKey::ListenerSet).collect();
-            for parent in sets.into_iter().chain([ParentKey::Gateway(name)]) {
-                self.index.dirty_listeners(&parent, dirty);
-            }
         }
     }
 

@@ -114,7 +114,8 @@ impl GatewayTlsState {
 }
 
 impl Translator {
-    /// Resolves the references of `spec.tls`. If the result differs from before, the listeners are judged again.
+    /// Resolves the references of `spec.tls`. If a Gateway asks its clients for something else than before, its listeners
+    /// are judged again.
     pub(super) fn translate_gateway_tls(&mut self, dirty: &mut Dirty, output: &mut Output) {
         for name in std::mem::take(&mut dirty.tls) {
             let gateway = self.merge.gateway(&name).cloned();
@@ -142,10 +143,14 @@ impl Translator {
                     }
                 }
             }
+            dirty.settings.insert(name.clone());
+            let asks_otherwise = (&old.default, &old.per_port) != (&state.default, &state.per_port);
             let sets = self.merge.sets_of(&name).cloned();
             let sets: Vec<ParentKey> = sets.map(ParentKey::ListenerSet).collect();
             for parent in sets.into_iter().chain([ParentKey::Gateway(name)]) {
-                self.index.dirty_listeners(&parent, dirty);
+                if asks_otherwise {
+                    self.index.dirty_listeners(&parent, dirty);
+                }
                 dirty.parents.insert(parent);
             }
         }
@@ -375,7 +380,7 @@ impl Translator {
         self.shown_to.contains_key(gateway)
     }
 
-    /// Name of the certificate that a Gateway's listeners show to backends; empty: none. If the reference may not be
+    /// Name of the certificate that a Gateway shows to backends; empty: none. If the reference may not be
     /// followed, the name is one that no certificate has, so the proxies do not connect without the certificate.
     pub(super) fn backend_certificate(&self, gateway: &ObjectName) -> String {
         let state = self.gateway_tls.get(gateway);

@@ -2,30 +2,21 @@
 
 use std::time::Duration;
 
-use vestibule_model::key::{ObjectName, ParentKey};
+use vestibule_model::key::ObjectName;
 use vestibule_model::parameters::LimitParameters;
 use vestibule_stream::proto;
 
 use super::{Dirty, Translator};
 
 impl Translator {
-    /// Reads the limits of the Gateways that changed, or whose parameters did. If the limits of a Gateway differ
-    /// from before, its listeners are judged again.
-    pub(super) fn translate_gateway_limits(&mut self, dirty: &mut Dirty) {
-        for name in dirty.gateways.clone() {
-            let limits = self.judge_limits(&name);
-            let old = if limits == LimitParameters::default() {
-                self.gateway_limits.remove(&name)
+    /// Reads the limits of the Gateways that changed, or whose parameters did.
+    pub(super) fn translate_gateway_limits(&mut self, dirty: &Dirty) {
+        for name in &dirty.gateways {
+            let limits = self.judge_limits(name);
+            if limits == LimitParameters::default() {
+                self.gateway_limits.remove(name);
             } else {
-                self.gateway_limits.insert(name.clone(), limits)
-            };
-            if old.unwrap_or_default() == limits {
-                continue;
-            }
-            let sets = self.merge.sets_of(&name).cloned();
-            let sets: Vec<ParentKey> = sets.map(ParentKey::ListenerSet).collect();
-            for parent in sets.into_iter().chain([ParentKey::Gateway(name)]) {
-                self.index.dirty_listeners(&parent, dirty);
+                self.gateway_limits.insert(name.clone(), limits);
             }
         }
     }

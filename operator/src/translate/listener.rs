@@ -112,7 +112,7 @@ struct JudgedListener {
     created: i64,
     /// Its place in its object.
     field: String,
-    /// How many bytes it has in the configuration if it is served, without what its Gateway sets.
+    /// How many bytes it has in the configuration if it is served, without what its Gateway asks of clients.
     bytes: u64,
 }
 
@@ -351,8 +351,8 @@ impl Translator {
         })
     }
 
-    /// How many bytes a listener has in the configuration without what its Gateway sets, if it is served; and its resource,
-    /// which it has when it has a socket.
+    /// How many bytes a listener has in the configuration without what its Gateway asks of clients, if it is served; and its
+    /// resource, which it has when it has a socket.
     ///
     /// The size must not depend on claims and ports, because whoever waits for these keeps its place in the budget. So a
     /// listener without a socket counts with the longest port.
@@ -376,36 +376,8 @@ impl Translator {
             return (0, None);
         };
         let bytes = own.encoded_len() + key.to_string().len();
-        let resource = bind.and_then(|_| self.with_gateway(key, own, listener, state));
+        let resource = bind.and_then(|_| encoded(key, own, state));
         (u64::try_from(bytes).unwrap_or(u64::MAX), resource)
-    }
-
-    /// The resource of a listener, with what its Gateway sets.
-    fn with_gateway(
-        &self,
-        key: &ListenerKey,
-        mut resource: proto::Listener,
-        listener: &Listener,
-        state: &ListenerState,
-    ) -> Option<Encoded> {
-        let gateway = &state.gateway;
-        if let Some(terminate) = terminate_of(&mut resource) {
-            terminate.client_validation = state.asked.encode();
-        }
-        let certificate = self.backend_certificate(gateway);
-        if self.is_selective(gateway) {
-            resource.selective_backend_certificate = certificate;
-        } else {
-            resource.backend_certificate = certificate;
-        }
-        resource.limits = self.limits_of(gateway);
-        // UDP has neither PROXY headers nor requests with a forwarded header.
-        if listener.protocol.transport() == Some(Transport::Tcp) {
-            resource.client_address = self.encoded_client_address(gateway);
-        }
-        // Only a name could make it too large, and the API bounds names.
-        let resource = resource::Resource::Listener(resource);
-        Encoded::new(&Resource::new(key.to_string(), resource)).ok()
     }
 
     /// What a listener that is not refused wants from a certificate engine.
@@ -731,7 +703,21 @@ fn terminate_of(resource: &mut proto::Listener) -> Option<&mut proto::TlsTermina
     }
 }
 
-/// A listener without what its Gateway sets.
+/// The resource of a listener, with what its Gateway asks of clients.
+fn encoded(
+    key: &ListenerKey,
+    mut resource: proto::Listener,
+    state: &ListenerState,
+) -> Option<Encoded> {
+    if let Some(terminate) = terminate_of(&mut resource) {
+        terminate.client_validation = state.asked.encode();
+    }
+    // Only a name could make it too large, and the API bounds names.
+    let resource = resource::Resource::Listener(resource);
+    Encoded::new(&Resource::new(key.to_string(), resource)).ok()
+}
+
+/// A listener without what its Gateway asks of clients.
 fn encode(
     key: &ListenerKey,
     listener: &Listener,
@@ -772,6 +758,7 @@ fn encode(
         port: listener.port.map_or(0, |port| port.get().into()),
         tenant: key.parent.name().namespace.to_string(),
         protocol: Some(protocol),
-        ..proto::Listener::default()
+        // The settings come by themselves. Without them the proxies serve nothing.
+        needs_gateway_settings: true,
     })
 }

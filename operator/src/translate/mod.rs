@@ -7,7 +7,7 @@
 //! [`Translator::keep_in_service`], who is over the budget of a namespace depends on what was in service before.
 //!
 //! A pass computes each unit after those that it depends on. It begins with the changes to the merge, the
-//! names that routes ask for, and `spec.tls` and the parameters of Gateways. Then follow listeners, Gateways
+//! names that routes ask for, and `spec.tls`, the parameters and the settings of Gateways. Then follow listeners, Gateways
 //! as a whole, routes, claims and owners, limits on connections, and policies. If a Secret or ConfigMap in use goes over
 //! what its namespace may bring by then, or comes back under it, its users are judged once more. The same holds for a
 //! backend and the routes to it. Then come backends, the certificates and trust bundles in use, certificate requests and
@@ -27,6 +27,7 @@ mod client_address;
 mod features;
 mod frontend;
 mod gateway;
+mod gateway_settings;
 mod grant;
 mod http_route;
 mod index;
@@ -103,6 +104,7 @@ use binds::BindUse;
 use certificate::SecretState;
 use frontend::GatewayTlsState;
 use gateway::GatewayState;
+use gateway_settings::settings_resource;
 use index::Index;
 use issuance::Want;
 use listener::ListenerState;
@@ -142,6 +144,8 @@ struct Dirty {
     uids: BTreeSet<Arc<str>>,
     /// Gateways whose `spec.tls` has to be resolved again.
     tls: BTreeSet<ObjectName>,
+    /// Gateways whose settings for the proxies may be others, besides `gateways`.
+    settings: BTreeSet<ObjectName>,
     listeners: BTreeSet<ListenerKey>,
     routes: BTreeSet<ObjectKey>,
     policies: BTreeSet<ObjectName>,
@@ -431,8 +435,9 @@ impl Translator {
         self.ask_for_routes(&mut dirty);
         self.look_at_overlaps(overlaps, &mut dirty, &mut output);
         self.translate_gateway_tls(&mut dirty, &mut output);
-        self.translate_gateway_limits(&mut dirty);
-        self.translate_client_addresses(&mut dirty);
+        self.translate_gateway_limits(&dirty);
+        self.translate_client_addresses(&dirty);
+        self.translate_gateway_settings(&mut dirty, &mut output);
         self.translate_listeners(&mut dirty, &mut output);
         self.translate_gateways(&mut dirty, &mut output);
         self.translate_routes(&mut dirty, &mut output);
@@ -443,6 +448,7 @@ impl Translator {
         if self.settle_source_budgets(&mut dirty, &mut output) {
             // Who uses which source does not depend on the budgets, so it is known, and nothing else moves.
             self.translate_gateway_tls(&mut dirty, &mut output);
+            self.translate_gateway_settings(&mut dirty, &mut output);
             self.translate_listeners(&mut dirty, &mut output);
             self.translate_gateways(&mut dirty, &mut output);
             self.translate_policies(&mut dirty, &mut output);
@@ -595,6 +601,7 @@ impl Translator {
                 certificates
                     .chain(asked.map(trust::bundle_resource))
                     .chain(client.map(certificate::resource_key))
+                    .chain([settings_resource(&state.gateway)])
                     .filter(|key| self.resources.contains_key(key)),
             );
         }

@@ -291,8 +291,8 @@ impl Translator {
         counted
     }
 
-    /// The objects whose statuses say whether the proxies have a resource. They do of listeners, with their certificates
-    /// and the CA certificates for clients, and of routes with their backends.
+    /// The objects whose statuses say whether the proxies have a resource. They do of listeners, with their certificates,
+    /// the CA certificates for clients and the settings of their Gateways, and of routes with their backends.
     #[must_use]
     pub fn concerned_by(&self, resource: &ResourceKey) -> BTreeSet<ObjectKey> {
         let name = &*resource.name;
@@ -308,6 +308,7 @@ impl Translator {
             ResourceKind::TcpRoute => object(Kind::TcpRoute),
             ResourceKind::UdpRoute => object(Kind::UdpRoute),
             ResourceKind::Backend => return self.routes_of_backend(resource),
+            ResourceKind::GatewaySettings => return self.parents_by_settings(name),
             ResourceKind::Certificate | ResourceKind::TrustBundle => {
                 return self.parents_using(resource);
             }
@@ -328,6 +329,20 @@ impl Translator {
             .filter(|(backend, _)| backend_resource(backend) == *resource)
             .flat_map(|(_, routes)| routes.iter().cloned())
             .collect()
+    }
+
+    /// A Gateway and its ListenerSets, by the name of the Gateway's settings on the stream.
+    fn parents_by_settings(&self, name: &str) -> BTreeSet<ObjectKey> {
+        let Some((namespace, name)) = name.split_once('/') else {
+            return BTreeSet::new();
+        };
+        let gateway = ObjectName::new(namespace, name);
+        let sets = self.merge.sets_of(&gateway).cloned();
+        let mut parents: BTreeSet<ObjectKey> = sets
+            .map(|set| ParentKey::ListenerSet(set).object())
+            .collect();
+        parents.insert(ParentKey::Gateway(gateway).object());
+        parents
     }
 
     /// The Gateways and ListenerSets whose listeners need the certificate or trust bundle.

@@ -110,7 +110,8 @@ fn is_route(kind: ResourceKind) -> bool {
         | ResourceKind::TrustBundle
         | ResourceKind::Challenge
         | ResourceKind::HostnameOwner
-        | ResourceKind::Tenant => false,
+        | ResourceKind::Tenant
+        | ResourceKind::GatewaySettings => false,
     }
 }
 

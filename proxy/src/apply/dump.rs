@@ -44,6 +44,8 @@ pub struct StateDump {
     pub hostname_owners: Vec<OwnerDump>,
     /// By name: namespaces with shares or a limit of their own.
     pub tenants: Vec<TenantDump>,
+    /// By name. The settings themselves are shown with the listeners.
+    pub gateway_settings: Vec<GatewaySettingsDump>,
 }
 
 /// A listener.
@@ -77,7 +79,7 @@ pub struct ListenerDump {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub forwarded_headers: Option<ForwardedHeadersDump>,
     /// Whether connections are served. This is false if the listener terminates TLS and has no usable certificate, or
-    /// has nothing by which to validate clients.
+    /// has nothing by which to validate clients, or if the settings of its Gateway are not held.
     pub serving: bool,
     /// Whether the Gateway's client certificate is shown only to backends that name the Gateway.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -298,6 +300,13 @@ pub struct TenantDump {
     pub max_connections: Option<u32>,
 }
 
+/// Settings of a Gateway.
+#[derive(Debug, serde::Serialize)]
+pub struct GatewaySettingsDump {
+    /// `<namespace>/<name>` of the Gateway.
+    pub name: String,
+}
+
 /// A certificate.
 #[derive(Debug, serde::Serialize)]
 pub struct NamedCertificate {
@@ -369,6 +378,13 @@ impl State {
                 .collect(),
             hostname_owners: self.dump_owners(),
             tenants: self.dump_tenants(),
+            gateway_settings: self
+                .gateway_settings
+                .keys()
+                .map(|name| GatewaySettingsDump {
+                    name: name.to_string(),
+                })
+                .collect(),
         }
     }
 
@@ -417,8 +433,12 @@ impl State {
                 limits: held.built.overrides().map(LimitsDump::of),
                 proxy_protocol: self.dump_proxy_protocol(held),
                 forwarded_headers: self.dump_forwarded_headers(held),
-                serving: held.built.mode.is_serving(),
-                selective_backend_certificate: held.built.selective,
+                serving: held.built.mode.is_serving() && !held.built.lacks_settings(),
+                selective_backend_certificate: held
+                    .built
+                    .settings
+                    .of_gateway()
+                    .is_some_and(|settings| settings.selective),
             })
             .collect()
     }

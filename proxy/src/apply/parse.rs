@@ -4,7 +4,6 @@ use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use vestibule_model::client_address::ClientAddress;
 use vestibule_model::endpoint::EndpointRules;
 use vestibule_model::hostname::HostPattern;
 use vestibule_model::hostname_grant::MAX_CONNECTION_SHARES;
@@ -12,14 +11,12 @@ use vestibule_model::path::PathPrefix;
 use vestibule_stream::proto;
 
 use super::clients::{ClientMode, ValidationSpec};
-use super::parse_client_address;
 use super::reject::RejectReason;
 use super::resource_names::{required, route_name, segments, two_segments};
 use crate::attached_names::AttachedNames;
 use crate::backend;
 use crate::backend::Target;
 use crate::bind::{BindKey, Transport};
-use crate::bounds::Overrides;
 use crate::listener::Layer;
 use crate::quota::TenantLimits;
 use crate::table::SelectionKey;
@@ -34,14 +31,8 @@ pub(super) struct ListenerSpec {
     pub(super) port: u16,
     pub(super) pattern: HostPattern,
     pub(super) protocol: Protocol,
-    /// Name of the certificate that is shown to backends.
-    pub(super) backend_certificate: Option<String>,
-    /// Limits that the Gateway sets.
-    pub(super) overrides: Option<Overrides>,
-    /// How the address of a client is found.
-    pub(super) client_address: Option<Arc<ClientAddress>>,
-    /// Whether it is shown only to backends that name the Gateway.
-    pub(super) selective: bool,
+    /// Whether it serves by the settings of its Gateway.
+    pub(super) needs_settings: bool,
 }
 
 impl ListenerSpec {
@@ -124,9 +115,6 @@ pub(super) fn listener(name: &str, wire: &proto::Listener) -> Result<ListenerSpe
     if matches!(protocol, Protocol::Tcp | Protocol::Udp) && !wire.hostname.is_empty() {
         return Err(RejectReason::NamedBytes(wire.hostname.clone()));
     }
-    if matches!(protocol, Protocol::Udp) && wire.client_address.is_some() {
-        return unknown("an address of the client behind that of a datagram");
-    }
     let bind = bind(wire.bind.as_ref(), protocol.transport())?;
     let invalid = || RejectReason::InvalidBind(format!("{} is not a port", wire.port));
     Ok(ListenerSpec {
@@ -139,19 +127,7 @@ pub(super) fn listener(name: &str, wire: &proto::Listener) -> Result<ListenerSpe
         },
         pattern: pattern(&wire.hostname)?,
         protocol,
-        overrides: wire.limits.as_ref().map(Overrides::from),
-        client_address: match &wire.client_address {
-            Some(wire) => Some(Arc::new(parse_client_address::parse(wire)?)),
-            None => None,
-        },
-        selective: !wire.selective_backend_certificate.is_empty(),
-        backend_certificate: [
-            &wire.selective_backend_certificate,
-            &wire.backend_certificate,
-        ]
-        .into_iter()
-        .find(|name| !name.is_empty())
-        .cloned(),
+        needs_settings: wire.needs_gateway_settings,
     })
 }
 

@@ -1,4 +1,4 @@
-//! Reads the settings by which a listener finds the addresses of its clients.
+//! Reads the settings by which the listeners of a Gateway find the addresses of their clients.
 
 use vestibule_model::certificate::AddressBlock;
 use vestibule_model::client_address::{
@@ -9,7 +9,7 @@ use vestibule_stream::proto;
 
 use super::reject::RejectReason;
 
-/// Reads the settings of a listener. Anything unknown is rejected, because one mode is stricter than another.
+/// Reads these settings. Anything unknown is rejected, because one mode is stricter than another.
 pub(super) fn parse(wire: &proto::ClientAddress) -> Result<ClientAddress, RejectReason> {
     Ok(ClientAddress {
         proxy_protocol: wire

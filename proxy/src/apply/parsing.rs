@@ -8,6 +8,7 @@ use vestibule_stream::{Resource, ResourceKey};
 
 use super::backend_tls::TlsSpec;
 use super::challenges::ChallengeSpec;
+use super::gateway_settings::{self, GatewaySettingsSpec};
 use super::parse::{LeftOut, ListenerSpec, OwnerSpec, RouteSpec};
 use super::parse_http::{self, HttpRouteSpec};
 use super::reject::RejectReason;
@@ -37,6 +38,7 @@ pub(super) struct Parsed {
     pub(super) challenges: BTreeMap<String, ChallengeSpec>,
     pub(super) owners: Vec<OwnerSpec>,
     pub(super) tenants: Vec<(String, TenantLimits)>,
+    pub(super) gateway_settings: BTreeMap<String, GatewaySettingsSpec>,
 }
 
 impl Parsed {
@@ -46,7 +48,7 @@ impl Parsed {
         let of_ports = self.tcp_routes.len() + self.udp_routes.len();
         let rest = self.listeners.len() + self.backends.len() + self.certificates.len();
         let few = self.trusts.len() + self.challenges.len() + self.owners.len();
-        routes + of_ports + rest + few + self.tenants.len()
+        routes + of_ports + rest + few + self.tenants.len() + self.gateway_settings.len()
     }
 }
 
@@ -154,6 +156,9 @@ impl State {
             }),
             Some(Wire::Tenant(wire)) => parse::tenant(name, *wire).map(|limits| {
                 parsed.tenants.push((name.to_owned(), limits));
+            }),
+            Some(Wire::GatewaySettings(wire)) => gateway_settings::parse(name, wire).map(|spec| {
+                parsed.gateway_settings.insert(name.to_owned(), spec);
             }),
             Some(Wire::Listener(wire)) => parse::listener(name, wire).map(|mut spec| {
                 hostnames.share(&mut spec.pattern);

@@ -196,7 +196,7 @@ impl State {
             .set_client_certificate(**slot, shown.map(Arc::new));
     }
 
-    /// Removes slots that no listener uses any more. There is at most one for each Gateway, so a look at all of them is
+    /// Removes slots that no Gateway uses any more. There is at most one for each Gateway, so a look at all of them is
     /// cheap.
     pub(super) fn sweep_shown(&mut self) {
         let unused = |slot: &Arc<Slot<ClientCertificate>>| Arc::strong_count(slot) == 1;

@@ -4,6 +4,7 @@ mod batches;
 mod challenges;
 mod concerned;
 mod dumped;
+mod gateway_settings;
 mod listeners;
 mod owners;
 mod properties;
@@ -135,6 +136,19 @@ fn owner(hostname: &str, tenant: &str) -> Resource {
     };
     let name = format!("infra/edge/{hostname}");
     Resource::new(name, Wire::HostnameOwner(owner))
+}
+
+/// Has a listener serve by the settings of its Gateway.
+fn needs_settings(mut listener: Resource) -> Resource {
+    if let Some(Wire::Listener(listener)) = &mut listener.resource {
+        listener.needs_gateway_settings = true;
+    }
+    listener
+}
+
+/// Settings of the Gateway of all listeners.
+fn settings(settings: proto::GatewaySettings) -> Resource {
+    Resource::new("infra/edge", Wire::GatewaySettings(settings))
 }
 
 fn certificate(name: &str, hostname: &str) -> Resource {

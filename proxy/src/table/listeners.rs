@@ -8,7 +8,7 @@ use vestibule_model::hostname::{HostPattern, Hostname};
 use super::listener_routes::Routes;
 use super::route::Route;
 use super::route_table::RouteTable;
-use crate::bind::BindKey;
+use crate::bind::{BindKey, Transport};
 use crate::http_route::HttpTable;
 use crate::listener::{Layer, Listener, Mode};
 use crate::owners::HostnameGuard;
@@ -56,6 +56,8 @@ pub(super) struct Bind {
     pub(super) bytes: PatternMap<Entry>,
     /// How the addresses of clients are found. All listeners of a bind belong to one Gateway, so they agree.
     pub(super) client_address: Option<Arc<ClientAddress>>,
+    /// Whether every connection is closed, because the settings of the Gateway are missing.
+    pub(super) closed: bool,
 }
 
 impl Bind {
@@ -65,7 +67,17 @@ impl Bind {
             plain: PatternMap::new(),
             bytes: PatternMap::new(),
             client_address: None,
+            closed: false,
         }
+    }
+
+    /// Takes over the settings of a listener that gets its place here. `transport` is that of the bind.
+    pub(super) fn follow(&mut self, listener: &Listener, transport: Transport) {
+        let settings = listener.settings.of_gateway();
+        // UDP has neither PROXY headers nor requests with a forwarded header.
+        let settings = settings.filter(|_| transport == Transport::Tcp);
+        self.client_address = settings.and_then(|of| of.client_address.clone());
+        self.closed = listener.lacks_settings();
     }
 
     pub(super) fn of(&self, layer: Layer) -> &PatternMap<Entry> {
@@ -102,6 +114,8 @@ impl Bind {
 pub(crate) struct Beginning {
     /// The layer with which they begin.
     pub(crate) layer: Layer,
+    /// Whether they are closed at once, because the settings of the Gateway are missing.
+    pub(crate) closed: bool,
     pub(super) client_address: Option<Arc<ClientAddress>>,
 }
 

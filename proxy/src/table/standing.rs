@@ -112,7 +112,10 @@ impl Snapshot {
     ) -> Option<(&'a Entry, HostnameGuard<'a>)> {
         let listeners = self.binds.get(bind)?.of(layer);
         match layer {
-            Layer::Bytes => Some((listeners.get(&HostPattern::Any)?, HostnameGuard::OPEN)),
+            Layer::Bytes => {
+                let entry = listeners.get(&HostPattern::Any)?;
+                (!entry.listener.lacks_settings()).then_some((entry, HostnameGuard::OPEN))
+            }
             Layer::Tls | Layer::Plain => self.serving(listeners, name),
         }
     }
@@ -216,6 +219,7 @@ pub(super) fn is_same(before: Option<&Entry>, after: Option<&Entry>) -> bool {
             && was.tenant == is.tenant
             && was.gateway == is.gateway
             && was.mode.kind() == is.mode.kind()
+            && was.lacks_settings() == is.lacks_settings()
             && validate_alike(was, is)
             && before.tenant_of_port() == after.tenant_of_port()
 }

@@ -22,6 +22,7 @@ impl ResourceKind {
             Self::HostnameOwner => "hostname-owner",
             Self::GrpcRoute => "grpcroute",
             Self::Tenant => "tenant",
+            Self::GatewaySettings => "gateway-settings",
         }
     }
 }
@@ -64,6 +65,7 @@ impl resource::Resource {
             Self::HostnameOwner(_) => ResourceKind::HostnameOwner,
             Self::GrpcRoute(_) => ResourceKind::GrpcRoute,
             Self::Tenant(_) => ResourceKind::Tenant,
+            Self::GatewaySettings(_) => ResourceKind::GatewaySettings,
         }
     }
 }

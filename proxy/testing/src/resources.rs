@@ -179,6 +179,24 @@ pub fn owner(hostname: &str, tenant: &str) -> Resource {
     Resource::new(format!("infra/edge/{hostname}"), Wire::HostnameOwner(owner))
 }
 
+/// Has a listener serve by the settings of its Gateway.
+pub fn needs_settings(mut listener: Resource) -> Resource {
+    if let Some(Wire::Listener(listener)) = &mut listener.resource {
+        listener.needs_gateway_settings = true;
+    }
+    listener
+}
+
+/// Settings of the Gateway of all listeners.
+pub fn gateway_settings(settings: proto::GatewaySettings) -> Resource {
+    Resource::new("infra/edge", Wire::GatewaySettings(settings))
+}
+
+/// A listener that serves by the settings of its Gateway, and these settings.
+pub fn with_settings(listener: Resource, settings: proto::GatewaySettings) -> [Resource; 2] {
+    [needs_settings(listener), gateway_settings(settings)]
+}
+
 /// How a namespace shares connections with others. 0 stands for no limit.
 pub fn tenant(namespace: &str, connection_shares: u32, max_connections: u32) -> Resource {
     let tenant = proto::Tenant {

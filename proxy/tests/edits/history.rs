@@ -12,7 +12,7 @@ use super::ledger::Config;
 use super::servers::Props;
 use listeners::named;
 pub(crate) use traffic::{ask, dial};
-use vestibule_proxy_testing::{http, listener, owner};
+use vestibule_proxy_testing::{http, listener, needs_settings, owner};
 
 /// Hosts that clients ask for.
 pub(crate) const HOSTS: [&str; 4] = [
@@ -129,12 +129,13 @@ impl History {
         }
         self.bundle(TRUST, &[0, 1]);
         self.bundle(CLIENTS, &[0]);
-        self.config.set(named(
-            http(self.ports.web, "x", "", None),
-            "Gateway/infra/edge/web",
-        ));
+        self.show("");
+        let web = http(self.ports.web, "x", "", None);
+        let web = named(web, "Gateway/infra/edge/web");
+        self.config.set(needs_settings(web));
         let base = listener(self.ports.tls, "x", "base.example.com", None);
-        self.config.set(named(base, "Gateway/infra/edge/base"));
+        let base = named(base, "Gateway/infra/edge/base");
+        self.config.set(needs_settings(base));
         for (index, _) in LISTENERS.iter().enumerate() {
             self.add_listener(index);
         }

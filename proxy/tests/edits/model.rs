@@ -528,6 +528,15 @@ impl<'a> Model<'a> {
         found.into_iter().collect()
     }
 
+    /// The certificate that the Gateway of a listener shows to backends; empty: none.
+    fn shown(self, listener: &proto::Listener) -> &'a str {
+        let settings = self.config.get(Kind::GatewaySettings, &listener.gateway);
+        match settings.map(|resource| &resource.resource) {
+            Some(Some(Wire::GatewaySettings(settings))) => &settings.backend_certificate,
+            _ => "",
+        }
+    }
+
     /// How a backend is spoken to over TLS. `Err`: it must not be connected to.
     fn way(self, backend: &proto::Backend, listener: &proto::Listener) -> Result<Option<Way>, ()> {
         let Some(tls) = &backend.tls else {
@@ -539,7 +548,7 @@ impl<'a> Model<'a> {
         let trust = self
             .trust(&tls.trust_bundles, &self.props.authorities)
             .ok_or(())?;
-        let shown = match &*listener.backend_certificate {
+        let shown = match self.shown(listener) {
             "" => "-",
             name => self.certificate(name).ok_or(())?,
         };

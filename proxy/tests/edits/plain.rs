@@ -172,11 +172,13 @@ fn secured(name: &str, addresses: &[SocketAddr]) -> Resource {
     resource
 }
 
-fn showing(mut resource: Resource, shown: &str) -> Resource {
-    if let Some(Wire::Listener(listener)) = &mut resource.resource {
-        listener.backend_certificate = shown.into();
-    }
-    resource
+/// The listener of a Gateway that shows a certificate to its backends, with the settings of the Gateway.
+fn showing(listener: Resource, shown: &str) -> [Resource; 2] {
+    let settings = proto::GatewaySettings {
+        backend_certificate: shown.into(),
+        ..Default::default()
+    };
+    with_settings(listener, settings)
 }
 
 /// A Gateway that shows a certificate to its backends.
@@ -193,8 +195,10 @@ async fn shows() -> Shows {
     let known = vec![first.chain[0].to_vec(), next.chain[0].to_vec()];
     let address = asker(&ca, &clients, known).await;
     let rig = Rig::start(&quiet(), |port| {
+        let [listener, settings] = showing(listener(port, "web", HOST, Some(CERT)), SHOWN);
         vec![
-            showing(listener(port, "web", HOST, Some(CERT)), SHOWN),
+            listener,
+            settings,
             route("web", HOST, Some(OLD)),
             server.resource(CERT),
             first.resource(SHOWN),
@@ -511,7 +515,7 @@ async fn a_certificate_that_is_not_held_fails_requests_that_could_use_an_old_con
     let mut stream = rig.connect().await;
     assert_eq!(turns::ask_on(&mut stream).await, "200 old v1");
     let web = http(rig.address.port(), "web", HOST, None);
-    change(&mut rig, vec![showing(web, SHOWN)], &[]);
+    change(&mut rig, showing(web, SHOWN).to_vec(), &[]);
     assert_eq!(turns::ask_on(&mut stream).await, "500 - v1");
     assert_eq!(far.connections.load(Ordering::SeqCst), 1);
 }

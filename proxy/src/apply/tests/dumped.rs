@@ -5,15 +5,17 @@ use super::*;
 #[test]
 fn limits_of_a_gateway_are_shown_and_outlive_a_new_certificate() {
     let mut h = Harness::new();
-    let mut limited = listener_on(A, BIND.port, "a.example.com", Some(&["team-a/tls"]));
-    if let Some(Wire::Listener(listener)) = &mut limited.resource {
-        listener.limits = Some(proto::ListenerLimits {
-            tunnel_idle: Some(0),
-            request_body: Some(1000),
-            ..Default::default()
-        });
-    }
-    assert_eq!(h.apply(vec![limited]), []);
+    let limited = listener_on(A, BIND.port, "a.example.com", Some(&["team-a/tls"]));
+    let limits = proto::ListenerLimits {
+        tunnel_idle: Some(0),
+        request_body: Some(1000),
+        ..Default::default()
+    };
+    let limits = settings(proto::GatewaySettings {
+        limits: Some(limits),
+        ..Default::default()
+    });
+    assert_eq!(h.apply(vec![needs_settings(limited), limits]), []);
     let shown = |h: &Harness| {
         let dump = serde_json::to_value(h.state.dump()).unwrap();
         dump["listeners"][0].clone()

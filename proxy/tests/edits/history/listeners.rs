@@ -6,7 +6,7 @@ use super::{CLIENTS, FLIPPING, HOSTS, History, LISTENERS, SHOWN, TRUST};
 use crate::edits::model::is_plain_resource;
 use vestibule_proxy_testing::Authority;
 use vestibule_proxy_testing::acme::http_challenge;
-use vestibule_proxy_testing::{endpoint, http, listener};
+use vestibule_proxy_testing::{endpoint, gateway_settings, http, listener, needs_settings};
 
 use proto::listener::Protocol;
 use proto::resource::Resource as Wire;
@@ -76,20 +76,18 @@ impl History {
             0 => self.config.remove(Kind::Certificate, SHOWN),
             1..4 => {
                 let shown = if self.random.once_in(2) { SHOWN } else { "" };
-                self.each_listener(|listener| listener.backend_certificate = shown.into());
+                self.show(shown);
             }
             n => self.certify(SHOWN, n),
         }
     }
 
-    pub(super) fn each_listener(&mut self, edit: impl Fn(&mut proto::Listener)) {
-        for name in self.names(Kind::Listener) {
-            let mut resource = self.config.get(Kind::Listener, &name).unwrap().clone();
-            if let Some(Wire::Listener(listener)) = &mut resource.resource {
-                edit(listener);
-            }
-            self.config.set(resource);
-        }
+    /// The Gateway shows this certificate to backends; empty: none.
+    pub(super) fn show(&mut self, certificate: &str) {
+        self.config.set(gateway_settings(proto::GatewaySettings {
+            backend_certificate: certificate.into(),
+            ..Default::default()
+        }));
     }
 
     // ---- Listeners
@@ -106,8 +104,7 @@ impl History {
         } else {
             self.secure(self.ports.tls, hostname)
         };
-        self.config
-            .set(self.with_gateway_certificate(named(resource, &full)));
+        self.config.set(needs_settings(named(resource, &full)));
     }
 
     pub(super) fn port_of(&self, index: usize) -> u16 {
@@ -126,19 +123,6 @@ impl History {
             let here = listener.bind.as_ref()?.port == u32::from(port);
             (here && listener.hostname == hostname).then(|| name.to_owned())
         })
-    }
-
-    pub(super) fn with_gateway_certificate(&self, mut resource: Resource) -> Resource {
-        // All listeners of a Gateway show the same.
-        let first = self.config.of(Kind::Listener).next();
-        if let (Some((_, first)), Some(Wire::Listener(listener))) = (first, &mut resource.resource)
-            && let Some(Wire::Listener(first)) = &first.resource
-        {
-            listener
-                .backend_certificate
-                .clone_from(&first.backend_certificate);
-        }
-        resource
     }
 
     /// A listener of one of the three modes.
@@ -183,7 +167,7 @@ impl History {
             old.hostname
         };
         let resource = named(self.secure(self.ports.tls, &hostname), &full);
-        self.config.set(self.with_gateway_certificate(resource));
+        self.config.set(needs_settings(resource));
     }
 
     pub(super) fn toggle_listener(&mut self) {
@@ -264,8 +248,7 @@ impl History {
         } else {
             http(self.ports.flip, "x", "", None)
         };
-        let resource = self.with_gateway_certificate(named(resource, FLIPPING));
-        self.config.set(resource);
+        self.config.set(needs_settings(named(resource, FLIPPING)));
     }
 
     // ---- Challenges and rejects

@@ -1,0 +1,165 @@
+//! Settings of Gateways, and the listeners that serve by them.
+
+use super::*;
+
+const GATEWAY: &str = "infra/edge";
+
+fn tunnel_idle(millis: u64) -> Resource {
+    let limits = proto::ListenerLimits {
+        tunnel_idle: Some(millis),
+        ..Default::default()
+    };
+    settings(proto::GatewaySettings {
+        limits: Some(limits),
+        ..Default::default()
+    })
+}
+
+/// Settings that believe PROXY headers from these addresses.
+fn believing(trusted: &str) -> Resource {
+    let client_address = proto::ClientAddress {
+        proxy_protocol: Some(proto::ProxyProtocol {
+            mode: proto::ProxyProtocolMode::Strict.into(),
+            trusted_cidrs: vec![trusted.into()],
+        }),
+        forwarded_headers: None,
+    };
+    settings(proto::GatewaySettings {
+        client_address: Some(client_address),
+        ..Default::default()
+    })
+}
+
+/// The limit of the listener that is selected for a name, in milliseconds, if its Gateway sets one.
+fn limit(h: &Harness, name: &str) -> Option<u128> {
+    let name = Hostname::parse(name).unwrap();
+    let selection = h.published.load().select(&BIND, Some(&name)).ok()?;
+    let limit = selection.listener.overrides()?.tunnel_idle?;
+    Some(limit.as_millis())
+}
+
+#[test]
+fn a_listener_without_the_settings_of_its_gateway_serves_nothing() {
+    let mut h = Harness::new();
+    let both = vec![
+        needs_settings(listener(A, "a.example.com")),
+        needs_settings(listener(ANY, "")),
+    ];
+    assert_eq!(h.apply(both), []);
+    let is_closed = |h: &Harness| h.published.load().beginning(&BIND).closed;
+    let is_serving = |h: &Harness| {
+        let dump = serde_json::to_value(h.state.dump()).unwrap();
+        dump["listeners"][0]["serving"].clone()
+    };
+    // Its port is open, and no wider listener takes its names.
+    assert!(h.published.load().has_bind(&BIND));
+    assert!(is_closed(&h));
+    assert_eq!(is_serving(&h), false);
+    for name in ["a.example.com", "x.example.com"] {
+        assert_eq!(h.select(name), Err(Unmatched::NoListener));
+    }
+    assert_eq!(h.apply(vec![tunnel_idle(7)]), []);
+    assert!(!is_closed(&h));
+    assert_eq!(is_serving(&h), true);
+    assert_eq!(limit(&h, "a.example.com"), Some(7));
+    assert_eq!(limit(&h, "x.example.com"), Some(7));
+    assert_eq!(h.state.counts().gateway_settings, 1);
+    h.remove(vec![key(ResourceKind::GatewaySettings, GATEWAY)]);
+    assert!(is_closed(&h));
+    assert_eq!(h.select("a.example.com"), Err(Unmatched::NoListener));
+    assert_eq!(h.state.counts().gateway_settings, 0);
+    // Without the need, the flags of the proxy decide.
+    let both = vec![listener(A, "a.example.com"), listener(ANY, "")];
+    assert_eq!(h.apply(both), []);
+    assert_eq!(h.select("a.example.com"), found(A, None));
+    assert_eq!(limit(&h, "a.example.com"), None);
+}
+
+#[test]
+fn http_and_bytes_wait_for_the_settings_too() {
+    let mut h = Harness::new();
+    let web = needs_settings(http_on(A, BIND.port, "a.example.com", None));
+    let mut bytes = needs_settings(listener_on(B, BIND.port + 1, "", None));
+    if let Some(Wire::Listener(listener)) = &mut bytes.resource {
+        listener.protocol = Some(proto::listener::Protocol::Tcp(proto::TcpListener {}));
+    }
+    let bind = BindKey {
+        port: BIND.port + 1,
+        ..BIND
+    };
+    assert_eq!(h.apply(vec![web, bytes]), []);
+    assert_eq!(h.select("a.example.com"), Err(Unmatched::NoListener));
+    let selected = h.published.load().select_by_port(&bind);
+    assert_eq!(selected.err(), Some(Unmatched::NoBind));
+    assert_eq!(h.apply(vec![tunnel_idle(7)]), []);
+    assert_eq!(h.select("a.example.com"), found(A, None));
+    let selected = h.published.load().select_by_port(&bind).unwrap();
+    assert_eq!(&*selected.listener.key, B);
+}
+
+#[test]
+fn the_order_within_a_batch_does_not_matter() {
+    for turn in 0..2 {
+        let mut h = Harness::new();
+        let mut batch = vec![needs_settings(listener(A, "a.example.com")), tunnel_idle(7)];
+        batch.rotate_left(turn);
+        assert_eq!(h.apply(batch), []);
+        assert_eq!(limit(&h, "a.example.com"), Some(7));
+        let mut batch = vec![needs_settings(listener(B, "b.example.com")), tunnel_idle(8)];
+        batch.rotate_left(turn);
+        assert_eq!(h.apply(batch), []);
+        assert_eq!(limit(&h, "a.example.com"), Some(8));
+        assert_eq!(limit(&h, "b.example.com"), Some(8));
+    }
+}
+
+#[test]
+fn an_edit_of_settings_reaches_the_listeners_of_the_gateway_and_builds_nothing_else() {
+    let mut h = Harness::new();
+    let mut other = needs_settings(listener_on(ANY, BIND.port + 1, "", None));
+    if let Some(Wire::Listener(listener)) = &mut other.resource {
+        listener.gateway = "infra/other".into();
+    }
+    let all = vec![
+        certificate("team-a/web", "a.example.com"),
+        needs_settings(listener_on(
+            A,
+            BIND.port,
+            "a.example.com",
+            Some(&["team-a/web"]),
+        )),
+        needs_settings(listener(B, "b.example.com")),
+        other,
+        tunnel_idle(1),
+    ];
+    assert_eq!(h.apply(all), []);
+    let before = h.state.work();
+    assert_eq!(h.apply(vec![tunnel_idle(2)]), []);
+    let work = h.state.work() - before;
+    assert_eq!((work.places, work.tls_configs), (2, 0));
+    assert_eq!(limit(&h, "a.example.com"), Some(2));
+    assert_eq!(limit(&h, "b.example.com"), Some(2));
+    let is_believing = |h: &Harness| {
+        let beginning = h.published.load().beginning(&BIND);
+        beginning.proxy_protocol().is_some()
+    };
+    assert!(!is_believing(&h));
+    assert_eq!(h.apply(vec![believing("192.0.2.0/24")]), []);
+    assert!(is_believing(&h));
+    assert_eq!(limit(&h, "a.example.com"), None);
+}
+
+#[test]
+fn rejected_settings_leave_the_last_good_ones_or_none() {
+    let mut h = Harness::new();
+    let rejected = [(GATEWAY.to_owned(), "InvalidBlock".to_owned())];
+    let first = vec![
+        needs_settings(listener(A, "a.example.com")),
+        believing("192.0.2.1/24"),
+    ];
+    assert_eq!(h.apply(first), rejected);
+    assert_eq!(h.select("a.example.com"), Err(Unmatched::NoListener));
+    assert_eq!(h.apply(vec![tunnel_idle(7)]), []);
+    assert_eq!(h.apply(vec![believing("192.0.2.1/24")]), rejected);
+    assert_eq!(limit(&h, "a.example.com"), Some(7));
+}
