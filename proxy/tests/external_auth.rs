@@ -13,7 +13,7 @@ use envoy_types::ext_authz::v3::{
 };
 use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
-use hyper::header::HOST as HOST_FIELD;
+use hyper::header::{HOST as HOST_FIELD, HeaderName};
 use hyper::{HeaderMap, Request, Response};
 use parking_lot::Mutex;
 use proto::external_auth::Protocol;
@@ -97,11 +97,13 @@ fn answer(token: Option<&str>) -> Response<Full<Bytes>> {
     response.body(Full::new(text)).unwrap()
 }
 
+type Decide = fn(&CheckRequest) -> Result<CheckResponse, Status>;
+
 /// A server of Envoy's protocol.
 #[derive(Clone)]
 struct Checker {
     asked: Arc<Mutex<Vec<CheckRequest>>>,
-    answer: fn(&CheckRequest) -> Result<CheckResponse, Status>,
+    answer: Decide,
 }
 
 #[tonic::async_trait]
@@ -117,9 +119,7 @@ impl Authorization for Checker {
 }
 
 impl Checker {
-    async fn start(
-        answer: fn(&CheckRequest) -> Result<CheckResponse, Status>,
-    ) -> (Self, SocketAddr) {
+    async fn start(answer: Decide) -> (Self, SocketAddr) {
         let checker = Self {
             asked: Arc::default(),
             answer,
@@ -225,7 +225,7 @@ async fn a_server_gets_what_the_api_says_and_the_backend_gets_its_fields() {
     };
     assert_eq!(question.target, "POST /check/a/b?c=d");
     assert_eq!(question.body, "");
-    let mut fields: Vec<_> = question.headers.keys().map(|name| name.as_str()).collect();
+    let mut fields: Vec<_> = question.headers.keys().map(HeaderName::as_str).collect();
     fields.sort_unstable();
     let all = [
         "authorization",
@@ -252,7 +252,7 @@ async fn a_server_gets_what_the_api_says_and_the_backend_gets_its_fields() {
 async fn the_backend_gets_only_the_listed_fields_of_an_answer() {
     let (one, server) = (Echo::start("one").await, Server::start().await);
     let settings = proto::HttpAuth {
-        response_headers: names(&["x-user", "x-absent"]),
+        response_headers: names(&["x-user", "x-absent", "authorization"]),
         ..Default::default()
     };
     let rig = rig(
@@ -260,9 +260,15 @@ async fn the_backend_gets_only_the_listed_fields_of_an_answer() {
         &one,
         &[server.address],
     );
-    let answer = with_token(&rig, "good", "/").await;
+    let head = format!(
+        "GET / HTTP/1.1\r\nhost: {HOST}\r\nauthorization: Bearer good\r\nx-user: root\r\n\
+         x-absent: root\r\nx-other: mine"
+    );
+    let answer = ask(&rig, &head, "").await;
     assert_eq!(answer.echoed("x-user").as_deref(), Some("alice,of team-a"));
-    assert_eq!(answer.echoed("x-other"), None);
+    assert_eq!(answer.echoed("x-absent"), None);
+    assert_eq!(answer.echoed("x-other").as_deref(), Some("mine"));
+    assert_eq!(answer.echoed("authorization").as_deref(), Some("Bearer good"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -589,7 +595,7 @@ async fn a_server_of_envoys_protocol_gets_only_the_listed_fields() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_that_fails_lets_nothing_pass() {
-    let answers: [fn(&CheckRequest) -> Result<CheckResponse, Status>; 2] = [
+    let answers: [Decide; 2] = [
         |_| Err(Status::internal("out of order")),
         |_| {
             let mut ok = OkHttpResponseBuilder::new();

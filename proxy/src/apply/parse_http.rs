@@ -614,6 +614,52 @@ mod tests {
     }
 
     #[test]
+    fn a_bad_authorization_says_why() {
+        use proto::http_filter::Filter as Wire;
+
+        let auth = |backend: &str, path_prefix: &str, header: &str, max_body| {
+            with_filter(Wire::ExternalAuth(proto::ExternalAuth {
+                backend: backend.into(),
+                protocol: Some(proto::external_auth::Protocol::Http(proto::HttpAuth {
+                    path_prefix: path_prefix.into(),
+                    request_headers: vec![header.into()],
+                    response_headers: Vec::new(),
+                })),
+                max_body,
+            }))
+        };
+        assert_eq!(reason(auth("team-a/auth:80", "", "x-a", 0)), "");
+        assert_eq!(reason(auth("team-a/auth:80", "/check", "x-a", 65_535)), "");
+        assert_eq!(reason(auth("", "", "x-a", 0)), "MissingField");
+        assert_eq!(
+            reason(auth("team-a/auth:80", "/a?b", "x-a", 0)),
+            "InvalidFilter"
+        );
+        assert_eq!(
+            reason(auth("team-a/auth:80", "", "x a", 0)),
+            "InvalidFilter"
+        );
+        assert_eq!(
+            reason(auth("team-a/auth:80", "", "x-a", 65_536)),
+            "InvalidFilter"
+        );
+        let asked_how = with_filter(Wire::ExternalAuth(proto::ExternalAuth {
+            backend: "team-a/auth:80".into(),
+            protocol: None,
+            max_body: 0,
+        }));
+        assert_eq!(reason(asked_how), "UnknownResource");
+        let rule_of_backend = proto::HttpRule {
+            backends: vec![proto::HttpBackend {
+                filters: auth("team-a/auth:80", "", "x-a", 0).filters,
+                ..Default::default()
+            }],
+            ..Default::default()
+        };
+        assert_eq!(reason(rule_of_backend), "InvalidFilter");
+    }
+
+    #[test]
     fn bad_filters_say_why() {
         use proto::http_filter::Filter as Wire;
         use proto::path_modifier::Path;
@@ -666,38 +712,6 @@ mod tests {
         assert_eq!(reason(mirror("team-a/two:80", 2, 1)), "InvalidFilter");
         assert_eq!(reason(mirror("team-a/two:80", 0, 0)), "InvalidFilter");
         assert_eq!(reason(mirror("", 1, 1)), "MissingField");
-        let auth = |backend: &str, path_prefix: &str, header: &str, max_body| {
-            with_filter(Wire::ExternalAuth(proto::ExternalAuth {
-                backend: backend.into(),
-                protocol: Some(proto::external_auth::Protocol::Http(proto::HttpAuth {
-                    path_prefix: path_prefix.into(),
-                    request_headers: vec![header.into()],
-                    response_headers: Vec::new(),
-                })),
-                max_body,
-            }))
-        };
-        assert_eq!(reason(auth("team-a/auth:80", "", "x-a", 0)), "");
-        assert_eq!(reason(auth("team-a/auth:80", "/check", "x-a", 65_535)), "");
-        assert_eq!(reason(auth("", "", "x-a", 0)), "MissingField");
-        assert_eq!(
-            reason(auth("team-a/auth:80", "/a?b", "x-a", 0)),
-            "InvalidFilter"
-        );
-        assert_eq!(
-            reason(auth("team-a/auth:80", "", "x a", 0)),
-            "InvalidFilter"
-        );
-        assert_eq!(
-            reason(auth("team-a/auth:80", "", "x-a", 65_536)),
-            "InvalidFilter"
-        );
-        let asked_how = with_filter(Wire::ExternalAuth(proto::ExternalAuth {
-            backend: "team-a/auth:80".into(),
-            protocol: None,
-            max_body: 0,
-        }));
-        assert_eq!(reason(asked_how), "UnknownResource");
         let cors = |origin: &str, method: &str, header: &str| {
             with_filter(Wire::Cors(proto::Cors {
                 allow_origins: vec![origin.into()],

@@ -17,7 +17,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use http_body_util::BodyExt;
 use hyper::body::Body;
 use hyper::header::{
-    AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue,
+    AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, COOKIE, HeaderMap, HeaderName, HeaderValue,
 };
 use hyper::http::response;
 use hyper::http::uri::PathAndQuery;
@@ -381,8 +381,15 @@ impl Verdict {
             [] => !name.as_str().starts_with(CONTENT),
             listed => listed.contains(name),
         };
+        let mut request = FieldChange::replacing(&head.headers, is_passed);
+        // The backend takes a listed field for a statement of the server, so it must not come from the client. What the
+        // client shows to the server as its own credentials stays.
+        let is_absent = |name: &&HeaderName| !head.headers.contains_key(*name);
+        let is_claimed = |name: &&HeaderName| ![AUTHORIZATION, COOKIE].contains(name);
+        let claimed = response_headers.iter().filter(is_absent).filter(is_claimed);
+        request.extend(claimed.filter_map(|name| FieldChange::removal(name.as_str())));
         Self::Allowed {
-            request: FieldChange::replacing(&head.headers, is_passed),
+            request,
             response: Vec::new(),
         }
     }

@@ -9,8 +9,8 @@ fn verdict(answer: &CheckResponse) -> Result<Verdict, NoAnswer> {
     Verdict::of_message(&answer.encode_to_vec())
 }
 
-fn status(code: i32) -> Option<RpcStatus> {
-    Some(RpcStatus { code })
+fn status(code: i32) -> RpcStatus {
+    RpcStatus { code }
 }
 
 fn field(key: &str, value: &str) -> HeaderOption {
@@ -28,7 +28,7 @@ fn field(key: &str, value: &str) -> HeaderOption {
 #[test]
 fn ok_with_its_changes_lets_a_request_pass() {
     let answer = CheckResponse {
-        status: status(0),
+        status: Some(status(0)),
         ok: Some(OkResponse {
             headers: vec![field("x-user", "alice"), field("host", "other.example.com")],
             headers_to_remove: vec!["authorization".into(), ":path".into(), "host".into()],
@@ -54,7 +54,7 @@ fn ok_with_its_changes_lets_a_request_pass() {
 #[test]
 fn an_answer_without_a_clear_yes_lets_nothing_pass() {
     let contradictory = CheckResponse {
-        status: status(0),
+        status: Some(status(0)),
         denied: Some(DeniedResponse::default()),
         ok: None,
     };
@@ -75,10 +75,21 @@ fn an_answer_without_a_clear_yes_lets_nothing_pass() {
     ));
 }
 
+proptest::proptest! {
+    /// Every tenant chooses their server, so an answer can have any bytes.
+    #[test]
+    fn any_bytes_are_read(bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..256)) {
+        let read = CheckResponse::decode(&*bytes);
+        let is_allowed = matches!(Verdict::of_message(&bytes), Ok(Verdict::Allowed { .. }));
+        let is_clear = read.is_ok_and(|answer| answer.status.is_some_and(|status| status.code == 0));
+        proptest::prop_assert!(is_clear || !is_allowed);
+    }
+}
+
 #[test]
 fn a_change_of_the_query_is_not_passed_over() {
     let answer = CheckResponse {
-        status: status(0),
+        status: Some(status(0)),
         ok: Some(OkResponse {
             query_parameters_to_set: vec![Ignored {}],
             ..Default::default()
@@ -99,7 +110,7 @@ fn a_refusal_has_the_status_of_the_server_or_403() {
         (-1, 403),
     ] {
         let answer = CheckResponse {
-            status: status(7),
+            status: Some(status(7)),
             denied: Some(DeniedResponse {
                 status: Some(HttpStatus { code }),
                 headers: vec![
