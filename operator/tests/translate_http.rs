@@ -424,7 +424,7 @@ spec: {ports: [{port: 80}]}
     assert!(protocol(&world, "red/late:80").is_some());
 }
 
-/// An `ExternalAuth` filter with these settings, in a rule that leads to `red/web:80`.
+/// A filter `ExternalAuth` with these settings, in a rule that leads to `red/web:80`.
 fn authorized(settings: &str) -> String {
     let filter = format!("{{type: ExternalAuth, externalAuth: {{{settings}}}}}");
     web(&format!(

@@ -12,14 +12,17 @@ use vestibule_model::condition::Reason;
 use vestibule_model::finding::Finding;
 use vestibule_model::http::{AuthProtocol, ExternalAuth};
 
-use super::http_filter::{FRAMING, MAX_NAME, MAX_PATH};
 use super::http_match::path_problem;
-use super::http_syntax::is_token;
+use super::http_syntax::{FRAMING, is_token};
 use super::route::{self, BackendRef};
 use crate::text::quote;
 
 /// Headers per list (`MaxItems`).
 const MAX_HEADERS: usize = 64;
+/// Longest name of a header.
+const MAX_NAME: usize = 256;
+/// Longest path (`MaxLength`).
+const MAX_PATH: usize = 1024;
 /// Headers that every server that speaks HTTP gets, whatever is listed.
 const ALWAYS: [&str; 3] = ["authorization", "content-length", "host"];
 

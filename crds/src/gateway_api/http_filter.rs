@@ -15,7 +15,7 @@ use vestibule_model::key::Kind;
 use super::http_cors::{self, HTTPCORSFilter};
 use super::http_external_auth::{self, HTTPExternalAuthFilter};
 use super::http_mirror::{self, HTTPRequestMirrorFilter};
-use super::http_syntax::{is_path, is_token};
+use super::http_syntax::{FRAMING, is_path, is_token};
 use super::listener::port;
 use super::reference::LocalObjectReference;
 use super::route::at_most;
@@ -27,24 +27,11 @@ pub(super) const MAX_FILTERS: usize = 16;
 /// Headers per action (`MaxItems`).
 const MAX_HEADERS: usize = 16;
 /// Longest name of a header (`MaxLength`).
-pub(super) const MAX_NAME: usize = 256;
+const MAX_NAME: usize = 256;
 /// Longest value of a header (`MaxLength`).
 const MAX_VALUE: usize = 4096;
 /// Longest path (`MaxLength`).
-pub(super) const MAX_PATH: usize = 1024;
-/// Headers that say where a message ends or when it is sent, or that are about one connection. Only the proxy sets them.
-pub(super) const FRAMING: [&str; 10] = [
-    "connection",
-    "content-length",
-    "expect",
-    "http2-settings",
-    "keep-alive",
-    "proxy-connection",
-    "te",
-    "trailer",
-    "transfer-encoding",
-    "upgrade",
-];
+const MAX_PATH: usize = 1024;
 
 /// HTTPRouteFilter.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]

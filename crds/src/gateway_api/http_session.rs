@@ -11,8 +11,7 @@ use vestibule_model::condition::Reason;
 use vestibule_model::finding::Finding;
 use vestibule_model::http::{HttpRule, SessionCarrier, SessionPersistence as Session};
 
-use super::http_filter::FRAMING;
-use super::http_syntax::is_token;
+use super::http_syntax::{FRAMING, is_token};
 use crate::duration;
 use crate::text::quote;
 

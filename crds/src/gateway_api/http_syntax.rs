@@ -1,4 +1,18 @@
-//! Checks for tokens and paths of HTTP.
+//! Checks for tokens, names of headers and paths of HTTP.
+
+/// Headers that say where a message ends or when it is sent, or that are about one connection. Only the proxy sets them.
+pub(super) const FRAMING: [&str; 10] = [
+    "connection",
+    "content-length",
+    "expect",
+    "http2-settings",
+    "keep-alive",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+];
 
 /// Whether `text` is a token in the sense of RFC 9110, such as the name of a header.
 pub(super) fn is_token(text: &str) -> bool {
