@@ -32,6 +32,7 @@ mod sync;
 mod testing;
 mod text;
 pub mod watch_queue;
+mod writes;
 
 use std::sync::Arc;
 use std::time::Duration;
