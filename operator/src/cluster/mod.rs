@@ -21,6 +21,7 @@ pub mod metrics;
 pub mod owner;
 pub mod ports;
 pub mod ready;
+mod requests;
 pub mod secrets;
 pub mod services;
 mod session_keys;

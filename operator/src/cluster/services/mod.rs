@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::Service;
-use kube::api::{Api, DeleteParams, Patch, PatchParams, Preconditions};
+use kube::api::{Api, Patch, PatchParams};
 use kube::runtime::watcher::{self, Event};
 use serde_json::Value;
 use tokio::sync::watch;
@@ -26,7 +26,7 @@ use super::lease::elector::Role;
 use super::metrics::Metrics;
 use super::text::problem;
 use super::writes::Writes;
-use super::{clock, follow};
+use super::{clock, follow, requests};
 use crate::translate::{Assigned, DesiredService, GatewayService, immutable_difference};
 use plan::{PresentService, PresentServices, Release, ServiceAction};
 
@@ -393,40 +393,26 @@ impl ApiClient {
         action: &ServiceAction,
     ) -> Result<Option<Service>, String> {
         let api: Api<Service> = Api::namespaced(self.client.clone(), &name.namespace);
-        match action {
+        let (manager, name) = (&*self.manager, &*name.name);
+        let made = match action {
             ServiceAction::Create(manifest) => {
-                // It does not belong to this release, or the watch would have shown it. So it is not touched.
-                if api.get_opt(&name.name).await.map_err(problem)?.is_some() {
-                    return Err(format!(
-                        "a Service {} that is not Vestibule's is there",
-                        name.name
-                    ));
-                }
-                let parameters = PatchParams::apply(&self.manager);
-                let made = api
-                    .patch(&name.name, &parameters, &Patch::Apply(manifest))
-                    .await;
-                made.map(Some).map_err(problem)
+                requests::create(&api, manager, "Service", name, manifest).await?
             }
             ServiceAction::Apply(uid, manifest) => {
-                let mut manifest = manifest.clone();
-                if let Some(metadata) = manifest.get_mut("metadata").and_then(Value::as_object_mut)
-                {
-                    metadata.insert("uid".into(), uid.as_str().into());
-                }
-                let parameters = PatchParams::apply(&self.manager).force();
-                let made = api
-                    .patch(&name.name, &parameters, &Patch::Apply(&manifest))
-                    .await;
-                made.map(Some).map_err(problem)
+                requests::apply(&api, manager, name, uid, manifest).await?
             }
             ServiceAction::Anew(uid, manifest) => {
                 // If the new Service would be refused, the Gateway must not lose its present one and its address.
                 self.rehearse(&api, manifest).await?;
-                delete(&api, &name.name, uid).await
+                requests::delete(&api, name, uid).await?;
+                return Ok(None);
             }
-            ServiceAction::Delete(uid) => delete(&api, &name.name, uid).await,
-        }
+            ServiceAction::Delete(uid) => {
+                requests::delete(&api, name, uid).await?;
+                return Ok(None);
+            }
+        };
+        Ok(Some(made))
     }
 
     /// Asks the API server in a dry run whether it would accept a Service, under a name that does not exist yet. It also
@@ -458,21 +444,6 @@ impl ApiClient {
                 "something such as an admission webhook changes {field} of new Services"
             )),
         }
-    }
-}
-
-async fn delete(api: &Api<Service>, name: &str, uid: &str) -> Result<Option<Service>, String> {
-    let parameters = DeleteParams {
-        preconditions: Some(Preconditions {
-            uid: Some(uid.to_owned()),
-            resource_version: None,
-        }),
-        ..DeleteParams::background()
-    };
-    match api.delete(name, &parameters).await {
-        Ok(_) => Ok(None),
-        Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(None),
-        Err(error) => Err(problem(error)),
     }
 }
 
