@@ -12,7 +12,8 @@ const SAMPLE: usize = 16;
 
 impl Store {
     /// Publishes the changes, except those that would make requests fail or that need a source that is being read. Each
-    /// of these waits alone and for a short time ([`Settle`](crate::publish::settle::Settle)), so no namespace can hold up what belongs to others.
+    /// of these waits alone and for a short time ([`Settle`](crate::publish::settle::Settle)), so no namespace can hold
+    /// up what belongs to others.
     ///
     /// Statuses are judged after that. The publisher knows which changes wait, so they do not count as in force.
     pub fn publish(&mut self, now: Instant) {
