@@ -139,8 +139,8 @@ struct Basis {
 }
 
 impl Basis {
-    /// Number of places of a kind that a tenant can always have. What is above its limit is of no use to it, so that is
-    /// left to others.
+    /// Number of places of a kind that a tenant can always have. It cannot use what is above its limit, so that is left to
+    /// others.
     fn guaranteed_to(self, tenant: &Tenant, kind: Kind) -> usize {
         let shares = usize::from(tenant.limits.shares);
         let guaranteed = guaranteed(self.reserved, shares, self.shares);

@@ -1,5 +1,5 @@
-//! Keeps what became of the writes of one kind of objects: which requests are under way, which failed and when they are
-//! tried again, and the last write of each object. The reconcilers of Services and of Certificates share it.
+//! Keeps the writes of one kind of objects: which requests are under way, which failed and when they are tried again, and
+//! the last write of each object. The reconcilers of Services and of Certificates share it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
