@@ -90,6 +90,7 @@ pub fn between(from: Duration, to: Duration, random: u64) -> Duration {
     let span = to.saturating_sub(from).as_nanos();
     // Spans above 584 years are cut to that, because the product has to fit into 128 bits.
     let span = u64::try_from(span).unwrap_or(u64::MAX);
+    // The random bits are a fraction of 2^64. So the part is evenly spread over the span, and always below it.
     let part = (u128::from(span) * u128::from(random)) >> 64;
     from.saturating_add(Duration::from_nanos(
         u64::try_from(part).unwrap_or(u64::MAX),

@@ -460,6 +460,9 @@ impl<I: Clone + Ord> Budget<I> {
         let (mut least, mut most) = (0, u64::MAX);
         let mut over = BTreeMap::new();
         for ((_, id), uses) in first.chain(others) {
+            // What the objects before this one use does not depend on the share, as long as their verdicts do not change. So
+            // its own verdict turns on one number, whether the share is `enough`. Every share between the largest such number
+            // that is reached and the smallest that is not gives the same result.
             let own_rest = own_left.checked_sub(uses.own);
             let needed = (share - share_left).saturating_add(uses.of_total);
             // Of two limits that it does not fit in, the smaller one is named.

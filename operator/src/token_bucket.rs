@@ -33,6 +33,8 @@ impl Bucket {
     fn take(&mut self, rate: Rate, now: Instant) -> bool {
         let full_at = self.full_at.unwrap_or(now).max(now);
         let after = full_at + rate.earns;
+        // The time until the allowance is full stands for the uses that are spent, one for each `earns`. So there is a use
+        // left as long as that time, with this use, is no longer than `burst` of them.
         if after > now + rate.earns * rate.burst {
             return false;
         }

@@ -19,6 +19,7 @@ use vestibule_operator_testing::stream::{BOUND, Counted, backend, hash, key};
 use vestibule_stream::client::{ClientState, Connect};
 use vestibule_stream::proto::config_stream_client::ConfigStreamClient;
 use vestibule_stream::proto::{Hello, ProxyMessage, proxy_message};
+use vestibule_test_support::frames::{PING, PREFACE, frame, preface};
 
 /// The last thing that went wrong for a proxy, as it tells.
 fn refusal(state: &ClientState) -> (&'static str, String) {
@@ -274,10 +275,7 @@ async fn only_tls_1_3_and_http_2_are_spoken() {
     }
     // Plain HTTP/2, as the proxies of a test speak it.
     let mut plain = TcpStream::connect(&operator.address).await.unwrap();
-    plain
-        .write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
-        .await
-        .unwrap();
+    plain.write_all(PREFACE).await.unwrap();
     closed(&mut plain).await;
 }
 
@@ -300,13 +298,8 @@ async fn strangers_do_not_stay() {
     let mut idle = stranger(&operator).await;
     closed(&mut idle).await;
     let mut pinging = stranger(&operator).await;
-    pinging
-        .write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
-        .await
-        .unwrap();
-    let settings = [0, 0, 0, 4, 0, 0, 0, 0, 0];
-    pinging.write_all(&settings).await.unwrap();
-    let ping = [0, 0, 8, 6, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8];
+    pinging.write_all(&preface()).await.unwrap();
+    let ping = frame(PING, 0, 0, &[1, 2, 3, 4, 5, 6, 7, 8]);
     let (mut reading, mut writing) = tokio::io::split(pinging);
     let pings = async move {
         while writing.write_all(&ping).await.is_ok() {

@@ -4,8 +4,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-use tracing_subscriber::EnvFilter;
-use tracing_subscriber::filter::{Directive, LevelFilter};
 use vestibule_model::hostname::Hostname;
 
 use crate::backend::Backend;
@@ -25,34 +23,7 @@ use crate::terminate::NegotiatedTls;
 
 /// The target of the log lines, for filters. There is one line for each connection at its end or, where this proxy
 /// speaks HTTP, one for each request.
-pub const TARGET: &str = "access";
-
-/// The libraries for HTTP, of which only errors are logged.
-const LIBRARIES: [&str; 2] = ["h2", "hyper"];
-
-/// Completes the filter of the log: it leaves out the warnings of libraries that it does not name. Any client can make h2
-/// warn with each frame, such as an answer to a PING that was never sent. These lines belong to no tenant, so no rate
-/// bounds them, and they would fill the log for all tenants.
-#[must_use]
-pub fn bounded(filter: EnvFilter) -> EnvFilter {
-    if filter.max_level_hint() == Some(LevelFilter::OFF) {
-        return filter;
-    }
-    let asked = filter.to_string();
-    let is_named = |library: &str| {
-        let mut targets = asked.split(',').map(|directive| {
-            let end = directive.find(['=', ':', '[']);
-            end.and_then(|end| directive.get(..end))
-                .unwrap_or(directive)
-        });
-        targets.any(|target| target == library)
-    };
-    let unnamed = LIBRARIES.into_iter().filter(|library| !is_named(library));
-    let errors: Vec<Directive> = unnamed
-        .filter_map(|library| format!("{library}=error").parse().ok())
-        .collect();
-    errors.into_iter().fold(filter, EnvFilter::add_directive)
-}
+pub(crate) const TARGET: &str = "access";
 
 /// The record of one client connection. Its `Drop` counts the connection and writes its log line. So every end of a
 /// connection is recorded, cancellation included.
@@ -279,25 +250,6 @@ mod tests {
     use super::*;
     use crate::limits::ProxyLimits;
     use crate::metrics::Metrics;
-
-    #[test]
-    fn libraries_say_nothing_below_errors_unless_they_are_named() {
-        let bounded = |filter: &str| {
-            let filter = bounded(EnvFilter::new(filter)).to_string();
-            let mut all: Vec<_> = filter.split(',').map(str::to_owned).collect();
-            all.sort();
-            all.join(",")
-        };
-        assert_eq!(bounded("info"), "h2=error,hyper=error,info");
-        assert_eq!(bounded("debug,h2=debug"), "debug,h2=debug,hyper=error");
-        let module = "info,h2::proto=trace";
-        assert_eq!(bounded(module), "h2::proto=trace,hyper=error,info");
-        assert_eq!(
-            bounded("warn,h20=info"),
-            "h20=info,h2=error,hyper=error,warn"
-        );
-        assert_eq!(bounded("off"), "off");
-    }
 
     #[test]
     fn a_panic_is_not_a_drain() {

@@ -5,6 +5,7 @@
 
 mod challenge;
 mod connect;
+mod handshake;
 mod hello;
 mod select;
 mod tunnel;
@@ -23,12 +24,12 @@ use vestibule_model::client_address::ProxyProtocolMode;
 use crate::accesslog::ConnectionRecord;
 use crate::acknowledgement;
 use crate::bind::BindKey;
-use crate::challenge::{Challenge, ChallengeOutcome, ChallengeQuery};
+use crate::challenge::{Challenge, ChallengeQuery};
 use crate::client_address;
 use crate::close_reason::CloseReason;
 use crate::cut::{Cut, unless_cut};
 use crate::deadline::within;
-use crate::gate::{self, HandshakeCost, InTurn};
+use crate::gate::{HandshakeCost, InTurn};
 use crate::hello::{HelloReader, ServerName};
 use crate::http::{self, Begun, Version};
 use crate::lifetime::unless_over;
@@ -36,9 +37,10 @@ use crate::listener::{Layer, Mode};
 use crate::plane::{DataPlane, HelloPermit};
 use crate::relay::{self, Relay};
 use crate::table::Beginning;
-use crate::terminate::{self, Handshaken, TlsSession, Tunnel};
+use crate::terminate::{TlsSession, Tunnel};
 use crate::upstream::{Stream, TlsToBackend};
 use connect::connect;
+use handshake::handshake;
 use select::{Decision, decide, take};
 use tunnel::{Ending, LAST_WORDS, originate, part, reencrypt};
 
@@ -285,7 +287,7 @@ async fn begin(
             let (head, version) = http::sniff(client, first.bytes, first.left).await?;
             Ok(Step::Http(head, version, permit))
         }
-        Layer::Tls => try_open(client, record, permit, first).await,
+        Layer::Tls => open_tls(client, record, permit, first).await,
         Layer::Bytes => open_tcp(record, permit, first.bytes).await,
     }
 }
@@ -312,31 +314,21 @@ async fn open_tcp(
     })
 }
 
-/// Whether a CA asks, and the proxy has no answer for it. It is counted.
-fn is_unanswered(plane: &DataPlane, question: Option<&ChallengeQuery>) -> bool {
-    if let Some(question) = question {
-        plane
-            .metrics
-            .challenge(question.kind(), ChallengeOutcome::Absent);
-    }
-    question.is_some()
-}
-
 /// The bytes that were read of a connection, and the time that is left for the rest of the hello.
 struct First {
     bytes: Vec<u8>,
     left: Duration,
 }
 
-async fn try_open(
+/// Reads the hello, and does what the listener does that is selected by its server name: relays, terminates, or serves HTTPS.
+async fn open_tls(
     client: &mut TcpStream,
     record: &mut ConnectionRecord,
     permit: HelloPermit,
     first: First,
 ) -> Result<Step, CloseReason> {
     let plane = Arc::clone(record.plane());
-    let limits = &plane.limits;
-    let mut reader = HelloReader::new(limits.hello_bytes);
+    let mut reader = HelloReader::new(plane.limits.hello_bytes);
     let read = within(first.left, hello::read(client, &mut reader, first.bytes)).await;
     let hello = read.map_err(|_| CloseReason::HelloTimeout)??;
     plane
@@ -359,7 +351,7 @@ async fn try_open(
         // Here each request selects its own route, by the host in it.
         Mode::Https(config) => {
             let config = config?;
-            if is_unanswered(&plane, question.as_ref()) {
+            if challenge::is_unanswered(&plane, question.as_ref()) {
                 return Ok(Step::NoChallenge);
             }
             Ok(Step::Https(config, cost, replay, permit))
@@ -378,28 +370,11 @@ async fn try_open(
         }
         Mode::Terminate(config) => {
             let config = config?;
-            if is_unanswered(&plane, question.as_ref()) {
+            if challenge::is_unanswered(&plane, question.as_ref()) {
                 return Ok(Step::NoChallenge);
             }
-            let begun = tokio::time::Instant::now();
-            let handshake = terminate::handshake(client, config, replay);
-            let handshake = gate::pass(cost, handshake);
-            let result = within(limits.handshake_deadline, handshake).await;
-            let Handshaken {
-                session,
-                negotiated,
-                client_chain,
-            } = result.map_err(|_| CloseReason::HandshakeTimeout)???;
+            let session = handshake(client, config, replay, cost, record).await?;
             drop(permit);
-            plane
-                .metrics
-                .handshake_seconds
-                .observe(begun.elapsed().as_secs_f64());
-            plane
-                .metrics
-                .handshake(negotiated.version, negotiated.resumed);
-            record.set_negotiated(negotiated);
-            record.basis.show(client_chain);
             Ok(match connect(record, random, Some(credentials)).await? {
                 Stream::Plain(backend) => {
                     let socket = backend.into_socket();

@@ -289,6 +289,8 @@ impl Gate {
     }
 
     fn is_open(&self) -> bool {
+        // Whoever comes has to wait as soon as anybody waits, even if the turn has units left. Otherwise newcomers would
+        // pass before the lines, in whatever order they come.
         self.driver.is_none() || (self.spent < self.turn && self.waiting.len == 0)
     }
 

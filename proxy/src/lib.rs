@@ -11,7 +11,7 @@
     )
 )]
 
-pub mod accesslog;
+mod accesslog;
 mod acknowledgement;
 mod admin;
 pub mod apply;

@@ -22,7 +22,6 @@ use mimalloc::MiMalloc;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 use vestibule_model::endpoint::{EndpointArguments, EndpointRules};
-use vestibule_proxy::accesslog;
 use vestibule_proxy::bounds::Bounds;
 use vestibule_proxy::limits::{
     EscapedSlashes, HttpLimits, ProxyLimits, Repeat, UdpLimits, Underscores,
@@ -434,7 +433,7 @@ async fn main() -> ExitCode {
     tracing_subscriber::fmt()
         .json()
         .flatten_event(true)
-        .with_env_filter(accesslog::bounded(filter))
+        .with_env_filter(log_filter::bounded(filter))
         .with_writer(writer)
         .init();
     let args = Args::parse();

@@ -139,8 +139,8 @@ struct Basis {
 }
 
 impl Basis {
-    /// Number of places of a kind that a tenant can always have. What is above its limit is of no use to it, so that is
-    /// left to others.
+    /// Number of places of a kind that a tenant can always have. It cannot use what is above its limit, so that is left to
+    /// others.
     fn guaranteed_to(self, tenant: &Tenant, kind: Kind) -> usize {
         let shares = usize::from(tenant.limits.shares);
         let guaranteed = guaranteed(self.reserved, shares, self.shares);
@@ -520,6 +520,8 @@ impl All {
         let weight = tenant.weight();
         let above_others = weight > 0 && weight * holders >= all_weight;
         let taken = tenant.taken_mut(kind);
+        // Below its guarantee, a tenant takes a place that was never lent to anybody, so it needs no look at the others. Above
+        // it, the place is a loan, and there are loans only for what the guarantees of all tenants leave.
         let borrows = taken.held >= guaranteed;
         let nothing_to_lend = pool.lent >= quota_limits.all.saturating_sub(pool.guaranteed);
         let has_most = most.is_some_and(|most| taken.held >= most);

@@ -18,7 +18,7 @@ use crate::close_reason::CloseReason;
 use crate::gate::{Moves, yield_now};
 use crate::lifetime::Watched;
 pub use crate::side::Side;
-use crate::side::{Broken, bound_unsent, had_ended, lost};
+use crate::side::{DirectionError, bound_unsent, had_ended, lost};
 use crate::splice::{Filled, PIPE_TURN, Pipe};
 
 /// Size of the scratch buffer of each thread, which is also the size of one read.
@@ -173,8 +173,8 @@ impl Future for Relay<'_> {
         // The bytes that the backend sent before its reset are still passed on. But the failed write has taken the report of the
         // reset, so the backend seems to end in order now. The client must not be told of such an end.
         let last = match &up {
-            Poll::Ready(Err(Broken::Sink(error))) => !had_ended(error.kind()),
-            Poll::Ready(Err(Broken::Source(_))) => true,
+            Poll::Ready(Err(DirectionError::Sink(error))) => !had_ended(error.kind()),
+            Poll::Ready(Err(DirectionError::Source(_))) => true,
             _ => this.up.state == State::Ended,
         };
         let down = this
@@ -266,25 +266,25 @@ impl Flow {
         moved: &mut u64,
         owner: u32,
         last: bool,
-    ) -> Poll<Result<(), Broken>> {
+    ) -> Poll<Result<(), DirectionError>> {
         if self.state == State::Ended {
             return Poll::Ready(Ok(()));
         }
         let mut left = if self.pipe.is_some() { PIPE_TURN } else { TURN };
         while left > 0 {
             if let Some(rest) = &mut self.rest {
-                ready!(rest.poll_write(cx, to)).map_err(Broken::Sink)?;
+                ready!(rest.poll_write(cx, to)).map_err(DirectionError::Sink)?;
                 self.rest = None;
             }
             if let Some(pipe) = &mut self.pipe {
-                ready!(pipe.poll_drain(cx, to)).map_err(Broken::Sink)?;
+                ready!(pipe.poll_drain(cx, to)).map_err(DirectionError::Sink)?;
             }
             if self.state == State::Ending {
                 self.pipe = None;
                 // If the other direction is over as well, the sockets are closed next, which tells the peer the same, or
                 // reset.
                 if !last {
-                    ready!(Pin::new(to).poll_shutdown(cx)).map_err(Broken::Sink)?;
+                    ready!(Pin::new(to).poll_shutdown(cx)).map_err(DirectionError::Sink)?;
                 }
                 self.state = State::Ended;
                 return Poll::Ready(Ok(()));
@@ -331,7 +331,7 @@ impl Flow {
         from: &mut TcpStream,
         to: &mut TcpStream,
         most: usize,
-    ) -> Poll<Result<usize, Broken>> {
+    ) -> Poll<Result<usize, DirectionError>> {
         SCRATCH_BUFFER.with_borrow_mut(|scratch| {
             let Some(pipe) = &mut self.pipe else {
                 return Poll::Pending;
@@ -349,7 +349,7 @@ impl Flow {
                     yield_now(cx);
                     Poll::Pending
                 }
-                Err(error) => Poll::Ready(Err(Broken::Source(error))),
+                Err(error) => Poll::Ready(Err(DirectionError::Source(error))),
             }
         })
     }
@@ -365,11 +365,11 @@ impl Flow {
         from: &mut TcpStream,
         to: &mut TcpStream,
         most: usize,
-    ) -> Poll<Result<usize, Broken>> {
+    ) -> Poll<Result<usize, DirectionError>> {
         SCRATCH_BUFFER.with_borrow_mut(|scratch| {
             let (scratch, _) = scratch.split_at_mut(most.min(SCRATCH));
             let mut buffer = ReadBuf::new(scratch);
-            ready!(Pin::new(from).poll_read(cx, &mut buffer)).map_err(Broken::Source)?;
+            ready!(Pin::new(from).poll_read(cx, &mut buffer)).map_err(DirectionError::Source)?;
             Poll::Ready(self.pass_on(cx, to, buffer.filled()))
         })
     }
@@ -381,12 +381,12 @@ impl Flow {
         cx: &mut Context<'_>,
         to: &mut TcpStream,
         read: &[u8],
-    ) -> Result<usize, Broken> {
+    ) -> Result<usize, DirectionError> {
         if read.is_empty() {
             return Ok(0);
         }
         let written = match Pin::new(to).poll_write(cx, read) {
-            Poll::Ready(written) => written.map_err(Broken::Sink)?,
+            Poll::Ready(written) => written.map_err(DirectionError::Sink)?,
             Poll::Pending => 0,
         };
         self.rest = Rest::new(read.get(written..).unwrap_or_default().into());

@@ -40,6 +40,8 @@ impl Budgets {
             return Arc::clone(budget);
         }
         let now = now();
+        // A budget that was spent is kept until it is full again, although no request counts towards it. Otherwise a
+        // namespace whose requests have all ended would begin with a full budget again.
         all.retain(|_, budget| Arc::strong_count(budget) > 1 || !budget.is_full(now));
         let budget = Arc::default();
         all.insert(Arc::clone(namespace), Arc::clone(&budget));
@@ -80,6 +82,8 @@ impl Budget {
 
     fn retry(self: &Arc<Self>, now: u64) -> Option<Retrying> {
         let relaxed = Ordering::Relaxed;
+        // The place comes before the price: a place that turns out to be of no use is given back, and a price is not. Each of
+        // the two updates is atomic, so threads that retry at the same time cannot go beyond either bound together.
         let most = self.most();
         let taken = self.retrying.fetch_update(relaxed, relaxed, |retrying| {
             (retrying < most).then_some(retrying + 1)
@@ -95,7 +99,8 @@ impl Budget {
 
     fn earn(&self, now: u64) {
         let relaxed = Ordering::Relaxed;
-        // A full budget, as it nearly always is, costs one load.
+        // A full budget, as it nearly always is, costs one load. The credit may reach back before `now`, but nobody can save
+        // it up: a retry pays from `now` on in that case.
         let _ = self.paid_until.fetch_update(relaxed, relaxed, |until| {
             (until > now).then(|| until.saturating_sub(EARNED))
         });

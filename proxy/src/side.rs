@@ -16,7 +16,7 @@ pub enum Side {
 
 /// The end at which a direction between the two sides failed, and why.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Broken {
+pub(crate) enum DirectionError {
     /// Nothing more can be read.
     #[error("reading failed: {0}")]
     Source(io::Error),
@@ -25,7 +25,7 @@ pub(crate) enum Broken {
     Sink(io::Error),
 }
 
-impl Broken {
+impl DirectionError {
     /// The side that failed, if the direction leads away from `source`.
     pub(crate) fn side(&self, source: Side) -> Side {
         match (self, source) {

@@ -206,6 +206,7 @@ mod linux {
                     )?)
                 });
                 match moved {
+                    // `try_io` has cleared the readiness, so the next turn of the loop registers the task and waits.
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                     Ok(0) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),

@@ -153,7 +153,7 @@ impl<'a, B: BackendIo> Tunnel<'a, B> {
 
 /// Why a direction cannot continue.
 #[derive(Clone, Copy)]
-enum Broken {
+enum TunnelError {
     Client,
     /// Reading from the backend or writing to it failed like this.
     Backend(ErrorKind),
@@ -161,20 +161,20 @@ enum Broken {
     Exhausted,
 }
 
-impl Broken {
+impl TunnelError {
     #[allow(clippy::needless_pass_by_value, reason = "it is passed to map_err")]
     fn of_backend(error: std::io::Error) -> Self {
         Self::Backend(error.kind())
     }
 }
 
-impl From<Fatal> for Broken {
+impl From<Fatal> for TunnelError {
     fn from(fatal: Fatal) -> Self {
         Self::Protocol(fatal)
     }
 }
 
-impl From<Unreadable> for Broken {
+impl From<Unreadable> for TunnelError {
     fn from(unreadable: Unreadable) -> Self {
         match unreadable {
             Unreadable::Client(_) => Self::Client,
@@ -219,7 +219,7 @@ impl<B: BackendIo> Future for Tunnel<'_, B> {
         let this = self.get_mut();
         let polled = match this.poll_up(cx) {
             Poll::Ready(Err(broken)) => {
-                if let Broken::Backend(failed_write) = broken {
+                if let TunnelError::Backend(failed_write) = broken {
                     // The bytes that the backend sent before its reset are still passed on, and the reset follows in any case.
                     let _ = this.poll_down(cx, !had_ended(failed_write));
                 }
@@ -254,20 +254,20 @@ impl<B: BackendIo> Future for Tunnel<'_, B> {
             }
         };
         Poll::Ready(match broken {
-            Broken::Client => {
+            TunnelError::Client => {
                 reset(this.backend.socket());
                 TunnelEnd::Broken(Side::Client)
             }
-            Broken::Backend(_) => {
+            TunnelError::Backend(_) => {
                 reset(this.client);
                 TunnelEnd::Broken(Side::Backend)
             }
-            Broken::Protocol(Fatal(description)) => {
+            TunnelError::Protocol(Fatal(description)) => {
                 reset(this.backend.socket());
                 this.send_last(&[2, description]);
                 TunnelEnd::Protocol(description)
             }
-            Broken::Exhausted => {
+            TunnelError::Exhausted => {
                 reset(this.backend.socket());
                 this.send_last(&[1, alert::CLOSE_NOTIFY]);
                 TunnelEnd::Exhausted
@@ -314,7 +314,7 @@ fn poll_write_opened(
     opened: &Opened,
     bytes: &[u8],
     to: &mut (impl AsyncWrite + Unpin),
-) -> Result<Option<Rest>, Broken> {
+) -> Result<Option<Rest>, TunnelError> {
     if opened.total == 0 {
         return Ok(None);
     }
@@ -327,7 +327,7 @@ fn poll_write_opened(
     let vector = vector.get(..used).unwrap_or_default();
     let written = match Pin::new(to).poll_write_vectored(cx, vector) {
         Poll::Ready(Ok(written)) => written,
-        Poll::Ready(Err(error)) => return Err(Broken::of_backend(error)),
+        Poll::Ready(Err(error)) => return Err(TunnelError::of_backend(error)),
         Poll::Pending => 0,
     };
     if written == opened.total {
@@ -337,19 +337,19 @@ fn poll_write_opened(
 }
 
 impl<B: BackendIo> Tunnel<'_, B> {
-    fn poll_up(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Broken>> {
+    fn poll_up(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), TunnelError>> {
         if self.up.state == State::Ended {
             return Poll::Ready(Ok(()));
         }
         for _ in 0..ROUNDS_UP {
             if let Some(rest) = &mut self.up.rest {
-                ready!(rest.poll_write(cx, self.backend)).map_err(Broken::of_backend)?;
+                ready!(rest.poll_write(cx, self.backend)).map_err(TunnelError::of_backend)?;
                 self.up.rest = None;
             }
             // TLS towards the backend keeps sealed records until the socket has room.
             let flushed = Pin::new(&mut *self.backend).poll_flush(cx);
             self.up.flushing = flushed.is_pending();
-            ready!(flushed).map_err(Broken::of_backend)?;
+            ready!(flushed).map_err(TunnelError::of_backend)?;
             if self.up.state == State::Ending {
                 // A `close_notify` of this proxy would claim that the data are complete, but they may be truncated.
                 let closed = if self.up.truncated {
@@ -357,7 +357,7 @@ impl<B: BackendIo> Tunnel<'_, B> {
                 } else {
                     Pin::new(&mut *self.backend).poll_shutdown(cx)
                 };
-                ready!(closed).map_err(Broken::of_backend)?;
+                ready!(closed).map_err(TunnelError::of_backend)?;
                 self.up.state = State::Ended;
                 return Poll::Ready(Ok(()));
             }
@@ -368,7 +368,11 @@ impl<B: BackendIo> Tunnel<'_, B> {
     }
 
     /// Reads from the client, opens the whole records, and passes them on.
-    fn poll_open(&mut self, cx: &mut Context<'_>, scratch: &mut [u8]) -> Poll<Result<(), Broken>> {
+    fn poll_open(
+        &mut self,
+        cx: &mut Context<'_>,
+        scratch: &mut [u8],
+    ) -> Poll<Result<(), TunnelError>> {
         let opened = ready!(self.session.poll_open(cx, self.client, scratch))?;
         self.moved.up += opened.total as u64;
         self.up.rest = poll_write_opened(cx, &opened, scratch, self.backend)?;
@@ -380,22 +384,22 @@ impl<B: BackendIo> Tunnel<'_, B> {
     }
 
     /// Moves what the backend sends. `is_reset` says whether a write has met the backend's reset.
-    fn poll_down(&mut self, cx: &mut Context<'_>, is_reset: bool) -> Poll<Result<(), Broken>> {
+    fn poll_down(&mut self, cx: &mut Context<'_>, is_reset: bool) -> Poll<Result<(), TunnelError>> {
         if self.down.state == State::Ended {
             return Poll::Ready(Ok(()));
         }
         for _ in 0..ROUNDS_DOWN {
             let sent = self.session.poll_send(cx, self.client);
-            ready!(sent).map_err(|_| Broken::Client)?;
+            ready!(sent).map_err(|_| TunnelError::Client)?;
             if self.down.state == State::Ending {
                 let closed = Pin::new(&mut *self.client).poll_shutdown(cx);
-                ready!(closed).map_err(|_| Broken::Client)?;
+                ready!(closed).map_err(|_| TunnelError::Client)?;
                 self.down.state = State::Ended;
                 return Poll::Ready(Ok(()));
             }
             if self.session.sealing.is_exhausted() {
                 if !self.session.sealing.can_update() {
-                    return Poll::Ready(Err(Broken::Exhausted));
+                    return Poll::Ready(Err(TunnelError::Exhausted));
                 }
                 self.session.update_sealing()?;
                 continue;
@@ -413,7 +417,7 @@ impl<B: BackendIo> Tunnel<'_, B> {
         cx: &mut Context<'_>,
         scratch: &mut [u8],
         is_reset: bool,
-    ) -> Poll<Result<(), Broken>> {
+    ) -> Poll<Result<(), TunnelError>> {
         let batch = 1usize << self.down.batch;
         let mut places = self.session.places(scratch);
         let mut buffer = ReadBuf::new(places.next().ok_or(NO_ROOM)?);
@@ -426,11 +430,11 @@ impl<B: BackendIo> Tunnel<'_, B> {
                 self.down.state = State::Ending;
                 return Poll::Ready(Ok(()));
             }
-            Err(error) => return Poll::Ready(Err(Broken::of_backend(error))),
+            Err(error) => return Poll::Ready(Err(TunnelError::of_backend(error))),
         }
         let mut read = buffer.filled().len();
         if read == 0 && is_reset && !B::PROVES_ITS_END {
-            return Poll::Ready(Err(Broken::Backend(ErrorKind::ConnectionReset)));
+            return Poll::Ready(Err(TunnelError::Backend(ErrorKind::ConnectionReset)));
         }
         if read == 0 {
             self.session.close()?;
@@ -449,13 +453,13 @@ impl<B: BackendIo> Tunnel<'_, B> {
             match self.backend.try_read_more(vector) {
                 Ok(more) => read += more,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                Err(error) => return Poll::Ready(Err(Broken::of_backend(error))),
+                Err(error) => return Poll::Ready(Err(TunnelError::of_backend(error))),
             }
         }
         drop(places);
         self.moved.down += read as u64;
         let sent = self.session.seal_and_send(cx, self.client, scratch, read)?;
-        if !sent.map_err(|_| Broken::Client)? {
+        if !sent.map_err(|_| TunnelError::Client)? {
             self.down.batch = self.down.batch.saturating_sub(1);
         } else if read == batch * MAX_PLAINTEXT && batch < MAX_BATCH {
             self.down.batch += 1;

@@ -11,6 +11,7 @@ use vestibule_proxy_testing::web::*;
 use vestibule_proxy_testing::*;
 use vestibule_stream::proto;
 use vestibule_stream::proto::resource::Resource as Wire;
+use vestibule_test_support::frames::PREFACE;
 
 const BACKEND: &str = "team-a/one:80";
 const OK: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
@@ -164,7 +165,7 @@ async fn saying(answer: &'static [u8]) -> SocketAddr {
         let mut got = Vec::new();
         let is_asked = |got: &[u8]| {
             let is_head = |at: &[u8]| at[0] == 1 && at[2..] == [0, 0, 0, 1];
-            match got.strip_prefix(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n") {
+            match got.strip_prefix(PREFACE) {
                 Some(frames) => frames.windows(6).any(is_head),
                 None => got.windows(4).any(|at| at == b"\r\n\r\n") && !got.starts_with(b"PRI"),
             }

@@ -21,11 +21,11 @@ use tokio::net::TcpStream;
 use tokio::sync::{Notify, mpsc};
 use vestibule_proxy::close_reason::CloseReason;
 use vestibule_proxy::limits::ProxyLimits;
-use vestibule_proxy_testing::frames::*;
 use vestibule_proxy_testing::web::*;
 use vestibule_proxy_testing::*;
 use vestibule_stream::proto::resource::Resource as Wire;
 use vestibule_stream::{Resource, ResourceKind, proto};
+use vestibule_test_support::frames::*;
 
 const HOST: &str = "api.example.com";
 const BACKEND: &str = "team-a/one:80";

@@ -13,6 +13,7 @@ use tokio::net::TcpStream;
 use vestibule_proxy::close_reason::CloseReason;
 use vestibule_proxy::limits::{HttpLimits, ProxyLimits};
 use vestibule_proxy_testing::*;
+use vestibule_test_support::frames::{END_HEADERS, HEADERS, RST_STREAM, frame, preface};
 
 fn quiet() -> ProxyLimits {
     ProxyLimits {
@@ -281,26 +282,15 @@ async fn heads_are_bounded_in_bytes_and_in_time() {
 async fn resets_without_end_end_the_connection() {
     let rig = plain_rig(&quiet());
     let mut stream = rig.connect().await;
-    stream
-        .write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
-        .await
-        .unwrap();
-    // SETTINGS, and then requests that are taken back at once.
-    stream
-        .write_all(&[0, 0, 0, 4, 0, 0, 0, 0, 0])
-        .await
-        .unwrap();
+    // Requests that are taken back at once.
+    stream.write_all(&preface()).await.unwrap();
     // :method GET, :scheme http, :path /, :authority a.example.com
     let mut block = vec![0x82, 0x86, 0x84, 0x41, 13];
     block.extend_from_slice(b"a.example.com");
     let mut flood = Vec::new();
     for id in (1_u32..4000).step_by(2) {
-        flood.extend_from_slice(&[0, 0, u8::try_from(block.len()).unwrap(), 1, 4]);
-        flood.extend_from_slice(&id.to_be_bytes());
-        flood.extend_from_slice(&block);
-        flood.extend_from_slice(&[0, 0, 4, 3, 0]);
-        flood.extend_from_slice(&id.to_be_bytes());
-        flood.extend_from_slice(&8_u32.to_be_bytes());
+        flood.extend(frame(HEADERS, END_HEADERS, id, &block));
+        flood.extend(frame(RST_STREAM, 0, id, &8_u32.to_be_bytes()));
     }
     let (mut read, mut write) = stream.into_split();
     let sends = tokio::spawn(async move { write.write_all(&flood).await.is_ok() });

@@ -16,10 +16,10 @@ use proto::BackendProtocol;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::Barrier;
-use vestibule_proxy_testing::frames::{HEADERS, SETTINGS, frame};
 use vestibule_proxy_testing::web::*;
 use vestibule_proxy_testing::*;
 use vestibule_stream::proto;
+use vestibule_test_support::frames::{HEADERS, SETTINGS, frame};
 
 const HOST: &str = "a.example.com";
 const BACKEND: &str = "team-a/one:80";

@@ -16,10 +16,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use vestibule_proxy::close_reason::CloseReason;
-use vestibule_proxy_testing::frames::*;
 use vestibule_proxy_testing::web::*;
 use vestibule_proxy_testing::*;
 use vestibule_stream::{Resource, proto};
+use vestibule_test_support::frames::*;
 
 const HOST: &str = "a.example.com";
 const BACKEND: &str = "team-a/one:80";

@@ -17,6 +17,9 @@ use vestibule_proxy::limits::{HttpLimits, ProxyLimits};
 use vestibule_proxy_testing::web::*;
 use vestibule_proxy_testing::*;
 use vestibule_stream::proto;
+use vestibule_test_support::frames::{
+    END_HEADERS, END_STREAM, HEADERS, RST_STREAM, frame, preface,
+};
 
 const HOST: &str = "a.example.com";
 const BACKEND: &str = "team-a/one:80";
@@ -485,10 +488,8 @@ async fn raw_two(rig: &Rig, method: &str, path: &[u8]) -> u8 {
         block.extend([name, u8::try_from(value.len()).unwrap()]);
         block.extend(value);
     }
-    let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0\0\0".to_vec();
-    bytes.push(u8::try_from(block.len()).unwrap());
-    bytes.extend([1, 5, 0, 0, 0, 1]);
-    bytes.extend(block);
+    let request = frame(HEADERS, END_STREAM | END_HEADERS, 1, &block);
+    let bytes = [preface(), request].concat();
     stream.write_all(&bytes).await.unwrap();
     loop {
         let mut head = [0; 9];
@@ -500,10 +501,9 @@ async fn raw_two(rig: &Rig, method: &str, path: &[u8]) -> u8 {
         within("its payload", stream.read_exact(&mut payload))
             .await
             .unwrap();
-        // HEADERS or RST_STREAM.
         match head[3] {
-            1 => return payload[0],
-            3 => return 0,
+            HEADERS => return payload[0],
+            RST_STREAM => return 0,
             _ => {}
         }
     }

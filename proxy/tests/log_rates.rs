@@ -3,10 +3,10 @@
 use tokio::io::AsyncWriteExt;
 use vestibule_proxy::close_reason::CloseReason;
 use vestibule_proxy::limits::ProxyLimits;
-use vestibule_proxy_testing::frames::{PING, frame, preface};
 use vestibule_proxy_testing::sink::Sink;
 use vestibule_proxy_testing::web::*;
 use vestibule_proxy_testing::*;
+use vestibule_test_support::frames::{PING, frame, preface};
 
 const OWN: &str = "Gateway/infra/edge/web";
 const MANY: usize = 200;

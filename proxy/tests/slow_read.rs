@@ -13,10 +13,10 @@ use tokio::net::TcpStream;
 use vestibule_proxy::bounds::Bounds;
 use vestibule_proxy::close_reason::CloseReason;
 use vestibule_proxy::limits::{HttpLimits, ProxyLimits};
-use vestibule_proxy_testing::frames::*;
 use vestibule_proxy_testing::web::*;
 use vestibule_proxy_testing::*;
 use vestibule_stream::proto;
+use vestibule_test_support::frames::*;
 
 const HOST: &str = "a.example.com";
 const BACKEND: &str = "team-a/one:80";
@@ -43,7 +43,7 @@ fn http2() -> Vec<u8> {
     // :method GET, :scheme http, :path /, :authority
     let mut block = vec![0x82, 0x86, 0x84, 0x41, u8::try_from(HOST.len()).unwrap()];
     block.extend_from_slice(HOST.as_bytes());
-    let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+    let mut bytes = PREFACE.to_vec();
     bytes.extend(frame(SETTINGS, 0, 0, &[&[0, 4][..], &window].concat()));
     bytes.extend(frame(WINDOW_UPDATE, 0, 0, &more));
     for n in 0..u32::try_from(REQUESTS).unwrap() {

@@ -5,6 +5,10 @@ use std::env;
 use thiserror::Error;
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::Directive;
+
+/// The libraries for HTTP, of which only errors are logged.
+const LIBRARIES: [&str; 2] = ["h2", "hyper"];
 
 /// Why there is no filter.
 #[derive(Debug, Error)]
@@ -44,9 +48,52 @@ pub fn filter(directives: &str) -> Result<EnvFilter, FilterError> {
     Ok(EnvFilter::try_new(directives)?)
 }
 
+/// Completes the filter for a process that serves the clients of tenants: it leaves out the warnings of libraries that it
+/// does not name. Any client can make h2 warn with each frame, such as an answer to a PING that was never sent. These
+/// lines belong to no tenant, so no rate bounds them, and they would fill the log for all tenants.
+#[must_use]
+pub fn bounded(filter: EnvFilter) -> EnvFilter {
+    if filter.max_level_hint() == Some(LevelFilter::OFF) {
+        return filter;
+    }
+    let asked = filter.to_string();
+    let is_named = |library: &str| {
+        let mut targets = asked.split(',').map(|directive| {
+            let end = directive.find(['=', ':', '[']);
+            end.and_then(|end| directive.get(..end))
+                .unwrap_or(directive)
+        });
+        targets.any(|target| target == library)
+    };
+    let unnamed = LIBRARIES.into_iter().filter(|library| !is_named(library));
+    let errors: Vec<Directive> = unnamed
+        .filter_map(|library| format!("{library}=error").parse().ok())
+        .collect();
+    errors.into_iter().fold(filter, EnvFilter::add_directive)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn libraries_say_nothing_below_errors_unless_they_are_named() {
+        let bounded = |filter: &str| {
+            let filter = bounded(EnvFilter::new(filter)).to_string();
+            let mut all: Vec<_> = filter.split(',').map(str::to_owned).collect();
+            all.sort();
+            all.join(",")
+        };
+        assert_eq!(bounded("info"), "h2=error,hyper=error,info");
+        assert_eq!(bounded("debug,h2=debug"), "debug,h2=debug,hyper=error");
+        let module = "info,h2::proto=trace";
+        assert_eq!(bounded(module), "h2::proto=trace,hyper=error,info");
+        assert_eq!(
+            bounded("warn,h20=info"),
+            "h20=info,h2=error,hyper=error,warn"
+        );
+        assert_eq!(bounded("off"), "off");
+    }
 
     #[test]
     fn a_word_that_is_no_level_is_refused() {

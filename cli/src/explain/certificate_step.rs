@@ -1,5 +1,6 @@
 //! The step of the chain for the certificate of a listener.
 
+use vestibule_model::condition::Reason;
 use vestibule_model::key::{Kind, ObjectKey};
 use vestibule_model::object::Object;
 use vestibule_operator::issuance::is_ours;
@@ -44,7 +45,7 @@ impl Chain<'_> {
         let unresolved = reported.get("ResolvedRefs").filter(|c| c.is("False"));
         let unusable = reported
             .get(PROGRAMMED)
-            .filter(|c| c.is("False") && c.reason != "Pending");
+            .filter(|c| c.is("False") && !c.is_for(Reason::Pending));
         if let Some(cond) = unresolved
             .or(unusable)
             .filter(|_| unusable.is_some() || self.leaf().is_none())
@@ -159,7 +160,7 @@ impl Chain<'_> {
         let mut step = self.wrong(Check::Certificate, object, cond, reported.by);
         // Translation decides whether a certificate is requested at all. Only the status knows the progress of a
         // request.
-        let verdict = || reported.get(ISSUED).filter(|c| c.reason != "Pending");
+        let verdict = || reported.get(ISSUED).filter(|c| !c.is_for(Reason::Pending));
         let issued = reported.live(ISSUED).or_else(verdict);
         if let Some(issued) = issued.filter(|c| !c.is("True")) {
             let why = self.wrong(Check::Certificate, object, issued, reported.by);

@@ -2,6 +2,7 @@
 //! Every verdict is a condition of translation or of a status.
 
 use jiff::Timestamp;
+use vestibule_model::condition::Reason;
 use vestibule_model::gateway::TlsMode;
 use vestibule_model::hostname::HostPattern;
 use vestibule_model::key::{Kind, ObjectKey, ParentKey};
@@ -144,7 +145,8 @@ impl Chain<'_> {
         let reported = self.cluster_state.reported_on(&parent, None);
         let accepted = reported.get("Accepted");
         // If none of the Gateway's own listeners is valid, its ListenerSets can still be served.
-        if let Some(cond) = accepted.filter(|c| c.is("False") && c.reason != "ListenersNotValid") {
+        let refused = |c: &&Cond| c.is("False") && !c.is_for(Reason::ListenersNotValid);
+        if let Some(cond) = accepted.filter(refused) {
             return Some(self.wrong(Check::Gateway, &key, cond, reported.by));
         }
         // In a cluster, the operator knows the state of the Service, and translation here does not.
@@ -152,8 +154,7 @@ impl Chain<'_> {
             Some(_) => reported.live(PROGRAMMED),
             None => reported.get(PROGRAMMED),
         };
-        let unreachable = programmed.filter(|c| c.is("False") && c.reason.starts_with("Address"));
-        if let Some(cond) = unreachable {
+        if let Some(cond) = programmed.filter(|c| c.is("False") && is_about_addresses(c)) {
             let by = self
                 .cluster_state
                 .live
@@ -211,7 +212,7 @@ impl Chain<'_> {
         let reported = self.cluster_state.reported_on(parent, None);
         if let Some(cond) = reported.get("Accepted")
             && cond.is("False")
-            && cond.reason != "ListenersNotValid"
+            && !cond.is_for(Reason::ListenersNotValid)
         {
             return Some(self.wrong(Check::ListenerSet, &key, cond, reported.by));
         }
@@ -222,7 +223,7 @@ impl Chain<'_> {
         if self.cluster_state.is_assumed(&self.gateway_key())
             && let Some(cond) = reported.live(PROGRAMMED)
             && cond.is("False")
-            && cond.reason.starts_with("Parent")
+            && is_about_parent(cond)
         {
             return Some(self.wrong(Check::ListenerSet, &key, cond, StatusSource::Status));
         }
@@ -254,7 +255,7 @@ impl Chain<'_> {
         // If a certificate is missing, the next step is about it.
         let never = reported
             .get(PROGRAMMED)
-            .filter(|c| c.is("False") && c.reason != "Pending");
+            .filter(|c| c.is("False") && !c.is_for(Reason::Pending));
         if let Some(cond) =
             never.filter(|_| !self.terminates() && reported.by == StatusSource::Translation)
         {
@@ -378,14 +379,23 @@ impl Chain<'_> {
 /// finding puts "; " between message and action. A text with several of them is not divided, because nobody knows where
 /// the action begins.
 pub(super) fn text_of_status(cond: &Cond) -> (String, String) {
-    let told = ["Address", "Parent"];
-    let of_finding = cond.kind != PROGRAMMED || told.iter().any(|one| cond.reason.starts_with(one));
+    let of_finding = cond.kind != PROGRAMMED || is_about_addresses(cond) || is_about_parent(cond);
     match cond.message.rsplit_once("; ") {
         Some((message, action)) if of_finding && !message.contains("; ") => {
             (message.to_owned(), action.to_owned())
         }
         _ => (cond.message.clone(), String::new()),
     }
+}
+
+/// Whether a Gateway is not programmed because of its addresses.
+fn is_about_addresses(cond: &Cond) -> bool {
+    cond.is_for(Reason::AddressNotAssigned) || cond.is_for(Reason::AddressNotUsable)
+}
+
+/// Whether a ListenerSet is not programmed because of its parent.
+fn is_about_parent(cond: &Cond) -> bool {
+    cond.is_for(Reason::ParentNotAccepted) || cond.is_for(Reason::ParentNotProgrammed)
 }
 
 fn text_at(field: &str, message: &str) -> String {

@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 use serde_json::Value;
+use vestibule_model::condition::Reason;
 use vestibule_model::key::GATEWAY_GROUP;
 use vestibule_model::reference::ParentRef;
 
@@ -38,6 +39,11 @@ pub(crate) struct Cond {
 impl Cond {
     pub(crate) fn is(&self, truth: &str) -> bool {
         self.truth == truth
+    }
+
+    /// Whether it has this reason.
+    pub(crate) fn is_for(&self, reason: Reason) -> bool {
+        self.reason == reason.as_str()
     }
 }
 

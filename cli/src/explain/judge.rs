@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
+use vestibule_model::condition::Reason;
 use vestibule_model::gateway::TlsMode;
 use vestibule_model::hostname::HostPattern;
 use vestibule_model::key::{Kind, ObjectKey, ObjectName};
@@ -263,7 +264,7 @@ impl Judge<'_> {
         let set_refused = !self.cluster_state.is_whole()
             && set
                 .get("Accepted")
-                .is_some_and(|c| c.is("False") && c.reason != "ListenersNotValid");
+                .is_some_and(|c| c.is("False") && !c.is_for(Reason::ListenersNotValid));
         let refused = reported.is("Conflicted", "True") || reported.is("Accepted", "False");
         !set_refused && !refused
     }
@@ -323,7 +324,7 @@ impl Judge<'_> {
         let refused = reported.get("Accepted").filter(|c| c.is("False"));
         let set = set
             .get("Accepted")
-            .filter(|c| c.is("False") && c.reason != "ListenersNotValid");
+            .filter(|c| c.is("False") && !c.is_for(Reason::ListenersNotValid));
         let (reason, message) = match conflicted.or(refused).or(set) {
             Some(cond) => (cond.reason.clone(), cond.message.clone()),
             None if self.is_in_force(candidate) && self.is_in_force(main) => (
@@ -425,7 +426,7 @@ fn view(candidate: &Candidate) -> ListenerView {
         object: (&candidate.key.parent.object()).into(),
         name: listener.name.to_string(),
         hostname: listener.hostname.to_string(),
-        protocol: listener.protocol.to_string(),
+        protocol: listener.protocol.clone(),
         tls: listener.tls.as_ref().map(|tls| match tls.mode {
             TlsMode::Passthrough => "Passthrough",
             TlsMode::Terminate => "Terminate",

@@ -1,7 +1,8 @@
 //! The report of `vestibule explain`, in the form of its JSON. Names and meanings are stable; fields may be added.
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use vestibule_model::key::{ListenerKey, ObjectKey, ObjectName};
+use vestibule_model::protocol::Protocol;
 
 use super::conditions::{Difference, StatusSource};
 
@@ -119,12 +120,17 @@ pub(super) struct ListenerView {
     pub(super) name: String,
     /// Its hostname. An empty one stands for every name.
     pub(super) hostname: String,
-    pub(super) protocol: String,
+    #[serde(serialize_with = "text_of_protocol")]
+    pub(super) protocol: Protocol,
     /// `Passthrough` or `Terminate`, if the protocol has TLS.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) tls: Option<&'static str>,
     #[serde(skip)]
     pub(super) key: ListenerKey,
+}
+
+fn text_of_protocol<S: Serializer>(protocol: &Protocol, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_str(protocol.as_str())
 }
 
 /// The holder of a hostname.

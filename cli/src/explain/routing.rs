@@ -22,7 +22,7 @@ impl Chain<'_> {
         references(route, self.candidate).find_map(|reference| {
             let written = self.cluster_state.written_of_route(key, reference)?;
             let accepted = written.get("Accepted")?;
-            let waits = accepted.is("False") && accepted.reason == "Pending";
+            let waits = accepted.is("False") && accepted.is_for(Reason::Pending);
             waits.then(|| self.wrong(Check::Route, key, accepted, StatusSource::Status))
         })
     }
@@ -67,7 +67,7 @@ impl Chain<'_> {
                 let reported = self.cluster_state.reported_on_route(rejected, reference);
                 if let Some(cond) = reported.get("Accepted").filter(|c| c.is("False")) {
                     // Callers who may read grants also see what was granted instead.
-                    let refusal = (cond.reason == "HostnameNotOwned").then(|| {
+                    let refusal = cond.is_for(Reason::HostnameNotOwned).then(|| {
                         route_refusal(self.cluster_state, self.candidate, rejected, self.query)
                     });
                     let wrong = || self.wrong(Check::Route, rejected, cond, reported.by);

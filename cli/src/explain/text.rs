@@ -2,6 +2,8 @@
 
 use std::fmt::{self, Formatter, Write as _};
 
+use vestibule_model::protocol::Protocol;
+
 use super::report::{
     BackendView, CertificateView, ChainStep, Check, HolderView, ListenerView, PortReport, Report,
     RouteView, RuleView, ServingState, StepOutcome,
@@ -74,8 +76,8 @@ fn heading(f: &mut Formatter<'_>, port_report: &PortReport) -> fmt::Result {
     };
     let port = port_report.port;
     // The transport is shown for UDP only, because a TCP port may have the same number.
-    let transport = match port_report.listener.protocol.as_str() {
-        "UDP" => " (UDP)",
+    let transport = match port_report.listener.protocol {
+        Protocol::Udp => " (UDP)",
         _ => "",
     };
     writeln!(f, "Gateway {gateway}, port {port}{transport}: {state}")
@@ -277,7 +279,7 @@ fn listener(view: &ListenerView) -> String {
     let object = &view.object;
     // Connections and datagrams of TCP and UDP carry no name, so the listener gets all of them, whatever name a client
     // looked up.
-    let is_raw = matches!(view.protocol.as_str(), "TCP" | "UDP");
+    let is_raw = matches!(view.protocol, Protocol::Tcp | Protocol::Udp);
     let hostname = match view.hostname.as_str() {
         "" if is_raw => "the whole port".to_owned(),
         "" => "every name".to_owned(),

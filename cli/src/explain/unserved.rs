@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use vestibule_model::condition::Reason;
 use vestibule_model::hostname::HostPattern;
 use vestibule_model::key::{ObjectKey, ParentKey};
 use vestibule_model::reference::ParentRef;
@@ -85,7 +86,7 @@ fn of_reference(
         let (message, action) = text_of_status(cond);
         let action = match action.as_str() {
             "" => listener_for(query),
-            _ if cond.reason == "NoMatchingListenerHostname" => {
+            _ if cond.is_for(Reason::NoMatchingListenerHostname) => {
                 format!("{action}, or {}", listener_for(query))
             }
             _ => action,

@@ -56,7 +56,7 @@ pub(super) fn init(format: Format) -> anyhow::Result<FlushGuard> {
     let (writer, guard) =
         vestibule_proxy::log::writer(io::stderr()).context("cannot start a thread for the log")?;
     let builder = tracing_subscriber::fmt()
-        .with_env_filter(vestibule_proxy::accesslog::bounded(filter))
+        .with_env_filter(log_filter::bounded(filter))
         .with_writer(writer);
     match format {
         Format::Json => builder

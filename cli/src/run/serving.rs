@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
-use vestibule_model::condition::{ListenerStatus, ProgrammedBasis};
+use vestibule_model::condition::{ListenerStatus, ProgrammedBasis, Reason};
 use vestibule_model::gateway::{Listener, TlsMode};
 use vestibule_model::key::{Kind, ListenerKey, ParentKey};
 use vestibule_model::protocol::Protocol;
@@ -65,7 +65,7 @@ fn one(
         .any(|reject| reject.key.as_ref() == Some(own));
     let port_unavailable = rejects
         .clone()
-        .any(|reject| reject.reason == "PortUnavailable");
+        .any(|reject| reject.reason == Reason::PortUnavailable.as_str());
     Some(Served {
         gateway: gateway.clone(),
         listener: key.clone(),

@@ -6,6 +6,7 @@ use std::fmt;
 
 use serde::Serialize;
 use serde_json::Value;
+use vestibule_model::condition::Reason;
 use vestibule_model::finding::Finding;
 use vestibule_model::gateway::ListenerSet;
 use vestibule_model::hostname::HostPattern;
@@ -397,14 +398,14 @@ fn of_said(
     let mut problems = Vec::new();
     for one in &reported.conditions {
         let health = match (one.kind.as_str(), one.truth.as_str()) {
-            (PROGRAMMED | ISSUED, "False" | "Unknown") if one.reason == "Pending" => {
+            (PROGRAMMED | ISSUED, "False" | "Unknown") if one.is_for(Reason::Pending) => {
                 // The objects of a directory are never in force, so that is no problem.
                 if cluster_state.live.is_none() {
                     continue;
                 }
                 Health::Waiting
             }
-            ("Accepted", "False") if one.reason == "Pending" => Health::Waiting,
+            ("Accepted", "False") if one.is_for(Reason::Pending) => Health::Waiting,
             ("Accepted" | "ResolvedRefs" | PROGRAMMED | ISSUED, "False")
             | ("Conflicted" | "PartiallyInvalid", "True") => Health::Wrong,
             ("Accepted" | "ResolvedRefs" | PROGRAMMED, "Unknown")

@@ -9,7 +9,7 @@ use std::process::{Command, Output};
 use rcgen::{CertificateParams, KeyPair, date_time_ymd};
 use serde_json::Value;
 
-use crate::common::Directory;
+use crate::common::{Directory, PLATFORM};
 
 fn vestibule(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_vestibule"))
@@ -214,20 +214,9 @@ fn as_a_plugin_it_says_how_it_is_called() {
     assert!(text.contains("Usage: kubectl vestibule explain"), "{text}");
 }
 
-/// A Gateway that everybody may use, and a name of namespace `victim` that is served on port 8080.
+/// What follows [`PLATFORM`]: two more listeners, which take routes of all namespaces, and a name of namespace `victim`
+/// that is served on port 8080.
 const SERVED: &str = r#"
-apiVersion: gateway.networking.k8s.io/v1
-kind: GatewayClass
-metadata: {name: vestibule}
-spec: {controllerName: vestibule.dev/gateway-controller}
----
-apiVersion: gateway.networking.k8s.io/v1
-kind: Gateway
-metadata: {namespace: platform, name: edge}
-spec:
-  gatewayClassName: vestibule
-  allowedListeners: {namespaces: {from: All}}
-  listeners:
     - {name: http, port: 8080, protocol: HTTP, allowedRoutes: {namespaces: {from: All}}}
     - {name: http2, port: 8081, protocol: HTTP, allowedRoutes: {namespaces: {from: All}}}
 ---
@@ -252,9 +241,10 @@ spec:
   rules: [{backendRefs: [{name: web, port: 80}]}]
 "#;
 
-/// Returns the exit code of `explain` for a name of these manifests, and its report as JSON and as text.
+/// Returns the exit code of `explain` for a name of [`PLATFORM`] and these manifests, and its report as JSON and as text.
 fn explained(name: &str, manifests: &str) -> (Option<i32>, Value, String) {
     let directory = Directory::new();
+    let manifests = format!("{PLATFORM}{manifests}");
     fs::write(directory.path().join("manifests.yaml"), manifests).unwrap();
     let path = directory.path().to_str().unwrap();
     let json = vestibule(&["explain", name, path, "--output", "json"]);
@@ -363,20 +353,7 @@ fn taken(listeners: &[(&str, u16)], namespace: &str) -> String {
     };
     let listeners = listeners.iter().map(listener).collect::<Vec<_>>().concat();
     format!(
-        "
-apiVersion: gateway.networking.k8s.io/v1
-kind: GatewayClass
-metadata: {{name: vestibule}}
-spec: {{controllerName: vestibule.dev/gateway-controller}}
----
-apiVersion: gateway.networking.k8s.io/v1
-kind: Gateway
-metadata: {{namespace: platform, name: edge}}
-spec:
-  gatewayClassName: vestibule
-  allowedListeners: {{namespaces: {{from: All}}}}
-  listeners: [{{name: none, port: 9999, protocol: HTTP, hostname: none.internal}}]
----
+        "---
 apiVersion: gateway.networking.k8s.io/v1
 kind: ListenerSet
 metadata: {{namespace: team, name: team}}

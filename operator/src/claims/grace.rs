@@ -51,6 +51,8 @@ impl Most {
     /// Takes the number of names in use now (`is`), and the number until now (`was`).
     fn note(&mut self, (was, is): (usize, usize), at: Instant, length: Duration) {
         let age = self.since.map(|since| at.saturating_duration_since(since));
+        // A period ends at the first change after its length. Until that change, `was` names were in use, so the next period
+        // begins with them. If two lengths have passed without such a change, `was` is all that counts.
         match age {
             Some(age) if age < length => {}
             Some(age) if age < length.saturating_mul(2) => {

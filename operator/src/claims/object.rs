@@ -297,6 +297,8 @@ impl ObjectState {
         };
         let there = seen.map(|(_, version)| version);
         match &doubt.attempt {
+            // The object still has the version that the earlier write requires, so that write may yet succeed. A replace
+            // that requires the same version ends the doubt: the server carries out only one of the two.
             Attempt::Version(by) if *attempt == Attempt::Read && there == Some(by) => {
                 doubt.read = true;
             }

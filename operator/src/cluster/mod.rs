@@ -21,6 +21,7 @@ pub mod metrics;
 pub mod owner;
 pub mod ports;
 pub mod ready;
+mod requests;
 pub mod secrets;
 pub mod services;
 mod session_keys;
@@ -32,6 +33,7 @@ mod sync;
 mod testing;
 mod text;
 pub mod watch_queue;
+mod writes;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,44 +1,48 @@
 //! The state of the operator's loop. It passes objects to the translator, resources to the publisher, and desired ports
 //! and Services to the tasks that write them. It is synchronous, and only the loop uses it.
 //!
+//! This file decides: it has the control loop run, and passes on what comes out. `watch_events` takes what the watches show,
+//! `used_sources` what is read beside them, `claim_requests` is for the store of claims, and `publication` gives the result
+//! to the publisher.
+//!
 //! The module is public for the scale benchmark, which replaces the loop and the API server.
+
+mod claim_requests;
+mod publication;
+mod used_sources;
+mod watch_events;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rustls_pki_types::CertificateDer;
-use rustls_pki_types::pem::PemObject;
 use tokio::sync::watch;
-use tracing::{debug, info, warn};
-use vestibule_crds::watch::{Event, Touched, Watched};
+use tracing::{debug, info};
 use vestibule_model::finding::Finding;
 use vestibule_model::issuance::Issuance;
-use vestibule_model::key::{Kind, ObjectKey, ObjectName};
-use vestibule_model::object::Object;
+use vestibule_model::key::{Kind, ObjectKey};
 use vestibule_model::protocol::Port;
 use vestibule_stream::{Encoded, ResourceKey};
 
 use super::absences::Absences;
+use super::clock;
 use super::events::{self, EventRecorder};
 use super::findings_log::FindingsLog;
 use super::metrics::Metrics;
 use super::ports::allocation::Allocation;
 use super::secrets::Namespaces;
 use super::services::{DesiredServices, ServiceState, ServiceStates};
-use super::sources::{Read, ReadError, ReadQueue};
-use super::statuses::plan::{LiveStatus, Planner};
+use super::sources::ReadQueue;
+use super::statuses::plan::Planner;
 use super::statuses::rejects::RejectLog;
-use super::watch_queue::WatchQueue;
-use super::{claims, clock};
-use crate::claims::{ClaimRequest, ClaimStore, GatewayState, WriteOutcome};
+use crate::claims::ClaimStore;
 use crate::control::ControlLoop;
 use crate::issuance::{CertificateRegistry, EngineUpdate};
 use crate::map_channel::MapChanges;
-use crate::publish::settle::{GRACE, Pending, Present, Settle, UNANSWERED};
-use crate::publish::{Changes, Publisher};
+use crate::publish::Publisher;
+use crate::publish::settle::Settle;
 use crate::translate::{
-    Change, DesiredPort, DesiredService, Output, SessionKeys, Settings, Translator, source_of,
+    Change, DesiredPort, DesiredService, Output, SessionKeys, Settings, Translator,
 };
 
 /// Largest number of listeners that are judged again in each [`PACE`] after another listener has begun to overlap with
@@ -46,8 +50,6 @@ use crate::translate::{
 /// statuses that causes.
 const OVERLAPS: usize = 64;
 const PACE: Duration = Duration::from_millis(100);
-/// Largest number of resources of one publication that are remembered, to see when proxies acknowledge it.
-const SAMPLE: usize = 16;
 
 /// Channels to the tasks that write. They are empty until everything is known.
 #[derive(Debug)]
@@ -170,153 +172,6 @@ impl Store {
         &self.synced
     }
 
-    /// Takes events of the watches that have just come.
-    pub fn take(&mut self, events: impl IntoIterator<Item = Event>, now: Instant) {
-        self.take_since(events, now, now);
-    }
-
-    /// Takes the events of the next turn out of the queue. Returns whether there were any.
-    pub fn take_turn(&mut self, queue: &mut WatchQueue, now: Instant) -> bool {
-        let (batch, since) = queue.next_batch(now);
-        self.metrics.watch_queue(queue.objects());
-        if batch.is_empty() {
-            return false;
-        }
-        self.take_since(batch, since, now);
-        true
-    }
-
-    /// Takes events of the watches, of which the first came at `since`.
-    fn take_since(
-        &mut self,
-        events: impl IntoIterator<Item = Event>,
-        since: Instant,
-        now: Instant,
-    ) {
-        let dirty_before = self.dirty_since.take();
-        let mut changes = Vec::new();
-        for event in events {
-            match event {
-                Event::Put(watched) => changes.extend(self.put(*watched, now)),
-                Event::Touched(touched) => self.touch(*touched),
-                Event::Remove(key) => {
-                    self.metrics.event(key.kind);
-                    self.planner.forget(&key);
-                    if is_source(key.kind) {
-                        self.reads.overtake(&key);
-                        self.control.certificates.secret(&key.name);
-                        if !self.kept.remove(&key) {
-                            continue;
-                        }
-                    }
-                    self.forget(&key);
-                    if key.kind == Kind::HostnameClaim {
-                        self.control
-                            .claims
-                            .observe(&key.name, None, clock::both(now));
-                        continue;
-                    }
-                    changes.push(Change::Remove(key));
-                }
-                Event::Interrupted(kind) => {
-                    self.interrupted.insert(kind, now);
-                }
-                Event::Resumed(kind) => {
-                    self.interrupted.remove(&kind);
-                    self.resumed = Some(now);
-                    // The server is back, however long it was away. So the others have their time from now on.
-                    for since in self.interrupted.values_mut() {
-                        *since = now;
-                    }
-                    // The publisher looks again at the changes that waited for it.
-                    self.dirty_since.get_or_insert(now);
-                }
-                Event::Synced(kind) => {
-                    self.synced.insert(kind);
-                    self.metrics.synced(kind, true);
-                    let first = ObjectKey::new(kind, "", "");
-                    let listed = self.listed.range(first..);
-                    let listed = listed.take_while(|source| source.kind == kind);
-                    let listed: Vec<ObjectKey> = listed.cloned().collect();
-                    for source in listed {
-                        self.listed.remove(&source);
-                        changes.push(Change::Absent(source));
-                    }
-                }
-            }
-        }
-        self.apply(changes, now);
-        let dirty_now = self.dirty_since.map(|_| since);
-        self.dirty_since = dirty_before.into_iter().chain(dirty_now).min();
-    }
-
-    /// Notes that an object was written, but only its status changed.
-    fn touch(&mut self, touched: Touched) {
-        let Touched {
-            key,
-            generation,
-            resource_version,
-            status,
-        } = touched;
-        self.metrics.touched(key.kind);
-        if has_status(key.kind) {
-            let live = LiveStatus::new(resource_version, generation, &status);
-            self.planner.observe(&key, live);
-        }
-    }
-
-    fn put(&mut self, watched: Watched, now: Instant) -> Option<Change> {
-        let Watched {
-            key,
-            object,
-            findings,
-            resource_version,
-            status,
-            ..
-        } = watched;
-        self.metrics.event(key.kind);
-        for finding in findings {
-            debug!(object = %key, finding = %finding, "read");
-        }
-        if is_source(key.kind) {
-            self.reads.overtake(&key);
-            if !self.used.contains(&key) {
-                return None;
-            }
-            self.control.certificates.secret(&key.name);
-            self.keep(&key, &object);
-        }
-        if has_status(key.kind) {
-            let generation = object.meta().map_or(0, |meta| meta.generation);
-            let live = LiveStatus::new(resource_version.clone(), generation, &status);
-            self.planner.observe(&key, live);
-        }
-        self.learn(&key);
-        if key.kind == Kind::HostnameClaim {
-            let seen = claims::read(&object).map(|claim| (claim, resource_version.to_string()));
-            if !self
-                .control
-                .claims
-                .observe(&key.name, seen, clock::both(now))
-            {
-                warn!(claim = %key.name, "not as an operator writes it; the leader of its release puts it right");
-            }
-            return None;
-        }
-        Some(Change::Put(object))
-    }
-
-    fn keep(&mut self, source: &ObjectKey, object: &Object) {
-        self.kept.insert(source.clone());
-        self.listed.remove(source);
-        self.reads.remove(source);
-        if source.kind == Kind::Secret {
-            let times = validity(object);
-            self.metrics.certificates.lasts(&source.name, times);
-        }
-        self.metrics.sources(self.kept.len());
-    }
-
     fn learn(&mut self, key: &ObjectKey) {
         if self.known.insert(key.clone()) {
             self.metrics.objects(key.kind, 1);
@@ -332,67 +187,6 @@ impl Store {
             self.metrics.objects(key.kind, -1);
         }
         self.metrics.sources(self.kept.len());
-    }
-
-    /// Notes that the watch has shown every source that is used. Sources that come to be used later have to be read.
-    pub fn sources_are_watched(&mut self) {
-        self.sources_live = true;
-    }
-
-    /// Returns up to `count` sources that have to be read now. The namespaces that wait for them take turns.
-    pub fn sources_to_read(&mut self, count: usize, now: Instant) -> Vec<ObjectKey> {
-        self.reads.begin(count, now)
-    }
-
-    /// Takes the results of reading sources. They are translated together, because each translation costs as much as all
-    /// objects that refer to the sources.
-    pub fn sources_read(&mut self, reads: impl IntoIterator<Item = Read>, now: Instant) {
-        let mut changes = Vec::new();
-        for (key, source) in reads {
-            let is_answered = !matches!(source, Err(ReadError::NoAnswer(_)));
-            if !self.reads.end(&key, is_answered) {
-                // The watch has shown the source, perhaps while nothing used it.
-                self.read_again(&key, now);
-                continue;
-            }
-            if !self.used.contains(&key) {
-                continue;
-            }
-            match source {
-                Ok(Some(object)) => {
-                    self.keep(&key, &object);
-                    self.learn(&object.key());
-                    changes.push(Change::Put(object));
-                }
-                Ok(None) => {
-                    let readers = self.control.translator.readers_of(&key);
-                    self.absent.insert(&key, readers, now);
-                }
-                Err(error) => {
-                    if self.findings_log.admits(&key.name.namespace, now) {
-                        warn!(object = %key, %error, "cannot read it; trying again");
-                    }
-                }
-            }
-        }
-        if !changes.is_empty() {
-            self.apply(changes, now);
-        }
-    }
-
-    /// Whether a source is used, and it is not known yet what it is.
-    #[must_use]
-    pub fn is_wanting(&self, source: &ObjectKey) -> bool {
-        self.control.translator.waits_for(source)
-    }
-
-    /// Schedules a source to be read again.
-    pub fn read_again(&mut self, source: &ObjectKey, now: Instant) {
-        if self.is_wanting(source) {
-            for namespace in self.control.translator.readers_of(source) {
-                self.reads.insert(&namespace, source, now);
-            }
-        }
     }
 
     /// Takes the persisted allocation of ports.
@@ -580,80 +374,6 @@ impl Store {
         }
     }
 
-    /// Begins or ends the leadership of this replica.
-    pub fn lead(&mut self, leads: bool, now: Instant) {
-        self.control.claims.lead(leads, clock::both(now));
-        self.run(now);
-    }
-
-    /// Notes that the caller now begins to list all `HostnameClaim`s.
-    pub fn list_claims(&mut self) {
-        self.control.claims.list();
-    }
-
-    /// Takes a list of all `HostnameClaim`s. Returns `false` if another list is needed.
-    pub fn claims_listed(&mut self, list: Vec<Watched>, now: Instant) -> bool {
-        let objects = list.into_iter().filter_map(|watched| {
-            let claim = claims::read(&watched.object)?;
-            let version = watched.resource_version.to_string();
-            Some((watched.key.name, (claim, version)))
-        });
-        let complete = self
-            .control
-            .claims
-            .catch_up(objects.collect(), clock::both(now));
-        self.run(now);
-        complete
-    }
-
-    /// Frees names whose grace is over.
-    pub fn pass(&mut self, now: Instant) {
-        if self.control.claims.deadline().is_some_and(|at| at <= now) {
-            self.control.claims.pass(clock::both(now));
-            self.run(now);
-        }
-    }
-
-    /// Returns the time at which [`Self::pass`] or [`Self::claim_request`] has something to do.
-    #[must_use]
-    pub fn claims_deadline(&self) -> Option<Instant> {
-        self.control.claims.deadline()
-    }
-
-    /// Returns the next request about a `HostnameClaim` that is due.
-    pub fn claim_request(&mut self, now: Instant) -> Option<ClaimRequest> {
-        let ControlLoop {
-            translator, claims, ..
-        } = &mut self.control;
-        let merge = translator.merge();
-        let request = claims.next_request(now, |name| match merge.gateway(name) {
-            Some(gateway) => GatewayState::Ours(gateway.meta.uid.clone()),
-            None if merge.is_known_gateway(name) => GatewayState::NotOurs,
-            None => GatewayState::Gone,
-        });
-        if request.is_some() {
-            // A name that is being taken from its holder is served for no namespace.
-            self.run(now);
-        }
-        request
-    }
-
-    /// Takes the outcome of a request about a `HostnameClaim`.
-    pub fn claim_answered(&mut self, name: &ObjectName, outcome: WriteOutcome, now: Instant) {
-        self.control.claims.done(name, outcome, clock::both(now));
-        for (_, namespace) in self.control.claims.take_troubled() {
-            let first = ObjectKey::new(Kind::ListenerSet, namespace.clone(), "");
-            let sets = self
-                .known
-                .range(first..)
-                .take_while(|key| key.kind == Kind::ListenerSet && key.name.namespace == namespace);
-            for set in sets {
-                self.planner.touch(set);
-            }
-        }
-        self.run(now);
-    }
-
     /// Records the events that findings about an object lead to.
     fn tell(&self, key: &ObjectKey, findings: &[Finding]) {
         if let Some(object) = self.control.translator.object(key) {
@@ -730,126 +450,6 @@ impl Store {
             },
         );
     }
-
-    /// Has a source read that an object of a namespace has come to use.
-    fn want(&mut self, namespace: &Arc<str>, source: ObjectKey, now: Instant) {
-        if !self.is_wanting(&source) {
-            return;
-        }
-        if self.sources_live {
-            self.reads.insert(namespace, &source, now);
-        } else {
-            self.listed.insert(source);
-        }
-    }
-
-    fn use_sources(&mut self, sources: BTreeMap<ObjectKey, bool>) -> Vec<Change> {
-        let mut changes = Vec::new();
-        for (source, used) in sources {
-            if used {
-                self.used.insert(source);
-            } else {
-                self.used.remove(&source);
-                self.listed.remove(&source);
-                self.reads.remove(&source);
-                // If it is used again, it may exist by then.
-                self.absent.remove(&source);
-                if self.kept.remove(&source) {
-                    self.forget(&source);
-                    changes.push(Change::Remove(source));
-                }
-            }
-        }
-        changes
-    }
-
-    /// Publishes the changes, except those that would make requests fail or that need a source that is being read. Each
-    /// of these waits alone and for a short time ([`Settle`]), so no namespace can hold up what belongs to others.
-    ///
-    /// Statuses are judged after that. The publisher knows which changes wait, so they do not count as in force.
-    pub fn publish(&mut self, now: Instant) {
-        let settled = self.settle.deadline().is_some_and(|at| at <= now);
-        if self.dirty_since.is_none() && !settled {
-            self.control.certificates.published();
-            return;
-        }
-        self.settle.add(std::mem::take(&mut self.unpublished));
-        let changes = if self.is_synced {
-            let (publisher, translator) = (&self.publisher, &self.control.translator);
-            let reads = &self.reads;
-            self.settle.due(
-                now,
-                &Present {
-                    published: &|key| publisher.resource(key),
-                    waits: &|key, old| translator.listener_waits(key, old),
-                    reads: &|key| translator.is_being_read(key),
-                    unanswered: &|key| {
-                        source_of(key).is_some_and(|source| reads.is_unanswered(&source))
-                    },
-                    uneven_until: self.uneven_until(),
-                },
-            )
-        } else {
-            // No proxy is served before everything is known, so nothing has to settle.
-            self.settle.all()
-        };
-        self.give(changes, now);
-    }
-
-    /// The time until which the store may know older objects of one kind than of another. Events of watches that went on a
-    /// moment ago may still be on their way. A watch that stays interrupted counts for a while only, since it may be one
-    /// that the operator has no right to.
-    fn uneven_until(&self) -> Option<Instant> {
-        let interrupted = self.interrupted.values().map(|since| *since + UNANSWERED);
-        interrupted.chain(self.resumed.map(|at| at + GRACE)).max()
-    }
-
-    /// Publishes everything, because it is complete from now on.
-    pub(super) fn publish_all(&mut self, now: Instant) {
-        self.settle.add(std::mem::take(&mut self.unpublished));
-        let changes = self.settle.all();
-        self.give(changes, now);
-    }
-
-    fn give(&mut self, due: Pending, now: Instant) {
-        if !due.is_empty() {
-            self.published = due.keys().take(SAMPLE).cloned().collect();
-            // Changes that waited may be acknowledged already, or may have been taken back.
-            self.planner.touch_waiting();
-        }
-        let mut changes = Changes::new();
-        for (key, resource) in due {
-            match resource {
-                Some(encoded) => changes.upsert_encoded(encoded),
-                None => changes.remove(key),
-            }
-        }
-        let since = self.dirty_since.take().unwrap_or(now);
-        if !changes.is_empty() {
-            self.publisher.update(changes);
-            self.metrics.published(since.elapsed());
-        }
-        self.publisher.withhold(self.settle.withheld());
-        self.control.certificates.published();
-    }
-
-    /// Returns the number of proxies that have not acknowledged the last publication.
-    #[must_use]
-    pub fn behind(&self) -> usize {
-        self.publisher.programmed(&self.published).waiting_for.len()
-    }
-
-    /// Whether there are changes to publish, or sources to read that may lead to some.
-    #[must_use]
-    pub fn is_dirty(&self) -> bool {
-        self.dirty_since.is_some() || !self.reads.is_empty()
-    }
-
-    /// Returns the time at which [`Self::publish`] has something to do even if nothing happens.
-    #[must_use]
-    pub fn publish_at(&self) -> Option<Instant> {
-        self.settle.deadline()
-    }
 }
 
 /// Kinds of which only the objects in use are kept. Their events do not pass through the queue.
@@ -876,19 +476,6 @@ fn has_status(kind: Kind) -> bool {
             | Kind::ClusterAcmeIssuer
             | Kind::HostnameGrant
     )
-}
-
-/// Returns when the certificate in a Secret begins and ends to be valid, in seconds since 1970.
-fn validity(object: &Object) -> Option<(i64, i64)> {
-    let Object::Secret(secret) = object else {
-        return None;
-    };
-    let pem = secret.certificate.as_ref()?;
-    let leaf = CertificateDer::from_pem_slice(pem).ok()?;
-    let (_, parsed) = x509_parser::parse_x509_certificate(&leaf).ok()?;
-    let validity = parsed.validity();
-    let (begin, end) = (validity.not_before, validity.not_after);
-    Some((begin.timestamp(), end.timestamp()))
 }
 
 fn log_findings(log: &mut FindingsLog, key: &ObjectKey, findings: &[Finding], now: Instant) {

@@ -193,6 +193,8 @@ impl WatchQueue {
         for namespace in &namespaces {
             self.turns.ended(namespace);
         }
+        // An object keeps the number of its first event that waits. So a mark about a kind is due when no object of the kind
+        // has a lower number: everything that came before the mark has had its turn.
         let numbers = &self.numbers;
         let is_due = |mark: &Mark| {
             let mut before = numbers.range((mark.kind, 0)..(mark.kind, mark.number));

@@ -227,6 +227,8 @@ impl Content {
             return None;
         }
         let mut difference = Difference::default();
+        // The log has each key once, at its last change. So this range has each key that changed after `base` once, and what
+        // the key is now is all that the proxy has to know.
         for (_, key) in self.log.range(after(base)..) {
             match self.live.get(key) {
                 Some((encoded, _)) => difference.upserts.push(encoded.upsert()),
@@ -289,6 +291,7 @@ impl Content {
         oldest.sort_unstable();
         oldest.truncate(self.removed.len() - most / 2);
         for entry in oldest {
+            // No removal that is forgotten comes after `floor`. So the log after any base from there on is complete.
             self.floor = self.floor.max(entry.0);
             self.removed.remove(&entry.1);
             self.log.remove(&entry);

@@ -235,6 +235,9 @@ impl Settle {
             next.extend(self.pending.keys().cloned());
         }
         self.ask_again(present, &mut next);
+        // The verdict about a change may turn on whether one that it needs, or that needs it, is held. So changes are judged
+        // together with all that are connected with them, in both directions. About the others there is nothing new, so
+        // they go on waiting.
         let mut judged = BTreeSet::new();
         while let Some(key) = next.pop() {
             if judged.contains(&key) {

@@ -10,7 +10,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use crate::accesslog::ConnectionRecord;
-use crate::challenge::{Challenge, ChallengeOutcome, ChallengeReply, TLS_ALPN_01};
+use crate::challenge::{Challenge, ChallengeOutcome, ChallengeQuery, ChallengeReply, TLS_ALPN_01};
 use crate::close_reason::CloseReason;
 use crate::cut::linger;
 use crate::deadline::within;
@@ -27,6 +27,16 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 const MAX_UNREAD: usize = 16 * 1024;
 /// A fatal `no_application_protocol` before any handshake message (RFC 7301 section 3.2).
 const NO_APPLICATION_PROTOCOL: [u8; 7] = [21, 3, 3, 0, 2, 2, 120];
+
+/// Whether a CA asks, and the proxy has no answer for it. It is counted.
+pub(super) fn is_unanswered(plane: &DataPlane, question: Option<&ChallengeQuery>) -> bool {
+    if let Some(question) = question {
+        plane
+            .metrics
+            .challenge(question.kind(), ChallengeOutcome::Absent);
+    }
+    question.is_some()
+}
 
 /// Answers a CA with the challenge.
 pub(super) async fn answer(

@@ -247,25 +247,21 @@ impl Frames {
 mod tests {
     use std::cell::Cell;
 
-    use super::*;
+    use vestibule_test_support::frames::frame;
 
-    fn frame(kind: u8, flags: u8, payload: &[u8]) -> Vec<u8> {
-        let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
-        let head = [length[1], length[2], length[3], kind, flags, 0, 0, 0, 3];
-        [&head[..], payload].concat()
-    }
+    use super::*;
 
     fn connection() -> Vec<u8> {
         [
             PREFACE,
-            &frame(4, 0, &[0; 12]),
-            &frame(1, 4, b"block"),
-            &frame(0, 0, &[7; 300]),
-            &frame(0, 0, b""),
-            &frame(0, 1, b""),
-            &frame(6, 0, &[0; 8]),
-            &frame(3, 0, &[0; 4]),
-            &frame(1, 0, b"open"),
+            &frame(4, 0, 3, &[0; 12]),
+            &frame(1, 4, 3, b"block"),
+            &frame(0, 0, 3, &[7; 300]),
+            &frame(0, 0, 3, b""),
+            &frame(0, 1, 3, b""),
+            &frame(6, 0, 3, &[0; 8]),
+            &frame(3, 0, 3, &[0; 4]),
+            &frame(1, 0, 3, b"open"),
         ]
         .concat()
     }

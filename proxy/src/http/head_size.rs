@@ -138,15 +138,12 @@ impl Announced {
 
 #[cfg(test)]
 mod tests {
+    use vestibule_test_support::frames::frame;
+
     use super::*;
 
     fn setting(id: u8, value: u32) -> Vec<u8> {
         [&[0, id][..], &value.to_be_bytes()].concat()
-    }
-
-    fn frame(kind: u8, payload: &[u8]) -> Vec<u8> {
-        let length = u8::try_from(payload.len()).unwrap();
-        [&[0, 0, length, kind, 0, 0, 0, 0, 0][..], payload].concat()
     }
 
     #[test]
@@ -170,17 +167,19 @@ mod tests {
             each
         };
         // The default is that there is no bound.
-        let none = frame(SETTINGS, &[]);
+        let none = frame(SETTINGS, 0, 0, &[]);
         assert_eq!(told(std::slice::from_ref(&none)), [None, Some(u32::MAX)]);
         let ten = frame(
             SETTINGS,
+            0,
+            0,
             &[setting(3, 10), setting(6, 4096), setting(4, 6)].concat(),
         );
         // The acknowledgement changes nothing.
         assert_eq!(told(&[ten.clone(), none]), [None, Some(10)]);
         // A frame that only looks like settings, and other settings later.
-        let other = frame(6, &setting(3, 7));
-        let zero = frame(SETTINGS, &setting(3, 0));
+        let other = frame(6, 0, 0, &setting(3, 7));
+        let zero = frame(SETTINGS, 0, 0, &setting(3, 0));
         assert_eq!(told(&[other, ten, zero]), [None, Some(10), Some(0)]);
     }
 
@@ -189,13 +188,15 @@ mod tests {
         let bytes = [
             frame(
                 SETTINGS,
+                0,
+                0,
                 &[setting(3, 100), setting(6, 4096), setting(4, 6)].concat(),
             ),
             // The acknowledgement, and a frame that only looks like settings.
-            frame(SETTINGS, &[]),
-            frame(6, &[setting(6, 1), vec![0, 6]].concat()),
-            frame(SETTINGS, &setting(6, 70_000)),
-            frame(SETTINGS, &setting(1, 9)),
+            frame(SETTINGS, 0, 0, &[]),
+            frame(6, 0, 0, &[setting(6, 1), vec![0, 6]].concat()),
+            frame(SETTINGS, 0, 0, &setting(6, 70_000)),
+            frame(SETTINGS, 0, 0, &setting(1, 9)),
         ]
         .concat();
         for size in [1, 2, 5, 9, 13, bytes.len()] {

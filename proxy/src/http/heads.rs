@@ -288,17 +288,10 @@ fn text(strings: u8, left: usize) -> At {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use vestibule_test_support::frames::frame;
 
     use super::super::PREFACE;
     use super::*;
-
-    fn frame(kind: u8, flags: u8, stream: u8, payload: &[u8]) -> Vec<u8> {
-        let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
-        let head = [
-            length[1], length[2], length[3], kind, flags, 0, 0, 0, stream,
-        ];
-        [&head[..], payload].concat()
-    }
 
     /// A number with a prefix, as RFC 7541 section 5.1 writes it.
     fn number(pattern: u8, bits: u8, mut value: usize) -> Vec<u8> {

@@ -27,7 +27,7 @@ use crate::http_route::HttpRoute;
 use crate::lifetime::{Lifetime, Watched, unless_over};
 use crate::listener::Listener;
 use crate::relay::End;
-use crate::side::{Broken, Side, lost};
+use crate::side::{DirectionError, Side, lost};
 use crate::table::{RouteKind, SelectedBy};
 use crate::upstream;
 
@@ -169,7 +169,7 @@ impl Watched for Relayed<'_> {
 }
 
 impl Future for Relayed<'_> {
-    type Output = Result<CloseReason, (Side, Broken)>;
+    type Output = Result<CloseReason, (Side, DirectionError)>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
@@ -198,7 +198,7 @@ impl Future for Relayed<'_> {
 }
 
 /// The end of a tunnel whose direction away from `source` failed.
-fn broken<T>(source: Side, error: Broken) -> Poll<Result<T, (Side, Broken)>> {
+fn broken<T>(source: Side, error: DirectionError) -> Poll<Result<T, (Side, DirectionError)>> {
     Poll::Ready(Err((error.side(source), error)))
 }
 
@@ -237,7 +237,7 @@ impl Direction {
         to: &mut W,
         cx: &mut Context<'_>,
         moved: &mut dyn FnMut(u64),
-    ) -> Poll<Result<(), Broken>>
+    ) -> Poll<Result<(), DirectionError>>
     where
         R: AsyncRead + Unpin,
         W: AsyncWrite + Unpin,
@@ -246,24 +246,25 @@ impl Direction {
             return Poll::Ready(Ok(()));
         }
         for _ in 0..TURN {
-            ready!(self.write_left(to, cx, moved)).map_err(Broken::Sink)?;
+            ready!(self.write_left(to, cx, moved)).map_err(DirectionError::Sink)?;
             if self.ended {
-                ready!(Pin::new(&mut *to).poll_shutdown(cx)).map_err(Broken::Sink)?;
+                ready!(Pin::new(&mut *to).poll_shutdown(cx)).map_err(DirectionError::Sink)?;
                 self.closed = true;
                 return Poll::Ready(Ok(()));
             }
-            let read = BUFFER.with_borrow_mut(|buffer| -> Poll<Result<(), Broken>> {
+            let read = BUFFER.with_borrow_mut(|buffer| -> Poll<Result<(), DirectionError>> {
                 let mut buffer = ReadBuf::new(buffer);
                 let read = ready!(Pin::new(&mut *from).poll_read(cx, &mut buffer));
-                read.map_err(Broken::Source)?;
+                read.map_err(DirectionError::Source)?;
                 let read = buffer.filled();
                 self.ended = read.is_empty();
-                self.write(read, to, cx, moved).map_err(Broken::Sink)?;
+                self.write(read, to, cx, moved)
+                    .map_err(DirectionError::Sink)?;
                 Poll::Ready(Ok(()))
             });
             if read?.is_pending() {
                 if self.unflushed {
-                    ready!(Pin::new(&mut *to).poll_flush(cx)).map_err(Broken::Sink)?;
+                    ready!(Pin::new(&mut *to).poll_flush(cx)).map_err(DirectionError::Sink)?;
                     self.unflushed = false;
                 }
                 return Poll::Pending;

@@ -210,6 +210,8 @@ impl TlsSession {
             match kind {
                 content::DATA if !at.is_empty() => {
                     self.earn_control(at.len());
+                    // `push` moves plaintext to the front only, where the bytes are opened already. So it cannot overwrite
+                    // a record that still has to be opened.
                     let start = opened.consumed + HEADER;
                     opened.push(bytes, start + at.start..start + at.end);
                 }

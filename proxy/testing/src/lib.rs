@@ -8,7 +8,6 @@
 
 pub mod acme;
 pub mod component;
-pub mod frames;
 mod net;
 mod pki;
 mod resources;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tracing_subscriber::EnvFilter;
-use vestibule_proxy::accesslog;
+use vestibule_serve::log_filter;
 
 /// All that was logged so far.
 #[derive(Clone, Default)]
@@ -30,7 +30,7 @@ impl Sink {
         tracing_subscriber::fmt()
             .json()
             .flatten_event(true)
-            .with_env_filter(accesslog::bounded(EnvFilter::new(filter)))
+            .with_env_filter(log_filter::bounded(EnvFilter::new(filter)))
             .with_writer(move || writer.clone())
             .init();
         sink

@@ -283,6 +283,15 @@ impl Control {
         Ok(more || !self.queue.is_empty())
     }
 
+    /// One turn of the operator's loop, after what the proxies have acknowledged by now.
+    pub(crate) fn turn_after(&mut self, acks: &mut watch::Receiver<u64>) -> Result<bool> {
+        if acks.has_changed()? {
+            acks.mark_unchanged();
+            self.acks_moved();
+        }
+        self.turn()
+    }
+
     /// Takes the results of earlier wishes.
     fn come_back(&mut self, now: Instant) -> Result<bool> {
         let mut more = false;

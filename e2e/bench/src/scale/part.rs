@@ -16,14 +16,12 @@ use vestibule_operator::publish::{self, Publisher};
 use super::control::{BATCH, Control};
 use super::counted;
 use super::probe::{self, Probe, Request};
-use super::world::{Answer, Edit, Routes, World};
+use super::world::{Answer, Edit, Routes, World, pages};
 use crate::child::{Guarded, allow_loopback};
 use crate::{proc, sys};
 
 /// Name of the proxy, and of the one that takes its place.
 const PROXY: &str = "proxy";
-/// Objects in a page of a list.
-const PAGE: usize = 500;
 /// Longest that anything may take.
 const PATIENCE: Duration = Duration::from_mins(10);
 /// Longest wait without a look at whether the proxy lives.
@@ -242,18 +240,8 @@ impl Part {
         let (asked_before, turns_before) = (self.control.asked, self.control.turns);
         let teams = self.control.world.teams();
         let objects = teams.iter().map(Vec::len).sum();
-        let mut lists: Vec<_> = teams.iter().map(|list| list.chunks(PAGE)).collect();
         let begin = Instant::now();
-        loop {
-            let page: Vec<_> = lists
-                .iter_mut()
-                .filter_map(Iterator::next)
-                .flatten()
-                .copied()
-                .collect();
-            if page.is_empty() {
-                break;
-            }
+        for page in pages(&teams) {
             for batch in page.chunks(BATCH) {
                 self.control.put(batch)?;
                 // The watches go on until the queue is full.
@@ -315,11 +303,7 @@ impl Part {
     /// One turn of the operator's loop, with what the proxy has acknowledged by now.
     /// Says whether there is more to do at once.
     async fn turn(&mut self) -> Result<bool> {
-        if self.facts.has_changed()? {
-            self.facts.mark_unchanged();
-            self.control.acks_moved();
-        }
-        let more = self.control.turn()?;
+        let more = self.control.turn_after(&mut self.facts)?;
         tokio::task::yield_now().await;
         Ok(more)
     }
@@ -411,9 +395,9 @@ impl Part {
 
     /// The set of the next edit: all over the namespaces.
     fn next_set(&mut self) -> usize {
-        let number = self.made;
+        let set = self.control.world.edited_set(self.made);
         self.made += 1;
-        number.wrapping_mul(7_919) % self.sets
+        set
     }
 
     async fn edit(&mut self, set: usize, edit: Edit) -> Result<Edited> {

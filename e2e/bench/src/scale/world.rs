@@ -23,6 +23,8 @@ const TERMINATING: usize = LISTENERS / 2;
 /// In a certificate that has taken the place of another one.
 pub(crate) const RENEWED: &str = "renewed";
 const GROUP: &str = "gateway.networking.k8s.io/v1";
+/// Objects in a page of a list.
+const PAGE: usize = 500;
 
 /// Which kind of route leads from listener to backend.
 #[derive(
@@ -211,6 +213,16 @@ pub(crate) struct Answer {
     pub(crate) renewed: bool,
 }
 
+/// The pages in which lists come that are read side by side: each has the next objects of every list.
+pub(crate) fn pages(lists: &[Vec<Id>]) -> impl Iterator<Item = Vec<Id>> {
+    let mut lists: Vec<_> = lists.iter().map(|list| list.chunks(PAGE)).collect();
+    std::iter::from_fn(move || {
+        let next = lists.iter_mut().filter_map(Iterator::next);
+        let page: Vec<Id> = next.flatten().copied().collect();
+        (!page.is_empty()).then_some(page)
+    })
+}
+
 /// All objects.
 #[derive(Debug)]
 pub(crate) struct World {
@@ -268,6 +280,11 @@ impl World {
             .into_iter()
             .chain(namespaces)
             .collect()
+    }
+
+    /// The set that the edit with this number is about: edits in a row are all over the namespaces.
+    pub(crate) fn edited_set(&self, number: usize) -> usize {
+        number.wrapping_mul(7_919) % self.sets
     }
 
     /// What the teams have, each kind as one list: so they come from an API server.

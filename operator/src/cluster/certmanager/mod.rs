@@ -9,18 +9,16 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use kube::Client;
-use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams, Preconditions};
-use serde_json::Value;
+use kube::api::{Api, DynamicObject};
 use tokio::sync::{mpsc, watch as channel};
 use tokio::task::JoinSet;
 use tracing::warn;
 use vestibule_model::issuance::{CertificateRequest, Issuance};
 use vestibule_model::key::ObjectName;
 
-use super::clock;
 use super::lease::elector::Role;
 use super::metrics::Metrics;
-use super::text::problem;
+use super::{clock, requests};
 use crate::certmanager::{CertificateAction, PresentCertificate, Settings};
 use crate::map_channel::{MapSender, MapView};
 use reconciler::Reconciler;
@@ -122,49 +120,20 @@ impl ApiClient {
         let resource = watch::resource(watch::WatchedKind::Certificate);
         let api: Api<DynamicObject> =
             Api::namespaced_with(self.client.clone(), &name.namespace, &resource);
+        let (manager, name) = (&*self.manager, &*name.name);
         let made = match action {
             CertificateAction::Create(manifest) => {
-                // If it exists, somebody else created it in the meantime. The watch will show it.
-                if api.get_opt(&name.name).await.map_err(problem)?.is_some() {
-                    return Err(format!(
-                        "a Certificate {} that is not Vestibule's is there",
-                        name.name
-                    ));
-                }
-                let parameters = PatchParams::apply(&self.manager);
-                api.patch(&name.name, &parameters, &Patch::Apply(manifest))
-                    .await
+                requests::create(&api, manager, "Certificate", name, manifest).await?
             }
             CertificateAction::Apply(uid, manifest) => {
-                let mut manifest = manifest.clone();
-                if let Some(metadata) = manifest.get_mut("metadata").and_then(Value::as_object_mut)
-                {
-                    metadata.insert("uid".into(), uid.as_str().into());
-                }
-                let parameters = PatchParams::apply(&self.manager).force();
-                api.patch(&name.name, &parameters, &Patch::Apply(&manifest))
-                    .await
+                requests::apply(&api, manager, name, uid, manifest).await?
             }
             CertificateAction::Delete(uid) => {
-                let parameters = DeleteParams {
-                    preconditions: Some(Preconditions {
-                        uid: Some(uid.clone()),
-                        resource_version: None,
-                    }),
-                    ..DeleteParams::background()
-                };
-                return match api.delete(&name.name, &parameters).await {
-                    Ok(_) => Ok(None),
-                    Err(kube::Error::Api(status))
-                        if status.is_not_found() || status.is_conflict() =>
-                    {
-                        Ok(None)
-                    }
-                    Err(error) => Err(problem(error)),
-                };
+                requests::delete(&api, name, uid).await?;
+                return Ok(None);
             }
         };
-        let object = serde_json::to_value(made.map_err(problem)?).unwrap_or_default();
+        let object = serde_json::to_value(made).unwrap_or_default();
         Ok(PresentCertificate::of(object, &self.settings).map(|(_, present)| present))
     }
 }

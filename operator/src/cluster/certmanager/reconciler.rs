@@ -17,6 +17,7 @@ use vestibule_model::key::ObjectName;
 use super::super::clock;
 use super::super::failure::RepeatedFailure;
 use super::super::metrics::Metrics;
+use super::super::writes::Writes;
 use super::ApiClient;
 use super::watch::{KindUpdate, WatchUpdate, WatchedKind};
 use crate::certmanager::{
@@ -67,17 +68,7 @@ pub(super) struct Reconciler {
     dirty: BTreeSet<ObjectName>,
     /// The actions that are due, whether or not this replica leads.
     todo: BTreeMap<ObjectName, CertificateAction>,
-    under_way: BTreeSet<ObjectName>,
-    /// UIDs of Certificates that were deleted while a request about them was under way. The response may be older than
-    /// the deletion.
-    ended: BTreeMap<ObjectName, String>,
-    troubles: BTreeMap<ObjectName, RepeatedFailure>,
-    /// When the first of the actions that failed is tried again.
-    retry_at: Option<Instant>,
-    /// The last write of each Certificate, and the version that it resulted in. If that version is not as desired,
-    /// something such as an admission webhook changes the object on the way. Then it is left alone until it changes
-    /// again.
-    written: BTreeMap<ObjectName, (CertificateAction, String)>,
+    writes: Writes<CertificateAction>,
     issuances: MapSender<Issuance>,
 }
 
@@ -100,11 +91,7 @@ impl Reconciler {
             listed: None,
             dirty: BTreeSet::new(),
             todo: BTreeMap::new(),
-            under_way: BTreeSet::new(),
-            ended: BTreeMap::new(),
-            troubles: BTreeMap::new(),
-            retry_at: None,
-            written: BTreeMap::new(),
+            writes: Writes::new(),
             issuances,
         }
     }
@@ -178,9 +165,7 @@ impl Reconciler {
             }
             Event::Delete(object) => {
                 if let Some((name, present)) = self.read(object) {
-                    if self.under_way.contains(&name) {
-                        self.ended.insert(name.clone(), present.uid);
-                    }
+                    self.writes.gone(&name, present.uid);
                     self.dirty
                         .extend(self.present.remove(&name).into_iter().flatten());
                     self.dirty.insert(name);
@@ -215,8 +200,8 @@ impl Reconciler {
         self.listed = None;
         self.present = PresentCertificates::default();
         self.todo.clear();
-        self.troubles.clear();
-        self.written.clear();
+        self.writes.failures.clear();
+        self.writes.written.clear();
         self.dirty.extend(self.wanted.keys().cloned());
     }
 
@@ -267,17 +252,17 @@ impl Reconciler {
             } else {
                 (self.present.get(&name).and_then(stale), None)
             };
-            let issuance = match (self.troubles.get(&name), &action) {
-                (Some(trouble), Some(action)) => {
-                    issuance.map(|issuance| refused(&name, action, trouble, issuance))
+            let issuance = match (self.writes.failures.get(&name), &action) {
+                (Some(failure), Some(action)) => {
+                    issuance.map(|issuance| refused(&name, action, failure, issuance))
                 }
                 _ => issuance,
             };
             if action.is_none() {
-                self.troubles.remove(&name);
+                self.writes.failures.remove(&name);
             }
             if self.present.get(&name).is_none() {
-                self.written.remove(&name);
+                self.writes.written.remove(&name);
             }
             match action {
                 Some(action) => self.todo.insert(name.clone(), action),
@@ -292,31 +277,27 @@ impl Reconciler {
     /// Starts the requests that are due. Those that have not failed before come first, so that failing requests do not
     /// hold up the others.
     pub(super) fn act(&mut self, requests: &mut JoinSet<Done>) {
-        self.retry_at = None;
-        let now = Instant::now();
-        let free = CONCURRENT.saturating_sub(self.under_way.len());
+        self.writes.retry_at = None;
+        let free = CONCURRENT.saturating_sub(self.writes.under_way());
         if free == 0 || self.todo.is_empty() {
             // If there is no room, the end of a request wakes the loop.
             return;
         }
-        let possible = self.todo.iter().filter(|(name, action)| {
-            !self.under_way.contains(*name) && !self.is_fruitless(name, action)
-        });
-        let until = |name: &ObjectName| self.troubles.get(name).map(|trouble| trouble.until);
-        let (later, due): (Vec<_>, Vec<_>) =
-            possible.partition(|(name, _)| until(name).is_some_and(|until| now < until));
+        let possible = self.todo.iter();
+        let possible = possible.filter(|(name, action)| !self.is_fruitless(name, action));
+        let (due, retry_at) = self.writes.due(possible, Instant::now());
         let (fresh, failed): (Vec<_>, Vec<_>) = due
             .into_iter()
-            .partition(|(name, _)| !self.troubles.contains_key(*name));
+            .partition(|(name, _)| !self.writes.failures.contains_key(*name));
         let next: Vec<(ObjectName, CertificateAction)> = fresh
             .into_iter()
             .chain(failed)
             .take(free)
             .map(|(name, action)| (name.clone(), action.clone()))
             .collect();
-        self.retry_at = later.iter().filter_map(|(name, _)| until(name)).min();
+        self.writes.retry_at = retry_at;
         for (name, action) in next {
-            self.under_way.insert(name.clone());
+            self.writes.begin(&name);
             let api_client = self.api_client.clone();
             requests.spawn(async move {
                 let outcome = clock::answered(PATIENCE, api_client.act(&name, &action)).await;
@@ -331,17 +312,15 @@ impl Reconciler {
 
     /// Whether an action would only repeat the last write, which did not lead to the desired Certificate.
     fn is_fruitless(&self, name: &ObjectName, action: &CertificateAction) -> bool {
-        self.written.get(name).is_some_and(|(written, version)| {
-            let there = self.present.get(name).map(|there| &there.version);
-            written.is_like(action) && there == Some(version)
-        })
+        let version = self.present.get(name).map(|there| there.version.as_str());
+        self.writes
+            .repeats(name, version, |written| written.is_like(action))
     }
 
-    /// Forgets what failed while this replica led. A follower makes no requests, so it has nothing to wait for.
+    /// Forgets what failed while this replica led, and has the Certificates judged without it.
     pub(super) fn follow(&mut self) {
-        self.retry_at = None;
-        let failed = std::mem::take(&mut self.troubles);
-        self.dirty.extend(failed.into_keys());
+        self.dirty.extend(self.writes.failures.keys().cloned());
+        self.writes.follow();
     }
 
     /// Takes the result of a request.
@@ -351,9 +330,8 @@ impl Reconciler {
             action,
             outcome,
         } = done;
-        self.under_way.remove(&name);
         self.dirty.insert(name.clone());
-        let ended = self.ended.remove(&name);
+        let ended = self.writes.end(&name);
         let what = action.verb();
         self.metrics
             .certificates
@@ -361,36 +339,34 @@ impl Reconciler {
         match outcome {
             Ok(made) => {
                 info!(certificate = %name, what, "Certificate");
-                self.troubles.remove(&name);
                 let Some(made) = made else {
-                    self.written.remove(&name);
+                    self.writes.succeeded(&name, None);
                     // Nothing more is done about it until the watch shows that it is gone.
                     self.present.deleting(&name);
                     return;
                 };
-                self.written
-                    .insert(name.clone(), (action, made.version.clone()));
+                let written = (action, made.version.clone());
+                self.writes.succeeded(&name, Some(written));
                 if ended.as_ref() != Some(&made.uid) && made.is_after(self.present.get(&name)) {
                     self.put(name, made);
                 }
             }
             Err(problem) => {
-                let before = self.troubles.get(&name);
+                let before = self.writes.failures.get(&name);
                 // The message may differ each time, and without the kind it tells nothing new.
                 if before.is_none() && self.known == Known::Watched {
                     warn!(certificate = %name, what, problem, "Certificate; it is tried again");
                 } else {
                     debug!(certificate = %name, what, problem, "Certificate");
                 }
-                let trouble = RepeatedFailure::after(before, problem);
-                self.troubles.insert(name, trouble);
+                self.writes.failed(name, problem);
             }
         }
     }
 
     /// Returns the time at which there is something to do even if nothing happens.
     pub(super) fn due(&self) -> Option<Instant> {
-        self.retry_at
+        self.writes.retry_at
     }
 
     /// Sends the states of the certificates to the loop, once they are known.
@@ -406,7 +382,7 @@ impl Reconciler {
 fn refused(
     name: &ObjectName,
     action: &CertificateAction,
-    trouble: &RepeatedFailure,
+    failure: &RepeatedFailure,
     issuance: Issuance,
 ) -> Issuance {
     if issuance.state == IssuanceState::Issued {
@@ -416,7 +392,7 @@ fn refused(
         "Vestibule cannot {} Certificate {}: {}",
         action.verb(),
         name.name,
-        trouble.problem
+        failure.problem
     );
     Issuance {
         state: IssuanceState::Failed,

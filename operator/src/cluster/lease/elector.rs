@@ -190,6 +190,9 @@ impl Elector {
         let last = seen.map_or(0, |(record, _)| record.term);
         if let Some((record, since)) = seen {
             let held = !record.holder.is_empty() && record.holder != self.identity;
+            // The holder counts from when it sent its last write, and stops after the shorter `deadline`. This candidate
+            // counts the longer `duration` from when it first saw that write, which is later. So the two never lead at once,
+            // although neither knows the other's clock, as long as both clocks run at about the same rate.
             if held && now < *since + record.duration {
                 return ElectionStep::Wait;
             }

@@ -6,14 +6,14 @@
 
 pub mod plan;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::Service;
-use kube::api::{Api, DeleteParams, Patch, PatchParams, Preconditions};
+use kube::api::{Api, Patch, PatchParams};
 use kube::runtime::watcher::{self, Event};
 use serde_json::Value;
 use tokio::sync::watch;
@@ -22,11 +22,11 @@ use tracing::{info, warn};
 use vestibule_model::key::ObjectName;
 use vestibule_model::protocol::{Port, Transport};
 
-use super::failure::RepeatedFailure;
 use super::lease::elector::Role;
 use super::metrics::Metrics;
 use super::text::problem;
-use super::{clock, follow};
+use super::writes::Writes;
+use super::{clock, follow, requests};
 use crate::translate::{Assigned, DesiredService, GatewayService, immutable_difference};
 use plan::{PresentService, PresentServices, Release, ServiceAction};
 
@@ -98,7 +98,7 @@ pub async fn run(client: kube::Client, config: Config, mut channels: Channels, m
                 Ok(done) => reconciler.done(done),
                 Err(error) => warn!(%error, "a request about a Service ended early"),
             },
-            () = clock::at(reconciler.retry_at) => {}
+            () = clock::at(reconciler.writes.retry_at) => {}
         }
         let desired_services = channels.desired_services.borrow_and_update().clone();
         let leads = channels
@@ -107,7 +107,7 @@ pub async fn run(client: kube::Client, config: Config, mut channels: Channels, m
             .term(Instant::now())
             .is_some();
         if !leads {
-            reconciler.follow();
+            reconciler.writes.follow();
         }
         if let Some(desired_services) = &desired_services {
             if leads {
@@ -125,18 +125,7 @@ struct Reconciler {
     present: PresentServices,
     listed: Option<PresentServices>,
     synced: bool,
-    under_way: BTreeSet<ObjectName>,
-    /// UIDs of Services that were deleted while a request about them was under way. The response may be older than the
-    /// deletion.
-    ended: BTreeMap<ObjectName, String>,
-    troubles: BTreeMap<ObjectName, RepeatedFailure>,
-    /// When the first of the actions that failed is tried again.
-    retry_at: Option<Instant>,
-    /// The last write of each Service, and the version that it resulted in. If that version is not as desired,
-    /// something such as an admission webhook changes the Service on the way. Then it is left alone until it changes
-    /// again; otherwise the two would write it for ever. If this replica created a Service with a manifest, making it
-    /// anew with the same manifest would have the same result, so this replica never does that.
-    written: BTreeMap<ObjectName, (ServiceAction, String)>,
+    writes: Writes<ServiceAction>,
     metrics: Metrics,
 }
 
@@ -159,11 +148,7 @@ impl Reconciler {
             present: PresentServices::new(),
             listed: None,
             synced: false,
-            under_way: BTreeSet::new(),
-            ended: BTreeMap::new(),
-            troubles: BTreeMap::new(),
-            retry_at: None,
-            written: BTreeMap::new(),
+            writes: Writes::new(),
             metrics,
         }
     }
@@ -193,40 +178,30 @@ impl Reconciler {
             Event::Delete(service) => {
                 let (name, present) = present(service, &self.api_client.manager);
                 self.present.remove(&name);
-                if self.under_way.contains(&name) {
-                    self.ended.insert(name, present.uid);
-                }
+                self.writes.gone(&name, present.uid);
             }
         }
     }
 
     /// Begins the requests that are due.
     fn act(&mut self, desired_services: &DesiredServices, requests: &mut JoinSet<Done>) {
-        self.retry_at = None;
+        self.writes.retry_at = None;
         if !self.synced || self.listed.is_some() {
             return;
         }
-        let now = Instant::now();
-        let mut actions = plan::plan(desired_services, &self.present, self.owner.as_ref());
-        self.troubles.retain(|name, _| actions.contains_key(name));
-        self.written
-            .retain(|name, _| self.present.contains_key(name));
-        let mut retry_at: Option<Instant> = None;
-        actions.retain(|name, action| {
-            if self.under_way.contains(name) || self.is_fruitless(name, action) {
-                return false;
-            }
-            let until = self.troubles.get(name).map(|trouble| trouble.until);
-            let later = until.filter(|until| now < *until);
-            retry_at = retry_at.into_iter().chain(later).min();
-            later.is_none()
-        });
-        self.retry_at = retry_at;
-        for (name, action) in actions {
-            if self.under_way.len() >= CONCURRENT {
-                return;
-            }
-            self.under_way.insert(name.clone());
+        let actions = plan::plan(desired_services, &self.present, self.owner.as_ref());
+        let writes = &mut self.writes;
+        writes.failures.retain(|name, _| actions.contains_key(name));
+        let present = &self.present;
+        writes.written.retain(|name, _| present.contains_key(name));
+        let possible = actions.iter();
+        let possible = possible.filter(|(name, action)| !self.is_fruitless(name, action));
+        let (due, retry_at) = self.writes.due(possible, Instant::now());
+        self.writes.retry_at = retry_at;
+        let free = CONCURRENT.saturating_sub(self.writes.under_way());
+        for (name, action) in due.into_iter().take(free) {
+            self.writes.begin(name);
+            let (name, action) = (name.clone(), action.clone());
             let api_client = self.api_client.clone();
             requests.spawn(async move {
                 let outcome = clock::answered(PATIENCE, api_client.act(&name, &action)).await;
@@ -241,22 +216,16 @@ impl Reconciler {
 
     /// Whether an action would only repeat the last write, which did not lead to the desired Service.
     fn is_fruitless(&self, name: &ObjectName, action: &ServiceAction) -> bool {
-        let Some((written, version)) = self.written.get(name) else {
-            return false;
-        };
-        if let (ServiceAction::Create(created), ServiceAction::Anew(_, manifest)) =
-            (written, action)
+        if let ServiceAction::Anew(_, manifest) = action
+            && let Some((ServiceAction::Create(created), _)) = self.writes.written.get(name)
         {
+            // This replica created the Service. With the same manifest, a new one would come out the same, whatever has
+            // changed in it since.
             return created == manifest;
         }
-        let version_there = self.present.get(name).map(|there| &there.version);
-        same(written, action) && version_there == Some(version)
-    }
-
-    /// Forgets what failed while this replica led. A follower makes no requests, so it has nothing to wait for.
-    fn follow(&mut self) {
-        self.troubles.clear();
-        self.retry_at = None;
+        let version = self.present.get(name).map(|there| there.version.as_str());
+        self.writes
+            .repeats(name, version, |written| written.is_like(action))
     }
 
     fn done(&mut self, done: Done) {
@@ -265,10 +234,7 @@ impl Reconciler {
             action,
             outcome,
         } = done;
-        self.under_way.remove(&name);
-        if !matches!(outcome, Ok(Some(_))) {
-            self.ended.remove(&name);
-        }
+        let ended = self.writes.end(&name);
         let what = match action {
             ServiceAction::Create(_) => "create",
             ServiceAction::Apply(..) => "apply",
@@ -279,36 +245,33 @@ impl Reconciler {
         match outcome {
             Ok(Some(service)) => {
                 info!(service = %name, what, "Service in front of a Gateway");
-                self.troubles.remove(&name);
                 let (_, present) = present(service, &self.api_client.manager);
                 if let ServiceAction::Create(manifest) = &action
                     && let Some(field) = immutable_difference(manifest, &present.object)
                 {
                     warn!(service = %name, field, "something changed the new Service on the way; it stays so");
                 }
-                self.written
-                    .insert(name.clone(), (action, present.version.clone()));
-                let ended = self.ended.remove(&name);
-                if ended != Some(present.uid.clone()) && present.is_after(self.present.get(&name)) {
+                let written = (action, present.version.clone());
+                self.writes.succeeded(&name, Some(written));
+                let is_gone = ended.as_ref() == Some(&present.uid);
+                if !is_gone && present.is_after(self.present.get(&name)) {
                     self.present.insert(name, present);
                 }
             }
             Ok(None) => {
                 info!(service = %name, what, "Service in front of a Gateway");
-                self.troubles.remove(&name);
-                self.written.remove(&name);
+                self.writes.succeeded(&name, None);
                 // Nothing more is done about it until the watch shows that it is gone.
                 if let Some(present) = self.present.get_mut(&name) {
                     present.deleting = true;
                 }
             }
             Err(problem) => {
-                let before = self.troubles.get(&name);
-                if before.is_none_or(|trouble| trouble.problem != problem) {
+                let before = self.writes.failures.get(&name);
+                if before.is_none_or(|failure| failure.problem != problem) {
                     warn!(service = %name, what, %problem, "Service in front of a Gateway");
                 }
-                let trouble = RepeatedFailure::after(before, problem);
-                self.troubles.insert(name, trouble);
+                self.writes.failed(name, problem);
             }
         }
     }
@@ -316,7 +279,7 @@ impl Reconciler {
     /// Why the front that this replica created is not as asked for, and stays so: [`Self::is_fruitless`] holds it back
     /// while the settings are the same.
     fn changed_on_the_way(&self, service: &GatewayService) -> Option<String> {
-        let (ServiceAction::Create(created), _) = self.written.get(&service.front)? else {
+        let (ServiceAction::Create(created), _) = self.writes.written.get(&service.front)? else {
             return None;
         };
         let manifest = plan::complete(service.front(), self.owner.as_ref());
@@ -349,9 +312,8 @@ impl Reconciler {
                 continue;
             };
             let problem = |name| {
-                self.troubles
-                    .get(name)
-                    .map(|trouble| trouble.problem.clone())
+                let failure = self.writes.failures.get(name);
+                failure.map(|failure| failure.problem.clone())
             };
             let addresses = plan::addresses(service, &self.present);
             let refused = problem(&service.front).or_else(|| self.changed_on_the_way(service));
@@ -379,17 +341,6 @@ impl Reconciler {
             differs
         });
     }
-}
-
-/// Whether two actions have the same effect. The UID is not compared, because the server sets it.
-fn same(a: &ServiceAction, b: &ServiceAction) -> bool {
-    let manifest = |action: &ServiceAction| match action {
-        ServiceAction::Create(manifest) | ServiceAction::Apply(_, manifest) => {
-            Some(manifest.clone())
-        }
-        ServiceAction::Anew(..) | ServiceAction::Delete(_) => None,
-    };
-    manifest(a).is_some() && manifest(a) == manifest(b)
 }
 
 /// Returns a Service as the plan needs it. `manager` is the field manager of this release.
@@ -442,40 +393,26 @@ impl ApiClient {
         action: &ServiceAction,
     ) -> Result<Option<Service>, String> {
         let api: Api<Service> = Api::namespaced(self.client.clone(), &name.namespace);
-        match action {
+        let (manager, name) = (&*self.manager, &*name.name);
+        let made = match action {
             ServiceAction::Create(manifest) => {
-                // It does not belong to this release, or the watch would have shown it. So it is not touched.
-                if api.get_opt(&name.name).await.map_err(problem)?.is_some() {
-                    return Err(format!(
-                        "a Service {} that is not Vestibule's is there",
-                        name.name
-                    ));
-                }
-                let parameters = PatchParams::apply(&self.manager);
-                let made = api
-                    .patch(&name.name, &parameters, &Patch::Apply(manifest))
-                    .await;
-                made.map(Some).map_err(problem)
+                requests::create(&api, manager, "Service", name, manifest).await?
             }
             ServiceAction::Apply(uid, manifest) => {
-                let mut manifest = manifest.clone();
-                if let Some(metadata) = manifest.get_mut("metadata").and_then(Value::as_object_mut)
-                {
-                    metadata.insert("uid".into(), uid.as_str().into());
-                }
-                let parameters = PatchParams::apply(&self.manager).force();
-                let made = api
-                    .patch(&name.name, &parameters, &Patch::Apply(&manifest))
-                    .await;
-                made.map(Some).map_err(problem)
+                requests::apply(&api, manager, name, uid, manifest).await?
             }
             ServiceAction::Anew(uid, manifest) => {
                 // If the new Service would be refused, the Gateway must not lose its present one and its address.
                 self.rehearse(&api, manifest).await?;
-                delete(&api, &name.name, uid).await
+                requests::delete(&api, name, uid).await?;
+                return Ok(None);
             }
-            ServiceAction::Delete(uid) => delete(&api, &name.name, uid).await,
-        }
+            ServiceAction::Delete(uid) => {
+                requests::delete(&api, name, uid).await?;
+                return Ok(None);
+            }
+        };
+        Ok(Some(made))
     }
 
     /// Asks the API server in a dry run whether it would accept a Service, under a name that does not exist yet. It also
@@ -507,21 +444,6 @@ impl ApiClient {
                 "something such as an admission webhook changes {field} of new Services"
             )),
         }
-    }
-}
-
-async fn delete(api: &Api<Service>, name: &str, uid: &str) -> Result<Option<Service>, String> {
-    let parameters = DeleteParams {
-        preconditions: Some(Preconditions {
-            uid: Some(uid.to_owned()),
-            resource_version: None,
-        }),
-        ..DeleteParams::background()
-    };
-    match api.delete(name, &parameters).await {
-        Ok(_) => Ok(None),
-        Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(None),
-        Err(error) => Err(problem(error)),
     }
 }
 

@@ -59,6 +59,21 @@ pub enum ServiceAction {
     Delete(String),
 }
 
+impl ServiceAction {
+    /// Whether two actions have the same effect. The UID is not compared, because the server sets it.
+    pub(super) fn is_like(&self, other: &Self) -> bool {
+        self.applied().is_some() && self.applied() == other.applied()
+    }
+
+    /// The manifest that it applies.
+    fn applied(&self) -> Option<&Value> {
+        match self {
+            Self::Create(manifest) | Self::Apply(_, manifest) => Some(manifest),
+            Self::Anew(..) | Self::Delete(_) => None,
+        }
+    }
+}
+
 /// Identifies the release that Services belong to. Another release may have the same name in another namespace.
 #[derive(Debug, Clone)]
 pub struct Release {

@@ -163,14 +163,14 @@ async fn a_service_stays_if_a_new_one_would_have_another_class_too() {
     let requests = world.act(&only(&classed())).await;
     assert_eq!(requests, [REHEARSAL]);
     let front = classed().front;
-    let trouble = &world.reconciler.troubles[&front];
+    let trouble = &world.reconciler.writes.failures[&front];
     assert!(
         trouble.problem.contains("spec.loadBalancerClass"),
         "{}",
         trouble.problem
     );
     // It is tried again later, in case that the webhook is gone by then.
-    let retry_at = world.reconciler.retry_at;
+    let retry_at = world.reconciler.writes.retry_at;
     assert!(retry_at.is_some_and(|at| at <= trouble.until));
 }
 

@@ -15,15 +15,13 @@ use super::{Spent, thin};
 use crate::scale::control::{BATCH, Control};
 use crate::scale::counted;
 use crate::scale::part::Used;
-use crate::scale::world::{Edit, Routes, World};
+use crate::scale::world::{Edit, Routes, World, pages};
 use crate::{proc, sys};
 
 /// Longest wait without a look around.
 const LOOK: Duration = Duration::from_millis(100);
 /// Longest that the fleet may take.
 const PATIENCE: Duration = Duration::from_mins(20);
-/// Objects in a page of a list.
-const PAGE: usize = 500;
 
 /// One size.
 #[derive(clap::Args, Debug)]
@@ -192,17 +190,7 @@ impl Simulation {
         self.control.put(&platform)?;
         let teams = self.control.world.teams();
         size.objects = teams.iter().map(Vec::len).sum::<usize>() + platform.len();
-        let mut lists: Vec<_> = teams.iter().map(|list| list.chunks(PAGE)).collect();
-        loop {
-            let page: Vec<_> = lists
-                .iter_mut()
-                .filter_map(Iterator::next)
-                .flatten()
-                .copied()
-                .collect();
-            if page.is_empty() {
-                break;
-            }
+        for page in pages(&teams) {
             for batch in page.chunks(BATCH) {
                 self.control.put(batch)?;
                 while self.control.is_full() {
@@ -280,7 +268,7 @@ impl Simulation {
     }
 
     async fn edit(&mut self, args: &SizeArgs, edit: Edit) -> Result<Edited> {
-        let set = self.edits.wrapping_mul(7_919) % args.sets;
+        let set = self.control.world.edited_set(self.edits);
         self.edits += 1;
         let object = self.control.world.edit(set, edit);
         let event = self.control.event(object)?;
@@ -309,11 +297,7 @@ impl Simulation {
     async fn acked(&mut self, args: &SizeArgs) -> Result<()> {
         let begin = Instant::now();
         loop {
-            if self.facts.has_changed()? {
-                self.facts.mark_unchanged();
-                self.control.acks_moved();
-            }
-            let more = self.control.turn()?;
+            let more = self.control.turn_after(&mut self.facts)?;
             if !self.control.is_under_way() && self.control.behind() == 0 {
                 return Ok(());
             }

@@ -1,5 +1,8 @@
 //! Raw frames of HTTP/2 (RFC 9113), for clients and backends that no library would be.
 
+/// The bytes with which a client begins a connection.
+pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
 /// The type of a frame that begins a message.
 pub const HEADERS: u8 = 1;
 /// The type of a frame that ends a stream.
@@ -23,28 +26,31 @@ pub const PROTOCOL_ERROR: u32 = 1;
 pub const ENHANCE_YOUR_CALM: u32 = 11;
 
 /// A frame.
+#[must_use]
 pub fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
-    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
-    let head = [length[1], length[2], length[3], kind, flags];
+    let [.., high, middle, low] = payload.len().to_be_bytes();
+    let head = [high, middle, low, kind, flags];
     [&head[..], &stream.to_be_bytes(), payload].concat()
 }
 
-/// The first bytes of a client.
+/// The first bytes of a client: [`PREFACE`] and its settings.
+#[must_use]
 pub fn preface() -> Vec<u8> {
-    let settings = frame(SETTINGS, 0, 0, b"");
-    [&b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..], &settings].concat()
+    [PREFACE, &frame(SETTINGS, 0, 0, b"")].concat()
 }
 
 /// The error code of the last GOAWAY in the bytes of a server.
+#[must_use]
 pub fn goaway(mut bytes: &[u8]) -> Option<u32> {
     let mut code = None;
-    while let [a, b, c, kind, _, _, _, _, _, rest @ ..] = bytes {
-        let length = usize::try_from(u32::from_be_bytes([0, *a, *b, *c])).unwrap();
+    while let [high, middle, low, kind, _, _, _, _, _, rest @ ..] = bytes {
+        let length = usize::from(*high) << 16 | usize::from(*middle) << 8 | usize::from(*low);
         let Some((payload, behind)) = rest.split_at_checked(length) else {
             break;
         };
         if *kind == GOAWAY {
-            code = Some(u32::from_be_bytes(payload[4..8].try_into().unwrap()));
+            let last = payload.get(4..8).and_then(|last| last.try_into().ok());
+            code = last.map(u32::from_be_bytes);
         }
         bytes = behind;
     }

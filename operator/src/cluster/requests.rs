@@ -1,0 +1,69 @@
+//! Makes the requests by which Services and Certificates are written. The API server carries each out only if the object
+//! is still the one that the action is for.
+
+use std::fmt::Debug;
+
+use kube::api::{Api, DeleteParams, Patch, PatchParams, Preconditions};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::text::problem;
+
+/// Creates an object of this kind from a manifest, unless another one has its name. That one does not belong to this
+/// release, or the watch would have shown it. So it is not touched.
+pub(super) async fn create<K>(
+    api: &Api<K>,
+    manager: &str,
+    kind: &str,
+    name: &str,
+    manifest: &Value,
+) -> Result<K, String>
+where
+    K: Clone + DeserializeOwned + Debug,
+{
+    if api.get_opt(name).await.map_err(problem)?.is_some() {
+        return Err(format!("a {kind} {name} that is not Vestibule's is there"));
+    }
+    let parameters = PatchParams::apply(manager);
+    let made = api.patch(name, &parameters, &Patch::Apply(manifest)).await;
+    made.map_err(problem)
+}
+
+/// Applies a manifest to the object with this UID.
+pub(super) async fn apply<K>(
+    api: &Api<K>,
+    manager: &str,
+    name: &str,
+    uid: &str,
+    manifest: &Value,
+) -> Result<K, String>
+where
+    K: Clone + DeserializeOwned + Debug,
+{
+    let mut manifest = manifest.clone();
+    if let Some(metadata) = manifest.get_mut("metadata").and_then(Value::as_object_mut) {
+        metadata.insert("uid".into(), uid.into());
+    }
+    let parameters = PatchParams::apply(manager).force();
+    let made = api.patch(name, &parameters, &Patch::Apply(&manifest)).await;
+    made.map_err(problem)
+}
+
+/// Deletes the object with this UID. It is no error if the object is gone, or if another one has its name by now.
+pub(super) async fn delete<K>(api: &Api<K>, name: &str, uid: &str) -> Result<(), String>
+where
+    K: Clone + DeserializeOwned + Debug,
+{
+    let parameters = DeleteParams {
+        preconditions: Some(Preconditions {
+            uid: Some(uid.to_owned()),
+            resource_version: None,
+        }),
+        ..DeleteParams::background()
+    };
+    match api.delete(name, &parameters).await {
+        Ok(_) => Ok(()),
+        Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(()),
+        Err(error) => Err(problem(error)),
+    }
+}
