@@ -85,6 +85,7 @@ pub(super) async fn retried(
     };
     // The previous attempt goes on during the wait, because the client gets its answer if there is no retry after all.
     tokio::time::sleep(time).await;
+    record.allowed.pause(time);
     if !attempts.retries.begin() {
         plane.metrics.not_retried("Budget");
         return Err(tried);
