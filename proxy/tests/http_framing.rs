@@ -478,6 +478,39 @@ async fn a_target_has_a_path() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_target_and_its_host_field_may_differ_by_the_default_port() {
+    let echo = Echo::start("one").await;
+    let rig = rig(echo.address, BackendProtocol::Unspecified);
+    for (target, field, status) in [
+        (format!("{HOST}:80"), HOST.to_owned(), 200),
+        (HOST.to_owned(), format!("{HOST}:80"), 200),
+        (format!("{HOST}:8080"), HOST.to_owned(), 400),
+        (format!("{HOST}:80"), "b.example.com".to_owned(), 400),
+    ] {
+        let head = format!("GET http://{target}/ HTTP/1.1\r\nhost: {field}");
+        let answer = ask(&rig, &head, "").await;
+        assert_eq!(answer.status, status, "{head}");
+        if status == 200 {
+            // The target counts (RFC 9112 section 3.2.2).
+            assert_eq!(answer.echoed("host"), Some(target));
+        }
+    }
+}
+
+/// hyper leaves the length out in HTTP/1.1, where it is optional (RFC 9110 section 8.6).
+#[tokio::test(flavor = "multi_thread")]
+async fn a_304_has_its_length_in_http_2_alone() {
+    let answer = "HTTP/1.1 304 Not Modified\r\ncontent-length: 5\r\n\r\n";
+    let rig = rig(saying(answer).await, BackendProtocol::Unspecified);
+    let got = get(&rig, HOST, "/").await;
+    assert_eq!((got.status, got.header("content-length")), (304, None));
+    let (status, lengths, body) = two(&rig, request(Method::GET, HOST, "")).await;
+    assert_eq!(status, StatusCode::NOT_MODIFIED);
+    assert_eq!(lengths, ["5"]);
+    assert_eq!(body.as_deref(), Some(""));
+}
+
 /// The first byte of the fields that answer a request of HTTP/2. It is an index for the common statuses (RFC 7541
 /// appendix A). It is 0 if h2 itself refuses the request and resets the stream. hyper's client could not write these
 /// requests.

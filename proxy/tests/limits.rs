@@ -365,7 +365,24 @@ async fn an_answer_that_stops_is_cut_and_so_is_one_that_takes_too_long() {
         }),
         ..to_backend()
     };
-    for (limits, rule) in [(by_default, to_backend()), (limits(|_| {}), of_rule)] {
+    // The time of one attempt covers its answer too. What has begun is not made again.
+    let of_attempt = proto::HttpRule {
+        timeouts: Some(proto::HttpTimeouts {
+            request: None,
+            backend_request: Some(2000),
+        }),
+        retry: Some(proto::HttpRetry {
+            codes: vec![504],
+            attempts: 1,
+            backoff: None,
+        }),
+        ..to_backend()
+    };
+    for (limits, rule, reason) in [
+        (by_default, to_backend(), "RequestTimeout"),
+        (limits(|_| {}), of_rule, "RequestTimeout"),
+        (limits(|_| {}), of_attempt, "BackendTimeout"),
+    ] {
         let rig = web(&limits, &[trickle], &rule);
         let mut stream = rig.connect().await;
         stream.write_all(head.as_bytes()).await.unwrap();
@@ -374,7 +391,7 @@ async fn an_answer_that_stops_is_cut_and_so_is_one_that_takes_too_long() {
         // On a machine that is very slow, the time is over before the head has come.
         let cut = text.starts_with("HTTP/1.1 200") && !text.ends_with("0\r\n\r\n");
         assert!(cut || text.starts_with("HTTP/1.1 504"), "{text}");
-        assert_eq!(over_limit(&rig, "RequestTimeout"), 1);
+        assert_eq!(over_limit(&rig, reason), 1);
     }
 }
 

@@ -194,7 +194,7 @@ async fn upstream_s_cases_of_timeouts_hold() {
     let rules = [
         // Long enough for a machine that has much else to do.
         timed("/in-time", 5, Some(60_000), None),
-        timed("/request", 5, Some(500), None),
+        timed("/request", 5, Some(2_000), None),
         timed("/backend", 3, Some(120_000), Some(60_000)),
         timed("/try", 1, Some(120_000), Some(300)),
     ];
@@ -208,7 +208,7 @@ async fn upstream_s_cases_of_timeouts_hold() {
         ),
         (
             "/request",
-            "responseCode=500&succeedAfter=1000&delay=100",
+            "responseCode=500&succeedAfter=1000&delay=800",
             504,
         ),
         ("/backend", "responseCode=500&succeedAfter=2&delay=100", 200),
@@ -229,6 +229,50 @@ async fn upstream_s_cases_of_timeouts_hold() {
         format!("POST /try?uuid=post&delay=60000 HTTP/1.1\r\nhost: {HOST}\r\ncontent-length: 0");
     assert_eq!(ask(&rig, &head, "").await.status, 504);
     assert_eq!(flaky.asked("post").len(), 1);
+}
+
+/// A `backoff` is the shortest wait, however near the deadline is.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backoff_is_never_shortened_and_without_time_for_it_there_is_no_retry() {
+    const NOBODY: &str = "team-a/nobody:80";
+    let flaky = Flaky::start().await;
+    let timed = |prefix, to, request, backoff| proto::HttpRule {
+        timeouts: Some(proto::HttpTimeouts {
+            request: Some(request),
+            backend_request: None,
+        }),
+        retry: Some(proto::HttpRetry {
+            backoff: Some(backoff),
+            ..retry(&[503], 1).unwrap()
+        }),
+        ..rule(prefix, to)
+    };
+    let rules = vec![
+        timed("/waits", ONE, 4_000, 2_500),
+        timed("/late", ONE, 30_000, 60_000),
+        timed("/nobody", NOBODY, 30_000, 60_000),
+    ];
+    let rig = Rig::start(&quiet(), |port| {
+        vec![
+            http(port, "web", "", None),
+            http_route("web", "", rules.clone()),
+            backend(ONE, &[flaky.address]),
+            backend(NOBODY, &[refusing(), refusing()]),
+        ]
+    });
+    let begun = std::time::Instant::now();
+    let path = |name: &str| format!("/{name}?uuid={name}&responseCode=503&succeedAfter=1");
+    assert_eq!(get(&rig, HOST, &path("waits")).await.status, 200);
+    assert!(begun.elapsed() >= Duration::from_millis(2_500));
+    assert_eq!(flaky.asked("waits").len(), 2);
+    // The client gets what there is, long before the deadline.
+    let begun = std::time::Instant::now();
+    assert_eq!(get(&rig, HOST, &path("late")).await.status, 503);
+    assert_eq!(flaky.asked("late").len(), 1);
+    assert_eq!(get(&rig, HOST, "/nobody").await.status, 503);
+    let failed = "backend_connect_failures_total{reason=\"BackendConnectFailed\"}";
+    assert_eq!(metric(&rig, failed), 1);
+    assert!(begun.elapsed() < Duration::from_secs(15));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -45,7 +45,7 @@ pub(super) enum Unclear {
     /// for one of HTTP.
     #[error("the request's target has a scheme other than http and https")]
     Scheme,
-    /// The target and the `Host` field have different hosts.
+    /// The target and the `Host` field have different hosts or ports.
     #[error("the request's target and its Host field differ")]
     Differ,
 }
@@ -70,7 +70,8 @@ impl Target {
         let target = request.uri().authority().map(Authority::as_str);
         // HTTP/2 may leave the field out. HTTP/1.1 may not, even if the target has a host.
         let text = match (target, field) {
-            (Some(target), Some(field)) if !target.eq_ignore_ascii_case(field) => {
+            // The target counts, and the field is ignored (RFC 9112 section 3.2.2).
+            (Some(target), Some(field)) if !agree(target, field, scheme) => {
                 return Err(Unclear::Differ);
             }
             (None | Some(_), None) if request.version() == Version::HTTP_11 => {
@@ -94,6 +95,30 @@ impl Target {
                 _ => HeaderValue::try_from(text).ok(),
             },
         })
+    }
+}
+
+/// Whether the authority of a target and the `Host` field are for the same host and port. Where no port is written, it is
+/// the default of the target's scheme.
+fn agree(target: &str, field: &str, scheme: Option<&Scheme>) -> bool {
+    let default = match scheme {
+        Some(scheme) if *scheme == Scheme::HTTP => "80",
+        Some(scheme) if *scheme == Scheme::HTTPS => "443",
+        _ => "",
+    };
+    let (host, port) = split(target, default);
+    let (field_host, field_port) = split(field, default);
+    host.eq_ignore_ascii_case(field_host) && port == field_port
+}
+
+/// The host and the port of an authority, as they are written. The port is `default` if it is left out or empty (RFC 3986
+/// section 6.2.3).
+fn split<'a>(authority: &'a str, default: &'a str) -> (&'a str, &'a str) {
+    match authority.rsplit_once(':') {
+        Some((host, "")) => (host, default),
+        // Colons within brackets are those of an IPv6 address.
+        Some((host, port)) if !port.contains(']') => (host, port),
+        _ => (authority, default),
     }
 }
 
@@ -251,6 +276,47 @@ mod tests {
             of(Version::HTTP_11, "http://x@a/", &["x@a"]),
             Err(Unclear::Malformed)
         );
+    }
+
+    #[test]
+    fn a_default_port_may_be_left_out_on_either_side() {
+        for (uri, field) in [
+            ("http://a:80/", "a"),
+            ("http://a/", "A:80"),
+            ("http://a:/", "a"),
+            ("http://a:80/", "a:"),
+            ("http://a:8080/", "a:8080"),
+            ("https://a:443/", "a"),
+            ("https://A/", "a:443"),
+            ("http://[::1]:80/", "[::1]"),
+            ("http://[::1]/", "[::1]:80"),
+        ] {
+            for version in [Version::HTTP_11, Version::HTTP_2] {
+                let request = request(version, uri, &[field]);
+                // What the client wrote in the target is passed on.
+                let target = Target::of(&request).unwrap();
+                let written = request.uri().authority().unwrap().as_str();
+                assert_eq!(target.text.as_deref(), Some(written), "{uri} {field}");
+                assert_eq!(target.value.unwrap(), written, "{uri} {field}");
+            }
+        }
+        for (uri, field) in [
+            ("http://a:80/", "b"),
+            ("http://a:80/", "b:80"),
+            ("http://a:443/", "a"),
+            ("http://a/", "a:8080"),
+            ("http://a:8080/", "a"),
+            ("https://a:80/", "a"),
+            ("https://a/", "a:80"),
+            ("http://a/", "a:080"),
+            ("http://a/", "a:80:80"),
+            ("http://a/", "x@a:80"),
+            ("http://[::1]/", "[::2]:80"),
+            ("http://[::1]/", "[::1"),
+        ] {
+            let got = of(Version::HTTP_11, uri, &[field]);
+            assert_eq!(got, Err(Unclear::Differ), "{uri} {field}");
+        }
     }
 
     proptest! {

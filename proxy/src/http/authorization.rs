@@ -196,10 +196,11 @@ impl<'a> Question<'a> {
             .found
             .rule()
             .map(|rule| Allowed::of(rule, &record.bounds));
-        record.allowed = allowed.unwrap_or_default().at_most(timeout);
-        let (elapsed, upload) = (record.elapsed(), Arc::clone(&record.upload));
+        let allowed = allowed.unwrap_or_default().at_most(timeout);
+        record.allowed = allowed.beginning_at(record.elapsed());
+        let upload = Arc::clone(&record.upload);
         let judge = pin!(self.judge(body, &upload));
-        let judged = record.allowed.run(elapsed, &upload.progress, judge).await;
+        let judged = record.allowed.run(&upload.progress, judge).await;
         let answer = judged.unwrap_or_else(|late| {
             record.given_up_by_client = record.allowed.is_of_client(late);
             Err(too_late(late, &upload))

@@ -53,10 +53,10 @@ pub(super) async fn forward(
     }
     let bodiless = request.body().is_end_stream();
     let method = request.method().clone();
-    let elapsed = record.elapsed();
     let call = record.call.as_ref().filter(|_| exchange.grpc);
     let allowed = Allowed::of(rule, &record.bounds);
-    record.allowed = allowed.at_most(call.and_then(|call| call.timeout));
+    let allowed = allowed.at_most(call.and_then(|call| call.timeout));
+    record.allowed = allowed.beginning_at(record.elapsed());
     if let Some(retry) = &rule.retry {
         attempts.retries.at(&exchange.backend, &found.route.tenant);
         if retry.attempts == 0 {
@@ -68,7 +68,7 @@ pub(super) async fn forward(
     } else {
         let attempt = pin!(exchange.attempt(request, attempts, &mut record.trace));
         let progress = &record.upload.progress;
-        record.allowed.run(elapsed, progress, attempt).await
+        record.allowed.run(progress, attempt).await
     };
     let by_client = |late: &Late| record.allowed.is_of_client(*late);
     let given_up_by_client = answered.as_ref().err().is_some_and(by_client);

@@ -39,7 +39,7 @@ use crate::concerned::TenantKey;
 use crate::gate;
 use crate::grpc;
 use crate::http_route::filter::Scheme;
-use crate::http_route::header_edit::HeaderEdit;
+use crate::http_route::header_edit::{HeaderEdit, join_cookies};
 use crate::http_route::session;
 use crate::http_route::session::Presented;
 use crate::http_route::table::Found;
@@ -263,7 +263,7 @@ async fn outcome(
     // Only HTTP/1.1 can be upgraded.
     let upgradable = request.version() == Version::HTTP_11 && request.body().is_end_stream();
     request.extensions_mut().clear();
-    headers::join_cookies(request.headers_mut());
+    join_cookies(request.headers_mut());
     if version == Version::HTTP_2 {
         // A value may share the buffer of a frame, even that of an earlier request.
         headers::detach(request.headers_mut());

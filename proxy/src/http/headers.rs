@@ -77,22 +77,6 @@ pub(super) fn say_trailers(headers: &mut HeaderMap) {
     }
 }
 
-/// Joins cookies to one field. HTTP/2 may split them into several, and HTTP/1.1 needs one (RFC 9113 section 8.2.3).
-pub(super) fn join_cookies(headers: &mut HeaderMap) {
-    let mut cookies = headers.get_all(COOKIE).iter();
-    if cookies.next().is_none() || cookies.next().is_none() {
-        return;
-    }
-    let all: Vec<&[u8]> = headers
-        .get_all(COOKIE)
-        .iter()
-        .map(HeaderValue::as_bytes)
-        .collect();
-    if let Ok(joined) = HeaderValue::from_bytes(&all.join(&b"; "[..])) {
-        headers.insert(COOKIE, joined);
-    }
-}
-
 /// Whether a request in HTTP/2 has more fields than it may.
 pub(super) fn are_too_many(headers: &HeaderMap, limits: &HttpLimits) -> bool {
     if headers.len() <= limits.fields {
@@ -662,13 +646,6 @@ mod tests {
         let upgrade = [("connection", "upgrade"), ("upgrade", "websocket")];
         assert_eq!(said(&[&[te][..], &upgrade[..]].concat()), headers(&upgrade));
         assert_eq!(said(&[]), headers(&[]));
-    }
-
-    #[test]
-    fn cookies_are_one_field() {
-        let mut request = headers(&[("cookie", "a=1"), ("x", "y"), ("cookie", "b=2; c=3")]);
-        join_cookies(&mut request);
-        assert_eq!(request, headers(&[("cookie", "a=1; b=2; c=3"), ("x", "y")]));
     }
 
     #[test]

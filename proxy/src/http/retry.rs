@@ -40,16 +40,21 @@ pub(super) async fn retried(
     let is_last = attempts.retries.made >= retry.attempts;
     let wait = |record: &RequestRecord, made| {
         let left = record.allowed.left(record.elapsed());
-        tokio::time::sleep(retry.wait(made, plane.random(), left))
+        retry.wait(made, plane.random(), left)
     };
     // The request can be sent again at once: no backend has seen it, or it may be repeated.
     if let Ok(Err(Ended::Again(body))) = tried {
-        if is_last {
+        let time = match retry.backoff {
+            _ if is_last => None,
+            None => Some(Duration::ZERO),
+            Some(_) => wait(record, attempts.retries.made),
+        };
+        let Some(time) = time else {
             let failure = attempts.failure.take().unwrap_or(ExchangeFailure::Broken);
             return Err(Ok(Err(Ended::Failed(failure))));
-        }
-        if retry.backoff.is_some() {
-            wait(record, attempts.retries.made).await;
+        };
+        if !time.is_zero() {
+            tokio::time::sleep(time).await;
         }
         attempts.retries.made += 1;
         return Ok(body);
@@ -74,8 +79,13 @@ pub(super) async fn retried(
         plane.metrics.not_retried("Body");
         return Err(tried);
     }
+    // No time is left for a retry, so the client gets what there is at once.
+    let Some(time) = wait(record, attempts.retries.made) else {
+        return Err(tried);
+    };
     // The previous attempt goes on during the wait, because the client gets its answer if there is no retry after all.
-    wait(record, attempts.retries.made).await;
+    tokio::time::sleep(time).await;
+    record.allowed.pause(time);
     if !attempts.retries.begin() {
         plane.metrics.not_retried("Budget");
         return Err(tried);

@@ -1,7 +1,7 @@
 //! Owns the timeouts of a request: for one attempt, for all of it, and for the time without progress.
 //!
 //! Until the head of the response, the first two are as precise as a timer. After that, and for progress, a request is
-//! checked once in each tick of `lifetime`.
+//! checked once in each tick of `lifetime`. An attempt ends with the end of its response, not with its head.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -41,8 +41,10 @@ pub(super) struct Allowed {
     request: Option<Duration>,
     /// Whether the client chose `request`.
     by_client: bool,
-    /// Time of one attempt, up to the head of the response.
+    /// Time of one attempt, up to the end of its response.
     backend: Option<Duration>,
+    /// Time from the request's head to the beginning of the attempt that is under way.
+    begun: Duration,
 }
 
 /// Which of these times is over.
@@ -75,7 +77,19 @@ impl Allowed {
             },
             by_client: false,
             backend: rule.backend_timeout,
+            begun: Duration::ZERO,
         }
+    }
+
+    /// The same for an attempt that begins when `elapsed` has passed since the request's head.
+    pub(super) fn beginning_at(mut self, elapsed: Duration) -> Self {
+        self.begun = elapsed;
+        self
+    }
+
+    /// Does not count `time` for the attempt that is under way, because the proxy took nothing from the backend.
+    pub(super) fn pause(&mut self, time: Duration) {
+        self.begun = self.begun.saturating_add(time);
     }
 
     /// Bounds the request by the time that its client waits.
@@ -93,21 +107,16 @@ impl Allowed {
         self.by_client && late == Late::Request
     }
 
-    /// Runs an attempt, and ends it if it takes too long. Each attempt may take as long as `backend` says, and all of
-    /// them together as long as `request` says, of which `elapsed` has passed.
+    /// Runs an attempt that begins now, and ends it if it takes too long. Each attempt may take as long as `backend` says,
+    /// and all of them together as long as `request` says.
     pub(super) async fn run<F: Future>(
         &self,
-        elapsed: Duration,
         progress: &Progress,
         attempt: Pin<&mut F>,
     ) -> Result<F::Output, Late> {
         let attempt = while_moving(self.idle, progress, attempt);
-        let request = self.request.map(|all| all.saturating_sub(elapsed));
-        let (time, late) = match (request, self.backend) {
-            (None, None) => return attempt.await,
-            (Some(request), Some(backend)) if backend < request => (backend, Late::Backend),
-            (Some(request), _) => (request, Late::Request),
-            (None, Some(backend)) => (backend, Late::Backend),
+        let Some((time, late)) = self.next_end(self.begun) else {
+            return attempt.await;
         };
         // If the time is over already, no backend gets the request.
         if time.is_zero() {
@@ -122,17 +131,27 @@ impl Allowed {
         self.request.map(|all| all.saturating_sub(elapsed))
     }
 
+    /// How long the attempt may go on, and which limit ends it then.
+    fn next_end(&self, elapsed: Duration) -> Option<(Duration, Late)> {
+        let request = self.left(elapsed).map(|left| (left, Late::Request));
+        let backend = self.backend.map(|all| {
+            let taken = elapsed.saturating_sub(self.begun);
+            (all.saturating_sub(taken), Late::Backend)
+        });
+        // If both are equal, this is the first one.
+        let both = request.into_iter().chain(backend);
+        both.min_by_key(|(left, _)| *left)
+    }
+
     /// The timeouts for the rest of a response whose head has arrived.
     pub(super) fn rest(&self, elapsed: Duration) -> Option<Watch> {
-        if self.idle.is_none() && self.request.is_none() {
+        let end = self.next_end(elapsed);
+        if self.idle.is_none() && end.is_none() {
             return None;
         }
-        let left = self
-            .request
-            .map(|all| in_ticks(all.saturating_sub(elapsed)));
         Some(Watch {
             idle: self.idle,
-            end: left.map(|left| ticks().saturating_add(left)),
+            end: end.map(|(left, late)| (ticks().saturating_add(in_ticks(left)), late)),
             alarm: Alarm::default(),
         })
     }
@@ -160,8 +179,8 @@ async fn while_moving<F: Future>(
 #[derive(Debug)]
 pub(super) struct Watch {
     idle: Option<u32>,
-    /// The tick at which it must have ended.
-    end: Option<u32>,
+    /// The tick at which it must have ended, and the limit that ends it then.
+    end: Option<(u32, Late)>,
     alarm: Alarm,
 }
 
@@ -169,14 +188,17 @@ impl Watch {
     /// Ready when it takes too long. Until then, the task is woken when that may be the case.
     pub(super) fn poll(&mut self, cx: &Context<'_>, progress: &Progress) -> Poll<Late> {
         let now = ticks();
-        if self.end.is_some_and(|end| now >= end) {
-            return Poll::Ready(Late::Request);
+        if let Some((end, late)) = self.end
+            && now >= end
+        {
+            return Poll::Ready(late);
         }
         let idle = self.idle.map(|idle| progress.over(idle));
         if idle.is_some_and(|over| now >= over) {
             return Poll::Ready(Late::Idle);
         }
-        if let Some(next) = idle.into_iter().chain(self.end).min() {
+        let end = self.end.map(|(end, _)| end);
+        if let Some(next) = idle.into_iter().chain(end).min() {
             self.alarm.set(cx, next);
         }
         Poll::Pending
@@ -184,7 +206,7 @@ impl Watch {
 
     /// Whether its end has passed, even if bytes still move.
     pub(super) fn has_ended(&self) -> bool {
-        self.end.is_some_and(|end| ticks() >= end)
+        self.end.is_some_and(|(end, _)| ticks() >= end)
     }
 }
 
@@ -220,8 +242,8 @@ mod tests {
     async fn ended(allowed: &Allowed, elapsed: u64) -> (Late, Duration) {
         let begun = tokio::time::Instant::now();
         let never = pin!(std::future::pending::<()>());
-        let elapsed = Duration::from_millis(elapsed);
-        let ended = allowed.run(elapsed, &Progress::new(), never).await;
+        let allowed = allowed.beginning_at(Duration::from_millis(elapsed));
+        let ended = allowed.run(&Progress::new(), never).await;
         (ended.unwrap_err(), begun.elapsed())
     }
 
@@ -250,8 +272,8 @@ mod tests {
         // If no time is left, no backend is asked.
         let mut asked = false;
         let attempt = pin!(async { asked = true });
-        let over = Duration::from_millis(9);
-        let third = allowed.run(over, &Progress::new(), attempt).await;
+        let allowed = allowed.beginning_at(Duration::from_millis(9));
+        let third = allowed.run(&Progress::new(), attempt).await;
         assert_eq!(third, Err(Late::Request));
         assert!(!asked);
     }
@@ -315,7 +337,7 @@ mod tests {
         };
         let progress = Progress::new();
         let mut never = pin!(std::future::pending::<()>());
-        let mut run = pin!(allowed.run(Duration::ZERO, &progress, never.as_mut()));
+        let mut run = pin!(allowed.run(&progress, never.as_mut()));
         let mut cx = Context::from_waker(std::task::Waker::noop());
         for _ in 0..20 {
             assert!(run.as_mut().poll(&mut cx).is_pending());
@@ -357,5 +379,37 @@ mod tests {
         }
         assert_eq!(watch.poll(&cx, &progress), Poll::Ready(Late::Idle));
         assert!(Allowed::default().rest(Duration::ZERO).is_none());
+    }
+
+    #[test]
+    fn an_answer_ends_with_the_time_of_its_attempt_or_of_the_request() {
+        let seconds = |of: Option<u64>| of.map(|seconds| seconds * 1000);
+        for (request, backend, begun, elapsed, late, left) in [
+            (None, Some(5), 0, 2, Late::Backend, 3),
+            // Earlier attempts do not count for this one.
+            (None, Some(5), 20, 22, Late::Backend, 3),
+            (None, Some(5), 20, 30, Late::Backend, 0),
+            (Some(60), Some(5), 20, 22, Late::Backend, 3),
+            (Some(23), Some(5), 20, 22, Late::Request, 1),
+            (Some(5), Some(5), 0, 2, Late::Request, 3),
+            (Some(5), None, 3, 4, Late::Request, 1),
+        ] {
+            let allowed = Allowed::of(&rule(seconds(request), seconds(backend)), &no_bounds())
+                .beginning_at(Duration::from_secs(begun));
+            let watch = allowed.rest(Duration::from_secs(elapsed)).unwrap();
+            let end = ticks() + in_ticks(Duration::from_secs(left));
+            assert_eq!(watch.end, Some((end, late)), "{request:?} {backend:?}");
+        }
+        // The time in which the proxy itself waits does not count.
+        let mut allowed = Allowed::of(&rule(None, Some(5_000)), &no_bounds());
+        allowed.pause(Duration::from_secs(60));
+        let mut watch = allowed.rest(Duration::from_secs(62)).unwrap();
+        let cx = Context::from_waker(std::task::Waker::noop());
+        let progress = Progress::new();
+        for _ in 0..in_ticks(Duration::from_secs(3)) {
+            assert_eq!(watch.poll(&cx, &progress), Poll::Pending);
+            advance();
+        }
+        assert_eq!(watch.poll(&cx, &progress), Poll::Ready(Late::Backend));
     }
 }

@@ -4,6 +4,7 @@ use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 
 use super::envoy::HeaderOption;
 use crate::http::headers::is_of_connection;
+use crate::http_route::header_edit::append;
 
 /// How a field changes. The names are those of Envoy's `HeaderAppendAction`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,9 +107,7 @@ impl FieldChange {
         } = self;
         let exists = headers.contains_key(name);
         match change {
-            Change::Append => {
-                let _ = headers.try_append(name.clone(), value.clone());
-            }
+            Change::Append => append(headers, name, value),
             Change::AddIfAbsent if exists => {}
             Change::OverwriteIfExists if !exists => {}
             Change::AddIfAbsent | Change::Overwrite | Change::OverwriteIfExists => {
@@ -181,6 +180,18 @@ mod tests {
             assert_eq!(after(&option, is_appended, &[]), absent, "{option:?}");
             assert_eq!(after(&option, is_appended, &["old"]), present, "{option:?}");
         }
+    }
+
+    #[test]
+    fn a_further_cookie_joins_the_field() {
+        let mut option = option(Some(true), 0);
+        option.header.as_mut().unwrap().key = "Cookie".into();
+        let change = FieldChange::read(&option, false).unwrap().unwrap();
+        let mut headers = HeaderMap::new();
+        headers.append("cookie", HeaderValue::from_static("a=1"));
+        change.apply(&mut headers);
+        let cookies: Vec<_> = headers.get_all("cookie").iter().collect();
+        assert_eq!(cookies, ["a=1; new"]);
     }
 
     #[test]
