@@ -402,7 +402,7 @@ mod tests {
         }
         // The time in which the proxy itself waits does not count.
         let mut allowed = Allowed::of(&rule(None, Some(5_000)), &no_bounds());
-        allowed.pause(Duration::from_secs(60));
+        allowed.pause(Duration::from_mins(1));
         let mut watch = allowed.rest(Duration::from_secs(62)).unwrap();
         let cx = Context::from_waker(std::task::Waker::noop());
         let progress = Progress::new();
