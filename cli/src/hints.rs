@@ -16,7 +16,7 @@ use vestibule_model::reference::BackendRef;
 use vestibule_model::route::Route;
 use vestibule_operator::translate::Translator;
 
-use crate::backend::{InvalidPolicy, invalid_policy, translated};
+use crate::backend::translated;
 
 /// Warnings by object; only for objects that have some.
 #[must_use]
@@ -168,55 +168,47 @@ fn of_backend(
     let reference = &backend.reference;
     let port = backend.port.filter(|_| reference.is(Kind::Service))?;
     let service = &reference.target;
-    let state = backends.state(service, (port, route.kind().transport()))?;
-    let outcome = |status: &str| -> String {
-        match route {
-            Route::Port(route) if route.transport == Transport::Udp => {
-                "its datagrams are dropped".into()
-            }
-            Route::Tls(_) | Route::Port(_) => "its connections are closed".into(),
-            Route::Http(_) if purpose == Use::Authorizes => {
-                "requests that it authorizes are answered with 503".into()
-            }
-            Route::Http(_) => format!("its requests are answered with {status}"),
+    // Whether there are endpoints matters only if the proxies connect to them.
+    if is_closed(backends.translator, route, &reference.field) {
+        return None;
+    }
+    let outcome = match route {
+        Route::Port(route) if route.transport == Transport::Udp => "its datagrams are dropped",
+        Route::Tls(_) | Route::Port(_) => "its connections are closed",
+        Route::Http(_) if purpose == Use::Authorizes => {
+            "requests that it authorizes are answered with 503"
         }
+        Route::Http(_) => "its requests are answered with 503",
     };
-    match (&state.policy, &state.endpoints) {
-        // A policy does not hold for connections that are passed through, and a TLSRoute may be for these.
-        (Some(policy), _) if !matches!(route, Route::Tls(_)) => Some(Finding::warning(
-            policy.finding.reason,
+    match backends.endpoints(service, (port, route.kind().transport()))? {
+        Endpoints::Serve => None,
+        Endpoints::Absent => Some(ignored(
             &reference.field,
-            format!(
-                "{}, so Service {service} is not connected to, and {}",
-                policy.message(),
-                outcome("500")
-            ),
-            policy.finding.action.clone(),
-        )),
-        (_, Endpoints::Serve) => None,
-        (_, Endpoints::Absent) => Some(ignored(
-            &reference.field,
-            format!(
-                "Service {service} has no ready endpoint, so {}",
-                outcome("503")
-            ),
+            format!("Service {service} has no ready endpoint, so {outcome}"),
             format!(
                 "add an EndpointSlice with the label kubernetes.io/service-name: {}",
                 service.name
             ),
         )),
-        (_, Endpoints::OnOtherPorts(name)) => Some(ignored(
+        Endpoints::OnOtherPorts(name) => Some(ignored(
             &reference.field,
-            format!(
-                "no ready endpoint of Service {service} has port {port}, so {}",
-                outcome("503")
-            ),
+            format!("no ready endpoint of Service {service} has port {port}, so {outcome}"),
             match &**name {
                 "" => "add a port without a name to its EndpointSlices".to_owned(),
                 name => format!("add a port with the name {name} to its EndpointSlices"),
             },
         )),
     }
+}
+
+/// Returns whether a finding of translation about this field says that the proxies do not connect to the backend, because
+/// the BackendTLSPolicy for it cannot be applied.
+fn is_closed(translator: &Translator, route: Route<'_>, field: &str) -> bool {
+    let findings = translator.findings().get(&route.key());
+    findings
+        .into_iter()
+        .flatten()
+        .any(|finding| finding.reason == Reason::InvalidBackendTLSPolicy && finding.field == field)
 }
 
 fn no_parent(field: &str, parent: &ParentKey, translator: &Translator) -> Finding {
@@ -248,18 +240,11 @@ enum Endpoints {
     OnOtherPorts(Arc<str>),
 }
 
-/// Whether connections to a port of a Service get to an endpoint.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct BackendState {
-    endpoints: Endpoints,
-    policy: Option<InvalidPolicy>,
-}
-
 /// The ports of Services, each judged once, because many routes may have one backend.
 struct Backends<'a> {
     translator: &'a Translator,
     slices: BTreeMap<ObjectName, Vec<&'a EndpointSlice>>,
-    known: BTreeMap<(ObjectName, TransportPort), Option<BackendState>>,
+    known: BTreeMap<(ObjectName, TransportPort), Option<Endpoints>>,
 }
 
 impl<'a> Backends<'a> {
@@ -280,20 +265,20 @@ impl<'a> Backends<'a> {
         }
     }
 
-    /// Returns the state of a port; `None` if a finding of translation says what is wrong with the Service or the port.
-    fn state(&mut self, service: &ObjectName, port: TransportPort) -> Option<&BackendState> {
+    /// Returns the endpoints of a port; `None` if a finding of translation says what is wrong with the Service or the port.
+    fn endpoints(&mut self, service: &ObjectName, port: TransportPort) -> Option<&Endpoints> {
         let Self {
             translator,
             slices,
             known,
         } = self;
-        let judged = || BackendState::of(translator, slices.get(service), service, port);
-        let state = known.entry((service.clone(), port)).or_insert_with(judged);
-        state.as_ref()
+        let judged = || Endpoints::of(translator, slices.get(service), service, port);
+        let endpoints = known.entry((service.clone(), port)).or_insert_with(judged);
+        endpoints.as_ref()
     }
 }
 
-impl BackendState {
+impl Endpoints {
     fn of(
         translator: &Translator,
         slices: Option<&Vec<&EndpointSlice>>,
@@ -322,12 +307,10 @@ impl BackendState {
             // No route in force uses the port.
             None => serving.any(|slice| slice.numbers_of(service_port).next().is_some()),
         };
-        let endpoints = match (serves, has_any) {
-            (true, _) => Endpoints::Serve,
-            (false, false) => Endpoints::Absent,
-            (false, true) => Endpoints::OnOtherPorts(service_port.name.clone()),
-        };
-        let policy = backend.and_then(|backend| invalid_policy(translator, name, port, &backend));
-        Some(Self { endpoints, policy })
+        Some(match (serves, has_any) {
+            (true, _) => Self::Serve,
+            (false, false) => Self::Absent,
+            (false, true) => Self::OnOtherPorts(service_port.name.clone()),
+        })
     }
 }

@@ -131,6 +131,7 @@ fn is_circumstantial(reason: Reason) -> bool {
             | Reason::InvalidRouteKinds
             | Reason::RefNotPermitted
             | Reason::BackendNotFound
+            | Reason::InvalidBackendTLSPolicy
             | Reason::InvalidKind
             | Reason::UnsupportedProtocol
             | Reason::PortUnavailable

@@ -178,6 +178,8 @@ named! {
         PortConflict,
         /// No backend may have these endpoints.
         EndpointNotAllowed,
+        /// The BackendTLSPolicy for a backend cannot be applied, so the proxies do not connect to the backend.
+        InvalidBackendTLSPolicy,
         /// The object cannot be decoded.
         Unreadable,
         /// A field that this release does not know.

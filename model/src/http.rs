@@ -280,8 +280,8 @@ pub struct Cors {
     pub methods: CorsNames,
     /// Headers they may send, in lower case.
     pub headers: CorsNames,
-    /// Headers of responses that they may read, in lower case.
-    pub exposed: CorsNames,
+    /// Headers of responses that they may read.
+    pub exposed: ExposedHeaders,
     /// How long a browser may cache the answer to a preflight request, in seconds; at least 1.
     pub max_age: u32,
 }
@@ -293,6 +293,15 @@ pub enum CorsNames {
     All,
     /// These names. The list may be empty.
     Listed(Vec<Arc<str>>),
+}
+
+/// Headers of responses that pages of other origins may read, in addition to those that they always may.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ExposedHeaders {
+    /// Whether `*` is among them. Browsers take it for every header, but not together with credentials.
+    pub all: bool,
+    /// The others, in lower case.
+    pub names: Vec<Arc<str>>,
 }
 
 /// A filter that copies requests to another backend. The responses of that backend are dropped.

@@ -8,8 +8,9 @@ use std::sync::Arc;
 use crate::finding::Finding;
 use crate::hostname::HostPattern;
 use crate::http::{
-    AuthProtocol, Cors, CorsNames, HeaderModifier, HttpBackend, HttpFilter, HttpMatch, HttpRule, PathMatch,
-    PathModifier, Redirect, Retry, Rewrite, SessionCarrier, SessionPersistence, ValueMatch,
+    AuthProtocol, Cors, CorsNames, ExposedHeaders, HeaderModifier, HttpBackend, HttpFilter,
+    HttpMatch, HttpRule, PathMatch, PathModifier, Redirect, Retry, Rewrite, SessionCarrier,
+    SessionPersistence, ValueMatch,
 };
 use crate::key::{ListenerKey, ObjectName};
 use crate::namespace_budget;
@@ -220,13 +221,16 @@ fn filter(filter: &HttpFilter) -> usize {
                 exposed,
                 max_age: _,
             } = cors;
-            let names = [methods, headers, exposed].into_iter();
+            let names = [methods, headers].into_iter();
             let names = names.map(|names| match names {
                 CorsNames::All => text("*"),
                 CorsNames::Listed(names) => names.iter().map(|name| text(name)).sum(),
             });
+            let ExposedHeaders { all, names: listed } = exposed;
+            let exposed = listed.iter().map(|name| text(name));
+            let exposed = exposed.chain(all.then(|| text("*")));
             let origins = origins.iter().map(|origin| text(&origin.to_string()));
-            names.chain(origins).sum::<usize>() + NUMBER + NUMBER
+            names.chain(exposed).chain(origins).sum::<usize>() + NUMBER + NUMBER
         }
         HttpFilter::Mirror(mirror) => backend_name(&mirror.backend) + NUMBER + NUMBER,
         HttpFilter::Auth(auth) => {

@@ -148,7 +148,7 @@ const EVERY_PART: &str = r#"
     filters:
     - {type: ResponseHeaderModifier, responseHeaderModifier: {set: [{name: X-A, value: a}], add: [{name: X-B, value: b}], remove: [X-C]}}
     - {type: URLRewrite, urlRewrite: {hostname: b.example.com, path: {type: ReplaceFullPath, replaceFullPath: /new}}}
-    - {type: CORS, cors: {allowOrigins: ["https://*.example.com"], allowMethods: ["*"], allowHeaders: [X-One, x-two], allowCredentials: true}}
+    - {type: CORS, cors: {allowOrigins: ["https://*.example.com"], allowMethods: ["*"], allowHeaders: [X-One, x-two], exposeHeaders: [X-Three, "*"], allowCredentials: true}}
     - {type: RequestMirror, requestMirror: {backendRef: {name: web, port: 81}, fraction: {numerator: 1, denominator: 8}}}
     - {type: RequestMirror, requestMirror: {backendRef: {name: web, port: 82}}}
     - {type: ExternalAuth, externalAuth: {protocol: HTTP, backendRef: {name: web, port: 81}, http: {path: /check/, allowedHeaders: [Host, X-One], allowedResponseHeaders: [X-User]}, forwardBody: {maxSize: 8192}}}
@@ -208,7 +208,7 @@ fn every_part_of_a_rule_is_on_the_stream() {
                 allow_credentials: true,
                 allow_methods: vec!["*".into()],
                 allow_headers: vec!["x-one".into(), "x-two".into()],
-                expose_headers: Vec::new(),
+                expose_headers: vec!["*".into(), "x-three".into()],
                 max_age: 5,
             })),
             filter(http_filter::Filter::Mirror(proto::Mirror {

@@ -663,15 +663,17 @@ fn a_policy_is_judged_without_the_others_unless_another_one_comes_first() {
     assert_eq!(work(vec![gone(7)]), (1, 0, 0));
     assert_eq!(work(vec![put(7, 10, None)]), (1, 0, 0));
     // The first one changes and stays the first.
-    assert_eq!(work(vec![put(0, 10, Some("ca"))]), (1, 1, 0));
     assert_eq!(work(vec![put(0, 9, None)]), (1, 1, 0));
+    // It can no longer be applied, which the route says, and then it can again.
+    assert_eq!(work(vec![put(0, 9, Some("ca"))]), (1, 1, 1));
+    assert_eq!(work(vec![put(0, 9, None)]), (1, 1, 1));
     assert_eq!(
         work(vec![
             put(9, 1, None),
             put(0, 9, Some("ca")),
             put(9, 10, None)
         ]),
-        (2, 1, 0)
+        (2, 1, 1)
     );
     assert_eq!(work(vec![gone(0), put(0, 9, Some("ca"))]), (1, 1, 0));
     // Another route uses the Service through the same Gateway.
@@ -684,7 +686,7 @@ fn a_policy_is_judged_without_the_others_unless_another_one_comes_first() {
         0
     );
     // Another one comes first.
-    assert_eq!(work(vec![put(9, 1, None)]), (OTHERS + 1, 1, 0));
+    assert_eq!(work(vec![put(9, 1, None)]), (OTHERS + 1, 1, 1));
     assert_eq!(winner_of(&translator, 7).as_deref(), Some("p9"));
     assert_eq!(winner_of(&translator, 0).as_deref(), Some("p9"));
     translator.apply([gone(9)]);

@@ -225,6 +225,39 @@ async fn upstream_s_cases_of_other_requests_hold() {
     assert_eq!(one.requests(), 5);
 }
 
+/// Browsers do not accept `*` together with credentials, so they get the names beside it alone.
+#[tokio::test(flavor = "multi_thread")]
+async fn names_beside_the_wildcard_are_exposed_also_with_credentials() {
+    let exposing = |prefix: &str, names: &[&str], credentials| {
+        let filter = proto::Cors {
+            expose_headers: list(names),
+            allow_credentials: credentials,
+            ..cors(&["https://a.example"])
+        };
+        with(prefix, filter)
+    };
+    let both = ["*", "x-a", "x-b"];
+    let (rig, _) = rig(vec![
+        exposing("/open", &both, false),
+        exposing("/with", &both, true),
+        exposing("/all", &["*"], false),
+        exposing("/nothing", &["*"], true),
+    ])
+    .await;
+    for (path, exposed) in [
+        ("/open", Some("expose-headers: *, x-a, x-b")),
+        ("/with", Some("expose-headers: x-a, x-b")),
+        ("/all", Some("expose-headers: *")),
+        ("/nothing", None),
+    ] {
+        let answer = send(&rig, "GET", path, &[(ORIGIN, "https://a.example")]).await;
+        assert_eq!(answer.status, 200, "{path}");
+        let lines = said(&answer);
+        let line = lines.iter().find(|line| line.starts_with("expose-headers"));
+        assert_eq!(line.map(String::as_str), exposed, "{path}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn answers_of_the_proxy_itself_can_be_read_by_pages_too() {
     let redirect = proto::HttpRedirect {

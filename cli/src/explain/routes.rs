@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use vestibule_model::condition::Reason;
 use vestibule_model::finding::Finding;
 use vestibule_model::gateway::TlsMode;
 use vestibule_model::hostname::HostPattern;
@@ -18,7 +19,7 @@ use vestibule_model::tls_policy::Authorities;
 use super::candidates::{AttachedRoute, Candidate};
 use super::cluster_state::ClusterState;
 use super::report::{BackendView, RouteView, RuleView};
-use crate::backend::{invalid_policy, policy_of, translated};
+use crate::backend::{policy_of, translated};
 
 /// The views of the routes of a listener, in order of precedence. Of routes that do not route single requests, the first
 /// one gets everything.
@@ -164,20 +165,17 @@ impl RouteContext<'_> {
             let problem = format!("{}: {}", finding.reason, finding.message);
             (problem, finding.action.clone())
         };
-        let policy = || {
-            let (port, backend) = (port?, backend.as_ref()?);
-            let policy = invalid_policy(&cluster_state.translator, &name, port, backend)?;
-            // If an authority of the policy may not be read, nobody knows here whether the policy can be applied.
-            let is_known = !hidden && !self.hides_authorities(&name, port);
-            let problem = format!("{}: {}", policy.finding.reason, policy.message());
-            is_known.then_some((problem, policy.finding.action))
+        // On a listener where no policy applies, the finding about one is about other listeners of the route. If an
+        // authority of the policy may not be read, nobody knows here whether the policy can be applied.
+        let is_known = |finding: &Finding| {
+            let hides = || port.is_some_and(|port| self.hides_authorities(&name, port));
+            finding.reason != Reason::InvalidBackendTLSPolicy || (self.connects && !hides())
         };
         let problem = self
             .finding_at(&reference.field)
-            .filter(|_| !hidden)
+            .filter(|finding| !hidden && is_known(finding))
             .or_else(|| self.unknown_filter(filters))
-            .map(text)
-            .or_else(|| policy().filter(|_| self.connects));
+            .map(text);
         let (problem, remedy) = problem.unwrap_or_default();
         BackendView {
             service: (&name).into(),

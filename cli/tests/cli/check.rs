@@ -499,14 +499,14 @@ spec:
     ];
     let (_, all) = verdicts(&directory(&[("all.yaml", objects.concat())]), &[]);
     let route = of(&all, "HTTPRoute", "web");
-    assert_eq!(route["verdict"], "warning", "{route:#}");
-    let findings = route["findings"].to_string();
-    for said in [
-        "BackendTLSPolicy a/policy cannot be applied",
-        "answered with 500",
-    ] {
-        assert!(findings.contains(said), "{findings}");
-    }
+    assert_eq!(route["verdict"], "refused", "{route:#}");
+    // The finding of translation is the only one.
+    let findings = route["findings"].as_array().unwrap();
+    assert_eq!(findings.len(), 1, "{route:#}");
+    assert_eq!(findings[0]["reason"], "InvalidBackendTLSPolicy");
+    let said = "the proxies do not connect to port 80 of Service a/web, because BackendTLSPolicy a/policy cannot be applied";
+    let message = findings[0]["message"].as_str().unwrap();
+    assert!(message.starts_with(said), "{message}");
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use vestibule_model::condition::Reason;
 use vestibule_model::finding::Finding;
-use vestibule_model::http::{Cors, CorsNames, HttpFilter, HttpMatch};
+use vestibule_model::http::{Cors, CorsNames, ExposedHeaders, HttpFilter, HttpMatch};
 use vestibule_model::origin::OriginPattern;
 
 use super::http_syntax::is_token;
@@ -58,15 +58,7 @@ pub(super) fn convert(wire: HTTPCORSFilter, field: &str, findings: &mut Vec<Find
     };
     let methods = names(wire.allow_methods, "allowMethods", &Listed::METHODS);
     let headers = names(wire.allow_headers, "allowHeaders", &Listed::HEADERS);
-    let exposed = names(wire.expose_headers, "exposeHeaders", &Listed::EXPOSED);
-    if credentials && exposed == CorsNames::All {
-        findings.push(Finding::warning(
-            Reason::UnsupportedValue,
-            format!("{field}.exposeHeaders"),
-            "is \"*\", which browsers do not take together with credentials, so it has no effect",
-            "list the headers",
-        ));
-    }
+    let exposed = exposed(wire.expose_headers, credentials, field, findings);
     let max_age = wire.max_age.unwrap_or(MAX_AGE);
     let seconds = u32::try_from(max_age).ok().filter(|age| *age > 0);
     if seconds.is_none() {
@@ -85,6 +77,35 @@ pub(super) fn convert(wire: HTTPCORSFilter, field: &str, findings: &mut Vec<Find
         exposed,
         max_age: seconds.unwrap_or(1),
     }
+}
+
+/// The headers of `exposeHeaders`, where other names may stand beside `*`.
+fn exposed(
+    list: Vec<String>,
+    credentials: bool,
+    field: &str,
+    findings: &mut Vec<Finding>,
+) -> ExposedHeaders {
+    let field = format!("{field}.exposeHeaders");
+    let mut names = Listed::HEADERS.names(list, &field, findings);
+    // It is a token like other names.
+    let count = names.len();
+    names.retain(|name| &**name != "*");
+    let all = names.len() < count;
+    if all && credentials {
+        let message = if names.is_empty() {
+            "is \"*\", which browsers do not take together with credentials, so it has no effect"
+        } else {
+            "has \"*\", which browsers do not take together with credentials, so pages may read only the other headers"
+        };
+        findings.push(Finding::warning(
+            Reason::UnsupportedValue,
+            field,
+            message,
+            "list the headers",
+        ));
+    }
+    ExposedHeaders { all, names }
 }
 
 fn origins(
@@ -149,38 +170,37 @@ fn bounded(count: usize, max: usize, field: &str, findings: &mut Vec<Finding>) {
     }
 }
 
-/// A list of names that may be `*`.
+/// A list of names of methods or headers.
 struct Listed {
     max: usize,
     methods: bool,
-    /// Whether other names may stand next to `*`.
-    mixed: bool,
 }
 
 impl Listed {
     const METHODS: Self = Self {
         max: MAX_METHODS,
         methods: true,
-        mixed: false,
     };
     const HEADERS: Self = Self {
         max: MAX_ITEMS,
         methods: false,
-        mixed: false,
-    };
-    const EXPOSED: Self = Self {
-        mixed: true,
-        ..Self::HEADERS
     };
 
+    /// The names, or `*` alone.
     fn read(&self, list: Vec<String>, field: &str, findings: &mut Vec<Finding>) -> CorsNames {
-        bounded(list.len(), self.max, field, findings);
         if list.iter().any(|name| name == "*") {
-            if list.len() > 1 && !self.mixed {
+            bounded(list.len(), self.max, field, findings);
+            if list.len() > 1 {
                 findings.push(alone(field));
             }
             return CorsNames::All;
         }
+        CorsNames::Listed(self.names(list, field, findings))
+    }
+
+    /// The names, each once. Those of headers are in lower case.
+    fn names(&self, list: Vec<String>, field: &str, findings: &mut Vec<Finding>) -> Vec<Arc<str>> {
+        bounded(list.len(), self.max, field, findings);
         let mut seen = BTreeSet::new();
         let mut names: Vec<Arc<str>> = Vec::new();
         for (index, name) in list.into_iter().take(self.max).enumerate() {
@@ -213,7 +233,7 @@ impl Listed {
                 names.push(name.into());
             }
         }
-        CorsNames::Listed(names)
+        names
     }
 }
 
@@ -233,4 +253,36 @@ pub(super) fn no_preflight(
             "add a match with the method OPTIONS",
         )
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_beside_the_wildcard_are_exposed_by_name() {
+        for (list, credentials, all, names, warnings) in [
+            (&["*", "X-A"][..], true, true, &["x-a"][..], 1),
+            (&["X-A", "*", "x-a", "X-B"], false, true, &["x-a", "x-b"], 0),
+            (&["X-A"], true, false, &["x-a"], 0),
+            (&["*"], true, true, &[], 1),
+            (&["*"], false, true, &[], 0),
+            (&[], true, false, &[], 0),
+        ] {
+            let wire = HTTPCORSFilter {
+                allow_origins: vec!["https://a.example".into()],
+                allow_credentials: Some(credentials),
+                expose_headers: list.iter().map(ToString::to_string).collect(),
+                ..HTTPCORSFilter::default()
+            };
+            let mut findings = Vec::new();
+            let cors = convert(wire, "cors", &mut findings);
+            let expected = ExposedHeaders {
+                all,
+                names: names.iter().map(|name| Arc::from(*name)).collect(),
+            };
+            assert_eq!(cors.exposed, expected, "{list:?}");
+            assert_eq!(findings.len(), warnings, "{list:?}: {findings:?}");
+        }
+    }
 }

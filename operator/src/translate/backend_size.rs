@@ -12,8 +12,8 @@ use super::{Dirty, Translator};
 
 impl Translator {
     /// Counts the backends that may have changed in this pass, before their endpoints are put together, and marks those that
-    /// are over a limit by this or come back under it, with the routes that lead to them. Returns whether there are any.
-    pub(super) fn settle_backend_budgets(&mut self, dirty: &mut Dirty) -> bool {
+    /// are over a limit by this or come back under it, with the routes that lead to them.
+    pub(super) fn settle_backend_budgets(&mut self, dirty: &mut Dirty) {
         for key in &dirty.backends {
             let (created, size) = self.size_of(key).unwrap_or_default();
             self.backend_budgets.put(key, created, size);
@@ -26,9 +26,7 @@ impl Translator {
             let referring = routes.filter(|key| self.refers_to(key, &moved));
             dirty.routes.extend(referring.cloned());
         }
-        let any = !moved.is_empty();
         dirty.backends.extend(moved);
-        any
     }
 
     /// Whether a route refers to one of these backends, and may. A route that may not says only that, however large the backend

@@ -5,6 +5,7 @@
 //! others belong to other implementations, or have no effect yet.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use vestibule_model::backend_key::BackendKey;
 use vestibule_model::condition::{Condition, ConditionType, PolicyAncestor, PolicyStatus, Reason};
@@ -50,6 +51,13 @@ pub(super) struct PolicyState {
     invalid: Option<(Reason, Finding)>,
 }
 
+impl PolicyState {
+    /// The finding that keeps the proxies from its targets, if any.
+    fn problem(&self) -> Option<&Finding> {
+        self.invalid.as_ref().map(|(_, finding)| finding)
+    }
+}
+
 /// Whether a policy holds for one of its targets.
 enum PolicyEffect<'a> {
     Holds,
@@ -60,17 +68,15 @@ enum PolicyEffect<'a> {
 }
 
 impl Translator {
-    /// Brings up to date which Services a route uses on the listeners that it is attached to.
+    /// The Gateways on whose listeners a route has the proxies make connections to backends that policies apply to.
     /// Passthrough listeners do not count: there the client makes the TLS connection, so no policy
     /// applies to it.
-    pub(super) fn settle_service_uses(
-        &mut self,
+    fn connecting_gateways(
+        &self,
         route: &ObjectKey,
         listeners: &SmallSet<ListenerKey>,
-        services: SmallSet<ObjectName>,
-        dirty: &mut Dirty,
-    ) {
-        let mut uses = ServiceUses::default();
+    ) -> SmallSet<ObjectName> {
+        let mut gateways = SmallSet::default();
         // BackendTLSPolicies are about connections.
         let connects = route.kind.transport() == Transport::Tcp;
         for key in listeners.iter().filter(|_| connects) {
@@ -80,9 +86,29 @@ impl Translator {
             let listener = declared.iter().find(|l| l.name == key.listener);
             let tls = listener.and_then(|l| l.tls.as_ref());
             if tls.is_none_or(|tls| tls.mode == TlsMode::Terminate) {
-                uses.gateways.insert(gateway.clone());
+                gateways.insert(gateway.clone());
             }
         }
+        gateways
+    }
+
+    /// Whether policies apply to the connections of a route that is attached to these listeners, on one of them at least.
+    pub(super) fn connects(&self, route: &ObjectKey, listeners: &SmallSet<ListenerKey>) -> bool {
+        !self.connecting_gateways(route, listeners).is_empty()
+    }
+
+    /// Brings up to date which Services a route uses on the listeners that it is attached to.
+    pub(super) fn settle_service_uses(
+        &mut self,
+        route: &ObjectKey,
+        listeners: &SmallSet<ListenerKey>,
+        services: SmallSet<ObjectName>,
+        dirty: &mut Dirty,
+    ) {
+        let mut uses = ServiceUses {
+            gateways: self.connecting_gateways(route, listeners),
+            services: SmallSet::default(),
+        };
         if !uses.gateways.is_empty() {
             uses.services = services;
         }
@@ -174,8 +200,8 @@ impl Translator {
     }
 
     /// Marks what depends on the policies that come first where policies changed: the backends there and, if
-    /// another one comes first now, the other policies there, whose statuses name it. Policies that come later
-    /// have an effect on nothing but their own statuses.
+    /// another one comes first now, the routes to these backends, and the other policies there, whose statuses name it.
+    /// Policies that come later have an effect on nothing but their own statuses.
     pub(super) fn mark_behind_first_policies(&self, dirty: &mut Dirty) {
         for (place, before) in std::mem::take(&mut dirty.first_policies) {
             let after = self.index.first_policy(&place);
@@ -183,18 +209,18 @@ impl Translator {
             if differs {
                 let policies = self.index.policies_at(&place);
                 dirty.policies.extend(policies.cloned());
+                // A route may use a backend that speaks TLS only if a policy exists, and says if it cannot be applied.
+                let routes = self.index.routes_of_service(&place.service);
+                dirty.routes.extend(routes.cloned());
             }
             if differs || after.is_some_and(|first| dirty.policies.contains(first)) {
                 self.dirty_backends(&place.service, dirty);
             }
-            if before.is_some() != after.is_some() {
-                // A route may use a backend that speaks TLS only if a policy exists.
-                let routes = self.index.routes_of_service(&place.service);
-                dirty.routes.extend(routes.cloned());
-            }
         }
     }
 
+    /// Judges policies, and marks the backends that they apply to. If the proxies no longer connect to these, or do so
+    /// again, the routes to them have to be judged once more, and are marked too.
     pub(super) fn translate_policies(&mut self, dirty: &mut Dirty, output: &mut Output) {
         for name in std::mem::take(&mut dirty.policies) {
             output.work.policies += 1;
@@ -221,9 +247,19 @@ impl Translator {
             if old != state
                 && let Some(policy) = &policy
             {
+                let problem = |state: &Option<PolicyState>| {
+                    let problem = state.as_ref().and_then(PolicyState::problem);
+                    problem.cloned()
+                };
+                let is_told = problem(&old) != problem(&state);
                 for place in policy.places() {
-                    if self.index.first_policy(&place) == Some(&name) {
-                        self.dirty_backends(&place.service, dirty);
+                    if self.index.first_policy(&place) != Some(&name) {
+                        continue;
+                    }
+                    self.dirty_backends(&place.service, dirty);
+                    if is_told {
+                        let routes = self.index.routes_of_service(&place.service);
+                        dirty.routes.extend(routes.cloned());
                     }
                 }
             }
@@ -283,8 +319,8 @@ impl Translator {
         };
         let Some(policy) = self.policy_of(service, port) else {
             // A policy that cannot be read may target this port.
-            let unreadable = self.index.has_unreadable_policy(&service.name.namespace);
-            return unreadable.then_some(closed);
+            let unreadable = self.index.unreadable_policy(&service.name.namespace);
+            return unreadable.map(|_| closed);
         };
         let (Some(state), Some(hostname)) = (self.policies.get(&policy.name), &policy.hostname)
         else {
@@ -320,7 +356,69 @@ impl Translator {
     /// Whether any policy targets a port, valid or not.
     pub(super) fn has_tls_policy(&self, service: &Service, port: &ServicePort) -> bool {
         self.policy_of(service, port).is_some()
-            || self.index.has_unreadable_policy(&service.name.namespace)
+            || self
+                .index
+                .unreadable_policy(&service.name.namespace)
+                .is_some()
+    }
+
+    /// The finding about a backend to which the proxies do not connect, because the policy for it cannot be applied;
+    /// `None` if they connect. `field` is where a route, `referrer`, refers to the backend. Whoever is in another namespace
+    /// learns only that the policy cannot be applied. The finding holds for routes for which [`Self::connects`].
+    pub(super) fn policy_problem(
+        &self,
+        referrer: &ObjectKey,
+        backend: &BackendKey,
+        field: &str,
+    ) -> Option<Finding> {
+        let (number, transport) = backend.port;
+        // BackendTLSPolicies apply to connections, and UDP has none.
+        if transport == Transport::Udp {
+            return None;
+        }
+        let (service, port) = self.port_of(backend)?;
+        let name = &service.name;
+        let (policy, problem) = match self.policy_of(service, port) {
+            Some(policy) => {
+                let state = self.policies.get(&policy.name)?;
+                (&policy.name, state.problem()?)
+            }
+            None => self.unreadable_policy(&name.namespace)?,
+        };
+        let is_own = referrer.name.namespace == name.namespace;
+        if source::is_unread(problem) {
+            let message = if is_own {
+                problem.message.clone()
+            } else {
+                format!("what the BackendTLSPolicy for Service {name} refers to is being read")
+            };
+            return Some(Finding::warning(Reason::Pending, field, message, "wait"));
+        }
+        let (why, action) = if is_own {
+            let Finding { field, message, .. } = problem;
+            let at = if field.is_empty() { "" } else { ": " };
+            let why = format!("BackendTLSPolicy {policy} cannot be applied{at}{field}: {message}");
+            (why, problem.action.clone())
+        } else {
+            let why = "the BackendTLSPolicy for it cannot be applied".to_owned();
+            (why, "have the owner of the Service correct it".to_owned())
+        };
+        Some(Finding::refused(
+            Reason::InvalidBackendTLSPolicy,
+            field,
+            format!("the proxies do not connect to port {number} of Service {name}, because {why}"),
+            action,
+        ))
+    }
+
+    /// A policy of a namespace that cannot be read, with the finding about it, if there is one. It may target any Service
+    /// there.
+    fn unreadable_policy(&self, namespace: &Arc<str>) -> Option<(&ObjectName, &Finding)> {
+        let name = self.index.unreadable_policy(namespace)?;
+        match self.get(Kind::BackendTlsPolicy, name)? {
+            Object::Unreadable(_, _, finding) => Some((name, finding)),
+            _ => None,
+        }
     }
 
     /// The policy that holds for a port. A policy that names the port comes before one for the whole

@@ -232,12 +232,15 @@ fn cors(cors: &Cors) -> proto::Cors {
         CorsNames::All => vec!["*".to_owned()],
         CorsNames::Listed(names) => names.iter().map(ToString::to_string).collect(),
     };
+    let exposed = &cors.exposed;
+    let all = exposed.all.then(|| "*".to_owned());
+    let listed = exposed.names.iter().map(ToString::to_string);
     proto::Cors {
         allow_origins: cors.origins.iter().map(ToString::to_string).collect(),
         allow_credentials: cors.credentials,
         allow_methods: names(&cors.methods),
         allow_headers: names(&cors.headers),
-        expose_headers: names(&cors.exposed),
+        expose_headers: all.into_iter().chain(listed).collect(),
         max_age: cors.max_age,
     }
 }

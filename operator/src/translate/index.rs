@@ -196,8 +196,9 @@ impl Index {
         policies.first().map(Precedence::name)
     }
 
-    pub(super) fn has_unreadable_policy(&self, namespace: &Arc<str>) -> bool {
-        self.unreadable_policies.contains_key(namespace)
+    /// The first policy of a namespace that cannot be read, if there is one.
+    pub(super) fn unreadable_policy(&self, namespace: &Arc<str>) -> Option<&ObjectName> {
+        self.unreadable_policies.get(namespace)?.first()
     }
 
     pub(super) fn routes_to(&self, parent: &ParentKey) -> impl Iterator<Item = &ObjectKey> {

@@ -10,7 +10,8 @@
 //! names that routes ask for, and `spec.tls`, the parameters and the settings of Gateways. Then follow listeners, Gateways
 //! as a whole, routes, claims and owners, limits on connections, and policies. If a Secret or ConfigMap in use goes over
 //! what its namespace may bring by then, or comes back under it, its users are judged once more. The same holds for a
-//! backend and the routes to it. Then come backends, the certificates and trust bundles in use, certificate requests and
+//! backend and the routes to it. It also holds for a BackendTLSPolicy that can no longer be applied, or can be again, and the
+//! routes to its targets. Then come backends, the certificates and trust bundles in use, certificate requests and
 //! challenges, and at last statuses. A Secret or ConfigMap is read when the first unit needs it.
 
 mod across;
@@ -453,8 +454,10 @@ impl Translator {
             self.translate_gateways(&mut dirty, &mut output);
             self.translate_policies(&mut dirty, &mut output);
         }
-        if self.settle_backend_budgets(&mut dirty) {
-            // Only the backends of these routes are judged differently, so nothing moves that the steps above look at.
+        self.settle_backend_budgets(&mut dirty);
+        if !dirty.routes.is_empty() {
+            // Only the backends of these routes are judged differently, by budgets and policies, so nothing moves that the
+            // steps above look at.
             self.translate_routes(&mut dirty, &mut output);
         }
         self.translate_backends(&dirty, &mut output);

@@ -150,7 +150,7 @@ impl Translator {
             }
         }
         findings.extend(references.findings);
-        let state = RouteState {
+        let mut state = RouteState {
             parents,
             waiting,
             unresolved: references.unresolved.map(Box::new),
@@ -164,6 +164,10 @@ impl Translator {
             services: references.services,
             in_part,
         };
+        let problems = references.policy_problems;
+        if !problems.is_empty() && self.connects(&key, &state.listeners()) {
+            state.add_policy_problems(problems);
+        }
         (state, resource)
     }
 }

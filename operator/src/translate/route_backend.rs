@@ -53,6 +53,10 @@ impl Translator {
             Ok(key) => {
                 let over = self.backend_budgets.refusal(&key, &backend.reference.field);
                 let name = key.to_string();
+                if over.is_none() {
+                    let problem = self.policy_problem(referrer, &key, &backend.reference.field);
+                    references.policy_problems.extend(problem);
+                }
                 // It is in use, even if it is over the budget. Otherwise it would not count, and be under it again.
                 references.backends.insert(key);
                 match over {

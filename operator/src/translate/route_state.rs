@@ -19,7 +19,8 @@ pub(super) struct RouteState {
     pub(super) parents: Parents,
     /// The indexes of parents where a hostname or port waits until its claim is recorded.
     pub(super) waiting: SmallSet<usize>,
-    /// The first reference that does not resolve, if any.
+    /// The first reference that does not resolve, if any. One to a backend that the proxies do not connect to comes after
+    /// all others.
     pub(super) unresolved: Option<Box<Finding>>,
     /// Rules that are refused while others are not, each with its field and the reason.
     pub(super) dropped: Vec<(String, Finding)>,
@@ -38,6 +39,17 @@ impl RouteState {
         self.in_part.contains(&(listener.clone(), names.clone()))
     }
 
+    /// Adds the findings about backends that the proxies do not connect to, because the policies for them cannot be applied
+    /// or are not known yet.
+    pub(super) fn add_policy_problems(&mut self, problems: Vec<Finding>) {
+        if self.unresolved.is_none() {
+            // What is certain comes first.
+            let certain = problems.iter().find(|finding| finding.refuses());
+            self.unresolved = certain.or(problems.first()).cloned().map(Box::new);
+        }
+        self.findings.extend(problems);
+    }
+
     pub(super) fn listeners(&self) -> SmallSet<ListenerKey> {
         self.parents
             .values()
@@ -53,6 +65,8 @@ impl RouteState {
 pub(super) struct References {
     pub(super) unresolved: Option<Finding>,
     pub(super) findings: Vec<Finding>,
+    /// The findings of [`Translator::policy_problem`](super::Translator::policy_problem) about the references that resolve.
+    pub(super) policy_problems: Vec<Finding>,
     pub(super) backends: SmallSet<BackendKey>,
     pub(super) services: SmallSet<ObjectName>,
 }

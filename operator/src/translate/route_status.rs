@@ -17,7 +17,7 @@ use super::report::fails;
 use super::route::route_resource;
 use super::route_parents::parent_outcomes;
 use super::route_state::RouteState;
-use super::{Output, Translator};
+use super::{Output, Translator, source};
 
 const ACCEPTED: ConditionType = ConditionType::Accepted;
 /// The message of Programmed where no listener is served. A route is accepted all the same, as Gateway API says.
@@ -165,8 +165,10 @@ fn route_conditions(
 /// The message that a route is accepted, with warnings about what has no effect.
 fn accepted_with<'a>(findings: impl Iterator<Item = &'a Finding>) -> String {
     let mut message = "The route is accepted".to_owned();
-    let warnings =
-        findings.filter(|finding| !finding.refuses() && finding.origin == Origin::Specification);
+    // ResolvedRefs says that a source is being read.
+    let warnings = findings.filter(|finding| {
+        !finding.refuses() && finding.origin == Origin::Specification && !source::is_unread(finding)
+    });
     for warning in warnings.take(WARNINGS) {
         message.push_str(". ");
         message.push_str(&warning.to_string());

@@ -249,14 +249,21 @@ fn a_policy() -> impl Strategy<Value = Object> {
         target(),
         prop::option::of(target()),
         prop::option::of(a_name()),
+        prop::bool::weighted(0.2),
     )
-        .prop_map(|(ns, n, created, first, second, trusts)| {
+        .prop_map(|(ns, n, created, first, second, trusts, refused)| {
             let mut object = policy(ns, n, created, first, trusts);
             let second = second.map(|second| policy(ns, n, created, second, None));
             if let Object::BackendTlsPolicy(policy) = &mut object
                 && let Some(Object::BackendTlsPolicy(second)) = second
             {
                 policy.targets.extend(second.targets);
+            }
+            if refused && let Object::BackendTlsPolicy(policy) = &mut object {
+                let field = "spec.validation.hostname";
+                let finding = Finding::refused(Reason::InvalidHostname, field, "is none", "");
+                policy.hostname = None;
+                policy.findings.push(finding);
             }
             object
         });

@@ -372,10 +372,14 @@ fn cors(wire: &proto::Cors) -> Result<Cors, RejectReason> {
         [all] if all == "*" => Ok(Allowed::Asked),
         list => names(list, is_name).map(Allowed::Listed),
     };
-    let exposed = match wire.expose_headers.as_slice() {
-        [] => None,
+    bounded(wire.expose_headers.len(), "a list of names")?;
+    let mut exposed = wire.expose_headers.clone();
+    if wire.allow_credentials {
         // Browsers do not accept `*` together with credentials.
-        [all] if all == "*" && wire.allow_credentials => None,
+        exposed.retain(|name| name != "*");
+    }
+    let exposed = match exposed.as_slice() {
+        [] => None,
         list => Some(names(list, header)?),
     };
     let origins = wire.allow_origins.iter().map(origin);

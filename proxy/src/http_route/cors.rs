@@ -35,7 +35,7 @@ pub(crate) struct Cors {
     pub(crate) credentials: bool,
     pub(crate) methods: Allowed,
     pub(crate) headers: Allowed,
-    /// The value of `access-control-expose-headers`.
+    /// The value of `access-control-expose-headers`, which has no `*` if `credentials` is true.
     pub(crate) exposed: Option<HeaderValue>,
     /// The value of `access-control-max-age`, in seconds.
     pub(crate) max_age: HeaderValue,
