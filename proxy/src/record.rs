@@ -39,6 +39,7 @@ pub(crate) mod alert {
     pub(crate) const UNEXPECTED_MESSAGE: u8 = 10;
     pub(crate) const BAD_RECORD_MAC: u8 = 20;
     pub(crate) const RECORD_OVERFLOW: u8 = 22;
+    pub(crate) const CERTIFICATE_UNKNOWN: u8 = 46;
     pub(crate) const DECODE_ERROR: u8 = 50;
     pub(crate) const INTERNAL_ERROR: u8 = 80;
     pub(crate) const USER_CANCELED: u8 = 90;

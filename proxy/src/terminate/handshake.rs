@@ -12,7 +12,7 @@ use tokio::net::TcpStream;
 use super::{NegotiatedTls, TlsSession, discard_unread, payload_length};
 use crate::acknowledgement;
 use crate::close_reason::CloseReason;
-use crate::record::{HEADER, MAX_PROTECTED};
+use crate::record::{HEADER, MAX_PROTECTED, alert};
 
 /// Largest number of handshake bytes of a client that are held unread. This is more than the longest record. With the
 /// limit on hellos at one time, it bounds the memory of handshakes: 10,000 of them hold 320 MiB.
@@ -186,6 +186,15 @@ async fn send_alert(tls: &mut UnbufferedServerConnection, client: &mut TcpStream
     }
     if client.write_all(&outgoing).await.is_ok() {
         // Without this, unread bytes would turn the close into a reset, which could overtake the alert.
+        let _ = client.shutdown().await;
+        discard_unread(|buffer| client.try_read(buffer));
+    }
+}
+
+/// Tells a client whose handshake is done that its certificate is not accepted, if that can be done without waiting. The
+/// client then forgets its session.
+pub(crate) async fn refuse(client: &mut TcpStream, session: &mut TlsSession) {
+    if session.send_last(client, &[2, alert::CERTIFICATE_UNKNOWN]) {
         let _ = client.shutdown().await;
         discard_unread(|buffer| client.try_read(buffer));
     }
