@@ -273,8 +273,9 @@ impl ConfigFactory {
         alpn: &[&[u8]],
         clients: Option<&ClientValidation>,
     ) -> Arc<ServerConfig> {
-        let certified = certificates.iter().map(|held| Arc::clone(&held.certified));
-        let resolver = resolver(certified.collect());
+        let expiring = certificates.iter();
+        let expiring = expiring.map(|held| (Arc::clone(&held.certified), held.not_after));
+        let resolver = resolver(expiring.collect());
         let builder = self.builder.clone();
         let builder = match clients {
             None => builder.with_no_client_auth(),
@@ -292,7 +293,7 @@ impl ConfigFactory {
     /// tickets, because no session is resumed.
     pub(super) fn challenge(&self, certificate: Arc<CertifiedKey>) -> Arc<ServerConfig> {
         let builder = self.builder.clone().with_no_client_auth();
-        let mut config = builder.with_cert_resolver(resolver(vec![certificate]));
+        let mut config = builder.with_cert_resolver(resolver(vec![(certificate, i64::MAX)]));
         config.alpn_protocols = vec![crate::challenge::ACME_TLS.to_vec()];
         config.send_tls13_tickets = 0;
         config.max_early_data_size = 0;
