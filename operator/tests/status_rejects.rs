@@ -24,6 +24,7 @@ use vestibule_operator::cluster::store::{Channels, Store};
 use vestibule_operator::issuance::CertificateRegistry;
 use vestibule_operator::publish::{self, Publisher};
 use vestibule_operator::status::{ack_progress, programmed};
+use vestibule_operator::translate::Change;
 use vestibule_operator_testing::objects::*;
 use vestibule_operator_testing::stream::{BOUND, Raw};
 use vestibule_operator_testing::tls::{
@@ -299,5 +300,42 @@ fn a_resource_concerns_the_objects_whose_statuses_say_whether_proxies_have_it() 
         (ResourceKind::Backend, "nonsense", &[]),
     ] {
         assert_eq!(concerned(kind, name), objects, "{kind:?} {name}");
+    }
+}
+
+/// The proxies reject a certificate that cannot be used, because they are to keep the last good one.
+#[test]
+fn a_listener_is_programmed_without_its_unusable_certificates_if_another_one_is_served() {
+    let needed = |secrets: &[&str]| {
+        let tls = Some(Tls::Terminate("a".into(), secrets[0].into()));
+        let mut ending = listener("web", 443, Protocol::Https, "x.a.test", tls);
+        let certificates = &mut ending.tls.as_mut().expect("TLS").certificates;
+        for secret in &secrets[1..] {
+            let field = "spec.listeners[web].tls.certificateRefs[1]";
+            certificates.push(core("Secret", "a", secret, field));
+        }
+        let mut translator = translated([
+            our_class(),
+            gateway("one", Vec::new(), NamespaceScope::All),
+            set("a", "mine", 1, "one", vec![ending]),
+            secret("a", "good", Holds::Pair(0)),
+            secret("a", "broken", Holds::Mismatch),
+            secret_of_age("a", "later", true),
+        ]);
+        translator.apply([Change::Time(1_700_000_000)]);
+        let parent = ParentKey::ListenerSet(ObjectName::new("a", "mine"));
+        let needed = translator.resources_of(&ListenerKey::new(parent, "web"));
+        let certificates = needed
+            .into_iter()
+            .filter(|key| key.kind() == ResourceKind::Certificate);
+        certificates
+            .map(|key| key.name.to_string())
+            .collect::<Vec<_>>()
+    };
+    for other in ["broken", "later"] {
+        assert_eq!(needed(&["good", other]), ["a/good"]);
+        assert_eq!(needed(&[other, "good"]), ["a/good"]);
+        // Without another one, the listener serves the last good version, if the proxies have one.
+        assert_eq!(needed(&[other]), [format!("a/{other}")]);
     }
 }

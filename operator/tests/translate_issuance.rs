@@ -886,6 +886,46 @@ fn year(year: i64) -> i64 {
 }
 
 #[test]
+fn an_expired_certificate_is_served_only_if_nothing_better_exists() {
+    let said = |secrets: [&str; 2]| {
+        let mut of_both = ends("l", 443, "x.example.com", "a", secrets[0]);
+        let second = ends("l", 443, "x.example.com", "a", secrets[1]);
+        let certificates = second.tls.expect("TLS").certificates;
+        of_both
+            .tls
+            .as_mut()
+            .expect("TLS")
+            .certificates
+            .extend(certificates);
+        let set = tenant("a", vec![of_both]);
+        let old = [
+            secret_of_age("a", "old", false),
+            secret_of_age("a", "older", false),
+        ];
+        let valid = secret("a", "valid", Holds::Pair(0));
+        let own = vec![passthrough("own", "own.example.com")];
+        let mut world = world(own, old.into_iter().chain([set.clone(), valid]));
+        world.apply([Change::Time(year(2026))]);
+        assert!(reasons(&world, &set.key()).contains(&"Expired"));
+        let mut conditions = conditions(&world, &set.key(), "l").iter();
+        let resolved = conditions.find(|c| c.kind == ConditionType::ResolvedRefs);
+        let resolved = resolved.expect("a condition");
+        assert_eq!(resolved.truth, Truth::True);
+        resolved.message.clone()
+    };
+    let alone = "it is served because nothing better exists";
+    assert!(said(["old", "older"]).contains(alone));
+    for secrets in [["old", "valid"], ["valid", "old"]] {
+        let message = said(secrets);
+        assert!(
+            message.contains("Secret a/old expired at 2020-01-01"),
+            "{message}"
+        );
+        assert!(!message.contains(alone), "{message}");
+    }
+}
+
+#[test]
 fn time_says_what_is_valid() {
     let listeners = vec![ends("l", 443, "x.example.com", "a", "cert")];
     let set = tenant("a", listeners);

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use rustls_pki_types::CertificateDer;
 use vestibule_model::hostname::Hostname;
 
 use crate::bind::BindKey;
@@ -43,12 +42,12 @@ impl Basis {
         }
     }
 
-    /// Keeps the certificate chain that the client showed, its own certificate first, as far as its listener validated it.
-    pub(crate) fn show(&mut self, chain: Vec<CertificateDer<'static>>) {
+    /// Keeps the chain of a client that has just passed the client validation of its listener, if that has any.
+    pub(crate) fn show(&mut self, chain: ProvenChain) {
         let listener = self.listener.as_ref();
         self.shown = listener.and_then(|of| of.validation.clone()).map(|passed| {
             Box::new(Shown {
-                chain: ProvenChain::of(Some(&passed), chain),
+                chain,
                 passed: Mutex::new(passed),
             })
         });

@@ -94,6 +94,7 @@ close_reasons! {
     /// The configuration in force no longer serves a tunnel: its listener or route is gone, its name or port belongs to
     /// another namespace, or its client is not admitted any more. Or it no longer serves an HTTPS connection as it began:
     /// its client is not admitted any more, or a request of it was refused because a new connection would be another one.
+    /// Or the client resumed a session, and does not pass the client validation any more.
     NoLongerServed,
     /// A response took longer than its limit after its head was sent, so an HTTP/1.1 connection could not continue.
     AnswerTimeout,

@@ -33,12 +33,14 @@ pub(crate) mod content {
     pub(crate) const DATA: u8 = 23;
 }
 
-/// Descriptions of the alerts that this proxy sends or understands after the handshake.
+/// Descriptions of the alerts that this proxy itself sends or understands.
 pub(crate) mod alert {
     pub(crate) const CLOSE_NOTIFY: u8 = 0;
     pub(crate) const UNEXPECTED_MESSAGE: u8 = 10;
     pub(crate) const BAD_RECORD_MAC: u8 = 20;
     pub(crate) const RECORD_OVERFLOW: u8 = 22;
+    pub(crate) const CERTIFICATE_UNKNOWN: u8 = 46;
+    pub(crate) const ILLEGAL_PARAMETER: u8 = 47;
     pub(crate) const DECODE_ERROR: u8 = 50;
     pub(crate) const INTERNAL_ERROR: u8 = 80;
     pub(crate) const USER_CANCELED: u8 = 90;

@@ -22,6 +22,7 @@ use tokio::io::{AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
 pub(crate) use backend::BackendIo;
+pub(crate) use handshake::refuse;
 pub use handshake::{HandshakeError, Handshaken, handshake};
 pub use session::TlsSession;
 pub(crate) use stream::TlsStream;

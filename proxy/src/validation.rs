@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use rustls::server::danger::ClientCertVerifier;
 use rustls_pki_types::{CertificateDer, UnixTime};
+use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::ordered_chain::in_order;
 
@@ -51,6 +52,19 @@ impl ClientValidation {
     }
 }
 
+/// The chain of a client that showed `shown`, after a handshake with `validation`; `None` if the client is not admitted.
+/// rustls verifies certificates only in full handshakes. A session that is `resumed` carries them along,
+/// and has new tickets each time, so a client could go on for ever after its certificate has expired.
+pub(crate) fn after_handshake(
+    validation: Option<&ClientValidation>,
+    shown: Vec<CertificateDer<'static>>,
+    resumed: bool,
+) -> Option<ProvenChain> {
+    let chain = ProvenChain::of(validation, shown);
+    let is_admitted = !resumed || validation.is_none_or(|validation| validation.admits(&chain));
+    is_admitted.then_some(chain)
+}
+
 /// The certificate chain of a client that has proven in its handshake that it has the key. Its own certificate comes first.
 /// The chain is empty if the client showed no certificate, or if nobody checked the proof.
 #[derive(Default)]
@@ -82,6 +96,15 @@ impl ProvenChain {
         kept.shrink_to_fit();
         Self(kept)
     }
+
+    /// Whether a certificate of the chain has expired at `now`, in seconds since the Unix epoch.
+    pub(crate) fn has_expired(&self, now: i64) -> bool {
+        let has_expired = |der: &CertificateDer<'_>| {
+            let parsed = X509Certificate::from_der(der);
+            parsed.map_or(true, |(_, of)| of.validity().not_after.timestamp() < now)
+        };
+        self.0.iter().any(has_expired)
+    }
 }
 
 #[cfg(test)]
@@ -102,8 +125,9 @@ mod tests {
         params
     }
 
-    /// Strict validation, and a chain of a client that passes it: its own certificate and an intermediate.
-    fn rig() -> (ClientValidation, [CertificateDer<'static>; 2]) {
+    /// Strict validation, and a chain of a client: its own certificate, which expires with the beginning of this year, and
+    /// an intermediate.
+    fn rig(year: i32) -> (ClientValidation, [CertificateDer<'static>; 2]) {
         let (params, key) = (named("root", CA), KeyPair::generate().unwrap());
         let root = params.self_signed(&key).unwrap();
         let root_issuer = Issuer::new(params, key);
@@ -111,7 +135,9 @@ mod tests {
         let between = params.signed_by(&key, &root_issuer).unwrap();
         let issuer = Issuer::new(params, key);
         let key = KeyPair::generate().unwrap();
-        let own = named("client", IsCa::NoCa).signed_by(&key, &issuer);
+        let mut params = named("client", IsCa::NoCa);
+        params.not_after = rcgen::date_time_ymd(year, 1, 1);
+        let own = params.signed_by(&key, &issuer);
         let mut roots = RootCertStore::empty();
         roots.add(root.der().clone()).unwrap();
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
@@ -123,7 +149,7 @@ mod tests {
 
     #[test]
     fn of_what_a_client_shows_only_its_chain_is_kept() {
-        let (validation, chain) = rig();
+        let (validation, chain) = rig(2100);
         let stranger = named("stranger", CA).self_signed(&KeyPair::generate().unwrap());
         let stranger = stranger.unwrap().der().clone();
         let [own, between] = &chain;
@@ -134,5 +160,21 @@ mod tests {
         // Nobody has checked it.
         assert!(ProvenChain::of(None, shown.to_vec()).0.is_empty());
         assert!(ProvenChain::of(Some(&validation), Vec::new()).0.is_empty());
+    }
+
+    #[test]
+    fn who_resumed_a_session_is_validated_again() {
+        let now = crate::expiry::now();
+        for (year, valid) in [(2100, true), (2020, false)] {
+            let (validation, chain) = rig(year);
+            let after = |resumed| after_handshake(Some(&validation), chain.to_vec(), resumed);
+            // rustls has verified the chain in the handshake.
+            assert!(after(false).is_some());
+            assert_eq!(after(true).is_some(), valid);
+            assert_eq!(after(false).unwrap().has_expired(now), !valid);
+            assert!(after_handshake(None, chain.to_vec(), true).is_some());
+        }
+        let (validation, _) = rig(2100);
+        assert!(after_handshake(Some(&validation), Vec::new(), true).is_none());
     }
 }

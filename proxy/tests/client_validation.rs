@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use futures::FutureExt;
 use h2::Reason;
@@ -16,7 +17,7 @@ use parking_lot::Mutex;
 use rustls::client::{
     ClientSessionStore, Resumption, Tls12ClientSessionValue, Tls13ClientSessionValue,
 };
-use rustls::pki_types::ServerName;
+use rustls::pki_types::{ServerName, UnixTime};
 use rustls::sign::CertifiedKey;
 use rustls::version::{TLS12, TLS13};
 use rustls::{ClientConfig, HandshakeKind, NamedGroup, SignatureScheme, SupportedProtocolVersion};
@@ -106,18 +107,18 @@ async fn world(mode: Mode) -> World {
 /// What a client has, and what it was asked for.
 #[derive(Debug)]
 struct Shows {
-    certified: Option<Arc<CertifiedKey>>,
+    certified: Mutex<Option<Arc<CertifiedKey>>>,
     asked: Mutex<Vec<usize>>,
 }
 
 impl rustls::client::ResolvesClientCert for Shows {
     fn resolve(&self, hints: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
         self.asked.lock().push(hints.len());
-        self.certified.clone()
+        self.certified.lock().clone()
     }
 
     fn has_certs(&self) -> bool {
-        self.certified.is_some()
+        self.certified.lock().is_some()
     }
 }
 
@@ -132,14 +133,16 @@ fn pretends(leaf: &Identity) -> Arc<Shows> {
 
 /// Shows the certificate of the first, and signs with the key of the second.
 fn signs(with: Option<(&Identity, &Identity)>) -> Arc<Shows> {
-    let certified = with.map(|(leaf, signer)| {
-        let key = rustls::crypto::aws_lc_rs::sign::any_supported_type(&signer.key()).unwrap();
-        Arc::new(CertifiedKey::new(leaf.chain.clone(), key))
-    });
+    let certified = with.map(|(leaf, signer)| certified(leaf, signer));
     Arc::new(Shows {
-        certified,
+        certified: Mutex::new(certified),
         asked: Mutex::default(),
     })
+}
+
+fn certified(leaf: &Identity, signer: &Identity) -> Arc<CertifiedKey> {
+    let key = rustls::crypto::aws_lc_rs::sign::any_supported_type(&signer.key()).unwrap();
+    Arc::new(CertifiedKey::new(leaf.chain.clone(), key))
 }
 
 fn client(
@@ -541,6 +544,56 @@ async fn sessions_end_with_the_settings_that_they_were_made_with() {
         let others = Authority::new("others");
         assert_eq!(rig.apply(vec![Authority::bundle(BUNDLE, &[&others])]), NONE);
         assert_eq!(visit(&rig).await, None);
+    }
+}
+
+/// Each session that is resumed has new tickets, so a client could go on from one to the next for ever.
+#[tokio::test(flavor = "multi_thread")]
+async fn sessions_end_with_the_certificate_of_their_client() {
+    let World {
+        rig,
+        server,
+        clients,
+    } = world(Mode::AllowValidOnly).await;
+    // Long enough for a few handshakes.
+    let end = UnixTime::now().as_secs() + 6;
+    let short = clients.client_until("short", end);
+    let mut visitors = Vec::new();
+    for version in [&TLS13, &TLS12] {
+        for name in [VALIDATING, WEB] {
+            let shown = shows(Some(&short));
+            let config = client(&server, version, Arc::clone(&shown));
+            visitors.push((name, shown, config));
+        }
+    }
+    for expected in [HandshakeKind::Full, HandshakeKind::Resumed] {
+        for (name, _, config) in &visitors {
+            assert_eq!(visit(&rig, config, name).await, Some(expected), "{name}");
+        }
+    }
+    let renewed = clients.client("renewed");
+    let mut refused = 0_u64;
+    for (name, shown, config) in &visitors {
+        let until_refused = async {
+            while let Some(kind) = visit(&rig, config, name).await {
+                assert_eq!(kind, HandshakeKind::Resumed, "{name}");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        };
+        within("the end of the session", until_refused).await;
+        assert!(UnixTime::now().as_secs() > end, "{name}");
+        refused += 1;
+        // It is the second of them if the certificate expires between the two halves of the handshake.
+        let reasons = [CloseReason::HandshakeFailed, CloseReason::NoLongerServed];
+        let closed = || -> u64 { reasons.iter().map(|reason| rig.closed(*reason)).sum() };
+        wait("its end", || refused == closed()).await;
+        // The client may still have tickets of the session. With a new certificate it is let in at once all the same.
+        *shown.certified.lock() = Some(certified(&renewed, &renewed));
+        assert_eq!(
+            visit(&rig, config, name).await,
+            Some(HandshakeKind::Full),
+            "{name}"
+        );
     }
 }
 

@@ -709,3 +709,43 @@ async fn a_truncated_client_is_told_apart_also_after_the_backend_closed() {
     assert_eq!(read_to_end(&mut server).await.unwrap(), b"");
     rig.wait_closed(CloseReason::ClientTruncated, 1).await;
 }
+
+/// A hello of TLS 1.3, and where in it the group of the only key share is.
+fn hello_with_one_share(identity: &Identity) -> (Vec<u8>, usize) {
+    let mut provider = (*provider()).clone();
+    provider.kx_groups = vec![rustls::crypto::aws_lc_rs::kx_group::X25519];
+    let config = client_config_with(identity, Arc::new(provider), &[&TLS13]);
+    let name = rustls::pki_types::ServerName::try_from(NAME).unwrap();
+    let mut client = rustls::ClientConnection::new(Arc::new(config), name).unwrap();
+    let mut hello = Vec::new();
+    client.write_tls(&mut hello).unwrap();
+    // The extension, its length, that of the list, and the group.
+    let share = [0, 0x33, 0, 0x26, 0, 0x24, 0, 0x1d];
+    let at = hello.windows(share.len()).position(|part| part == share);
+    (hello, at.unwrap() + 6)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_hello_for_another_name_is_refused_with_an_alert() {
+    let identity = Identity::new(NAME);
+    let address = serve(echo).await;
+    let rig = rig(&identity, address, &ProxyLimits::default());
+    let (mut second, group) = hello_with_one_share(&identity);
+    // A share of a group that does not exist has the server ask for another one.
+    let mut first = second.clone();
+    first[group..group + 2].copy_from_slice(&[0x0a, 0x0a]);
+    let name = NAME.as_bytes();
+    let at = second.windows(name.len()).position(|part| part == name);
+    second[at.unwrap()] = b'b';
+    let mut client = rig.connect().await;
+    client.write_all(&first).await.unwrap();
+    // HelloRetryRequest.
+    assert_eq!(within("an answer", client.read_u8()).await.unwrap(), 22);
+    client.write_all(&second).await.unwrap();
+    let mut rest = Vec::new();
+    let read = within("the end", client.read_to_end(&mut rest)).await;
+    assert!(read.is_ok(), "{read:?}");
+    // A fatal one: illegal_parameter.
+    assert!(rest.ends_with(&[21, 3, 3, 0, 2, 2, 47]), "{rest:x?}");
+    rig.wait_closed(CloseReason::HandshakeFailed, 1).await;
+}

@@ -587,8 +587,8 @@ impl Translator {
         };
         let mut findings = Vec::new();
         let mut permitted = Vec::new();
-        let mut usable = false;
-        let mut expired = None;
+        let mut valid = false;
+        let mut expired = Vec::new();
         let referrer = key.parent.object();
         if certificates.is_empty() {
             findings.push(invalid(
@@ -629,13 +629,10 @@ impl Translator {
             };
             match self.secret_state(&target, output) {
                 SecretState::Usable(_) if over.is_some() => findings.extend(over),
-                SecretState::Usable(certificate) => {
-                    usable = true;
-                    if let Some(since) = &certificate.expired {
-                        let finding = || has_expired(&reference.field, &target, since);
-                        expired.get_or_insert_with(finding);
-                    }
-                }
+                SecretState::Usable(certificate) => match certificate.expired.clone() {
+                    None => valid = true,
+                    Some(since) => expired.push((&reference.field, target.clone(), since)),
+                },
                 SecretState::Unread => {
                     findings.push(source::unread(Kind::Secret, &target, &reference.field));
                 }
@@ -662,7 +659,10 @@ impl Translator {
                 permitted.push(target);
             }
         }
+        let usable = valid || !expired.is_empty();
         let unusable = source::problem(&findings).filter(|_| !usable).cloned();
+        let expired = expired.first();
+        let expired = expired.map(|(field, of, since)| has_expired(field, of, since, valid));
         Resolved {
             certificates: permitted,
             unusable,
@@ -681,13 +681,17 @@ fn lacks_tls(listener: &Listener) -> Finding {
     )
 }
 
-fn has_expired(field: &str, secret: &ObjectName, since: &str) -> Finding {
+/// The finding that a certificate has expired. `valid` says whether the listener has another one that has not.
+fn has_expired(field: &str, secret: &ObjectName, since: &str, valid: bool) -> Finding {
+    let served = if valid {
+        "only clients for which no other certificate of the listener fits as well get it"
+    } else {
+        "it is served because nothing better exists"
+    };
     Finding::warning(
         Reason::Expired,
         field,
-        format!(
-            "the certificate in Secret {secret} expired at {since}, and is served because nothing better exists"
-        ),
+        format!("the certificate in Secret {secret} expired at {since}, and {served}"),
         "renew it, or see why it is not renewed",
     )
 }

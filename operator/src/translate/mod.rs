@@ -587,12 +587,22 @@ impl Translator {
         self.source_users.keys()
     }
 
-    /// The resources that have to be in force in the proxies before a listener is programmed.
+    /// The resources that have to be in force in the proxies before a listener is programmed. Certificates that proxies are to
+    /// reject are not among them if the listener has another one that it can serve.
     #[must_use]
     pub fn resources_of(&self, listener: &ListenerKey) -> Vec<ResourceKey> {
         let mut keys = vec![listener_resource(listener)];
         if let Some(state) = self.listeners.get(listener) {
-            let certificates = state.certificates.iter().map(certificate::resource_key);
+            let needed = |secret: &&ObjectName| {
+                let known = self.secrets.get(*secret);
+                let is_rejected = matches!(
+                    known,
+                    Some(SecretState::Unusable(_) | SecretState::NotYetValid(_))
+                );
+                state.unusable.is_some() || !is_rejected
+            };
+            let certificates = state.certificates.iter().filter(needed);
+            let certificates = certificates.map(certificate::resource_key);
             let asked = state
                 .asked
                 .validation

@@ -9,10 +9,15 @@ use rustls::server::{ClientHello, ParsedCertificate, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use rustls_pki_types::ServerName;
 
+use crate::expiry::now;
+
+/// A certificate, and when it expires, in seconds since the Unix epoch.
+pub(super) type Expiring = (Arc<CertifiedKey>, i64);
+
 /// A resolver that shows each client the one of `certificates` that fits best. They are in order of preference.
-pub(super) fn resolver(mut certificates: Vec<Arc<CertifiedKey>>) -> Arc<dyn ResolvesServerCert> {
+pub(super) fn resolver(mut certificates: Vec<Expiring>) -> Arc<dyn ResolvesServerCert> {
     match (certificates.pop(), certificates.is_empty()) {
-        (Some(one), true) => Arc::new(OneCertificate(one)),
+        (Some((one, _)), true) => Arc::new(OneCertificate(one)),
         (last, _) => {
             certificates.extend(last);
             Arc::new(SeveralCertificates(certificates.into()))
@@ -37,8 +42,9 @@ impl ResolvesServerCert for OneCertificate {
 
 /// Shows the first certificate that covers the server name and has a key which the client can verify. If there is none,
 /// it shows the first one with such a key. If there is none of these either, it shows the first one for the name, and
-/// otherwise the first of all. The client then decides whether it accepts that.
-struct SeveralCertificates(Box<[Arc<CertifiedKey>]>);
+/// otherwise the first of all. The client then decides whether it accepts that. Of several that fit as well, one that has
+/// not expired comes before those that have.
+struct SeveralCertificates(Box<[Expiring]>);
 
 impl fmt::Debug for SeveralCertificates {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -51,15 +57,17 @@ impl ResolvesServerCert for SeveralCertificates {
         let schemes = hello.signature_schemes();
         let name = hello.server_name();
         let name = name.and_then(|name| ServerName::try_from(name).ok());
-        let fit = |certified: &&Arc<CertifiedKey>| {
+        let now = now();
+        let fit = |(certified, not_after): &&Expiring| {
             let verifiable = certified.key.choose_scheme(schemes).is_some();
             let named = name
                 .as_ref()
                 .is_none_or(|name| covers(certified, name).unwrap_or(false));
-            Reverse((verifiable, named))
+            Reverse((verifiable, named, *not_after >= now))
         };
         // `min_by_key` returns the first of several minima, so the order of preference decides between equals.
-        self.0.iter().min_by_key(fit).cloned()
+        let best = self.0.iter().min_by_key(fit);
+        best.map(|(certified, _)| Arc::clone(certified))
     }
 }
 
@@ -137,8 +145,13 @@ mod tests {
         }
     }
 
-    /// The place of the certificate that a client is shown.
+    /// The place of the certificate that a client is shown. None of them has expired.
     fn shown(of: &[Arc<CertifiedKey>], name: &str, schemes: &[SignatureScheme]) -> usize {
+        let valid = of.iter().map(|one| (Arc::clone(one), i64::MAX));
+        shown_of(&valid.collect::<Vec<_>>(), name, schemes)
+    }
+
+    fn shown_of(of: &[Expiring], name: &str, schemes: &[SignatureScheme]) -> usize {
         let provider = Arc::new(default_provider());
         let server = ServerConfig::builder_with_provider(Arc::clone(&provider))
             .with_safe_default_protocol_versions()
@@ -175,7 +188,7 @@ mod tests {
             }
         }
         let leaf = &client.peer_certificates().unwrap()[0];
-        of.iter().position(|of| of.cert[0] == *leaf).unwrap()
+        of.iter().position(|(of, _)| of.cert[0] == *leaf).unwrap()
     }
 
     #[test]
@@ -206,6 +219,25 @@ mod tests {
         // One for another name is better than none that can be verified, and so is the first one if none is for the name.
         assert_eq!(shown(&certificates, "a.example.com", &[ED25519]), 2);
         assert_eq!(shown(&certificates, "else.example.org", &both), 0);
+    }
+
+    #[test]
+    fn a_certificate_that_has_expired_is_shown_only_if_it_fits_better() {
+        let (a, b) = ("a.example.com", "b.example.com");
+        let long_ago = now() - 60;
+        let soon = now() + 600;
+        let certificates = [
+            (certificate(a, P256), long_ago),
+            (certificate(a, P256), soon),
+            (certificate(a, P256), i64::MAX),
+            (certificate(b, P256), long_ago),
+            (certificate(a, ED25519), long_ago),
+        ];
+        assert_eq!(shown_of(&certificates, a, &[P256]), 1);
+        assert_eq!(shown_of(&certificates, b, &[P256]), 3);
+        assert_eq!(shown_of(&certificates, a, &[ED25519]), 4);
+        // If all have expired, the order decides.
+        assert_eq!(shown_of(&certificates[3..], "else.test", &[P256]), 0);
     }
 
     #[test]

@@ -76,7 +76,7 @@ impl State {
             self.client_trust.add(name, listener);
         }
         let none = || Tickets {
-            ticketer: self.configs.ticketer(false),
+            ticketer: self.configs.ticketer(None),
             secrets: Box::default(),
             clients: None,
         };
@@ -133,14 +133,16 @@ impl State {
             }
         };
         let id = auth.as_ref().map(ClientAuth::id);
-        // A resumed session is not validated again. So if the validation changes, the tickets must change as well.
+        // A client does not prove again that it has the key when it resumes a session, and nothing may be proven there if
+        // the validation was another one. So if the validation changes, the tickets must change as well.
         if terminate.tickets.clients.as_ref().map(|of| of.auth) != id {
             let clients = auth.map(|auth| Clients {
                 auth: auth.id(),
                 validation: self.configs.validation(&auth).map(Arc::new),
             });
+            let validation = clients.as_ref().and_then(|of| of.validation.clone());
             terminate.tickets = Tickets {
-                ticketer: self.configs.ticketer(id.is_some()),
+                ticketer: self.configs.ticketer(validation),
                 secrets: Box::default(),
                 clients: clients.map(Box::new),
             };
@@ -161,7 +163,7 @@ impl State {
         let secrets: Box<[Arc<str>]> = uids.collect();
         let tickets = &mut terminate.tickets;
         if tickets.secrets.iter().any(|uid| !secrets.contains(uid)) {
-            tickets.ticketer = self.configs.ticketer(id.is_some());
+            tickets.ticketer = self.configs.ticketer(validation.clone());
         }
         tickets.secrets = secrets;
         self.work.tls_configs += 1;

@@ -24,11 +24,8 @@ use super::clients::ClientAuth;
 use super::private_key::{LazyKey, signing_key};
 use super::reject::RejectReason;
 use super::resolver::resolver;
-use crate::validation::ClientValidation;
-
-/// How long a client that showed a certificate may resume its session with a ticket. A resumed session is not validated
-/// again, so this bounds how long a certificate can be used after it has expired.
-const VALIDATED: Duration = Duration::from_mins(10);
+use crate::expiry::now;
+use crate::validation::{ClientValidation, ProvenChain};
 
 /// Largest number of bytes of a session that go into a ticket. A session contains the whole chain that the client showed,
 /// and the client shows its tickets in its ClientHello. With three tickets of this size, and with the keys of a client that
@@ -210,8 +207,6 @@ pub(super) struct ConfigFactory {
     builder: ConfigBuilder<ServerConfig, WantsVerifier>,
     sessions: Arc<NoServerSessionStorage>,
     tickets: Arc<SharedTickets>,
-    /// Tickets of listeners that validate their clients. They are valid for a shorter time.
-    validated_tickets: Arc<SharedTickets>,
     key_log: Arc<dyn KeyLog>,
     time: Arc<dyn TimeProvider>,
     no_compression: Arc<CompressionCache>,
@@ -229,22 +224,17 @@ impl ConfigFactory {
     pub(super) fn new() -> Result<Self, rustls::Error> {
         let provider: Arc<CryptoProvider> = Arc::new(aws_lc_rs::default_provider());
         let keys = aws_lc_rs::Ticketer::new()?;
-        let begun = Instant::now();
-        let lifetime = Duration::from_secs(keys.lifetime().into());
-        let shared_tickets = |lifetime| {
-            Arc::new(SharedTickets {
-                keys: Arc::clone(&keys),
-                begun,
-                lifetime,
-            })
+        let tickets = SharedTickets {
+            begun: Instant::now(),
+            lifetime: Duration::from_secs(keys.lifetime().into()),
+            keys,
         };
         Ok(Self {
             builder: ServerConfig::builder_with_provider(Arc::clone(&provider))
                 .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])?,
             provider,
             sessions: Arc::new(NoServerSessionStorage {}),
-            tickets: shared_tickets(lifetime),
-            validated_tickets: shared_tickets(VALIDATED.min(lifetime)),
+            tickets: Arc::new(tickets),
             key_log: Arc::new(NoKeyLog),
             time: Arc::new(DefaultTimeProvider),
             no_compression: Arc::new(CompressionCache::Disabled),
@@ -252,17 +242,15 @@ impl ConfigFactory {
         })
     }
 
-    /// A new ticketer for one listener. `validates` says whether the listener validates its clients. Keep the ticketer
-    /// when a certificate of the listener is renewed. Replace it when the certificate comes from another Secret, and when
-    /// the client validation changes.
-    pub(super) fn ticketer(&self, validates: bool) -> Arc<ListenerTicketer> {
-        let shared = if validates {
-            &self.validated_tickets
-        } else {
-            &self.tickets
-        };
+    /// A new ticketer for one listener with this client validation. Keep the ticketer when a certificate of the listener
+    /// is renewed. Replace it when the certificate comes from another Secret, and when the client validation changes.
+    pub(super) fn ticketer(
+        &self,
+        validation: Option<Arc<ClientValidation>>,
+    ) -> Arc<ListenerTicketer> {
         Arc::new(ListenerTicketer {
-            shared: Arc::clone(shared),
+            shared: Arc::clone(&self.tickets),
+            validation,
             id: self
                 .next_ticket_id
                 .fetch_add(1, Ordering::Relaxed)
@@ -285,8 +273,9 @@ impl ConfigFactory {
         alpn: &[&[u8]],
         clients: Option<&ClientValidation>,
     ) -> Arc<ServerConfig> {
-        let certified = certificates.iter().map(|held| Arc::clone(&held.certified));
-        let resolver = resolver(certified.collect());
+        let expiring = certificates.iter();
+        let expiring = expiring.map(|held| (Arc::clone(&held.certified), held.not_after));
+        let resolver = resolver(expiring.collect());
         let builder = self.builder.clone();
         let builder = match clients {
             None => builder.with_no_client_auth(),
@@ -304,7 +293,7 @@ impl ConfigFactory {
     /// tickets, because no session is resumed.
     pub(super) fn challenge(&self, certificate: Arc<CertifiedKey>) -> Arc<ServerConfig> {
         let builder = self.builder.clone().with_no_client_auth();
-        let mut config = builder.with_cert_resolver(resolver(vec![certificate]));
+        let mut config = builder.with_cert_resolver(resolver(vec![(certificate, i64::MAX)]));
         config.alpn_protocols = vec![crate::challenge::ACME_TLS.to_vec()];
         config.send_tls13_tickets = 0;
         config.max_early_data_size = 0;
@@ -331,8 +320,14 @@ struct SharedTickets {
 /// Session tickets of one listener. All listeners share the rotating keys of the process. A ticket contains, encrypted
 /// and authenticated, which listener issued it and when, and another listener does not accept it. So a ticketer needs
 /// only a few bytes and no keys of its own, and each of 10,000 listeners can have one.
+///
+/// A resumed session has a new ticket, so a client can resume for ever. Where clients are validated, a ticket is not accepted
+/// after a certificate of its client has expired. Then the handshake is a full one, in which the client can show a new
+/// certificate. This only spares such a client a refusal: whoever resumed a session has to pass the validation once more,
+/// [after the handshake](crate::validation::after_handshake).
 pub(super) struct ListenerTicketer {
     shared: Arc<SharedTickets>,
+    validation: Option<Arc<ClientValidation>>,
     id: [u8; 8],
 }
 
@@ -357,8 +352,55 @@ impl ListenerTicketer {
         }
         let head = bound.len() - plain.len();
         bound.drain(..head);
-        Some(bound)
+        self.is_current(&bound).then_some(bound)
     }
+
+    /// Whether the certificates that the client of this session showed are all still valid, as far as they count.
+    fn is_current(&self, session: &[u8]) -> bool {
+        let Some(validation) = &self.validation else {
+            return true;
+        };
+        shown_in(session)
+            .map(|shown| ProvenChain::of(Some(validation), shown))
+            .is_some_and(|chain| !chain.has_expired(now()))
+    }
+}
+
+/// The certificates of the client in a session as rustls writes it; `None` if it cannot be read. rustls has no function
+/// for this. If another version writes sessions differently, none with certificates is resumed, and a test says so.
+fn shown_in(mut session: &[u8]) -> Option<Vec<CertificateDer<'static>>> {
+    let rest = &mut session;
+    // The server name, if there is one.
+    if next(rest, 1)? == [1] {
+        next_of_length(rest, 1)?;
+    }
+    // Version and cipher suite, the secret, and whether it is an extended one.
+    next(rest, 4)?;
+    next_of_length(rest, 1)?;
+    next(rest, 1)?;
+    let mut shown = Vec::new();
+    if next(rest, 1)? == [1] {
+        let mut certificates = next_of_length(rest, 3)?;
+        while !certificates.is_empty() {
+            let der = next_of_length(&mut certificates, 3)?;
+            shown.push(CertificateDer::from(der.to_vec()));
+        }
+    }
+    Some(shown)
+}
+
+/// Takes so many bytes.
+fn next<'a>(rest: &mut &'a [u8], count: usize) -> Option<&'a [u8]> {
+    let (taken, left) = rest.split_at_checked(count)?;
+    *rest = left;
+    Some(taken)
+}
+
+/// Takes as many bytes as a number says that has `width` bytes itself.
+fn next_of_length<'a>(rest: &mut &'a [u8], width: usize) -> Option<&'a [u8]> {
+    let number = next(rest, width)?.iter();
+    let count = number.fold(0_usize, |sum, byte| (sum << 8) | usize::from(*byte));
+    next(rest, count)
 }
 
 impl fmt::Debug for ListenerTicketer {
@@ -431,7 +473,7 @@ mod tests {
     #[test]
     fn a_ticket_is_taken_only_by_the_listener_that_issued_it() {
         let factory = ConfigFactory::new().unwrap();
-        let (a, b) = (factory.ticketer(false), factory.ticketer(false));
+        let (a, b) = (factory.ticketer(None), factory.ticketer(None));
         let ticket = a.encrypt(b"session").unwrap();
         assert_eq!(a.decrypt(&ticket).unwrap(), b"session");
         assert_eq!(b.decrypt(&ticket), None);
@@ -442,7 +484,7 @@ mod tests {
 
     #[test]
     fn a_ticket_is_never_too_long_for_a_hello() {
-        let tickets = ConfigFactory::new().unwrap().ticketer(true);
+        let tickets = ConfigFactory::new().unwrap().ticketer(None);
         let session = [7_u8; MAX_SESSION];
         let ticket = tickets.encrypt(&session).unwrap();
         let hello_bytes = crate::limits::ProxyLimits::default().hello_bytes;
@@ -452,17 +494,33 @@ mod tests {
     }
 
     #[test]
-    fn a_ticket_of_a_client_that_was_validated_is_good_for_minutes() {
+    fn a_ticket_is_good_for_its_lifetime() {
         let factory = ConfigFactory::new().unwrap();
         let seconds = Duration::from_secs;
-        for (validates, lifetime) in [(true, VALIDATED), (false, factory.tickets.lifetime)] {
-            let tickets = factory.ticketer(validates);
-            let ticket = tickets.encrypt_at(seconds(7), b"session").unwrap();
-            let at = |time| tickets.decrypt_at(time, &ticket).is_some();
-            assert!(at(seconds(7)) && at(seconds(7) + lifetime));
-            assert!(!at(seconds(8) + lifetime));
-            assert!(!at(seconds(6)), "from the future");
-            assert_eq!(u64::from(tickets.lifetime()), lifetime.as_secs());
+        let lifetime = factory.tickets.lifetime;
+        let tickets = factory.ticketer(None);
+        let ticket = tickets.encrypt_at(seconds(7), b"session").unwrap();
+        let at = |time| tickets.decrypt_at(time, &ticket).is_some();
+        assert!(at(seconds(7)) && at(seconds(7) + lifetime));
+        assert!(!at(seconds(8) + lifetime));
+        assert!(!at(seconds(6)), "from the future");
+        assert_eq!(u64::from(tickets.lifetime()), lifetime.as_secs());
+    }
+
+    #[test]
+    fn the_certificates_in_a_session_are_found() {
+        let der = |bytes: &[u8]| CertificateDer::from(bytes.to_vec());
+        let name = [&[1, 3][..], b"a.b"].concat();
+        let fixed = [3_u8, 4, 0x13, 1, 2, 0xaa, 0xbb, 1];
+        let chain = [1_u8, 0, 0, 9, 0, 0, 2, 5, 6, 0, 0, 1, 7];
+        for name in [&name[..], &[0]] {
+            let session = [name, &fixed, &chain, &[0; 15]].concat();
+            let shown = shown_in(&session).unwrap();
+            assert_eq!(shown, [der(&[5, 6]), der(&[7])]);
+            let without = [name, &fixed, &[0; 16]].concat();
+            assert_eq!(shown_in(&without), Some(Vec::new()));
+            let cut = name.len() + fixed.len() + chain.len() - 1;
+            assert_eq!(shown_in(&session[..cut]), None);
         }
     }
 }

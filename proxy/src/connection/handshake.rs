@@ -12,6 +12,7 @@ use crate::close_reason::CloseReason;
 use crate::deadline::within;
 use crate::gate::{self, HandshakeCost};
 use crate::terminate::{self, Handshaken, TlsSession};
+use crate::validation::after_handshake;
 
 /// Does the handshake. `replay` are the bytes of the hello, which were already read.
 pub(super) async fn handshake(
@@ -26,7 +27,7 @@ pub(super) async fn handshake(
     let handshake = gate::pass(cost, terminate::handshake(client, config, replay));
     let result = within(deadline, handshake).await;
     let Handshaken {
-        session,
+        mut session,
         negotiated,
         client_chain,
     } = result.map_err(|_| CloseReason::HandshakeTimeout)???;
@@ -35,7 +36,14 @@ pub(super) async fn handshake(
         .handshake_seconds
         .observe(begun.elapsed().as_secs_f64());
     metrics.handshake(negotiated.version, negotiated.resumed);
+    let validation = record.listener().and_then(|of| of.validation.as_deref());
+    // This is still the step of the handshake that has passed the gate last, and the cost of a handshake includes it.
+    let chain = after_handshake(validation, client_chain, negotiated.resumed);
     record.set_negotiated(negotiated);
-    record.basis.show(client_chain);
+    let Some(chain) = chain else {
+        terminate::refuse(client, &mut session).await;
+        return Err(CloseReason::NoLongerServed);
+    };
+    record.basis.show(chain);
     Ok(session)
 }

@@ -68,7 +68,7 @@ use crate::gate::{self, HandshakeCost};
 use crate::plane::HelloPermit;
 use crate::replayed::Replayed;
 use crate::terminate::{self, Handshaken, TlsStream};
-use crate::validation::ProvenChain;
+use crate::validation::{ProvenChain, after_handshake};
 
 pub(crate) use serve::serve;
 
@@ -128,7 +128,7 @@ impl Begun {
         let handshake = terminate::handshake(&mut client, config, replay);
         let handshake = gate::pass(cost, handshake);
         let Handshaken {
-            session,
+            mut session,
             negotiated,
             client_chain,
         } = match within(plane.limits.handshake_deadline, handshake).await {
@@ -146,9 +146,14 @@ impl Begun {
         plane
             .metrics
             .handshake(negotiated.version, negotiated.resumed);
-        record.set_negotiated(negotiated);
         let validation = record.listener().and_then(|of| of.validation.as_deref());
-        let client_chain = ProvenChain::of(validation, client_chain);
+        // This is still the step of the handshake that has passed the gate last, and the cost of a handshake includes it.
+        let client_chain = after_handshake(validation, client_chain, negotiated.resumed);
+        record.set_negotiated(negotiated);
+        let Some(client_chain) = client_chain else {
+            terminate::refuse(&mut client, &mut session).await;
+            return Err((record, CloseReason::NoLongerServed));
+        };
         Ok(Self {
             transport: Transport::Tls(Box::new(TlsStream::new(client, session))),
             version,

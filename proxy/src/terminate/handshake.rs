@@ -5,14 +5,14 @@ use std::sync::Arc;
 use rustls::pki_types::CertificateDer;
 use rustls::server::UnbufferedServerConnection;
 use rustls::unbuffered::{ConnectionState, EncodeError, EncodeTlsData, UnbufferedStatus};
-use rustls::{ProtocolVersion, ServerConfig};
+use rustls::{PeerMisbehaved, ProtocolVersion, ServerConfig};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::{NegotiatedTls, TlsSession, discard_unread, payload_length};
 use crate::acknowledgement;
 use crate::close_reason::CloseReason;
-use crate::record::{HEADER, MAX_PROTECTED};
+use crate::record::{HEADER, MAX_PROTECTED, alert, content};
 
 /// Largest number of handshake bytes of a client that are held unread. This is more than the longest record. With the
 /// limit on hellos at one time, it bounds the memory of handshakes: 10,000 of them hold 320 MiB.
@@ -102,7 +102,7 @@ pub async fn handshake(
             // Early data is not offered, and rustls gets no data before the handshake is done, so this cannot be data.
             Ok(_) => return Err(HandshakeError::TooLarge),
             Err(error) => {
-                send_alert(&mut tls, client).await;
+                send_alert(&mut tls, client, &error).await;
                 return Err(error.into());
             }
         }
@@ -172,7 +172,11 @@ fn encode<Data>(data: &mut EncodeTlsData<'_, Data>, outgoing: &mut Vec<u8>) {
 }
 
 /// Tells the client why the handshake failed, if that can be done without waiting.
-async fn send_alert(tls: &mut UnbufferedServerConnection, client: &mut TcpStream) {
+async fn send_alert(
+    tls: &mut UnbufferedServerConnection,
+    client: &mut TcpStream,
+    error: &rustls::Error,
+) {
     let mut outgoing = Vec::new();
     // If there is nothing to send, rustls would continue with the bytes that it got before. These are not here, so it
     // would panic.
@@ -184,8 +188,23 @@ async fn send_alert(tls: &mut UnbufferedServerConnection, client: &mut TcpStream
     {
         encode(&mut data, &mut outgoing);
     }
+    let another_name = PeerMisbehaved::ServerNameDifferedOnRetry;
+    if outgoing.is_empty() && *error == rustls::Error::PeerMisbehaved(another_name) {
+        // rustls has no alert for this. At this point there are no keys yet, so an alert is in plaintext.
+        let parameter = alert::ILLEGAL_PARAMETER;
+        outgoing.extend_from_slice(&[content::ALERT, 3, 3, 0, 2, 2, parameter]);
+    }
     if client.write_all(&outgoing).await.is_ok() {
         // Without this, unread bytes would turn the close into a reset, which could overtake the alert.
+        let _ = client.shutdown().await;
+        discard_unread(|buffer| client.try_read(buffer));
+    }
+}
+
+/// Tells a client whose handshake is done that its certificate is not accepted, if that can be done without waiting. The
+/// client then forgets its session.
+pub(crate) async fn refuse(client: &mut TcpStream, session: &mut TlsSession) {
+    if session.send_last(client, &[2, alert::CERTIFICATE_UNKNOWN]) {
         let _ = client.shutdown().await;
         discard_unread(|buffer| client.try_read(buffer));
     }

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa,
@@ -59,9 +60,13 @@ impl Authority {
 
     /// The certificate of a client.
     pub fn client(&self, name: &str) -> Identity {
-        let mut params = CertificateParams::new([]).unwrap();
-        params.distinguished_name.push(DnType::CommonName, name);
-        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        self.issue(&of_client(name))
+    }
+
+    /// The certificate of a client that expires so many seconds after the Unix epoch.
+    pub fn client_until(&self, name: &str, end: u64) -> Identity {
+        let mut params = of_client(name);
+        params.not_after = rcgen::date_time_ymd(1970, 1, 1) + Duration::from_secs(end);
         self.issue(&params)
     }
 
@@ -85,6 +90,13 @@ impl Authority {
             key: key.serialize_der(),
         }
     }
+}
+
+fn of_client(name: &str) -> CertificateParams {
+    let mut params = CertificateParams::new([]).unwrap();
+    params.distinguished_name.push(DnType::CommonName, name);
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+    params
 }
 
 /// A certificate with its key.
