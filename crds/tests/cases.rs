@@ -283,10 +283,12 @@ fn who_is_shown_the_client_certificate_is_said_by_from_and_selector() {
     );
     // What cannot be read is refused, and shows it to nobody.
     let wrong = json!({"matchExpressions": [{"key": "a", "operator": "Is", "values": ["b"]}]});
+    let no_label = json!({"matchExpressions": [{"key": "a b", "operator": "DoesNotExist"}]});
     for bad in [
         json!({"from": "Everywhere"}),
         json!({"from": "Selector"}),
         json!({"from": "Selector", "selector": wrong}),
+        json!({"from": "Selector", "selector": no_label}),
     ] {
         let (scope, refused) = said(bad.clone());
         assert!(refused, "{bad}");

@@ -115,8 +115,16 @@ fn what_narrows_it_and_cannot_be_read_makes_it_give_nothing() {
             json!({"namespaces": {"names": ["a", "/"]}}),
         ),
         (
-            "namespaces.selector.matchExpressions",
+            "namespaces.selector.matchExpressions[0]",
             json!({"namespaces": {"selector": {"matchExpressions": [{"key": "a", "operator": "Like", "values": ["b"]}]}}}),
+        ),
+        (
+            "namespaces.selector.matchExpressions[0]",
+            json!({"namespaces": {"selector": {"matchExpressions": [{"key": "a b", "operator": "NotIn", "values": ["c"]}]}}}),
+        ),
+        (
+            "namespaces.selector.matchLabels",
+            json!({"namespaces": {"selector": {"matchLabels": {"team": "red blue"}}}}),
         ),
         (
             "namespaces.name",

@@ -173,13 +173,13 @@ fn convert(
     }
     let routes = wire.allowed_routes.unwrap_or_default();
     let namespaces = routes.namespaces.unwrap_or_default();
-    let (allowed_namespaces, warning) = scope(
+    let (allowed_namespaces, warnings) = scope(
         namespaces.from,
         namespaces.selector,
         NamespaceScope::Same,
         &format!("{field}.allowedRoutes.namespaces"),
     );
-    findings.extend(warning);
+    findings.extend(warnings);
     gateway::Listener {
         name: wire.name.into(),
         field,

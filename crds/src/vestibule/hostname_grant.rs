@@ -15,7 +15,7 @@ use vestibule_model::path::{MAX_PREFIX, PathPrefix, PathPrefixError};
 use vestibule_model::protocol::{Port, Protocol};
 use vestibule_model::selector::LabelSelector;
 
-use super::selector::{self, MAX_REQUIREMENTS, SelectorSpec};
+use super::selector::{MAX_REQUIREMENTS, SelectorSpec};
 use crate::gateway_api::requirements;
 use crate::text::quote;
 use crate::unknown::UnknownFields;
@@ -440,10 +440,10 @@ impl Reader {
         let field = "spec.namespaces.selector";
         let count = spec.match_labels.len().max(spec.match_expressions.len());
         self.bound(field, count, MAX_REQUIREMENTS);
-        let selector = requirements(spec.into_wire());
-        if selector::has_unknown(&selector) {
-            let field = format!("{field}.matchExpressions");
-            self.refuse(field, selector::UNKNOWN, selector::KNOWN);
+        let (selector, problems) = requirements(spec.into_wire());
+        for problem in problems {
+            let field = format!("{field}.{}", problem.part);
+            self.refuse(field, problem.message, problem.action);
         }
         selector
     }
