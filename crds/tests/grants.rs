@@ -179,6 +179,25 @@ fn what_narrows_it_and_cannot_be_read_makes_it_give_nothing() {
     }
 }
 
+/// A Gateway that is left out would count as one without grants, and a namespace as one without limits.
+#[test]
+fn a_grant_with_too_many_names_is_about_all_of_them() {
+    let named = |name: &str, count: usize| -> Vec<String> {
+        (0..count).map(|n| format!("{name}{n:03}")).collect()
+    };
+    let grant = read(&json!({
+        "gateways": named("g", 17),
+        "namespaces": {"names": named("t", 257)},
+        "hostnames": ["*"],
+        "limits": {"listeners": 1},
+    }));
+    let fields: Vec<&str> = grant.findings.iter().map(|f| &*f.field).collect();
+    assert_eq!(fields, ["spec.gateways", "spec.namespaces.names"]);
+    assert_eq!(grant.hostnames, []);
+    assert!(grant.is_for("g016") && !grant.is_for("g017"));
+    assert!(grant.selects("t256", None) && !grant.selects("t257", None));
+}
+
 #[test]
 fn a_hostname_that_is_none_gives_only_itself_up() {
     let hostnames = json!(["good.example.com", "", "*.*.example.com", "10.0.0.1", "a b"]);

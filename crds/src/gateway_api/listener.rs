@@ -335,6 +335,7 @@ fn tls(
             "remove the options",
         ));
     }
+    // If there are more, the listener is refused, so nobody misses the rest.
     let certificates = refs
         .into_iter()
         .take(MAX_CERTIFICATES)

@@ -388,6 +388,7 @@ fn blocks(texts: &[String], field: &str, findings: &mut Vec<Finding>) -> Vec<Add
         ));
     }
     let mut read = Vec::new();
+    // Those that are left out are not trusted.
     for (index, text) in texts.iter().take(MAX_TRUSTED).enumerate() {
         match AddressBlock::parse(text) {
             Some(block) => read.push(block),

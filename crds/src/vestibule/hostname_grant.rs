@@ -395,6 +395,8 @@ impl Reader {
         self.findings.push(finding);
     }
 
+    /// How many entries of a list are read. If there are more, that is a refusal. What is left out is not given, or, of a
+    /// list that restricts the grant, the grant gives nothing.
     fn bound(&mut self, field: &str, count: usize, most: usize) -> usize {
         if count > most {
             let message = format!("has {count} entries, and {most} is the most");
@@ -403,6 +405,8 @@ impl Reader {
         count.min(most)
     }
 
+    /// The names of Gateways or namespaces. If there are too many, the grant gives nothing, and keeps all of them: a
+    /// Gateway whose name is left out would count as one without grants, and a namespace as one without limits.
     fn names(
         &mut self,
         field: &str,
@@ -416,11 +420,7 @@ impl Reader {
                 self.findings.push(finding);
             }
         }
-        texts
-            .iter()
-            .take(count)
-            .map(|text| text.as_str().into())
-            .collect()
+        texts.iter().map(|text| text.as_str().into()).collect()
     }
 
     fn namespaces(&mut self, spec: NamespacesSpec) -> hostname_grant::GrantedNamespaces {
