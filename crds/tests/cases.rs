@@ -283,10 +283,12 @@ fn who_is_shown_the_client_certificate_is_said_by_from_and_selector() {
     );
     // What cannot be read is refused, and shows it to nobody.
     let wrong = json!({"matchExpressions": [{"key": "a", "operator": "Is", "values": ["b"]}]});
+    let no_label = json!({"matchExpressions": [{"key": "a b", "operator": "DoesNotExist"}]});
     for bad in [
         json!({"from": "Everywhere"}),
         json!({"from": "Selector"}),
         json!({"from": "Selector", "selector": wrong}),
+        json!({"from": "Selector", "selector": no_label}),
     ] {
         let (scope, refused) = said(bad.clone());
         assert!(refused, "{bad}");
@@ -351,6 +353,74 @@ fn listeners_over_64_are_surplus_and_the_others_are_not() {
     let found = lines(decode(set));
     assert_eq!(found.len(), 2);
     assert!(found[0].starts_with("refused TooManyListeners spec.listeners[64]: "));
+}
+
+/// The proxies would connect to a target that is left out in plaintext.
+#[test]
+fn a_policy_with_too_many_targets_is_refused_and_keeps_all_of_them() {
+    let policy = |kind: &str, count: usize| {
+        let targets: Vec<Value> = (0..count)
+            .map(|n| json!({"group": "", "kind": kind, "name": format!("s{n}")}))
+            .collect();
+        let policy = json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "BackendTLSPolicy",
+        "metadata": {"name": "p", "namespace": "t"},
+        "spec": {
+            "targetRefs": targets,
+            "validation": {"hostname": "a.example", "wellKnownCACertificates": "System"},
+        }});
+        match decode(policy) {
+            Decoded::Object(object, _) => match *object {
+                Object::BackendTlsPolicy(policy) => policy,
+                other => panic!("{other:?}"),
+            },
+            other => panic!("{other:?}"),
+        }
+    };
+    let many = policy("Service", 1000);
+    let services: Vec<_> = many.places().map(|place| place.service.name).collect();
+    assert_eq!(services.len(), 1000);
+    assert_eq!(&*services[999], "s999");
+    let lines: Vec<String> = many.findings.iter().map(|f| line(f, "")).collect();
+    assert_eq!(
+        lines,
+        [
+            "refused InvalidValue spec.targetRefs: has 1000 entries, and at most 16 are allowed; leave some out"
+        ]
+    );
+    assert_eq!(policy("Service", 16).findings, []);
+    assert_eq!(policy("Gateway", 1000).findings.len(), 17);
+}
+
+/// Another rule would serve what a match that is left out is for.
+#[test]
+fn a_route_with_too_many_matches_is_refused_as_a_whole() {
+    let matches = |count: usize| -> Vec<Value> {
+        (0..count)
+            .map(|n| json!({"headers": [{"name": "n", "value": format!("{n}")}]}))
+            .collect()
+    };
+    for kind in ["HTTPRoute", "GRPCRoute"] {
+        for (counts, refused) in [
+            (vec![64, 64], None),
+            (vec![1, 65], Some("spec.rules[1].matches")),
+            (vec![64, 64, 1], Some("spec.rules[2].matches")),
+        ] {
+            let rules = counts
+                .iter()
+                .map(|count| json!({"matches": matches(*count)}));
+            let rules: Vec<Value> = rules.collect();
+            let route = json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": kind,
+                "metadata": {"name": "r", "namespace": "t"}, "spec": {"rules": rules}});
+            let Decoded::Object(object, _) = decode(route) else {
+                panic!("no object")
+            };
+            let Object::HttpRoute(route) = *object else {
+                panic!("no route")
+            };
+            let refusal = route.findings.iter().find(|f| f.refuses());
+            assert_eq!(refusal.map(|f| &*f.field), refused, "{kind} {counts:?}");
+        }
+    }
 }
 
 #[test]

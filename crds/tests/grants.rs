@@ -115,8 +115,16 @@ fn what_narrows_it_and_cannot_be_read_makes_it_give_nothing() {
             json!({"namespaces": {"names": ["a", "/"]}}),
         ),
         (
-            "namespaces.selector.matchExpressions",
+            "namespaces.selector.matchExpressions[0]",
             json!({"namespaces": {"selector": {"matchExpressions": [{"key": "a", "operator": "Like", "values": ["b"]}]}}}),
+        ),
+        (
+            "namespaces.selector.matchExpressions[0]",
+            json!({"namespaces": {"selector": {"matchExpressions": [{"key": "a b", "operator": "NotIn", "values": ["c"]}]}}}),
+        ),
+        (
+            "namespaces.selector.matchLabels",
+            json!({"namespaces": {"selector": {"matchLabels": {"team": "red blue"}}}}),
         ),
         (
             "namespaces.name",
@@ -169,6 +177,25 @@ fn what_narrows_it_and_cannot_be_read_makes_it_give_nothing() {
             grant.findings
         );
     }
+}
+
+/// A Gateway that is left out would count as one without grants, and a namespace as one without limits.
+#[test]
+fn a_grant_with_too_many_names_is_about_all_of_them() {
+    let named = |name: &str, count: usize| -> Vec<String> {
+        (0..count).map(|n| format!("{name}{n:03}")).collect()
+    };
+    let grant = read(&json!({
+        "gateways": named("g", 17),
+        "namespaces": {"names": named("t", 257)},
+        "hostnames": ["*"],
+        "limits": {"listeners": 1},
+    }));
+    let fields: Vec<&str> = grant.findings.iter().map(|f| &*f.field).collect();
+    assert_eq!(fields, ["spec.gateways", "spec.namespaces.names"]);
+    assert_eq!(grant.hostnames, []);
+    assert!(grant.is_for("g016") && !grant.is_for("g017"));
+    assert!(grant.selects("t256", None) && !grant.selects("t257", None));
 }
 
 #[test]

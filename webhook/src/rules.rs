@@ -3,6 +3,7 @@
 
 mod routes;
 
+use vestibule_crds::gateway_api::{unsupported_parameters, unsupported_protocol};
 use vestibule_model::annotations::{problems_of_gateway, problems_of_set};
 use vestibule_model::condition::Reason;
 use vestibule_model::finding::{Finding, Severity};
@@ -57,6 +58,11 @@ pub(crate) fn findings(
             of_set(state, old, set)
         }
         Object::Gateway(gateway) => of_gateway(state, gateway),
+        Object::GatewayClass(class) => {
+            let unsupported = class.parameters.as_ref().and_then(unsupported_parameters);
+            let own = class.findings.iter().cloned();
+            own.chain(unsupported).collect()
+        }
         Object::HostnameGrant(grant) => {
             let lost = state.merge().lost_by_first_grant(grant);
             grant.findings.iter().cloned().chain(lost).collect()
@@ -74,11 +80,15 @@ fn of_set(state: &AdmissionState, old: Option<&ListenerSet>, set: &ListenerSet) 
     };
     let gateway = set.gateway.as_ref().and_then(|name| merge.gateway(name));
     let key = set.parent_key().object();
-    // If others can repair something without a change of this object, it is only a warning.
+    // Until the Gateway is known, the set may belong to a controller that serves the protocol.
+    let unserved = set.listeners.iter().filter(|_| gateway.is_some());
+    // If others can repair something without a change of this object, it is only a warning. So is a protocol that a
+    // later release may serve: its listener alone is not accepted.
     let told = not_allowed
         .into_iter()
         .chain(problems_of_set(set, gateway.map(AsRef::as_ref)))
         .chain(merge.would_withhold(set))
+        .chain(unserved.filter_map(unsupported_protocol))
         .chain(not_permitted(state, &key, certificates(&set.listeners)))
         .map(warning);
     set.findings
@@ -110,11 +120,14 @@ fn inherited_is_told(finding: Finding) -> Finding {
 fn of_gateway(state: &AdmissionState, gateway: &Gateway) -> Vec<Finding> {
     let own = gateway.listeners.iter().flat_map(|l| &l.findings);
     let key = gateway.parent_key().object();
+    let parameters = gateway.infrastructure.parameters.as_ref();
     gateway
         .findings
         .iter()
         .chain(own)
         .cloned()
+        .chain(parameters.and_then(unsupported_parameters))
+        .chain(gateway.listeners.iter().filter_map(unsupported_protocol))
         .chain(problems_of_gateway(gateway))
         .chain(not_permitted(state, &key, certificates(&gateway.listeners)))
         .collect()

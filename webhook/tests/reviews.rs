@@ -503,6 +503,65 @@ spec:
 }
 
 #[test]
+fn what_the_status_refuses_by_the_object_alone_is_a_warning() {
+    let state = platform();
+    let gateway = read(
+        "
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {namespace: infra, name: entrance}
+spec:
+  gatewayClassName: vestibule
+  infrastructure: {parametersRef: {group: example.com, kind: Settings, name: s}}
+  listeners:
+  - {name: a, port: 80, protocol: HTTP}
+  - {name: b, port: 81, protocol: example.com/foo}
+",
+    );
+    let class = read(
+        "
+apiVersion: gateway.networking.k8s.io/v1
+kind: GatewayClass
+metadata: {name: vestibule}
+spec:
+  controllerName: vestibule.dev/gateway-controller
+  parametersRef: {group: '', kind: ConfigMap, namespace: infra, name: s}
+",
+    );
+    let quic = json!([
+        {"name": "a", "port": 9443, "protocol": "QUIC", "hostname": "q.example"},
+        tls("b", "b.example"),
+    ]);
+    let parameters = "refer to GatewayParameters of group vestibule.dev, or remove it";
+    let protocols = "use HTTP, HTTPS, TLS, TCP or UDP";
+    let of_gateway = [
+        format!(
+            "spec.infrastructure.parametersRef: \"Settings\" of group \"example.com\" is not supported; {parameters}"
+        ),
+        format!(
+            "spec.listeners[1].protocol: this release does not serve \"example.com/foo\"; {protocols}"
+        ),
+    ];
+    let of_class = [format!(
+        "spec.parametersRef: \"ConfigMap\" of group \"\" is not supported; {parameters}"
+    )];
+    let of_set = [format!(
+        "spec.listeners[0].protocol: this release does not serve \"QUIC\"; {protocols}"
+    )];
+    let set = |parent: &str| set_with("alpha", parent, OLDER, &quic);
+    for (object, warnings) in [
+        (gateway, &of_gateway[..]),
+        (class, &of_class[..]),
+        (set("entrance"), &of_set[..]),
+        (set("nowhere"), &of_set[..0]),
+    ] {
+        let review = create(&state, Mode::Enforce, &object);
+        assert!(review.allowed, "{review:?}");
+        assert_eq!(review.warnings, warnings);
+    }
+}
+
+#[test]
 fn what_does_not_decode_is_refused_with_its_field() {
     let state = platform();
     let unreadable = read(

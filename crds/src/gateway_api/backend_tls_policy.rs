@@ -155,14 +155,16 @@ pub(crate) fn convert(
     }
 }
 
+/// The targets of a policy. A policy with too many is refused, and keeps all of them: the proxies would connect in
+/// plaintext to a Service whose reference is left out. The size of an object bounds them.
 fn targets(
     wire: Vec<PolicyTargetReference>,
     namespace: &Arc<str>,
     findings: &mut Vec<Finding>,
 ) -> Vec<PolicyTarget> {
     at_most(wire.len(), MAX_TARGETS, "spec.targetRefs", findings);
-    let mut targets = Vec::new();
-    for (index, wire) in wire.into_iter().take(MAX_TARGETS).enumerate() {
+    let mut targets = Vec::with_capacity(wire.len());
+    for (index, wire) in wire.into_iter().enumerate() {
         let target = PolicyTarget {
             reference: Reference {
                 group: wire.group.into(),
@@ -172,7 +174,8 @@ fn targets(
             },
             section: wire.section_name.filter(|s| !s.is_empty()).map(Into::into),
         };
-        if !target.reference.is(Kind::Service) {
+        // More findings would add nothing to the one about the number of targets.
+        if index < MAX_TARGETS && !target.reference.is(Kind::Service) {
             findings.push(Finding::warning(
                 Reason::InvalidKind,
                 target.reference.field.clone(),
@@ -231,6 +234,7 @@ fn authorities(
         );
     }
     at_most(references.len(), MAX_AUTHORITIES, field, findings);
+    // If there are more, the policy is refused, and nobody connects by any of them.
     let references = references.into_iter().take(MAX_AUTHORITIES).enumerate();
     Authorities::Bundles(
         references
@@ -245,6 +249,7 @@ fn alt_names(
 ) -> Vec<tls_policy::SubjectAltName> {
     let field = "spec.validation.subjectAltNames";
     at_most(wire.len(), MAX_ALT_NAMES, field, findings);
+    // If there are more, the policy is refused, and nobody connects by any of them.
     let mut names = Vec::new();
     for (index, wire) in wire.into_iter().take(MAX_ALT_NAMES).enumerate() {
         match alt_name(wire, &format!("{field}[{index}]")) {

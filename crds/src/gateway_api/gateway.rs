@@ -127,13 +127,13 @@ pub(crate) fn convert(wire: Gateway, unknown: &UnknownFields) -> gateway::Gatewa
         .allowed_listeners
         .and_then(|a| a.namespaces)
         .unwrap_or_default();
-    let (mut allowed_listeners, warning) = scope(
+    let (mut allowed_listeners, warnings) = scope(
         allowed.from,
         allowed.selector,
         NamespaceScope::None,
         "spec.allowedListeners.namespaces",
     );
-    findings.extend(warning);
+    findings.extend(warnings);
     if unknown.any_below(&["spec", "allowedListeners"]) {
         // The field may restrict which namespaces are allowed, so none is.
         allowed_listeners = NamespaceScope::Unknown("a field this release does not know".into());

@@ -196,6 +196,7 @@ fn validation(
         );
         refuse(&mut asked, finding, findings);
     }
+    // If there are more, the listeners are refused, so no client is checked by any of them.
     let references = wire.ca_certificate_refs.into_iter().take(MAX_AUTHORITIES);
     asked.authorities = references
         .enumerate()

@@ -135,6 +135,7 @@ pub(crate) fn convert(wire: GRPCRoute, unknown: &UnknownFields) -> http::HttpRou
     };
     let mut budget = Budget::of(kind);
     let mut rule_names = BTreeSet::new();
+    // If there are more, the route is refused as a whole, so no other rule takes what the rest are for.
     let mut rules: Vec<_> = wire_rules
         .into_iter()
         .take(MAX_RULES)
@@ -154,6 +155,7 @@ pub(crate) fn convert(wire: GRPCRoute, unknown: &UnknownFields) -> http::HttpRou
             rule
         })
         .collect();
+    findings.extend(budget.refusals);
     http_session::warn_of_shared_names(&mut rules);
     http::HttpRoute {
         kind,
@@ -236,7 +238,7 @@ fn matches(
     budget: &mut Budget,
     findings: &mut Vec<Finding>,
 ) -> Vec<HttpMatch> {
-    let room = budget.take(wire.len(), field, findings);
+    let room = budget.take(wire.len(), field);
     let mut matches = Vec::new();
     for (index, wire) in wire.into_iter().take(room).enumerate() {
         let mut reader = Reader {

@@ -179,6 +179,7 @@ pub(super) fn convert_all(
     let field = format!("{field}.filters");
     at_most(Kind::HttpRoute, wire.len(), MAX_FILTERS, &field, findings);
     let by_prefix = matches!(matches, [one] if matches!(one.path, PathMatch::Prefix(_)));
+    // If there are more, the rule is refused, so no request passes without the rest.
     let mut seen = BTreeSet::new();
     let mut filters = Vec::new();
     for (index, wire) in wire.into_iter().take(MAX_FILTERS).enumerate() {

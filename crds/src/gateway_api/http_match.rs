@@ -83,6 +83,9 @@ pub(super) struct Budget {
     /// Bytes that compiled regular expressions take. An expression that is refused for its size counts as a large one,
     /// because finding that out takes as long.
     patterns: usize,
+    /// A refusal of the whole route for each rule with more matches than count. If only the rule were refused, other
+    /// rules would serve what the rest of its matches are for, perhaps without its filters.
+    pub(super) refusals: Vec<Finding>,
 }
 
 impl Budget {
@@ -92,14 +95,15 @@ impl Budget {
             kind,
             matches: 0,
             patterns: 0,
+            refusals: Vec::new(),
         }
     }
 
-    /// How many of a rule's matches count. If there are more, the rule is refused.
-    pub(super) fn take(&mut self, count: usize, field: &str, findings: &mut Vec<Finding>) -> usize {
+    /// How many matches of the rule at `field` count. If there are more, the route is refused.
+    pub(super) fn take(&mut self, count: usize, field: &str) -> usize {
         let room = MAX_MATCHES.min(MAX_MATCHES_OF_ROUTE - self.matches);
         if count > room {
-            findings.push(Finding::refused(
+            self.refusals.push(Finding::refused(
                 Reason::InvalidValue,
                 format!("{field}.matches"),
                 format!(
@@ -122,7 +126,7 @@ pub(super) fn convert_all(
     budget: &mut Budget,
     findings: &mut Vec<Finding>,
 ) -> Vec<HttpMatch> {
-    let room = budget.take(wire.len(), field, findings);
+    let room = budget.take(wire.len(), field);
     let mut matches = Vec::new();
     for (index, wire) in wire.into_iter().take(room).enumerate() {
         let mut reader = Reader {

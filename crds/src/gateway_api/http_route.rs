@@ -154,6 +154,7 @@ pub(crate) fn convert(wire: HTTPRoute, unknown: &UnknownFields) -> http::HttpRou
     };
     let mut budget = Budget::of(Kind::HttpRoute);
     let mut rule_names = BTreeSet::new();
+    // If there are more, the route is refused as a whole, so no other rule takes what the rest are for.
     let mut rules: Vec<_> = wire_rules
         .into_iter()
         .take(MAX_RULES)
@@ -173,6 +174,7 @@ pub(crate) fn convert(wire: HTTPRoute, unknown: &UnknownFields) -> http::HttpRou
             rule
         })
         .collect();
+    findings.extend(budget.refusals);
     http_session::warn_of_shared_names(&mut rules);
     http::HttpRoute {
         kind: Kind::HttpRoute,
@@ -266,6 +268,7 @@ pub(super) fn backends(
 ) -> Vec<http::HttpBackend> {
     let refs = format!("{field}.backendRefs");
     at_most(kind, wire.len(), MAX_BACKENDS, &refs, findings);
+    // If there are more, the rule is refused and uses none of them.
     let wire = wire.into_iter().take(MAX_BACKENDS).enumerate();
     wire.map(|(index, wire)| {
         let field = format!("{refs}[{index}]");

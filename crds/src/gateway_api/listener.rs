@@ -173,13 +173,13 @@ fn convert(
     }
     let routes = wire.allowed_routes.unwrap_or_default();
     let namespaces = routes.namespaces.unwrap_or_default();
-    let (allowed_namespaces, warning) = scope(
+    let (allowed_namespaces, warnings) = scope(
         namespaces.from,
         namespaces.selector,
         NamespaceScope::Same,
         &format!("{field}.allowedRoutes.namespaces"),
     );
-    findings.extend(warning);
+    findings.extend(warnings);
     gateway::Listener {
         name: wire.name.into(),
         field,
@@ -335,6 +335,7 @@ fn tls(
             "remove the options",
         ));
     }
+    // If there are more, the listener is refused, so nobody misses the rest.
     let certificates = refs
         .into_iter()
         .take(MAX_CERTIFICATES)

@@ -26,6 +26,7 @@ mod reference_grant;
 mod route;
 mod selector;
 mod tls_route;
+mod unsupported;
 
 pub use backend_tls_policy::{
     BackendTLSPolicy, BackendTLSPolicySpec, BackendTLSPolicyValidation, PolicyTargetReference,
@@ -69,6 +70,7 @@ pub use reference_grant::{
 pub use route::{BackendRef, ParentReference};
 pub use selector::selector_from_json;
 pub use tls_route::{TLSRoute, TLSRouteRule, TLSRouteSpec};
+pub use unsupported::{unsupported_parameters, unsupported_protocol};
 
 pub(crate) use backend_tls_policy::convert as convert_backend_tls_policy;
 pub(crate) use gateway::convert as convert_gateway;

@@ -87,6 +87,7 @@ pub(super) fn parents(
     findings: &mut Vec<Finding>,
 ) -> Vec<reference::ParentRef> {
     at_most(kind, refs.len(), MAX_PARENTS, "spec.parentRefs", findings);
+    // If there are more, the route is refused, and is attached to none of them.
     let mut parents: Vec<reference::ParentRef> = Vec::new();
     for (index, wire) in refs.into_iter().take(MAX_PARENTS).enumerate() {
         let mut parent = reference::ParentRef {

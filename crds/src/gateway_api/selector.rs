@@ -3,40 +3,66 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
 use serde_json::Value;
 use vestibule_model::condition::Reason;
 use vestibule_model::finding::Finding;
 use vestibule_model::selector::{LabelSelector as Selector, NamespaceScope, Requirement};
 
+use crate::names::{is_label_key, is_label_value};
 use crate::text::quote;
 
-/// The scope that `from` and `selector` describe. There is a warning if it allows nobody by mistake.
+/// Most problems of one selector that are told. More of them would add nothing.
+const MAX_PROBLEMS: usize = 8;
+
+/// Why a requirement of a selector cannot be read.
+#[derive(Debug)]
+pub(crate) struct Problem {
+    /// The part of the selector that has the requirement, such as `matchExpressions[2]`.
+    pub(crate) part: String,
+    /// The problem: a clause without a full stop.
+    pub(crate) message: String,
+    /// The remedy: an imperative clause without a full stop.
+    pub(crate) action: &'static str,
+    reason: Reason,
+}
+
+/// The scope that `from` and `selector` describe. There are warnings if it allows nobody by mistake.
 pub(crate) fn scope(
     from: Option<String>,
     selector: Option<LabelSelector>,
     absent: NamespaceScope,
     field: &str,
-) -> (NamespaceScope, Option<Finding>) {
+) -> (NamespaceScope, Vec<Finding>) {
     let Some(from) = from else {
-        return (absent, None);
+        return (absent, Vec::new());
     };
     match from.as_str() {
-        "None" => (NamespaceScope::None, None),
-        "Same" => (NamespaceScope::Same, None),
-        "All" => (NamespaceScope::All, None),
-        "Selector" => match selector {
-            Some(selector) => (NamespaceScope::Selector(requirements(selector)), None),
-            None => (
-                NamespaceScope::None,
-                Some(Finding::warning(
+        "None" => (NamespaceScope::None, Vec::new()),
+        "Same" => (NamespaceScope::Same, Vec::new()),
+        "All" => (NamespaceScope::All, Vec::new()),
+        "Selector" => {
+            let field = format!("{field}.selector");
+            let Some(selector) = selector else {
+                let finding = Finding::warning(
                     Reason::InvalidValue,
-                    format!("{field}.selector"),
+                    field,
                     "is absent although from is Selector, so no namespace is let in",
                     "add a selector, or use from: Same or All",
-                )),
-            ),
-        },
+                );
+                return (NamespaceScope::None, vec![finding]);
+            };
+            let (selector, problems) = requirements(selector);
+            let findings = problems.into_iter().map(|problem| {
+                Finding::warning(
+                    problem.reason,
+                    format!("{field}.{}", problem.part),
+                    format!("{}, so no namespace is let in", problem.message),
+                    problem.action,
+                )
+            });
+            (NamespaceScope::Selector(selector), findings.collect())
+        }
         _ => {
             let finding = Finding::warning(
                 Reason::UnsupportedValue,
@@ -47,7 +73,7 @@ pub(crate) fn scope(
                 ),
                 "use All, Same, Selector or None",
             );
-            (NamespaceScope::Unknown(from), Some(finding))
+            (NamespaceScope::Unknown(from), vec![finding])
         }
     }
 }
@@ -68,39 +94,110 @@ pub fn selector_from_json(text: &str) -> Result<Selector, String> {
         ));
     }
     let wire: LabelSelector = serde_json::from_str(text).map_err(|error| error.to_string())?;
-    let selector = requirements(wire);
-    let unknown = selector.requirements.iter().find_map(|r| match r {
-        Requirement::Unknown(operator) => Some(operator),
-        _ => None,
-    });
-    match unknown {
-        Some(operator) => Err(format!(
-            "{} is no operator for these values: use In or NotIn with values, Exists or DoesNotExist without",
-            quote(operator)
+    let (selector, problems) = requirements(wire);
+    match problems.into_iter().next() {
+        Some(problem) => Err(format!(
+            "{} {}; {}",
+            problem.part, problem.message, problem.action
         )),
         None => Ok(selector),
     }
 }
 
-pub(crate) fn requirements(selector: LabelSelector) -> Selector {
+/// The requirements of a selector, and what is wrong with them by the rules of Kubernetes (`LabelSelectorAsSelector`).
+/// A wrong requirement never holds, so a selector that has one selects nothing.
+///
+/// The API server checks selectors in its own kinds only. The CRDs of Gateway API let any of them in.
+pub(crate) fn requirements(selector: LabelSelector) -> (Selector, Vec<Problem>) {
     let labels = selector.match_labels.unwrap_or_default();
     let expressions = selector.match_expressions.unwrap_or_default();
-    let by_label = labels
-        .into_iter()
-        .map(|(key, value)| Requirement::In(key, vec![value]));
-    let by_expression = expressions.into_iter().map(|e| {
-        let values = e.values.unwrap_or_default();
-        // The API server refuses all other combinations, because they have no meaning.
-        match (e.operator.as_str(), values.is_empty()) {
-            ("In", false) => Requirement::In(e.key, values),
-            ("NotIn", false) => Requirement::NotIn(e.key, values),
-            ("Exists", true) => Requirement::Exists(e.key),
-            ("DoesNotExist", true) => Requirement::Absent(e.key),
-            _ => Requirement::Unknown(e.operator),
-        }
+    let by_label = labels.into_iter().map(|(key, value)| {
+        let wire = LabelSelectorRequirement {
+            key,
+            operator: "In".to_owned(),
+            values: Some(vec![value]),
+        };
+        ("matchLabels".to_owned(), wire)
     });
-    Selector {
-        requirements: by_label.chain(by_expression).collect(),
+    let by_expression = expressions
+        .into_iter()
+        .enumerate()
+        .map(|(index, wire)| (format!("matchExpressions[{index}]"), wire));
+    let mut problems = Vec::new();
+    let mut requirements = Vec::new();
+    for (part, wire) in by_label.chain(by_expression) {
+        let Some((reason, message, action)) = problem(&wire) else {
+            requirements.push(requirement(wire));
+            continue;
+        };
+        requirements.push(Requirement::Unknown(wire.operator));
+        if problems.len() < MAX_PROBLEMS {
+            problems.push(Problem {
+                part,
+                message,
+                action,
+                reason,
+            });
+        }
+    }
+    (Selector { requirements }, problems)
+}
+
+/// What is wrong with a requirement, and what to do, if anything is.
+fn problem(wire: &LabelSelectorRequirement) -> Option<(Reason, String, &'static str)> {
+    let values = wire.values.as_deref().unwrap_or_default();
+    if !is_label_key(&wire.key) {
+        return Some((
+            Reason::InvalidValue,
+            format!(
+                "has the key {}, which cannot be the key of a label",
+                quote(&wire.key)
+            ),
+            "write at most 63 letters, digits, '-', '_' and '.', perhaps with a DNS name and '/' before them",
+        ));
+    }
+    if let Some(value) = values.iter().find(|value| !is_label_value(value)) {
+        return Some((
+            Reason::InvalidValue,
+            format!(
+                "has the value {}, which cannot be the value of a label",
+                quote(value)
+            ),
+            "write at most 63 letters, digits, '-', '_' and '.', with a letter or digit at both ends",
+        ));
+    }
+    match (wire.operator.as_str(), values.is_empty()) {
+        ("In" | "NotIn", false) | ("Exists" | "DoesNotExist", true) => None,
+        ("In" | "NotIn", true) => Some((
+            Reason::InvalidValue,
+            format!("has operator {} without values", wire.operator),
+            "list the values, or use Exists or DoesNotExist",
+        )),
+        ("Exists" | "DoesNotExist", false) => Some((
+            Reason::InvalidValue,
+            format!("has operator {} with values", wire.operator),
+            "remove the values, or use In or NotIn",
+        )),
+        (other, _) => Some((
+            Reason::UnsupportedValue,
+            format!(
+                "has operator {}, which this release does not know",
+                quote(other)
+            ),
+            "use In, NotIn, Exists or DoesNotExist",
+        )),
+    }
+}
+
+/// A requirement that has no problem.
+fn requirement(wire: LabelSelectorRequirement) -> Requirement {
+    let values = wire.values.unwrap_or_default();
+    match wire.operator.as_str() {
+        "In" => Requirement::In(wire.key, values),
+        "NotIn" => Requirement::NotIn(wire.key, values),
+        "Exists" => Requirement::Exists(wire.key),
+        "DoesNotExist" => Requirement::Absent(wire.key),
+        _ => Requirement::Unknown(wire.operator),
     }
 }
 
@@ -130,8 +227,47 @@ mod tests {
             r#"{"matchLabels": ["a"]}"#,
             r#"{"matchExpressions": [{"key": "a", "operator": "In"}]}"#,
             r#"{"matchExpressions": [{"key": "a", "operator": "Is", "values": ["b"]}]}"#,
+            r#"{"matchExpressions": [{"key": "a b", "operator": "DoesNotExist"}]}"#,
+            r#"{"matchLabels": {"a": "b c"}}"#,
         ] {
             assert!(selector_from_json(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn a_requirement_that_cannot_be_read_never_holds() {
+        for (key, operator, values) in [
+            ("a b", "NotIn", vec!["x"]),
+            ("a b", "DoesNotExist", vec![]),
+            ("", "DoesNotExist", vec![]),
+            ("a/b/c", "NotIn", vec!["x"]),
+            ("a", "NotIn", vec!["x", "-"]),
+            ("a", "NotIn", vec![]),
+            ("a", "DoesNotExist", vec!["x"]),
+            ("a", "notin", vec!["x"]),
+        ] {
+            let wire = LabelSelector {
+                match_expressions: Some(vec![LabelSelectorRequirement {
+                    key: key.to_owned(),
+                    operator: operator.to_owned(),
+                    values: Some(values.into_iter().map(str::to_owned).collect()),
+                }]),
+                ..LabelSelector::default()
+            };
+            let absent = NamespaceScope::Same;
+            let (scope, findings) = scope(Some("Selector".into()), Some(wire), absent, "f");
+            assert!(!scope.admits("t", "t", Some(&BTreeMap::new())), "{key:?}");
+            let fields: Vec<&str> = findings.iter().map(|f| &*f.field).collect();
+            assert_eq!(fields, ["f.selector.matchExpressions[0]"], "{key:?}");
+        }
+        let many = (0..20).map(|n| (format!("{n} "), String::new())).collect();
+        let wire = LabelSelector {
+            match_labels: Some(many),
+            ..LabelSelector::default()
+        };
+        let (selector, problems) = requirements(wire);
+        assert_eq!(selector.requirements.len(), 20);
+        assert_eq!(problems.len(), MAX_PROBLEMS);
+        assert!(problems.iter().all(|p| p.part == "matchLabels"));
     }
 }

@@ -18,7 +18,7 @@ use vestibule_model::parameters;
 use vestibule_model::selector::NamespaceScope;
 use vestibule_model::service::UnknownWord;
 
-use super::selector::{self, SelectorSpec};
+use super::selector::SelectorSpec;
 use crate::gateway_api::scope;
 use crate::text::quote;
 use crate::unknown::UnknownFields;
@@ -388,6 +388,7 @@ fn blocks(texts: &[String], field: &str, findings: &mut Vec<Finding>) -> Vec<Add
         ));
     }
     let mut read = Vec::new();
+    // Those that are left out are not trusted.
     for (index, text) in texts.iter().take(MAX_TRUSTED).enumerate() {
         match AddressBlock::parse(text) {
             Some(block) => read.push(block),
@@ -409,19 +410,9 @@ fn certificate_namespaces(
 ) -> NamespaceScope {
     const FIELD: &str = "spec.backendClientCertificate.namespaces";
     let selector = spec.selector.map(SelectorSpec::into_wire);
-    let (scope, warning) = scope(Some(spec.from), selector, NamespaceScope::None, FIELD);
-    let unknown = |scope: &NamespaceScope| match scope {
-        NamespaceScope::Selector(selector) => selector::has_unknown(selector),
-        _ => false,
-    };
-    if let Some(warning) = warning {
+    let (scope, warnings) = scope(Some(spec.from), selector, NamespaceScope::None, FIELD);
+    for warning in warnings {
         findings.push(malformed(&warning.field, &warning.message, &warning.action));
-    } else if unknown(&scope) {
-        findings.push(malformed(
-            &format!("{FIELD}.selector.matchExpressions"),
-            selector::UNKNOWN,
-            selector::KNOWN,
-        ));
     }
     scope
 }

@@ -15,7 +15,7 @@ use vestibule_model::path::{MAX_PREFIX, PathPrefix, PathPrefixError};
 use vestibule_model::protocol::{Port, Protocol};
 use vestibule_model::selector::LabelSelector;
 
-use super::selector::{self, MAX_REQUIREMENTS, SelectorSpec};
+use super::selector::{MAX_REQUIREMENTS, SelectorSpec};
 use crate::gateway_api::requirements;
 use crate::text::quote;
 use crate::unknown::UnknownFields;
@@ -395,6 +395,8 @@ impl Reader {
         self.findings.push(finding);
     }
 
+    /// How many entries of a list are read. If there are more, that is a refusal. What is left out is not given, or, of a
+    /// list that restricts the grant, the grant gives nothing.
     fn bound(&mut self, field: &str, count: usize, most: usize) -> usize {
         if count > most {
             let message = format!("has {count} entries, and {most} is the most");
@@ -403,6 +405,8 @@ impl Reader {
         count.min(most)
     }
 
+    /// The names of Gateways or namespaces. If there are too many, the grant gives nothing, and keeps all of them: a
+    /// Gateway whose name is left out would count as one without grants, and a namespace as one without limits.
     fn names(
         &mut self,
         field: &str,
@@ -416,11 +420,7 @@ impl Reader {
                 self.findings.push(finding);
             }
         }
-        texts
-            .iter()
-            .take(count)
-            .map(|text| text.as_str().into())
-            .collect()
+        texts.iter().map(|text| text.as_str().into()).collect()
     }
 
     fn namespaces(&mut self, spec: NamespacesSpec) -> hostname_grant::GrantedNamespaces {
@@ -440,10 +440,10 @@ impl Reader {
         let field = "spec.namespaces.selector";
         let count = spec.match_labels.len().max(spec.match_expressions.len());
         self.bound(field, count, MAX_REQUIREMENTS);
-        let selector = requirements(spec.into_wire());
-        if selector::has_unknown(&selector) {
-            let field = format!("{field}.matchExpressions");
-            self.refuse(field, selector::UNKNOWN, selector::KNOWN);
+        let (selector, problems) = requirements(spec.into_wire());
+        for problem in problems {
+            let field = format!("{field}.{}", problem.part);
+            self.refuse(field, problem.message, problem.action);
         }
         selector
     }

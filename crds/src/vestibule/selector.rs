@@ -5,17 +5,16 @@ use std::collections::BTreeMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1 as apimachinery;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use vestibule_model::selector::{LabelSelector, Requirement};
 
 /// Most requirements of a selector.
 pub(super) const MAX_REQUIREMENTS: usize = 16;
 /// Most values of a requirement.
 const MAX_VALUES: usize = 256;
 
-/// The message of a finding about a selector for which [`has_unknown`] is true.
-pub(super) const UNKNOWN: &str = "has a requirement that cannot be read";
-/// The action of that finding.
-pub(super) const KNOWN: &str = "use In or NotIn with values, Exists or DoesNotExist without";
+/// The key of a label: a name, perhaps with a DNS subdomain and `/` before it.
+const LABEL_KEY: &str = r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$";
+/// The value of a label.
+const LABEL_VALUE: &str = "^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$";
 
 /// A label selector.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -23,7 +22,10 @@ pub(super) const KNOWN: &str = "use In or NotIn with values, Exists or DoesNotEx
 pub struct SelectorSpec {
     /// Labels that a namespace has with these values.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    #[schemars(extend("maxProperties" = MAX_REQUIREMENTS))]
+    #[schemars(extend(
+        "maxProperties" = MAX_REQUIREMENTS,
+        "additionalProperties" = {"type": "string", "maxLength": 63, "pattern": LABEL_VALUE},
+    ))]
     pub match_labels: BTreeMap<String, String>,
     /// Requirements, all of which hold.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -54,7 +56,7 @@ impl SelectorSpec {
 }]))]
 pub struct RequirementSpec {
     /// The label.
-    #[schemars(extend("minLength" = 1, "maxLength" = 317))]
+    #[schemars(extend("minLength" = 1, "maxLength" = 317, "pattern" = LABEL_KEY))]
     pub key: String,
     /// In, NotIn, Exists or DoesNotExist.
     #[schemars(extend("enum" = ["In", "NotIn", "Exists", "DoesNotExist"]))]
@@ -63,14 +65,8 @@ pub struct RequirementSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend(
         "maxItems" = MAX_VALUES,
-        "items" = {"type": "string", "maxLength": 63},
+        "items" = {"type": "string", "maxLength": 63, "pattern": LABEL_VALUE},
         "x-kubernetes-list-type" = "atomic",
     ))]
     pub values: Vec<String>,
-}
-
-/// Whether a requirement of the selector cannot be read.
-pub(super) fn has_unknown(selector: &LabelSelector) -> bool {
-    let unknown = |requirement: &Requirement| matches!(requirement, Requirement::Unknown(_));
-    selector.requirements.iter().any(unknown)
 }

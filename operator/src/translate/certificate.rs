@@ -144,8 +144,9 @@ fn read(secret: &Secret, max_rsa_bits: u16) -> Result<(Encoded, Option<Validity>
         .map_err(|_| format!("\"tls.crt\" of Secret {} is not PEM", secret.name))?;
     if chain.is_empty() {
         return Err(format!(
-            "\"tls.crt\" of Secret {} holds no certificate",
-            secret.name
+            "\"tls.crt\" of Secret {} holds no certificate{}",
+            secret.name,
+            hint(certificate)
         ));
     }
     if chain.len() > MAX_CHAIN {
@@ -172,12 +173,7 @@ fn read(secret: &Secret, max_rsa_bits: u16) -> Result<(Encoded, Option<Validity>
             ));
         }
     }
-    let key = PrivateKeyDer::from_pem_slice(key).map_err(|_| {
-        format!(
-            "\"tls.key\" of Secret {} holds no private key in PEM",
-            secret.name
-        )
-    })?;
+    let key = PrivateKeyDer::from_pem_slice(key).map_err(|_| no_key(&secret.name, key))?;
     if key.secret_der().len() > MAX_KEY_BYTES {
         return Err(format!(
             "\"tls.key\" of Secret {} has more than {MAX_KEY_BYTES} bytes, and no key needs as many; leave out the \
@@ -204,8 +200,9 @@ fn read(secret: &Secret, max_rsa_bits: u16) -> Result<(Encoded, Option<Validity>
         .keys_match()
         .map_err(|error| match error {
             rustls::Error::InconsistentKeys(_) => format!(
-                "\"tls.key\" of Secret {} does not fit the certificate in \"tls.crt\"",
-                secret.name
+                "\"tls.key\" of Secret {} does not fit the certificate in \"tls.crt\"{}",
+                secret.name,
+                hint(certificate)
             ),
             _ => format!("\"tls.crt\" of Secret {} is not a certificate", secret.name),
         })?;
@@ -213,6 +210,45 @@ fn read(secret: &Secret, max_rsa_bits: u16) -> Result<(Encoded, Option<Validity>
     encode(&secret.name, &secret.meta.uid, &chain, key.secret_der())
         .map(|encoded| (encoded, validity))
         .ok_or_else(|| format!("Secret {} is too large", secret.name))
+}
+
+/// Why there is no usable private key in this text. The message has no part of the text.
+fn no_key(secret: &ObjectName, pem: &[u8]) -> String {
+    if is_encrypted(pem) {
+        return format!(
+            "\"tls.key\" of Secret {secret} is encrypted, and the proxies have no passphrase for it; decrypt it, for \
+             example with \"openssl pkey -in FILE\", and store the result"
+        );
+    }
+    format!(
+        "\"tls.key\" of Secret {secret} holds no private key in PEM{}",
+        hint(pem)
+    )
+}
+
+/// Whether a private key in this text is encrypted: in PKCS#8, or in the traditional form (RFC 1421, section 4.6.1.1).
+fn is_encrypted(pem: &[u8]) -> bool {
+    lines(pem).map(<[u8]>::trim_ascii).any(|line| {
+        line.starts_with(b"-----BEGIN ENCRYPTED PRIVATE KEY-----")
+            || (line.starts_with(b"Proc-Type:") && line.ends_with(b"ENCRYPTED"))
+    })
+}
+
+/// What to do if a part of this text is not read because something is before its first line; empty if nothing is.
+fn hint(pem: &[u8]) -> &'static str {
+    const BEGIN: &[u8] = b"-----BEGIN ";
+    let is_displaced = |line: &[u8]| {
+        !line.starts_with(BEGIN) && line.windows(BEGIN.len()).any(|part| part == BEGIN)
+    };
+    if lines(pem).any(is_displaced) {
+        "; \"-----BEGIN\" has to be at the beginning of a line, so remove the spaces or the byte order mark before it"
+    } else {
+        ""
+    }
+}
+
+fn lines(text: &[u8]) -> impl Iterator<Item = &[u8]> {
+    text.split(|byte| matches!(byte, b'\n' | b'\r'))
 }
 
 /// Whether this is one whole certificate, with nothing behind it.
@@ -346,5 +382,73 @@ impl Translator {
                 self.secrets.remove(name);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use vestibule_model::meta::Meta;
+
+    use super::*;
+
+    /// A certificate and its key.
+    fn pair() -> (String, String) {
+        let names = vec!["a.example".to_owned()];
+        let pair = rcgen::generate_simple_self_signed(names).expect("a certificate");
+        (pair.cert.pem(), pair.signing_key.serialize_pem())
+    }
+
+    /// Why a Secret with this text cannot be used, if so.
+    fn problem(certificate: &str, key: &str) -> Option<String> {
+        let secret = Secret {
+            name: ObjectName::new("t", "s"),
+            meta: Meta::default(),
+            secret_type: "kubernetes.io/tls".into(),
+            certificate: Some(Arc::from(certificate.as_bytes())),
+            private_key: Some(Arc::new(key.as_bytes().to_vec().into())),
+            authorities: None,
+            acme: false,
+        };
+        read(&secret, 4096).err()
+    }
+
+    #[test]
+    fn an_encrypted_key_is_called_so() {
+        let (certificate, key) = pair();
+        assert_eq!(problem(&certificate, &key), None);
+        let pkcs8 =
+            "-----BEGIN ENCRYPTED PRIVATE KEY-----\nTUlJ\n-----END ENCRYPTED PRIVATE KEY-----\n";
+        let traditional = "-----BEGIN EC PRIVATE KEY-----\r\nProc-Type: 4,ENCRYPTED\r\nDEK-Info: AES-256-CBC,00\r\n\r\n\
+                           TUlJ\r\n-----END EC PRIVATE KEY-----\r\n";
+        for encrypted in [pkcs8, traditional] {
+            let problem = problem(&certificate, encrypted).expect("a problem");
+            assert!(problem.contains("is encrypted"), "{problem}");
+            assert!(problem.contains("openssl pkey"), "{problem}");
+            assert!(!problem.contains("TUlJ"), "{problem}");
+        }
+        let none = problem(&certificate, "no key").expect("a problem");
+        assert!(none.ends_with("holds no private key in PEM"), "{none}");
+    }
+
+    #[test]
+    fn text_before_the_first_line_is_named() {
+        let (certificate, key) = pair();
+        let marked = |text: &str| format!("\u{feff}{text}");
+        let indented = |text: &str| text.replace("-----BEGIN", "  -----BEGIN");
+        let chain = format!("{certificate}{}", pair().0);
+        for (certificate, key, what) in [
+            (marked(&certificate), key.clone(), "holds no certificate"),
+            (indented(&certificate), key.clone(), "holds no certificate"),
+            (certificate.clone(), marked(&key), "holds no private key"),
+            (certificate.clone(), indented(&key), "holds no private key"),
+            // Only the first certificate of the chain is not read.
+            (marked(&chain), key.clone(), "does not fit"),
+        ] {
+            let problem = problem(&certificate, &key).expect("a problem");
+            assert!(problem.contains(what), "{problem}");
+            assert!(problem.contains("byte order mark before it"), "{problem}");
+        }
+        let none = problem("no PEM", &key).expect("a problem");
+        assert!(none.ends_with("holds no certificate"), "{none}");
     }
 }

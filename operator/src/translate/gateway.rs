@@ -9,6 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use vestibule_crds::gateway_api::unsupported_parameters;
 use vestibule_model::condition::{Address, Reason};
 use vestibule_model::finding::Finding;
 use vestibule_model::gateway::{Gateway, GatewayClass};
@@ -317,14 +318,8 @@ impl Translator {
             let field = &reference.field;
             Finding::refused(Reason::InvalidParameters, field, message, action)
         };
-        if !reference.is(Kind::GatewayParameters) {
-            return Err(refuse(
-                format!(
-                    "{:?} of group {:?} is not supported",
-                    reference.kind, reference.group
-                ),
-                "refer to GatewayParameters of group vestibule.dev, or remove it",
-            ));
+        if let Some(refusal) = unsupported_parameters(reference) {
+            return Err(refusal);
         }
         let name = &reference.target;
         match self.get(Kind::GatewayParameters, name) {

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use prost::Message as _;
+use vestibule_crds::gateway_api::unsupported_protocol;
 use vestibule_model::condition::Reason;
 use vestibule_model::conflict::{Conflict, Precedence};
 use vestibule_model::finding::Finding;
@@ -545,20 +546,7 @@ impl Translator {
                 },
             });
         }
-        match listener.protocol {
-            Protocol::Http | Protocol::Https | Protocol::Tls | Protocol::Tcp | Protocol::Udp => {
-                Ok(())
-            }
-            Protocol::Other(_) => Err(Finding::refused(
-                Reason::UnsupportedProtocol,
-                format!("{}.protocol", listener.field),
-                format!(
-                    "this release does not serve {:?}",
-                    listener.protocol.as_str()
-                ),
-                "use HTTP, HTTPS, TLS, TCP or UDP",
-            )),
-        }
+        unsupported_protocol(listener).map_or(Ok(()), Err)
     }
 
     /// Resolves the references of a listener to certificates.

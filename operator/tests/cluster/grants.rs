@@ -121,6 +121,15 @@ async fn the_api_server_refuses_grants_that_say_nothing_or_cannot_be_read() {
         of("namespaces", requirement("Exists", &["v"])),
         of("namespaces", requirement("NotIn", &[])),
         of("namespaces", requirement("Like", &["v"])),
+        of("namespaces", requirement("NotIn", &["v", "-"])),
+        of(
+            "namespaces",
+            json!({"selector": {"matchExpressions": [{"key": "a b", "operator": "Exists"}]}}),
+        ),
+        of(
+            "namespaces",
+            json!({"selector": {"matchLabels": {"a": "b c"}}}),
+        ),
         of("hostnames", json!([])),
         of("hostnames", json!([""])),
         of("hostnames", json!(["*.*.example.com"])),
