@@ -284,11 +284,14 @@ async fn a_listener_is_programmed_once_the_service_has_its_port() {
         let found = conditions.iter().find(|c| c["type"] == "Programmed");
         found.map(|c| (c["status"].clone(), c["message"].clone()))
     };
+    let waiting = json!("Waiting for port 443 on the Service of the Gateway");
+    let waits = Some((json!("False"), waiting));
+    // There is no Service at all, as for a new Gateway whose parameters do not exist.
+    assert_eq!(programmed(&world), waits);
     world
         .service_states
         .insert("uid".into(), ServiceState::default());
-    let waiting = json!("Waiting for port 443 on the Service of the Gateway");
-    assert_eq!(programmed(&world), Some((json!("False"), waiting)));
+    assert_eq!(programmed(&world), waits);
     let front = ServiceState {
         ports: BTreeMap::from([((port(443), Transport::Tcp), port(10_000))]),
         ..ServiceState::default()

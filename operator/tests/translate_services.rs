@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use vestibule_model::client_address::ClientAddress;
-use vestibule_model::condition::{Address, Reason};
+use vestibule_model::condition::{Address, ProgrammedBasis, Reason};
 use vestibule_model::key::ObjectName;
 use vestibule_model::meta::Meta;
 use vestibule_model::object::Object;
@@ -17,7 +17,7 @@ use vestibule_model::selector::NamespaceScope;
 use vestibule_model::service::{IpFamily, IpFamilyPolicy, ServiceType, TrafficPolicy};
 use vestibule_operator::translate::{
     Assigned, Binds, Change, ClaimMode, DesiredPort, DesiredService, GatewayService,
-    ServiceSettings, Settings, Status, Translator, immutable_difference,
+    ServiceProblem, ServiceSettings, Settings, Status, Translator, immutable_difference,
 };
 use vestibule_stream::{ResourceKey, ResourceKind};
 
@@ -442,6 +442,86 @@ fn an_edit_that_is_wrong_costs_no_address() {
     let output = translator.apply([Change::Remove(key)]);
     assert_eq!(output.services[UID], None);
     assert!(translator.services().is_empty() && translator.ports().is_empty());
+}
+
+#[test]
+fn a_class_that_is_created_again_costs_no_address_and_no_port() {
+    let mut translator = translated(
+        ServiceParameters::default(),
+        vec![our_class(), world(|_| {})],
+    );
+    let (made, ports) = (service_of(&translator), translator.ports().clone());
+    let class = our_class().key();
+    let output = translator.apply([Change::Remove(class.clone())]);
+    assert_eq!(output.services[UID], Some(DesiredService::Keep));
+    assert_eq!(output.ports, BTreeMap::new());
+    assert_eq!(*translator.ports(), ports);
+    let output = translator.apply([Change::Put(our_class())]);
+    assert_eq!(output.ports, BTreeMap::new());
+    assert_eq!(service_of(&translator), made);
+    // The class comes back as that of another controller.
+    translator.apply([Change::Remove(class.clone())]);
+    let Object::GatewayClass(mut theirs) = our_class() else {
+        unreachable!("a class")
+    };
+    theirs.controller = "example.com/another".into();
+    let output = translator.apply([Change::Put(Object::GatewayClass(theirs))]);
+    assert_eq!(output.services[UID], None);
+    assert!(translator.services().is_empty() && translator.ports().is_empty());
+
+    // An operator that starts while there is no class keeps what is persisted, until the Gateway goes.
+    let mut translator = Translator::new(settings(ServiceParameters::default()));
+    translator.apply([Change::Put(world(|_| {}))]);
+    assert!(translator.ports().is_empty());
+    let told = BTreeMap::from([(desired(443), Port::new(10_500))]);
+    let output = translator.apply([Change::Ports(told)]);
+    assert_eq!(output.ports, BTreeMap::from([(desired(443), true)]));
+    assert_eq!(translator.services()[UID], DesiredService::Keep);
+    let again = world(|gateway| gateway.meta.uid = "another".into());
+    let output = translator.apply([Change::Put(again.clone())]);
+    assert_eq!(output.services[UID], None);
+    assert_eq!(output.ports, BTreeMap::from([(desired(443), false)]));
+    translator.apply([Change::Remove(again.key())]);
+    assert!(translator.services().is_empty());
+}
+
+#[test]
+fn a_gateway_says_why_its_service_is_not_as_desired() {
+    let mut translator = translated(
+        ServiceParameters::default(),
+        vec![our_class(), world(|_| {})],
+    );
+    let key = world(|_| {}).key();
+    let mut message = |problem| {
+        let assigned = Assigned {
+            problem: Some(problem),
+            ..Assigned::default()
+        };
+        translator.apply([Change::Addresses(UID.into(), Some(assigned))]);
+        let Some(Status::Listeners(status)) = translator.statuses().get(&key) else {
+            panic!("no status");
+        };
+        match &status.programmed {
+            ProgrammedBasis::NotPublished(Reason::AddressNotAssigned, message) => message.clone(),
+            other => panic!("{other:?}"),
+        }
+    };
+    let front = "Service vestibule-system/vestibule-gw-27eb6e3213";
+    assert_eq!(
+        message(ServiceProblem::Refused("over the quota".into())),
+        format!(
+            "The API server refuses {front}: over the quota; correct spec.infrastructure and the GatewayParameters"
+        )
+    );
+    assert_eq!(
+        message(ServiceProblem::NameTaken("it is there".into())),
+        format!(
+            "A {front} that is not Vestibule's exists; delete it, or restore its label app.kubernetes.io/managed-by"
+        )
+    );
+    let changed = message(ServiceProblem::Changed("spec.loadBalancerClass"));
+    let begin = "Something such as an admission webhook changes spec.loadBalancerClass of Service ";
+    assert!(changed.starts_with(begin), "{changed}");
 }
 
 #[test]

@@ -30,10 +30,10 @@ pub(super) async fn at(time: Option<Instant>) {
 }
 
 /// Waits for a response of the API server, at most for the given time.
-pub(super) async fn answered<T>(
+pub(super) async fn answered<T, E: From<String>>(
     patience: Duration,
-    asking: impl Future<Output = Result<T, String>>,
-) -> Result<T, String> {
+    asking: impl Future<Output = Result<T, E>>,
+) -> Result<T, E> {
     let answer = tokio::time::timeout(patience, asking).await;
-    answer.unwrap_or_else(|_| Err("no answer from the API server".into()))
+    answer.unwrap_or_else(|_| Err(E::from("no answer from the API server".to_owned())))
 }

@@ -5,9 +5,25 @@ use std::fmt::Debug;
 
 use kube::api::{Api, DeleteParams, Patch, PatchParams, Preconditions};
 use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::text::problem;
+
+/// Why an object was not created, as a message.
+pub(super) enum CreateFailure {
+    /// Another object, which does not belong to this release, has its name.
+    NameTaken(String),
+    /// The request failed.
+    Refused(String),
+}
+
+impl From<CreateFailure> for String {
+    fn from(failure: CreateFailure) -> Self {
+        match failure {
+            CreateFailure::NameTaken(problem) | CreateFailure::Refused(problem) => problem,
+        }
+    }
+}
 
 /// Creates an object of this kind from a manifest, unless another one has its name. That one does not belong to this
 /// release, or the watch would have shown it. So it is not touched.
@@ -17,16 +33,18 @@ pub(super) async fn create<K>(
     kind: &str,
     name: &str,
     manifest: &Value,
-) -> Result<K, String>
+) -> Result<K, CreateFailure>
 where
     K: Clone + DeserializeOwned + Debug,
 {
-    if api.get_opt(name).await.map_err(problem)?.is_some() {
-        return Err(format!("a {kind} {name} that is not Vestibule's is there"));
+    let refused = |error| CreateFailure::Refused(problem(error));
+    if api.get_opt(name).await.map_err(refused)?.is_some() {
+        let problem = format!("a {kind} {name} that is not Vestibule's is there");
+        return Err(CreateFailure::NameTaken(problem));
     }
     let parameters = PatchParams::apply(manager);
     let made = api.patch(name, &parameters, &Patch::Apply(manifest)).await;
-    made.map_err(problem)
+    made.map_err(refused)
 }
 
 /// Applies a manifest to the object with this UID.
@@ -46,6 +64,29 @@ where
     }
     let parameters = PatchParams::apply(manager).force();
     let made = api.patch(name, &parameters, &Patch::Apply(&manifest)).await;
+    made.map_err(problem)
+}
+
+/// Merges a patch into the object with this UID. It can remove what others own, which an applied manifest leaves.
+pub(super) async fn merge<K>(
+    api: &Api<K>,
+    manager: &str,
+    name: &str,
+    uid: &str,
+    patch: &Value,
+) -> Result<K, String>
+where
+    K: Clone + DeserializeOwned + Debug,
+{
+    let mut patch = patch.clone();
+    if let Some(patch) = patch.as_object_mut() {
+        patch.insert("metadata".into(), json!({"uid": uid}));
+    }
+    let parameters = PatchParams {
+        field_manager: Some(manager.to_owned()),
+        ..PatchParams::default()
+    };
+    let made = api.patch(name, &parameters, &Patch::Merge(&patch)).await;
     made.map_err(problem)
 }
 

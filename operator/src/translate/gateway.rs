@@ -159,7 +159,7 @@ impl Translator {
         Option<DesiredService>,
     ) {
         let Some(gateway) = self.merge.gateway(name) else {
-            return self.keep_unreadable(name);
+            return self.keep_services(name);
         };
         let mut findings = Vec::new();
         let parameters = self.parameters(gateway);
@@ -219,9 +219,10 @@ impl Translator {
         (Some(state), ports, Some(desired))
     }
 
-    /// The same for a Gateway that cannot be read, or is not ours. If it cannot be read, its Services
-    /// stay as they are.
-    fn keep_unreadable(
+    /// The same for a Gateway that cannot be read, or has no class of ours. If it cannot be read, or its class does
+    /// not exist, its Services stay as they are, and it keeps every internal port that it has: a class that is deleted
+    /// and created again must not cost the Gateways their addresses. A Gateway that never was ours has neither.
+    fn keep_services(
         &self,
         name: &ObjectName,
     ) -> (
@@ -229,8 +230,12 @@ impl Translator {
         BTreeSet<DesiredPort>,
         Option<DesiredService>,
     ) {
-        let Some(Object::Unreadable(_, meta, _)) = self.get(Kind::Gateway, name) else {
-            return (None, BTreeSet::new(), None);
+        let meta = match self.get(Kind::Gateway, name) {
+            Some(Object::Unreadable(_, meta, _)) => meta,
+            Some(Object::Gateway(gateway)) if self.merge.class(&gateway.class).is_none() => {
+                &gateway.meta
+            }
+            _ => return (None, BTreeSet::new(), None),
         };
         if meta.deleting {
             return (None, BTreeSet::new(), None);
@@ -243,7 +248,14 @@ impl Translator {
             addresses: None,
             findings: Vec::new(),
         };
-        (Some(state), BTreeSet::new(), Some(DesiredService::Keep))
+        let ports = self
+            .allocated
+            .range(DesiredPort::first_of(&meta.uid)..)
+            .map(|(desired, _)| desired)
+            .take_while(|desired| desired.gateway == meta.uid)
+            .cloned()
+            .collect();
+        (Some(state), ports, Some(DesiredService::Keep))
     }
 
     /// The ports that listeners of a Gateway serve. If nothing is served, it is the port of the Gateway's

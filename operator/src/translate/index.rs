@@ -91,6 +91,9 @@ impl Index {
                     set_user(&mut self.policies_by_place, &place, &precedence, there);
                 }
             }
+            Object::Unreadable(key, meta, _) if key.kind == Kind::Gateway => {
+                set_user(&mut self.gateways_by_uid, &meta.uid, name, there);
+            }
             Object::Unreadable(key, ..) if key.kind == Kind::BackendTlsPolicy => {
                 set_user(&mut self.unreadable_policies, &name.namespace, name, there);
             }

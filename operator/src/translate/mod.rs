@@ -94,7 +94,7 @@ use claim::InnerNames;
 pub use output::{ClaimState, Output, Status, Work};
 pub use route_status::RouteNeeds;
 pub use service::{
-    Assigned, DesiredService, GATEWAY_ANNOTATION, GatewayService, MANAGED_BY_LABEL,
+    Assigned, DesiredService, GATEWAY_ANNOTATION, GatewayService, MANAGED_BY_LABEL, ServiceProblem,
     ServiceSettings, UID_LABEL, immutable_difference, is_load_balancer,
 };
 pub use session::{SessionKey, SessionKeys};

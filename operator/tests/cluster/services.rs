@@ -1,7 +1,9 @@
 //! Services in front of Gateways: made, restored, swept; and what they must not do.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
+use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 use vestibule_model::service::ServiceType;
 use vestibule_operator::translate::Binds;
@@ -103,6 +105,105 @@ async fn they_are_made_restored_and_swept() {
         (services.iter().all(std::collections::BTreeMap::is_empty) && ports).then_some(())
     };
     eventually("nothing that is left", swept).await;
+    manager.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs an API server: VESTIBULE_TEST_KUBECONFIG"]
+async fn a_class_that_is_created_again_costs_no_service() {
+    let world = World::new().await;
+    world.class().await;
+    world.ready(&["p-1"]).await;
+    world.apply(world.gateway("shared")).await;
+    let manager = world.manager("one");
+    let _proxy = Network::of(&[&manager]).proxy("p-1");
+    let gateway = ("Gateway", "infra", "shared");
+    world
+        .condition(gateway, ("Programmed", "True", "Programmed"))
+        .await;
+    let made = front(&world).await;
+    for pause in [0, 2] {
+        world.delete("GatewayClass", "", &world.release).await;
+        tokio::time::sleep(Duration::from_secs(pause)).await;
+        world.class().await;
+        let class = ("GatewayClass", "", world.release.as_str());
+        world
+            .condition(class, ("Accepted", "True", "Accepted"))
+            .await;
+    }
+    // Another port shows that the operator has written the Service again.
+    world
+        .apply(world.set("a", "mine", "shared", "a.example.com"))
+        .await;
+    let grown = eventually("a second port", async || {
+        let front = front(&world).await;
+        (front["spec"]["ports"].as_array()?.len() == 2).then_some(front)
+    })
+    .await;
+    assert_eq!(grown["metadata"]["uid"], made["metadata"]["uid"]);
+    let own = |front: &Value| {
+        let ports = front["spec"]["ports"].as_array().cloned();
+        let mut ports = ports.unwrap_or_default().into_iter();
+        ports.find(|port| port["port"] == 8443)
+    };
+    assert_eq!(own(&grown), own(&made));
+    manager.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs an API server: VESTIBULE_TEST_KUBECONFIG"]
+async fn additions_that_break_a_front_are_removed_and_a_lost_label_is_told() {
+    let world = World::new().await;
+    world.class().await;
+    world.ready(&["p-1"]).await;
+    world.apply(world.gateway("shared")).await;
+    let manager = world.manager("one");
+    let _proxy = Network::of(&[&manager]).proxy("p-1");
+    let gateway = ("Gateway", "infra", "shared");
+    world
+        .condition(gateway, ("Programmed", "True", "Programmed"))
+        .await;
+    let made = front(&world).await;
+    let name = made["metadata"]["name"].as_str().expect("a name");
+    let change = async |patch: Value| {
+        let api = world.api("Service", &world.ns("sys"));
+        let patched = api
+            .patch(name, &PatchParams::default(), &Patch::Merge(&patch))
+            .await;
+        patched.expect("a patch");
+    };
+    let mut ports = made["spec"]["ports"].as_array().cloned().expect("ports");
+    ports.push(json!({"name": "more", "port": 9999, "targetPort": 15_000, "protocol": "TCP"}));
+    let mut moved = made["spec"]["ports"].clone();
+    moved[0]["port"] = json!(9999);
+    for drift in [
+        json!({"selector": {"x": "y"}}),
+        json!({"ports": ports}),
+        json!({"ports": moved}),
+    ] {
+        change(json!({"spec": drift})).await;
+        let restored = async || {
+            let front = world.get("Service", "sys", name).await?;
+            (front["spec"] == made["spec"]).then_some(())
+        };
+        eventually("a Service as it was", restored).await;
+    }
+
+    let label = "app.kubernetes.io/managed-by";
+    change(json!({"metadata": {"labels": {label: null}}})).await;
+    let told = async || {
+        let object = world.get("Gateway", "infra", "shared").await?;
+        let programmed = crate::support::condition(&object, "Programmed")?;
+        let message = programmed["message"].as_str()?;
+        message.contains("restore its label").then_some(())
+    };
+    eventually("a message about the label", told).await;
+    change(json!({"metadata": {"labels": {label: world.release}}})).await;
+    world
+        .condition(gateway, ("Programmed", "True", "Programmed"))
+        .await;
+    let now = front(&world).await;
+    assert_eq!(now["metadata"]["uid"], made["metadata"]["uid"]);
     manager.stop().await;
 }
 

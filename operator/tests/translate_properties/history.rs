@@ -14,7 +14,9 @@ use vestibule_model::object::Object;
 use vestibule_model::protocol::{Port, Protocol, Transport};
 use vestibule_model::selector::NamespaceScope;
 use vestibule_model::service::ServiceType;
-use vestibule_operator::translate::{Assigned, Change, DesiredPort, SessionKey, SessionKeys};
+use vestibule_operator::translate::{
+    Assigned, Change, DesiredPort, ServiceProblem, SessionKey, SessionKeys,
+};
 use vestibule_operator_testing::http::{Rule, as_grpc, http_route};
 use vestibule_operator_testing::objects::*;
 use zeroize::Zeroizing;
@@ -244,7 +246,7 @@ fn an_input() -> impl Strategy<Value = Change> {
                 addresses: ips
                     .map(|last| Address::Ip([192, 0, 2, last].into()))
                     .collect(),
-                problem: problem.then(|| "refused".into()),
+                problem: problem.then(|| ServiceProblem::Refused("refused".into())),
             }
         });
     prop_oneof![

@@ -24,10 +24,13 @@ use vestibule_model::protocol::{Port, Transport};
 
 use super::lease::elector::Role;
 use super::metrics::Metrics;
+use super::requests::CreateFailure;
 use super::text::problem;
 use super::writes::Writes;
 use super::{clock, follow, requests};
-use crate::translate::{Assigned, DesiredService, GatewayService, immutable_difference};
+use crate::translate::{
+    Assigned, DesiredService, GatewayService, ServiceProblem, immutable_difference,
+};
 use plan::{PresentService, PresentServices, Release, ServiceAction};
 
 /// Largest number of requests under way at the same time.
@@ -126,6 +129,8 @@ struct Reconciler {
     listed: Option<PresentServices>,
     synced: bool,
     writes: Writes<ServiceAction>,
+    /// The problem of each failure in `writes`. Some are left of writes that have succeeded since.
+    problems: BTreeMap<ObjectName, ServiceProblem>,
     metrics: Metrics,
 }
 
@@ -133,7 +138,7 @@ struct Reconciler {
 struct Done {
     name: ObjectName,
     action: ServiceAction,
-    outcome: Result<Option<Service>, String>,
+    outcome: Result<Option<Service>, ServiceProblem>,
 }
 
 impl Reconciler {
@@ -149,6 +154,7 @@ impl Reconciler {
             listed: None,
             synced: false,
             writes: Writes::new(),
+            problems: BTreeMap::new(),
             metrics,
         }
     }
@@ -192,6 +198,8 @@ impl Reconciler {
         let actions = plan::plan(desired_services, &self.present, self.owner.as_ref());
         let writes = &mut self.writes;
         writes.failures.retain(|name, _| actions.contains_key(name));
+        self.problems
+            .retain(|name, _| writes.failures.contains_key(name));
         let present = &self.present;
         writes.written.retain(|name, _| present.contains_key(name));
         let possible = actions.iter();
@@ -238,6 +246,7 @@ impl Reconciler {
         let what = match action {
             ServiceAction::Create(_) => "create",
             ServiceAction::Apply(..) => "apply",
+            ServiceAction::Prune(..) => "remove additions",
             ServiceAction::Anew(..) => "delete to make it anew",
             ServiceAction::Delete(_) => "delete",
         };
@@ -267,25 +276,49 @@ impl Reconciler {
                 }
             }
             Err(problem) => {
+                let text = problem.to_string();
                 let before = self.writes.failures.get(&name);
-                if before.is_none_or(|failure| failure.problem != problem) {
+                if before.is_none_or(|failure| failure.problem != text) {
                     warn!(service = %name, what, %problem, "Service in front of a Gateway");
                 }
-                self.writes.failed(name, problem);
+                self.problems.insert(name.clone(), problem);
+                self.writes.failed(name, text);
             }
         }
     }
 
     /// Why the front that this replica created is not as asked for, and stays so: [`Self::is_fruitless`] holds it back
     /// while the settings are the same.
-    fn changed_on_the_way(&self, service: &GatewayService) -> Option<String> {
+    fn changed_on_the_way(&self, service: &GatewayService) -> Option<ServiceProblem> {
         let (ServiceAction::Create(created), _) = self.writes.written.get(&service.front)? else {
             return None;
         };
         let manifest = plan::complete(service.front(), self.owner.as_ref());
         let field = immutable_difference(&manifest, &self.present.get(&service.front)?.object)?;
-        (*created == manifest).then(|| {
-            format!("something such as an admission webhook changed {field} of the new Service")
+        (*created == manifest).then_some(ServiceProblem::Changed(field))
+    }
+
+    /// Why the last write of a Service failed, if it did.
+    fn problem(&self, name: &ObjectName) -> Option<ServiceProblem> {
+        self.writes.failures.get(name)?;
+        self.problems.get(name).cloned()
+    }
+
+    /// The state of the Services of a Gateway for which nothing is written. An alias that was not as desired before still
+    /// is not.
+    fn kept(front: Option<&PresentService>, before: Option<&ServiceState>) -> Option<ServiceState> {
+        let alias = before.and_then(|state| state.alias.clone());
+        let assigned = front.and_then(|front| {
+            Some(Assigned {
+                addresses: plan::addresses_of(front)?,
+                sockets: plan::sockets_of(front),
+                problem: None,
+            })
+        });
+        (assigned.is_some() || alias.is_some()).then(|| ServiceState {
+            assigned,
+            ports: front.map(plan::ports_of).unwrap_or_default(),
+            alias,
         })
     }
 
@@ -299,30 +332,25 @@ impl Reconciler {
             return;
         }
         let mut now = ServiceStates::new();
+        let fronts = plan::fronts(&self.present);
         for (uid, desired) in desired_services {
             let DesiredService::Make(service) = desired else {
-                // The known state stays as it is.
-                if let Some(before) = service_states
-                    .borrow()
-                    .as_ref()
-                    .and_then(|all| all.get(uid))
-                {
-                    now.insert(uid.clone(), before.clone());
-                }
+                let known = service_states.borrow();
+                let before = known.as_ref().and_then(|all| all.get(uid));
+                let kept = Self::kept(fronts.get(uid).copied(), before);
+                now.extend(kept.map(|state| (uid.clone(), state)));
                 continue;
             };
-            let problem = |name| {
-                let failure = self.writes.failures.get(name);
-                failure.map(|failure| failure.problem.clone())
-            };
             let addresses = plan::addresses(service, &self.present);
-            let refused = problem(&service.front).or_else(|| self.changed_on_the_way(service));
+            let refused = self.problem(&service.front);
+            let refused = refused.or_else(|| self.changed_on_the_way(service));
             let assigned = (addresses.is_some() || refused.is_some()).then(|| Assigned {
                 addresses: addresses.unwrap_or_default(),
                 sockets: plan::sockets(service, &self.present),
                 problem: refused,
             });
-            let alias = problem(&service.alias);
+            let alias = self.problem(&service.alias);
+            let alias = alias.map(|problem| problem.to_string());
             if assigned.is_some() || alias.is_some() {
                 let ports = plan::ports(service, &self.present);
                 let front = ServiceState {
@@ -379,6 +407,21 @@ fn sets_class(service: &Service, manager: &str) -> bool {
         .any(|fields| fields.0.pointer("/f:spec/f:loadBalancerClass").is_some())
 }
 
+impl From<String> for ServiceProblem {
+    fn from(problem: String) -> Self {
+        Self::Refused(problem)
+    }
+}
+
+impl From<CreateFailure> for ServiceProblem {
+    fn from(failure: CreateFailure) -> Self {
+        match failure {
+            CreateFailure::NameTaken(problem) => Self::NameTaken(problem),
+            CreateFailure::Refused(problem) => Self::Refused(problem),
+        }
+    }
+}
+
 /// Makes the requests to the API server.
 #[derive(Clone)]
 struct ApiClient {
@@ -391,7 +434,7 @@ impl ApiClient {
         &self,
         name: &ObjectName,
         action: &ServiceAction,
-    ) -> Result<Option<Service>, String> {
+    ) -> Result<Option<Service>, ServiceProblem> {
         let api: Api<Service> = Api::namespaced(self.client.clone(), &name.namespace);
         let (manager, name) = (&*self.manager, &*name.name);
         let made = match action {
@@ -400,6 +443,9 @@ impl ApiClient {
             }
             ServiceAction::Apply(uid, manifest) => {
                 requests::apply(&api, manager, name, uid, manifest).await?
+            }
+            ServiceAction::Prune(uid, patch) => {
+                requests::merge(&api, manager, name, uid, patch).await?
             }
             ServiceAction::Anew(uid, manifest) => {
                 // If the new Service would be refused, the Gateway must not lose its present one and its address.
@@ -417,7 +463,7 @@ impl ApiClient {
 
     /// Asks the API server in a dry run whether it would accept a Service, under a name that does not exist yet. It also
     /// fails if the new Service would differ from the manifest in a field that cannot be changed later.
-    async fn rehearse(&self, api: &Api<Service>, manifest: &Value) -> Result<(), String> {
+    async fn rehearse(&self, api: &Api<Service>, manifest: &Value) -> Result<(), ServiceProblem> {
         let mut manifest = manifest.clone();
         let name = manifest.pointer_mut("/metadata/name");
         let Some(Value::String(name)) = name else {
@@ -440,9 +486,7 @@ impl ApiClient {
         let answer = serde_json::to_value(&answer).unwrap_or_default();
         match immutable_difference(&manifest, &answer) {
             None => Ok(()),
-            Some(field) => Err(format!(
-                "something such as an admission webhook changes {field} of new Services"
-            )),
+            Some(field) => Err(ServiceProblem::Changed(field)),
         }
     }
 }

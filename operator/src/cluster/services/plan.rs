@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 use vestibule_model::condition::Address;
 use vestibule_model::key::ObjectName;
@@ -53,6 +53,9 @@ pub enum ServiceAction {
     Create(Value),
     /// Apply this manifest to the Service with this UID, because it differs.
     Apply(String, Value),
+    /// Merge this patch into the Service with this UID, to remove what others added and what an applied manifest would
+    /// leave.
+    Prune(String, Value),
     /// Delete the Service with this UID and create it like this, because the change is not possible otherwise.
     Anew(String, Value),
     /// Delete the Service with this UID.
@@ -65,10 +68,12 @@ impl ServiceAction {
         self.applied().is_some() && self.applied() == other.applied()
     }
 
-    /// The manifest that it applies.
+    /// The manifest or patch that it applies.
     fn applied(&self) -> Option<&Value> {
         match self {
-            Self::Create(manifest) | Self::Apply(_, manifest) => Some(manifest),
+            Self::Create(applied) | Self::Apply(_, applied) | Self::Prune(_, applied) => {
+                Some(applied)
+            }
             Self::Anew(..) | Self::Delete(_) => None,
         }
     }
@@ -148,8 +153,7 @@ pub fn plan(
                 Some(there) if anew && must_be_made_anew(&manifest, there) => {
                     Some(ServiceAction::Anew(there.uid.clone(), manifest))
                 }
-                Some(there) if contains(&there.object, &manifest) => None,
-                Some(there) => Some(ServiceAction::Apply(there.uid.clone(), manifest)),
+                Some(there) => repair(manifest, there),
             };
             if let Some(action) = action {
                 actions.insert(name.clone(), action);
@@ -179,11 +183,118 @@ fn must_be_made_anew(manifest: &Value, there: &PresentService) -> bool {
     keeps_our_class || immutable_difference(manifest, &there.object).is_some()
 }
 
+/// Returns the action that makes a present Service as its manifest has it, if it is not.
+fn repair(manifest: Value, there: &PresentService) -> Option<ServiceAction> {
+    let object = &there.object;
+    let is_complete = contains(object, &manifest);
+    match additions(object, &manifest) {
+        // An applied manifest adds its ports beside those of others, and the names of ports have to differ.
+        Some(patch) if is_complete || is_port_name_taken(object, &manifest) => {
+            Some(ServiceAction::Prune(there.uid.clone(), patch))
+        }
+        _ if is_complete => None,
+        _ => Some(ServiceAction::Apply(there.uid.clone(), manifest)),
+    }
+}
+
+/// Returns the merge patch that removes what others added where a Service must have nothing beside the manifest: with one
+/// more label in its selector it selects no proxy, and one more port leads to a port of the proxies that is not its
+/// Gateway's. Server-side apply leaves what others own. Elsewhere, additions of others stay.
+fn additions(object: &Value, manifest: &Value) -> Option<Value> {
+    let selector = exact_selector(object, manifest).map(|patch| ("selector", patch));
+    let ports = exact_ports(object, manifest).map(|ports| ("ports", ports));
+    let fields = selector.into_iter().chain(ports);
+    let spec: Map<String, Value> = fields
+        .map(|(field, patch)| (field.to_owned(), patch))
+        .collect();
+    (!spec.is_empty()).then(|| json!({"spec": spec}))
+}
+
+/// Returns the merge patch that gives a Service the selector of the manifest, if it has labels that are not in it. A
+/// manifest without a selector is that of an alias, which must not have one: the policy of the chart would refuse further
+/// writes.
+fn exact_selector(object: &Value, manifest: &Value) -> Option<Value> {
+    let desired = manifest.pointer("/spec/selector");
+    let desired = desired.and_then(Value::as_object);
+    let mut patch = desired.cloned().unwrap_or_default();
+    let present = object.pointer("/spec/selector")?.as_object()?;
+    let all = patch.len();
+    for label in present.keys() {
+        patch.entry(label.as_str()).or_insert(Value::Null);
+    }
+    (patch.len() > all).then(|| patch.into())
+}
+
+/// Returns the ports that the Service should have, if it has others as well. Each keeps what the API server and others
+/// have set in it, such as its node port.
+fn exact_ports(object: &Value, manifest: &Value) -> Option<Value> {
+    let desired = manifest.pointer("/spec/ports")?.as_array()?;
+    let present = ports_in(object);
+    let is_desired = |there: &Value| desired.iter().any(|port| port_id(port) == port_id(there));
+    if present.iter().all(is_desired) {
+        return None;
+    }
+    let ports: Vec<Value> = desired
+        .iter()
+        .map(|port| {
+            let there = present.iter().find(|there| port_id(there) == port_id(port));
+            let mut entry = there.cloned().unwrap_or_else(|| json!({}));
+            if let (Some(entry), Some(port)) = (entry.as_object_mut(), port.as_object()) {
+                entry.extend(port.clone());
+            }
+            entry
+        })
+        .collect();
+    Some(ports.into())
+}
+
+/// Whether a port of the Service has the name that another port has in the manifest.
+fn is_port_name_taken(object: &Value, manifest: &Value) -> bool {
+    ports_in(manifest).iter().any(|port| {
+        ports_in(object)
+            .iter()
+            .any(|there| port_id(there) != port_id(port) && there.get("name") == port.get("name"))
+    })
+}
+
+fn ports_in(object: &Value) -> &[Value] {
+    let ports = object.pointer("/spec/ports").and_then(Value::as_array);
+    ports.map(Vec::as_slice).unwrap_or_default()
+}
+
+/// Returns the number and the protocol of a port, which no other port of the Service has.
+fn port_id(entry: &Value) -> (Option<&Value>, &str) {
+    let protocol = entry.get("protocol").and_then(Value::as_str);
+    (entry.get("port"), protocol.unwrap_or("TCP"))
+}
+
+/// Returns the front of each Gateway that has one, by the UID of the Gateway.
+#[must_use]
+pub fn fronts(present: &PresentServices) -> BTreeMap<Arc<str>, &PresentService> {
+    let is_front = |there: &&PresentService| {
+        let service_type = there.object.pointer("/spec/type").and_then(Value::as_str);
+        service_type != Some("ExternalName")
+    };
+    let fronts = present.values().filter(is_front);
+    fronts.map(|there| (there.gateway.clone(), there)).collect()
+}
+
+/// Returns the front that a Gateway should have, if it exists.
+fn front<'a>(service: &GatewayService, present: &'a PresentServices) -> Option<&'a PresentService> {
+    let front = present.get(&service.front);
+    front.filter(|front| front.gateway == service.uid)
+}
+
 /// Returns the addresses of the front of a Gateway, if it exists.
 #[must_use]
 pub fn addresses(service: &GatewayService, present: &PresentServices) -> Option<Vec<Address>> {
-    let front = present.get(&service.front)?;
-    if front.gateway != service.uid || front.deleting {
+    addresses_of(front(service, present)?)
+}
+
+/// Returns the addresses of a front, unless it is being deleted.
+#[must_use]
+pub fn addresses_of(front: &PresentService) -> Option<Vec<Address>> {
+    if front.deleting {
         return None;
     }
     let object = &front.object;
@@ -211,10 +322,12 @@ pub fn sockets(
     service: &GatewayService,
     present: &PresentServices,
 ) -> BTreeSet<(IpAddr, TransportPort)> {
-    let front = present.get(&service.front);
-    let Some(front) = front.filter(|front| front.gateway == service.uid) else {
-        return BTreeSet::new();
-    };
+    front(service, present).map(sockets_of).unwrap_or_default()
+}
+
+/// Returns every address that leads to a front, with each of its ports.
+#[must_use]
+pub fn sockets_of(front: &PresentService) -> BTreeSet<(IpAddr, TransportPort)> {
     let list = |path| {
         let list = front.object.pointer(path).and_then(Value::as_array);
         list.into_iter().flatten()
@@ -223,7 +336,7 @@ pub fn sockets(
     let addresses = list("/spec/clusterIPs").chain(list("/spec/externalIPs"));
     let addresses = addresses.chain(ingress);
     let addresses = addresses.filter_map(|text| text.as_str()?.parse::<IpAddr>().ok());
-    let ports = ports(service, present);
+    let ports = ports_of(front);
     addresses
         .flat_map(|address| ports.keys().map(move |port| (address, *port)))
         .collect()
@@ -232,9 +345,15 @@ pub fn sockets(
 /// Returns the ports of a Gateway's front, and the internal port behind each.
 #[must_use]
 pub fn ports(service: &GatewayService, present: &PresentServices) -> ServicePorts {
-    let front = present.get(&service.front);
-    let front = front.filter(|front| front.gateway == service.uid && !front.deleting);
-    let ports = front.and_then(|front| front.object.pointer("/spec/ports")?.as_array());
+    front(service, present).map(ports_of).unwrap_or_default()
+}
+
+/// Returns the ports of a front, and the internal port behind each. One that is being deleted has none.
+#[must_use]
+pub fn ports_of(front: &PresentService) -> ServicePorts {
+    if front.deleting {
+        return ServicePorts::new();
+    }
     let port = |entry: &Value| {
         let number = |field| Port::new(entry.get(field)?.as_u64()?.try_into().ok()?);
         let transport = match entry.get("protocol").and_then(Value::as_str) {
@@ -243,7 +362,7 @@ pub fn ports(service: &GatewayService, present: &PresentServices) -> ServicePort
         };
         Some(((number("port")?, transport), number("targetPort")?))
     };
-    ports.into_iter().flatten().filter_map(port).collect()
+    ports_in(&front.object).iter().filter_map(port).collect()
 }
 
 /// Returns the manifest with its owner and its digest.
@@ -267,8 +386,8 @@ pub(super) fn complete(mut manifest: Value, owner: Option<&Value>) -> Value {
     manifest
 }
 
-/// Whether `there` contains everything in `desired_value`. It may contain more, which belongs to others. The elements
-/// of a list may be at any place, since others may add some.
+/// Whether `there` contains everything in `desired_value`. It may contain more, which belongs to others; [`additions`]
+/// finds what must not be there. The elements of a list may be at any place, since others may add some.
 fn contains(there: &Value, desired_value: &Value) -> bool {
     match (there, desired_value) {
         (Value::Object(there), Value::Object(desired_value)) => {

@@ -75,9 +75,32 @@ fn carry_out(actions: &BTreeMap<ObjectName, ServiceAction>, present: &mut Presen
             ServiceAction::Create(manifest) | ServiceAction::Apply(_, manifest) => {
                 present.insert(name.clone(), served(manifest));
             }
+            ServiceAction::Prune(_, patch) => {
+                let there = present.get_mut(name).expect("it is there");
+                merge(&mut there.object, patch);
+            }
             ServiceAction::Anew(..) | ServiceAction::Delete(_) => {
                 present.remove(name);
             }
+        }
+    }
+}
+
+/// Merges a patch as RFC 7396 says.
+fn merge(object: &mut Value, patch: &Value) {
+    let Value::Object(patch) = patch else {
+        *object = patch.clone();
+        return;
+    };
+    if !object.is_object() {
+        *object = json!({});
+    }
+    let fields = object.as_object_mut().expect("it is an object");
+    for (field, value) in patch {
+        if value.is_null() {
+            fields.remove(field);
+        } else {
+            merge(fields.entry(field.clone()).or_insert(Value::Null), value);
         }
     }
 }
@@ -127,11 +150,7 @@ fn edits_are_undone_and_additions_are_left() {
     let front = &mut present.get_mut(&desired.front).expect("it is there").object;
     front["metadata"]["annotations"]["cloud"] = json!("x");
     front["spec"]["sessionAffinity"] = json!("None");
-    let more = json!({"name": "more", "port": 1, "targetPort": 1, "protocol": "TCP"});
-    front["spec"]["ports"]
-        .as_array_mut()
-        .expect("ports")
-        .push(more);
+    front["spec"]["healthCheckNodePort"] = json!(31_001);
     assert_eq!(
         plan(&desired_services(&[&desired]), &present, None),
         BTreeMap::new()
@@ -144,6 +163,68 @@ fn edits_are_undone_and_additions_are_left() {
     less.alias_annotations.clear();
     let actions = plan(&desired_services(&[&less]), &before, None);
     assert_eq!(actions.keys().collect::<Vec<_>>(), [&desired.alias]);
+}
+
+#[test]
+fn what_others_add_to_a_selector_or_to_ports_is_removed() {
+    let (desired, mut present) = (desired("one"), PresentServices::new());
+    let all = desired_services(&[&desired]);
+    carry_out(&plan(&all, &present, None), &mut present);
+    let before = present.clone();
+    // With one more label, it selects no proxy.
+    front_of(&mut present, &desired)["spec"]["selector"]["x"] = json!("y");
+    let alias = present.get_mut(&desired.alias).expect("it is there");
+    alias.object["spec"]["selector"] = json!({"x": "y"});
+    let actions = plan(&all, &present, None);
+    let prune = |selector: Value| {
+        let patch = json!({"spec": {"selector": selector}});
+        ServiceAction::Prune("u".into(), patch)
+    };
+    let of_front = prune(json!({"app": "proxy", "x": null}));
+    assert_eq!(actions[&desired.front], of_front);
+    assert_eq!(actions[&desired.alias], prune(json!({"x": null})));
+    carry_out(&actions, &mut present);
+    assert_eq!(plan(&all, &present, None), BTreeMap::new());
+    assert_eq!(present[&desired.front], before[&desired.front]);
+
+    // One more port. The others keep what the API server gave them.
+    let ports = |present: &mut PresentServices, ports: Value| {
+        front_of(present, &desired)["spec"]["ports"] = ports;
+    };
+    let ours = before[&desired.front].object["spec"]["ports"][0].clone();
+    assert_eq!(ours["nodePort"], 31_000);
+    for more in [
+        json!({"name": "more", "port": 9999, "targetPort": 15_000, "protocol": "TCP"}),
+        json!({"name": "more", "port": 443, "targetPort": 15_000, "protocol": "UDP"}),
+    ] {
+        ports(&mut present, json!([more, ours]));
+        let actions = plan(&all, &present, None);
+        let patch = json!({"spec": {"ports": [ours]}});
+        let expected = ServiceAction::Prune("u".into(), patch);
+        assert_eq!(actions[&desired.front], expected);
+        carry_out(&actions, &mut present);
+        assert_eq!(plan(&all, &present, None), BTreeMap::new());
+    }
+
+    // Of two ports of one name, the API server would refuse the second.
+    let mut moved = ours.clone();
+    moved["port"] = json!(444);
+    ports(&mut present, json!([moved]));
+    let actions = plan(&all, &present, None);
+    assert!(matches!(&actions[&desired.front], ServiceAction::Prune(..)));
+    carry_out(&actions, &mut present);
+    assert_eq!(plan(&all, &present, None), BTreeMap::new());
+    let now = front_of(&mut present, &desired)["spec"]["ports"].clone();
+    assert_eq!(now.as_array().map(Vec::len), Some(1));
+    assert_eq!(now[0]["port"], 443);
+
+    // A port under another name, beside a change of the settings: applying comes first, and then the port goes.
+    ports(
+        &mut present,
+        json!([{"name": "more", "port": 1, "targetPort": 1, "protocol": "TCP"}]),
+    );
+    let actions = plan(&all, &present, None);
+    assert!(matches!(&actions[&desired.front], ServiceAction::Apply(..)));
 }
 
 #[test]

@@ -137,7 +137,8 @@ impl World {
         self.reconciler.tell(desired, &service_states);
         let states: Arc<ServiceStates> = service_states.borrow().clone()?;
         let state = states.values().next()?;
-        state.assigned.as_ref()?.problem.clone()
+        let problem = state.assigned.as_ref()?.problem.as_ref()?;
+        Some(problem.to_string())
     }
 }
 
@@ -186,7 +187,7 @@ async fn a_new_service_that_comes_out_otherwise_is_not_made_anew() {
     world.reconciler.take(Event::Apply(written));
     assert!(world.act(&only(&classed())).await.is_empty());
     let said =
-        "something such as an admission webhook changed spec.loadBalancerClass of the new Service";
+        "something such as an admission webhook changes spec.loadBalancerClass of new Services";
     assert_eq!(world.problem(&only(&classed())).as_deref(), Some(said));
     // Other settings are another reason to make it anew.
     let other = GatewayService {
@@ -195,6 +196,54 @@ async fn a_new_service_that_comes_out_otherwise_is_not_made_anew() {
     };
     assert_eq!(world.problem(&only(&other)), None);
     assert_eq!(world.act(&only(&other)).await, [REHEARSAL]);
+}
+
+#[tokio::test]
+async fn a_name_that_another_service_has_is_told_as_such() {
+    // It has lost its label, so that the watch does not show it.
+    let client = testing::client(|request| match *request.method() {
+        Method::GET => testing::object(&service(FRONT, 1, THEIRS)),
+        _ => testing::failure(StatusCode::NOT_FOUND),
+    });
+    let mut reconciler = Reconciler::new(client, config(), Metrics::default());
+    reconciler.take(Event::Init);
+    reconciler.take(Event::InitDone);
+    let gateway = plan::tests::desired("one");
+    let mut requests = JoinSet::new();
+    reconciler.act(&only(&gateway), &mut requests);
+    while let Some(done) = requests.join_next().await {
+        reconciler.done(done.expect("no panic"));
+    }
+    let problem = reconciler.problem(&gateway.front);
+    assert!(
+        matches!(problem, Some(ServiceProblem::NameTaken(_))),
+        "{problem:?}"
+    );
+}
+
+#[tokio::test]
+async fn services_that_are_kept_are_told_as_they_are() {
+    let mut front = service(FRONT, 1, OURS);
+    front["spec"]["ports"] = json!([{"port": 443, "targetPort": 10_000, "protocol": "TCP"}]);
+    front["status"] = json!({"loadBalancer": {"ingress": [{"ip": "192.0.2.1"}]}});
+    let kept = DesiredServices::from([("one".into(), DesiredService::Keep)]);
+    let state = |present: &[Value]| {
+        let world = World::new(OURS, OURS, present);
+        let (service_states, _) = watch::channel(None);
+        world.reconciler.tell(&kept, &service_states);
+        let states: Option<Arc<ServiceStates>> = service_states.borrow().clone();
+        states.expect("states").get("one").cloned()
+    };
+    // This process has not made it, as after a restart.
+    let told = state(&[front]).expect("a state");
+    let port = |number| Port::new(number).expect("it is not 0");
+    let ports = BTreeMap::from([((port(443), Transport::Tcp), port(10_000))]);
+    assert_eq!(told.ports, ports);
+    let assigned = told.assigned.expect("it is there");
+    assert_eq!(assigned.addresses.len(), 1);
+    assert_eq!(assigned.problem, None);
+    // What does not exist has no state.
+    assert_eq!(state(&[]), None);
 }
 
 #[test]

@@ -143,7 +143,9 @@ pub fn judge(
     Some(Due { status: due, waits })
 }
 
-/// Returns a port of listeners that the proxies serve, but that the Service of their Gateway does not forward yet.
+/// Returns a port of listeners that the proxies serve, but that the Service of their Gateway does not forward yet. If there
+/// is no Service, it forwards none. The states of Services are known, because only a leader writes statuses. Without
+/// Services, as in `vestibule run`, no listener has a port on one.
 fn unreached(
     translator: &Translator,
     service_states: &ServiceStates,
@@ -160,7 +162,7 @@ fn unreached(
         let there = |front: &ServiceState| {
             front.ports.get(&(desired.port, desired.transport)) == Some(internal)
         };
-        front.is_some_and(|front| !there(front))
+        front.is_none_or(|front| !there(front))
     });
     missing.next().map(|(desired, _)| desired.port)
 }

@@ -11,7 +11,7 @@ use vestibule_model::parameters::{GatewayParameters, ServiceParameters};
 use vestibule_model::protocol::{Port, Transport};
 use vestibule_model::service::{ServiceType, TrafficPolicy};
 
-use super::{Assigned, GatewayService, ServiceSettings, names};
+use super::{Assigned, GatewayService, ServiceProblem, ServiceSettings, names};
 
 /// Label with the UID of the Gateway that a Service is for.
 pub const UID_LABEL: &str = "vestibule.dev/gateway-uid";
@@ -167,6 +167,12 @@ pub(in super::super) fn unreachable(
     let Some(assigned) = assigned else {
         return Some(not_assigned("Its Service is not there yet".into(), ""));
     };
+    if let Some(ServiceProblem::NameTaken(_)) = assigned.problem {
+        return Some(not_assigned(
+            format!("A Service {front} that is not Vestibule's exists"),
+            &format!("delete it, or restore its label {MANAGED_BY_LABEL}"),
+        ));
+    }
     let missing = gateway.addresses.iter().find(|request| {
         request
             .ip
@@ -183,6 +189,12 @@ pub(in super::super) fn unreachable(
             let message = format!("Service {front} did not get {ip}{why}");
             Some(not_usable(request, message))
         }
+        (None, Some(ServiceProblem::Changed(field))) => Some(not_assigned(
+            format!(
+                "Something such as an admission webhook changes {field} of Service {front} when it is created"
+            ),
+            "correct what changes it, or have the GatewayParameters ask for the value that it sets",
+        )),
         (None, Some(problem)) => Some(not_assigned(
             format!("The API server refuses Service {front}: {problem}"),
             "correct spec.infrastructure and the GatewayParameters",

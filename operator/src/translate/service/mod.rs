@@ -10,6 +10,7 @@ mod build;
 mod names;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -47,8 +48,8 @@ pub struct ServiceSettings {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DesiredService {
     /// The Services stay as they are, whether they exist or not. The Gateway cannot be read, is not
-    /// accepted, has no port, or asks for addresses that it cannot have. A mistake in an edit must not
-    /// cost it its address.
+    /// accepted, has no port, or asks for addresses that it cannot have, or its class does not exist. A
+    /// mistake in an edit must not cost it its address.
     Keep,
     /// The Services have to be like this.
     Make(Box<GatewayService>),
@@ -102,8 +103,32 @@ pub struct Assigned {
     pub addresses: Vec<Address>,
     /// Every address that leads to it, from inside or outside the cluster, with each of its ports.
     pub sockets: BTreeSet<(IpAddr, TransportPort)>,
-    /// Why the API server refuses it, or made it otherwise than asked for, if it does or did.
-    pub problem: Option<String>,
+    /// Why it is not as desired, if it is not.
+    pub problem: Option<ServiceProblem>,
+}
+
+/// Why a Service is not as desired.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ServiceProblem {
+    /// The API server refuses it, or does not answer, as this message says.
+    Refused(String),
+    /// A Service that is not Vestibule's has its name, as this message says.
+    NameTaken(String),
+    /// Something such as an admission webhook changes this field of it when it is created. The field cannot be
+    /// changed later.
+    Changed(&'static str),
+}
+
+impl fmt::Display for ServiceProblem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Refused(message) | Self::NameTaken(message) => f.write_str(message),
+            Self::Changed(field) => write!(
+                f,
+                "something such as an admission webhook changes {field} of new Services"
+            ),
+        }
+    }
 }
 
 impl GatewayService {
