@@ -141,7 +141,7 @@ fn what_is_ours_needs_no_confirmation() {
     }
 }
 
-/// It is not known whose it is, so its status stays: about an earlier generation.
+/// Its controller is not known, so its status stays: about an earlier generation.
 #[test]
 fn the_status_of_an_unreadable_gateway_stays() {
     let [gateway, set] = both();

@@ -44,7 +44,7 @@ pub struct StatusInputs<'a> {
     /// The states of the Services in front of Gateways.
     pub service_states: &'a ServiceStates,
     /// ListenerSets that had a status of ours in this process and have lost their Gateway. If the Gateway does not exist,
-    /// nobody else writes their status, so the API server is not asked whose it is.
+    /// nobody else writes their status, so the API server is not asked who wrote it.
     pub orphans: &'a BTreeSet<ObjectKey>,
     /// The states of issuers from the built-in engine.
     pub issuers: &'a BTreeMap<ObjectKey, IssuerState>,
@@ -157,7 +157,7 @@ pub fn judge(
 
 /// Returns the initial status of a Gateway or ListenerSet that is not Vestibule's, to be written if the present one is by
 /// Vestibule; `None` if the present one says nothing anyway, or the object has no initial status. While an object cannot
-/// be read, it is not known whose it is, so its status stays.
+/// be read, its controller is not known, so its status stays.
 fn lost(
     translator: &Translator,
     (key, old): (&ObjectKey, &Value),
