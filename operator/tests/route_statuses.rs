@@ -250,6 +250,31 @@ async fn counts_of_routes_wait_for_the_proxies() {
     assert!(world.judge(&one, 1, &json!({})).waits);
 }
 
+#[test]
+fn a_status_that_is_full_of_entries_of_others_is_reported() {
+    let mut world = World::new(settings(), &[]);
+    world.put(objects());
+    let full = |others: usize| {
+        let entry = |n: usize| {
+            json!({
+                "controllerName": "example.com/other", "conditions": [],
+                "parentRef": {"kind": "Gateway", "name": format!("other-{n}")},
+            })
+        };
+        let entries: Vec<Value> = (0..others).map(entry).collect();
+        json!({ "parents": entries })
+    };
+    let due = world.judge(&web(), 1, &full(31));
+    assert_eq!(due.left_out, 0);
+    assert_eq!(due.status["parents"].as_array().map(Vec::len), Some(32));
+    // It is still so when nothing changes any more.
+    for old in [full(32), world.judge(&web(), 1, &full(32)).status] {
+        let due = world.judge(&web(), 1, &old);
+        assert_eq!(due.left_out, 1);
+        assert_eq!(due.status, full(32));
+    }
+}
+
 #[tokio::test]
 async fn a_listener_is_programmed_once_the_service_has_its_port() {
     let mut world = World::new(cluster_settings(), &["p-1"]);

@@ -35,6 +35,7 @@ use super::services::{DesiredServices, ServiceState, ServiceStates};
 use super::sources::ReadQueue;
 use super::statuses::plan::Planner;
 use super::statuses::rejects::RejectLog;
+use super::statuses::room::FullStatuses;
 use crate::claims::ClaimStore;
 use crate::control::ControlLoop;
 use crate::issuance::{CertificateRegistry, EngineUpdate};
@@ -74,7 +75,7 @@ pub struct Store {
     metrics: Metrics,
     desired_ports: watch::Sender<Option<Arc<BTreeSet<DesiredPort>>>>,
     desired_services: watch::Sender<Option<Arc<DesiredServices>>>,
-    event_recorder: EventRecorder,
+    pub(super) event_recorder: EventRecorder,
     /// Kinds of which the watch has shown every object.
     synced: BTreeSet<Kind>,
     /// Kinds whose watch is interrupted, and since when.
@@ -100,8 +101,10 @@ pub struct Store {
     published: Vec<ResourceKey>,
     /// The objects in the translator.
     known: BTreeSet<ObjectKey>,
-    /// ListenerSets that had a status of ours and have lost their Gateway.
+    /// ListenerSets that had a status of ours in this process and have lost their Gateway.
     pub orphans: BTreeSet<ObjectKey>,
+    /// The objects whose statuses have no room for our entries.
+    pub(super) full_statuses: FullStatuses,
     ports: BTreeMap<DesiredPort, Port>,
     allocation: Arc<Allocation>,
     session_keys: SessionKeys,
@@ -154,6 +157,7 @@ impl Store {
             published: Vec::new(),
             known: BTreeSet::new(),
             orphans: BTreeSet::new(),
+            full_statuses: FullStatuses::new(),
             ports: BTreeMap::new(),
             allocation: Arc::default(),
             session_keys: SessionKeys::default(),
@@ -180,6 +184,7 @@ impl Store {
 
     fn forget(&mut self, key: &ObjectKey) {
         self.orphans.remove(key);
+        self.full_statuses.forget(key);
         if key.kind == Kind::Secret {
             self.metrics.certificates.lasts(&key.name, None);
         }

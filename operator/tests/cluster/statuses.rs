@@ -1,9 +1,10 @@
 //! Statuses: complete, written once, and not written again.
 
 use serde_json::{Value, json};
+use vestibule_operator_testing::stream::Proxy;
 use vestibule_test_support::eventually;
 
-use crate::support::{Network, World, condition};
+use crate::support::{Manager, Network, World, condition};
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs an API server: VESTIBULE_TEST_KUBECONFIG"]
@@ -241,6 +242,114 @@ async fn a_set_whose_gateway_is_gone_is_as_nobody_had_looked_at_it() {
         .condition(set, ("Programmed", "True", "Programmed"))
         .await;
     manager.stop().await;
+}
+
+/// A Gateway `shared` and a ListenerSet `mine` of namespace `a` that are in force, with the proxy that has them.
+async fn in_force(world: &World) -> (Manager, Proxy) {
+    world.class().await;
+    world.ready(&["p-1"]).await;
+    world.apply(world.gateway("shared")).await;
+    world
+        .apply(world.set("a", "mine", "shared", "a.example.com"))
+        .await;
+    let manager = world.manager("one");
+    let proxy = Network::of(&[&manager]).proxy("p-1");
+    for object in [GATEWAY, SET] {
+        world
+            .condition(object, ("Programmed", "True", "Programmed"))
+            .await;
+    }
+    (manager, proxy)
+}
+
+const GATEWAY: (&str, &str, &str) = ("Gateway", "infra", "shared");
+const SET: (&str, &str, &str) = ("ListenerSet", "a", "mine");
+
+/// Waits until an object says that no controller has looked at it.
+async fn is_as_new(world: &World, object: (&str, &str, &str)) {
+    for kind in ["Programmed", "Accepted"] {
+        world.condition(object, (kind, "Unknown", "Pending")).await;
+    }
+    let (kind, part, name) = object;
+    let object = world.get(kind, part, name).await.expect("it is there");
+    assert_eq!(object["status"]["listeners"], json!([]));
+    assert_eq!(object["status"].get("addresses"), None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs an API server: VESTIBULE_TEST_KUBECONFIG"]
+async fn what_has_lost_its_class_is_as_nobody_had_looked_at_it() {
+    let world = World::new().await;
+    let (manager, _proxy) = in_force(&world).await;
+    world.delete("GatewayClass", "", &world.release).await;
+    is_as_new(&world, GATEWAY).await;
+    is_as_new(&world, SET).await;
+    // The class comes back.
+    world.class().await;
+    world
+        .condition(SET, ("Programmed", "True", "Programmed"))
+        .await;
+    // The Gateway gets a class that does not exist.
+    let mut moved = world.gateway("shared");
+    moved["spec"]["gatewayClassName"] = json!(format!("{}-none", world.release));
+    world.apply(moved).await;
+    is_as_new(&world, GATEWAY).await;
+    is_as_new(&world, SET).await;
+    manager.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs an API server: VESTIBULE_TEST_KUBECONFIG"]
+async fn what_is_lost_while_no_operator_runs_is_as_nobody_had_looked_at_it() {
+    let world = World::new().await;
+    let (manager, _proxy) = in_force(&world).await;
+    manager.stop().await;
+    world.delete("Gateway", "infra", "shared").await;
+    let manager = world.manager("two");
+    is_as_new(&world, SET).await;
+    manager.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs an API server: VESTIBULE_TEST_KUBECONFIG"]
+async fn the_next_controller_has_the_last_word() {
+    let world = World::new().await;
+    let (manager, _proxy) = in_force(&world).await;
+    manager.stop().await;
+    // While no operator runs, the Gateway changes to another controller, which takes over its status and not yet that
+    // of the ListenerSet.
+    let other = format!("{}-other", world.release);
+    world
+        .apply(json!({
+            "apiVersion": "gateway.networking.k8s.io/v1", "kind": "GatewayClass",
+            "metadata": {"name": other}, "spec": {"controllerName": "example.com/other"},
+        }))
+        .await;
+    let mut moved = world.gateway("shared");
+    moved["spec"]["gatewayClassName"] = json!(other);
+    world.apply(moved).await;
+    let their_gateway = world.take_over(GATEWAY).await;
+    let manager = world.manager("two");
+    is_as_new(&world, SET).await;
+    let their_set = world.take_over(SET).await;
+    // Edits do not make it write again.
+    world
+        .apply(world.set("a", "mine", "shared", "b.example.com"))
+        .await;
+    tokio::time::sleep(std::time::Duration::from_secs(6)).await;
+    for ((kind, part, name), theirs) in [(GATEWAY, their_gateway), (SET, their_set)] {
+        let object = world.get(kind, part, name).await.expect("it is there");
+        assert_eq!(object["status"], theirs, "{kind}");
+    }
+    let agent = manager.agent.clone();
+    manager.stop().await;
+    let writes = world.writes(&agent);
+    let of = |object: &str| {
+        let of = writes.iter();
+        of.filter(|write| write.contains("/status ") && write.ends_with(object))
+            .count()
+    };
+    assert_eq!((of("/shared"), of("/mine")), (0, 1), "{writes:#?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

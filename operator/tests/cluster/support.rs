@@ -693,4 +693,25 @@ impl World {
         })
         .await;
     }
+
+    /// Writes the conditions of an object as another controller would that accepts it too. Returns the status.
+    pub(crate) async fn take_over(&self, (kind, part, name): (&str, &str, &str)) -> Value {
+        eventually("a status that nobody else wrote meanwhile", async || {
+            let api = self.api(kind, &self.ns(part));
+            let mut object = api.get(name).await.expect("an answer");
+            let generation = object.metadata.generation;
+            let conditions = ["Accepted", "Programmed"].map(|kind| {
+                json!({
+                    "type": kind, "status": "True", "reason": kind, "message": "Another controller says so",
+                    "observedGeneration": generation, "lastTransitionTime": "2026-01-01T00:00:00Z",
+                })
+            });
+            object.data["status"]["conditions"] = json!(conditions);
+            let written = api
+                .replace_status(name, &kube::api::PostParams::default(), &object)
+                .await;
+            written.ok().map(|object| object.data["status"].clone())
+        })
+        .await
+    }
 }

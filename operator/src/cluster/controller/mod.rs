@@ -29,7 +29,7 @@ use super::statuses::write::Writer;
 use super::store::{SOURCES, Store};
 use super::sync::{self, Progress};
 use super::watch_queue::WatchQueue;
-use super::{Settings, clock, lease, statuses};
+use super::{Settings, clock, events, lease, statuses};
 use crate::claims::{ClaimStore, WriteOutcome, WriteProblem};
 use crate::control::ControlLoop;
 use crate::issuance::EngineLink;
@@ -445,6 +445,8 @@ impl Controller {
                 control,
                 service_states,
                 orphans,
+                full_statuses,
+                event_recorder,
                 ..
             } = &mut self.store;
             let ControlLoop {
@@ -467,6 +469,11 @@ impl Controller {
                 let mut due = statuses::judge(&inputs, seconds, (key, live, old))?;
                 if let Some(trouble) = trouble(claims, translator, key) {
                     statuses::waits::explain(&mut due.status, trouble);
+                }
+                if let Some(note) = full_statuses.note(key, live.generation, due.left_out)
+                    && let Some(object) = translator.object(key)
+                {
+                    event_recorder.record(events::of_full_status(key, object, note));
                 }
                 Some(due)
             });

@@ -146,7 +146,9 @@ impl Controller {
             },
         );
         let claim_writer = ClaimWriter::new(client.clone(), &settings.release, metrics.clone());
-        let writer = Writer::new(client.clone(), &settings.release, metrics.clone());
+        // By this name, a release recognizes the statuses that it wrote. Releases of one name may be in several namespaces.
+        let author = format!("{}/{}", settings.namespace, settings.release);
+        let writer = Writer::new(client.clone(), &author, metrics.clone());
         Self {
             store,
             settings,

@@ -1,5 +1,5 @@
-//! Writes Kubernetes events at objects of tenants, about their certificates and about objects that cannot be read. Only
-//! the leader writes them. Their length and their rate are limited, and nothing waits for them.
+//! Writes Kubernetes events at objects of tenants, about their certificates, about objects that cannot be read, and about
+//! statuses without room. Only the leader writes them. Their length and their rate are limited, and nothing waits for them.
 
 mod rate;
 
@@ -53,10 +53,7 @@ pub(super) fn of_findings(
 ) -> Vec<ObjectEvent> {
     let event = |finding: &Finding, action, note| ObjectEvent {
         about: key.clone(),
-        uid: object
-            .meta()
-            .map(|meta| meta.uid.clone())
-            .unwrap_or_default(),
+        uid: uid(object),
         warning: true,
         reason: finding.reason.as_str(),
         action,
@@ -73,6 +70,23 @@ pub(super) fn of_findings(
         _ => None,
     };
     findings.iter().filter_map(event_of).collect()
+}
+
+/// The event for an object whose status has no room for our entries. `note` says so, and what to do.
+pub(super) fn of_full_status(key: &ObjectKey, object: &Object, note: String) -> ObjectEvent {
+    ObjectEvent {
+        about: key.clone(),
+        uid: uid(object),
+        warning: true,
+        reason: "StatusFull",
+        action: "WriteStatus",
+        note,
+    }
+}
+
+fn uid(object: &Object) -> Arc<str> {
+    let meta = object.meta();
+    meta.map(|meta| meta.uid.clone()).unwrap_or_default()
 }
 
 /// Takes events of Kubernetes to be written. Clones write to the same queue.

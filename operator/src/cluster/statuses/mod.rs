@@ -1,9 +1,11 @@
 //! Computes, plans and writes statuses. [`plan`] decides when each is written.
 
+mod authorship;
 mod issued;
 mod packed;
 pub mod plan;
 pub(super) mod rejects;
+pub(super) mod room;
 mod routes;
 mod steady;
 pub(super) mod waits;
@@ -41,7 +43,8 @@ pub struct StatusInputs<'a> {
     pub controller: &'a str,
     /// The states of the Services in front of Gateways.
     pub service_states: &'a ServiceStates,
-    /// ListenerSets that had a status of ours and have lost their Gateway.
+    /// ListenerSets that had a status of ours in this process and have lost their Gateway. If the Gateway does not exist,
+    /// nobody else writes their status, so the API server is not asked who wrote it.
     pub orphans: &'a BTreeSet<ObjectKey>,
     /// The states of issuers from the built-in engine.
     pub issuers: &'a BTreeMap<ObjectKey, IssuerState>,
@@ -100,13 +103,16 @@ pub fn judge(
         }
         // A ListenerSet whose Gateway is gone gets the initial status.
         None if orphans.contains(key) && !has_parent(translator, key) => {
-            return Some(unknown(old, observed).into());
+            return Some(unknown(key.kind, old, observed).into());
         }
-        // In other cases no part of the status is ours. The controller that the object now belongs to writes it.
-        None => return None,
+        // In other cases the controller that the object now belongs to writes the status. If there is none, or until it
+        // has done so, the status may still be ours, and is no longer true.
+        None => return lost(translator, (key, old), observed),
     };
-    if let Status::Route(status) = status {
-        return Some(routes::judge(inputs, observed, (key, status, old)));
+    if let Status::Route(route) = status {
+        let mut due = routes::judge(inputs, observed, (key, route, old));
+        due.left_out = left_out(status, &due.status, controller);
+        return Some(due);
     }
     let mut due = render(key, old, status, controller, observed, |basis| {
         let condition = programmed(basis, |listeners| {
@@ -140,7 +146,54 @@ pub fn judge(
     };
     // The content of a Secret or `ConfigMap` will be known in a moment, and then the status is another one.
     let waits = unsettled || translator.is_undecided(key);
-    Some(Due { status: due, waits })
+    let left_out = left_out(status, &due, controller);
+    Some(Due {
+        status: due,
+        waits,
+        confirm: false,
+        left_out,
+    })
+}
+
+/// Returns the initial status of a Gateway or ListenerSet that is not Vestibule's, to be written if the present one is by
+/// Vestibule; `None` if the present one says nothing anyway, or the object has no initial status. While an object cannot
+/// be read, its controller is not known, so its status stays.
+fn lost(
+    translator: &Translator,
+    (key, old): (&ObjectKey, &Value),
+    observed: Observed,
+) -> Option<Due> {
+    let object = translator.object(key)?.as_ref();
+    let is_lost = matches!(object, Object::Gateway(_) | Object::ListenerSet(_));
+    (is_lost && says_something(old)).then(|| Due {
+        status: unknown(key.kind, old, observed),
+        waits: false,
+        confirm: true,
+        left_out: 0,
+    })
+}
+
+/// Whether the status of a Gateway or ListenerSet says more than the initial one.
+fn says_something(status: &Value) -> bool {
+    let is_decided = |condition: &Value| {
+        let text = |field: &str| condition.get(field).and_then(Value::as_str);
+        let is_known = text("type").and_then(ConditionType::from_text).is_some();
+        is_known && text("status") != Some("Unknown")
+    };
+    entries(status, "conditions").any(is_decided)
+        || entries(status, "listeners").next().is_some()
+        || entries(status, "addresses").next().is_some()
+}
+
+/// Returns for how many entries of this controller a list in a rendered status has no room.
+fn left_out(status: &Status, rendered: &Value, controller: &str) -> usize {
+    let (list, due) = match status {
+        Status::Route(status) => ("parents", status.parents.len()),
+        Status::Policy(status) => ("ancestors", status.ancestors.len()),
+        Status::Class(_) | Status::Listeners(_) | Status::Grant(_) => return 0,
+    };
+    let written = entries(rendered, list).filter(|entry| is_of(entry, controller));
+    due.saturating_sub(written.count())
 }
 
 /// Returns a port of listeners that the proxies serve, but that the Service of their Gateway does not forward yet. If there
@@ -184,8 +237,8 @@ fn has_parent(translator: &Translator, set: &ObjectKey) -> bool {
     gateway.is_some_and(|gateway| translator.object(&gateway).is_some())
 }
 
-/// Returns the status that the schema gives to a new ListenerSet, with the conditions of other controllers.
-fn unknown(old: &Value, observed: Observed) -> Value {
+/// Returns the status that the schema gives to a new Gateway or ListenerSet, with the conditions of other controllers.
+fn unknown(kind: Kind, old: &Value, observed: Observed) -> Value {
     let waiting = |kind| Condition {
         kind,
         truth: Truth::Unknown,
@@ -199,9 +252,16 @@ fn unknown(old: &Value, observed: Observed) -> Value {
         attached_listener_sets: 0,
         addresses: None,
     };
-    wire::listener_set(old, &status, observed, |_| {
-        waiting(ConditionType::Programmed)
-    })
+    let programmed = |_: &ProgrammedBasis| waiting(ConditionType::Programmed);
+    if kind != Kind::Gateway {
+        return wire::listener_set(old, &status, observed, programmed);
+    }
+    let mut status = wire::gateway(old, &status, observed, programmed);
+    if let Some(fields) = status.as_object_mut() {
+        // Nothing is served at the address, whether or not the Service keeps it.
+        fields.remove("addresses");
+    }
+    status
 }
 
 /// Adds to the message of Accepted=True why the Gateway has no name inside the cluster.
@@ -222,10 +282,16 @@ fn note(status: &mut Value, problem: &str) {
 
 /// Whether a list in a status has an entry of this controller.
 fn is_in(status: &Value, list: &str, controller: &str) -> bool {
+    entries(status, list).any(|entry| is_of(entry, controller))
+}
+
+/// Whether an entry of a list in a status belongs to this controller.
+fn is_of(entry: &Value, controller: &str) -> bool {
+    entry.get("controllerName").and_then(Value::as_str) == Some(controller)
+}
+
+/// Returns the entries of a list in a status.
+fn entries<'a>(status: &'a Value, list: &str) -> impl Iterator<Item = &'a Value> + use<'a> {
     let entries = status.get(list).and_then(Value::as_array);
-    let name = |entry: &Value| entry.get("controllerName")?.as_str().map(str::to_owned);
-    entries
-        .into_iter()
-        .flatten()
-        .any(|entry| name(entry).as_deref() == Some(controller))
+    entries.into_iter().flatten()
 }

@@ -3,8 +3,9 @@
 //! The planner knows the status of every object on the server. When something that a status depends on changes, it asks
 //! what the status should be. Two rules save writes:
 //!
-//! - A status that only waits (for acknowledgements, a port or an address) is held back for a short time, so that an
-//!   edit causes one write instead of two.
+//! - A status that comes to wait (for acknowledgements, a port or an address) is held back for a short time, so that an
+//!   edit causes one write instead of two. How far that is, as in "1/2 acked", is told from time to time. A part that
+//!   waits as before holds nothing back, so everything else in the status is told while it waits.
 //! - `Programmed` stays `True` until the proxies have had time to acknowledge again. So a new leader, to which no proxy
 //!   has acknowledged anything yet, writes nothing.
 
@@ -22,10 +23,10 @@ use super::steady::{Traits, is_progress, steady};
 /// How long statuses are held back.
 #[derive(Debug, Clone, Copy)]
 pub struct Timing {
-    /// How long a status that only waits is held back.
+    /// How long a status is held back that comes to wait, or that not every proxy has acknowledged yet.
     pub patience: Duration,
     /// How long `Programmed` stays `True` while an acknowledgement is outstanding. This is also the shortest time
-    /// between two updates of the message in a status that waits (which proxies acknowledged).
+    /// between two writes that tell nothing but progress (which proxies acknowledged, for example).
     pub regress: Duration,
     /// The same after a change of leadership. Proxies need this time to notice that the old leader is silent, and to
     /// find the new one.
@@ -84,6 +85,11 @@ pub struct Due {
     /// Not every proxy has acknowledged what the status says. So it is held back for a short time, like a status that
     /// waits.
     pub waits: bool,
+    /// The object is no longer Vestibule's. The status is written once, and only if the present one is Vestibule's:
+    /// the API server is asked who wrote it.
+    pub confirm: bool,
+    /// Number of our entries for which the lists of the status have no room.
+    pub left_out: usize,
 }
 
 impl From<Value> for Due {
@@ -91,6 +97,8 @@ impl From<Value> for Due {
         Self {
             status,
             waits: false,
+            confirm: false,
+            left_out: 0,
         }
     }
 }
@@ -104,6 +112,8 @@ pub struct Job {
     pub version: Arc<str>,
     /// Its new status.
     pub status: Value,
+    /// Whether to write it only if the present status is Vestibule's.
+    pub confirm: bool,
 }
 
 /// Why a write failed.
@@ -113,6 +123,8 @@ pub enum WriteFailure {
     Conflict,
     /// The object is gone.
     Gone,
+    /// The write had to be confirmed, and the present status is another controller's.
+    NotOurs,
     /// The write failed for another reason, and is tried again.
     Other,
 }
@@ -133,10 +145,15 @@ struct Entry {
     live: LiveStatus,
     writing: Writing,
     failures: u32,
-    /// Until when a status that waits is held back.
+    /// Deadline until which a status is held back that is not progress alone.
     hold: Option<Instant>,
+    /// Deadline until which progress alone is held back.
+    progress: Option<Instant>,
     /// Deadline until which `Programmed` stays `True` while an acknowledgement is outstanding.
     presume: Option<Instant>,
+    /// Whether the status is left to other controllers: a write that had to be confirmed was made, or was refused
+    /// because the status is not ours. This holds until the object is Vestibule's again.
+    left_alone: bool,
     /// Whether the object is in the queue.
     queued: bool,
     /// When the object is looked at again even if nothing happens.
@@ -192,7 +209,10 @@ impl Planner {
         for entry in self.entries.values_mut() {
             entry.failures = 0;
             entry.hold = None;
+            entry.progress = None;
             entry.presume = None;
+            // Another replica may have written the status since then.
+            entry.left_alone = false;
             if !matches!(entry.writing, Writing::Yes(_)) {
                 entry.writing = Writing::No;
             }
@@ -220,7 +240,9 @@ impl Planner {
                 writing: Writing::No,
                 failures: 0,
                 hold: None,
+                progress: None,
                 presume: None,
+                left_alone: false,
                 queued: false,
                 timer: None,
             });
@@ -342,7 +364,12 @@ impl Planner {
                 }
                 return self.touch(key);
             }
+            Err(WriteFailure::NotOurs) => {
+                entry.failures = 0;
+                return self.touch(key);
+            }
             Err(WriteFailure::Conflict | WriteFailure::Gone) => {
+                entry.left_alone = false;
                 if written != Writing::Yes(entry.live.version.clone()) {
                     // The watch has already shown the version that the write conflicted with.
                     return self.touch(key);
@@ -351,6 +378,7 @@ impl Planner {
                 now + watch
             }
             Err(WriteFailure::Other) => {
+                entry.left_alone = false;
                 let wait = backoff.delay(entry.failures);
                 entry.failures += 1;
                 entry.writing = Writing::Later;
@@ -408,10 +436,19 @@ impl Planner {
             return None;
         }
         let old = entry.live.status();
-        let Some(Due { status: due, waits }) = judge(key, &entry.live, &old) else {
+        let due = judge(key, &entry.live, &old);
+        let due = due.filter(|due| !(due.confirm && entry.left_alone));
+        let Some(due) = due else {
             self.rest(key);
             return None;
         };
+        entry.left_alone = false;
+        let Due {
+            status: due,
+            waits,
+            confirm,
+            ..
+        } = due;
         let presumed = entry.presume.is_none_or(|until| now < until);
         let mut new = due.clone();
         let mut traits = steady(&old, &mut new, presumed);
@@ -430,7 +467,14 @@ impl Planner {
             }
         }
         traits.waits |= waits;
-        self.decide(key, now, &old, new, traits)
+        // A GatewayClass or Gateway that is gone may come back in a moment, and the next controller may write first.
+        traits.unsettled |= waits || confirm;
+        let mut job = self.decide(key, now, &old, new, traits)?;
+        job.confirm = confirm;
+        if let Some(entry) = self.entries.get_mut(key) {
+            entry.left_alone = confirm;
+        }
+        Some(job)
     }
 
     fn decide(
@@ -446,38 +490,34 @@ impl Planner {
         if !traits.regresses {
             entry.presume = None;
         }
-        // The progress of a certificate alone is not worth a write each time.
-        let progress = is_progress(old, &new);
         if traits.waits {
             self.waiting.insert(key.clone());
-        } else {
-            if !progress {
-                entry.hold = None;
-            }
-            if !traits.regresses {
-                self.waiting.remove(key);
-            }
+        } else if !traits.regresses {
+            self.waiting.remove(key);
         }
         if new == *old {
             entry.hold = None;
+            entry.progress = None;
             if !traits.regresses {
                 self.set_timer(key, None);
             }
             return None;
         }
-        if (traits.waits || progress) && !traits.regresses {
-            let patience = if traits.waited || progress {
-                timing.regress
+        // Progress alone is not worth a write each time.
+        let progress = is_progress(old, &new);
+        if (traits.unsettled || progress) && !traits.regresses {
+            let until = if progress {
+                *entry.progress.get_or_insert(now + timing.regress)
             } else {
-                timing.patience
+                *entry.hold.get_or_insert(now + timing.patience)
             };
-            let until = *entry.hold.get_or_insert(now + patience);
             if now < until {
                 self.set_timer(key, Some(until));
                 return None;
             }
         }
         entry.hold = None;
+        entry.progress = None;
         let version = entry.live.version.clone();
         entry.writing = Writing::Yes(version.clone());
         self.set_timer(key, None);
@@ -485,6 +525,7 @@ impl Planner {
             key: key.clone(),
             version,
             status: new,
+            confirm: false,
         })
     }
 
@@ -493,6 +534,7 @@ impl Planner {
         self.waiting.remove(key);
         if let Some(entry) = self.entries.get_mut(key) {
             entry.hold = None;
+            entry.progress = None;
             entry.presume = None;
         }
         self.set_timer(key, None);

@@ -241,6 +241,197 @@ fn what_else_changes_does_not_wait_for_proxies_to_come_back() {
     assert_eq!(world.writes.len(), 2);
 }
 
+/// The status of an object with one listener: what its Programmed waits for, and the reason of the listener's
+/// `ResolvedRefs`.
+fn waiting_status(waits: (&str, &str), resolved: &str) -> Value {
+    let (reason, message) = waits;
+    json!({
+        "conditions": [{
+            "type": "Programmed", "status": "False", "reason": reason, "message": message,
+            "observedGeneration": 1,
+        }],
+        "listeners": [{"name": "web", "conditions": [{
+            "type": "ResolvedRefs", "status": "False", "reason": resolved, "observedGeneration": 1,
+        }]}],
+    })
+}
+
+/// Has everything looked at that is due, with `due` as the status of every object, and lets the writes succeed.
+fn look(world: &mut World, due: &Due) -> usize {
+    let before = world.writes.len();
+    while let Next::Write(job) = world
+        .planner
+        .next(world.now, 99, |_, _, _| Some(due.clone()))
+    {
+        let outcome = world.write(&job);
+        world.planner.done(&job.key, outcome, world.now);
+        world.show(&job.key);
+    }
+    world.writes.len() - before
+}
+
+#[test]
+fn what_waits_as_before_holds_nothing_back() {
+    for waits in [
+        ("AddressNotAssigned", "no address"),
+        ("ParentNotProgrammed", "its Gateway is not programmed"),
+        ("Pending", "0/1 acked; waiting for p-1"),
+    ] {
+        let (mut world, key) = (World::leading(), key("a", "set"));
+        world.put(&key, 1, &waiting_status(waits, "ResolvedRefs"));
+        world.show(&key);
+        let mut due: Due = waiting_status(waits, "ResolvedRefs").into();
+        assert_eq!(look(&mut world, &due), 0);
+        // Not every proxy has it yet, so the write may wait, but not for longer than any other.
+        due = Due {
+            waits: true,
+            ..waiting_status(waits, "RefNotPermitted").into()
+        };
+        world.planner.touch(&key);
+        assert_eq!(look(&mut world, &due), 0);
+        let patience = Timing::default().patience;
+        assert_eq!(world.planner.deadline(), Some(world.now + patience));
+        world.now += patience;
+        assert_eq!(look(&mut world, &due), 1, "{waits:?}");
+        assert_eq!(world.server[&key].status(), due.status);
+        // What every proxy has is told at once.
+        due = waiting_status(waits, "InvalidCertificateRef").into();
+        world.planner.touch(&key);
+        assert_eq!(look(&mut world, &due), 1, "{waits:?}");
+        assert_eq!(world.server[&key].status(), due.status);
+    }
+}
+
+#[test]
+fn progress_alone_is_told_from_time_to_time_and_else_with_the_rest() {
+    let (mut world, key) = (World::leading(), key("a", "set"));
+    let acked = |n: u32, resolved: &str| -> Due {
+        waiting_status(("Pending", &format!("{n}/9 acked")), resolved).into()
+    };
+    world.put(&key, 1, &acked(0, "ResolvedRefs").status);
+    world.show(&key);
+    let begin = world.now;
+    let mut writes = 0;
+    for n in 1..9 {
+        world.planner.touch(&key);
+        writes += look(&mut world, &acked(n, "ResolvedRefs"));
+        world.now += Duration::from_secs(1);
+    }
+    assert_eq!(writes, 0);
+    let regress = Timing::default().regress;
+    assert_eq!(world.planner.deadline(), Some(begin + regress));
+    // Other news takes the progress with it, after the usual time.
+    world.planner.touch(&key);
+    let due = acked(8, "RefNotPermitted");
+    assert_eq!(look(&mut world, &due), 0);
+    world.now += Duration::from_secs(2);
+    assert_eq!(look(&mut world, &due), 1);
+    assert_eq!(world.server[&key].status(), due.status);
+    // The time for progress begins anew.
+    world.planner.touch(&key);
+    assert_eq!(look(&mut world, &acked(7, "RefNotPermitted")), 0);
+    assert_eq!(world.planner.deadline(), Some(world.now + regress));
+}
+
+/// A status that is no longer ours to write, as [`Due`].
+fn lost() -> Due {
+    Due {
+        confirm: true,
+        ..json!({"conditions": [{"type": "Programmed", "status": "Unknown"}]}).into()
+    }
+}
+
+#[test]
+fn the_status_of_an_object_that_is_lost_is_written_once() {
+    let (mut world, key) = (World::leading(), key("a", "set"));
+    let ours = waiting_status(("Pending", "0/1 acked"), "ResolvedRefs");
+    world.put(&key, 1, &ours);
+    world.show(&key);
+    // Its class may come back in a moment.
+    assert_eq!(look(&mut world, &lost()), 0);
+    world.now += Timing::default().patience;
+    let next = world.planner.next(world.now, 9, |_, _, _| Some(lost()));
+    let Next::Write(job) = next else {
+        panic!("{next:?}")
+    };
+    assert!(job.confirm);
+    let outcome = world.write(&job);
+    world.planner.done(&key, outcome, world.now);
+    world.show(&key);
+    assert_eq!(world.server[&key].status(), lost().status);
+    // The next controller writes what it likes. It may even have the name of our field manager.
+    for generation in 2..5 {
+        world.put(&key, generation, &ours);
+        world.show(&key);
+        world.now += Duration::from_mins(1);
+        assert_eq!(look(&mut world, &lost()), 0);
+        assert_eq!(world.planner.deadline(), None);
+    }
+    // The object becomes ours, and is lost again.
+    world.planner.touch(&key);
+    let due = waiting_status(("Pending", "0/1 acked"), "RefNotPermitted").into();
+    assert_eq!(look(&mut world, &due), 1);
+    world.planner.touch(&key);
+    assert_eq!(look(&mut world, &lost()), 0);
+    world.now += Timing::default().patience;
+    assert_eq!(look(&mut world, &lost()), 1);
+}
+
+#[test]
+fn a_status_of_others_is_asked_about_once_in_a_term() {
+    let (mut world, key) = (World::leading(), key("a", "set"));
+    world.put(&key, 1, &json!({"theirs": 1}));
+    world.show(&key);
+    let asks = |world: &mut World| {
+        let mut asks = 0;
+        for _ in 0..5 {
+            world.now += Timing::default().patience;
+            world.planner.touch(&key);
+            let next = world.planner.next(world.now, 9, |_, _, _| Some(lost()));
+            if let Next::Write(job) = next {
+                assert!(job.confirm);
+                asks += 1;
+                let theirs = Err(WriteFailure::NotOurs);
+                world.planner.done(&job.key, theirs, world.now);
+            }
+        }
+        asks
+    };
+    assert_eq!(asks(&mut world), 1);
+    world.put(&key, 2, &json!({"theirs": 2}));
+    world.show(&key);
+    assert_eq!(asks(&mut world), 0);
+    assert_eq!(world.planner.waiting(), 0);
+    assert_eq!(world.planner.deadline(), None);
+    // Another replica may have led in between.
+    world.planner.follow();
+    world.planner.lead(world.now);
+    assert_eq!(asks(&mut world), 1);
+    assert_eq!(world.writes.len(), 0);
+}
+
+#[test]
+fn an_object_that_is_lost_is_asked_about_again_after_a_failure() {
+    for failure in [WriteFailure::Other, WriteFailure::Conflict] {
+        let (mut world, key) = (World::leading(), key("a", "set"));
+        world.put(&key, 1, &waiting_status(("Pending", ""), "ResolvedRefs"));
+        world.show(&key);
+        assert_eq!(look(&mut world, &lost()), 0);
+        world.now += Timing::default().patience;
+        let next = world.planner.next(world.now, 9, |_, _, _| Some(lost()));
+        let Next::Write(job) = next else {
+            panic!("{next:?}")
+        };
+        world.planner.done(&job.key, Err(failure), world.now);
+        let mut writes = 0;
+        while let Some(at) = world.planner.deadline() {
+            world.now = at;
+            writes += look(&mut world, &lost());
+        }
+        assert_eq!(writes, 1, "{failure:?}");
+    }
+}
+
 #[test]
 fn a_conflict_waits_for_the_watch_in_either_order() {
     for seen_before_the_answer in [false, true] {

@@ -73,6 +73,8 @@ pub(super) fn judge(
     Due {
         status: wire::route(old, &new, inputs.controller, observed),
         waits: !waits.is_empty(),
+        confirm: false,
+        left_out: 0,
     }
 }
 

@@ -8,10 +8,11 @@ use serde_json::Value;
 pub(super) struct Traits {
     /// A part of the new status only waits, for acknowledgements, a port or an address.
     pub(super) waits: bool,
+    /// A part only waits in the new status, and the present status does not say exactly that of it. So the new status
+    /// may be out of date in a moment. A part that waits for something else as before does not count.
+    pub(super) unsettled: bool,
     /// A part that is programmed at this generation of the object only waits in the new status.
     pub(super) regresses: bool,
-    /// The present status waits already, at this generation of the object.
-    pub(super) waited: bool,
 }
 
 /// Compares `new` with `old`, and undoes changes in `new` that are not worth a write. These are the counts in the
@@ -50,36 +51,51 @@ fn conditions(old: &Value, new: &mut Value, presume: bool, traits: &mut Traits) 
             }
         }
     }
-    traits.waits |= waits(after);
-    traits.waited |= before.is_some_and(waits);
+    if waits(after) {
+        traits.waits = true;
+        traits.unsettled |= before != Some(&*after);
+    }
 }
 
-/// Whether the only difference is the progress of certificates.
+/// Whether the only difference is how far something is that is under way in both statuses: what a part waits for, or
+/// the progress of a certificate.
 pub(super) fn is_progress(old: &Value, new: &Value) -> bool {
     let mut without = new.clone();
+    undo_progress(old, &mut without);
     let before = old.get("listeners").and_then(Value::as_array);
     let parts = without.get_mut("listeners").and_then(Value::as_array_mut);
     for part in parts.into_iter().flatten() {
         let name = part.get("name");
         let before = before.and_then(|all| all.iter().find(|before| before.get("name") == name));
-        let Some(before) = before.and_then(|before| condition(before, ISSUED)).cloned() else {
-            continue;
-        };
-        if let Some(after) = condition_mut(part, ISSUED)
-            && is_under_way(&before)
-            && is_under_way(after)
-            && before.get("observedGeneration") == after.get("observedGeneration")
-        {
-            *after = before;
+        if let Some(before) = before {
+            undo_progress(before, part);
         }
     }
     new != old && without == *old
 }
 
+/// Sets the conditions of `new` that are under way to what they are in `old`, if they are under way there too.
+fn undo_progress(old: &Value, new: &mut Value) {
+    for (kind, is_under_way) in UNDER_WAY {
+        if let Some(before) = condition(old, kind)
+            && let Some(after) = condition_mut(new, kind)
+            && is_under_way(before)
+            && is_under_way(after)
+            && before.get("observedGeneration") == after.get("observedGeneration")
+        {
+            *after = before.clone();
+        }
+    }
+}
+
+/// The types of conditions that have progress, and whether such a condition is under way.
+const UNDER_WAY: [(&str, fn(&Value) -> bool); 2] = [(PROGRAMMED, waits), (ISSUED, is_being_issued)];
+
+const PROGRAMMED: &str = "Programmed";
 /// Type of the condition about the state of a certificate.
 const ISSUED: &str = "vestibule.dev/CertificateIssued";
 
-fn is_under_way(condition: &Value) -> bool {
+fn is_being_issued(condition: &Value) -> bool {
     let reasons = ["Pending", "IssuerNotReady"];
     is(condition, "status", "False") && reasons.iter().any(|r| is(condition, "reason", r))
 }
@@ -92,11 +108,11 @@ fn waits(condition: &Value) -> bool {
 }
 
 fn programmed(status: &Value) -> Option<&Value> {
-    condition(status, "Programmed")
+    condition(status, PROGRAMMED)
 }
 
 fn programmed_mut(status: &mut Value) -> Option<&mut Value> {
-    condition_mut(status, "Programmed")
+    condition_mut(status, PROGRAMMED)
 }
 
 fn condition<'a>(status: &'a Value, kind: &str) -> Option<&'a Value> {
@@ -183,10 +199,11 @@ mod tests {
         let mut new = pending(2);
         let traits = steady(&old, &mut new, true);
         assert!(
-            !traits.regresses && traits.waits && !traits.waited,
+            !traits.regresses && traits.waits && traits.unsettled,
             "{traits:?}"
         );
         assert_eq!(new, pending(2));
+        assert!(!is_progress(&old, &new));
     }
 
     #[test]
@@ -199,14 +216,37 @@ mod tests {
     }
 
     #[test]
+    fn what_else_changes_is_no_progress_and_does_not_wait_with_the_rest() {
+        let old = status("False", "AddressNotAssigned", "no address", 1);
+        let mut new = old.clone();
+        new["listeners"][0]["attachedRoutes"] = json!(1);
+        let traits = steady(&old, &mut new, true);
+        assert!(traits.waits && !traits.unsettled, "{traits:?}");
+        assert!(!is_progress(&old, &new));
+        // A part that waits in another way than before may be out of date in a moment, also beside other news.
+        new["conditions"][1]["message"] = json!("0/1 acked");
+        let traits = steady(&old, &mut new, true);
+        assert!(traits.waits && traits.unsettled, "{traits:?}");
+        assert!(!is_progress(&old, &new));
+        // Without other news, it is progress alone.
+        let mut new = old.clone();
+        new["conditions"][1]["message"] = json!("0/1 acked");
+        assert!(is_progress(&old, &new));
+    }
+
+    #[test]
     fn waiting_that_is_there_already_is_told() {
         let old = status("False", "Pending", "0/2 acked", 1);
         let mut new = status("False", "Pending", "1/2 acked", 1);
         let traits = steady(&old, &mut new, true);
         assert!(
-            traits.waits && traits.waited && !traits.regresses,
+            traits.waits && traits.unsettled && !traits.regresses,
             "{traits:?}"
         );
+        assert!(is_progress(&old, &new));
+        let mut new = old.clone();
+        let traits = steady(&old, &mut new, true);
+        assert!(traits.waits && !traits.unsettled, "{traits:?}");
         for nothing in [
             Value::Null,
             json!({}),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kube::Client;
-use kube::api::{Api, DynamicObject, PostParams};
+use kube::api::{Api, DynamicObject, ListParams, PostParams};
 use kube::core::{ApiResource, GroupVersionKind, ObjectMeta, TypeMeta};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -16,6 +16,7 @@ use vestibule_model::key::{Kind, ObjectKey};
 
 use super::super::failure::FailureLines;
 use super::super::metrics::{Metrics, WriteResult};
+use super::authorship::has_written;
 use super::plan::{Job, LiveStatus, WriteFailure};
 
 /// Longest wait for an answer of the API server.
@@ -52,12 +53,17 @@ impl Writer {
             key,
             version,
             status,
+            confirm,
         } = job;
-        let outcome = tokio::time::timeout(PATIENCE, self.put(&key, &version, status)).await;
-        let outcome = match outcome {
-            Ok(Ok(live)) => {
+        let written = self.put(&key, &version, status, confirm);
+        let outcome = match tokio::time::timeout(PATIENCE, written).await {
+            Ok(Ok(Some(live))) => {
                 debug!(object = %key, "status written");
                 Ok(live)
+            }
+            Ok(Ok(None)) => {
+                debug!(object = %key, "the status is another controller's");
+                Err(WriteFailure::NotOurs)
             }
             Ok(Err(kube::Error::Api(answer))) if answer.is_conflict() => {
                 Err(WriteFailure::Conflict)
@@ -81,6 +87,8 @@ impl Writer {
             Err(WriteFailure::Conflict) => WriteResult::Conflict,
             Err(WriteFailure::Gone) => WriteResult::Gone,
             Err(WriteFailure::Other) => WriteResult::Failed,
+            // Nothing was written, and nothing had to be.
+            Err(WriteFailure::NotOurs) => return (key, outcome),
         };
         self.metrics.status(key.kind, result);
         (key, outcome)
@@ -94,13 +102,25 @@ impl Writer {
         }
     }
 
-    async fn put(&self, key: &ObjectKey, version: &str, status: Value) -> kube::Result<LiveStatus> {
+    /// Writes a status. Returns the object's status as it is then; `None` if the write has to be confirmed, and the
+    /// present status is not by this field manager.
+    async fn put(
+        &self,
+        key: &ObjectKey,
+        version: &str,
+        status: Value,
+        confirm: bool,
+    ) -> kube::Result<Option<LiveStatus>> {
         let resource = self.resource(key.kind).await?;
         let api: Api<DynamicObject> = if key.kind.is_namespaced() {
             Api::namespaced_with(self.client.clone(), &key.name.namespace, &resource)
         } else {
             Api::all_with(self.client.clone(), &resource)
         };
+        // If somebody writes the object after this, the write fails because of its version.
+        if confirm && !self.is_own(&api, &key.name.name).await? {
+            return Ok(None);
+        }
         // When the status is written, the server ignores everything else in the object.
         let object = DynamicObject {
             types: Some(TypeMeta {
@@ -125,11 +145,21 @@ impl Writer {
         let written = api
             .replace_status(&key.name.name, &parameters, &object)
             .await?;
-        Ok(LiveStatus::new(
+        Ok(Some(LiveStatus::new(
             written.metadata.resource_version.unwrap_or_default().into(),
             written.metadata.generation.unwrap_or_default(),
             written.data.get("status").unwrap_or(&Value::Null),
-        ))
+        )))
+    }
+
+    /// Asks the API server whether the present status of an object is by this field manager. The watch drops the field
+    /// that says so, because it is large. The operator may list objects, but not get them.
+    async fn is_own(&self, api: &Api<DynamicObject>, name: &str) -> kube::Result<bool> {
+        let one = ListParams::default().fields(&format!("metadata.name={name}"));
+        let list = api.list(&one).await?;
+        let fields = list.items.first().map(|object| &object.metadata);
+        let fields = fields.and_then(|metadata| metadata.managed_fields.as_deref());
+        Ok(has_written(fields.unwrap_or_default(), &self.manager))
     }
 
     /// Returns the API version in which to write `kind`: the first one that is served.
