@@ -26,8 +26,8 @@ use vestibule_model::parameters::ServiceParameters;
 use vestibule_model::policy::Policy;
 use vestibule_model::protocol::Port;
 use vestibule_operator::translate::{
-    Assigned, Binds, CONTROLLER, Change, ClaimMode, DesiredService, Output, ServiceSettings,
-    Settings, Status, Translator,
+    Assigned, Binds, CONTROLLER, Change, ClaimMode, DesiredService, Output, ServiceProblem,
+    ServiceSettings, Settings, Status, Translator,
 };
 use vestibule_webhook::{AdmissionState, Operation, Reviewer};
 
@@ -172,7 +172,7 @@ impl Cluster {
             let assigned = Assigned {
                 addresses: service.addresses.iter().map(address).collect(),
                 sockets: BTreeSet::new(),
-                problem: service.problem.clone(),
+                problem: service.problem.clone().map(ServiceProblem::Refused),
             };
             Some(Change::Addresses(gateway.meta.uid.clone(), Some(assigned)))
         });

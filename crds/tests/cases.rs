@@ -377,7 +377,10 @@ fn a_policy_with_too_many_targets_is_refused_and_keeps_all_of_them() {
         }
     };
     let many = policy("Service", 1000);
-    let services: Vec<_> = many.places().map(|place| place.service.name).collect();
+    let services: Vec<_> = many
+        .places()
+        .map(|place| place.service.name.clone())
+        .collect();
     assert_eq!(services.len(), 1000);
     assert_eq!(&*services[999], "s999");
     let lines: Vec<String> = many.findings.iter().map(|f| line(f, "")).collect();

@@ -328,9 +328,7 @@ fn a_listener_is_programmed_without_its_unusable_certificates_if_another_one_is_
         let certificates = needed
             .into_iter()
             .filter(|key| key.kind() == ResourceKind::Certificate);
-        certificates
-            .map(|key| key.name.to_string())
-            .collect::<Vec<_>>()
+        certificates.map(|key| key.name.clone()).collect::<Vec<_>>()
     };
     for other in ["broken", "later"] {
         assert_eq!(needed(&["good", other]), ["a/good"]);

@@ -268,7 +268,10 @@ async fn the_backend_gets_only_the_listed_fields_of_an_answer() {
     assert_eq!(answer.echoed("x-user").as_deref(), Some("alice,of team-a"));
     assert_eq!(answer.echoed("x-absent"), None);
     assert_eq!(answer.echoed("x-other").as_deref(), Some("mine"));
-    assert_eq!(answer.echoed("authorization").as_deref(), Some("Bearer good"));
+    assert_eq!(
+        answer.echoed("authorization").as_deref(),
+        Some("Bearer good")
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -62,15 +62,6 @@ impl Translator {
         }
     }
 
-    /// The Service and the port of a backend, if they exist.
-    pub(super) fn port_of(&self, key: &BackendKey) -> Option<(&Service, &ServicePort)> {
-        let Some(Object::Service(service)) = self.get(Kind::Service, &key.service) else {
-            return None;
-        };
-        let (number, transport) = key.port;
-        Some((service, service.port(number, transport)?))
-    }
-
     pub(super) fn slices_of(&self, service: &ObjectName) -> impl Iterator<Item = &EndpointSlice> {
         let slices = self.index.slices_of(service);
         slices.filter_map(|name| match self.get(Kind::EndpointSlice, name) {

@@ -375,7 +375,7 @@ async fn only_secrets_that_are_used_are_kept() {
     let manager = world.patient_manager("one");
     let _proxy = Network::of(&[&manager]).proxy("p-1");
     manager.leading().await;
-    let kept = |manager: &crate::support::Manager| manager.metric("vestibule_operator_sources ");
+    let kept = |manager: &Manager| manager.metric("vestibule_operator_sources ");
     assert_eq!(kept(&manager), 0);
     // One that was there before it was referred to.
     let mut set = world.set("a", "mine", "shared", "a.example.com");

@@ -392,9 +392,7 @@ fn contains(there: &Value, desired_value: &Value) -> bool {
     match (there, desired_value) {
         (Value::Object(there), Value::Object(desired_value)) => {
             desired_value.iter().all(|(field, desired_value)| {
-                let empty = desired_value
-                    .as_object()
-                    .is_some_and(serde_json::Map::is_empty);
+                let empty = desired_value.as_object().is_some_and(Map::is_empty);
                 there
                     .get(field)
                     .map_or(empty, |there| contains(there, desired_value))

@@ -88,8 +88,11 @@ fn undo_progress(old: &Value, new: &mut Value) {
     }
 }
 
+/// Whether a condition is under way.
+type IsUnderWay = fn(&Value) -> bool;
+
 /// The types of conditions that have progress, and whether such a condition is under way.
-const UNDER_WAY: [(&str, fn(&Value) -> bool); 2] = [(PROGRAMMED, waits), (ISSUED, is_being_issued)];
+const UNDER_WAY: [(&str, IsUnderWay); 2] = [(PROGRAMMED, waits), (ISSUED, is_being_issued)];
 
 const PROGRAMMED: &str = "Programmed";
 /// Type of the condition about the state of a certificate.
