@@ -99,6 +99,8 @@ pub struct Merge {
     claimed: BTreeMap<ParentKey, SmallMap<ListenerKey, PortKey>>,
     /// The names of each Gateway, with the namespaces that hold them or ask for them.
     names: BTreeMap<ObjectName, GatewayNames>,
+    /// The Gateways whose names have to be settled; see [`Self::settle_names`].
+    unsettled: BTreeSet<ObjectName>,
     /// The listeners of each object that are in `names`, and the Gateway under which they are.
     named: BTreeMap<ParentKey, (ObjectName, SmallSet<NameSource>)>,
     /// The Gateways on which each route asks for names, and as what.

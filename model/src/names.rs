@@ -15,13 +15,23 @@
 //! [`crate::conflict`], and on which ports a grant gives a name in [`crate::ownership`].
 //!
 //! **Why it is right.** A decision about a pattern depends on the claim to exactly that pattern, on the nearest
-//! pattern *around* it, and on the permissions of the namespace that asks. It never depends on who else asks, nor
-//! on anything inside the pattern. Three guarantees for tenants follow from this:
+//! pattern *around* it, and on the permissions of the namespace that asks. It never depends on who else asks for the
+//! same pattern, nor on anything inside the pattern. Three guarantees for tenants follow from this:
 //!
 //! - Nobody gets a name by asking for it in another way: on another port, by a wildcard, or without a hostname.
 //! - A holder loses a name only if it lets go, if it loses the permission, if the Gateway takes the name itself, or if
 //!   an admin takes it away.
 //! - The order in which facts arrive does not matter.
+//!
+//! **Wildcards that nobody holds yet.** Several requests can come before any of them is recorded, as at a start without
+//! claims. Then a wildcard belongs to the request that should get it ([`GatewayNames::next`]), for every request that
+//! comes after that one in Gateway API's precedence. So the requests come out as if their objects had been applied one
+//! after the other, the oldest first, and each had been recorded before the next one. This has one definition: a request
+//! depends only on wildcards around its pattern, and these only on wildcards around them.
+//!
+//! A request that becomes the first one for a wildcard changes decisions inside it. They are made again in
+//! [`GatewayNames::settle`] and not at once, so a thousand requests for one wildcard cost one pass over the names inside
+//! it.
 //!
 //! **Cost.** A change of a pattern looks at everything that asks for that pattern. If the pattern is a wildcard, it
 //! also looks at what asks for a pattern inside it that nobody holds. It looks neither at names that are held, nor at
@@ -39,7 +49,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::claim::Holder;
-use crate::hostname::HostPattern;
+use crate::hostname::{HostPattern, Specificity};
 use crate::key::ObjectName;
 use crate::reversed::Patterns;
 use crate::small::{SmallMap, SmallSet};
@@ -108,8 +118,8 @@ struct NameRequests {
     free: SmallSet<NameRank>,
 }
 
-/// The rank of a request among those for one pattern that nobody holds. Guests come last, because the namespace that
-/// they ask for does not want the name itself. Gateway API's precedence decides about the rest.
+/// The rank of a request among those for names that nobody holds. Guests come last, because the namespace that they ask
+/// for does not want the name itself. Gateway API's precedence decides about the rest.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct NameRank {
     is_guest: bool,
@@ -124,6 +134,12 @@ impl NameRank {
             rank: rank.clone(),
             source: source.clone(),
         }
+    }
+
+    /// Whether it comes before the request of `source`, which has the rank `rank`. The order is the derived one.
+    fn is_before(&self, source: &NameSource, rank: &Rank) -> bool {
+        let other = (source.is_guest(), rank, source);
+        (self.is_guest, &self.rank, &self.source) < other
     }
 }
 
@@ -166,15 +182,12 @@ impl NameRequests {
     fn judge(
         &mut self,
         namespace: &str,
-        decide: impl Fn(AskedBy) -> NameDecision,
+        mut decide: impl FnMut(&NameSource, &Rank) -> NameDecision,
     ) -> Vec<NameSource> {
         let mut changed = Vec::new();
-        // All sources of one namespace that ask in the same way get the same decision, so it is made once.
-        let mut decisions: BTreeMap<AskedBy, NameDecision> = BTreeMap::new();
         let asks = self.by_namespace.get_mut(namespace);
         for (source, ask) in asks.into_iter().flat_map(SmallMap::iter_mut) {
-            let by = source.asked_by();
-            let decision = *decisions.entry(by).or_insert_with(|| decide(by));
+            let decision = decide(source, &ask.rank);
             if decision == ask.decision {
                 continue;
             }
@@ -193,7 +206,7 @@ impl NameRequests {
 
 /// The names on one Gateway, with the namespaces that hold them or ask for them.
 ///
-/// Two values that were given the same facts are equal, whatever the order was. [`Permissions`] are not part of the
+/// Two settled values that were given the same facts are equal, whatever the order was. [`Permissions`] are not part of the
 /// value: each change is called with the present ones. If they change for a namespace, call [`GatewayNames::recheck`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GatewayNames {
@@ -213,6 +226,11 @@ pub struct GatewayNames {
     /// Patterns that something asks for, and that nobody holds or that an admin takes from their holder. A change of a
     /// wildcard around a pattern can change the decision only for these.
     unheld: Patterns<()>,
+    /// The request that should get each wildcard that nobody holds. For all requests after it, the wildcard belongs to
+    /// its namespace.
+    expected: Patterns<NameRank>,
+    /// Wildcards that have another entry in `expected` since [`Self::settle`]. The widest ones come first.
+    unsettled: BTreeSet<(Specificity, HostPattern)>,
     /// The patterns that each namespace holds or asks for, and how many times.
     by_namespace: BTreeMap<Arc<str>, BTreeMap<HostPattern, usize>>,
 }
@@ -230,6 +248,8 @@ impl GatewayNames {
             own: Patterns::default(),
             asks: Patterns::default(),
             unheld: Patterns::default(),
+            expected: Patterns::default(),
+            unsettled: BTreeSet::new(),
             by_namespace: BTreeMap::new(),
         }
     }
@@ -403,6 +423,25 @@ impl GatewayNames {
         affected
     }
 
+    /// Decides again about the requests inside wildcards that another request should get than before. Until then, their
+    /// decisions may be those from before. Call this when the changes of a turn are complete.
+    ///
+    /// The cost is one pass over the names that nobody holds inside each of these wildcards, however many ask for it.
+    pub fn settle(&mut self, permissions: &dyn Permissions) -> Affected {
+        let mut affected = Affected::default();
+        // What changes inside a wildcard is narrower, so it comes later in the order, and no wildcard comes twice.
+        while let Some((_, names)) = self.unsettled.pop_first() {
+            self.judge_inside(permissions, &names, &mut affected);
+        }
+        affected
+    }
+
+    /// Whether every decision is up to date; see [`Self::settle`].
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        self.unsettled.is_empty()
+    }
+
     fn ask(
         &mut self,
         permissions: &dyn Permissions,
@@ -412,7 +451,9 @@ impl GatewayNames {
         affected: &mut Affected,
     ) {
         let namespace = source.namespace();
-        let decision = self.decide(permissions, namespace, names, source.asked_by());
+        let around = self.around(names, source, rank);
+        let by = source.asked_by();
+        let decision = self.decide_inside(permissions, namespace, names, by, around);
         let asks = self.asks.or_default(names);
         asks.insert(source, rank.clone(), decision);
         self.count(namespace, names, true);
@@ -487,7 +528,7 @@ impl GatewayNames {
         }
     }
 
-    /// Decides again about the patterns inside a wildcard that has a new owner.
+    /// Decides again about the patterns inside a wildcard that has a new owner, or that another request should get.
     ///
     /// Only the nearest pattern around a pattern matters for a decision. So a pattern is skipped if another owned
     /// pattern lies between it and the wildcard: its decision cannot have changed.
@@ -501,6 +542,7 @@ impl GatewayNames {
         if !names.is_wildcard() {
             return;
         }
+        self.unsettled.remove(&(names.specificity(), names.clone()));
         let elsewhere = |inner: &HostPattern| {
             let nearest = self.above(inner);
             nearest.is_some_and(|(nearest, _)| nearest != names && names.covers(nearest))
@@ -528,13 +570,40 @@ impl GatewayNames {
             None => asks.by_namespace.keys().cloned().collect(),
         };
         for namespace in namespaces {
-            let decide = |by| self.decide(permissions, &namespace, names, by);
+            // All sources of one namespace that ask in the same way, and inside the same pattern, get the same decision,
+            // so it is made once.
+            let mut decisions = BTreeMap::new();
+            let decide = |source: &NameSource, rank: &Rank| {
+                let (by, around) = (source.asked_by(), self.around(names, source, rank));
+                *decisions.entry((by, around)).or_insert_with(|| {
+                    self.decide_inside(permissions, &namespace, names, by, around)
+                })
+            };
             for source in asks.judge(&namespace, decide) {
                 affected.records.insert(names.clone());
                 affected.asks.insert((names.clone(), source));
             }
         }
         self.asks.insert(names, asks);
+        self.expect(names);
+    }
+
+    /// Brings [`Self::expected`] up to date for a pattern, and notes a change for [`Self::settle`].
+    fn expect(&mut self, names: &HostPattern) {
+        // Nothing else closes what is inside it.
+        if !names.is_wildcard() {
+            return;
+        }
+        let is_free = self.holder(names).is_none();
+        let next = self.next_request(names).filter(|_| is_free);
+        if self.expected.get(names) == next {
+            return;
+        }
+        match next.cloned() {
+            Some(next) => _ = self.expected.insert(names, next),
+            None => _ = self.expected.remove(names),
+        }
+        self.unsettled.insert((names.specificity(), names.clone()));
     }
 
     fn list_unheld(&mut self, names: &HostPattern) {
@@ -546,6 +615,7 @@ impl GatewayNames {
         } else {
             self.unheld.remove(names);
         }
+        self.expect(names);
     }
 
     fn count(&mut self, namespace: &Arc<str>, names: &HostPattern, more: bool) {

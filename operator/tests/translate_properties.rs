@@ -517,8 +517,9 @@ fn names_of(objects: &BTreeMap<ObjectKey, Object>, which: impl Fn(&ObjectKey) ->
         .collect()
 }
 
-/// A set takes a name of B's if it claims the same one, or some inside of it that B's wildcard would serve, or makes a port
-/// speak something else (which takes all of them); a route, if it asks for the same name.
+/// A set takes a name of B's if it claims the same one, or some inside of it that B's wildcard would serve, or a wildcard
+/// around it (which closes the name if the set is older), or makes a port speak something else (which takes all of them); a
+/// route, if it asks for the same name.
 fn takes_none_of(object: &Object, names: &Names) -> bool {
     if let Some(route) = object.as_route() {
         let mut asked = route.hostnames().iter();
@@ -538,6 +539,7 @@ fn takes_none_of(object: &Object, names: &Names) -> bool {
             let shared = theirs.hostname.intersect(&listener.hostname);
             theirs.hostname == listener.hostname
                 || (has_names && shared.as_ref() == Some(&listener.hostname))
+                || (listener.hostname.is_wildcard() && shared.as_ref() == Some(&theirs.hostname))
         })
     };
     if set.listeners.iter().any(same) {

@@ -87,6 +87,7 @@ impl AdmissionState {
             Object::Unreadable(key, ..) => self.remove(&key),
             _ => {}
         }
+        self.merge.settle_names();
     }
 
     /// Takes the removal of an object.
@@ -111,6 +112,7 @@ impl AdmissionState {
             Kind::HostnameClaim => self.put_claim(name, None),
             _ => {}
         }
+        self.merge.settle_names();
     }
 
     fn put_reference_grant(&mut self, name: &ObjectName, grant: Option<ReferenceGrant>) {
@@ -135,6 +137,7 @@ impl AdmissionState {
     /// Takes the holders of hostnames and ports, where nobody writes `HostnameClaims`: `vestibule run` keeps them itself.
     pub fn put_holders(&mut self, holders: BTreeMap<ClaimKey, Option<Holder>>) {
         self.merge.put_claims(holders);
+        self.merge.settle_names();
     }
 
     fn put_claim(&mut self, name: &ObjectName, claim: Option<Arc<HostnameClaim>>) {

@@ -144,6 +144,19 @@ impl Merge {
         affected
     }
 
+    /// Decides again about names inside wildcards that another request should get than before. Call this when the changes
+    /// of a turn are complete. So each wildcard is looked at once, however many objects ask for it
+    /// ([`GatewayNames::settle`]).
+    pub fn settle_names(&mut self) -> Affected {
+        let mut affected = Affected::default();
+        for gateway in std::mem::take(&mut self.unsettled) {
+            if self.names.contains_key(&gateway) {
+                self.change_names(&gateway, &mut affected, |of, rights| of.settle(rights));
+            }
+        }
+        affected
+    }
+
     /// The recorded holder of a key, even if that namespace may no longer have it.
     #[must_use]
     pub fn holder(&self, key: &ClaimKey) -> Option<Holder> {
@@ -224,7 +237,13 @@ impl Merge {
     ) -> Option<NameDecision> {
         let of = self.names.get(gateway)?;
         let decision = of.decision(source, names)?;
-        if decision != NameDecision::Free || !self.assumes {
+        let waits = match decision {
+            NameDecision::Free => true,
+            // The holder of exactly this pattern counts before wildcards around it.
+            NameDecision::Inside => of.holder(names).is_none() && of.next(names).is_some(),
+            _ => false,
+        };
+        if !waits || !self.assumes {
             return Some(decision);
         }
         // A name that an admin takes from its holder still belongs to the holder until the claim is handed over.
@@ -398,6 +417,9 @@ impl Merge {
                 changed.asks.extend(asks);
                 changed.owners.insert(names.clone());
             }
+        }
+        if !of.is_settled() {
+            self.unsettled.insert(gateway.clone());
         }
         if !of.is_empty() {
             self.names.insert(gateway.clone(), of);

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::{
-    AskedBy, GatewayNames, NameClaimState, NameDecision, NameSource, Permissions, RecordedHolder,
-    is_narrow,
+    AskedBy, GatewayNames, NameClaimState, NameDecision, NameRank, NameSource, Permissions, Rank,
+    RecordedHolder, is_narrow,
 };
 use crate::claim::Holder;
 use crate::hostname::{HostPattern, Hostname};
@@ -14,7 +14,8 @@ use crate::small::{SmallMap, SmallSet};
 type Owned<'a> = (&'a HostPattern, &'a Arc<str>);
 
 impl GatewayNames {
-    /// Decides whether `namespace` may have `names`, if it asks for them in this way.
+    /// Decides whether `namespace` may have `names`, if it asks for them in this way. Wildcards count if they are held,
+    /// and not if somebody only asks for them.
     ///
     /// The order of the steps is part of the rule. The permission is checked first, so that a namespace learns nothing
     /// about names that it may never have. The holder is checked before wildcards around the name, so that a holder
@@ -28,6 +29,18 @@ impl GatewayNames {
         namespace: &str,
         names: &HostPattern,
         by: AskedBy,
+    ) -> NameDecision {
+        self.decide_inside(permissions, namespace, names, by, self.above(names))
+    }
+
+    /// The same, if `around` is the nearest pattern around `names` with an owner.
+    pub(super) fn decide_inside(
+        &self,
+        permissions: &dyn Permissions,
+        namespace: &str,
+        names: &HostPattern,
+        by: AskedBy,
+        around: Option<Owned<'_>>,
     ) -> NameDecision {
         if by == AskedBy::Refused {
             let holds = self
@@ -62,7 +75,7 @@ impl GatewayNames {
         match self.holder(names) {
             Some(holder) if **holder == *namespace => NameDecision::Has,
             Some(_) if !self.is_taken(names) => NameDecision::Taken,
-            _ if self.is_inside(permissions, namespace, names, by) => NameDecision::Inside,
+            _ if self.is_inside(permissions, namespace, names, by, around) => NameDecision::Inside,
             _ if self.is_full(permissions, namespace) => NameDecision::TooMany,
             _ if by == AskedBy::Guest && self.is_full_for_guests(permissions, namespace) => {
                 NameDecision::TooManyOfGuests
@@ -124,11 +137,17 @@ impl GatewayNames {
     }
 
     fn next_source(&self, names: &HostPattern) -> Option<&NameSource> {
+        self.next_request(names).map(|request| &request.source)
+    }
+
+    /// The request that should get `names`; see [`Self::next`].
+    pub(super) fn next_request(&self, names: &HostPattern) -> Option<&NameRank> {
         let free = &self.asks.get(names)?.free;
-        let mut others = free.iter().map(|place| &place.source);
         let last = self.taken_from.get(names);
-        let first = others.find(|source| Some(source.namespace()) != last);
-        first.or_else(|| Some(&free.first()?.source))
+        let first = free
+            .iter()
+            .find(|request| Some(request.source.namespace()) != last);
+        first.or_else(|| free.first())
     }
 
     /// The namespace to which a hostname belongs when connections and requests are selected. It is the owner of the
@@ -309,19 +328,20 @@ impl GatewayNames {
         self.own.get(names).map(|_| NameDecision::Reserved)
     }
 
-    /// Whether `names` lie inside a wildcard that another tenant holds, and no grant at or below that wildcard gives
-    /// them. The Gateway's own namespace is kept out by no wildcard, but its guests are.
+    /// Whether `names` lie inside a wildcard of another tenant, and no grant at or below that wildcard gives them. The
+    /// Gateway's own namespace is kept out by no wildcard, but its guests are.
     ///
-    /// Only the nearest pattern around them counts, because the names inside that pattern do not belong to any wider
-    /// one.
+    /// Only the nearest pattern around them counts, which is `around`, because the names inside that pattern do not
+    /// belong to any wider one.
     fn is_inside(
         &self,
         permissions: &dyn Permissions,
         namespace: &str,
         names: &HostPattern,
         by: AskedBy,
+        around: Option<Owned<'_>>,
     ) -> bool {
-        let Some((around, holder)) = self.above(names) else {
+        let Some((around, holder)) = around else {
             return false;
         };
         let own = &*self.gateway.namespace;
@@ -340,6 +360,33 @@ impl GatewayNames {
     /// The nearest pattern around `names` that is held or the Gateway's own, without `names` itself.
     pub(super) fn above<'a>(&'a self, names: &'a HostPattern) -> Option<Owned<'a>> {
         self.nearest(self.claims.above(names), self.own.above(names))
+    }
+
+    /// The nearest pattern around `names` with an owner, as the request of `source` finds it. It is held or the Gateway's
+    /// own, or it is a wildcard that nobody holds and that a request before this one should get. So a request is decided
+    /// as if all requests before it had been recorded.
+    ///
+    /// A wildcard that the Gateway's own namespace should get counts in any order. It closes nothing, and wider wildcards
+    /// do not reach into it. So once it is recorded, it lets in what came before it as well.
+    pub(super) fn around<'a>(
+        &'a self,
+        names: &'a HostPattern,
+        source: &NameSource,
+        rank: &Rank,
+    ) -> Option<Owned<'a>> {
+        let owned = self.above(names);
+        let mut expected = self.expected.above(names);
+        let expected = expected.find(|(_, first)| {
+            *first.source.namespace() == self.gateway.namespace || first.is_before(source, rank)
+        });
+        let expected = expected.map(|(pattern, first)| (pattern, first.source.namespace()));
+        match (owned, expected) {
+            // Of one pattern, whoever should get it comes before the Gateway. Nobody holds it.
+            (Some(owned), Some(expected)) if owned.0.specificity() > expected.0.specificity() => {
+                Some(owned)
+            }
+            (owned, expected) => expected.or(owned),
+        }
     }
 
     /// The owner of those names of a pattern that do not match a narrower pattern with an owner. It is the holder of

@@ -16,7 +16,8 @@ pub enum NameDecision {
     Free,
     /// Another namespace holds exactly this pattern.
     Taken,
-    /// The name lies inside a wildcard that another tenant holds, and no grant at or below that wildcard gives it.
+    /// The name lies inside a wildcard that another tenant holds, or should get because its request comes first. No grant
+    /// at or below that wildcard gives the name.
     Inside,
     /// It is an exact name of the Gateway's own.
     Reserved,

@@ -98,7 +98,8 @@ impl AskedBy {
 }
 
 /// The precedence of Gateway API: the older object comes first, and of the same age, the lesser `namespace/name`. It
-/// decides only between sources that ask for one pattern that nobody holds. The lesser rank comes first.
+/// decides only between sources that ask for names that nobody holds: for one pattern, or for a wildcard and a pattern
+/// inside it. The lesser rank comes first.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Rank {
     /// Creation of the object, in seconds since the Unix epoch.

@@ -1,12 +1,13 @@
 //! One name, one namespace: the sentences of the rule as golden cases, each with the attacks that it answers. The
 //! index against a plain reading of the rule, over random histories, is in `history`, the sentences about guests are in
-//! `guests`, and what an edit costs is in `cost`.
+//! `guests`, those about names that nobody holds yet in `unrecorded`, and what an edit costs is in `cost`.
 
 mod cost;
 mod grants;
 mod guests;
 mod history;
 mod reference;
+mod unrecorded;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -111,7 +112,14 @@ impl Edge {
     fn put(&mut self, source: &NameSource, created: i64, names: &[&str]) -> Affected {
         let rank = rank(source, created);
         let names: BTreeSet<HostPattern> = names.iter().map(|text| pattern(text)).collect();
-        self.names.put(&self.grants, source, &rank, &names)
+        let affected = self.names.put(&self.grants, source, &rank, &names);
+        self.settled(affected)
+    }
+
+    /// Adds what follows from a change inside wildcards.
+    fn settled(&mut self, mut affected: Affected) -> Affected {
+        affected.extend(self.names.settle(&self.grants));
+        affected
     }
 
     fn hold(&mut self, names: &str, holder: &str) -> Affected {
@@ -119,15 +127,18 @@ impl Edge {
     }
 
     fn hold_as(&mut self, names: &str, holder: &Holder) -> Affected {
-        self.names.hold(&self.grants, &pattern(names), Some(holder))
+        let affected = self.names.hold(&self.grants, &pattern(names), Some(holder));
+        self.settled(affected)
     }
 
     fn free_again(&mut self, names: &str) -> Affected {
-        self.names.hold(&self.grants, &pattern(names), None)
+        let affected = self.names.hold(&self.grants, &pattern(names), None);
+        self.settled(affected)
     }
 
     fn recheck(&mut self, namespace: &str) -> Affected {
-        self.names.recheck(&self.grants, &namespace.into())
+        let affected = self.names.recheck(&self.grants, &namespace.into());
+        self.settled(affected)
     }
 
     fn decide(&self, namespace: &str, names: &str, by: AskedBy) -> NameDecision {

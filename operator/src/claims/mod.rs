@@ -44,6 +44,10 @@ pub const AT_ONCE: usize = 24;
 /// this time costs no write.
 pub const NOTED_AFTER: Duration = Duration::from_secs(5);
 
+/// How much later a wildcard that nobody holds is written than a hostname. In this time, the names inside it that older
+/// objects ask for are written.
+const AFTER_NAMES: Duration = Duration::from_millis(60);
+
 /// The current time, by the clock of the system and by a monotonic clock.
 #[derive(Debug, Clone, Copy)]
 pub struct Time {

@@ -191,6 +191,9 @@ impl Translator {
             };
             self.spread(affected, dirty);
         }
+        // All objects of the pass ask now. What asks inside a wildcard is decided once for all of them.
+        let affected = self.merge.settle_names();
+        self.spread(affected, dirty);
         for (gateway, names) in &dirty.owned {
             // The holder of a name decides whether a grant restricts a route to some paths of it, so routes that ask
             // for it are judged again.

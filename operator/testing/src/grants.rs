@@ -168,6 +168,19 @@ impl<'a> Reading<'a> {
         })
     }
 
+    /// Whether a grant gives the namespace these names by an entry that is `wildcard` or lies inside it.
+    pub fn gives_inside(
+        self,
+        gateway: &ObjectName,
+        namespace: &str,
+        names: &HostPattern,
+        wildcard: &HostPattern,
+    ) -> bool {
+        let grants = self.grants(gateway, namespace).unwrap_or_default();
+        let mut given = grants.iter().flat_map(|grant| &grant.hostnames);
+        given.any(|given| given.covers(names) && wildcard.covers(given))
+    }
+
     /// Whether a certificate for a listener of the names, on one of the ports on which the namespace has one, may
     /// come from the issuer of that kind and name.
     pub fn allows(

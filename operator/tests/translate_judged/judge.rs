@@ -2,7 +2,7 @@
 //! pass over sorted lists, with nothing of the code under test in it but the objects' types.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use vestibule_model::gateway::{Gateway, Listener, ListenerSet, TlsMode};
@@ -84,6 +84,8 @@ pub(crate) struct Judge<'a> {
     pub(crate) listeners: Vec<Judged<'a>>,
     /// For each hostname, the first of those that ask for it and may have it.
     holders: BTreeMap<String, Asker>,
+    /// The hostnames of which all that ask for them are kept out by wildcards of others.
+    closed: BTreeSet<String>,
 }
 
 /// The rank of an object that asks for a hostname, and the namespace for which it asks. Guests come last. All others
@@ -98,6 +100,7 @@ impl<'a> Judge<'a> {
             gateway,
             listeners: Vec::new(),
             holders: BTreeMap::new(),
+            closed: BTreeSet::new(),
         };
         let mut sets: Vec<&ListenerSet> = judge.sets().filter(|set| judge.lets_in(set)).collect();
         sets.sort_by_key(|set| (set.meta.created, set.name.to_string()));
@@ -133,7 +136,7 @@ impl<'a> Judge<'a> {
                 certificate,
             });
         }
-        judge.holders = judge.find_holders();
+        (judge.holders, judge.closed) = judge.find_holders();
         let lost = |here: &Judged<'_>| {
             let (namespace, names) = (&here.parent.name().namespace, host(here.listener));
             let asks = !here.is_own() && here.owned && !is_raw(here.listener);
@@ -174,14 +177,63 @@ impl<'a> Judge<'a> {
 
     /// Everything that asks for a hostname: listeners of sets; routes on the Gateway's own listeners, for themselves;
     /// routes on listeners of sets that have no hostname, for the set's namespace.
-    fn find_holders(&self) -> BTreeMap<String, Asker> {
-        let mut holders: BTreeMap<String, Asker> = BTreeMap::new();
+    /// Who has each hostname, and the hostnames that nobody gets although somebody asks for them. Wildcards come first,
+    /// because they close what is inside.
+    fn find_holders(&self) -> (BTreeMap<String, Asker>, BTreeSet<String>) {
+        let asks = self.asks();
+        let mut patterns: Vec<&String> = asks.keys().collect();
+        patterns.sort_by_key(|names| specificity(names));
+        let (mut holders, mut closed) = (BTreeMap::new(), BTreeSet::new());
+        for names in patterns {
+            let askers = asks[names].iter();
+            let free = askers.filter(|asker| !self.is_inside(&holders, asker, names));
+            if let Some(first) = free.min().cloned() {
+                holders.insert(names.clone(), first);
+            } else {
+                closed.insert(names.clone());
+            }
+        }
+        (holders, closed)
+    }
+
+    /// Whether a hostname is inside a wildcard of another tenant, of those whose holders are known. A wildcard counts if
+    /// its holder asked before this one, as do all of the Gateway's own namespace. Only the nearest pattern counts.
+    fn is_inside(&self, holders: &BTreeMap<String, Asker>, asker: &Asker, names: &str) -> bool {
+        let own = &self.gateway.name.namespace;
+        let (is_guest, namespace) = (asker.0, &asker.4);
+        let listeners = self.listeners.iter();
+        let listeners = listeners.filter(|l| l.is_own() && !is_raw(l.listener));
+        let routes = self.asking_routes().into_iter();
+        let routes = routes.filter(|(route, at, _)| at.is_own() && route.name().namespace == *own);
+        let gateways = listeners
+            .map(|l| host(l.listener))
+            .chain(routes.map(|(.., names)| names));
+        let mut owners: BTreeMap<String, &Arc<str>> = gateways.map(|names| (names, own)).collect();
+        let before = |first: &Asker| first.4 == *own || first < asker;
+        let held = holders.iter().filter(|(_, first)| before(first));
+        owners.extend(held.map(|(names, first)| (names.clone(), &first.4)));
+        let around = owners
+            .into_iter()
+            .filter(|(pattern, _)| pattern != names && matches(pattern, names));
+        let Some((wildcard, owner)) = around.max_by_key(|(pattern, _)| specificity(pattern)) else {
+            return false;
+        };
+        let closes = wildcard.starts_with('*') && owner != own && owner != namespace;
+        if namespace == own {
+            return closes && is_guest;
+        }
+        let parse = |names: &str| HostPattern::parse(names).expect("a pattern");
+        let (inner, outer) = (parse(names), parse(&wildcard));
+        let grants = Reading(self.objects);
+        closes && !grants.gives_inside(&self.gateway.name, namespace, &inner, &outer)
+    }
+
+    /// For each hostname, all that ask for it and may have it, whoever else asks.
+    fn asks(&self) -> BTreeMap<String, Vec<Asker>> {
+        let mut asks: BTreeMap<String, Vec<Asker>> = BTreeMap::new();
         let mut ask = |names: String, by_route: bool, asker: Asker| {
             if self.may_have(&asker.4, &names, by_route) {
-                let holder = holders.entry(names).or_insert_with(|| asker.clone());
-                if asker < *holder {
-                    *holder = asker;
-                }
+                asks.entry(names).or_default().push(asker);
             }
         };
         for at in self.listeners.iter().filter(|at| at.owned) {
@@ -218,7 +270,7 @@ impl<'a> Judge<'a> {
             );
             ask(names, at.is_own(), asker);
         }
-        holders
+        asks
     }
 
     /// Routes with the names that they ask for themselves, and where.
@@ -303,6 +355,7 @@ impl<'a> Judge<'a> {
     /// Whether a namespace has a hostname that it asks for.
     fn gets(&self, namespace: &Arc<str>, names: &str, by_route: bool) -> bool {
         self.may_have(namespace, names, by_route)
+            && !self.closed.contains(names)
             && self
                 .holders
                 .get(names)

@@ -440,7 +440,7 @@ fn of_both_kinds_of_overlap_a_loser_that_is_not_served_makes_none() {
         set(
             "green",
             "web",
-            4,
+            1,
             "one",
             vec![passthrough("l", "a.example.com")],
         ),

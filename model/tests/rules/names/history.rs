@@ -194,6 +194,12 @@ impl World {
     }
 
     fn take(&mut self, op: &Op) -> Affected {
+        let mut affected = self.change(op);
+        add(&mut affected, self.names.settle(&self.facts.grants));
+        affected
+    }
+
+    fn change(&mut self, op: &Op) -> Affected {
         match op.clone() {
             Op::Hold(names, holder) => self.hold(&names, holder),
             Op::Put(source, created, names) => self.put(&source, created, names),
@@ -337,6 +343,7 @@ impl World {
         for (pattern, namespace) in self.facts.taken.iter().rev() {
             names.take_from(&self.facts.grants, pattern, Some(namespace));
         }
+        names.settle(&self.facts.grants);
         names
     }
 }
@@ -453,8 +460,9 @@ fn compare(world: &World) -> Result<(), TestCaseError> {
             let asked = facts.sources.get(source);
             let asks = asked.is_some_and(|(_, all)| all.contains(pattern))
                 && !source.is_own_of(&name("infra/gw"));
-            let expected =
-                asks.then(|| facts.decide(source.namespace(), pattern, source.asked_by()));
+            let expected = asked
+                .filter(|_| asks)
+                .map(|(rank, _)| facts.decide_request(source, rank, pattern));
             prop_assert_eq!(names.decision(source, pattern), expected, "{:?}", source);
         }
     }
@@ -592,6 +600,7 @@ proptest! {
                 _ => Affected::default(),
             };
         }
+        other.names.settle(&other.facts.grants);
         prop_assert_eq!(other.names, GatewayNames::new(name("infra/gw")));
     }
 

@@ -105,6 +105,44 @@ impl Facts {
     }
 
     pub(crate) fn decide(&self, namespace: &str, names: &HostPattern, by: AskedBy) -> NameDecision {
+        self.decide_with(&BTreeMap::new(), namespace, names, by)
+    }
+
+    /// What the request of a source is told. It is as if all requests before it for wildcards around its names had been
+    /// recorded, and those for the Gateway's namespace as well.
+    pub(crate) fn decide_request(
+        &self,
+        source: &NameSource,
+        rank: &Rank,
+        names: &HostPattern,
+    ) -> NameDecision {
+        let asked = self.sources.values().flat_map(|(_, asked)| asked);
+        let wildcards: BTreeSet<&HostPattern> = asked
+            .filter(|asked| asked.is_wildcard() && asked.covers(names) && *asked != names)
+            .collect();
+        let mut expected = BTreeMap::new();
+        for wildcard in wildcards {
+            let first = self.next_request(wildcard);
+            let Some((first_rank, first)) = first.filter(|_| self.holder(wildcard).is_none())
+            else {
+                continue;
+            };
+            let is_before = (is_guest(first), first_rank, first) < (is_guest(source), rank, source);
+            if is_before || **first.namespace() == *OWN {
+                expected.insert(wildcard.clone(), first.namespace().clone());
+            }
+        }
+        self.decide_with(&expected, source.namespace(), names, source.asked_by())
+    }
+
+    /// The decision if these namespaces had these wildcards, besides what is recorded.
+    fn decide_with(
+        &self,
+        expected: &BTreeMap<HostPattern, Arc<str>>,
+        namespace: &str,
+        names: &HostPattern,
+        by: AskedBy,
+    ) -> NameDecision {
         if by == AskedBy::Refused {
             return match self.holder(names) {
                 Some(holder) if **holder == *namespace => NameDecision::Has,
@@ -144,7 +182,8 @@ impl Facts {
         let is_full = namespace != OWN && held >= most;
         // Guests leave half of the limit to their host.
         let is_full_for_guests = namespace != OWN && held >= most / 2;
-        let closed = self.valid().any(|(wildcard, holder)| {
+        let owned: Vec<(&HostPattern, &Arc<str>)> = self.valid().chain(expected).collect();
+        let closed = owned.iter().copied().any(|(wildcard, holder)| {
             let around =
                 |outer: &HostPattern, inner: &HostPattern| outer.covers(inner) && outer != inner;
             let nearer = |other: &HostPattern| around(wildcard, other) && around(other, names);
@@ -154,7 +193,7 @@ impl Facts {
                 && **holder != *OWN
                 && **holder != *namespace
                 && (namespace != OWN || is_guest_of_own)
-                && !self.valid().any(|(other, _)| nearer(other))
+                && !owned.iter().copied().any(|(other, _)| nearer(other))
                 && !self.own_names().any(nearer)
                 && (is_guest_of_own || !given.iter().any(|entry| wildcard.covers(entry)))
         });
@@ -182,16 +221,18 @@ impl Facts {
 
     /// The first that asks. Guests come after all who ask for themselves.
     pub(crate) fn next_source(&self, names: &HostPattern) -> Option<&NameSource> {
-        let free = self.asking(names).filter(|(_, source)| {
-            let decision = self.decide(source.namespace(), names, source.asked_by());
-            decision == NameDecision::Free
+        self.next_request(names).map(|(_, source)| source)
+    }
+
+    fn next_request(&self, names: &HostPattern) -> Option<(&Rank, &NameSource)> {
+        let free = self.asking(names).filter(|(rank, source)| {
+            self.decide_request(source, rank, names) == NameDecision::Free
         });
         let last = self.taken.get(names);
-        let order = free.min_by_key(|(rank, source)| {
+        free.min_by_key(|(rank, source)| {
             let is_last = last == Some(source.namespace());
             (is_last, is_guest(source), *rank, *source)
-        });
-        order.map(|(_, source)| source)
+        })
     }
 
     pub(crate) fn claim_state(&self, names: &HostPattern) -> Option<NameClaimState> {

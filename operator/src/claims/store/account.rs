@@ -1,12 +1,13 @@
 //! Changes records and objects, and keeps the counts, indexes and queues that depend on them up to date.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use vestibule_model::claim::{ClaimKey, Holder};
+use vestibule_model::claim::{ClaimKey, Claimed, Holder};
 use vestibule_model::key::ObjectName;
 
 use super::{ClaimStore, ObjectState, Record, Tenant, WriteProblem};
+use crate::claims::AFTER_NAMES;
 
 /// The parts of a record and its object that counts and indexes depend on.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -167,8 +168,24 @@ impl ClaimStore {
             return;
         };
         if let Some(object) = self.objects.get(name) {
-            let at = time.now + object.pause();
+            let at = time.now + object.pause() + self.longer_pause(name);
             self.set_due(name, at);
+        }
+    }
+
+    /// Returns how much longer the first claim to a wildcard waits than another claim.
+    ///
+    /// Once a wildcard is recorded, names inside it are closed to others. In one turn, an older object may ask for such
+    /// a name. It may have the name, so the name is written first.
+    fn longer_pause(&self, name: &ObjectName) -> Duration {
+        let key = self.keys.get(name);
+        let key = key.filter(|key| matches!(&key.of, Claimed::Names(names) if names.is_wildcard()));
+        let record = key.and_then(|key| self.records.get(key));
+        let is_first = record.is_some_and(|of| of.holder.is_none() && of.candidate.is_some());
+        if is_first {
+            AFTER_NAMES
+        } else {
+            Duration::ZERO
         }
     }
 
