@@ -55,20 +55,23 @@ fn mine() -> Object {
 }
 
 /// The status of an object that is in force.
-fn in_force() -> Value {
+fn in_force(kind: Kind) -> Value {
     let conditions = ["Accepted", "Programmed"].map(|kind| {
         json!({
             "type": kind, "status": "True", "reason": kind, "message": "In force in 1 of 1 proxies",
             "observedGeneration": 1, "lastTransitionTime": "2026-01-01T00:00:00Z",
         })
     });
-    json!({
-        "addresses": [{"type": "IPAddress", "value": "192.0.2.1"}],
+    let mut status = json!({
         "conditions": conditions,
         "listeners": [{
             "name": "l", "attachedRoutes": 1, "supportedKinds": [], "conditions": conditions,
         }],
-    })
+    });
+    if kind == Kind::Gateway {
+        status["addresses"] = json!([{"type": "IPAddress", "value": "192.0.2.1"}]);
+    }
+    status
 }
 
 /// (status, reason) of each condition, by type.
@@ -100,7 +103,7 @@ fn what_has_no_class_or_gateway_of_ours_says_that_nobody_looked_at_it() {
     ] {
         let translator = translator(objects);
         for key in lost {
-            let due = judge(&translator, key, &in_force()).expect("another status");
+            let due = judge(&translator, key, &in_force(key.kind)).expect("another status");
             // Whether the status is ours is asked before it is replaced.
             assert!(due.confirm && !due.waits, "{due:?}");
             let initial = || ("Unknown".to_owned(), "Pending".to_owned());
@@ -135,7 +138,7 @@ fn what_has_no_class_or_gateway_of_ours_says_that_nobody_looked_at_it() {
 fn what_is_ours_needs_no_confirmation() {
     let translator = translator([our_class(), one(), mine()]);
     for key in &both() {
-        let due = judge(&translator, key, &in_force()).expect("a status");
+        let due = judge(&translator, key, &in_force(key.kind)).expect("a status");
         assert!(!due.confirm, "{due:?}");
         assert_eq!(conditions(&due.status)["Accepted"].0, "True");
     }
@@ -148,9 +151,9 @@ fn the_status_of_an_unreadable_gateway_stays() {
     let finding = Finding::refused(Reason::Unreadable, "spec", "does not decode", "");
     let unreadable = Object::Unreadable(gateway.clone(), Meta::default(), finding);
     let translator = translator([our_class(), unreadable, mine()]);
-    assert_eq!(judge(&translator, &gateway, &in_force()), None);
+    assert_eq!(judge(&translator, &gateway, &in_force(Kind::Gateway)), None);
     // Nothing is served of its ListenerSets.
-    let due = judge(&translator, &set, &in_force()).expect("another status");
+    let due = judge(&translator, &set, &in_force(Kind::ListenerSet)).expect("another status");
     assert!(due.confirm, "{due:?}");
 }
 
@@ -158,7 +161,7 @@ fn the_status_of_an_unreadable_gateway_stays() {
 fn conditions_of_others_stay_and_lead_to_no_further_write() {
     let translator = translator([one()]);
     let [gateway, _] = both();
-    let mut old = in_force();
+    let mut old = in_force(Kind::Gateway);
     let theirs = json!({
         "type": "example.com/Checked", "status": "True", "reason": "Checked", "message": "",
         "observedGeneration": 1, "lastTransitionTime": "2026-01-01T00:00:00Z",

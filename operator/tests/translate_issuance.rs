@@ -261,7 +261,7 @@ fn reach_is_of_the_listener_selected_on_the_port() {
         set(
             "b",
             "wide",
-            0,
+            3,
             "one",
             vec![passthrough("l", "*.example.com")],
         ),
