@@ -27,15 +27,17 @@ use prost::Message;
 pub(super) use self::changes::FieldChange;
 use self::changes::InvalidField;
 use self::envoy::CheckResponse;
+use super::activity::Activity;
 use super::authority::Target;
 use super::body::{Upload, UploadError, UploadState};
 use super::download::{BackendBody, Download};
 use super::exchange::{Answered, Attempts, Ended, Exchange, ExchangeFailure, Trace};
-use super::forward::{cleaned, for_client, too_late};
+use super::forward::{cleaned, for_client, has_no_content, too_late};
 use super::headers::{self, ForwardedInfo, Passed};
-use super::kept::{Kept, Whole};
+use super::kept::{Kept, Room, Whole};
 use super::local_reply::LocalReply;
 use super::pool::Lease;
+use super::received::FIELDS;
 use super::record::RequestRecord;
 use super::shared::Shared;
 use super::timeouts::Allowed;
@@ -50,6 +52,8 @@ use crate::table::Snapshot;
 
 /// How long a server may take to answer.
 const DEADLINE: Duration = Duration::from_secs(10);
+/// Most changes in an answer in gRPC, which is as many as an answer in HTTP can have. Each costs time that neighbours wait.
+const MOST_CHANGES: usize = FIELDS;
 /// Most bytes of an answer in gRPC, and the part of it in front of the message.
 const MOST_BYTES: usize = 64 * 1024;
 const PREFIX: usize = 5;
@@ -59,7 +63,7 @@ const CONTENT: &str = "content-";
 /// Outcomes, which are labels of their metric and words of the log.
 const ALLOWED: &str = "Allowed";
 const DENIED: &str = "Denied";
-const FAILED: &str = "Failed";
+pub(super) const FAILED: &str = "Failed";
 
 /// The reason in the log of a request that a server has refused.
 pub(super) const AUTH_DENIED: &str = "AuthDenied";
@@ -114,8 +118,8 @@ pub(super) struct Question<'a> {
     found: Found,
     exchange: Exchange<'a>,
     head: Request<()>,
-    /// The attributes of the request, in a call of gRPC.
-    attributes: Option<envoy::CheckRequest>,
+    /// The attributes of the request, in a call of gRPC, and the room that they take.
+    attributes: Option<(envoy::CheckRequest, Room)>,
 }
 
 impl<'a> Question<'a> {
@@ -145,6 +149,7 @@ impl<'a> Question<'a> {
                 head.method_mut().clone_from(of.request.method());
                 copy(of.request.headers(), request_headers, head.headers_mut());
                 let path = prefixed(path_prefix, &of.path);
+                let path = path.ok_or_else(LocalReply::auth_unavailable)?;
                 (path, of.target.value.clone(), None)
             }
             AuthProtocol::Grpc { request_headers } => {
@@ -153,7 +158,12 @@ impl<'a> Question<'a> {
                 head.headers_mut().insert(CONTENT_TYPE, grpc);
                 let path = PathAndQuery::from_static(envoy::CHECK);
                 let authority = HeaderValue::try_from(host_of_service(&backend.key)).ok();
-                (path, authority, Some(attributes(of, request_headers)))
+                let attributes = attributes(of, request_headers);
+                let mut room = Room::of(&found.route.tenant);
+                if !room.grow_to(attributes.encoded_len()) {
+                    return Err(LocalReply::auth_unavailable());
+                }
+                (path, authority, Some((attributes, room)))
             }
         };
         passed.say(head.headers_mut());
@@ -187,7 +197,7 @@ impl<'a> Question<'a> {
     /// # Errors
     /// The response for the client, if the server gave no answer.
     pub(super) async fn ask(
-        self,
+        mut self,
         body: Upload,
         record: &mut RequestRecord,
     ) -> Result<Answer, LocalReply> {
@@ -199,7 +209,8 @@ impl<'a> Question<'a> {
         let allowed = allowed.unwrap_or_default().at_most(timeout);
         record.allowed = allowed.beginning_at(record.elapsed());
         let upload = Arc::clone(&record.upload);
-        let judge = pin!(self.judge(body, &upload));
+        let activity = &record.shared.activity;
+        let judge = pin!(self.judge(body, &upload, activity));
         let judged = record.allowed.run(&upload.progress, judge).await;
         let answer = judged.unwrap_or_else(|late| {
             record.given_up_by_client = record.allowed.is_of_client(late);
@@ -210,15 +221,26 @@ impl<'a> Question<'a> {
             Ok(Answer::Denied(_)) => DENIED,
             Err(_) => FAILED,
         };
-        self.exchange.plane.metrics.authorized(outcome);
-        record.authorization = Some(outcome);
+        record.authorized(outcome);
+        // The backend has all of its time after this.
+        upload.progress.moved();
         answer
     }
 
-    async fn judge(&self, body: Upload, upload: &Arc<UploadState>) -> Result<Answer, LocalReply> {
+    async fn judge(
+        &mut self,
+        body: Upload,
+        upload: &Arc<UploadState>,
+        activity: &Arc<Activity>,
+    ) -> Result<Answer, LocalReply> {
         let (whole, body) = self.read(body, upload).await?;
-        let asked = within(DEADLINE, self.send_and_read(whole, upload)).await;
+        let mut trace = Trace::default();
+        let asked = within(DEADLINE, self.send_and_read(whole, activity, &mut trace)).await;
         let verdict = asked.unwrap_or(Err(NoAnswer::TooLate));
+        let is_own = self.exchange.backend.is_in(&self.found.route.tenant);
+        if matches!(verdict, Err(NoAnswer::TooLate)) && trace.awaited && is_own {
+            self.exchange.no_answer(&trace, "Timeout");
+        }
         match verdict {
             Ok(Verdict::Allowed { request, response }) => {
                 let approval = Approval {
@@ -280,15 +302,22 @@ impl<'a> Question<'a> {
     }
 
     async fn send_and_read(
-        &self,
+        &mut self,
         whole: Option<Whole>,
-        upload: &Arc<UploadState>,
+        activity: &Arc<Activity>,
+        trace: &mut Trace,
     ) -> Result<Verdict, NoAnswer> {
-        let whole = match &self.attributes {
+        let whole = match self.attributes.take() {
             None => whole.map(Whole::without_trailers),
-            Some(attributes) => Some(Whole::of(call(attributes, whole.as_ref()))),
+            Some((attributes, mut room)) => {
+                let call = call(attributes, whole.as_ref());
+                if !room.grow_to(call.len()) {
+                    return Err(NoAnswer::NoRoom);
+                }
+                Some(Whole::of(call, room))
+            }
         };
-        let (response, lease) = self.send(whole, upload).await?;
+        let (response, lease) = self.send(whole, activity, trace).await?;
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             return Err(NoAnswer::Invalid);
         }
@@ -305,30 +334,29 @@ impl<'a> Question<'a> {
     async fn send(
         &self,
         whole: Option<Whole>,
-        upload: &Arc<UploadState>,
+        activity: &Arc<Activity>,
+        trace: &mut Trace,
     ) -> Result<Answered, NoAnswer> {
         let mut head = self.head.clone();
-        if self.attributes.is_none() {
+        if !self.exchange.grpc {
             let length = whole.as_ref().map_or(0, |whole| whole.data().len());
             head.headers_mut().insert(CONTENT_LENGTH, length.into());
         }
+        // The question has a body of its own. Whether the client has sent all of its body says nothing about the
+        // connection to the server.
+        let upload = UploadState::new(Arc::clone(activity));
         let reader = whole.and_then(|whole| Kept::whole(whole).again());
         let body = match reader {
-            Some(reader) => Upload::kept(reader, upload),
-            None => Upload::none(upload),
+            Some(reader) => Upload::kept(reader, &upload),
+            None => Upload::none(&upload),
         };
         let mut request = head.clone().map(|()| body);
         let mut attempts = Attempts::new(self.exchange.plane, &request);
-        let mut trace = Trace::default();
         loop {
             if let Some(failure) = self.exchange.refusal(&mut attempts) {
                 return Err(NoAnswer::Exchange(failure));
             }
-            match self
-                .exchange
-                .attempt(request, &mut attempts, &mut trace)
-                .await
-            {
+            match self.exchange.attempt(request, &mut attempts, trace).await {
                 Ok(answered) => return Ok(answered),
                 Err(Ended::Failed(failure)) => return Err(NoAnswer::Exchange(failure)),
                 Err(Ended::Again(body)) => request = head.clone().map(|()| body),
@@ -351,6 +379,8 @@ enum Verdict {
 enum NoAnswer {
     Exchange(#[expect(dead_code, reason = "it is written to the log")] ExchangeFailure),
     TooLate,
+    /// The namespace has as many bytes of bodies and questions as it may.
+    NoRoom,
     /// It is not what the protocol says.
     Invalid,
     /// The call failed with this number.
@@ -411,6 +441,11 @@ impl Verdict {
             return Ok(Self::Denied(Box::new(response)));
         }
         let ok = answer.ok.unwrap_or_default();
+        let changes =
+            ok.headers.len() + ok.headers_to_remove.len() + ok.response_headers_to_add.len();
+        if changes > MOST_CHANGES {
+            return Err(NoAnswer::Invalid);
+        }
         if !ok.query_parameters_to_set.is_empty() || !ok.query_parameters_to_remove.is_empty() {
             return Err(NoAnswer::Unsupported);
         }
@@ -431,11 +466,19 @@ fn refusal(denied: &envoy::DeniedResponse) -> Result<Response<Download>, NoAnswe
         .ok()
         .filter(|code| (200..600).contains(code));
     let status = status.and_then(|code| StatusCode::from_u16(code).ok());
-    let mut response = Response::new(Download::own(denied.body.clone()));
-    *response.status_mut() = status.unwrap_or(StatusCode::FORBIDDEN);
-    for change in read_all(&denied.headers, false)? {
-        change.apply(response.headers_mut());
+    let status = status.unwrap_or(StatusCode::FORBIDDEN);
+    if denied.headers.len() > MOST_CHANGES {
+        return Err(NoAnswer::Invalid);
     }
+    // In HTTP/2, a body would follow even where there must be none.
+    let body = if has_no_content(status) {
+        ""
+    } else {
+        &denied.body
+    };
+    let mut response = Response::new(Download::own(body.to_owned()));
+    *response.status_mut() = status;
+    FieldChange::apply_all(&read_all(&denied.headers, false)?, response.headers_mut());
     Ok(response)
 }
 
@@ -480,8 +523,7 @@ async fn message(head: &response::Parts, mut body: Download) -> Result<Bytes, No
 }
 
 /// The body of a call that asks about a request with this body.
-fn call(attributes: &envoy::CheckRequest, whole: Option<&Whole>) -> Bytes {
-    let mut attributes = attributes.clone();
+fn call(mut attributes: envoy::CheckRequest, whole: Option<&Whole>) -> Bytes {
     let request = attributes.attributes.as_mut();
     let http = request.and_then(|of| of.request.as_mut()?.http.as_mut());
     if let (Some(http), Some(whole)) = (http, whole) {
@@ -496,7 +538,8 @@ fn call(attributes: &envoy::CheckRequest, whole: Option<&Whole>) -> Bytes {
     let mut data = BytesMut::with_capacity(PREFIX + length);
     data.put_u8(0);
     data.put_u32(u32::try_from(length).unwrap_or(u32::MAX));
-    data.extend_from_slice(&attributes.encode_to_vec());
+    // A buffer of this size has room for all of it.
+    let _ = attributes.encode(&mut data);
     data.freeze()
 }
 
@@ -511,15 +554,16 @@ fn copy(from: &HeaderMap, listed: &[HeaderName], to: &mut HeaderMap) {
     }
 }
 
-/// The path for the server: the prefix, and after it the path and the query of the request.
-fn prefixed(prefix: &str, path: &PathAndQuery) -> PathAndQuery {
+/// The path for the server: the prefix, and after it the path and the query of the request. It is `None` if that is too
+/// long. The server must not be asked without the prefix, because what it says there may be no permission.
+fn prefixed(prefix: &str, path: &PathAndQuery) -> Option<PathAndQuery> {
     if prefix.is_empty() {
-        return path.clone();
+        return Some(path.clone());
     }
     let rest = path.as_str();
     // The target of a request about the whole server is `*`, which is no part of a path.
     let rest = if rest.starts_with('/') { rest } else { "/" };
-    PathAndQuery::try_from([prefix, rest].concat()).unwrap_or_else(|_| path.clone())
+    PathAndQuery::try_from([prefix, rest].concat()).ok()
 }
 
 /// The host of a Service from the name of its backend, which is `<namespace>/<service>:<port>`.

@@ -249,6 +249,7 @@ impl Upload {
 
     /// The body of a request that has none.
     pub(super) fn none(state: &Arc<UploadState>) -> Self {
+        state.whole.store(true, Ordering::Relaxed);
         Self::of(Source::None, state)
     }
 
@@ -325,6 +326,9 @@ impl Body for Upload {
             Source::Kept(reader) => match reader.read(cx) {
                 Read::Client(polled) => polled,
                 Read::Kept(frame) => {
+                    if frame.is_none() || reader.is_end_stream() {
+                        state.whole.store(true, Ordering::Relaxed);
+                    }
                     let polled = Poll::Ready(frame.map(Ok));
                     return screened(polled, &this.filter_trailers).map_err(UploadError::Broken);
                 }

@@ -639,7 +639,8 @@ impl Exchange<'_> {
                     headers.remove(name);
                 }
                 // h2 keeps fields as long as the connection is open, so that it can send them as an index the next
-                // time. They must not keep the buffer of the client's head in memory. Those of an HTTP/2 client do not.
+                // time. They must not keep the buffer of the client's head in memory. Those of an HTTP/2 client do not,
+                // because they are copies, as are those of an authorization server.
                 if !is_detached {
                     detach(headers);
                 }

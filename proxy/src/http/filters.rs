@@ -92,9 +92,7 @@ impl Edits {
         for edit in &self.all {
             edit.apply(headers);
         }
-        for change in &self.authorized {
-            change.apply(headers);
-        }
+        FieldChange::apply_all(&self.authorized, headers);
     }
 }
 
@@ -198,11 +196,10 @@ impl Head<'_> {
                 Filter::Auth(auth) => {
                     let approval = self.approval.filter(|approval| approval.is_of(auth));
                     let approval = approval.ok_or_else(|| Stop::Ask(Arc::clone(auth)))?;
-                    for change in approval.of_request() {
-                        change.apply(request.headers_mut());
-                        if let Some(edited) = &mut to.edited {
-                            edited.push(change.name().clone());
-                        }
+                    let changes = approval.of_request();
+                    FieldChange::apply_all(changes, request.headers_mut());
+                    if let Some(edited) = &mut to.edited {
+                        edited.extend(changes.iter().map(|change| change.name().clone()));
                     }
                     edits.authorized.extend_from_slice(approval.of_response());
                 }

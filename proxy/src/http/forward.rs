@@ -28,7 +28,7 @@ pub(super) enum Forwarded {
 }
 
 /// Whether an answer with this status ends with its head (RFC 9110 sections 15.3.5, 15.3.6 and 15.4.5).
-fn has_no_content(status: StatusCode) -> bool {
+pub(super) fn has_no_content(status: StatusCode) -> bool {
     [
         StatusCode::NO_CONTENT,
         StatusCode::RESET_CONTENT,

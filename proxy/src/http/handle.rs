@@ -17,7 +17,7 @@ use vestibule_model::client_address::ForwardedHeaders;
 use vestibule_model::pattern::Steps;
 
 use super::authority::{Target, Unclear};
-use super::authorization::{AUTH_DENIED, Answer, Approval, Question, Subject};
+use super::authorization::{AUTH_DENIED, Answer, Approval, FAILED, Question, Subject};
 use super::body::{TrailerFilter, Upload, UploadState};
 use super::challenge::challenge;
 use super::download::Download;
@@ -317,7 +317,10 @@ async fn outcome(
                 pass(|| gate::line(&account), &request).await;
                 continue;
             }
-            Decision::Ask(_) => return Err(LocalReply::auth_unavailable()),
+            Decision::Ask(_) => {
+                record.authorized(FAILED);
+                return Err(LocalReply::auth_unavailable());
+            }
             Decision::Forward(exchange, found, presented) => (exchange, found, presented),
         };
         steps = Steps::AT_ONCE;
@@ -641,7 +644,8 @@ fn follow<'a>(
             target,
             info: &info,
         };
-        let question = Question::new(auth, found, passed, &subject)?;
+        let question = Question::new(auth, found, passed, &subject);
+        let question = question.inspect_err(|_| record.authorized(FAILED))?;
         return Ok(Decision::Ask(Box::new(question)));
     }
     attempts.retries.deep = passed.is_deep();

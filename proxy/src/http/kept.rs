@@ -34,12 +34,25 @@ thread_local! {
 }
 
 /// Bytes that are kept, counted for the worker and for the namespace.
-struct Room {
+pub(super) struct Room {
     namespace: Arc<str>,
     bytes: usize,
 }
 
 impl Room {
+    /// Counts for a namespace, nothing as yet.
+    pub(super) fn of(namespace: &Arc<str>) -> Self {
+        Self {
+            namespace: Arc::clone(namespace),
+            bytes: 0,
+        }
+    }
+
+    /// Counts up to this number of bytes. Returns false if there is no room for them.
+    pub(super) fn grow_to(&mut self, bytes: usize) -> bool {
+        self.grow(bytes.saturating_sub(self.bytes))
+    }
+
     fn grow(&mut self, bytes: usize) -> bool {
         let taken = ROOM.try_with(|room| room.borrow_mut().take(&self.namespace, bytes));
         let taken = taken.unwrap_or(false);
@@ -64,17 +77,17 @@ impl Drop for Room {
 pub(super) struct Whole {
     data: Bytes,
     trailers: Option<HeaderMap>,
-    /// It counts the bytes as long as anybody has them; `None` if they are not a client's.
-    _room: Option<Arc<Room>>,
+    /// It counts the bytes as long as anybody has them.
+    _room: Arc<Room>,
 }
 
 impl Whole {
-    /// A body of the proxy's own.
-    pub(super) fn of(data: Bytes) -> Self {
+    /// A body of the proxy's own, which `room` counts.
+    pub(super) fn of(data: Bytes, room: Room) -> Self {
         Self {
             data,
             trailers: None,
-            _room: None,
+            _room: Arc::new(room),
         }
     }
 
@@ -127,10 +140,7 @@ pub(super) struct Kept(Mutex<Inner>);
 impl Kept {
     /// Keeps the body of a request for a route in `namespace`.
     pub(super) fn new(client: Received, namespace: &Arc<str>) -> Arc<Self> {
-        let room = Room {
-            namespace: Arc::clone(namespace),
-            bytes: 0,
-        };
+        let room = Room::of(namespace);
         let state = State::Coming {
             data: Vec::new(),
             room,
@@ -350,7 +360,7 @@ impl Inner {
         let whole = Whole {
             data: data.into(),
             trailers,
-            _room: Some(Arc::new(room)),
+            _room: Arc::new(room),
         };
         for mirror in std::mem::take(&mut self.mirrors) {
             mirror.whole(whole.clone());
@@ -374,14 +384,11 @@ mod tests {
     #[test]
     fn a_copy_with_trailers_has_no_exact_length() {
         let copy = |trailers| {
-            let room = Room {
-                namespace: "team-a".into(),
-                bytes: 0,
-            };
+            let room = Room::of(&"team-a".into());
             let whole = Whole {
                 data: Bytes::from_static(b"hello"),
                 trailers,
-                _room: Some(Arc::new(room)),
+                _room: Arc::new(room),
             };
             Kept::whole(whole).again().unwrap()
         };

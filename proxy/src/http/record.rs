@@ -134,6 +134,12 @@ impl RequestRecord {
         self.request_id.get_or_insert_with(request_id).clone()
     }
 
+    /// Records and counts the outcome of a question to an authorization server.
+    pub(super) fn authorized(&mut self, outcome: &'static str) {
+        self.shared.plane.metrics.authorized(outcome);
+        self.authorization = Some(outcome);
+    }
+
     /// Releases what it shares with other requests. This is for a record that is kept as long as a tunnel is open.
     pub(super) fn detach(&mut self) {
         self.request_id = self.request_id.as_ref().and_then(headers::copied);

@@ -1,10 +1,10 @@
 //! Owns the header changes that an authorization server asks for.
 
-use hyper::header::{HeaderMap, HeaderName, HeaderValue};
+use hyper::header::{COOKIE, HeaderMap, HeaderName, HeaderValue};
 
 use super::envoy::HeaderOption;
-use crate::http::headers::is_of_connection;
-use crate::http_route::header_edit::append;
+use crate::http::headers::{copied, is_of_connection};
+use crate::http_route::header_edit::join_cookies;
 
 /// How a field changes. The names are those of Envoy's `HeaderAppendAction`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +38,8 @@ impl FieldChange {
             let values = headers.get_all(name).iter().enumerate();
             values.map(|(index, value)| Self {
                 name: name.clone(),
-                value: value.clone(),
+                // The value shares the buffer of the whole answer, which must not stay in memory as long as the request.
+                value: copied(value).unwrap_or_else(|| value.clone()),
                 change: if index == 0 {
                     Change::Overwrite
                 } else {
@@ -58,8 +59,7 @@ impl FieldChange {
         })
     }
 
-    /// A change in Envoy's form. It is `None` for a field that the proxy writes itself, and for one without a value, unless
-    /// the server says that it is to be kept.
+    /// A change in Envoy's form. It is `None` for a field that the proxy writes itself.
     ///
     /// `append` is older than `append_action`. Without either, a field of a request or of a refusal is overwritten,
     /// and one of a response is appended.
@@ -79,7 +79,8 @@ impl FieldChange {
             [] => header.value.as_bytes(),
             raw => raw,
         };
-        let value = HeaderValue::from_bytes(value).map_err(|_| InvalidField)?;
+        // A client of HTTP/2 may end its connection because of white space around a value.
+        let value = HeaderValue::from_bytes(value.trim_ascii()).map_err(|_| InvalidField)?;
         let change = match (option.append_action, &option.append) {
             (1, _) => Change::AddIfAbsent,
             (2, _) => Change::Overwrite,
@@ -94,12 +95,23 @@ impl FieldChange {
         }))
     }
 
+    /// Makes all of these changes.
+    pub(in crate::http) fn apply_all(changes: &[Self], headers: &mut HeaderMap) {
+        for change in changes {
+            change.apply(headers);
+        }
+        // Once is enough, and costs less than once for each of many cookies.
+        if changes.iter().any(|change| change.name == COOKIE) {
+            join_cookies(headers);
+        }
+    }
+
     pub(in crate::http) fn name(&self) -> &HeaderName {
         &self.name
     }
 
     /// Makes the change. If the head has as many fields as it can hold, a field is not added.
-    pub(in crate::http) fn apply(&self, headers: &mut HeaderMap) {
+    fn apply(&self, headers: &mut HeaderMap) {
         let Self {
             name,
             value,
@@ -107,7 +119,9 @@ impl FieldChange {
         } = self;
         let exists = headers.contains_key(name);
         match change {
-            Change::Append => append(headers, name, value),
+            Change::Append => {
+                let _ = headers.try_append(name.clone(), value.clone());
+            }
             Change::AddIfAbsent if exists => {}
             Change::OverwriteIfExists if !exists => {}
             Change::AddIfAbsent | Change::Overwrite | Change::OverwriteIfExists => {
@@ -158,7 +172,7 @@ mod tests {
             headers.append("x-user", HeaderValue::from_static(value));
         }
         let change = FieldChange::read(option, is_appended).unwrap().unwrap();
-        change.apply(&mut headers);
+        FieldChange::apply_all(&[change], &mut headers);
         let values = headers.get_all("x-user").iter();
         values
             .map(|value| value.to_str().unwrap().to_owned())
@@ -225,9 +239,7 @@ mod tests {
         answered.insert("content-length", HeaderValue::from_static("5"));
         let mut headers = HeaderMap::new();
         headers.append("x-group", HeaderValue::from_static("root"));
-        for change in FieldChange::replacing(&answered, |_| true) {
-            change.apply(&mut headers);
-        }
+        FieldChange::apply_all(&FieldChange::replacing(&answered, |_| true), &mut headers);
         let values: Vec<_> = headers.get_all("x-group").iter().collect();
         assert_eq!(values, ["admin", "staff"]);
         assert_eq!(headers.len(), 2);

@@ -99,6 +99,27 @@ fn a_change_of_the_query_is_not_passed_over() {
     assert!(matches!(verdict(&answer), Err(NoAnswer::Unsupported)));
 }
 
+/// A server is a tenant's own, and each change costs time on a worker that others share.
+#[test]
+fn an_answer_has_no_more_changes_than_one_in_http() {
+    let answer = |removed: usize| CheckResponse {
+        status: Some(status(0)),
+        ok: Some(OkResponse {
+            headers_to_remove: vec!["a".into(); removed],
+            ..Default::default()
+        }),
+        denied: None,
+    };
+    assert!(matches!(
+        verdict(&answer(MOST_CHANGES)),
+        Ok(Verdict::Allowed { .. })
+    ));
+    assert!(matches!(
+        verdict(&answer(MOST_CHANGES + 1)),
+        Err(NoAnswer::Invalid)
+    ));
+}
+
 #[test]
 fn a_refusal_has_the_status_of_the_server_or_403() {
     for (code, expected) in [
@@ -138,8 +159,11 @@ fn the_path_for_a_server_has_its_prefix() {
         ("/auth", "*", "/auth/"),
     ] {
         let path = PathAndQuery::from_static(path);
-        assert_eq!(prefixed(prefix, &path), expected);
+        assert_eq!(prefixed(prefix, &path).unwrap(), expected);
     }
+    // It is never left out.
+    let long = PathAndQuery::try_from(format!("/{}", "a".repeat(65_000))).unwrap();
+    assert_eq!(prefixed(&format!("/{}", "b".repeat(1_000)), &long), None);
 }
 
 #[test]
@@ -163,8 +187,9 @@ fn a_body_is_text_if_it_can_be() {
         (&b"hello"[..], "hello", &b""[..]),
         (b"\xff\x00", "", b"\xff\x00"),
     ] {
-        let whole = Whole::of(Bytes::copy_from_slice(body));
-        let data = call(&attributes, Some(&whole));
+        let room = Room::of(&"team-a".into());
+        let whole = Whole::of(Bytes::copy_from_slice(body), room);
+        let data = call(attributes.clone(), Some(&whole));
         assert_eq!(data[0], 0);
         let length = u32::from_be_bytes(data[1..PREFIX].try_into().unwrap());
         assert_eq!(usize::try_from(length).unwrap(), data.len() - PREFIX);
