@@ -3,6 +3,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use envoy_types::ext_authz::v3::pb::{
@@ -43,6 +44,7 @@ struct Asked {
 struct Server {
     address: SocketAddr,
     asked: Arc<Mutex<Vec<Asked>>>,
+    connections: Arc<AtomicUsize>,
 }
 
 impl Server {
@@ -52,8 +54,10 @@ impl Server {
 
     async fn after(turn: Arc<Semaphore>) -> Self {
         let asked = Arc::<Mutex<Vec<Asked>>>::default();
-        let kept = Arc::clone(&asked);
+        let connections = Arc::new(AtomicUsize::new(0));
+        let (kept, count) = (Arc::clone(&asked), Arc::clone(&connections));
         let address = serve(move |stream| {
+            count.fetch_add(1, Ordering::SeqCst);
             let (kept, turn) = (Arc::clone(&kept), Arc::clone(&turn));
             serve_http(stream, false, move |request| {
                 let (kept, turn) = (Arc::clone(&kept), Arc::clone(&turn));
@@ -73,7 +77,11 @@ impl Server {
             })
         })
         .await;
-        Self { address, asked }
+        Self {
+            address,
+            asked,
+            connections,
+        }
     }
 
     fn asked(&self) -> Vec<Asked> {
@@ -410,8 +418,26 @@ async fn one_question_is_enough_for_all_attempts() {
         ]
     });
     assert_eq!(with_token(&rig, "good", "/").await.status, 503);
-    let tried = tried.load(std::sync::atomic::Ordering::SeqCst);
+    let tried = tried.load(Ordering::SeqCst);
     assert_eq!((tried, server.asked().len()), (3, 1));
+}
+
+/// A question has no body of the client, so a body that nobody has read says nothing about its connection.
+#[tokio::test(flavor = "multi_thread")]
+async fn questions_about_requests_with_bodies_share_a_connection() {
+    let (one, server) = (Echo::start("one").await, Server::start().await);
+    let rig = rig(&guarded(vec![plain()]), &one, &[server.address]);
+    let mut stream = rig.connect().await;
+    for _ in 0..3 {
+        let text = format!(
+            "POST / HTTP/1.1\r\nhost: {HOST}\r\nauthorization: Bearer good\r\n\
+             content-length: 5\r\n\r\nhello"
+        );
+        stream.write_all(text.as_bytes()).await.unwrap();
+        assert_eq!(one_answer(&mut stream).await.unwrap().status, 200);
+    }
+    assert_eq!(server.asked().len(), 3);
+    assert_eq!(server.connections.load(Ordering::SeqCst), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
