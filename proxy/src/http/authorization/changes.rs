@@ -203,7 +203,7 @@ mod tests {
         let change = FieldChange::read(&option, false).unwrap().unwrap();
         let mut headers = HeaderMap::new();
         headers.append("cookie", HeaderValue::from_static("a=1"));
-        change.apply(&mut headers);
+        FieldChange::apply_all(&[change], &mut headers);
         let cookies: Vec<_> = headers.get_all("cookie").iter().collect();
         assert_eq!(cookies, ["a=1; new"]);
     }
