@@ -129,7 +129,7 @@ struct Reconciler {
     listed: Option<PresentServices>,
     synced: bool,
     writes: Writes<ServiceAction>,
-    /// The problem of each failure in `writes`. Some are left of writes that have succeeded since.
+    /// The problem of each failure in `writes`. It may still have those of writes that have succeeded since.
     problems: BTreeMap<ObjectName, ServiceProblem>,
     metrics: Metrics,
 }
@@ -332,7 +332,7 @@ impl Reconciler {
             return;
         }
         let mut now = ServiceStates::new();
-        let fronts = plan::fronts(&self.present);
+        let fronts = plan::fronts(&self.present, &self.release.namespace);
         for (uid, desired) in desired_services {
             let DesiredService::Make(service) = desired else {
                 let known = service_states.borrow();

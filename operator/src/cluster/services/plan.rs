@@ -84,7 +84,7 @@ impl ServiceAction {
 pub struct Release {
     /// Namespace of the release.
     pub namespace: String,
-    /// The owner of its objects, if there is one. Its name is unique in the cluster.
+    /// The owner of its objects, if there is one. Its name is unique in the cluster, and its UID is empty if it is not known.
     pub owner: Option<OwnerReference>,
 }
 
@@ -95,11 +95,9 @@ impl Release {
         let owners = service.metadata.owner_references.iter().flatten();
         let mut owned = false;
         for owner in owners.filter(|owner| owner.kind == "ClusterRole") {
-            if self
-                .owner
-                .as_ref()
-                .is_some_and(|ours| ours.name == owner.name)
-            {
+            if self.owner.as_ref().is_some_and(|ours| {
+                ours.name == owner.name && (ours.uid.is_empty() || ours.uid == owner.uid)
+            }) {
                 return true;
             }
             owned = true;
@@ -110,6 +108,7 @@ impl Release {
         // Without an owner, this depends on its namespace, or on the Service that it points to.
         let spec = service.spec.as_ref();
         let leads_here = spec
+            .filter(|spec| spec.type_.as_deref() == Some("ExternalName"))
             .and_then(|spec| spec.external_name.as_ref())
             .is_some_and(|name| {
                 let mut labels = name.split('.').skip(1);
@@ -268,15 +267,25 @@ fn port_id(entry: &Value) -> (Option<&Value>, &str) {
     (entry.get("port"), protocol.unwrap_or("TCP"))
 }
 
-/// Returns the front of each Gateway that has one, by the UID of the Gateway.
+/// Returns the front of each Gateway that has one, by the UID of the Gateway. `namespace` is that of the release, where all
+/// fronts are. Elsewhere a tenant can make a Service with the labels of a front.
 #[must_use]
-pub fn fronts(present: &PresentServices) -> BTreeMap<Arc<str>, &PresentService> {
-    let is_front = |there: &&PresentService| {
-        let service_type = there.object.pointer("/spec/type").and_then(Value::as_str);
-        service_type != Some("ExternalName")
-    };
-    let fronts = present.values().filter(is_front);
-    fronts.map(|there| (there.gateway.clone(), there)).collect()
+pub fn fronts<'a>(
+    present: &'a PresentServices,
+    namespace: &str,
+) -> BTreeMap<Arc<str>, &'a PresentService> {
+    let fronts = present
+        .iter()
+        .filter(|(name, there)| *name.namespace == *namespace && !is_external(&there.object));
+    fronts
+        .map(|(_, there)| (there.gateway.clone(), there))
+        .collect()
+}
+
+/// Whether a Service is of the type `ExternalName`.
+fn is_external(object: &Value) -> bool {
+    let service_type = object.pointer("/spec/type").and_then(Value::as_str);
+    service_type == Some("ExternalName")
 }
 
 /// Returns the front that a Gateway should have, if it exists.

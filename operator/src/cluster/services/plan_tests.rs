@@ -390,7 +390,8 @@ fn another_release_of_the_same_name_is_left_alone() {
     };
     let service = |namespace: &str, of: Option<&str>, name: &str| {
         let mut service: Service = serde_json::from_value(json!({
-            "metadata": {"namespace": namespace, "name": "x"}, "spec": {"externalName": name},
+            "metadata": {"namespace": namespace, "name": "x"},
+            "spec": {"type": "ExternalName", "externalName": name},
         }))
         .expect("a Service");
         service.metadata.owner_references = of.map(|of| vec![owner(of)]);
@@ -412,6 +413,36 @@ fn another_release_of_the_same_name_is_left_alone() {
     assert!(!release("one", None).has(&service("one", theirs, "")));
     assert!(!release("one", None).has(&service("infra", None, "one.example.com")));
     assert!(release("one", None).has(&service("infra", None, alias)));
+    // Only a Service of the type ExternalName points to its name.
+    let mut other_type = service("infra", None, alias);
+    other_type.spec.as_mut().expect("a spec").type_ = Some("ClusterIP".into());
+    assert!(!release("one", None).has(&other_type));
+    // An owner of the same name may be another object.
+    let mut other_owner = service("one", mine, "");
+    let owners = other_owner.metadata.owner_references.as_mut();
+    for owner in owners.expect("owners") {
+        owner.uid = "another".into();
+    }
+    assert!(!release("one", mine).has(&other_owner));
+}
+
+#[test]
+fn only_a_service_in_the_namespace_of_the_release_is_a_front() {
+    let (desired, mut present) = (desired("one"), PresentServices::new());
+    carry_out(
+        &plan(&desired_services(&[&desired]), &present, None),
+        &mut present,
+    );
+    let front = present[&desired.front].clone();
+    // A tenant makes copies with the same labels. The namespace of one sorts before that of the release, the other after it.
+    for namespace in ["a", "tenant"] {
+        let mut forged = front.clone();
+        forged.uid = "forged".into();
+        present.insert(ObjectName::new(namespace, "forged"), forged);
+    }
+    let fronts = fronts(&present, "sys");
+    assert_eq!(fronts.len(), 1);
+    assert_eq!(*fronts["one"], front);
 }
 
 #[test]

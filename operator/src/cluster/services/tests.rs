@@ -235,13 +235,23 @@ async fn services_that_are_kept_are_told_as_they_are() {
         states.expect("states").get("one").cloned()
     };
     // This process has not made it, as after a restart.
-    let told = state(&[front]).expect("a state");
+    let told = state(std::slice::from_ref(&front)).expect("a state");
     let port = |number| Port::new(number).expect("it is not 0");
     let ports = BTreeMap::from([((port(443), Transport::Tcp), port(10_000))]);
     assert_eq!(told.ports, ports);
     let assigned = told.assigned.expect("it is there");
     assert_eq!(assigned.addresses.len(), 1);
     assert_eq!(assigned.problem, None);
+    // A tenant's Service with the same labels is no front, although the watch takes it for one of the release.
+    let mut world = World::new(OURS, OURS, &[]);
+    let forged = serde_json::from_value(front).expect("a Service");
+    let (_, forged) = super::present(forged, "r");
+    let name = ObjectName::new("tenant", "forged");
+    world.reconciler.present.insert(name, forged);
+    let (service_states, _) = watch::channel(None);
+    world.reconciler.tell(&kept, &service_states);
+    let states: Option<Arc<ServiceStates>> = service_states.borrow().clone();
+    assert_eq!(states.expect("states").get("one"), None);
     // What does not exist has no state.
     assert_eq!(state(&[]), None);
 }
