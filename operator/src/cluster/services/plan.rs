@@ -187,8 +187,14 @@ fn repair(manifest: Value, there: &PresentService) -> Option<ServiceAction> {
     let object = &there.object;
     let is_complete = contains(object, &manifest);
     match additions(object, &manifest) {
-        // An applied manifest adds its ports beside those of others, and the names of ports have to differ.
-        Some(patch) if is_complete || is_port_name_taken(object, &manifest) => {
+        // The API server would refuse an applied manifest. It adds its ports beside those of others, and the names of ports
+        // have to differ. It also leaves labels of the selector and external addresses, which the chart's policy refuses.
+        Some(patch)
+            if is_complete
+                || is_port_name_taken(object, &manifest)
+                || exact_selector(object, &manifest).is_some()
+                || has_external_addresses(object) =>
+        {
             Some(ServiceAction::Prune(there.uid.clone(), patch))
         }
         _ if is_complete => None,
@@ -198,15 +204,41 @@ fn repair(manifest: Value, there: &PresentService) -> Option<ServiceAction> {
 
 /// Returns the merge patch that removes what others added where a Service must have nothing beside the manifest: with one
 /// more label in its selector it selects no proxy, and one more port leads to a port of the proxies that is not its
-/// Gateway's. Server-side apply leaves what others own. Elsewhere, additions of others stay.
+/// Gateway's. External addresses go too, because the policy of the chart refuses every write of a Service that has some.
+/// Server-side apply leaves what others own. Elsewhere, additions of others stay.
 fn additions(object: &Value, manifest: &Value) -> Option<Value> {
     let selector = exact_selector(object, manifest).map(|patch| ("selector", patch));
     let ports = exact_ports(object, manifest).map(|ports| ("ports", ports));
-    let fields = selector.into_iter().chain(ports);
-    let spec: Map<String, Value> = fields
+    let addresses = has_external_addresses(object).then_some(("externalIPs", Value::Null));
+    let fields = selector.into_iter().chain(ports).chain(addresses);
+    let mut spec: Map<String, Value> = fields
         .map(|(field, patch)| (field.to_owned(), patch))
         .collect();
-    (!spec.is_empty()).then(|| json!({"spec": spec}))
+    if spec.is_empty() {
+        return None;
+    }
+    // The policy judges the Service that results, so the patch also restores what the policy demands.
+    let demanded: &[&str] = if is_external(manifest) {
+        &["type", "externalName"]
+    } else {
+        &["selector"]
+    };
+    for field in demanded {
+        let of = |service: &Value| service.get("spec")?.get(field).cloned();
+        if let Some(desired) = of(manifest)
+            && of(object).as_ref() != Some(&desired)
+        {
+            spec.entry(*field).or_insert(desired);
+        }
+    }
+    Some(json!({"spec": spec}))
+}
+
+/// Whether a Service has external addresses, which no manifest has.
+fn has_external_addresses(object: &Value) -> bool {
+    let addresses = object.pointer("/spec/externalIPs");
+    let addresses = addresses.and_then(Value::as_array);
+    addresses.is_some_and(|addresses| !addresses.is_empty())
 }
 
 /// Returns the merge patch that gives a Service the selector of the manifest, if it has labels that are not in it. A
