@@ -269,10 +269,7 @@ fn what_the_policy_of_the_chart_refuses_is_removed_before_anything_is_applied() 
     // External addresses alone go too.
     front_of(&mut present, &desired)["spec"]["externalIPs"] = json!(["198.51.100.1"]);
     let actions = plan(&all, &present, None);
-    assert_eq!(
-        actions[&desired.front],
-        prune(json!({"externalIPs": null}))
-    );
+    assert_eq!(actions[&desired.front], prune(json!({"externalIPs": null})));
     carry_out(&actions, &mut present);
     assert_eq!(present[&desired.front], before[&desired.front]);
     // The alias becomes a name again in the same write in which its selector goes.
