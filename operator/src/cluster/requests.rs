@@ -13,8 +13,22 @@ use super::text::problem;
 pub(super) enum CreateFailure {
     /// Another object, which does not belong to this release, has its name.
     NameTaken(String),
-    /// The request failed.
+    /// The request failed, or the object is there already.
     Refused(String),
+}
+
+impl CreateFailure {
+    /// Returns the failure if an object has the name already. `is_ours` says whether that object belongs to this release.
+    /// Then a former leader created it, and the watch will show it soon.
+    pub(super) fn exists(kind: &str, name: &str, is_ours: bool) -> Self {
+        if is_ours {
+            Self::Refused(format!(
+                "the {kind} {name} is there already; waiting for the watch"
+            ))
+        } else {
+            Self::NameTaken(format!("a {kind} {name} that is not Vestibule's is there"))
+        }
+    }
 }
 
 impl From<CreateFailure> for String {
@@ -25,8 +39,8 @@ impl From<CreateFailure> for String {
     }
 }
 
-/// Creates an object of this kind from a manifest, unless another one has its name. That one does not belong to this
-/// release, or the watch would have shown it. So it is not touched.
+/// Creates an object of this kind from a manifest, unless another one has its name. The watch has not shown that one as an
+/// object of this release, so it is not touched.
 pub(super) async fn create<K>(
     api: &Api<K>,
     manager: &str,
@@ -37,14 +51,36 @@ pub(super) async fn create<K>(
 where
     K: Clone + DeserializeOwned + Debug,
 {
-    let refused = |error| CreateFailure::Refused(problem(error));
-    if api.get_opt(name).await.map_err(refused)?.is_some() {
-        let problem = format!("a {kind} {name} that is not Vestibule's is there");
-        return Err(CreateFailure::NameTaken(problem));
+    let there = find(api, name).await;
+    if there.map_err(CreateFailure::Refused)?.is_some() {
+        return Err(CreateFailure::exists(kind, name, false));
     }
+    let made = create_new(api, manager, name, manifest).await;
+    made.map_err(CreateFailure::Refused)
+}
+
+/// Returns the object with this name, if there is one.
+pub(super) async fn find<K>(api: &Api<K>, name: &str) -> Result<Option<K>, String>
+where
+    K: Clone + DeserializeOwned + Debug,
+{
+    api.get_opt(name).await.map_err(problem)
+}
+
+/// Creates an object from a manifest. The caller has made sure that no object has its name. If another client creates one
+/// meanwhile, the API server refuses what conflicts with that one, because this does not force the manifest on it.
+pub(super) async fn create_new<K>(
+    api: &Api<K>,
+    manager: &str,
+    name: &str,
+    manifest: &Value,
+) -> Result<K, String>
+where
+    K: Clone + DeserializeOwned + Debug,
+{
     let parameters = PatchParams::apply(manager);
     let made = api.patch(name, &parameters, &Patch::Apply(manifest)).await;
-    made.map_err(refused)
+    made.map_err(problem)
 }
 
 /// Applies a manifest to the object with this UID.

@@ -221,7 +221,8 @@ impl Translator {
 
     /// The same for a Gateway that cannot be read, or has no class of ours. If it cannot be read, or its class does
     /// not exist, its Services stay as they are, and it keeps every internal port that it has: a class that is deleted
-    /// and created again must not cost the Gateways their addresses. A Gateway that never was ours has neither.
+    /// and created again must not cost the Gateways their addresses. A Gateway that never was ours has neither. One that
+    /// is being deleted keeps nothing, and neither does one that can be read and has a class of another controller.
     fn keep_services(
         &self,
         name: &ObjectName,

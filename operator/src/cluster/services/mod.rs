@@ -37,6 +37,9 @@ use plan::{PresentService, PresentServices, Release, ServiceAction};
 const CONCURRENT: usize = 4;
 /// Longest wait for a response of the API server.
 const PATIENCE: Duration = Duration::from_secs(15);
+/// Shortest time between two removals of the same additions. Without it, this replica and a writer that puts them back
+/// would write the Service all the time.
+const PRUNE_PAUSE: Duration = Duration::from_secs(10);
 
 /// The release that the Services belong to.
 #[derive(Debug, Clone)]
@@ -124,13 +127,15 @@ pub async fn run(client: kube::Client, config: Config, mut channels: Channels, m
 struct Reconciler {
     api_client: ApiClient,
     owner: Option<Value>,
-    release: Release,
+    release: Arc<Release>,
     present: PresentServices,
     listed: Option<PresentServices>,
     synced: bool,
     writes: Writes<ServiceAction>,
-    /// The problem of each failure in `writes`. Some are left of writes that have succeeded since.
+    /// The problem of each failure in `writes`. It may still have those of writes that have succeeded since.
     problems: BTreeMap<ObjectName, ServiceProblem>,
+    /// The last removal of additions from each Service, and when the same one may be made again.
+    prunes: BTreeMap<ObjectName, (ServiceAction, Instant)>,
     metrics: Metrics,
 }
 
@@ -143,18 +148,22 @@ struct Done {
 
 impl Reconciler {
     fn new(client: kube::Client, config: Config, metrics: Metrics) -> Self {
+        let owner = config.release.owner.as_ref().map(plan::owner);
+        let release = Arc::new(config.release);
         Self {
             api_client: ApiClient {
                 client,
                 manager: config.manager.into(),
+                release: Arc::clone(&release),
             },
-            owner: config.release.owner.as_ref().map(plan::owner),
-            release: config.release,
+            owner,
+            release,
             present: PresentServices::new(),
             listed: None,
             synced: false,
             writes: Writes::new(),
             problems: BTreeMap::new(),
+            prunes: BTreeMap::new(),
             metrics,
         }
     }
@@ -202,10 +211,18 @@ impl Reconciler {
             .retain(|name, _| writes.failures.contains_key(name));
         let present = &self.present;
         writes.written.retain(|name, _| present.contains_key(name));
+        let now = Instant::now();
+        self.prunes.retain(|_, (_, until)| now < *until);
         let possible = actions.iter();
         let possible = possible.filter(|(name, action)| !self.is_fruitless(name, action));
-        let (due, retry_at) = self.writes.due(possible, Instant::now());
-        self.writes.retry_at = retry_at;
+        let (resting, possible): (Vec<_>, Vec<_>) =
+            possible.partition(|(name, action)| self.rests_until(name, action).is_some());
+        let rested_at = resting
+            .into_iter()
+            .filter_map(|(name, action)| self.rests_until(name, action))
+            .min();
+        let (due, retry_at) = self.writes.due(possible.into_iter(), now);
+        self.writes.retry_at = retry_at.into_iter().chain(rested_at).min();
         let free = CONCURRENT.saturating_sub(self.writes.under_way());
         for (name, action) in due.into_iter().take(free) {
             self.writes.begin(name);
@@ -236,6 +253,12 @@ impl Reconciler {
             .repeats(name, version, |written| written.is_like(action))
     }
 
+    /// When an action may begin, if it would remove the same additions again too soon.
+    fn rests_until(&self, name: &ObjectName, action: &ServiceAction) -> Option<Instant> {
+        let (last, until) = self.prunes.get(name)?;
+        last.is_like(action).then_some(*until)
+    }
+
     fn done(&mut self, done: Done) {
         let Done {
             name,
@@ -259,6 +282,10 @@ impl Reconciler {
                     && let Some(field) = immutable_difference(manifest, &present.object)
                 {
                     warn!(service = %name, field, "something changed the new Service on the way; it stays so");
+                }
+                if matches!(action, ServiceAction::Prune(..)) {
+                    let until = Instant::now() + PRUNE_PAUSE;
+                    self.prunes.insert(name.clone(), (action.clone(), until));
                 }
                 let written = (action, present.version.clone());
                 self.writes.succeeded(&name, Some(written));
@@ -332,7 +359,7 @@ impl Reconciler {
             return;
         }
         let mut now = ServiceStates::new();
-        let fronts = plan::fronts(&self.present);
+        let fronts = plan::fronts(&self.present, &self.release.namespace);
         for (uid, desired) in desired_services {
             let DesiredService::Make(service) = desired else {
                 let known = service_states.borrow();
@@ -427,6 +454,7 @@ impl From<CreateFailure> for ServiceProblem {
 struct ApiClient {
     client: kube::Client,
     manager: Arc<str>,
+    release: Arc<Release>,
 }
 
 impl ApiClient {
@@ -439,7 +467,11 @@ impl ApiClient {
         let (manager, name) = (&*self.manager, &*name.name);
         let made = match action {
             ServiceAction::Create(manifest) => {
-                requests::create(&api, manager, "Service", name, manifest).await?
+                if let Some(there) = requests::find(&api, name).await? {
+                    let is_ours = self.is_ours(&there);
+                    return Err(CreateFailure::exists("Service", name, is_ours).into());
+                }
+                requests::create_new(&api, manager, name, manifest).await?
             }
             ServiceAction::Apply(uid, manifest) => {
                 requests::apply(&api, manager, name, uid, manifest).await?
@@ -459,6 +491,13 @@ impl ApiClient {
             }
         };
         Ok(Some(made))
+    }
+
+    /// Whether the watch shows a Service, now or soon: it has the label of this release and belongs to it.
+    fn is_ours(&self, service: &Service) -> bool {
+        let labels = service.metadata.labels.as_ref();
+        let manager = labels.and_then(|labels| labels.get(super::MANAGED_BY));
+        manager.is_some_and(|manager| **manager == *self.manager) && self.release.has(service)
     }
 
     /// Asks the API server in a dry run whether it would accept a Service, under a name that does not exist yet. It also

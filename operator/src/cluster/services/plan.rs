@@ -84,7 +84,7 @@ impl ServiceAction {
 pub struct Release {
     /// Namespace of the release.
     pub namespace: String,
-    /// The owner of its objects, if there is one. Its name is unique in the cluster.
+    /// The owner of its objects, if there is one. Its name is unique in the cluster, and its UID is empty if it is not known.
     pub owner: Option<OwnerReference>,
 }
 
@@ -95,11 +95,9 @@ impl Release {
         let owners = service.metadata.owner_references.iter().flatten();
         let mut owned = false;
         for owner in owners.filter(|owner| owner.kind == "ClusterRole") {
-            if self
-                .owner
-                .as_ref()
-                .is_some_and(|ours| ours.name == owner.name)
-            {
+            if self.owner.as_ref().is_some_and(|ours| {
+                ours.name == owner.name && (ours.uid.is_empty() || ours.uid == owner.uid)
+            }) {
                 return true;
             }
             owned = true;
@@ -110,6 +108,7 @@ impl Release {
         // Without an owner, this depends on its namespace, or on the Service that it points to.
         let spec = service.spec.as_ref();
         let leads_here = spec
+            .filter(|spec| spec.type_.as_deref() == Some("ExternalName"))
             .and_then(|spec| spec.external_name.as_ref())
             .is_some_and(|name| {
                 let mut labels = name.split('.').skip(1);
@@ -188,8 +187,14 @@ fn repair(manifest: Value, there: &PresentService) -> Option<ServiceAction> {
     let object = &there.object;
     let is_complete = contains(object, &manifest);
     match additions(object, &manifest) {
-        // An applied manifest adds its ports beside those of others, and the names of ports have to differ.
-        Some(patch) if is_complete || is_port_name_taken(object, &manifest) => {
+        // The API server would refuse an applied manifest. It adds its ports beside those of others, and the names of ports
+        // have to differ. It also leaves labels of the selector and external addresses, which the chart's policy refuses.
+        Some(patch)
+            if is_complete
+                || is_port_name_taken(object, &manifest)
+                || exact_selector(object, &manifest).is_some()
+                || has_external_addresses(object) =>
+        {
             Some(ServiceAction::Prune(there.uid.clone(), patch))
         }
         _ if is_complete => None,
@@ -199,15 +204,41 @@ fn repair(manifest: Value, there: &PresentService) -> Option<ServiceAction> {
 
 /// Returns the merge patch that removes what others added where a Service must have nothing beside the manifest: with one
 /// more label in its selector it selects no proxy, and one more port leads to a port of the proxies that is not its
-/// Gateway's. Server-side apply leaves what others own. Elsewhere, additions of others stay.
+/// Gateway's. External addresses go too, because the policy of the chart refuses every write of a Service that has some.
+/// Server-side apply leaves what others own. Elsewhere, additions of others stay.
 fn additions(object: &Value, manifest: &Value) -> Option<Value> {
     let selector = exact_selector(object, manifest).map(|patch| ("selector", patch));
     let ports = exact_ports(object, manifest).map(|ports| ("ports", ports));
-    let fields = selector.into_iter().chain(ports);
-    let spec: Map<String, Value> = fields
+    let addresses = has_external_addresses(object).then_some(("externalIPs", Value::Null));
+    let fields = selector.into_iter().chain(ports).chain(addresses);
+    let mut spec: Map<String, Value> = fields
         .map(|(field, patch)| (field.to_owned(), patch))
         .collect();
-    (!spec.is_empty()).then(|| json!({"spec": spec}))
+    if spec.is_empty() {
+        return None;
+    }
+    // The policy judges the Service that results, so the patch also restores what the policy demands.
+    let demanded: &[&str] = if is_external(manifest) {
+        &["type", "externalName"]
+    } else {
+        &["selector"]
+    };
+    for field in demanded {
+        let of = |service: &Value| service.get("spec")?.get(field).cloned();
+        if let Some(desired) = of(manifest)
+            && of(object).as_ref() != Some(&desired)
+        {
+            spec.entry(*field).or_insert(desired);
+        }
+    }
+    Some(json!({"spec": spec}))
+}
+
+/// Whether a Service has external addresses, which no manifest has.
+fn has_external_addresses(object: &Value) -> bool {
+    let addresses = object.pointer("/spec/externalIPs");
+    let addresses = addresses.and_then(Value::as_array);
+    addresses.is_some_and(|addresses| !addresses.is_empty())
 }
 
 /// Returns the merge patch that gives a Service the selector of the manifest, if it has labels that are not in it. A
@@ -268,15 +299,25 @@ fn port_id(entry: &Value) -> (Option<&Value>, &str) {
     (entry.get("port"), protocol.unwrap_or("TCP"))
 }
 
-/// Returns the front of each Gateway that has one, by the UID of the Gateway.
+/// Returns the front of each Gateway that has one, by the UID of the Gateway. `namespace` is that of the release, where all
+/// fronts are. Elsewhere a tenant can make a Service with the labels of a front.
 #[must_use]
-pub fn fronts(present: &PresentServices) -> BTreeMap<Arc<str>, &PresentService> {
-    let is_front = |there: &&PresentService| {
-        let service_type = there.object.pointer("/spec/type").and_then(Value::as_str);
-        service_type != Some("ExternalName")
-    };
-    let fronts = present.values().filter(is_front);
-    fronts.map(|there| (there.gateway.clone(), there)).collect()
+pub fn fronts<'a>(
+    present: &'a PresentServices,
+    namespace: &str,
+) -> BTreeMap<Arc<str>, &'a PresentService> {
+    let fronts = present
+        .iter()
+        .filter(|(name, there)| *name.namespace == *namespace && !is_external(&there.object));
+    fronts
+        .map(|(_, there)| (there.gateway.clone(), there))
+        .collect()
+}
+
+/// Whether a Service is of the type `ExternalName`.
+fn is_external(object: &Value) -> bool {
+    let service_type = object.pointer("/spec/type").and_then(Value::as_str);
+    service_type == Some("ExternalName")
 }
 
 /// Returns the front that a Gateway should have, if it exists.

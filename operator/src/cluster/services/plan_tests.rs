@@ -228,6 +228,60 @@ fn what_others_add_to_a_selector_or_to_ports_is_removed() {
 }
 
 #[test]
+fn what_the_policy_of_the_chart_refuses_is_removed_before_anything_is_applied() {
+    let (desired, mut present) = (desired("one"), PresentServices::new());
+    let all = desired_services(&[&desired]);
+    carry_out(&plan(&all, &present, None), &mut present);
+    let before = present.clone();
+    let prune = |spec: Value| ServiceAction::Prune("u".into(), json!({"spec": spec}));
+    // In each case, the target port differs as well. Only applying the manifest restores it.
+    for (selector, external, expected) in [
+        (
+            json!({"app": "proxy", "x": "y"}),
+            json!([]),
+            json!({"selector": {"app": "proxy", "x": null}}),
+        ),
+        (
+            json!({"app": "proxy"}),
+            json!(["198.51.100.1"]),
+            json!({"externalIPs": null}),
+        ),
+        // The policy would refuse the removal of the address alone.
+        (
+            json!({"app": "mine"}),
+            json!(["198.51.100.1"]),
+            json!({"externalIPs": null, "selector": {"app": "proxy"}}),
+        ),
+    ] {
+        let front = front_of(&mut present, &desired);
+        front["spec"]["ports"][0]["targetPort"] = json!(1);
+        front["spec"]["selector"] = selector;
+        front["spec"]["externalIPs"] = external;
+        let actions = plan(&all, &present, None);
+        assert_eq!(actions[&desired.front], prune(expected));
+        carry_out(&actions, &mut present);
+        let actions = plan(&all, &present, None);
+        assert!(matches!(&actions[&desired.front], ServiceAction::Apply(..)));
+        carry_out(&actions, &mut present);
+        assert_eq!(plan(&all, &present, None), BTreeMap::new());
+        assert_eq!(present[&desired.front], before[&desired.front]);
+    }
+    // External addresses alone go too.
+    front_of(&mut present, &desired)["spec"]["externalIPs"] = json!(["198.51.100.1"]);
+    let actions = plan(&all, &present, None);
+    assert_eq!(actions[&desired.front], prune(json!({"externalIPs": null})));
+    carry_out(&actions, &mut present);
+    assert_eq!(present[&desired.front], before[&desired.front]);
+    // The alias becomes a name again in the same write in which its selector goes.
+    let alias = &mut present.get_mut(&desired.alias).expect("it is there").object;
+    alias["spec"]["type"] = json!("ClusterIP");
+    alias["spec"]["selector"] = json!({"x": "y"});
+    let actions = plan(&all, &present, None);
+    let expected = prune(json!({"type": "ExternalName", "selector": {"x": null}}));
+    assert_eq!(actions[&desired.alias], expected);
+}
+
+#[test]
 fn every_address_of_a_front_is_told_with_its_ports() {
     let (mut desired, mut present) = (desired("one"), PresentServices::new());
     desired.service_type = ServiceType::ClusterIp;
@@ -390,7 +444,8 @@ fn another_release_of_the_same_name_is_left_alone() {
     };
     let service = |namespace: &str, of: Option<&str>, name: &str| {
         let mut service: Service = serde_json::from_value(json!({
-            "metadata": {"namespace": namespace, "name": "x"}, "spec": {"externalName": name},
+            "metadata": {"namespace": namespace, "name": "x"},
+            "spec": {"type": "ExternalName", "externalName": name},
         }))
         .expect("a Service");
         service.metadata.owner_references = of.map(|of| vec![owner(of)]);
@@ -412,6 +467,36 @@ fn another_release_of_the_same_name_is_left_alone() {
     assert!(!release("one", None).has(&service("one", theirs, "")));
     assert!(!release("one", None).has(&service("infra", None, "one.example.com")));
     assert!(release("one", None).has(&service("infra", None, alias)));
+    // Only a Service of the type ExternalName points to its name.
+    let mut other_type = service("infra", None, alias);
+    other_type.spec.as_mut().expect("a spec").type_ = Some("ClusterIP".into());
+    assert!(!release("one", None).has(&other_type));
+    // An owner of the same name may be another object.
+    let mut other_owner = service("one", mine, "");
+    let owners = other_owner.metadata.owner_references.as_mut();
+    for owner in owners.expect("owners") {
+        owner.uid = "another".into();
+    }
+    assert!(!release("one", mine).has(&other_owner));
+}
+
+#[test]
+fn only_a_service_in_the_namespace_of_the_release_is_a_front() {
+    let (desired, mut present) = (desired("one"), PresentServices::new());
+    carry_out(
+        &plan(&desired_services(&[&desired]), &present, None),
+        &mut present,
+    );
+    let front = present[&desired.front].clone();
+    // A tenant makes copies with the same labels. The namespace of one sorts before that of the release, the other after it.
+    for namespace in ["a", "tenant"] {
+        let mut forged = front.clone();
+        forged.uid = "forged".into();
+        present.insert(ObjectName::new(namespace, "forged"), forged);
+    }
+    let fronts = fronts(&present, "sys");
+    assert_eq!(fronts.len(), 1);
+    assert_eq!(*fronts["one"], front);
 }
 
 #[test]

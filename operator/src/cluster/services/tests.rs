@@ -201,8 +201,39 @@ async fn a_new_service_that_comes_out_otherwise_is_not_made_anew() {
 #[tokio::test]
 async fn a_name_that_another_service_has_is_told_as_such() {
     // It has lost its label, so that the watch does not show it.
-    let client = testing::client(|request| match *request.method() {
-        Method::GET => testing::object(&service(FRONT, 1, THEIRS)),
+    let mut unlabelled = service(FRONT, 1, THEIRS);
+    unlabelled["metadata"]["labels"] = json!({});
+    let problem = problem_of_creation(unlabelled).await;
+    assert!(
+        matches!(problem, Some(ServiceProblem::NameTaken(_))),
+        "{problem:?}"
+    );
+    // It belongs to another release of the same name.
+    let mut of_others = service(FRONT, 1, THEIRS);
+    of_others["metadata"]["ownerReferences"] = json!([{
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "name": "other", "uid": "o",
+    }]);
+    let problem = problem_of_creation(of_others).await;
+    assert!(
+        matches!(problem, Some(ServiceProblem::NameTaken(_))),
+        "{problem:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_service_of_a_former_leader_is_waited_for() {
+    // The watch does not show it yet.
+    let problem = problem_of_creation(service(FRONT, 1, OURS)).await;
+    let Some(ServiceProblem::Refused(said)) = &problem else {
+        panic!("{problem:?}");
+    };
+    assert!(said.ends_with("is there already; waiting for the watch"));
+}
+
+/// Why a front is not created while this Service, which the watch has not shown, is on the server.
+async fn problem_of_creation(there: Value) -> Option<ServiceProblem> {
+    let client = testing::client(move |request| match *request.method() {
+        Method::GET => testing::object(&there),
         _ => testing::failure(StatusCode::NOT_FOUND),
     });
     let mut reconciler = Reconciler::new(client, config(), Metrics::default());
@@ -214,11 +245,34 @@ async fn a_name_that_another_service_has_is_told_as_such() {
     while let Some(done) = requests.join_next().await {
         reconciler.done(done.expect("no panic"));
     }
-    let problem = reconciler.problem(&gateway.front);
-    assert!(
-        matches!(problem, Some(ServiceProblem::NameTaken(_))),
-        "{problem:?}"
-    );
+    reconciler.problem(&gateway.front)
+}
+
+#[tokio::test]
+async fn an_addition_that_somebody_puts_back_is_removed_again_after_a_pause() {
+    let added = |version| {
+        let mut front = service(FRONT, version, OURS);
+        front["spec"]["selector"] = json!({"x": "y"});
+        front
+    };
+    let desired = only(&classed());
+    let write = format!("PATCH {FRONT} false");
+    let mut world = World::new(OURS, OURS, &[added(1)]);
+    // The label is removed, and then the manifest is applied.
+    assert_eq!(world.act(&desired).await, [write.as_str(); 2]);
+    assert_eq!(world.reconciler.writes.retry_at, None);
+    // Somebody puts the label back at once.
+    let again = serde_json::from_value(added(100)).expect("a Service");
+    world.reconciler.take(Event::Apply(again));
+    assert!(world.act(&desired).await.is_empty());
+    let until = world.reconciler.prunes[&classed().front].1;
+    assert_eq!(world.reconciler.writes.retry_at, Some(until));
+    // When the pause is over, the label is removed once more, and the next pause begins.
+    for (_, until) in world.reconciler.prunes.values_mut() {
+        *until = Instant::now();
+    }
+    assert_eq!(world.act(&desired).await, [write.as_str()]);
+    assert!(world.reconciler.writes.retry_at.is_some());
 }
 
 #[tokio::test]
@@ -235,13 +289,23 @@ async fn services_that_are_kept_are_told_as_they_are() {
         states.expect("states").get("one").cloned()
     };
     // This process has not made it, as after a restart.
-    let told = state(&[front]).expect("a state");
+    let told = state(std::slice::from_ref(&front)).expect("a state");
     let port = |number| Port::new(number).expect("it is not 0");
     let ports = BTreeMap::from([((port(443), Transport::Tcp), port(10_000))]);
     assert_eq!(told.ports, ports);
     let assigned = told.assigned.expect("it is there");
     assert_eq!(assigned.addresses.len(), 1);
     assert_eq!(assigned.problem, None);
+    // A tenant's Service with the same labels is no front, although the watch takes it for one of the release.
+    let mut world = World::new(OURS, OURS, &[]);
+    let forged = serde_json::from_value(front).expect("a Service");
+    let (_, forged) = super::present(forged, "r");
+    let name = ObjectName::new("tenant", "forged");
+    world.reconciler.present.insert(name, forged);
+    let (service_states, _) = watch::channel(None);
+    world.reconciler.tell(&kept, &service_states);
+    let states: Option<Arc<ServiceStates>> = service_states.borrow().clone();
+    assert_eq!(states.expect("states").get("one"), None);
     // What does not exist has no state.
     assert_eq!(state(&[]), None);
 }
