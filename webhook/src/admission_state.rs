@@ -94,7 +94,8 @@ impl AdmissionState {
         self.is_settled
     }
 
-    /// Takes a version of an object, and leaves it to the caller to [settle](Self::settle) names before the next verdict.
+    /// Takes a version of an object, and leaves it to the caller to [settle](Self::settle) names before the next
+    /// verdict.
     ///
     /// A version without a relevant change costs almost nothing. This matters, because every edit of a status arrives
     /// here, and a Gateway may have thousands of sets.

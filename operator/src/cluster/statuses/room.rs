@@ -44,8 +44,8 @@ impl FullStatuses {
         }
         let what = if foreign == 0 {
             format!(
-                "The status has no room for {ours} of the entries of Vestibule, because the API allows no more than {all} \
-                 in its list, and all of these are Vestibule's. Nothing else depends on the entries that are left out"
+                "The status has no room for {ours} of the entries of Vestibule, because the API allows no more than \
+                 {all} in its list, and all of these are Vestibule's. Nothing else depends on the entries that are left out"
             )
         } else {
             format!(
