@@ -29,11 +29,11 @@ impl Admission {
         for (_, object) in translator.objects() {
             match object.as_ref() {
                 Object::ListenerSet(set) => sets.push(set),
-                other => state.put(other.clone()),
+                other => state.put_unsettled(other.clone()),
             }
         }
         // Whoever holds a name is not refused for the sake of an older object that asks for it. In a check, whoever
-        // should get a name counts as its holder.
+        // should get a name counts as its holder. This settles the names of all objects so far at once.
         state.put_holders(translator.holders());
         // Sets of the same age are ordered by "namespace/name" as one text, as in Gateway API.
         sets.sort_by_cached_key(|set| (set.meta.created, set.name.to_string()));
@@ -42,7 +42,8 @@ impl Admission {
             let object = Object::ListenerSet(Arc::new(set.clone()));
             answers.insert(object.key(), create(&state, policy, &object));
             // The set is put even if it is refused. In a directory it exists all the same, and those of its
-            // listeners that have no conflict count.
+            // listeners that have no conflict count. The next set is judged by it, so names are settled each time. This
+            // is cheap, because the names have holders already.
             state.put(object);
         }
         for (key, object) in translator.objects() {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use vestibule_model::condition::Reason;
 use vestibule_model::finding::{Finding, Severity};
 use vestibule_model::gateway::{Gateway, Listener, ListenerSet};
-use vestibule_model::http::HttpFilter;
+use vestibule_model::http::{ExternalAuth, HttpFilter};
 use vestibule_model::key::{Kind, ObjectKey, ObjectName, ParentKey};
 use vestibule_model::merge::SetVerdict;
 use vestibule_model::object::{EndpointSlice, Object};
@@ -151,11 +151,18 @@ fn authorizers(route: Route<'_>) -> impl Iterator<Item = &BackendRef> {
         Route::Http(route) => route.rules.as_slice(),
         Route::Tls(_) | Route::Port(_) => [].as_slice(),
     };
-    let filters = rules.iter().flat_map(|rule| &rule.filters);
-    filters.filter_map(|filter| match filter {
-        HttpFilter::Auth(auth) => Some(&auth.backend),
+    let auths = rules.iter().filter_map(|rule| authorizer(&rule.filters));
+    auths.map(|auth| &auth.backend)
+}
+
+/// Returns the filter by which requests of a rule are authorized, if they get to it: a redirect before it answers them.
+pub(crate) fn authorizer(filters: &[HttpFilter]) -> Option<&ExternalAuth> {
+    let first = filters.iter().find_map(|filter| match filter {
+        HttpFilter::Redirect(_) => Some(None),
+        HttpFilter::Auth(auth) => Some(Some(auth)),
         _ => None,
-    })
+    });
+    first.flatten()
 }
 
 /// Returns the hint about a backend of a route to which requests or connections do not get.

@@ -24,7 +24,8 @@ pub enum Requirement {
     Exists(String),
     /// The label is absent.
     Absent(String),
-    /// An operator that this release does not know. It never holds, so that nobody is allowed by mistake.
+    /// A requirement that cannot be read: its operator is unknown, or its key or values are not allowed. It has the text
+    /// of the operator. It never holds, so that nobody is allowed by mistake.
     Unknown(String),
 }
 
@@ -52,7 +53,7 @@ impl LabelSelector {
 }
 
 impl Requirement {
-    /// The key of the label, or the operator if that is unknown.
+    /// The key of the label, or the operator if the requirement cannot be read.
     fn key(&self) -> &str {
         match self {
             Self::In(key, _)

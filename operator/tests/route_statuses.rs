@@ -265,12 +265,12 @@ fn a_status_that_is_full_of_entries_of_others_is_reported() {
         json!({ "parents": entries })
     };
     let due = world.judge(&web(), 1, &full(31));
-    assert_eq!(due.left_out, 0);
+    assert_eq!(due.left_out.ours, 0);
     assert_eq!(due.status["parents"].as_array().map(Vec::len), Some(32));
     // It is still so when nothing changes any more.
     for old in [full(32), world.judge(&web(), 1, &full(32)).status] {
         let due = world.judge(&web(), 1, &old);
-        assert_eq!(due.left_out, 1);
+        assert_eq!((due.left_out.ours, due.left_out.foreign), (1, 32));
         assert_eq!(due.status, full(32));
     }
 }

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use vestibule_model::gateway::ListenerSet;
 use vestibule_model::key::ObjectKey;
 use vestibule_model::merge::SetVerdict;
@@ -79,12 +79,18 @@ impl Admission {
         if let Object::ListenerSet(set) = &object {
             pending.see(set);
         }
-        self.state.write().put(object);
+        self.state.write().put_unsettled(object);
     }
 
     /// Takes the removal of an object from the watch.
     pub fn remove(&self, key: &ObjectKey) {
-        self.state.write().remove(key);
+        self.state.write().remove_unsettled(key);
+    }
+
+    /// Completes the work that changes from the watch leave to the next review: names inside wildcards are decided
+    /// again. The server calls this when everything there is has been read, so no review has to wait for all of it.
+    pub fn settle(&self) {
+        drop(self.settled());
     }
 
     /// Forgets admitted sets that the watch did not show in time.
@@ -153,14 +159,29 @@ impl Admission {
         self.pending.lock().patience()
     }
 
-    fn judge(&self, question: Question<'_>) -> Review {
+    /// The state for a verdict. The first verdict after changes settles names for all of these changes at once. At the
+    /// start, every name is unheld until its claim has come. If each object settled names, a namespace with many sets
+    /// for one wildcard would cost, for each set, a pass over all names inside the wildcard.
+    fn settled(&self) -> RwLockReadGuard<'_, AdmissionState> {
         let state = self.state.read();
+        if state.is_settled() {
+            return state;
+        }
+        drop(state);
+        let mut state = self.state.write();
+        state.settle();
+        // Nothing changes between the settling and the verdict, because the lock is held throughout.
+        RwLockWriteGuard::downgrade(state)
+    }
+
+    fn judge(&self, question: Question<'_>) -> Review {
+        let state = self.settled();
         Reviewer::new(&state, &self.policy).review(question.operation, question.old, question.new)
     }
 
     /// Whether the set asks for something that it does not have yet.
     fn is_news(&self, set: &ListenerSet) -> bool {
-        let state = self.state.read();
+        let state = self.settled();
         let merge = state.merge();
         let there = merge.set(&set.name);
         !set.meta.deleting
@@ -311,6 +332,26 @@ mod tests {
         assert_eq!(admission.remembered(), 0);
         assert_eq!(create(&admission, &second, now), Some(true));
         assert_eq!(ask(&admission, None, &first, true, now), None);
+    }
+
+    /// The first review after changes settles names, and the changes themselves do not.
+    #[test]
+    fn names_are_settled_before_each_verdict() {
+        let (admission, now) = (admission(), Instant::now());
+        let is_settled = || admission.state.read().is_settled();
+        assert!(!is_settled());
+        let wildcard = set("alpha", "*.a.example");
+        let _ = create(&admission, &wildcard, now);
+        assert!(is_settled());
+        admission.put(wildcard.clone());
+        assert!(!is_settled());
+        let inside = set("bravo", "b.a.example");
+        let _ = create(&admission, &inside, now);
+        assert!(is_settled());
+        admission.remove(&wildcard.key());
+        assert!(!is_settled());
+        admission.settle();
+        assert!(is_settled());
     }
 
     #[test]

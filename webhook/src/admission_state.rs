@@ -23,6 +23,8 @@ pub struct AdmissionState {
     permitted: Grants,
     /// The `HostnameClaims`.
     holders: Holders,
+    /// Whether names are settled since the last change; see [`Self::settle`].
+    is_settled: bool,
 }
 
 impl AdmissionState {
@@ -34,6 +36,7 @@ impl AdmissionState {
             references: BTreeMap::new(),
             permitted: Grants::default(),
             holders: Holders::default(),
+            is_settled: true,
         }
     }
 
@@ -63,9 +66,41 @@ impl AdmissionState {
         &self.permitted
     }
 
-    /// Takes a version of an object. A version without a relevant change costs almost nothing. This matters, because
-    /// every edit of a status arrives here, and a Gateway may have thousands of sets.
+    /// Takes a version of an object, and settles names at once. For many objects, [`Self::put_unsettled`] costs less.
     pub fn put(&mut self, object: Object) {
+        self.put_unsettled(object);
+        self.settle();
+    }
+
+    /// Takes the removal of an object, and settles names at once; see [`Self::put`].
+    pub fn remove(&mut self, key: &ObjectKey) {
+        self.remove_unsettled(key);
+        self.settle();
+    }
+
+    /// Decides again about names inside wildcards, as the changes since the last call demand. Until then, the state
+    /// must not be used for a verdict.
+    ///
+    /// Each wildcard that has another candidate than before costs one pass over the names inside it that nobody holds,
+    /// however many objects asked for it since the last call.
+    pub fn settle(&mut self) {
+        self.merge.settle_names();
+        self.is_settled = true;
+    }
+
+    /// Whether a verdict may use the state: names are settled since the last change.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        self.is_settled
+    }
+
+    /// Takes a version of an object, and leaves it to the caller to [settle](Self::settle) names before the next
+    /// verdict.
+    ///
+    /// A version without a relevant change costs almost nothing. This matters, because every edit of a status arrives
+    /// here, and a Gateway may have thousands of sets.
+    pub fn put_unsettled(&mut self, object: Object) {
+        self.is_settled = false;
         match object {
             Object::GatewayClass(class) => self.put_class(class),
             Object::Gateway(gateway) => self.put_gateway(gateway),
@@ -84,14 +119,15 @@ impl AdmissionState {
                 self.put_claim(&claim.name.clone(), Some(claim));
             }
             // The object exists and has no effect.
-            Object::Unreadable(key, ..) => self.remove(&key),
+            Object::Unreadable(key, ..) => self.remove_unsettled(&key),
             _ => {}
         }
-        self.merge.settle_names();
     }
 
-    /// Takes the removal of an object.
-    pub fn remove(&mut self, key: &ObjectKey) {
+    /// Takes the removal of an object, and leaves it to the caller to [settle](Self::settle) names before the next
+    /// verdict.
+    pub fn remove_unsettled(&mut self, key: &ObjectKey) {
+        self.is_settled = false;
         let name = &key.name;
         match key.kind {
             Kind::GatewayClass => {
@@ -112,7 +148,6 @@ impl AdmissionState {
             Kind::HostnameClaim => self.put_claim(name, None),
             _ => {}
         }
-        self.merge.settle_names();
     }
 
     fn put_reference_grant(&mut self, name: &ObjectName, grant: Option<ReferenceGrant>) {
@@ -135,9 +170,10 @@ impl AdmissionState {
     }
 
     /// Takes the holders of hostnames and ports, where nobody writes `HostnameClaims`: `vestibule run` keeps them itself.
+    /// Names are settled at once.
     pub fn put_holders(&mut self, holders: BTreeMap<ClaimKey, Option<Holder>>) {
         self.merge.put_claims(holders);
-        self.merge.settle_names();
+        self.settle();
     }
 
     fn put_claim(&mut self, name: &ObjectName, claim: Option<Arc<HostnameClaim>>) {

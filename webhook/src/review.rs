@@ -55,9 +55,10 @@ pub struct Reviewer<'a> {
 
 impl<'a> Reviewer<'a> {
     /// A reviewer of objects that would be added to `state`. It makes no difference whether an older version of the
-    /// object is already there.
+    /// object is already there. The names of the state have to be [settled](AdmissionState::settle).
     #[must_use]
     pub fn new(state: &'a AdmissionState, policy: &'a Policy) -> Self {
+        debug_assert!(state.is_settled(), "a verdict needs settled names");
         Self { state, policy }
     }
 

@@ -7,7 +7,7 @@ use vestibule_model::finding::Finding;
 use vestibule_model::gateway::TlsMode;
 use vestibule_model::hostname::HostPattern;
 use vestibule_model::http::{
-    AuthProtocol, ExternalAuth, HttpFilter, HttpMatch, HttpRule, MethodMatch, PathMatch, ValueMatch,
+    AuthProtocol, HttpFilter, HttpMatch, HttpRule, MethodMatch, PathMatch, ValueMatch,
 };
 use vestibule_model::key::{Kind, ObjectKey, ObjectName};
 use vestibule_model::object::Object;
@@ -20,6 +20,7 @@ use super::candidates::{AttachedRoute, Candidate};
 use super::cluster_state::ClusterState;
 use super::report::{BackendView, RouteView, RuleView};
 use crate::backend::{policy_of, translated};
+use crate::hints::authorizer;
 
 /// The views of the routes of a listener, in order of precedence. Of routes that do not route single requests, the first
 /// one gets everything.
@@ -207,16 +208,6 @@ impl RouteContext<'_> {
         });
         keys.any(|key| self.cluster_state.is_denied(&key))
     }
-}
-
-/// The filter by which requests of a rule are authorized, if they get to it: a redirect before it answers them.
-fn authorizer(filters: &[HttpFilter]) -> Option<&ExternalAuth> {
-    let first = filters.iter().find_map(|filter| match filter {
-        HttpFilter::Redirect(_) => Some(None),
-        HttpFilter::Auth(auth) => Some(Some(auth)),
-        _ => None,
-    });
-    first.flatten()
 }
 
 /// Why an authorization server answers nobody, if so: reason, problem and remedy. Then no request passes.

@@ -478,6 +478,18 @@ spec: {ports: [{port: 80}]}
     assert_eq!(route["verdict"], "warning", "{route:#}");
     let said = "Service a/auth has no ready endpoint, so requests that it authorizes are answered with 503";
     assert!(route["findings"].to_string().contains(said), "{route:#}");
+
+    // A redirect before the filter answers, so no request needs the server.
+    let redirect = "{type: RequestRedirect, requestRedirect: {scheme: https}}";
+    let route = http_route(OPEN).replace(
+        "rules: [{backendRefs: [{name: web, port: 80}]}]",
+        &format!("rules: [{{filters: [{redirect}, {filter}]}}]"),
+    );
+    let objects = [open_platform(), route, idle.into()];
+    let (_, all) = verdicts(&directory(&[("all.yaml", objects.concat())]), &[]);
+    let route = of(&all, "HTTPRoute", "web");
+    let findings = route["findings"].to_string();
+    assert!(!findings.contains("no ready endpoint"), "{route:#}");
 }
 
 #[test]

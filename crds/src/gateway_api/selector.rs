@@ -126,9 +126,12 @@ pub(crate) fn requirements(selector: LabelSelector) -> (Selector, Vec<Problem>) 
     let mut problems = Vec::new();
     let mut requirements = Vec::new();
     for (part, wire) in by_label.chain(by_expression) {
-        let Some((reason, message, action)) = problem(&wire) else {
-            requirements.push(requirement(wire));
-            continue;
+        let (reason, message, action) = match requirement(&wire) {
+            Ok(requirement) => {
+                requirements.push(requirement);
+                continue;
+            }
+            Err(problem) => problem,
         };
         requirements.push(Requirement::Unknown(wire.operator));
         if problems.len() < MAX_PROBLEMS {
@@ -143,11 +146,16 @@ pub(crate) fn requirements(selector: LabelSelector) -> (Selector, Vec<Problem>) 
     (Selector { requirements }, problems)
 }
 
-/// What is wrong with a requirement, and what to do, if anything is.
-fn problem(wire: &LabelSelectorRequirement) -> Option<(Reason, String, &'static str)> {
+/// Reads a requirement.
+///
+/// # Errors
+/// What is wrong with it, and what to do: the reason, the message and the action of a [`Problem`].
+fn requirement(
+    wire: &LabelSelectorRequirement,
+) -> Result<Requirement, (Reason, String, &'static str)> {
     let values = wire.values.as_deref().unwrap_or_default();
     if !is_label_key(&wire.key) {
-        return Some((
+        return Err((
             Reason::InvalidValue,
             format!(
                 "has the key {}, which cannot be the key of a label",
@@ -157,7 +165,7 @@ fn problem(wire: &LabelSelectorRequirement) -> Option<(Reason, String, &'static 
         ));
     }
     if let Some(value) = values.iter().find(|value| !is_label_value(value)) {
-        return Some((
+        return Err((
             Reason::InvalidValue,
             format!(
                 "has the value {}, which cannot be the value of a label",
@@ -166,19 +174,23 @@ fn problem(wire: &LabelSelectorRequirement) -> Option<(Reason, String, &'static 
             "write at most 63 letters, digits, '-', '_' and '.', with a letter or digit at both ends",
         ));
     }
-    match (wire.operator.as_str(), values.is_empty()) {
-        ("In" | "NotIn", false) | ("Exists" | "DoesNotExist", true) => None,
-        ("In" | "NotIn", true) => Some((
+    let key = wire.key.clone();
+    match (wire.operator.as_str(), values) {
+        ("In", [_, ..]) => Ok(Requirement::In(key, values.to_vec())),
+        ("NotIn", [_, ..]) => Ok(Requirement::NotIn(key, values.to_vec())),
+        ("Exists", []) => Ok(Requirement::Exists(key)),
+        ("DoesNotExist", []) => Ok(Requirement::Absent(key)),
+        ("In" | "NotIn", []) => Err((
             Reason::InvalidValue,
             format!("has operator {} without values", wire.operator),
             "list the values, or use Exists or DoesNotExist",
         )),
-        ("Exists" | "DoesNotExist", false) => Some((
+        ("Exists" | "DoesNotExist", [_, ..]) => Err((
             Reason::InvalidValue,
             format!("has operator {} with values", wire.operator),
             "remove the values, or use In or NotIn",
         )),
-        (other, _) => Some((
+        (other, _) => Err((
             Reason::UnsupportedValue,
             format!(
                 "has operator {}, which this release does not know",
@@ -186,18 +198,6 @@ fn problem(wire: &LabelSelectorRequirement) -> Option<(Reason, String, &'static 
             ),
             "use In, NotIn, Exists or DoesNotExist",
         )),
-    }
-}
-
-/// A requirement that has no problem.
-fn requirement(wire: LabelSelectorRequirement) -> Requirement {
-    let values = wire.values.unwrap_or_default();
-    match wire.operator.as_str() {
-        "In" => Requirement::In(wire.key, values),
-        "NotIn" => Requirement::NotIn(wire.key, values),
-        "Exists" => Requirement::Exists(wire.key),
-        "DoesNotExist" => Requirement::Absent(wire.key),
-        _ => Requirement::Unknown(wire.operator),
     }
 }
 

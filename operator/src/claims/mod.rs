@@ -45,7 +45,8 @@ pub const AT_ONCE: usize = 24;
 pub const NOTED_AFTER: Duration = Duration::from_secs(5);
 
 /// How much later a wildcard that nobody holds is written than a hostname. In this time, the names inside it that older
-/// objects ask for are written.
+/// objects ask for are usually written. That is not guaranteed: the API server may be slow, or the tenant may have many
+/// names to write (ADR 16).
 const AFTER_NAMES: Duration = Duration::from_millis(60);
 
 /// The current time, by the clock of the system and by a monotonic clock.

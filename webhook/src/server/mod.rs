@@ -233,6 +233,7 @@ async fn follow(shared: Arc<Shared>, events: impl Stream<Item = Event>) {
             Some(Event::Remove(key)) => shared.admission.remove(&key),
             Some(Event::Synced(kind)) => {
                 if missing.remove(&kind) && missing.is_empty() {
+                    shared.admission.settle();
                     shared.synced.store(true, Ordering::Release);
                     shared.metrics.store_synced.set(1);
                     tracing::info!("everything there is has been read");

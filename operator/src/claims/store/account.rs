@@ -176,7 +176,7 @@ impl ClaimStore {
     /// Returns how much longer the first claim to a wildcard waits than another claim.
     ///
     /// Once a wildcard is recorded, names inside it are closed to others. In one turn, an older object may ask for such
-    /// a name. It may have the name, so the name is written first.
+    /// a name. It may have the name, so the name is usually written first. This is not guaranteed; see [`AFTER_NAMES`].
     fn longer_pause(&self, name: &ObjectName) -> Duration {
         let key = self.keys.get(name);
         let key = key.filter(|key| matches!(&key.of, Claimed::Names(names) if names.is_wildcard()));

@@ -30,8 +30,9 @@ impl ClaimStore {
     ///
     /// A name normally stays served without an object, because the leader is going to write the object. But for a name
     /// inside another namespace's wildcard, the leader may have decided otherwise. At the start, a replica that saw the
-    /// wildcard first keeps other namespaces out of it, and a replica that saw everything at once does not. A holder
-    /// may also have been revoked for a moment. So such a name is given up if there still is no object after the grace.
+    /// wildcard first keeps other namespaces out of it, and a replica that saw everything at once keeps out only requests
+    /// that are younger than the one for the wildcard. A holder may also have been revoked for a moment. So such a name is
+    /// given up if there still is no object after the grace.
     fn doubt(&mut self, key: &ClaimKey) {
         if self.leads || self.unsaid.is_empty() {
             return;

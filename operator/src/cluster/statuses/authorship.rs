@@ -2,7 +2,7 @@
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 
-/// The conditions that every controller writes.
+/// The conditions by which a status shows its author. Controllers write both as a rule, but one of them is enough.
 const CONDITIONS: [&str; 2] = ["Accepted", "Programmed"];
 
 /// Whether the conditions in a status are what the field manager `manager` wrote, given `metadata.managedFields`.

@@ -30,7 +30,7 @@ use super::services::{ServiceState, ServiceStates};
 use crate::publish::Publisher;
 use crate::status::{ack_progress, programmed, render};
 use crate::translate::{Status, Translator};
-use plan::{Due, LiveStatus};
+use plan::{Due, LeftOut, LiveStatus};
 
 /// The inputs from which statuses are computed.
 #[derive(Debug, Clone, Copy)]
@@ -156,8 +156,9 @@ pub fn judge(
 }
 
 /// Returns the initial status of a Gateway or ListenerSet that is not Vestibule's, to be written if the present one is by
-/// Vestibule; `None` if the present one says nothing anyway, or the object has no initial status. While an object cannot
-/// be read, its controller is not known, so its status stays.
+/// Vestibule; `None` if the present one says nothing anyway, or the object has no initial status. While the object itself
+/// cannot be read, its controller is not known, so its status stays. An object whose GatewayClass cannot be read counts as
+/// not Vestibule's.
 fn lost(
     translator: &Translator,
     (key, old): (&ObjectKey, &Value),
@@ -169,7 +170,7 @@ fn lost(
         status: unknown(key.kind, old, observed),
         waits: false,
         confirm: true,
-        left_out: 0,
+        left_out: LeftOut::default(),
     })
 }
 
@@ -185,15 +186,21 @@ fn says_something(status: &Value) -> bool {
         || entries(status, "addresses").next().is_some()
 }
 
-/// Returns for how many entries of this controller a list in a rendered status has no room.
-fn left_out(status: &Status, rendered: &Value, controller: &str) -> usize {
+/// Returns for how many entries of this controller a list in a rendered status has no room, and what fills the list.
+fn left_out(status: &Status, rendered: &Value, controller: &str) -> LeftOut {
     let (list, due) = match status {
         Status::Route(status) => ("parents", status.parents.len()),
         Status::Policy(status) => ("ancestors", status.ancestors.len()),
-        Status::Class(_) | Status::Listeners(_) | Status::Grant(_) => return 0,
+        Status::Class(_) | Status::Listeners(_) | Status::Grant(_) => return LeftOut::default(),
     };
+    let all = entries(rendered, list).count();
     let written = entries(rendered, list).filter(|entry| is_of(entry, controller));
-    due.saturating_sub(written.count())
+    let written = written.count();
+    LeftOut {
+        ours: due.saturating_sub(written),
+        foreign: all - written,
+        all,
+    }
 }
 
 /// Returns a port of listeners that the proxies serve, but that the Service of their Gateway does not forward yet. If there

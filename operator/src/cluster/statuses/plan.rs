@@ -88,8 +88,19 @@ pub struct Due {
     /// The object is no longer Vestibule's. The status is written once, and only if the present one is Vestibule's:
     /// the API server is asked who wrote it.
     pub confirm: bool,
-    /// Number of our entries for which the lists of the status have no room.
-    pub left_out: usize,
+    /// The entries of ours for which a list in the status has no room.
+    pub left_out: LeftOut,
+}
+
+/// For how many of our entries a list in a status has no room, and what fills the list.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LeftOut {
+    /// Number of our entries that are left out.
+    pub ours: usize,
+    /// Number of the entries of other controllers in the list.
+    pub foreign: usize,
+    /// Number of all entries in the list. If some are left out, the API allows no more.
+    pub all: usize,
 }
 
 impl From<Value> for Due {
@@ -98,7 +109,7 @@ impl From<Value> for Due {
             status,
             waits: false,
             confirm: false,
-            left_out: 0,
+            left_out: LeftOut::default(),
         }
     }
 }
@@ -151,8 +162,8 @@ struct Entry {
     progress: Option<Instant>,
     /// Deadline until which `Programmed` stays `True` while an acknowledgement is outstanding.
     presume: Option<Instant>,
-    /// Whether the status is left to other controllers: a write that had to be confirmed was made, or was refused
-    /// because the status is not ours. This holds until the object is Vestibule's again.
+    /// Whether the status is left to other controllers: a write that has to be confirmed is under way, was made, or was
+    /// refused because the status is not ours. This holds until the object is Vestibule's again, or the write fails.
     left_alone: bool,
     /// Whether the object is in the queue.
     queued: bool,

@@ -1,4 +1,4 @@
-//! Reports statuses whose lists have no room for our entries, because entries of other controllers fill them.
+//! Reports statuses whose lists have no room for all of our entries. Mostly, entries of other controllers fill them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,6 +7,7 @@ use tracing::{debug, warn};
 use vestibule_model::key::ObjectKey;
 
 use super::super::failure::FailureLines;
+use super::plan::LeftOut;
 
 /// The objects whose statuses lack entries of ours, so that each is reported once for each of its generations.
 #[derive(Debug)]
@@ -31,22 +32,31 @@ impl FullStatuses {
         &mut self,
         key: &ObjectKey,
         generation: i64,
-        left_out: usize,
+        left_out: LeftOut,
     ) -> Option<String> {
-        if left_out == 0 {
+        let LeftOut { ours, foreign, all } = left_out;
+        if ours == 0 {
             self.forget(key);
             return None;
         }
         if self.reported.insert(key.clone(), generation) == Some(generation) {
             return None;
         }
-        let what = format!(
-            "The status has no room for {left_out} of the entries of Vestibule, because its list is full. Remove the \
-             entries of controllers that are gone: kubectl edit {} {} --namespace {} --subresource=status",
-            key.kind.as_str().to_lowercase(),
-            key.name.name,
-            key.name.namespace,
-        );
+        let what = if foreign == 0 {
+            format!(
+                "The status has no room for {ours} of the entries of Vestibule, because the API allows no more than \
+                 {all} in its list, and all of these are Vestibule's. Nothing else depends on the entries that are left out"
+            )
+        } else {
+            format!(
+                "The status has no room for {ours} of the entries of Vestibule, because its list is full. {foreign} of \
+                 its {all} entries are of other controllers. Remove the entries of controllers that are gone: kubectl \
+                 edit {} {} --namespace {} --subresource=status",
+                key.kind.as_str().to_lowercase(),
+                key.name.name,
+                key.name.namespace,
+            )
+        };
         if self.lines.admit(&key.name.namespace) {
             warn!(object = %key, "{what}");
         } else {
@@ -67,24 +77,42 @@ mod tests {
 
     use super::*;
 
+    fn left_out(ours: usize, foreign: usize) -> LeftOut {
+        LeftOut {
+            ours,
+            foreign,
+            all: 16,
+        }
+    }
+
     #[test]
     fn a_full_status_is_reported_once_for_each_generation() {
         let mut full = FullStatuses::new();
         let key = ObjectKey::new(Kind::HttpRoute, "a", "web");
-        assert_eq!(full.note(&key, 1, 0), None);
-        let note = full.note(&key, 1, 2).expect("a report");
+        assert_eq!(full.note(&key, 1, left_out(0, 3)), None);
+        let note = full.note(&key, 1, left_out(2, 3)).expect("a report");
         assert!(note.contains("no room for 2 of the entries"), "{note}");
+        assert!(note.contains("3 of its 16 entries"), "{note}");
         assert!(
             note.ends_with("kubectl edit httproute web --namespace a --subresource=status"),
             "{note}"
         );
-        assert_eq!(full.note(&key, 1, 2), None);
-        assert!(full.note(&key, 2, 2).is_some());
+        assert_eq!(full.note(&key, 1, left_out(2, 3)), None);
+        assert!(full.note(&key, 2, left_out(2, 3)).is_some());
         // There is room now, and the list fills up again.
-        assert_eq!(full.note(&key, 2, 0), None);
+        assert_eq!(full.note(&key, 2, left_out(0, 3)), None);
         assert!(full.reported.is_empty());
-        assert!(full.note(&key, 2, 1).is_some());
+        assert!(full.note(&key, 2, left_out(1, 3)).is_some());
         full.forget(&key);
         assert!(full.reported.is_empty());
+    }
+
+    #[test]
+    fn nobody_is_told_to_remove_entries_if_all_are_ours() {
+        let mut full = FullStatuses::new();
+        let key = ObjectKey::new(Kind::BackendTlsPolicy, "a", "web");
+        let note = full.note(&key, 1, left_out(2, 0)).expect("a report");
+        assert!(note.contains("no more than 16 in its list"), "{note}");
+        assert!(!note.contains("kubectl"), "{note}");
     }
 }

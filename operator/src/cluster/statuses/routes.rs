@@ -16,7 +16,7 @@ use vestibule_model::condition::{Condition, ConditionType, Reason, RouteStatus, 
 use vestibule_model::key::ObjectKey;
 
 use super::StatusInputs;
-use super::plan::Due;
+use super::plan::{Due, LeftOut};
 use crate::status::lacking;
 use crate::translate::RouteNeeds;
 
@@ -74,7 +74,7 @@ pub(super) fn judge(
         status: wire::route(old, &new, inputs.controller, observed),
         waits: !waits.is_empty(),
         confirm: false,
-        left_out: 0,
+        left_out: LeftOut::default(),
     }
 }
 
