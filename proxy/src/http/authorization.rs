@@ -209,8 +209,8 @@ impl<'a> Question<'a> {
         let allowed = allowed.unwrap_or_default().at_most(timeout);
         record.allowed = allowed.beginning_at(record.elapsed());
         let upload = Arc::clone(&record.upload);
-        let activity = &record.shared.activity;
-        let judge = pin!(self.judge(body, &upload, activity));
+        let activity = Arc::clone(&record.shared.activity);
+        let judge = pin!(self.judge(body, &upload, &activity));
         let judged = record.allowed.run(&upload.progress, judge).await;
         let answer = judged.unwrap_or_else(|late| {
             record.given_up_by_client = record.allowed.is_of_client(late);

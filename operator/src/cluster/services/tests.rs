@@ -299,7 +299,7 @@ async fn services_that_are_kept_are_told_as_they_are() {
     // A tenant's Service with the same labels is no front, although the watch takes it for one of the release.
     let mut world = World::new(OURS, OURS, &[]);
     let forged = serde_json::from_value(front).expect("a Service");
-    let (_, forged) = super::present(forged, "r");
+    let (_, forged) = present(forged, "r");
     let name = ObjectName::new("tenant", "forged");
     world.reconciler.present.insert(name, forged);
     let (service_states, _) = watch::channel(None);
