@@ -55,7 +55,6 @@ impl<'a> Model<'a> {
             path: ask.path.clone(),
             prefix,
             may_be_late: may_be_late(rule),
-            may_be_cut: may_be_cut(rule),
             ..Head::default()
         };
         if let Some(answer) = head.filter(&rule.filters) {
@@ -203,25 +202,17 @@ impl<'a> Model<'a> {
         // If no time is left, no backend is asked. What needs no backend to be found out comes before that.
         let late = head.may_be_late.then(|| head.own(504));
         // After its head an answer can only be cut.
-        let cut = head.may_be_cut.then(|| CLOSED.to_owned());
+        let cut = head.may_be_late.then(|| CLOSED.to_owned());
         answers.chain(late).chain(cut).collect()
     }
 }
 
-/// Whether a timeout of a rule may end a request. Zero is no timeout, and a long one ends nothing while a test
-/// lasts.
+/// Whether a timeout of a rule may end a request, or an answer that has begun. Zero is no timeout, and a long one ends
+/// nothing while a test lasts.
 fn may_be_late(rule: &proto::HttpRule) -> bool {
     let timeouts = rule.timeouts.unwrap_or_default();
     let both = [timeouts.request, timeouts.backend_request];
     both.into_iter().flatten().any(ends_a_test)
-}
-
-/// Whether a timeout of a rule may end an answer that has begun: that of the whole request alone.
-fn may_be_cut(rule: &proto::HttpRule) -> bool {
-    rule.timeouts
-        .unwrap_or_default()
-        .request
-        .is_some_and(ends_a_test)
 }
 
 fn ends_a_test(millis: u64) -> bool {
@@ -259,10 +250,8 @@ struct Head {
     prefix: String,
     asked: Vec<String>,
     answered: Vec<String>,
-    /// Whether a timeout of the rule may end the request.
+    /// Whether a timeout of the rule may end the request, or its answer.
     may_be_late: bool,
-    /// Whether one may end its answer.
-    may_be_cut: bool,
 }
 
 impl Head {
