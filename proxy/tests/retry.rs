@@ -248,7 +248,7 @@ async fn a_backoff_is_never_shortened_and_without_time_for_it_there_is_no_retry(
         ..rule(prefix, to)
     };
     let rules = vec![
-        timed("/waits", ONE, 4_000, 2_500),
+        timed("/waits", ONE, 10_000, 5_500),
         timed("/late", ONE, 30_000, 60_000),
         timed("/nobody", NOBODY, 30_000, 60_000),
     ];
@@ -263,7 +263,7 @@ async fn a_backoff_is_never_shortened_and_without_time_for_it_there_is_no_retry(
     let begun = std::time::Instant::now();
     let path = |name: &str| format!("/{name}?uuid={name}&responseCode=503&succeedAfter=1");
     assert_eq!(get(&rig, HOST, &path("waits")).await.status, 200);
-    assert!(begun.elapsed() >= Duration::from_millis(2_500));
+    assert!(begun.elapsed() >= Duration::from_millis(5_500));
     assert_eq!(flaky.asked("waits").len(), 2);
     // The client gets what there is, long before the deadline.
     let begun = std::time::Instant::now();
