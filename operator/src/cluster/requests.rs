@@ -94,12 +94,9 @@ pub(super) async fn apply<K>(
 where
     K: Clone + DeserializeOwned + Debug,
 {
-    let mut manifest = manifest.clone();
-    if let Some(metadata) = manifest.get_mut("metadata").and_then(Value::as_object_mut) {
-        metadata.insert("uid".into(), uid.into());
-    }
     let parameters = PatchParams::apply(manager).force();
-    let made = api.patch(name, &parameters, &Patch::Apply(&manifest)).await;
+    let manifest = Patch::Apply(with_uid(manifest, uid));
+    let made = api.patch(name, &parameters, &manifest).await;
     made.map_err(problem)
 }
 
@@ -114,16 +111,21 @@ pub(super) async fn merge<K>(
 where
     K: Clone + DeserializeOwned + Debug,
 {
-    let mut patch = patch.clone();
-    if let Some(patch) = patch.as_object_mut() {
-        patch.insert("metadata".into(), json!({"uid": uid}));
-    }
-    let parameters = PatchParams {
-        field_manager: Some(manager.to_owned()),
-        ..PatchParams::default()
-    };
-    let made = api.patch(name, &parameters, &Patch::Merge(&patch)).await;
+    let parameters = PatchParams::apply(manager);
+    let patch = Patch::Merge(with_uid(patch, uid));
+    let made = api.patch(name, &parameters, &patch).await;
     made.map_err(problem)
+}
+
+/// A copy of a manifest or patch that is for the object with this UID alone.
+fn with_uid(of: &Value, uid: &str) -> Value {
+    let mut of = of.clone();
+    let fields = of.as_object_mut();
+    let metadata = fields.map(|of| of.entry("metadata").or_insert_with(|| json!({})));
+    if let Some(metadata) = metadata.and_then(Value::as_object_mut) {
+        metadata.insert("uid".into(), uid.into());
+    }
+    of
 }
 
 /// Deletes the object with this UID. It is no error if the object is gone, or if another one has its name by now.
