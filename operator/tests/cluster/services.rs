@@ -7,9 +7,25 @@ use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 use vestibule_model::service::ServiceType;
 use vestibule_operator::translate::Binds;
+use vestibule_operator_testing::stream::Proxy;
 use vestibule_test_support::eventually;
 
-use crate::support::{Network, World};
+use crate::support::{Manager, Network, World};
+
+const GATEWAY: (&str, &str, &str) = ("Gateway", "infra", "shared");
+
+/// The Gateway `shared` is in force: an operator runs, and the proxy that has it.
+async fn in_force(world: &World) -> (Manager, Proxy) {
+    world.class().await;
+    world.ready(&["p-1"]).await;
+    world.apply(world.gateway("shared")).await;
+    let manager = world.manager("one");
+    let proxy = Network::of(&[&manager]).proxy("p-1");
+    world
+        .condition(GATEWAY, ("Programmed", "True", "Programmed"))
+        .await;
+    (manager, proxy)
+}
 
 /// The front of the only Gateway.
 async fn front(world: &World) -> Value {
@@ -23,15 +39,7 @@ async fn front(world: &World) -> Value {
 #[ignore = "needs an API server: VESTIBULE_TEST_KUBECONFIG"]
 async fn they_are_made_restored_and_swept() {
     let world = World::new().await;
-    world.class().await;
-    world.ready(&["p-1"]).await;
-    world.apply(world.gateway("shared")).await;
-    let manager = world.manager("one");
-    let _proxy = Network::of(&[&manager]).proxy("p-1");
-    let gateway = ("Gateway", "infra", "shared");
-    world
-        .condition(gateway, ("Programmed", "True", "Programmed"))
-        .await;
+    let (manager, _proxy) = in_force(&world).await;
     let made = front(&world).await;
     let object = world
         .get("Gateway", "infra", "shared")
@@ -112,15 +120,7 @@ async fn they_are_made_restored_and_swept() {
 #[ignore = "needs an API server: VESTIBULE_TEST_KUBECONFIG"]
 async fn a_class_that_is_created_again_costs_no_service() {
     let world = World::new().await;
-    world.class().await;
-    world.ready(&["p-1"]).await;
-    world.apply(world.gateway("shared")).await;
-    let manager = world.manager("one");
-    let _proxy = Network::of(&[&manager]).proxy("p-1");
-    let gateway = ("Gateway", "infra", "shared");
-    world
-        .condition(gateway, ("Programmed", "True", "Programmed"))
-        .await;
+    let (manager, _proxy) = in_force(&world).await;
     let made = front(&world).await;
     for pause in [0, 2] {
         world.delete("GatewayClass", "", &world.release).await;
@@ -154,15 +154,7 @@ async fn a_class_that_is_created_again_costs_no_service() {
 #[ignore = "needs an API server: VESTIBULE_TEST_KUBECONFIG"]
 async fn additions_that_break_a_front_are_removed_and_a_lost_label_is_told() {
     let world = World::new().await;
-    world.class().await;
-    world.ready(&["p-1"]).await;
-    world.apply(world.gateway("shared")).await;
-    let manager = world.manager("one");
-    let _proxy = Network::of(&[&manager]).proxy("p-1");
-    let gateway = ("Gateway", "infra", "shared");
-    world
-        .condition(gateway, ("Programmed", "True", "Programmed"))
-        .await;
+    let (manager, _proxy) = in_force(&world).await;
     let made = front(&world).await;
     let name = made["metadata"]["name"].as_str().expect("a name");
     let change = async |patch: Value| {
@@ -200,7 +192,7 @@ async fn additions_that_break_a_front_are_removed_and_a_lost_label_is_told() {
     eventually("a message about the label", told).await;
     change(json!({"metadata": {"labels": {label: world.release}}})).await;
     world
-        .condition(gateway, ("Programmed", "True", "Programmed"))
+        .condition(GATEWAY, ("Programmed", "True", "Programmed"))
         .await;
     let now = front(&world).await;
     assert_eq!(now["metadata"]["uid"], made["metadata"]["uid"]);
@@ -259,15 +251,7 @@ async fn what_is_not_ours_is_not_touched() {
 #[ignore = "needs an API server: VESTIBULE_TEST_KUBECONFIG"]
 async fn an_address_that_is_asked_for_is_had_or_said_not_to_be() {
     let world = World::new().await;
-    world.class().await;
-    world.ready(&["p-1"]).await;
-    world.apply(world.gateway("shared")).await;
-    let manager = world.manager("one");
-    let _proxy = Network::of(&[&manager]).proxy("p-1");
-    let gateway = ("Gateway", "infra", "shared");
-    world
-        .condition(gateway, ("Programmed", "True", "Programmed"))
-        .await;
+    let (manager, _proxy) = in_force(&world).await;
     let before = front(&world).await;
     let asking = |address: &str| {
         let mut gateway = world.gateway("shared");
@@ -277,7 +261,7 @@ async fn an_address_that_is_asked_for_is_had_or_said_not_to_be() {
     // Outside of the range of Services.
     world.apply(asking("192.0.2.77")).await;
     world
-        .condition(gateway, ("Programmed", "False", "AddressNotUsable"))
+        .condition(GATEWAY, ("Programmed", "False", "AddressNotUsable"))
         .await;
     // The refused setting did not change the Service.
     assert_eq!(
@@ -290,7 +274,7 @@ async fn an_address_that_is_asked_for_is_had_or_said_not_to_be() {
     let address = format!("10.96.{}.{}", 200 + last % 50, 1 + next % 250);
     world.apply(asking(&address)).await;
     world
-        .condition(gateway, ("Programmed", "True", "Programmed"))
+        .condition(GATEWAY, ("Programmed", "True", "Programmed"))
         .await;
     let after = front(&world).await;
     assert_eq!(after["spec"]["clusterIP"], address);
