@@ -136,7 +136,7 @@ fn of_route(
     findings
 }
 
-/// What a route needs a backend for.
+/// The purpose for which a route needs a backend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Use {
     /// Requests or connections go there.

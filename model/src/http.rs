@@ -332,7 +332,7 @@ pub struct ExternalAuth {
 pub enum AuthProtocol {
     /// By a request of the same method. The status 200 lets the request pass.
     Http {
-        /// What stands before the path of the request. It begins with `/` and does not end with one, or is empty.
+        /// The prefix in front of the path of the request. It begins with `/` and does not end with one, or is empty.
         path_prefix: Arc<str>,
         /// Headers of the request that the server gets, in addition to `Host`, `Content-Length` and `Authorization`.
         request_headers: Vec<Arc<str>>,

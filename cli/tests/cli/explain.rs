@@ -214,7 +214,7 @@ fn as_a_plugin_it_says_how_it_is_called() {
     assert!(text.contains("Usage: kubectl vestibule explain"), "{text}");
 }
 
-/// What follows [`PLATFORM`]: two more listeners, which take routes of all namespaces, and a name of namespace `victim`
+/// The end of the platform, behind [`PLATFORM`]: two more listeners, which take routes of all namespaces, and a name of namespace `victim`
 /// that is served on port 8080.
 const SERVED: &str = r#"
     - {name: http, port: 8080, protocol: HTTP, allowedRoutes: {namespaces: {from: All}}}

@@ -60,7 +60,7 @@ pub struct GRPCAuthConfig {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HTTPAuthConfig {
-    /// What stands before the path of the request; absent or empty is nothing.
+    /// The prefix in front of the path of the request; absent or empty is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
     /// Headers of the request that the server gets, in addition to those that it always gets.

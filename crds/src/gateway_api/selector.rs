@@ -149,7 +149,7 @@ pub(crate) fn requirements(selector: LabelSelector) -> (Selector, Vec<Problem>) 
 /// Reads a requirement.
 ///
 /// # Errors
-/// What is wrong with it, and what to do: the reason, the message and the action of a [`Problem`].
+/// The requirement is not valid. The values are the reason, the message and the action of a [`Problem`].
 fn requirement(
     wire: &LabelSelectorRequirement,
 ) -> Result<Requirement, (Reason, String, &'static str)> {

@@ -1,5 +1,5 @@
-//! What this release cannot do although it can read it, as far as the object alone says so. Admission and status share
-//! these findings.
+//! Findings about what this release can read but does not support, as far as the object alone says so. Admission and
+//! status share them.
 
 use vestibule_model::condition::Reason;
 use vestibule_model::finding::Finding;

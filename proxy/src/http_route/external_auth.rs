@@ -19,7 +19,7 @@ pub(crate) struct ExternalAuth {
 pub(crate) enum AuthProtocol {
     /// By a request of the same method. The status 200 lets the request pass.
     Http {
-        /// What stands before the path. It is empty, or begins with a slash and does not end with one.
+        /// The prefix in front of the path. It is empty, or begins with a slash and does not end with one.
         path_prefix: Box<str>,
         /// Fields of the request that the server gets, in addition to those that every server gets.
         request_headers: Box<[HeaderName]>,

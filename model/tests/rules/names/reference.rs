@@ -108,7 +108,7 @@ impl Facts {
         self.decide_with(&BTreeMap::new(), namespace, names, by)
     }
 
-    /// What the request of a source is told. It is as if all requests before it for wildcards around its names had been
+    /// The decision about the request of a source. It is as if all requests before it for wildcards around its names had been
     /// recorded, and those for the Gateway's namespace as well.
     pub(crate) fn decide_request(
         &self,

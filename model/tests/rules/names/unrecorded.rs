@@ -156,7 +156,7 @@ fn many_requests_for_one_wildcard_cost_one_pass_over_the_names_inside() {
     assert!(edge.grants.asked.get() <= 2);
 }
 
-/// What each source asks for, and since when.
+/// The names for which each source asks, and the time since when it does.
 type Requests = BTreeMap<NameSource, (i64, BTreeSet<HostPattern>)>;
 
 /// None is a listener of the Gateway's own namespace: its wildcard takes a part out of a wider one of a tenant, and lets

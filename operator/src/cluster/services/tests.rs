@@ -306,7 +306,7 @@ async fn services_that_are_kept_are_told_as_they_are() {
     world.reconciler.tell(&kept, &service_states);
     let states: Option<Arc<ServiceStates>> = service_states.borrow().clone();
     assert_eq!(states.expect("states").get("one"), None);
-    // What does not exist has no state.
+    // A Service that does not exist has no state.
     assert_eq!(state(&[]), None);
 }
 
