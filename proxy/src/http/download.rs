@@ -10,11 +10,12 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper::{Response, Version};
 
+use super::backend_http1::{Http1Answer, Upgraded};
 use super::body::edit_trailers;
 use super::headers;
 use super::pool::Lease;
-use super::received::{Polled, ReceiveError, Received};
-use super::throttle::Throttle;
+use super::received::{Polled, ReceiveError, Received, bounded, most_trailers};
+use super::unsent::Share;
 use crate::gate::yield_now;
 use crate::upstream::Meter;
 
@@ -23,7 +24,7 @@ const READ_AWAY: usize = 64 * 1024;
 
 /// The body of a response of a backend.
 pub(super) struct BackendBody {
-    body: Received,
+    body: Source,
     /// The meter of its connection.
     meter: Arc<Meter>,
     /// What the next poll returns, if that is known already.
@@ -32,6 +33,50 @@ pub(super) struct BackendBody {
 
 type Taken = Option<Result<Frame<Bytes>, ReceiveError>>;
 
+/// A body as it arrives.
+pub(super) enum Arriving {
+    One(Http1Answer),
+    Two(Incoming),
+}
+
+/// The source of a body. Its trailers are bounded.
+enum Source {
+    One {
+        body: Http1Answer,
+        most_trailers: usize,
+    },
+    Two(Received),
+}
+
+impl Source {
+    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Polled {
+        match self {
+            Self::One {
+                body,
+                most_trailers,
+            } => {
+                let frame = ready!(Pin::new(body).poll_frame(cx));
+                Poll::Ready(frame.map(|frame| bounded(frame?, *most_trailers)))
+            }
+            Self::Two(body) => Pin::new(body).poll_frame(cx),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::One { body, .. } => body.is_end_stream(),
+            Self::Two(body) => body.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::One { body, .. } => body.size_hint(),
+            Self::Two(body) => body.size_hint(),
+        }
+    }
+}
+
 impl BackendBody {
     /// Takes the part of the body that has arrived together with the head. A head of `head_bytes` is too large.
     ///
@@ -39,14 +84,20 @@ impl BackendBody {
     /// The body has broken off before any part of it arrived. The client has seen nothing of the response yet, so it
     /// can get another one.
     pub(super) async fn begin(
-        response: Response<Incoming>,
-        version: Version,
+        response: Response<Arriving>,
         meter: &Arc<Meter>,
         head_bytes: u32,
     ) -> Result<Response<Self>, ReceiveError> {
         let (head, body) = response.into_parts();
+        let body = match body {
+            Arriving::One(body) => Source::One {
+                body,
+                most_trailers: most_trailers(head_bytes),
+            },
+            Arriving::Two(body) => Source::Two(Received::new(body, Version::HTTP_2, head_bytes)),
+        };
         let mut body = Self {
-            body: Received::new(body, version, head_bytes),
+            body,
             meter: Arc::clone(meter),
             next: None,
         };
@@ -60,16 +111,22 @@ impl BackendBody {
         }
         Ok(Response::from_parts(head, body))
     }
-}
 
-impl BackendBody {
+    /// Takes the connection of a response that switches protocols. It is `None` if HTTP goes on.
+    pub(super) fn into_upgraded(self) -> Option<Upgraded> {
+        match self.body {
+            Source::One { body, .. } => body.into_upgraded(),
+            Source::Two(_) => None,
+        }
+    }
+
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Polled {
-        let polled = ready!(Pin::new(&mut self.body).poll_frame(cx));
+        let polled = ready!(self.body.poll_frame(cx));
         Poll::Ready(match polled {
             Some(Ok(frame)) => {
                 let bytes = frame.data_ref().map_or(0, Buf::remaining);
                 // In HTTP/2, the frames themselves show what they carry.
-                if self.body.is_http1() {
+                if matches!(self.body, Source::One { .. }) {
                     self.meter.carried(bytes);
                 }
                 self.meter.progressed(bytes);
@@ -147,14 +204,17 @@ impl Download {
         download
     }
 
-    /// The bound on how fast its connection is read.
-    pub(super) fn throttle(&self) -> Option<&Throttle> {
-        match self {
-            Self::Backend {
-                lease: Some(lease), ..
-            } => lease.throttle(),
-            _ => None,
-        }
+    /// From here on, takes no more of its connection at one time than `share` has room for. Returns whether that is how it is
+    /// bounded. In HTTP/2, windows bound it.
+    pub(super) fn follow(&mut self, share: &Arc<Share>) -> bool {
+        let Self::Backend { body, .. } = self else {
+            return false;
+        };
+        let Source::One { body, .. } = &mut body.body else {
+            return false;
+        };
+        body.follow(share);
+        true
     }
 
     /// Reads and drops the rest of the body, if that is not much, so that its connection can be used again.

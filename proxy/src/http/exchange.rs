@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hyper::body::Body as _;
-use hyper::client::conn::{http1, http2};
+use hyper::client::conn::http2;
 use hyper::header::{CONNECTION, CONTENT_LENGTH, HOST, HeaderValue, TRANSFER_ENCODING, UPGRADE};
 use hyper::http::uri::{Authority, PathAndQuery, Scheme, Uri};
 use hyper::{Method, Request, Response, StatusCode, Version};
@@ -21,8 +21,9 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::sync::watch;
 
 use super::H2;
+use super::backend_http1::{Http1Backend, Http1Error};
 use super::body::{Upload, UploadState};
-use super::download::BackendBody;
+use super::download::{Arriving, BackendBody};
 use super::head_size;
 use super::headers::{self, detach, has_too_many_options, take_trailers};
 use super::metered_frames::MeteredFrames;
@@ -30,7 +31,8 @@ use super::patient::Patient;
 use super::pool::{self, Key, Lease, One, Sender, Turn, Two};
 use super::received::{FIELDS, ReceiveError};
 use super::retry_state::RetryState;
-use super::throttle::{Throttle, Throttled};
+use super::scratch::SCRATCH;
+use super::unsent::LAST_PIECE;
 use crate::backend::{Backend, Protocol};
 use crate::close_reason::CloseReason;
 use crate::concerned::TenantKey;
@@ -48,8 +50,6 @@ use crate::{dial, gate, health, upstream};
 /// reads nothing does not hold up the requests of others.
 const STREAM_WINDOW: u32 = 64 * 1024;
 const CONNECTION_WINDOW: u32 = STREAM_WINDOW * pool::STREAMS;
-/// Most bytes of a response's head in HTTP/1.1, and most bytes that are read of its body at one time.
-const ANSWER_BUFFER: usize = 64 * 1024;
 /// Most bytes of a request's body that wait in memory for a backend, in HTTP/2.
 const SEND_BUFFER: usize = 64 * 1024;
 /// For how long an HTTP/2 connection knows which requests were given up. Frames of these requests may still come, and without
@@ -507,13 +507,10 @@ impl Exchange<'_> {
             tokio::spawn(run(connection, key.endpoint, place));
             Sender::Two(Two::new(sender, most, meter))
         } else {
-            let mut builder = http1::Builder::new();
-            builder.max_buf_size(ANSWER_BUFFER);
-            let throttle = Arc::new(Throttle::default());
-            let io = TokioIo::new(Throttled::new(Patient::new(stream), &throttle));
-            let (sender, connection) = builder.handshake(io).await.map_err(failed)?;
-            tokio::spawn(run(connection.with_upgrades(), key.endpoint, place));
-            Sender::One(One::new(sender, throttle, meter))
+            Sender::One(One {
+                connection: Http1Backend::new(stream, place),
+                meter,
+            })
         };
         self.plane.metrics.backend_opened.inc();
         Ok(Lease::new(key.clone(), sender))
@@ -526,6 +523,12 @@ impl Exchange<'_> {
         mut request: Request<Upload>,
         trace: &mut Trace,
     ) -> Result<Answered, Unanswered> {
+        // Most responses fit into this. If one does not, an HTTP/2 client may be one that reads nothing.
+        let piece = if request.version() == Version::HTTP_2 {
+            LAST_PIECE
+        } else {
+            SCRATCH
+        };
         self.dress(&mut request, &lease);
         // Some servers do not read such a body, and take it for the next request.
         let unusual = !request.body().is_end_stream() && !has_usual_body(request.method());
@@ -541,30 +544,24 @@ impl Exchange<'_> {
         lease.sends(request.body_mut());
         let sent = match &mut lease.sender {
             Sender::One(one) => {
-                // A new connection is ready as soon as its task has run.
-                if one.sender.ready().await.is_err() {
-                    trace.awaited = false;
-                    return Err(Unanswered::Unseen(Box::new(request)));
-                }
-                one.throttle.await_answer();
-                let sent = one.sender.try_send_request(request.map(Box::new)).await;
-                one.throttle.answered();
-                sent.map_err(|mut error| {
-                    let request = error.take_message();
-                    let request = request.map(|request| request.map(|body| *body));
-                    (request, error.into_error())
-                })
+                let sent = one.connection.send(request, piece).await;
+                sent.map(|response| response.map(Arriving::One))
+                    .map_err(|failed| (failed.unseen, SendError::One(failed.error)))
             }
             Sender::Two(two) => {
                 let sent = two.sender.try_send_request(request).await;
-                sent.map_err(|mut error| (error.take_message(), error.into_error()))
+                sent.map(|response| response.map(Arriving::Two))
+                    .map_err(|mut error| {
+                        let request = error.take_message().map(Box::new);
+                        (request, SendError::Two(error.into_error()))
+                    })
             }
         };
         trace.awaited = false;
         match sent {
             Ok(response) => {
-                // After HTTP/1.0, hyper sends the next request without chunks, and so without its body. If the backend
-                // answers before it has the whole body, it may take the rest for another request.
+                // A backend of HTTP/1.0 may not know chunks, and take a body for the next request. So may one that answers
+                // before it has the whole body.
                 let old = response.version() < Version::HTTP_11;
                 if unusual || old || !state.is_whole() {
                     lease.spend();
@@ -582,12 +579,13 @@ impl Exchange<'_> {
                     meter.become_tunnel();
                 }
                 let head_bytes = self.plane.limits.http.head_bytes;
-                let begins = BackendBody::begin(response, lease.version(), &meter, head_bytes);
+                let begins = BackendBody::begin(response, &meter, head_bytes);
                 let response = begins.await.map_err(|error| {
                     tracing::debug!(endpoint = ?trace.endpoint, %error, "a response broke off");
                     let failure = match error {
                         ReceiveError::Flood => ExchangeFailure::Flood,
                         ReceiveError::Http(_)
+                        | ReceiveError::Http1(_)
                         | ReceiveError::Reset
                         | ReceiveError::TooManyTrailers => ExchangeFailure::Broken,
                     };
@@ -603,7 +601,6 @@ impl Exchange<'_> {
                 if !state.is_broken() && !state.is_too_large() {
                     lease.ended();
                 }
-                let request = request.map(Box::new);
                 tracing::debug!(endpoint = ?trace.endpoint, %error, "a request failed");
                 let failure = if is_refused(&error) {
                     ExchangeFailure::Refused
@@ -686,14 +683,25 @@ fn frame(request: &mut Request<Upload>) {
             request.headers_mut().insert(CONTENT_LENGTH, none);
         }
     } else if body.size_hint().exact().is_none() {
-        // Without this, hyper would leave out the body of a GET or a HEAD whose length is not known.
         let chunked = HeaderValue::from_static("chunked");
         request.headers_mut().insert(TRANSFER_ENCODING, chunked);
     }
 }
 
+/// Why a connection did not answer a request, in the terms of its version of HTTP.
+#[derive(Debug, thiserror::Error)]
+enum SendError {
+    #[error(transparent)]
+    One(Http1Error),
+    #[error(transparent)]
+    Two(hyper::Error),
+}
+
 /// Whether an HTTP/2 server reports that it did not look at the request (RFC 9113 sections 6.8 and 8.7).
-fn is_refused(error: &hyper::Error) -> bool {
+fn is_refused(error: &SendError) -> bool {
+    let SendError::Two(error) = error else {
+        return false;
+    };
     let source = std::error::Error::source(error);
     let Some(error) = source.and_then(|source| source.downcast_ref::<h2::Error>()) else {
         return false;
@@ -702,7 +710,7 @@ fn is_refused(error: &hyper::Error) -> bool {
     error.is_remote() && (ends || error.reason() == Some(h2::Reason::REFUSED_STREAM))
 }
 
-/// Runs a connection to an endpoint to its end. Until then it has a place of its namespace.
+/// Runs an HTTP/2 connection to an endpoint to its end. Until then it has a place of its namespace.
 async fn run(
     connection: impl Future<Output = hyper::Result<()>>,
     endpoint: SocketAddr,

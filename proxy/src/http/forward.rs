@@ -4,9 +4,9 @@ use std::pin::pin;
 
 use hyper::body::Body;
 use hyper::header::CONTENT_LENGTH;
-use hyper::upgrade::OnUpgrade;
 use hyper::{Request, Response, StatusCode, Version};
 
+use super::backend_http1::Upgraded;
 use super::body::{Upload, UploadState};
 use super::download::{BackendBody, Download};
 use super::exchange::{Attempts, Ended, Exchange, ExchangeFailure};
@@ -22,7 +22,7 @@ use crate::http_route::table::Found;
 pub(super) enum Forwarded {
     Answer(Response<Download>),
     /// The backend's side of a WebSocket.
-    Upgrade(Response<Download>, OnUpgrade),
+    Upgrade(Response<Download>, Upgraded),
     /// There is no response, and another attempt has to be made with this body.
     Again(Upload),
 }
@@ -105,16 +105,17 @@ pub(super) async fn forward(
     };
     let switched = response.status() == StatusCode::SWITCHING_PROTOCOLS;
     let agreed = headers::is_websocket(response.headers());
-    let mut response = cleaned(response)?;
+    let response = cleaned(response)?;
     if !switched {
         return Ok(Forwarded::Answer(for_client(response, lease)));
     }
     if !(exchange.upgrade && agreed) {
         return Err(LocalReply::unasked());
     }
-    let backend = hyper::upgrade::on(&mut response);
+    let (head, body) = response.into_parts();
+    let backend = body.into_upgraded().ok_or_else(LocalReply::unasked)?;
+    let mut response = Response::from_parts(head, Download::own(""));
     headers::ask_upgrade(response.headers_mut());
-    let response = response.map(|_| Download::own(""));
     Ok(Forwarded::Upgrade(response, backend))
 }
 

@@ -11,13 +11,13 @@ use hyper::header::{
     HeaderValue, LOCATION,
 };
 use hyper::http::uri::PathAndQuery;
-use hyper::upgrade::OnUpgrade;
 use hyper::{Method, Request, Response, StatusCode, Version};
 use vestibule_model::client_address::ForwardedHeaders;
 use vestibule_model::pattern::Steps;
 
 use super::authority::{Target, Unclear};
 use super::authorization::{AUTH_DENIED, Answer, Approval, FAILED, Question, Subject};
+use super::backend_http1::Upgraded;
 use super::body::{TrailerFilter, Upload, UploadState};
 use super::challenge::challenge;
 use super::download::Download;
@@ -156,7 +156,7 @@ pub(super) fn handle(
 /// A response of a backend, with the record of its request, as long as it may take.
 fn timed(response: Response<Download>, record: Box<RequestRecord>) -> Reply {
     let mut response = response.map(|body| Logged::new(body, Some(record)).timed());
-    if response.body().throttle() {
+    if response.body_mut().throttle() {
         headers::detach(response.headers_mut());
     }
     response
@@ -238,7 +238,7 @@ enum Outcome {
     /// The response of an authorization server that does not let the request pass.
     Denied(Response<Download>),
     /// The connection to the backend follows.
-    Upgrade(Response<Download>, OnUpgrade),
+    Upgrade(Response<Download>, Upgraded),
 }
 
 /// Makes attempts until there is an outcome. Every attempt is decided again, by the snapshot that is in force when it

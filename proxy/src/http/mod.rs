@@ -1,6 +1,6 @@
 //! Owns HTTP and HTTPS listeners, from an accepted connection to the responses on it.
 //!
-//! hyper serves a connection, HTTP/1.1 or HTTP/2, with bounds on everything that a client decides. A request passes
+//! hyper serves a client's connection, HTTP/1.1 or HTTP/2, with bounds on everything that a client decides. A request passes
 //! through `handle`, which uses these modules:
 //!
 //! - `authority` finds the host for which it is.
@@ -8,7 +8,7 @@
 //! - [`crate::http_route`] finds the rule that takes it, and `filters` applies the filters of the rule.
 //! - `authorization` asks a server whether it may pass, if a filter says so.
 //! - `forward` makes an attempt, and says what follows: the response, or another attempt.
-//! - `exchange` sends the request of one attempt to a backend, on a connection of the `pool`.
+//! - `exchange` sends the request of one attempt to a backend, on a connection of the `pool`: `backend_http1` or hyper's HTTP/2.
 //! - `retry` sends it again if its route asks for that.
 //! - `record` becomes its log line.
 //!
@@ -17,6 +17,7 @@
 mod activity;
 mod authority;
 mod authorization;
+mod backend_http1;
 mod body;
 mod budget;
 mod challenge;
@@ -45,9 +46,9 @@ mod record;
 mod request_id;
 mod retry;
 mod retry_state;
+mod scratch;
 mod serve;
 mod shared;
-mod throttle;
 mod timeouts;
 mod transport;
 pub(crate) mod tunnel;

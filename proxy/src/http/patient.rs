@@ -20,6 +20,8 @@ pub(super) struct Patient<S> {
     deaf: Option<io::ErrorKind>,
     /// Whether everything that comes has been read.
     has_ended: bool,
+    /// How many bytes the stream has taken.
+    taken: u64,
 }
 
 impl<S> Patient<S> {
@@ -28,7 +30,13 @@ impl<S> Patient<S> {
             stream,
             deaf: None,
             has_ended: false,
+            taken: 0,
         }
+    }
+
+    /// How many bytes the stream has taken. Those that were dropped do not count.
+    pub(super) fn taken(&self) -> u64 {
+        self.taken
     }
 
     pub(super) fn get_ref(&self) -> &S {
@@ -49,6 +57,11 @@ impl<S> Patient<S> {
             }
             written => written,
         }
+    }
+
+    fn count(&mut self, written: &io::Result<usize>) {
+        let count = written.as_ref().map_or(0, |count| *count);
+        self.taken = self.taken.saturating_add(count as u64);
     }
 
     /// Whether bytes are dropped instead of written.
@@ -88,6 +101,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
             return Poll::Ready(Ok(bytes.len()));
         }
         let written = ready!(Pin::new(&mut self.stream).poll_write(cx, bytes));
+        self.count(&written);
         Poll::Ready(self.heard(written, bytes.len()))
     }
 
@@ -101,6 +115,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
             return Poll::Ready(Ok(length));
         }
         let written = ready!(Pin::new(&mut self.stream).poll_write_vectored(cx, pieces));
+        self.count(&written);
         Poll::Ready(self.heard(written, length))
     }
 

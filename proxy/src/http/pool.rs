@@ -176,20 +176,9 @@ impl Pool {
             return Some(lease(Sender::Two(two)));
         }
         let before = kept.one.len();
-        let mut busy = Vec::new();
-        let taken = loop {
-            let Some(last) = kept.one.pop_back() else {
-                break None;
-            };
-            if last.0.sender.is_ready() {
-                break Some(last);
-            }
-            // A connection that is not ready still sends the rest of a request.
-            if !last.0.sender.is_closed() {
-                busy.push(last);
-            }
-        };
-        kept.one.extend(busy.into_iter().rev());
+        // Connections that have ended meanwhile are dropped.
+        let taken =
+            std::iter::from_fn(|| kept.one.pop_back()).find(|(one, _)| one.connection.is_open());
         let gone = before - kept.one.len();
         let held = kept.of_namespace.get();
         kept.of_namespace.set(held.saturating_sub(gone));
@@ -206,7 +195,7 @@ impl Pool {
             });
             kept.one.retain(|(one, since)| {
                 let over = now.saturating_duration_since(*since) >= IDLE_ONE;
-                !(gone || over || one.sender.is_closed())
+                !gone && !over && one.connection.is_open()
             });
             kept.two.retain_mut(|shared| {
                 if shared.two.meter.requests() > 0 {

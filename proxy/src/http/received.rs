@@ -1,4 +1,4 @@
-//! Owns bodies as they arrive, and tells the end of a body from a reset.
+//! Owns bodies as they arrive by hyper, and tells the end of a body from a reset.
 //!
 //! hyper takes a stream of HTTP/2 that is reset with `NO_ERROR` for a body that has ended (RFC 9113 section 8.1). That
 //! would make half of a body look complete to the other side, so a body only ends here where its sender says so.
@@ -14,6 +14,7 @@ use bytes::Bytes;
 use hyper::Version;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 
+use super::backend_http1::Http1Error;
 use super::{head_size, headers};
 
 /// Most fields of trailers, and of the head of a response. In HTTP/1.1, hyper has the same bound.
@@ -33,6 +34,8 @@ pub(super) struct Received {
 pub(super) enum ReceiveError {
     #[error(transparent)]
     Http(#[from] hyper::Error),
+    #[error(transparent)]
+    Http1(#[from] Http1Error),
     #[error("the stream was reset before the end of the body")]
     Reset,
     #[error("there are too many trailers, or they are too large")]
@@ -45,10 +48,31 @@ impl ReceiveError {
     /// The word for logs, if this ends a response of a backend.
     pub(super) fn reason(&self) -> &'static str {
         match self {
-            Self::Http(_) | Self::Reset | Self::TooManyTrailers => "BackendBroken",
+            Self::Http(_) | Self::Http1(_) | Self::Reset | Self::TooManyTrailers => "BackendBroken",
             Self::Flood => "BackendFlood",
         }
     }
+}
+
+/// The size from which trailers are too large, where a head of `head_bytes` is.
+pub(super) fn most_trailers(head_bytes: u32) -> usize {
+    usize::try_from(head_bytes / 2).unwrap_or(usize::MAX)
+}
+
+/// A frame whose trailers are not too many, nor as large as `most_trailers`.
+pub(super) fn bounded(
+    frame: Frame<Bytes>,
+    most_trailers: usize,
+) -> Result<Frame<Bytes>, ReceiveError> {
+    let is_too_much = frame.trailers_ref().is_some_and(|all| {
+        all.len() > FIELDS
+            || head_size::of_fields(all) >= most_trailers
+            || headers::has_too_many_options(all)
+    });
+    if is_too_much {
+        return Err(ReceiveError::TooManyTrailers);
+    }
+    Ok(frame)
 }
 
 pub(super) type Polled = Poll<Option<Result<Frame<Bytes>, ReceiveError>>>;
@@ -56,11 +80,10 @@ pub(super) type Polled = Poll<Option<Result<Frame<Bytes>, ReceiveError>>>;
 impl Received {
     /// A body that came with this version of HTTP. A head of `head_bytes` is too large.
     pub(super) fn new(body: Incoming, version: Version, head_bytes: u32) -> Self {
-        let half = head_bytes / 2;
         Self {
             body,
             two: version == Version::HTTP_2,
-            most_trailers: usize::try_from(half).unwrap_or(usize::MAX),
+            most_trailers: most_trailers(head_bytes),
         }
     }
 
@@ -80,19 +103,8 @@ impl Body for Received {
         if frame.is_none() && self.two && !self.body.is_end_stream() {
             return Poll::Ready(Some(Err(ReceiveError::Reset)));
         }
-        // It also bounds trailers.
-        let trailers = match &frame {
-            Some(Ok(frame)) => frame.trailers_ref(),
-            _ => None,
-        };
-        if trailers.is_some_and(|all| {
-            all.len() > FIELDS
-                || head_size::of_fields(all) >= self.most_trailers
-                || headers::has_too_many_options(all)
-        }) {
-            return Poll::Ready(Some(Err(ReceiveError::TooManyTrailers)));
-        }
-        Poll::Ready(frame.map(|frame| frame.map_err(ReceiveError::Http)))
+        let frame = frame.map(|frame| frame.map_err(ReceiveError::Http));
+        Poll::Ready(frame.map(|frame| bounded(frame?, self.most_trailers)))
     }
 
     fn is_end_stream(&self) -> bool {

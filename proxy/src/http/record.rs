@@ -403,14 +403,9 @@ impl<B: Body> Logged<B> {
 impl Logged<Download> {
     /// Lets the backend's connection be read no faster than the client reads the response. Returns whether it is
     /// bounded so.
-    pub(super) fn throttle(&self) -> bool {
-        match (&self.share, self.body.throttle()) {
-            (Some(share), Some(throttle)) => {
-                throttle.follow(share);
-                true
-            }
-            _ => false,
-        }
+    pub(super) fn throttle(&mut self) -> bool {
+        let share = self.share.as_ref();
+        share.is_some_and(|share| self.body.follow(share))
     }
 }
 
@@ -441,12 +436,7 @@ impl<B: Body<Data = Bytes, Error: Into<BoxError>> + Unpin> Body for Logged<B> {
         self.owe(!has_room);
         let has_ended = self.watch.as_ref().is_some_and(Watch::has_ended);
         let polled = if has_room && !has_ended {
-            let polled = Pin::new(&mut self.body).poll_frame(cx);
-            // The bytes that were read ahead are this piece, or its framing.
-            if let Some(share) = &self.share {
-                share.took();
-            }
-            polled
+            Pin::new(&mut self.body).poll_frame(cx)
         } else {
             Poll::Pending
         };

@@ -3,23 +3,20 @@
 //! An idle tunnel holds no buffer. Bytes are read into a buffer of the thread, and kept only if the other side does not
 //! take them.
 
-use std::cell::RefCell;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use hyper::upgrade::OnUpgrade;
-use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use vestibule_model::hostname::Hostname;
 
 use super::authority::host;
-use super::patient::Patient;
+use super::backend_http1::{ToBackend, Upgraded};
 use super::record::RequestRecord;
+use super::scratch::with_scratch;
 use super::shared::{AfterHttp, Shared};
-use super::throttle::Throttled;
 use super::transport::Counted;
 use crate::close_reason::CloseReason;
 use crate::gate::yield_now;
@@ -29,23 +26,13 @@ use crate::listener::Listener;
 use crate::relay::End;
 use crate::side::{DirectionError, Side, lost};
 use crate::table::{RouteKind, SelectedBy};
-use crate::upstream;
 
-/// Most bytes that are read at one time.
-const SCRATCH: usize = 16 * 1024;
 /// Most reads of one direction before other tasks get their turn.
 const TURN: usize = 16;
 
-thread_local! {
-    static BUFFER: RefCell<Box<[u8]>> = RefCell::new(vec![0; SCRATCH].into());
-}
-
-/// The connection to the backend, as it was given to hyper.
-type ToBackend = Throttled<Patient<upstream::Stream>>;
-
 /// A connection to a backend that has finished HTTP, for a client's connection that has.
 pub(super) struct Tunnel {
-    pub(super) backend: OnUpgrade,
+    pub(super) backend: Upgraded,
     pub(super) lifetime: Lifetime,
     pub(super) record: Box<RequestRecord>,
 }
@@ -64,24 +51,12 @@ impl Tunnel {
     /// Copies until both directions have ended.
     async fn carry(self, client: Counted, read: Bytes) -> CloseReason {
         let mut record = self.record;
-        let backend = match self.backend.await {
-            Ok(backend) => backend,
-            Err(error) => {
-                tracing::debug!(%error, "an upgrade failed");
-                record.reason = "BackendBroken";
-                return CloseReason::BackendReset;
-            }
-        };
-        let Ok(backend) = backend.downcast::<TokioIo<ToBackend>>() else {
-            // This would be a bug, because nothing else is ever given to hyper.
-            return CloseReason::BackendReset;
-        };
         let selected = Selected::of(&record);
         let relayed = Relayed {
             up: Direction::after(read.into()),
-            down: Direction::after(backend.read_buf.into()),
+            down: Direction::after(self.backend.read.into()),
             client,
-            backend: backend.io.into_inner(),
+            backend: self.backend.stream,
             received: &mut record.tunnelled_in,
             sent: &mut record.sent,
             first: None,
@@ -157,10 +132,7 @@ impl Watched for Relayed<'_> {
     }
 
     fn lost(&self) -> Option<Side> {
-        lost(
-            self.client.socket(),
-            self.backend.get_ref().get_ref().socket(),
-        )
+        lost(self.client.socket(), self.backend.get_ref().socket())
     }
 
     fn bytes(&self) -> u64 {
@@ -252,7 +224,7 @@ impl Direction {
                 self.closed = true;
                 return Poll::Ready(Ok(()));
             }
-            let read = BUFFER.with_borrow_mut(|buffer| -> Poll<Result<(), DirectionError>> {
+            let read = with_scratch(|buffer| -> Poll<Result<(), DirectionError>> {
                 let mut buffer = ReadBuf::new(buffer);
                 let read = ready!(Pin::new(&mut *from).poll_read(cx, &mut buffer));
                 read.map_err(DirectionError::Source)?;

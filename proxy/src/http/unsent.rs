@@ -15,9 +15,8 @@ use bytes::{Buf, Bytes};
 use super::activity::Activity;
 use super::unsent_bytes::MOST;
 
-/// Most bytes that are read of a response at one time. hyper doubles its buffer after a read that fills it. So this is
-/// one byte less than 16 KiB, which is also what an HTTP/2 frame can carry.
-const PIECE: usize = 16 * 1024 - 1;
+/// Most bytes that are read of a response at one time. An HTTP/2 frame can carry as many.
+const PIECE: usize = 16 * 1024;
 /// The same for a response without a waiting piece, while other responses use up all the room.
 pub(super) const LAST_PIECE: usize = 4 * 1024;
 
@@ -25,7 +24,6 @@ pub(super) const LAST_PIECE: usize = 4 * 1024;
 pub(super) struct Share {
     activity: Arc<Activity>,
     bytes: AtomicUsize,
-    ahead: AtomicUsize,
 }
 
 impl Share {
@@ -33,7 +31,6 @@ impl Share {
         Arc::new(Self {
             activity: Arc::clone(activity),
             bytes: AtomicUsize::new(0),
-            ahead: AtomicUsize::new(0),
         })
     }
 
@@ -49,39 +46,17 @@ impl Share {
         if self.bytes.load(Ordering::Relaxed) == 0 || held.bytes() < MOST {
             return Poll::Ready(());
         }
-        held.wait(self.key(), |waiting| &mut waiting.body, cx.waker());
+        held.wait(self.key(), cx.waker());
         Poll::Pending
     }
 
-    /// How many bytes the backend's connection may read for the next piece. While it may read nothing, this is pending,
-    /// and the task is woken when that may change.
-    ///
-    /// Bytes that other responses have read ahead, and not taken yet, count as well. Bytes that were read for this
-    /// response were taken, or are not a whole piece yet, because otherwise hyper would not read.
-    pub(super) fn poll_source(self: &Arc<Self>, cx: &Context<'_>) -> Poll<usize> {
-        let held = &self.activity.held;
-        if held.bytes() + held.ahead.load(Ordering::Relaxed) < MOST {
-            return Poll::Ready(PIECE);
+    /// Most bytes that the next piece may have.
+    pub(super) fn piece_size(&self) -> usize {
+        if self.activity.held.bytes() < MOST {
+            PIECE
+        } else {
+            LAST_PIECE
         }
-        if self.bytes.load(Ordering::Relaxed) == 0 {
-            return Poll::Ready(LAST_PIECE);
-        }
-        held.wait(self.key(), |waiting| &mut waiting.source, cx.waker());
-        Poll::Pending
-    }
-
-    /// Records bytes that were read of the response.
-    pub(super) fn read(&self, bytes: usize) {
-        self.ahead.fetch_add(bytes, Ordering::Relaxed);
-        let all = &self.activity.held.ahead;
-        all.fetch_add(bytes, Ordering::Relaxed);
-    }
-
-    /// Records that the bytes that were read, as far as they belong to the body, were taken.
-    pub(super) fn took(&self) {
-        let ahead = self.ahead.swap(0, Ordering::Relaxed);
-        let all = &self.activity.held.ahead;
-        all.fetch_sub(ahead, Ordering::Relaxed);
     }
 
     /// Records that this response no longer waits for room.
@@ -103,12 +78,6 @@ impl Share {
                 size,
             }),
         }
-    }
-}
-
-impl Drop for Share {
-    fn drop(&mut self) {
-        self.took();
     }
 }
 

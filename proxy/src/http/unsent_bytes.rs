@@ -13,8 +13,6 @@ pub(super) const MOST: usize = 256 * 1024;
 #[derive(Debug, Default)]
 pub(super) struct UnsentBytes {
     pub(super) bytes: AtomicUsize,
-    /// Bytes that were already read from backends and are not counted in `bytes` yet.
-    pub(super) ahead: AtomicUsize,
     /// Requests that wait for room, in the order of their arrival.
     pub(super) waiting: Mutex<VecDeque<Waiting>>,
 }
@@ -23,9 +21,8 @@ pub(super) struct UnsentBytes {
 #[derive(Debug)]
 pub(super) struct Waiting {
     pub(super) key: usize,
-    /// Wakes what takes the next piece. `source` wakes what reads it from the backend.
-    pub(super) body: Option<Waker>,
-    pub(super) source: Option<Waker>,
+    /// Wakes what takes the next piece.
+    waker: Waker,
 }
 
 impl UnsentBytes {
@@ -33,24 +30,12 @@ impl UnsentBytes {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    pub(super) fn wait(
-        &self,
-        key: usize,
-        side: fn(&mut Waiting) -> &mut Option<Waker>,
-        waker: &Waker,
-    ) {
+    pub(super) fn wait(&self, key: usize, waker: &Waker) {
+        let waker = waker.clone();
         let mut waiting = self.waiting.lock();
-        let known = waiting.iter().position(|other| other.key == key);
-        let at = known.unwrap_or_else(|| {
-            waiting.push_back(Waiting {
-                key,
-                body: None,
-                source: None,
-            });
-            waiting.len() - 1
-        });
-        if let Some(waiting) = waiting.get_mut(at) {
-            *side(waiting) = Some(waker.clone());
+        match waiting.iter_mut().find(|other| other.key == key) {
+            Some(known) => known.waker = waker,
+            None => waiting.push_back(Waiting { key, waker }),
         }
     }
 
@@ -63,9 +48,8 @@ impl UnsentBytes {
         let next = own.or_else(|| (left < MOST).then_some(0));
         let woken = next.and_then(|at| waiting.remove(at));
         drop(waiting);
-        let woken = woken.into_iter();
-        for waker in woken.flat_map(|of| [of.body, of.source]).flatten() {
-            waker.wake();
+        if let Some(woken) = woken {
+            woken.waker.wake();
         }
     }
 }

@@ -6,11 +6,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use hyper::client::conn::{http1, http2};
+use hyper::client::conn::http2;
 use tokio::sync::watch;
 
+use super::super::backend_http1::Http1Backend;
 use super::super::body::Upload;
-use super::super::throttle::Throttle;
 use crate::backend::Backend;
 use crate::concerned::TenantKey;
 use crate::upstream::{Alpn, Meter, TlsIdentity};
@@ -128,25 +128,8 @@ impl Two {
 
 /// An HTTP/1.1 connection.
 pub(in crate::http) struct One {
-    /// hyper allocates room for 32 requests on each connection, so bodies are in boxes to keep that small.
-    pub(in crate::http) sender: http1::SendRequest<Box<Upload>>,
-    /// The bound on how fast it is read.
-    pub(in crate::http) throttle: Arc<Throttle>,
+    pub(in crate::http) connection: Http1Backend,
     pub(in crate::http) meter: Arc<Meter>,
-}
-
-impl One {
-    pub(in crate::http) fn new(
-        sender: http1::SendRequest<Box<Upload>>,
-        throttle: Arc<Throttle>,
-        meter: Arc<Meter>,
-    ) -> Self {
-        Self {
-            sender,
-            throttle,
-            meter,
-        }
-    }
 }
 
 impl Sender {
@@ -155,12 +138,5 @@ impl Sender {
             Self::One(one) => &one.meter,
             Self::Two(two) => &two.meter,
         }
-    }
-}
-
-impl Drop for One {
-    fn drop(&mut self) {
-        // If nobody wants the response, hyper ends the connection at its next read, so the read must not be held back.
-        self.throttle.release();
     }
 }

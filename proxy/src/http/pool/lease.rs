@@ -4,10 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-use hyper::Version;
-
 use super::super::body::{Upload, UploadState};
-use super::super::throttle::Throttle;
 use super::connection::{Key, Sender};
 use super::{POOL, Shared};
 use crate::upstream::{Meter, OnMeter};
@@ -95,14 +92,6 @@ impl Lease {
         self.spent = true;
     }
 
-    /// The version of HTTP that is spoken on the connection.
-    pub(in crate::http) fn version(&self) -> Version {
-        match &self.sender {
-            Sender::One(_) => Version::HTTP_11,
-            Sender::Two(..) => Version::HTTP_2,
-        }
-    }
-
     /// The meter of the connection.
     pub(in crate::http) fn meter(&self) -> &Arc<Meter> {
         self.sender.meter()
@@ -128,19 +117,10 @@ impl Lease {
         }
         drop(active);
         let Sender::One(one) = sender else { return };
-        if spent || one.sender.is_closed() {
-            return;
+        if spent || !one.connection.is_reusable() {
+            return one.connection.retire();
         }
-        one.throttle.release();
         // If a connection does not stay in the pool, it is dropped outside of the borrow.
         let _ = POOL.try_with(|pool| pool.borrow_mut().put(key, one));
-    }
-
-    /// The bound on how fast the connection is read. Only HTTP/1.1 connections have this.
-    pub(in crate::http) fn throttle(&self) -> Option<&Throttle> {
-        match &self.sender {
-            Sender::One(one) => Some(&one.throttle),
-            Sender::Two(..) => None,
-        }
     }
 }
