@@ -689,24 +689,3 @@ fn what_happens_while_claims_are_being_listed_is_neither_lost_nor_brought_back()
         (Some("a"), Some("b"))
     );
 }
-
-/// Once a wildcard is recorded, names inside it are closed to others. So names that older objects ask for in the same turn
-/// are written first.
-#[test]
-fn a_wildcard_is_written_after_the_names_that_are_wanted_with_it() {
-    let mut world = World::leading();
-    let (wide, shop) = (name("*.example.com"), name("shop.example.com"));
-    world.say([
-        (&wide, Some(ClaimState::Wanted("a".into()))),
-        (&shop, Some(ClaimState::Wanted("b".into()))),
-    ]);
-    world.pass(Duration::from_millis(30));
-    let first = world.begin().expect("a request");
-    assert_eq!(first.name, shop.object_name());
-    assert!(world.begin().is_none());
-    let outcome = world.land(&first);
-    world.done(&first, outcome);
-    world.rest();
-    let holders = (world.holder(&wide), world.holder(&shop));
-    assert_eq!(holders, (Some("a"), Some("b")));
-}

@@ -18,6 +18,7 @@ mod grace;
 mod memory;
 mod object;
 mod store;
+mod unrecorded;
 
 use std::time::{Duration, Instant};
 
@@ -44,10 +45,13 @@ pub const AT_ONCE: usize = 24;
 /// this time costs no write.
 pub const NOTED_AFTER: Duration = Duration::from_secs(5);
 
-/// How much later a wildcard that nobody holds is written than a hostname. In this time, the names inside it that older
-/// objects ask for are usually written. That is not guaranteed: the API server may be slow, or the tenant may have many
-/// names to write (ADR 16).
-const AFTER_NAMES: Duration = Duration::from_millis(60);
+/// Longest time for which the first claim to a wildcard is held back for names inside it that have to be recorded before
+/// it (ADR 16).
+///
+/// It is longer than one request to the API server may take (10 seconds), so that a request without an answer can be
+/// followed by another one. In this time the operator also records thousands of names of one tenant. It is bounded because
+/// a name that the API server never accepts must not keep a wildcard from its namespace for ever.
+pub const LONGEST_WILDCARD_WAIT: Duration = Duration::from_secs(12);
 
 /// The current time, by the clock of the system and by a monotonic clock.
 #[derive(Debug, Clone, Copy)]

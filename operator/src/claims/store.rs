@@ -16,6 +16,7 @@ use super::grace::Graces;
 use super::object::{
     ClaimAction, ClaimContent, ClaimRequest, ObjectState, SeenClaim, WriteOutcome,
 };
+use super::unrecorded::Unrecorded;
 use super::{AT_ONCE, NOTED_AFTER, Time};
 use crate::translate::{Change, ClaimState};
 
@@ -99,6 +100,8 @@ pub struct ClaimStore {
     states: BTreeMap<ClaimKey, ClaimState>,
     graces: Graces,
     queue: FairQueue<ObjectName>,
+    /// The hostnames with a candidate, for which wildcards around them are held back.
+    unrecorded: Unrecorded,
     /// The state of each Gateway when a request about one of its claims was last considered.
     gateways: BTreeMap<ObjectName, GatewayState>,
     gateways_changed: bool,
@@ -132,6 +135,7 @@ impl ClaimStore {
             states: BTreeMap::new(),
             graces: Graces::new(grace),
             queue: FairQueue::new(AT_ONCE),
+            unrecorded: Unrecorded::default(),
             gateways: BTreeMap::new(),
             gateways_changed: false,
             listing: None,
@@ -246,7 +250,8 @@ impl ClaimStore {
         for object in self.objects.values_mut() {
             object.due = None;
         }
-        // The next leader decides about everything that was not written.
+        // The next leader decides about everything that was not written. So no candidate is left.
+        self.unrecorded = Unrecorded::default();
         let keys: Vec<ClaimKey> = self.records.keys().cloned().collect();
         for key in &keys {
             self.change(key, |record| {
@@ -339,6 +344,13 @@ impl ClaimStore {
                 self.sweep(&name);
                 continue;
             };
+            // Reading an object changes nothing, and may show that the name is recorded already.
+            if action != ClaimAction::Read
+                && let Some(until) = self.hold_back(&name, now)
+            {
+                self.set_due(&name, until);
+                continue;
+            }
             let tenant = self.tenant(&name);
             if let Some(object) = self.objects.get_mut(&name) {
                 object.begin(&action, &tenant);

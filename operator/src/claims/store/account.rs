@@ -1,13 +1,12 @@
 //! Changes records and objects, and keeps the counts, indexes and queues that depend on them up to date.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use vestibule_model::claim::{ClaimKey, Claimed, Holder};
+use vestibule_model::claim::{ClaimKey, Holder};
 use vestibule_model::key::ObjectName;
 
 use super::{ClaimStore, ObjectState, Record, Tenant, WriteProblem};
-use crate::claims::AFTER_NAMES;
 
 /// The parts of a record and its object that counts and indexes depend on.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -17,6 +16,8 @@ struct Summary {
     since: Option<i64>,
     /// The namespace of the holder, or else of the candidate.
     occupant: Option<Arc<str>>,
+    /// The namespace of the candidate, if there is no holder.
+    candidate: Option<Arc<str>>,
     /// Whether the object names a holder.
     held: bool,
     /// Whether the object does not yet name the holder that it should name.
@@ -92,11 +93,13 @@ impl ClaimStore {
         let holder = record.holder.as_ref().map(|of| &of.holder);
         let candidate = record.candidate.as_ref().map(|of| &of.holder);
         let occupant = holder.or(candidate);
+        let candidate = candidate.filter(|_| holder.is_none());
         Summary {
             holder: holder.cloned(),
             since: record.holder.as_ref().map(|of| of.since),
             pending: occupant.is_some() && occupant != says,
             occupant: occupant.map(|of| of.namespace.clone()),
+            candidate: candidate.map(|of| of.namespace.clone()),
             held: says.is_some(),
         }
     }
@@ -117,6 +120,12 @@ impl ClaimStore {
             self.unsaid.entry(key.clone()).or_insert(before.held);
         } else {
             self.unsaid.remove(key);
+        }
+        if before.candidate != after.candidate {
+            let released = self.unrecorded.change(key, after.candidate.as_ref());
+            for wildcard in released {
+                self.touch_name(&wildcard);
+            }
         }
         if before.occupant == after.occupant {
             return;
@@ -168,25 +177,17 @@ impl ClaimStore {
             return;
         };
         if let Some(object) = self.objects.get(name) {
-            let at = time.now + object.pause() + self.longer_pause(name);
+            let at = time.now + object.pause();
             self.set_due(name, at);
         }
     }
 
-    /// Returns how much longer the first claim to a wildcard waits than another claim.
+    /// Returns until when the write of an object is held back, because it is the first claim to a wildcard and names
+    /// inside it have to be recorded before. `None` if it may be written now.
     ///
-    /// Once a wildcard is recorded, names inside it are closed to others. In one turn, an older object may ask for such
-    /// a name. It may have the name, so the name is usually written first. This is not guaranteed; see [`AFTER_NAMES`].
-    fn longer_pause(&self, name: &ObjectName) -> Duration {
-        let key = self.keys.get(name);
-        let key = key.filter(|key| matches!(&key.of, Claimed::Names(names) if names.is_wildcard()));
-        let record = key.and_then(|key| self.records.get(key));
-        let is_first = record.is_some_and(|of| of.holder.is_none() && of.candidate.is_some());
-        if is_first {
-            AFTER_NAMES
-        } else {
-            Duration::ZERO
-        }
+    /// Nobody has to ask again before that time: as soon as no such name is left, [`Self::account`] schedules the object.
+    pub(super) fn hold_back(&mut self, name: &ObjectName, now: Instant) -> Option<Instant> {
+        self.unrecorded.hold_back(self.keys.get(name)?, now)
     }
 
     pub(super) fn set_due(&mut self, name: &ObjectName, at: Instant) {

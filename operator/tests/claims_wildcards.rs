@@ -1,0 +1,390 @@
+//! The first claim to a wildcard is held back while names inside it that other namespaces may have are not recorded,
+//! since a recorded wildcard closes them. Without such names it is written at once, and the wait has an end.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use proptest::prelude::*;
+use vestibule_model::claim::{ClaimKey, Claimed};
+use vestibule_model::key::ObjectName;
+use vestibule_operator::claims::{ClaimAction, ClaimRequest, LONGEST_WILDCARD_WAIT, WriteOutcome};
+use vestibule_operator::translate::ClaimState;
+use vestibule_operator_testing::claims::*;
+use vestibule_test_support::properties::keep_failures_with_cases;
+
+/// The store gathers changes for 20 ms before it writes.
+const SOON: Duration = Duration::from_millis(30);
+
+fn wanted(namespace: &str) -> Option<ClaimState> {
+    Some(ClaimState::Wanted(namespace.into()))
+}
+
+/// In one turn, `a` wants a wildcard and `b` wants a name inside it. The write of the name has begun.
+fn name_under_way() -> (World, [ClaimKey; 2], ClaimRequest) {
+    let mut world = World::leading();
+    let (wide, shop) = (name("*.example.com"), name("shop.example.com"));
+    world.say([(&wide, wanted("a")), (&shop, wanted("b"))]);
+    world.pass(SOON);
+    let write = world.begin().expect("a request");
+    assert_eq!(write.name, shop.object_name());
+    assert_eq!(world.begin(), None);
+    (world, [wide, shop], write)
+}
+
+/// Makes every request that is due after a short time, and returns the objects that they are about.
+fn begun_soon(world: &mut World) -> BTreeSet<ObjectName> {
+    world.pass(SOON);
+    let requests = std::iter::from_fn(|| world.begin());
+    requests.map(|request| request.name).collect()
+}
+
+fn only(key: &ClaimKey) -> BTreeSet<ObjectName> {
+    BTreeSet::from([key.object_name()])
+}
+
+#[test]
+fn a_wildcard_is_written_after_the_names_inside_it_however_long_they_take() {
+    let (mut world, [wide, shop], write) = name_under_way();
+    world.pass(LONGEST_WILDCARD_WAIT - Duration::from_secs(1));
+    assert_eq!(world.begin(), None);
+    let outcome = world.land(&write);
+    world.done(&write, outcome);
+    assert_eq!(world.holder(&shop), Some("b"));
+    assert_eq!(begun_soon(&mut world), only(&wide));
+}
+
+#[test]
+fn a_wildcard_waits_while_the_write_of_a_name_is_tried_again() {
+    let (mut world, [wide, shop], write) = name_under_way();
+    world.done(&write, WriteOutcome::Unknown);
+    let read = world.next_request().expect("a request");
+    assert_eq!(
+        (&read.name, &read.action),
+        (&shop.object_name(), &ClaimAction::Read)
+    );
+    let outcome = world.land(&read);
+    world.done(&read, outcome);
+    for _ in 0..2 {
+        let write = world.next_request().expect("a request");
+        assert_eq!(write.name, shop.object_name());
+        world.done(&write, WriteOutcome::Refused);
+    }
+    assert!(begun_soon(&mut world).is_empty(), "there is a pause");
+    world.pass(Duration::from_secs(5));
+    let write = world.begin().expect("a request");
+    assert_eq!(write.name, shop.object_name());
+    let outcome = world.land(&write);
+    world.done(&write, outcome);
+    assert_eq!(begun_soon(&mut world), only(&wide));
+}
+
+#[test]
+fn a_wildcard_does_not_wait_for_ever() {
+    let (mut world, [wide, _], _never_answered) = name_under_way();
+    // Nothing is to be done before that time.
+    let end = world.time.now + LONGEST_WILDCARD_WAIT;
+    assert_eq!(world.store.deadline(), Some(end));
+    world.pass(LONGEST_WILDCARD_WAIT);
+    let write = world.begin().expect("a request");
+    assert_eq!(write.name, wide.object_name());
+    // If its own write fails, it does not wait once more.
+    world.done(&write, WriteOutcome::Refused);
+    assert_eq!(begun_soon(&mut world), only(&wide));
+}
+
+#[test]
+fn a_wildcard_does_not_wait_for_ever_for_a_name_that_is_refused_again_and_again() {
+    let (mut world, [wide, shop], write) = name_under_way();
+    let begin = world.time.now;
+    world.done(&write, WriteOutcome::Refused);
+    let write = loop {
+        match world.next_request() {
+            Some(write) if write.name == shop.object_name() => {
+                world.done(&write, WriteOutcome::Refused);
+            }
+            Some(write) => break write,
+            None => {}
+        }
+        assert!(world.time.now - begin < LONGEST_WILDCARD_WAIT * 2);
+    };
+    assert_eq!(write.name, wide.object_name());
+    assert!(world.time.now - begin >= LONGEST_WILDCARD_WAIT);
+}
+
+#[test]
+fn a_wildcard_is_written_as_soon_as_the_name_is_not_wanted_for_another_namespace() {
+    for state in [None, wanted("a")] {
+        let (mut world, [wide, shop], write) = name_under_way();
+        world.done(&write, WriteOutcome::Refused);
+        world.say([(&shop, state)]);
+        assert!(begun_soon(&mut world).contains(&wide.object_name()));
+    }
+}
+
+#[test]
+fn a_wildcard_waits_only_for_names_of_others_inside_it_that_are_not_recorded() {
+    let mut world = World::leading();
+    world.give(&name("held.example.com"), "b");
+    let names = [
+        ("*.example.com", "a"),
+        // The wildcard's own namespace keeps its names.
+        ("shop.example.com", "a"),
+        ("*.shop.example.com", "a"),
+        // They are not inside it.
+        ("example.com", "b"),
+        ("shop.example.org", "b"),
+        ("*.com", "a"),
+        // It closes nothing, so it waits for nothing.
+        ("", "c"),
+    ];
+    let names = names.map(|(hostname, namespace)| (name(hostname), wanted(namespace)));
+    world.say(names.iter().map(|(key, state)| (key, state.clone())));
+    let mut expected: BTreeSet<_> = names.iter().map(|(key, _)| key.object_name()).collect();
+    // `b` wants `example.com`, which is inside this one.
+    expected.remove(&name("*.com").object_name());
+    assert_eq!(begun_soon(&mut world), expected);
+}
+
+#[test]
+fn of_nested_wildcards_the_innermost_is_written_first() {
+    let mut world = World::leading();
+    let names = [
+        ("*.example.com", "a"),
+        ("*.x.example.com", "b"),
+        ("n.x.example.com", "c"),
+    ];
+    let names = names.map(|(hostname, namespace)| (name(hostname), wanted(namespace)));
+    world.say(names.iter().map(|(key, state)| (key, state.clone())));
+    for (key, _) in names.iter().rev() {
+        let write = world.next_request().expect("a request");
+        assert_eq!(write.name, key.object_name());
+        assert_eq!(world.begin(), None, "{key} is under way");
+        let outcome = world.land(&write);
+        world.done(&write, outcome);
+    }
+}
+
+#[test]
+fn another_candidate_for_a_wildcard_has_a_wait_of_its_own() {
+    let (mut world, [wide, _], _never_answered) = name_under_way();
+    world.pass(LONGEST_WILDCARD_WAIT - Duration::from_secs(1));
+    world.want(&wide, "c");
+    world.pass(Duration::from_secs(2));
+    assert_eq!(world.begin(), None);
+    world.pass(LONGEST_WILDCARD_WAIT);
+    let write = world.begin().expect("a request");
+    assert_eq!(write.name, wide.object_name());
+}
+
+#[test]
+fn a_leader_that_comes_back_begins_with_no_waits() {
+    let (mut world, [wide, shop], write) = name_under_way();
+    world.done(&write, WriteOutcome::Refused);
+    world.store.lead(false, world.time);
+    world.say([(&shop, None)]);
+    assert!(world.take_over());
+    assert_eq!(begun_soon(&mut world), only(&wide));
+}
+
+const HOSTS: [&str; 7] = [
+    "*.example.com",
+    "*.x.example.com",
+    "*.y.example.com",
+    "a.x.example.com",
+    "x.example.com",
+    "example.com",
+    "",
+];
+const TENANTS: [&str; 3] = ["a", "b", "c"];
+
+#[derive(Debug, Clone)]
+enum Op {
+    /// These names are wanted for these tenants from now on, or for nobody.
+    Want(Vec<(usize, Option<usize>)>),
+    Pass(u64),
+    /// The store is asked for a request after a short time.
+    Begin,
+    /// A request under way ends, and is answered or refused.
+    End(usize, bool),
+}
+
+fn an_op() -> impl Strategy<Value = Op> {
+    let tenant = prop::option::weighted(0.8, 0..TENANTS.len());
+    let wants = prop::collection::vec((0..HOSTS.len(), tenant), 1..5);
+    prop_oneof![
+        3 => wants.prop_map(Op::Want),
+        2 => (0..8_000_u64).prop_map(Op::Pass),
+        6 => Just(Op::Begin),
+        4 => (0..4_usize, prop::bool::weighted(0.7)).prop_map(|(n, known)| Op::End(n, known)),
+    ]
+}
+
+/// The store, and a plain account of what is wanted.
+struct Sim {
+    world: World,
+    keys: Vec<ClaimKey>,
+    /// The tenant that each name is wanted for, and since when.
+    wanted: BTreeMap<usize, (usize, Instant)>,
+    under_way: Vec<ClaimRequest>,
+    /// Names of which a write was refused, so that the next attempt may take a while.
+    refused: BTreeSet<usize>,
+}
+
+impl Sim {
+    fn new() -> Self {
+        Self {
+            world: World::leading(),
+            keys: HOSTS.iter().map(|host| name(host)).collect(),
+            wanted: BTreeMap::new(),
+            under_way: Vec::new(),
+            refused: BTreeSet::new(),
+        }
+    }
+
+    /// What translation would say: a name that has a holder stays in use.
+    fn translate(&mut self) {
+        let keys = self.keys.iter().enumerate();
+        let states: Vec<_> = keys
+            .map(|(n, key)| match (self.is_held(n), self.wanted.get(&n)) {
+                (true, _) => (key.clone(), Some(ClaimState::Used)),
+                (false, of) => (key.clone(), of.and_then(|(of, _)| wanted(TENANTS[*of]))),
+            })
+            .collect();
+        let states = states.iter().map(|(key, state)| (key, state.clone()));
+        self.world.say(states);
+        self.world.news();
+    }
+
+    fn is_held(&self, n: usize) -> bool {
+        self.world.holder(&self.keys[n]).is_some()
+    }
+
+    /// Whether a name that nobody holds is wanted inside a wildcard by another tenant than the wildcard.
+    fn has_to_wait(&self, wildcard: usize) -> bool {
+        let Some((of, _)) = self.wanted.get(&wildcard) else {
+            return false;
+        };
+        self.wanted.iter().any(|(inside, (other, _))| {
+            is_inside(&self.keys[*inside], &self.keys[wildcard])
+                && other != of
+                && !self.is_held(*inside)
+        })
+    }
+
+    fn step(&mut self, op: Op) {
+        match op {
+            Op::Want(wants) => {
+                let before = self.wanted.clone();
+                for (n, tenant) in wants {
+                    match tenant {
+                        Some(tenant) => self.wanted.insert(n, (tenant, self.world.time.now)),
+                        None => self.wanted.remove(&n),
+                    };
+                }
+                // What is wanted for the same tenant as before has been wanted since then.
+                for (n, (tenant, since)) in &mut self.wanted {
+                    if let Some((former, at)) = before.get(n)
+                        && *former == *tenant
+                    {
+                        *since = *at;
+                    }
+                }
+            }
+            Op::Pass(millis) => self.world.pass(Duration::from_millis(millis)),
+            Op::Begin => {
+                self.world.pass(SOON);
+                match self.world.begin() {
+                    Some(request) => self.begun(request),
+                    None => self.check_nothing_waits_in_vain(),
+                }
+            }
+            Op::End(n, known) => {
+                if n < self.under_way.len() {
+                    let request = self.under_way.remove(n);
+                    let outcome = if known {
+                        self.world.land(&request)
+                    } else {
+                        let name = self.index(&request);
+                        self.refused.insert(name);
+                        WriteOutcome::Refused
+                    };
+                    self.world.done(&request, outcome);
+                }
+            }
+        }
+        self.translate();
+    }
+
+    fn index(&self, request: &ClaimRequest) -> usize {
+        let mut keys = self.keys.iter();
+        keys.position(|key| key.object_name() == request.name)
+            .expect("one of the names")
+    }
+
+    fn begun(&mut self, request: ClaimRequest) {
+        let n = self.index(&request);
+        let is_claim = matches!(
+            request.action,
+            ClaimAction::Create(_) | ClaimAction::Replace { .. }
+        );
+        if is_claim && !self.is_held(n) && self.has_to_wait(n) {
+            let (_, since) = self.wanted[&n];
+            let waited = self.world.time.now - since;
+            assert!(waited >= LONGEST_WILDCARD_WAIT, "{request:?}");
+        }
+        self.under_way.push(request);
+    }
+
+    /// No request is due: whatever is wanted waits for names inside it, or is under way.
+    fn check_nothing_waits_in_vain(&self) {
+        let under_way: BTreeSet<_> = self.under_way.iter().map(|r| self.index(r)).collect();
+        for n in self.wanted.keys() {
+            let waits = self.is_held(*n)
+                || under_way.contains(n)
+                || self.refused.contains(n)
+                || self.has_to_wait(*n);
+            assert!(waits, "{} is not written", self.keys[*n]);
+        }
+    }
+
+    /// Everything that is wanted is recorded in the end.
+    fn finish(&mut self) {
+        while !self.under_way.is_empty() {
+            self.step(Op::End(0, true));
+        }
+        for _ in 0..4 {
+            self.world.pass(Duration::from_secs(40));
+            self.world.rest();
+            self.translate();
+        }
+        self.world.rest();
+        for n in self.wanted.keys() {
+            assert!(self.is_held(*n), "{} is not recorded", self.keys[*n]);
+        }
+        assert_eq!(self.world.store.deadline(), None);
+    }
+}
+
+fn is_inside(key: &ClaimKey, wildcard: &ClaimKey) -> bool {
+    match (&key.of, &wildcard.of) {
+        (Claimed::Names(names), Claimed::Names(wildcard)) => {
+            wildcard.is_wildcard() && wildcard != names && wildcard.covers(names)
+        }
+        _ => false,
+    }
+}
+
+proptest! {
+    #![proptest_config(keep_failures_with_cases(256))]
+
+    #[test]
+    fn a_wildcard_waits_for_the_names_inside_it_and_for_nothing_else(
+        ops in prop::collection::vec(an_op(), 1..80),
+    ) {
+        let mut sim = Sim::new();
+        for op in ops {
+            sim.step(op);
+        }
+        sim.finish();
+    }
+}
