@@ -139,6 +139,7 @@ fn is_circumstantial(reason: Reason) -> bool {
             | Reason::ServedByOthers
             | Reason::RequestsDiffer
             | Reason::Expired
+            | Reason::CertificateNameMismatch
     )
 }
 

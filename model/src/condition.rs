@@ -225,6 +225,8 @@ named! {
         RenewalFailed,
         /// The certificate has expired. It is still served, because there is no other.
         Expired,
+        /// No certificate of the listener is for its hostname.
+        CertificateNameMismatch,
         /// A value outside its range.
         InvalidValue,
         /// The object exists more than once.

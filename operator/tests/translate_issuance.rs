@@ -927,7 +927,7 @@ fn an_expired_certificate_is_served_only_if_nothing_better_exists() {
 
 #[test]
 fn time_says_what_is_valid() {
-    let listeners = vec![ends("l", 443, "x.example.com", "a", "cert")];
+    let listeners = vec![ends("l", 443, "aged.example.com", "a", "cert")];
     let set = tenant("a", listeners);
     let own = vec![passthrough("own", "own.example.com")];
     let mut world = world(own, [set.clone(), secret_of_age("a", "cert", true)]);

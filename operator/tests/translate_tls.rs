@@ -6,7 +6,7 @@ use std::sync::Arc;
 use prost::Message;
 use vestibule_model::condition::{ConditionType, Reason, Truth};
 use vestibule_model::finding::Finding;
-use vestibule_model::key::{Kind, ObjectKey};
+use vestibule_model::key::{Kind, ObjectKey, ObjectName};
 use vestibule_model::meta::Meta;
 use vestibule_model::object::Object;
 use vestibule_model::protocol::Protocol;
@@ -218,6 +218,127 @@ fn a_certificate_that_the_proxies_would_refuse_is_told() {
         panic!("{sent:?}")
     };
     assert!(sent.chain.is_empty(), "an older one stays in use");
+}
+
+/// A Secret with a certificate for these names.
+fn certified(namespace: &str, name: &str, names: &[&str]) -> Object {
+    let names = names.iter().map(ToString::to_string).collect::<Vec<_>>();
+    let made = rcgen::generate_simple_self_signed(names).expect("a certificate");
+    let mut object = secret(namespace, name, Holds::Pair(0));
+    if let Object::Secret(secret) = &mut object {
+        secret.certificate = Some(Arc::from(made.cert.pem().into_bytes()));
+        secret.private_key = Some(Arc::new(
+            made.signing_key.serialize_pem().into_bytes().into(),
+        ));
+    }
+    object
+}
+
+/// Truth and message of `ResolvedRefs` of a listener with these certificates, and the reasons of the findings about it.
+fn resolved_with(hostname: &str, secrets: Vec<Object>) -> (Truth, String, Vec<&'static str>) {
+    let of = |secret: &Object| {
+        let name = secret.key().name;
+        core("Secret", &name.namespace, &name.name, "certificateRefs")
+    };
+    let tls = Tls::Terminate("a".into(), "replaced".into());
+    let mut ends = listener("l", 443, Protocol::Https, hostname, Some(tls));
+    ends.tls.as_mut().expect("TLS").certificates = secrets.iter().map(of).collect();
+    // The Gateway's own listener may have no hostname, whoever else uses the Gateway.
+    let mut own = gateway("one", vec![ends], NamespaceScope::Same);
+    if let Object::Gateway(gateway) = &mut own {
+        Arc::make_mut(gateway).name = ObjectName::new("a", "one");
+    }
+    let permit = grant("b", "secrets", ("Gateway", "a"), "Secret");
+    let translator = translated([our_class(), own, permit].into_iter().chain(secrets));
+    let key = key(Kind::Gateway, "a", "one");
+    let Some(Status::Listeners(status)) = translator.statuses().get(&key) else {
+        panic!("no status");
+    };
+    let conditions = &status.listeners[0].conditions;
+    let found = conditions
+        .iter()
+        .find(|c| c.kind == ConditionType::ResolvedRefs);
+    let found = found.expect("the condition");
+    (
+        found.truth,
+        found.message.clone(),
+        reasons(&translator, &key),
+    )
+}
+
+#[test]
+fn a_certificate_for_other_names_is_told_in_the_status() {
+    let own = |name: &str, names: &[&str]| certified("a", name, names);
+    let resolved = "All references are resolved";
+    for (hostname, secrets) in [
+        ("a.test", vec![own("s", &["a.test"])]),
+        ("x.a.test", vec![own("s", &["b.test", "*.a.test"])]),
+        ("*.a.test", vec![own("s", &["*.a.test"])]),
+        ("", vec![own("s", &["b.test"])]),
+        ("a.test", vec![own("s", &["b.test"]), own("t", &["a.test"])]),
+        ("a.test", vec![certified("b", "s", &["a.test"])]),
+    ] {
+        let (truth, message, reasons) = resolved_with(hostname, secrets);
+        assert_eq!((truth, &*message), (Truth::True, resolved), "{hostname}");
+        assert!(reasons.is_empty(), "{hostname}: {reasons:?}");
+    }
+    let five = ["a.a.test", "b.test", "*.c.test", "d.test", "e.test"];
+    for (hostname, secrets, told) in [
+        (
+            "a.test",
+            vec![own("s", &five)],
+            "Secret a/s is not valid for a.test (it names a.a.test, b.test, *.c.test and 2 more), so clients refuse it for \
+             this name",
+        ),
+        (
+            "x.y.a.test",
+            vec![certified("b", "s", &["*.a.test"])],
+            "Secret b/s is not valid for x.y.a.test (it names *.a.test), so",
+        ),
+        (
+            "*.a.test",
+            vec![own("s", &["x.a.test"])],
+            "Secret a/s is not valid for *.a.test (it names x.a.test), so clients refuse it for every other name",
+        ),
+        (
+            "a.test",
+            vec![own("s", &["192.0.2.1"])],
+            "Secret a/s is not valid for a.test (it names no hostname), so",
+        ),
+        (
+            "a.test",
+            vec![own("s", &["b.test"]), own("t", &["c.test"])],
+            "Secret a/s is not valid for a.test (it names b.test), and neither is another one of the listener, so clients \
+             refuse them",
+        ),
+    ] {
+        let (truth, message, reasons) = resolved_with(hostname, secrets);
+        assert_eq!(truth, Truth::True, "{message}");
+        let start = format!("{resolved}; certificateRefs: the certificate in {told}");
+        assert!(message.starts_with(&start), "{message}");
+        assert_eq!(reasons, ["CertificateNameMismatch"], "{hostname}");
+    }
+    // What does not resolve may be the certificate for the name.
+    let broken = secret("a", "t", Holds::Mismatch);
+    let (truth, _, reasons) = resolved_with("a.test", vec![own("s", &["b.test"]), broken]);
+    assert_eq!(truth, Truth::False);
+    assert_eq!(reasons, ["InvalidCertificateRef"]);
+}
+
+#[test]
+fn a_certificate_that_is_replaced_by_one_for_the_hostname_ends_the_hint() {
+    let tls = Tls::Terminate("a".into(), "cert".into());
+    let ends = listener("s", 443, Protocol::Https, "s.test", Some(tls));
+    let of_set = key(Kind::ListenerSet, "a", "web");
+    let mut translator = translated([
+        our_class(),
+        gateway("one", Vec::new(), NamespaceScope::All),
+        set("a", "web", 1, "one", vec![ends]),
+        certified("a", "cert", &["t.test"]),
+    ]);
+    assert_eq!(reasons(&translator, &of_set), ["CertificateNameMismatch"]);
+    translator.apply([Change::Put(certified("a", "cert", &["s.test"]))]);
+    assert!(reasons(&translator, &of_set).is_empty());
 }
 
 #[test]

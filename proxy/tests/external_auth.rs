@@ -334,6 +334,57 @@ async fn nothing_passes_without_an_answer() {
     assert_eq!(one.requests(), 0);
 }
 
+/// The silent endpoint has the question for some seconds, and then the other one gets all of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_question_that_one_endpoint_does_not_answer_goes_to_another_one() {
+    let (one, server) = (Echo::start("one").await, Server::start().await);
+    let silent = Server::after(Arc::new(Semaphore::new(0))).await;
+    let rule = guarded(vec![by_http(proto::HttpAuth::default(), 8)]);
+    let rig = rig(&rule, &one, &[silent.address, server.address]);
+    let head = format!(
+        "POST / HTTP/1.1\r\nhost: {HOST}\r\nauthorization: Bearer good\r\ncontent-length: 5"
+    );
+    let mut requests = 0;
+    // The first endpoint is chosen at random.
+    while silent.asked().is_empty() {
+        let answer = ask(&rig, &head, "hello").await;
+        assert_eq!(answer.status, 200, "{answer:?}");
+        assert!(answer.body.ends_with("hello"), "{answer:?}");
+        requests += 1;
+    }
+    assert_eq!(silent.asked().len(), 1);
+    assert_eq!((server.asked().len(), one.requests()), (requests, requests));
+    for question in silent.asked().iter().chain(&server.asked()) {
+        assert_eq!(question.target, "POST /");
+        assert_eq!(question.body, "hello");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_one_endpoint_does_not_answer_goes_to_another_one() {
+    let one = Echo::start("one").await;
+    let (checker, address) = Checker::start(by_token).await;
+    let called = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&called);
+    let silent = serve(move |stream: TcpStream| {
+        let called = Arc::clone(&count);
+        serve_http(stream, true, move |_| {
+            called.fetch_add(1, Ordering::SeqCst);
+            std::future::pending::<Response<Full<Bytes>>>()
+        })
+    })
+    .await;
+    let rig = rig(&guarded(vec![by_grpc(&[], 0)]), &one, &[silent, address]);
+    let mut requests = 0;
+    while called.load(Ordering::SeqCst) == 0 {
+        assert_eq!(with_token(&rig, "good", "/").await.status, 200);
+        requests += 1;
+    }
+    assert_eq!(called.load(Ordering::SeqCst), 1);
+    let asked = checker.asked.lock().len();
+    assert_eq!((asked, one.requests()), (requests, requests));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_gets_the_body_and_the_backend_gets_it_after() {
     let (one, server) = (Echo::start("one").await, Server::start().await);

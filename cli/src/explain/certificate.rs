@@ -57,25 +57,11 @@ impl Leaf {
             Some(CertificateProblem::Expired)
         } else if now < self.not_before {
             Some(CertificateProblem::NotYetValid)
-        } else if !self.names.iter().any(|name| is_for(name, query)) {
+        } else if !self.names.iter().any(|name| query.is_certified_by(name)) {
             Some(CertificateProblem::OtherNames)
         } else {
             None
         }
-    }
-}
-
-/// Whether a name in a certificate is for `query`. A wildcard in a certificate stands for one label (RFC 9525, section
-/// 6.3), unlike one in a listener.
-fn is_for(name: &str, query: &HostPattern) -> bool {
-    let Ok(pattern) = HostPattern::parse(name) else {
-        return false;
-    };
-    match (&pattern, query) {
-        (HostPattern::Wildcard(suffix), HostPattern::Exact(host)) => {
-            host.parents().next() == Some(suffix.as_str())
-        }
-        _ => pattern == *query,
     }
 }
 

@@ -155,6 +155,37 @@ proptest! {
     }
 }
 
+/// A wildcard in a certificate stands for one label, and that of a listener for one or more.
+#[test]
+fn a_certificate_is_for_its_names_and_one_label_below_its_wildcards() {
+    for (hostname, name, is_certified) in [
+        ("a.example.com", "a.example.com", true),
+        ("a.example.com", "A.Example.COM", true),
+        ("a.example.com", "b.example.com", false),
+        ("a.example.com", "example.com", false),
+        ("a.example.com", "*.example.com", true),
+        ("a.example.com", "*.EXAMPLE.com", true),
+        ("a.example.com", "*.a.example.com", false),
+        ("a.example.com", "*", false),
+        ("a.example.com", "", false),
+        ("b.a.example.com", "*.example.com", false),
+        ("example.com", "*.example.com", false),
+        ("*.example.com", "*.example.com", true),
+        ("*.example.com", "a.example.com", false),
+        ("*.example.com", "example.com", false),
+        ("*.a.example.com", "*.example.com", false),
+        ("", "a.example.com", false),
+        ("", "", false),
+    ] {
+        let pattern = pattern(hostname);
+        assert_eq!(
+            pattern.is_certified_by(name),
+            is_certified,
+            "{hostname:?} {name:?}"
+        );
+    }
+}
+
 #[test]
 fn texts_that_clients_take_for_addresses() {
     use IpForm::{DottedQuad, NumericV4, V6};

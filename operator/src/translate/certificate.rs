@@ -16,6 +16,7 @@ use x509_parser::prelude::FromDer;
 use x509_parser::public_key::PublicKey;
 use x509_parser::x509::SubjectPublicKeyInfo;
 
+use super::certificate_names::CertificateNames;
 use super::source::User;
 use super::{Dirty, Output, Translator, set_user};
 
@@ -43,6 +44,8 @@ pub(super) struct Certificate {
     pub(super) encoded: Arc<Encoded>,
     /// When it expired, if it has.
     pub(super) expired: Option<String>,
+    /// The hostnames that it is for.
+    pub(super) names: CertificateNames,
 }
 
 /// The time during which a certificate is valid, in seconds since the epoch, both ends included.
@@ -99,7 +102,11 @@ impl SecretState {
         if secret.acme && secret.certificate.as_ref().is_none_or(|c| c.is_empty()) {
             return (Self::Issuing, None);
         }
-        let (encoded, validity) = match read(secret, max_rsa_bits) {
+        let Chain {
+            encoded,
+            validity,
+            names,
+        } = match read(secret, max_rsa_bits) {
             Ok(read) => read,
             Err(problem) => return (Self::Unusable(problem), None),
         };
@@ -117,12 +124,23 @@ impl SecretState {
             }
             expired = (now > validity.to).then(|| time(validity.to));
         }
-        let encoded = Arc::new(encoded);
-        (Self::Usable(Certificate { encoded, expired }), deadline)
+        let certificate = Certificate {
+            encoded: Arc::new(encoded),
+            expired,
+            names,
+        };
+        (Self::Usable(certificate), deadline)
     }
 }
 
-fn read(secret: &Secret, max_rsa_bits: u16) -> Result<(Encoded, Option<Validity>), String> {
+/// What a Secret holds, whatever the time.
+struct Chain {
+    encoded: Encoded,
+    validity: Option<Validity>,
+    names: CertificateNames,
+}
+
+fn read(secret: &Secret, max_rsa_bits: u16) -> Result<Chain, String> {
     if &*secret.secret_type != "kubernetes.io/tls" {
         return Err(format!(
             "Secret {} has type {:?}, not \"kubernetes.io/tls\"",
@@ -206,10 +224,12 @@ fn read(secret: &Secret, max_rsa_bits: u16) -> Result<(Encoded, Option<Validity>
             ),
             _ => format!("\"tls.crt\" of Secret {} is not a certificate", secret.name),
         })?;
-    let validity = chain.first().and_then(Validity::of);
-    encode(&secret.name, &secret.meta.uid, &chain, key.secret_der())
-        .map(|encoded| (encoded, validity))
-        .ok_or_else(|| format!("Secret {} is too large", secret.name))
+    let encoded = encode(&secret.name, &secret.meta.uid, &chain, key.secret_der());
+    Ok(Chain {
+        encoded: encoded.ok_or_else(|| format!("Secret {} is too large", secret.name))?,
+        validity: chain.first().and_then(Validity::of),
+        names: chain.first().map(CertificateNames::of).unwrap_or_default(),
+    })
 }
 
 /// Why there is no usable private key in this text. The message has no part of the text.

@@ -23,6 +23,7 @@ use super::frontend::Asked;
 use super::issuance::{Asking, Want, Wants};
 use super::reach::ChallengeListener;
 use super::source::{self, User};
+use super::usable_certificates::UsableCertificates;
 use super::{Dirty, Output, Translator, listener_of, listener_resource, set_user};
 
 /// The state of a listener whose object takes part.
@@ -63,6 +64,8 @@ pub(super) struct ListenerState {
     pub(super) unasked: Option<Box<Finding>>,
     /// The finding that a certificate that it serves has expired.
     pub(super) expired: Option<Box<Finding>>,
+    /// The finding that none of the certificates that it serves is for its hostname.
+    pub(super) mismatched: Option<Box<Finding>>,
     /// Every finding about it.
     pub(super) findings: Vec<Finding>,
 }
@@ -102,6 +105,8 @@ struct Resolved {
     broken: Vec<Finding>,
     /// The finding that a certificate that is served has expired.
     expired: Option<Finding>,
+    /// The finding that no certificate is for the hostname of the listener.
+    mismatched: Option<Finding>,
 }
 
 /// A listener that takes part, as [`Translator::judge_listener`] judges it.
@@ -290,6 +295,7 @@ impl Translator {
             unusable,
             broken,
             expired,
+            mismatched,
         } = self.resolve_certificates(key, &listener, output);
         findings.extend(broken.iter().chain(&foreign_kind).cloned());
         findings.extend(unusable.iter().filter(|f| !broken.contains(f)).cloned());
@@ -312,7 +318,7 @@ impl Translator {
             Err(finding) => (BTreeMap::new(), Some(finding)),
         };
         findings.extend(unasked.clone());
-        findings.extend(expired.clone());
+        findings.extend(expired.iter().chain(&mismatched).cloned());
         let own = broken.into_iter().next().or(foreign_kind);
         // A finding that closes the listener comes before one that only makes it wait.
         let unresolved = match asked.unresolved.as_deref().cloned() {
@@ -336,6 +342,7 @@ impl Translator {
             challenge_listener: None,
             unasked: unasked.map(Box::new),
             expired: expired.map(Box::new),
+            mismatched: mismatched.map(Box::new),
             findings,
         };
         if state.is_served() {
@@ -575,8 +582,7 @@ impl Translator {
         };
         let mut findings = Vec::new();
         let mut permitted = Vec::new();
-        let mut valid = false;
-        let mut expired = Vec::new();
+        let mut usable = UsableCertificates::of(&listener.hostname);
         let referrer = key.parent.object();
         if certificates.is_empty() {
             findings.push(invalid(
@@ -617,10 +623,9 @@ impl Translator {
             };
             match self.secret_state(&target, output) {
                 SecretState::Usable(_) if over.is_some() => findings.extend(over),
-                SecretState::Usable(certificate) => match certificate.expired.clone() {
-                    None => valid = true,
-                    Some(since) => expired.push((&reference.field, target.clone(), since)),
-                },
+                SecretState::Usable(certificate) => {
+                    usable.push(&reference.field, &target, certificate);
+                }
                 SecretState::Unread => {
                     findings.push(source::unread(Kind::Secret, &target, &reference.field));
                 }
@@ -647,15 +652,15 @@ impl Translator {
                 permitted.push(target);
             }
         }
-        let usable = valid || !expired.is_empty();
-        let unusable = source::problem(&findings).filter(|_| !usable).cloned();
-        let expired = expired.first();
-        let expired = expired.map(|(field, of, since)| has_expired(field, of, since, valid));
+        let unusable = source::problem(&findings).filter(|_| usable.is_empty());
+        // A reference that does not resolve may be the one to the certificate for the hostname.
+        let mismatched = usable.mismatched().filter(|_| findings.is_empty());
         Resolved {
             certificates: permitted,
-            unusable,
+            unusable: unusable.cloned(),
+            expired: usable.expired(),
+            mismatched,
             broken: findings,
-            expired,
         }
     }
 }
@@ -666,21 +671,6 @@ fn lacks_tls(listener: &Listener) -> Finding {
         format!("{}.tls", listener.field),
         "is absent, and HTTPS takes a certificate",
         "name the Secret that holds it in tls.certificateRefs",
-    )
-}
-
-/// The finding that a certificate has expired. `valid` says whether the listener has another one that has not.
-fn has_expired(field: &str, secret: &ObjectName, since: &str, valid: bool) -> Finding {
-    let served = if valid {
-        "only clients for which no other certificate of the listener fits as well get it"
-    } else {
-        "it is served because nothing better exists"
-    };
-    Finding::warning(
-        Reason::Expired,
-        field,
-        format!("the certificate in Secret {secret} expired at {since}, and {served}"),
-        "renew it, or see why it is not renewed",
     )
 }
 

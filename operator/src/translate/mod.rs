@@ -21,6 +21,7 @@ mod backend_size;
 mod backend_tls;
 mod binds;
 mod certificate;
+mod certificate_names;
 mod challenge;
 mod change;
 mod claim;
@@ -57,6 +58,7 @@ mod status;
 mod tenant;
 mod tls_route;
 mod trust;
+mod usable_certificates;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -506,10 +506,7 @@ fn listener_conditions(state: &ListenerState) -> Vec<Condition> {
         None => Condition::holds(
             ConditionType::ResolvedRefs,
             Reason::ResolvedRefs,
-            match &state.expired {
-                None => "All references are resolved".to_owned(),
-                Some(expired) => format!("All references are resolved; {expired}"),
-            },
+            resolved(state),
         ),
         Some(finding) => fails(ConditionType::ResolvedRefs, finding),
     });
@@ -535,6 +532,14 @@ fn listener_conditions(state: &ListenerState) -> Vec<Condition> {
         ));
     }
     conditions
+}
+
+/// The message about a listener whose references resolve, with what is wrong with its certificates all the same.
+fn resolved(state: &ListenerState) -> String {
+    let warnings = state.expired.iter().chain(&state.mismatched);
+    let warnings = warnings.map(ToString::to_string);
+    let parts = std::iter::once("All references are resolved".to_owned()).chain(warnings);
+    parts.collect::<Vec<_>>().join("; ")
 }
 
 fn listener_programmed(key: &ListenerKey, state: &ListenerState) -> ProgrammedBasis {

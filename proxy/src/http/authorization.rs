@@ -41,7 +41,7 @@ use super::received::FIELDS;
 use super::record::RequestRecord;
 use super::shared::Shared;
 use super::timeouts::Allowed;
-use crate::deadline::within;
+use crate::deadline::{Elapsed, within};
 use crate::grpc::Status;
 use crate::http_route::external_auth::{AuthProtocol, ExternalAuth};
 use crate::http_route::session;
@@ -52,6 +52,8 @@ use crate::table::Snapshot;
 
 /// How long a server may take to answer.
 const DEADLINE: Duration = Duration::from_secs(10);
+/// How long one endpoint of the server has the question, if there is another one: a third of the time.
+const PATIENCE: Duration = Duration::from_millis(3_333);
 /// Most changes in an answer in gRPC, which is as many as an answer in HTTP can have. Each costs time that neighbours wait.
 const MOST_CHANGES: usize = FIELDS;
 /// Most bytes of an answer in gRPC, and the part of it in front of the message.
@@ -237,9 +239,8 @@ impl<'a> Question<'a> {
         let mut trace = Trace::default();
         let asked = within(DEADLINE, self.send_and_read(whole, activity, &mut trace)).await;
         let verdict = asked.unwrap_or(Err(NoAnswer::TooLate));
-        let is_own = self.exchange.backend.is_in(&self.found.route.tenant);
-        if matches!(verdict, Err(NoAnswer::TooLate)) && trace.awaited && is_own {
-            self.exchange.no_answer(&trace, "Timeout");
+        if matches!(verdict, Err(NoAnswer::TooLate)) {
+            self.no_answer(&trace);
         }
         match verdict {
             Ok(Verdict::Allowed { request, response }) => {
@@ -330,7 +331,9 @@ impl<'a> Question<'a> {
         }
     }
 
-    /// Sends the question, to another endpoint if one cannot be reached.
+    /// Sends the question, to another endpoint if one cannot be reached. If an endpoint leaves it without an answer for
+    /// [`PATIENCE`], it goes once to another one, which has the rest of the time. A question changes nothing, so the server
+    /// may get it twice.
     async fn send(
         &self,
         whole: Option<Whole>,
@@ -342,25 +345,55 @@ impl<'a> Question<'a> {
             let length = whole.as_ref().map_or(0, |whole| whole.data().len());
             head.headers_mut().insert(CONTENT_LENGTH, length.into());
         }
+        let kept = whole.map(Kept::whole);
         // The question has a body of its own. Whether the client has sent all of its body says nothing about the
         // connection to the server.
-        let upload = UploadState::new(Arc::clone(activity));
-        let reader = whole.and_then(|whole| Kept::whole(whole).again());
-        let body = match reader {
-            Some(reader) => Upload::kept(reader, &upload),
-            None => Upload::none(&upload),
+        let question = || {
+            let upload = UploadState::new(Arc::clone(activity));
+            let body = match kept.as_ref().and_then(Kept::again) {
+                Some(reader) => Upload::kept(reader, &upload),
+                None => Upload::none(&upload),
+            };
+            head.clone().map(|()| body)
         };
-        let mut request = head.clone().map(|()| body);
-        let mut attempts = Attempts::new(self.exchange.plane, &request);
+        let mut request = question();
+        let plane = self.exchange.plane;
+        let mut attempts = Attempts::new(plane, &request);
+        // The first of several endpoints has at most half of the time to connect. It keeps that, so that a failure to
+        // connect is known as one.
+        let has_others = self.exchange.backend.target.endpoints.len() > 1;
+        let mut patience = has_others.then(|| PATIENCE.max(plane.limits.connect_deadline / 2));
         loop {
             if let Some(failure) = self.exchange.refusal(&mut attempts) {
                 return Err(NoAnswer::Exchange(failure));
             }
-            match self.exchange.attempt(request, &mut attempts, trace).await {
-                Ok(answered) => return Ok(answered),
-                Err(Ended::Failed(failure)) => return Err(NoAnswer::Exchange(failure)),
-                Err(Ended::Again(body)) => request = head.clone().map(|()| body),
-            }
+            let ended = {
+                let attempt = pin!(self.exchange.attempt(request, &mut attempts, trace));
+                match patience {
+                    Some(patience) => within(patience, attempt).await,
+                    None => Ok(attempt.await),
+                }
+            };
+            request = match ended {
+                Ok(Ok(answered)) => return Ok(answered),
+                Ok(Err(Ended::Failed(failure))) => return Err(NoAnswer::Exchange(failure)),
+                Ok(Err(Ended::Again(body))) => head.clone().map(|()| body),
+                Err(Elapsed) => {
+                    self.no_answer(trace);
+                    trace.awaited = false;
+                    attempts.start_over(plane, trace.endpoint);
+                    patience = None;
+                    question()
+                }
+            };
+        }
+    }
+
+    /// Records that the endpoint with the question does not answer it, if one has it. Timeouts of other namespaces do not
+    /// count, as for requests.
+    fn no_answer(&self, trace: &Trace) {
+        if trace.awaited && self.exchange.backend.is_in(&self.found.route.tenant) {
+            self.exchange.no_answer(trace, "Timeout");
         }
     }
 }
