@@ -14,7 +14,7 @@ use vestibule_model::http::{self, HttpMatch, HttpTimeouts, MethodMatch, PathMatc
 use vestibule_model::key::Kind;
 
 use super::http_filter::{self, HTTPRouteFilter, MAX_FILTERS};
-use super::http_match::{Budget, HTTPValueMatch, MAX_TEXT, Reader};
+use super::http_match::{self, Budget, HTTPValueMatch, MAX_TEXT, Reader};
 use super::http_route::{self, HTTPBackendRef, RouteParts};
 use super::http_session::{self, SessionPersistence};
 use super::route::{ParentReference, at_most};
@@ -135,7 +135,7 @@ fn rule(
     let matches = if wire.matches.is_empty() {
         vec![any_call()]
     } else {
-        matches(wire.matches, &field, budget, &mut findings)
+        http_match::convert_each(wire.matches, &field, budget, &mut findings, read)
     };
     let filters = |wire: Vec<HTTPRouteFilter>, field: &str, findings: &mut Vec<Finding>| {
         let filters = format!("{field}.filters");
@@ -182,33 +182,13 @@ fn any_call() -> HttpMatch {
     }
 }
 
-/// The matches of a rule that can be read. Every other one refuses the rule.
-fn matches(
-    wire: Vec<GRPCRouteMatch>,
-    field: &str,
-    budget: &mut Budget,
-    findings: &mut Vec<Finding>,
-) -> Vec<HttpMatch> {
-    let room = budget.take(wire.len(), field);
-    let mut matches = Vec::new();
-    for (index, wire) in wire.into_iter().take(room).enumerate() {
-        let mut reader = Reader {
-            field: format!("{field}.matches[{index}]"),
-            budget,
-            findings,
-            whole: true,
-        };
-        let method = wire.method.map(|wire| method(&mut reader, wire));
-        let converted = HttpMatch {
-            path: PathMatch::Method(method.unwrap_or_default()),
-            headers: reader.values(wire.headers, "headers"),
-            ..HttpMatch::default()
-        };
-        if reader.whole {
-            matches.push(converted);
-        }
+fn read(reader: &mut Reader<'_>, wire: GRPCRouteMatch) -> HttpMatch {
+    let method = wire.method.map(|wire| method(reader, wire));
+    HttpMatch {
+        path: PathMatch::Method(method.unwrap_or_default()),
+        headers: reader.values(wire.headers, "headers"),
+        ..HttpMatch::default()
     }
-    matches
 }
 
 fn method(reader: &mut Reader<'_>, wire: GRPCMethodMatch) -> MethodMatch {
