@@ -1,12 +1,13 @@
 //! `vestibule check`: prints the verdict on every object of a directory and serves nothing.
 
-use std::io::{self, Write};
+use std::fmt;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use serde_json::Value;
 use vestibule_crds::status::Observed;
 use vestibule_model::finding::Finding;
@@ -18,6 +19,7 @@ use crate::admission::Admission;
 use crate::clock;
 use crate::manifests::files::{self, LookError};
 use crate::manifests::source::{FileChange, ManifestFiles};
+use crate::output::{Format, print};
 use crate::programmed;
 use crate::settings::{PolicyArgs, settings_of_check};
 use crate::verdict::{ObjectContext, ObjectOutcome, Verdict, generation, summary, verdicts};
@@ -29,7 +31,7 @@ use crate::verdict::{ObjectContext, ObjectOutcome, Verdict, generation, summary,
 pub(crate) struct CheckArgs {
     /// Directory of manifests: *.yaml, *.yml and *.json, in it and below it
     directory: PathBuf,
-    /// How to print
+    /// How to print; for machines it is an array with an entry per object
     #[arg(short, long, value_enum, default_value_t = Format::Text)]
     output: Format,
     /// Name of the controller whose GatewayClasses count
@@ -37,14 +39,6 @@ pub(crate) struct CheckArgs {
     controller_name: Arc<str>,
     #[command(flatten)]
     policy: PolicyArgs,
-}
-
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum Format {
-    /// For people
-    Text,
-    /// For machines: an array with an entry per object
-    Json,
 }
 
 /// The line for a directory or a cluster without anything to report on.
@@ -61,11 +55,7 @@ pub(crate) fn check(args: &CheckArgs) -> anyhow::Result<ExitCode> {
     };
     let verdicts = judge(&source, changes, args);
     let refused = verdicts.iter().any(|v| v.outcome == ObjectOutcome::Refused);
-    match print(&verdicts, args.output) {
-        // The reader has closed the pipe, because they have seen enough.
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
-        printed => printed?,
-    }
+    print(args.output, &verdicts, &Text(&verdicts))?;
     Ok(ExitCode::from(u8::from(refused)))
 }
 
@@ -134,28 +124,24 @@ impl ObjectContext for CheckContext<'_> {
     }
 }
 
-fn print(verdicts: &[Verdict], format: Format) -> io::Result<()> {
-    let mut out = io::BufWriter::new(io::stdout().lock());
-    match format {
-        Format::Json => {
-            serde_json::to_writer_pretty(&mut out, verdicts)?;
-            writeln!(out)?;
-        }
-        Format::Text => {
-            for verdict in verdicts {
-                let quiet = matches!(
-                    verdict.outcome,
-                    ObjectOutcome::Accepted | ObjectOutcome::Ignored
-                );
-                if !quiet {
-                    writeln!(out, "{verdict}")?;
-                }
-            }
-            writeln!(out, "{}", summary(verdicts))?;
-            if verdicts.is_empty() {
-                writeln!(out, "{NOTHING}")?;
+/// What people read: a line for each object with findings, and how many objects there are.
+struct Text<'a>(&'a [Verdict]);
+
+impl fmt::Display for Text<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for verdict in self.0 {
+            let quiet = matches!(
+                verdict.outcome,
+                ObjectOutcome::Accepted | ObjectOutcome::Ignored
+            );
+            if !quiet {
+                writeln!(f, "{verdict}")?;
             }
         }
+        writeln!(f, "{}", summary(self.0))?;
+        if self.0.is_empty() {
+            writeln!(f, "{NOTHING}")?;
+        }
+        Ok(())
     }
-    out.flush()
 }

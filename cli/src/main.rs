@@ -7,6 +7,7 @@ mod clock;
 mod explain;
 mod hints;
 mod manifests;
+mod output;
 mod programmed;
 mod run;
 mod settings;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use clap::{ArgAction, Parser, ValueEnum};
+use clap::{ArgAction, Parser};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use vestibule_crds::gateway_api::selector_from_json;
 use vestibule_crds::watch::{CopiedAnnotations, CopiedError};
@@ -25,6 +25,7 @@ use vestibule_operator::claims;
 use vestibule_operator::cluster::{self, lease, statuses};
 use vestibule_operator::publish::auth::Fleets;
 use vestibule_operator::translate::{self, Binds, CONTROLLER, ClaimMode, ServiceSettings};
+use vestibule_serve::log_format::LogFormat;
 
 /// The control plane of Vestibule: watches the cluster, configures the proxies, writes statuses.
 #[derive(Debug, Parser)]
@@ -221,15 +222,6 @@ pub(crate) struct Arguments {
     /// How to log, on standard error.
     #[arg(long, env = "VESTIBULE_LOG_FORMAT", value_enum, default_value_t = LogFormat::Json)]
     pub(crate) log_format: LogFormat,
-}
-
-/// How to log.
-#[derive(Debug, Clone, Copy, ValueEnum)]
-pub(crate) enum LogFormat {
-    /// For machines: an object per line
-    Json,
-    /// For people
-    Text,
 }
 
 fn pair(text: &str) -> Result<(String, String), String> {

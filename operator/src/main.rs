@@ -36,9 +36,10 @@ use vestibule_operator::publish::auth::{Authenticator, KubeReviewer};
 use vestibule_operator::publish::tls::Secure;
 use vestibule_operator::publish::{self, Publisher};
 use vestibule_serve::log_filter::{self, FilterError};
+use vestibule_serve::log_format::LogFormat;
 use vestibule_serve::probes;
 
-use arguments::{Arguments, LogFormat};
+use arguments::Arguments;
 
 /// `docs/adr/0027-memory-that-is-given-back.md` says why.
 #[global_allocator]
@@ -235,11 +236,7 @@ fn init_log(format: LogFormat) -> Result<(), FilterError> {
     let asked = log_filter::asked();
     let asked = asked.as_deref().unwrap_or("info");
     let filter = log_filter::filter(&format!("{QUIET},{asked}"))?;
-    let builder = tracing_subscriber::fmt().with_env_filter(filter);
-    match format {
-        LogFormat::Json => builder.json().flatten_event(true).init(),
-        LogFormat::Text => builder.init(),
-    }
+    format.init(filter);
     Ok(())
 }
 

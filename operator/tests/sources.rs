@@ -7,25 +7,22 @@ use std::time::{Duration, Instant};
 
 use prometheus_client::registry::Registry;
 use serde_json::Value;
-use tokio::sync::watch;
 use tracing::{Level, Metadata, Subscriber, span};
-use vestibule_crds::watch::{Event, Watched};
+use vestibule_crds::watch::Event;
 use vestibule_model::key::{Kind, ObjectKey, ObjectName};
 use vestibule_model::object::Object;
 use vestibule_model::protocol::Protocol;
 use vestibule_model::reference::Reference;
 use vestibule_model::selector::NamespaceScope;
-use vestibule_operator::claims::{self, ClaimStore};
 use vestibule_operator::cluster::ReadError;
-use vestibule_operator::cluster::events::EventRecorder;
 use vestibule_operator::cluster::metrics::Metrics;
-use vestibule_operator::cluster::statuses::plan::{Next, Planner, Timing};
+use vestibule_operator::cluster::statuses::plan::{Next, Timing};
 use vestibule_operator::cluster::statuses::{self, StatusInputs};
-use vestibule_operator::cluster::store::{Channels, Store};
-use vestibule_operator::issuance::CertificateRegistry;
+use vestibule_operator::cluster::store::Store;
 use vestibule_operator::publish::{self, Publisher};
 use vestibule_operator::translate::CONTROLLER;
 use vestibule_operator_testing::objects::*;
+use vestibule_operator_testing::store::{leading_store, shown};
 use vestibule_stream::proto::resource;
 use vestibule_stream::{ResourceKey, ResourceKind};
 
@@ -98,33 +95,14 @@ impl World {
         Lines::begin();
         let publisher = Publisher::new(publish::Config::default());
         publisher.lead(1).expect("a first term");
-        let (registry, _) = CertificateRegistry::new();
-        let (event_recorder, _) = EventRecorder::new();
         let timing = Timing {
             patience: Duration::ZERO,
             ..Timing::default()
         };
         let (metrics, mut registry_of_metrics) = (Metrics::default(), Registry::default());
         metrics.register(&mut registry_of_metrics);
-        let mut store = Store::new(
-            settings(),
-            Arc::clone(&publisher),
-            Planner::new(timing),
-            metrics,
-            None,
-            ClaimStore::new(claims::GRACE),
-            Channels {
-                ports: watch::channel(None).0,
-                services: watch::channel(None).0,
-                certificates: registry,
-                event_recorder,
-            },
-        );
         let now = Instant::now();
-        store.sources_are_watched();
-        store.take([Kind::Secret, Kind::ConfigMap].map(Event::Synced), now);
-        store.send_desired(now);
-        store.planner.lead(now);
+        let store = leading_store(&publisher, timing, metrics, now);
         let mut world = Self {
             store,
             publisher,
@@ -139,15 +117,7 @@ impl World {
 
     fn put(&mut self, object: Object) {
         self.version += 1;
-        let watched = Watched {
-            key: object.key(),
-            object,
-            findings: Vec::new(),
-            uid: "".into(),
-            resource_version: self.version.to_string().into(),
-            status: Value::Null,
-        };
-        self.store.take([Event::Put(Box::new(watched))], self.now);
+        self.store.take([shown(object, self.version)], self.now);
     }
 
     /// Lets the time pass after which translation gets to know what does not exist.

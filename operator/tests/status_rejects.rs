@@ -5,27 +5,22 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use prometheus_client::registry::Registry;
-use serde_json::Value;
-use tokio::sync::watch;
 use tokio::time::timeout;
-use vestibule_crds::watch::{Event, Watched};
 use vestibule_model::condition::{ProgrammedBasis, Reason};
-use vestibule_model::key::{Kind, ListenerKey, ObjectKey, ObjectName, ParentKey};
+use vestibule_model::key::{ListenerKey, ObjectKey, ObjectName, ParentKey};
 use vestibule_model::object::Object;
 use vestibule_model::protocol::Protocol;
 use vestibule_model::selector::NamespaceScope;
 use vestibule_model::service::ServiceType;
 use vestibule_model::small::SmallSet;
-use vestibule_operator::claims::{self, ClaimStore};
-use vestibule_operator::cluster::events::EventRecorder;
 use vestibule_operator::cluster::metrics::Metrics;
-use vestibule_operator::cluster::statuses::plan::{Next, Planner, Timing};
-use vestibule_operator::cluster::store::{Channels, Store};
-use vestibule_operator::issuance::CertificateRegistry;
+use vestibule_operator::cluster::statuses::plan::{Next, Timing};
+use vestibule_operator::cluster::store::Store;
 use vestibule_operator::publish::{self, Publisher};
 use vestibule_operator::status::{ack_progress, programmed};
 use vestibule_operator::translate::Change;
 use vestibule_operator_testing::objects::*;
+use vestibule_operator_testing::store::{leading_store, shown};
 use vestibule_operator_testing::stream::{BOUND, Raw};
 use vestibule_operator_testing::tls::{
     PerPort, Trusts, config_map, core, gateway_tls, policy, validation, with_tls,
@@ -49,29 +44,10 @@ impl World {
         let publisher = Publisher::new(publish::Config::default());
         publisher.lead(1).expect("a first term");
         publisher.set_ready(["p-1".to_owned()].into());
-        let (registry, _) = CertificateRegistry::new();
-        let (event_recorder, _) = EventRecorder::new();
+        let now = Instant::now();
         let metrics = Metrics::default();
         metrics.register(&mut Registry::default());
-        let mut store = Store::new(
-            settings(),
-            Arc::clone(&publisher),
-            Planner::new(Timing::default()),
-            metrics,
-            None,
-            ClaimStore::new(claims::GRACE),
-            Channels {
-                ports: watch::channel(None).0,
-                services: watch::channel(None).0,
-                certificates: registry,
-                event_recorder,
-            },
-        );
-        let now = Instant::now();
-        store.sources_are_watched();
-        store.take([Kind::Secret, Kind::ConfigMap].map(Event::Synced), now);
-        store.send_desired(now);
-        store.planner.lead(now);
+        let store = leading_store(&publisher, Timing::default(), metrics, now);
         Self {
             store,
             publisher,
@@ -83,15 +59,7 @@ impl World {
     fn put(&mut self, objects: impl IntoIterator<Item = Object>) {
         for object in objects {
             self.version += 1;
-            let watched = Watched {
-                key: object.key(),
-                object,
-                findings: Vec::new(),
-                uid: "".into(),
-                resource_version: self.version.to_string().into(),
-                status: Value::Null,
-            };
-            self.store.take([Event::Put(Box::new(watched))], self.now);
+            self.store.take([shown(object, self.version)], self.now);
         }
         self.store.publish(self.now);
         // The statuses that the edit itself concerns.

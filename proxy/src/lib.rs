@@ -37,6 +37,8 @@ mod health;
 pub mod hello;
 pub mod http;
 pub mod http_route;
+#[cfg(test)]
+mod in_memory;
 mod itself;
 mod keepalive;
 mod lifetime;

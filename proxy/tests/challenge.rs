@@ -10,7 +10,7 @@ use vestibule_proxy::close_reason::CloseReason;
 use vestibule_proxy::limits::ProxyLimits;
 use vestibule_proxy_testing::acme::*;
 use vestibule_proxy_testing::*;
-use vestibule_stream::{Resource, ResourceKind, proto};
+use vestibule_stream::{ResourceKind, proto};
 
 /// Passed through to a backend that does TLS itself.
 const THROUGH: &str = "through.example.com";
@@ -60,7 +60,12 @@ impl World {
                 listener(port, "ended", ENDED, Some("team-a/cert")),
                 http(port, "web", WEB, Some("team-a/cert")),
                 listener(port, "bare", BARE, Some("team-a/missing")),
-                validating(listener(port, "closed", CLOSED, Some("team-a/cert"))),
+                // It asks clients for certificates of a bundle that is not there.
+                validating(
+                    listener(port, "closed", CLOSED, Some("team-a/cert")),
+                    &["ConfigMap/team-a/missing"],
+                    proto::ClientValidationMode::AllowValidOnly,
+                ),
                 route("through", THROUGH, Some(BACKEND)),
                 route("ended", ENDED, Some(PLAIN)),
                 route("bare", BARE, Some(PLAIN)),
@@ -133,21 +138,6 @@ struct Got {
     certificate: Vec<u8>,
     alpn: Option<Vec<u8>>,
     data: Vec<u8>,
-}
-
-/// Asks clients for certificates of a bundle that is not there.
-fn validating(mut resource: Resource) -> Resource {
-    use proto::resource::Resource as Wire;
-    if let Some(Wire::Listener(listener)) = &mut resource.resource
-        && let Some(proto::listener::Protocol::Tls(tls)) = &mut listener.protocol
-        && let Some(proto::tls_listener::Mode::Terminate(terminate)) = &mut tls.mode
-    {
-        terminate.client_validation = Some(proto::ClientValidation {
-            trust_bundles: vec!["ConfigMap/team-a/missing".into()],
-            mode: proto::ClientValidationMode::AllowValidOnly.into(),
-        });
-    }
-    resource
 }
 
 #[tokio::test(flavor = "multi_thread")]

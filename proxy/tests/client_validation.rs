@@ -31,10 +31,9 @@ use vestibule_proxy::limits::ProxyLimits;
 use vestibule_proxy_testing::web::{counting, http_route, rule};
 use vestibule_proxy_testing::*;
 use vestibule_proxy_testing::{Authority, Identity};
-use vestibule_stream::{Resource, ResourceKind, proto};
+use vestibule_stream::{ResourceKind, proto};
 
 use proto::ClientValidationMode as Mode;
-use proto::resource::Resource as Wire;
 
 /// Terminated by a TLS listener that validates, and one that does not.
 const VALIDATING: &str = "a.example.com";
@@ -46,28 +45,6 @@ const BACKEND: &str = "team-a/web:80";
 const HELD: &str = "team-a/held:80";
 const BUNDLE: &str = "ConfigMap/infra/clients";
 const NONE: Vec<String> = Vec::new();
-
-/// Has a listener validate its clients.
-fn validating(mut resource: Resource, bundles: &[&str], mode: Mode) -> Resource {
-    use proto::listener::Protocol;
-    use proto::tls_listener::Mode as Tls;
-    let Some(Wire::Listener(listener)) = &mut resource.resource else {
-        panic!("no listener");
-    };
-    let terminate = match listener.protocol.as_mut().unwrap() {
-        Protocol::Http(http) => http.terminate.as_mut().unwrap(),
-        Protocol::Tls(tls) => match tls.mode.as_mut().unwrap() {
-            Tls::Terminate(terminate) => terminate,
-            Tls::Passthrough(_) => panic!("passthrough"),
-        },
-        Protocol::Tcp(_) | Protocol::Udp(_) => panic!("no TLS"),
-    };
-    terminate.client_validation = Some(proto::ClientValidation {
-        trust_bundles: bundles.iter().map(|name| (*name).to_owned()).collect(),
-        mode: mode.into(),
-    });
-    resource
-}
 
 struct World {
     rig: Rig,

@@ -399,28 +399,6 @@ fn showing(server: &Identity, leaf: &Identity, signer: &Identity) -> rustls::Cli
     config
 }
 
-/// Has a listener validate its clients.
-fn validating(mut resource: Resource, mode: Mode) -> Resource {
-    use proto::listener::Protocol;
-    use proto::tls_listener::Mode as Tls;
-    let Some(Wire::Listener(listener)) = &mut resource.resource else {
-        panic!("no listener");
-    };
-    let terminate = match listener.protocol.as_mut().unwrap() {
-        Protocol::Http(http) => http.terminate.as_mut().unwrap(),
-        Protocol::Tls(tls) => match tls.mode.as_mut().unwrap() {
-            Tls::Terminate(terminate) => terminate,
-            Tls::Passthrough(_) => panic!("passthrough"),
-        },
-        Protocol::Tcp(_) | Protocol::Udp(_) => panic!("no TLS"),
-    };
-    terminate.client_validation = Some(proto::ClientValidation {
-        trust_bundles: vec![BUNDLE.to_owned()],
-        mode: mode.into(),
-    });
-    resource
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tunnel_ends_when_its_client_is_no_longer_admitted() {
     for kind in [Kind::Terminated, Kind::WebSocketInTls] {
@@ -429,7 +407,11 @@ async fn a_tunnel_ends_when_its_client_is_no_longer_admitted() {
         let port = world.port();
         world.apply(vec![
             Authority::bundle(BUNDLE, &[&clients]),
-            validating(kind.listener(port, "a", HOST), Mode::AllowValidOnly),
+            validating(
+                kind.listener(port, "a", HOST),
+                &[BUNDLE],
+                Mode::AllowValidOnly,
+            ),
         ]);
         let leaf = clients.client("good");
         let config = showing(&world.own, &leaf, &leaf);
@@ -449,7 +431,7 @@ async fn a_tunnel_ends_when_its_client_is_no_longer_admitted() {
         world.apply(vec![kind.listener(port, "a", HOST)]);
         let mut stranger = world.tunnel(HOST).await;
         let listener = kind.listener(port, "a", HOST);
-        world.apply(vec![validating(listener, Mode::AllowValidOnly)]);
+        world.apply(vec![validating(listener, &[BUNDLE], Mode::AllowValidOnly)]);
         ends(&mut stranger).await;
         world.rig.wait_closed(CloseReason::NoLongerServed, 3).await;
     }
@@ -461,7 +443,7 @@ async fn a_tunnel_ends_whose_client_showed_a_certificate_without_its_key() {
         let mut world = World::start(kind).await;
         let clients = Authority::new("clients");
         let port = world.port();
-        let listener = |mode| validating(kind.listener(port, "a", HOST), mode);
+        let listener = |mode| validating(kind.listener(port, "a", HOST), &[BUNDLE], mode);
         world.apply(vec![
             Authority::bundle(BUNDLE, &[&clients]),
             listener(Mode::AllowInsecureFallback),

@@ -67,35 +67,15 @@ async fn the_backend_does_the_handshake() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_end_of_the_client_leaves_the_other_direction_open() {
-    let (rig, mut client, mut server) = pair().await;
-    client.write_all(b"request").await.unwrap();
-    client.shutdown().await.unwrap();
-    assert_eq!(read_to_end(&mut server).await.unwrap(), b"request");
-    let sending = tokio::spawn(async move {
-        send(&mut server, 1, 3_000_000).await;
-        server.shutdown().await.unwrap();
-        server
-    });
-    receive(&mut client, 1, 3_000_000).await;
-    assert_eq!(read_to_end(&mut client).await.unwrap(), b"");
-    sending.await.unwrap();
+    let (rig, mut client, server) = pair().await;
+    one_ends_first(&mut client, server).await;
     rig.wait_closed(CloseReason::ClientClosed, 1).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_end_of_the_backend_leaves_the_other_direction_open() {
-    let (rig, mut client, mut server) = pair().await;
-    server.write_all(b"greeting").await.unwrap();
-    server.shutdown().await.unwrap();
-    assert_eq!(read_to_end(&mut client).await.unwrap(), b"greeting");
-    let sending = tokio::spawn(async move {
-        send(&mut client, 2, 3_000_000).await;
-        client.shutdown().await.unwrap();
-        client
-    });
-    receive(&mut server, 2, 3_000_000).await;
-    assert_eq!(read_to_end(&mut server).await.unwrap(), b"");
-    sending.await.unwrap();
+    let (rig, client, mut server) = pair().await;
+    one_ends_first(&mut server, client).await;
     rig.wait_closed(CloseReason::BackendClosed, 1).await;
 }
 
@@ -103,30 +83,7 @@ async fn the_end_of_the_backend_leaves_the_other_direction_open() {
 async fn bulk_arrives_whole_in_both_directions_at_once() {
     const LENGTH: u64 = 64 << 20;
     let (rig, client, server) = pair().await;
-    let (mut client_in, mut client_out) = client.into_split();
-    let (mut server_in, mut server_out) = server.into_split();
-    let up = tokio::spawn(async move {
-        send(&mut client_out, 3, LENGTH).await;
-        client_out.shutdown().await.unwrap();
-        client_out
-    });
-    let down = tokio::spawn(async move {
-        send(&mut server_out, 4, LENGTH).await;
-        server_out.shutdown().await.unwrap();
-        server_out
-    });
-    let received = tokio::spawn(async move {
-        receive(&mut server_in, 3, LENGTH).await;
-        assert_eq!(read_to_end(&mut server_in).await.unwrap(), b"");
-        server_in
-    });
-    receive(&mut client_in, 4, LENGTH).await;
-    assert_eq!(read_to_end(&mut client_in).await.unwrap(), b"");
-    let _ends = (
-        up.await.unwrap(),
-        down.await.unwrap(),
-        received.await.unwrap(),
-    );
+    let _ends = both_send(client.into_split(), server.into_split(), LENGTH).await;
     wait("the connection's end", || rig.plane.active() == 0).await;
     assert_eq!(
         rig.plane.metrics.bytes_upstream.get(),

@@ -168,6 +168,19 @@ async fn routes_without_a_live_backend_close() {
     }
 }
 
+/// Waits for the backend to echo a byte to a new client, which speaks TLS to the proxy if it is given its certificate.
+async fn is_echoed(rig: &Rig, own: Option<&Identity>) {
+    let mut client = rig.connect().await;
+    if let Some(own) = own {
+        let mut client = tls(client, client_config(own), NAME).await.unwrap();
+        client.write_all(b"x").await.unwrap();
+        within("the echo", client.read_u8()).await.unwrap();
+    } else {
+        client.write_all(HELLO).await.unwrap();
+        within("the echo", client.read_u8()).await.unwrap();
+    }
+}
+
 /// Otherwise the hello that is passed through would come back, and go round until its tenant has no connection left.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_backend_that_is_the_proxy_itself_is_not_connected_to() {
@@ -202,15 +215,7 @@ async fn a_backend_that_is_the_proxy_itself_is_not_connected_to() {
         // What else listens on this host is a backend like any other.
         rig.apply(vec![backend(BACKEND, &[itself, live])]);
         for _ in 0..16 {
-            let mut client = rig.connect().await;
-            if certificate.is_some() {
-                let mut client = tls(client, client_config(&own), NAME).await.unwrap();
-                client.write_all(b"x").await.unwrap();
-                within("the echo", client.read_u8()).await.unwrap();
-            } else {
-                client.write_all(HELLO).await.unwrap();
-                within("the echo", client.read_u8()).await.unwrap();
-            }
+            is_echoed(&rig, certificate.map(|_| &own)).await;
         }
         assert_eq!(rig.closed(CloseReason::BackendLoop), 1);
     }
@@ -230,15 +235,7 @@ async fn an_endpoint_that_refuses_is_passed_over_for_another() {
             ]
         });
         for _ in 0..30 {
-            let mut client = rig.connect().await;
-            if certificate.is_some() {
-                let mut client = tls(client, client_config(&own), NAME).await.unwrap();
-                client.write_all(b"x").await.unwrap();
-                within("the echo", client.read_u8()).await.unwrap();
-            } else {
-                client.write_all(HELLO).await.unwrap();
-                within("the echo", client.read_u8()).await.unwrap();
-            }
+            is_echoed(&rig, certificate.map(|_| &own)).await;
         }
         assert_eq!(rig.closed(CloseReason::BackendConnectFailed), 0);
         let metrics = rig.plane.metrics.encode().unwrap();

@@ -17,12 +17,13 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
-use clap::{Parser, ValueEnum};
+use clap::Parser;
 use mimalloc::MiMalloc;
 use tokio::signal::unix::{SignalKind, signal};
 use vestibule_crds::watch;
 use vestibule_model::policy::PolicyArguments;
 use vestibule_serve::log_filter::{self, FilterError};
+use vestibule_serve::log_format::LogFormat;
 use vestibule_webhook::Admission;
 use vestibule_webhook::server::{Config, WATCHED, Webhook};
 
@@ -64,12 +65,6 @@ struct Args {
     log_format: LogFormat,
 }
 
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum LogFormat {
-    Json,
-    Text,
-}
-
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
 async fn main() -> ExitCode {
     vestibule_serve::memory::refuse_huge_pages();
@@ -90,11 +85,7 @@ async fn main() -> ExitCode {
 /// Logs to standard output; `RUST_LOG` filters.
 fn log(format: LogFormat) -> Result<(), FilterError> {
     let filter = log_filter::filter(log_filter::asked().as_deref().unwrap_or("info"))?;
-    let log = tracing_subscriber::fmt().with_env_filter(filter);
-    match format {
-        LogFormat::Json => log.json().flatten_event(true).init(),
-        LogFormat::Text => log.init(),
-    }
+    format.init(filter);
     Ok(())
 }
 

@@ -11,7 +11,8 @@ use vestibule_crds::{decode, yaml};
 use vestibule_model::object::Object;
 use vestibule_model::policy::Policy;
 use vestibule_webhook::{AdmissionState, Operation, Reviewer};
-use vestibule_webhook_testing::{CONTROLLER, Certificate, Client, TlsDir, created, ready};
+use vestibule_webhook_testing::objects::CONTROLLER;
+use vestibule_webhook_testing::{Certificate, Client, TlsDir, created, ready};
 
 #[derive(Debug, Deserialize)]
 struct Header {

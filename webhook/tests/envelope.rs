@@ -12,8 +12,7 @@ use vestibule_webhook::{
     Admission, MAX_BYTES, ReviewOutcome, ReviewResponse, namespace_of, review_bytes,
     review_bytes_or_recheck,
 };
-
-const CONTROLLER: &str = "vestibule.dev/gateway-controller";
+use vestibule_webhook_testing::objects::{CONTROLLER, class, gateway, listener_set as set, object};
 
 fn admission(mode: Mode) -> Admission {
     let admission = Admission::new(
@@ -24,42 +23,11 @@ fn admission(mode: Mode) -> Admission {
             ..Policy::default()
         },
     );
-    for value in [
-        json!({
-            "apiVersion": "gateway.networking.k8s.io/v1", "kind": "GatewayClass",
-            "metadata": {"name": "vestibule"}, "spec": {"controllerName": CONTROLLER},
-        }),
-        json!({
-            "apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway",
-            "metadata": {"namespace": "infra", "name": "entrance"},
-            "spec": {
-                "gatewayClassName": "vestibule",
-                "allowedListeners": {"namespaces": {"from": "All"}},
-                "listeners": [{
-                    "name": "own", "port": 443, "protocol": "TLS", "hostname": "own.example",
-                    "tls": {"mode": "Passthrough"},
-                }],
-            },
-        }),
-        set("bravo", "bravo-set", "app.example"),
-    ] {
-        admission.put(vestibule_crds::decode(value).into_object().unwrap().0);
+    let theirs = set("bravo", "bravo-set", "app.example");
+    for value in [class(), gateway(), theirs] {
+        admission.put(object(value));
     }
     admission
-}
-
-fn set(namespace: &str, name: &str, hostname: &str) -> Value {
-    json!({
-        "apiVersion": "gateway.networking.k8s.io/v1", "kind": "ListenerSet",
-        "metadata": {"namespace": namespace, "name": name},
-        "spec": {
-            "parentRef": {"namespace": "infra", "name": "entrance"},
-            "listeners": [{
-                "name": "web", "port": 443, "protocol": "TLS", "hostname": hostname,
-                "tls": {"mode": "Passthrough"},
-            }],
-        },
-    })
 }
 
 fn route(version: &str, namespace: &str, hostnames: &[&str]) -> Value {

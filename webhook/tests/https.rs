@@ -14,45 +14,14 @@ use vestibule_model::policy::Policy;
 use vestibule_test_support::eventually;
 use vestibule_webhook::Admission;
 use vestibule_webhook::server::Webhook;
+use vestibule_webhook_testing::objects::{CONTROLLER, class, gateway, listener_set};
 use vestibule_webhook_testing::{
-    CONTROLLER, Certificate, Client, PATIENCE, TlsDir, all_synced, as_kubectl_shows, config,
-    created, get, ready, readyz, review, serving, tls, tls_of, tls_over,
+    Certificate, Client, PATIENCE, TlsDir, all_synced, as_kubectl_shows, config, created, get,
+    ready, readyz, review, serving, tls, tls_of, tls_over,
 };
 
-fn class() -> Value {
-    json!({
-        "apiVersion": "gateway.networking.k8s.io/v1", "kind": "GatewayClass",
-        "metadata": {"name": "vestibule"}, "spec": {"controllerName": CONTROLLER},
-    })
-}
-
-fn gateway() -> Value {
-    json!({
-        "apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway",
-        "metadata": {"namespace": "infra", "name": "entrance"},
-        "spec": {
-            "gatewayClassName": "vestibule",
-            "allowedListeners": {"namespaces": {"from": "All"}},
-            "listeners": [{
-                "name": "own", "port": 443, "protocol": "TLS", "hostname": "own.example",
-                "tls": {"mode": "Passthrough"},
-            }],
-        },
-    })
-}
-
 fn set(namespace: &str, hostname: &str) -> Value {
-    json!({
-        "apiVersion": "gateway.networking.k8s.io/v1", "kind": "ListenerSet",
-        "metadata": {"namespace": namespace, "name": "web"},
-        "spec": {
-            "parentRef": {"namespace": "infra", "name": "entrance"},
-            "listeners": [{
-                "name": "web", "port": 443, "protocol": "TLS", "hostname": hostname,
-                "tls": {"mode": "Passthrough"},
-            }],
-        },
-    })
+    listener_set(namespace, "web", hostname)
 }
 
 async fn server(name: &str) -> (Webhook, TlsDir, Certificate) {

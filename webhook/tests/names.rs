@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 use std::sync::Arc;
 use vestibule_crds::vestibule::HostnameClaimSpec;
-use vestibule_crds::{decode, yaml};
+use vestibule_crds::yaml;
 use vestibule_model::claim::{ClaimKey, Holder};
 use vestibule_model::condition::Reason;
 use vestibule_model::hostname::HostPattern;
@@ -13,6 +13,7 @@ use vestibule_model::object::Object;
 use vestibule_model::policy::Policy;
 use vestibule_model::protocol::{Group, Port, Transport};
 use vestibule_webhook::{AdmissionState, Operation, Review, Reviewer};
+use vestibule_webhook_testing::objects::object;
 
 const PLATFORM: &str = "
 apiVersion: gateway.networking.k8s.io/v1
@@ -44,10 +45,6 @@ const PORTS: [(u16, &str); 7] = [
 ];
 
 const ROUTES: [&str; 3] = ["HTTPRoute", "TLSRoute", "GRPCRoute"];
-
-fn object(value: Value) -> Object {
-    decode(value).into_object().expect("an object").0
-}
 
 /// The Gateway, with these hostnames held by `bravo`; "*" is every name that nobody else holds.
 fn held(hostnames: &[&str]) -> AdmissionState {

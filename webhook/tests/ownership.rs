@@ -2,12 +2,13 @@
 
 use serde_json::{Value, json};
 use std::sync::Arc;
-use vestibule_crds::{decode, yaml};
+use vestibule_crds::yaml;
 use vestibule_model::condition::Reason;
 use vestibule_model::key::Kind;
 use vestibule_model::object::Object;
 use vestibule_model::policy::{Mode, Policy};
 use vestibule_webhook::{AdmissionState, Operation, Review, Reviewer};
+use vestibule_webhook_testing::objects::object;
 
 const PLATFORM: &str = "
 apiVersion: gateway.networking.k8s.io/v1
@@ -47,10 +48,6 @@ kind: HostnameClaim
 metadata: {name: entrance-44f5747673b4116d588f69e5e2b2d371, namespace: infra}
 spec: {gateway: {name: entrance}, hostname: shared.example, holder: bravo, since: '2026-01-01T00:00:00Z'}
 ";
-
-fn object(value: Value) -> Object {
-    decode(value).into_object().expect("an object").0
-}
 
 fn platform() -> AdmissionState {
     let mut state = AdmissionState::new("vestibule.dev/gateway-controller");

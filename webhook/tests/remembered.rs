@@ -5,52 +5,20 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
-use serde_json::json;
 use vestibule_model::object::Object;
 use vestibule_model::policy::Policy;
 use vestibule_test_support::properties::keep_failures;
 use vestibule_webhook::{Admission, Operation, PATIENCE, Question, Review};
-
-const CONTROLLER: &str = "vestibule.dev/gateway-controller";
-
-fn object(value: serde_json::Value) -> Object {
-    vestibule_crds::decode(value).into_object().unwrap().0
-}
+use vestibule_webhook_testing::objects::{CONTROLLER, class, gateway, listener_set, object};
 
 fn set(tenant: usize, hostname: usize) -> Object {
-    object(json!({
-        "apiVersion": "gateway.networking.k8s.io/v1", "kind": "ListenerSet",
-        "metadata": {"namespace": format!("t{tenant}"), "name": "s"},
-        "spec": {
-            "parentRef": {"namespace": "infra", "name": "entrance"},
-            "listeners": [{
-                "name": "web", "port": 443, "protocol": "TLS",
-                "hostname": format!("h{hostname}.example"), "tls": {"mode": "Passthrough"},
-            }],
-        },
-    }))
+    let (namespace, hostname) = (format!("t{tenant}"), format!("h{hostname}.example"));
+    object(listener_set(&namespace, "s", &hostname))
 }
 
 fn admission() -> Admission {
     let admission = Admission::new(CONTROLLER, Policy::default());
-    for value in [
-        json!({
-            "apiVersion": "gateway.networking.k8s.io/v1", "kind": "GatewayClass",
-            "metadata": {"name": "vestibule"}, "spec": {"controllerName": CONTROLLER},
-        }),
-        json!({
-            "apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway",
-            "metadata": {"namespace": "infra", "name": "entrance"},
-            "spec": {
-                "gatewayClassName": "vestibule",
-                "allowedListeners": {"namespaces": {"from": "All"}},
-                "listeners": [{
-                    "name": "own", "port": 443, "protocol": "TLS", "hostname": "own.example",
-                    "tls": {"mode": "Passthrough"},
-                }],
-            },
-        }),
-    ] {
+    for value in [class(), gateway()] {
         admission.put(object(value));
     }
     admission

@@ -2,14 +2,13 @@
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
-use vestibule_crds::{decode, yaml};
+use vestibule_crds::yaml;
 use vestibule_model::condition::Reason;
 use vestibule_model::object::Object;
 use vestibule_model::policy::{Mode, Policy};
 use vestibule_test_support::properties::keep_failures;
 use vestibule_webhook::{AdmissionState, Operation, Review, Reviewer};
-
-const CONTROLLER: &str = "vestibule.dev/gateway-controller";
+use vestibule_webhook_testing::objects::{CONTROLLER, object};
 
 const PLATFORM: &str = "
 apiVersion: gateway.networking.k8s.io/v1
@@ -56,13 +55,6 @@ spec:
   listeners:
   - {name: bravo-listener, port: 443, protocol: TLS, hostname: app.example, tls: {mode: Passthrough}}
 ";
-
-fn object(value: Value) -> Object {
-    decode(value)
-        .into_object()
-        .expect("an object that is read")
-        .0
-}
 
 fn read(text: &str) -> Object {
     let mut documents = yaml::documents(text).expect("YAML");

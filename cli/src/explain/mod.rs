@@ -22,17 +22,17 @@ pub(crate) mod text;
 pub(crate) mod unread;
 mod unserved;
 
-use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::bail;
-use clap::{Args, ValueEnum};
+use clap::Args;
 use vestibule_model::hostname::{HostPattern, HostnameError};
 use vestibule_model::policy::Policy;
 use vestibule_operator::translate::{CONTROLLER, Change, Translator};
 
+use crate::output::{Format, print};
 use crate::settings::{PolicyArgs, settings_of_check};
 use crate::{check, clock};
 use cluster::ClusterArgs;
@@ -68,14 +68,6 @@ pub(crate) struct PlaceArgs {
     policy: PolicyArgs,
     #[command(flatten)]
     pub(crate) cluster: ClusterArgs,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Format {
-    /// For people
-    Text,
-    /// For machines
-    Json,
 }
 
 fn hostname(text: &str) -> Result<HostPattern, String> {
@@ -152,24 +144,4 @@ pub(crate) fn explain(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
     let report = judge::explain(&cluster_state, &args.hostname, clock::now());
     print(args.place.output, &report, &Text(&report))?;
     Ok(ExitCode::from(u8::from(report.state != ServingState::Live)))
-}
-
-/// Prints something for people or for machines.
-pub(crate) fn print(
-    format: Format,
-    value: &impl serde::Serialize,
-    text: &impl std::fmt::Display,
-) -> anyhow::Result<()> {
-    let mut out = io::BufWriter::new(io::stdout().lock());
-    let printed = match format {
-        Format::Json => serde_json::to_writer_pretty(&mut out, value)
-            .map_err(io::Error::from)
-            .and_then(|()| writeln!(out)),
-        Format::Text => write!(out, "{text}"),
-    };
-    match printed.and_then(|()| out.flush()) {
-        // The reader has closed the pipe, because they have seen enough.
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        printed => Ok(printed?),
-    }
 }

@@ -7,7 +7,6 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context;
-use clap::ValueEnum;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::filter::filter_fn;
@@ -19,6 +18,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 use vestibule_operator::localca::LocalCaError;
 use vestibule_proxy::log::FlushGuard;
 use vestibule_serve::log_filter;
+use vestibule_serve::log_format::LogFormat;
 
 use super::served::Served;
 use crate::clock;
@@ -32,17 +32,8 @@ const TARGET: &str = "vestibule";
 /// connect.
 const FILTER: &str = "info,vestibule_operator::publish=warn,vestibule_stream=warn";
 
-/// How to log.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum Format {
-    /// For people
-    Text,
-    /// For machines: an object per line
-    Json,
-}
-
 /// Sets up logging to standard error. `RUST_LOG` filters. Lines that still wait are written when the guard is dropped.
-pub(super) fn init(format: Format) -> anyhow::Result<FlushGuard> {
+pub(super) fn init(format: LogFormat) -> anyhow::Result<FlushGuard> {
     let asked = log_filter::asked();
     let all = asked.is_some();
     let filter = log_filter::filter(asked.as_deref().unwrap_or(FILTER))?;
@@ -59,13 +50,13 @@ pub(super) fn init(format: Format) -> anyhow::Result<FlushGuard> {
         .with_env_filter(log_filter::bounded(filter))
         .with_writer(writer);
     match format {
-        Format::Json => builder
+        LogFormat::Json => builder
             .json()
             .flatten_event(true)
             .finish()
             .with(told)
             .init(),
-        Format::Text => builder.event_format(Plain).finish().with(told).init(),
+        LogFormat::Text => builder.event_format(Plain).finish().with(told).init(),
     }
     Ok(guard)
 }

@@ -32,6 +32,7 @@ use vestibule_operator::issuance;
 use vestibule_operator::localca::{LocalCa, LocalCaError};
 use vestibule_operator::publish::{InProcess, Publisher};
 use vestibule_proxy::proxy::{ConfigSource, Proxy, ProxyConfig};
+use vestibule_serve::log_format::LogFormat;
 use vestibule_stream::ProxyIdentity;
 use vestibule_stream::client::{self, Connect};
 
@@ -81,8 +82,8 @@ pub(crate) struct RunArgs {
     #[arg(long)]
     no_access_log: bool,
     /// How to log, on standard error
-    #[arg(long, value_enum, default_value_t = log::Format::Text)]
-    log_format: log::Format,
+    #[arg(long, value_enum, default_value_t = LogFormat::Text)]
+    log_format: LogFormat,
     /// Seconds that connections have to end after the first SIGTERM or Ctrl-C, or after they reached their maximum age
     #[arg(long, value_name = "SECONDS", default_value_t = 10)]
     drain_seconds: u64,

@@ -8,8 +8,9 @@ use std::process::ExitCode;
 use clap::Args;
 
 use crate::check::NOTHING;
+use crate::explain::PlaceArgs;
 use crate::explain::text::write_unread;
-use crate::explain::{PlaceArgs, print};
+use crate::output::print;
 use overview::{Health, Overview, Row, overview};
 
 /// Prints the state of Gateways, ListenerSets and routes, problems first.

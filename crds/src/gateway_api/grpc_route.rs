@@ -3,7 +3,6 @@
 //! In the model it has the form of an HTTPRoute, whose filters and header matches it shares. A rule that is refused
 //! does not affect the other rules.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use kube::CustomResource;
@@ -11,23 +10,17 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use vestibule_model::condition::Reason;
 use vestibule_model::finding::Finding;
-use vestibule_model::hostname::HostPattern;
 use vestibule_model::http::{self, HttpMatch, HttpTimeouts, MethodMatch, PathMatch, ValueMatch};
 use vestibule_model::key::Kind;
 
 use super::http_filter::{self, HTTPRouteFilter, MAX_FILTERS};
-use super::http_match::{Budget, HTTPValueMatch, MAX_TEXT, Reader};
-use super::http_route::{self, HTTPBackendRef};
+use super::http_match::{self, Budget, HTTPValueMatch, MAX_TEXT, Reader};
+use super::http_route::{self, HTTPBackendRef, RouteParts};
 use super::http_session::{self, SessionPersistence};
-use super::route::{self, ParentReference, at_most};
-use crate::meta;
+use super::route::{ParentReference, at_most};
 use crate::text::quote;
 use crate::unknown::UnknownFields;
 
-/// Hostnames per route (`MaxItems`).
-const MAX_HOSTNAMES: usize = 16;
-/// Rules per route (`MaxItems`).
-const MAX_RULES: usize = 16;
 /// Types of filters that GRPCRoute has (`Enum`).
 const FILTERS: [&str; 4] = [
     "RequestHeaderModifier",
@@ -115,57 +108,15 @@ pub struct GRPCMethodMatch {
 
 /// Converts a route. A refusal outside the rules refuses the route. A refusal in a rule refuses only that rule.
 pub(crate) fn convert(wire: GRPCRoute, unknown: &UnknownFields) -> http::HttpRoute {
-    let kind = Kind::GrpcRoute;
-    let name = meta::name(&wire.metadata);
-    let spec = wire.spec;
-    let mut findings = unknown.refusals_between(&["spec"], &["spec", "rules"]);
-    findings.extend(unknown.warnings_outside(&[&["spec"]]));
-    findings.extend(route::default_gateways(spec.use_default_gateways));
-    let hostnames = if spec.hostnames.is_empty() {
-        vec![(0, HostPattern::Any)]
-    } else {
-        route::hostnames(kind, &spec.hostnames, MAX_HOSTNAMES, &mut findings)
+    let parts = RouteParts {
+        kind: Kind::GrpcRoute,
+        metadata: wire.metadata,
+        parent_refs: wire.spec.parent_refs,
+        use_default_gateways: wire.spec.use_default_gateways,
+        hostnames: wire.spec.hostnames,
+        rules: wire.spec.rules,
     };
-    let count = spec.rules.len();
-    at_most(kind, count, MAX_RULES, "spec.rules", &mut findings);
-    let wire_rules = if spec.rules.is_empty() {
-        vec![GRPCRouteRule::default()]
-    } else {
-        spec.rules
-    };
-    let mut budget = Budget::of(kind);
-    let mut rule_names = BTreeSet::new();
-    // If there are more, the route is refused as a whole, so no other rule takes what the rest are for.
-    let mut rules: Vec<_> = wire_rules
-        .into_iter()
-        .take(MAX_RULES)
-        .enumerate()
-        .map(|(index, wire)| {
-            let mut rule = rule(wire, index, &name.namespace, &mut budget, unknown);
-            if let Some(name) = &rule.name
-                && !rule_names.insert(name.clone())
-            {
-                rule.findings.push(Finding::refused(
-                    Reason::Duplicate,
-                    format!("{}.name", rule.field),
-                    format!("{} is the name of an earlier rule", quote(name)),
-                    "give each rule its own name",
-                ));
-            }
-            rule
-        })
-        .collect();
-    findings.extend(budget.refusals);
-    http_session::warn_of_shared_names(&mut rules);
-    http::HttpRoute {
-        kind,
-        meta: meta::convert(&wire.metadata),
-        parents: route::parents(kind, spec.parent_refs, &mut findings),
-        hostnames,
-        rules,
-        findings,
-        name,
-    }
+    parts.convert(unknown, rule)
 }
 
 fn rule(
@@ -184,7 +135,7 @@ fn rule(
     let matches = if wire.matches.is_empty() {
         vec![any_call()]
     } else {
-        matches(wire.matches, &field, budget, &mut findings)
+        http_match::convert_each(wire.matches, &field, budget, &mut findings, read)
     };
     let filters = |wire: Vec<HTTPRouteFilter>, field: &str, findings: &mut Vec<Finding>| {
         let filters = format!("{field}.filters");
@@ -231,33 +182,13 @@ fn any_call() -> HttpMatch {
     }
 }
 
-/// The matches of a rule that can be read. Every other one refuses the rule.
-fn matches(
-    wire: Vec<GRPCRouteMatch>,
-    field: &str,
-    budget: &mut Budget,
-    findings: &mut Vec<Finding>,
-) -> Vec<HttpMatch> {
-    let room = budget.take(wire.len(), field);
-    let mut matches = Vec::new();
-    for (index, wire) in wire.into_iter().take(room).enumerate() {
-        let mut reader = Reader {
-            field: format!("{field}.matches[{index}]"),
-            budget,
-            findings,
-            whole: true,
-        };
-        let method = wire.method.map(|wire| method(&mut reader, wire));
-        let converted = HttpMatch {
-            path: PathMatch::Method(method.unwrap_or_default()),
-            headers: reader.values(wire.headers, "headers"),
-            ..HttpMatch::default()
-        };
-        if reader.whole {
-            matches.push(converted);
-        }
+fn read(reader: &mut Reader<'_>, wire: GRPCRouteMatch) -> HttpMatch {
+    let method = wire.method.map(|wire| method(reader, wire));
+    HttpMatch {
+        path: PathMatch::Method(method.unwrap_or_default()),
+        headers: reader.values(wire.headers, "headers"),
+        ..HttpMatch::default()
     }
-    matches
 }
 
 fn method(reader: &mut Reader<'_>, wire: GRPCMethodMatch) -> MethodMatch {

@@ -119,12 +119,23 @@ impl Budget {
     }
 }
 
-/// The matches of a rule that can be read. Every other one refuses the rule.
+/// The matches of a rule of an HTTPRoute that can be read. Every other one refuses the rule.
 pub(super) fn convert_all(
     wire: Vec<HTTPRouteMatch>,
     field: &str,
     budget: &mut Budget,
     findings: &mut Vec<Finding>,
+) -> Vec<HttpMatch> {
+    convert_each(wire, field, budget, findings, read)
+}
+
+/// The matches of the rule at `field` that can be read. Every other one refuses the rule. `read` reads one match.
+pub(super) fn convert_each<W>(
+    wire: Vec<W>,
+    field: &str,
+    budget: &mut Budget,
+    findings: &mut Vec<Finding>,
+    read: impl Fn(&mut Reader<'_>, W) -> HttpMatch,
 ) -> Vec<HttpMatch> {
     let room = budget.take(wire.len(), field);
     let mut matches = Vec::new();
@@ -135,7 +146,7 @@ pub(super) fn convert_all(
             findings,
             whole: true,
         };
-        let converted = reader.read(wire);
+        let converted = read(&mut reader, wire);
         if reader.whole {
             matches.push(converted);
         }
@@ -143,12 +154,32 @@ pub(super) fn convert_all(
     matches
 }
 
+fn read(reader: &mut Reader<'_>, wire: HTTPRouteMatch) -> HttpMatch {
+    let method = wire.method.map(Arc::from);
+    if let Some(method) = &method
+        && !METHODS.contains(&&**method)
+    {
+        reader.refuse(
+            Reason::UnsupportedValue,
+            "method",
+            format!("{} is a method this release does not know", quote(method)),
+            "use one of the standard methods, in upper case",
+        );
+    }
+    HttpMatch {
+        path: reader.path(&wire.path.unwrap_or_default()),
+        headers: reader.values(wire.headers, "headers"),
+        query: reader.values(wire.query_params, "queryParams"),
+        method,
+    }
+}
+
 /// Reads one match, and remembers whether all of it could be read.
 pub(super) struct Reader<'a> {
-    pub(super) field: String,
-    pub(super) budget: &'a mut Budget,
-    pub(super) findings: &'a mut Vec<Finding>,
-    pub(super) whole: bool,
+    field: String,
+    budget: &'a mut Budget,
+    findings: &'a mut Vec<Finding>,
+    whole: bool,
 }
 
 impl Reader<'_> {
@@ -157,26 +188,6 @@ impl Reader<'_> {
         let field = format!("{}.{part}", self.field);
         self.findings
             .push(Finding::refused(reason, field, message, action));
-    }
-
-    fn read(&mut self, wire: HTTPRouteMatch) -> HttpMatch {
-        let method = wire.method.map(Arc::from);
-        if let Some(method) = &method
-            && !METHODS.contains(&&**method)
-        {
-            self.refuse(
-                Reason::UnsupportedValue,
-                "method",
-                format!("{} is a method this release does not know", quote(method)),
-                "use one of the standard methods, in upper case",
-            );
-        }
-        HttpMatch {
-            path: self.path(&wire.path.unwrap_or_default()),
-            headers: self.values(wire.headers, "headers"),
-            query: self.values(wire.query_params, "queryParams"),
-            method,
-        }
     }
 
     fn path(&mut self, wire: &HTTPPathMatch) -> PathMatch {

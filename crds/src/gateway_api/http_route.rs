@@ -5,6 +5,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::CustomResource;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -24,9 +25,9 @@ use crate::text::quote;
 use crate::unknown::UnknownFields;
 use crate::{duration, meta, names};
 
-/// Hostnames per route (`MaxItems`).
+/// Hostnames per route of this form (`MaxItems`).
 const MAX_HOSTNAMES: usize = 16;
-/// Rules per route (`MaxItems`).
+/// Rules per route of this form (`MaxItems`).
 const MAX_RULES: usize = 16;
 
 /// Spec of an HTTPRoute.
@@ -125,65 +126,84 @@ pub struct HTTPRouteTimeouts {
 
 /// Converts a route. A refusal outside the rules refuses the route. A refusal in a rule refuses only that rule.
 pub(crate) fn convert(wire: HTTPRoute, unknown: &UnknownFields) -> http::HttpRoute {
-    let name = meta::name(&wire.metadata);
-    let spec = wire.spec;
-    let mut findings = unknown.refusals_between(&["spec"], &["spec", "rules"]);
-    findings.extend(unknown.warnings_outside(&[&["spec"]]));
-    findings.extend(route::default_gateways(spec.use_default_gateways));
-    let hostnames = if spec.hostnames.is_empty() {
-        vec![(0, HostPattern::Any)]
-    } else {
-        route::hostnames(
-            Kind::HttpRoute,
-            &spec.hostnames,
-            MAX_HOSTNAMES,
-            &mut findings,
-        )
-    };
-    at_most(
-        Kind::HttpRoute,
-        spec.rules.len(),
-        MAX_RULES,
-        "spec.rules",
-        &mut findings,
-    );
-    let wire_rules = if spec.rules.is_empty() {
-        vec![HTTPRouteRule::default()]
-    } else {
-        spec.rules
-    };
-    let mut budget = Budget::of(Kind::HttpRoute);
-    let mut rule_names = BTreeSet::new();
-    // If there are more, the route is refused as a whole, so no other rule takes what the rest are for.
-    let mut rules: Vec<_> = wire_rules
-        .into_iter()
-        .take(MAX_RULES)
-        .enumerate()
-        .map(|(index, wire)| {
-            let mut rule = rule(wire, index, &name.namespace, &mut budget, unknown);
-            if let Some(name) = &rule.name
-                && !rule_names.insert(name.clone())
-            {
-                rule.findings.push(Finding::refused(
-                    Reason::Duplicate,
-                    format!("{}.name", rule.field),
-                    format!("{} is the name of an earlier rule", quote(name)),
-                    "give each rule its own name",
-                ));
-            }
-            rule
-        })
-        .collect();
-    findings.extend(budget.refusals);
-    http_session::warn_of_shared_names(&mut rules);
-    http::HttpRoute {
+    let parts = RouteParts {
         kind: Kind::HttpRoute,
-        meta: meta::convert(&wire.metadata),
-        parents: route::parents(Kind::HttpRoute, spec.parent_refs, &mut findings),
-        hostnames,
-        rules,
-        findings,
-        name,
+        metadata: wire.metadata,
+        parent_refs: wire.spec.parent_refs,
+        use_default_gateways: wire.spec.use_default_gateways,
+        hostnames: wire.spec.hostnames,
+        rules: wire.spec.rules,
+    };
+    parts.convert(unknown, rule)
+}
+
+/// A route on the wire whose kind has the form of an HTTPRoute. Its rules are of the type `R`.
+pub(super) struct RouteParts<R> {
+    pub(super) kind: Kind,
+    pub(super) metadata: ObjectMeta,
+    pub(super) parent_refs: Vec<ParentReference>,
+    pub(super) use_default_gateways: Option<String>,
+    pub(super) hostnames: Vec<String>,
+    pub(super) rules: Vec<R>,
+}
+
+impl<R: Default> RouteParts<R> {
+    /// Converts the route. `rule` converts the rule with an index of a route in a namespace.
+    pub(super) fn convert(
+        self,
+        unknown: &UnknownFields,
+        rule: impl Fn(R, usize, &Arc<str>, &mut Budget, &UnknownFields) -> http::HttpRule,
+    ) -> http::HttpRoute {
+        let kind = self.kind;
+        let name = meta::name(&self.metadata);
+        let mut findings = unknown.refusals_between(&["spec"], &["spec", "rules"]);
+        findings.extend(unknown.warnings_outside(&[&["spec"]]));
+        findings.extend(route::default_gateways(self.use_default_gateways));
+        let hostnames = if self.hostnames.is_empty() {
+            vec![(0, HostPattern::Any)]
+        } else {
+            route::hostnames(kind, &self.hostnames, MAX_HOSTNAMES, &mut findings)
+        };
+        let count = self.rules.len();
+        at_most(kind, count, MAX_RULES, "spec.rules", &mut findings);
+        let wire_rules = if self.rules.is_empty() {
+            vec![R::default()]
+        } else {
+            self.rules
+        };
+        let mut budget = Budget::of(kind);
+        let mut rule_names = BTreeSet::new();
+        // If there are more, the route is refused as a whole, so no other rule takes what the rest are for.
+        let mut rules: Vec<_> = wire_rules
+            .into_iter()
+            .take(MAX_RULES)
+            .enumerate()
+            .map(|(index, wire)| {
+                let mut rule = rule(wire, index, &name.namespace, &mut budget, unknown);
+                if let Some(name) = &rule.name
+                    && !rule_names.insert(name.clone())
+                {
+                    rule.findings.push(Finding::refused(
+                        Reason::Duplicate,
+                        format!("{}.name", rule.field),
+                        format!("{} is the name of an earlier rule", quote(name)),
+                        "give each rule its own name",
+                    ));
+                }
+                rule
+            })
+            .collect();
+        findings.extend(budget.refusals);
+        http_session::warn_of_shared_names(&mut rules);
+        http::HttpRoute {
+            kind,
+            meta: meta::convert(&self.metadata),
+            parents: route::parents(kind, self.parent_refs, &mut findings),
+            hostnames,
+            rules,
+            findings,
+            name,
+        }
     }
 }
 

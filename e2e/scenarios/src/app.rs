@@ -3,6 +3,8 @@
 
 use serde_json::{Value, json};
 
+use crate::manifests;
+
 /// Ports of the pods, plain.
 pub(crate) const PLAIN: [u16; 3] = [8080, 8081, 8082];
 /// Ports of the pods, TLS.
@@ -16,8 +18,6 @@ const LINGER: u16 = 5;
 
 /// A Deployment. It serves TLS with the Secret `app-tls`.
 pub(crate) fn deployment(namespace: &str, name: &str, image: &str, replicas: usize) -> Value {
-    let labels = json!({"app": name});
-    let field = |path: &str| json!({"fieldRef": {"fieldPath": path}});
     let mut arguments = vec!["echo".to_owned(), "--certificate=/tls".to_owned()];
     let mut listen = |kind: &str, ports: &[u16]| {
         for port in ports {
@@ -29,36 +29,12 @@ pub(crate) fn deployment(namespace: &str, name: &str, image: &str, replicas: usi
     listen("either", &[EITHER]);
     listen("steady", &[STEADY]);
     arguments.push(format!("--linger={LINGER}"));
-    json!({
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": name, "namespace": namespace},
-        "spec": {
-            "replicas": replicas,
-            "selector": {"matchLabels": labels},
-            "strategy": {"rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}},
-            "template": {
-                "metadata": {"labels": labels},
-                "spec": {
-                    "terminationGracePeriodSeconds": LINGER + 10,
-                    "automountServiceAccountToken": false,
-                    "volumes": [{"name": "tls", "secret": {"secretName": "app-tls"}}],
-                    "containers": [{
-                        "name": "echo",
-                        "image": image,
-                        "imagePullPolicy": "IfNotPresent",
-                        "args": arguments,
-                        "env": [
-                            {"name": "POD_NAME", "valueFrom": field("metadata.name")},
-                            {"name": "POD_NAMESPACE", "valueFrom": field("metadata.namespace")},
-                        ],
-                        "readinessProbe": {"tcpSocket": {"port": STEADY}, "periodSeconds": 1},
-                        "volumeMounts": [{"name": "tls", "mountPath": "/tls", "readOnly": true}],
-                    }],
-                },
-            },
-        },
-    })
+    let server = manifests::server("echo", image, &arguments, STEADY);
+    let volumes = manifests::tls_volume("app-tls");
+    let deployment = manifests::deployment(namespace, name, &volumes, &json!([server]));
+    let mut deployment = manifests::of_pods(deployment, replicas, u64::from(LINGER) + 10);
+    deployment["spec"]["strategy"] = json!({"rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}});
+    deployment
 }
 
 /// A port of a Service.

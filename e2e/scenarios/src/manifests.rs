@@ -251,26 +251,57 @@ pub(crate) fn deployment(
     })
 }
 
-/// A backend: one pod with both kinds of port, and the Service `name` (80 plain, 443 TLS) in front. It
-/// serves TLS with the Secret `<name>-tls`.
-pub(crate) fn backend(namespace: &str, name: &str, image: &str) -> [Value; 2] {
-    let labels = json!({"app": name});
+/// Has a Deployment run this many pods, each of which may take this many seconds to end.
+pub(crate) fn of_pods(mut deployment: Value, replicas: usize, seconds: u64) -> Value {
+    let spec = &mut deployment["spec"];
+    spec["replicas"] = replicas.into();
+    spec["template"]["spec"]["terminationGracePeriodSeconds"] = seconds.into();
+    deployment
+}
+
+/// Gives the pod of a Deployment the token of a `ServiceAccount`. A new pod starts when the former one has ended, so that
+/// no two use it at once.
+pub(crate) fn with_account(mut deployment: Value, account: &str) -> Value {
+    let spec = &mut deployment["spec"];
+    spec["strategy"] = json!({"type": "Recreate"});
+    let pod = &mut spec["template"]["spec"];
+    pod["serviceAccountName"] = account.into();
+    pod["automountServiceAccountToken"] = true.into();
+    deployment
+}
+
+/// The container of a server that knows its pod. It is ready when it takes connections on the port `ready`, and has the
+/// files of the volume `tls`, which is [`tls_volume`], in `/tls`.
+pub(crate) fn server(name: &str, image: &str, arguments: &[String], ready: u16) -> Value {
     let field = |path: &str| json!({"fieldRef": {"fieldPath": path}});
-    let volumes = json!([{"name": "tls", "secret": {"secretName": format!("{name}-tls")}}]);
-    let containers = json!([{
-        "name": "echo",
+    json!({
+        "name": name,
         "image": image,
         "imagePullPolicy": "IfNotPresent",
-        "args": ["echo", "--certificate=/tls"],
+        "args": arguments,
         "env": [
             {"name": "POD_NAME", "valueFrom": field("metadata.name")},
             {"name": "POD_NAMESPACE", "valueFrom": field("metadata.namespace")},
         ],
-        "ports": [{"containerPort": 8080}, {"containerPort": 8443}],
-        "readinessProbe": {"tcpSocket": {"port": 8080}, "periodSeconds": 1},
+        "readinessProbe": {"tcpSocket": {"port": ready}, "periodSeconds": 1},
         "volumeMounts": [{"name": "tls", "mountPath": "/tls", "readOnly": true}],
-    }]);
-    let deployment = deployment(namespace, name, &volumes, &containers);
+    })
+}
+
+/// The volumes of a pod with a [`server`]: the certificate in a Secret.
+pub(crate) fn tls_volume(secret: &str) -> Value {
+    json!([{"name": "tls", "secret": {"secretName": secret}}])
+}
+
+/// A backend: one pod with both kinds of port, and the Service `name` (80 plain, 443 TLS) in front. It
+/// serves TLS with the Secret `<name>-tls`.
+pub(crate) fn backend(namespace: &str, name: &str, image: &str) -> [Value; 2] {
+    let labels = json!({"app": name});
+    let volumes = tls_volume(&format!("{name}-tls"));
+    let arguments = ["echo", "--certificate=/tls"].map(str::to_owned);
+    let mut echo = server("echo", image, &arguments, 8080);
+    echo["ports"] = json!([{"containerPort": 8080}, {"containerPort": 8443}]);
+    let deployment = deployment(namespace, name, &volumes, &json!([echo]));
     let service = json!({
         "apiVersion": "v1",
         "kind": "Service",
@@ -293,6 +324,13 @@ pub(crate) const BALANCER: &str = "vestibule-e2e-lb";
 pub(crate) fn load_balancer(namespace: &str, image: &str, pool: &str) -> Vec<Value> {
     let account = json!({"name": "lb", "namespace": namespace});
     let cluster = BALANCER;
+    let containers = json!([{
+        "name": "lb",
+        "image": image,
+        "imagePullPolicy": "IfNotPresent",
+        "args": ["lb", format!("--pool={pool}")],
+    }]);
+    let deployment = deployment(namespace, "lb", &json!([]), &containers);
     vec![
         json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}),
         json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account}),
@@ -312,26 +350,6 @@ pub(crate) fn load_balancer(namespace: &str, image: &str, pool: &str) -> Vec<Val
             "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": cluster},
             "subjects": [{"kind": "ServiceAccount", "name": "lb", "namespace": namespace}],
         }),
-        json!({
-            "apiVersion": "apps/v1",
-            "kind": "Deployment",
-            "metadata": account,
-            "spec": {
-                "selector": {"matchLabels": {"app": "lb"}},
-                "strategy": {"type": "Recreate"},
-                "template": {
-                    "metadata": {"labels": {"app": "lb"}},
-                    "spec": {
-                        "serviceAccountName": "lb",
-                        "containers": [{
-                            "name": "lb",
-                            "image": image,
-                            "imagePullPolicy": "IfNotPresent",
-                            "args": ["lb", format!("--pool={pool}")],
-                        }],
-                    },
-                },
-            },
-        }),
+        with_account(of_pods(deployment, 1, 30), "lb"),
     ]
 }

@@ -1,12 +1,41 @@
 //! Keeps the writes of one kind of objects: which requests are under way, which failed and when they are tried again, and
-//! the last write of each object. The reconcilers of Services and of Certificates share it.
+//! the last write of each object. It also starts the requests. The reconcilers of Services and of Certificates share it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use tokio::task::JoinSet;
 use vestibule_model::key::ObjectName;
 
+use super::clock;
 use super::failure::RepeatedFailure;
+
+/// Longest wait for a response of the API server.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// Makes the requests about one kind of objects.
+pub(super) trait Requester: Clone + Send + Sync + 'static {
+    /// What can be done with an object.
+    type Action: Clone + Send + Sync + 'static;
+    /// An object, as a response shows it.
+    type Object: Send + 'static;
+    /// Why a request failed.
+    type Problem: From<String> + Send + 'static;
+
+    /// Carries out an action. Returns the resulting object, if there is one.
+    fn act(
+        &self,
+        name: &ObjectName,
+        action: &Self::Action,
+    ) -> impl Future<Output = Result<Option<Self::Object>, Self::Problem>> + Send;
+}
+
+/// A request and its result.
+pub(super) struct Done<R: Requester> {
+    pub(super) name: ObjectName,
+    pub(super) action: R::Action,
+    pub(super) outcome: Result<Option<R::Object>, R::Problem>,
+}
 
 /// The writes of one kind of objects. `A` is an action on one object.
 pub(super) struct Writes<A> {
@@ -70,9 +99,23 @@ impl<A> Writes<A> {
         last.is_some_and(|(written, after)| version == Some(after.as_str()) && is_like(written))
     }
 
-    /// Notes that a request about an object begins.
-    pub(super) fn begin(&mut self, name: &ObjectName) {
+    /// Begins a request about an object. [`Self::end`] has to be told of its result.
+    pub(super) fn begin<R: Requester<Action = A>>(
+        &mut self,
+        requester: &R,
+        (name, action): (ObjectName, A),
+        requests: &mut JoinSet<Done<R>>,
+    ) {
         self.under_way.insert(name.clone());
+        let requester = requester.clone();
+        requests.spawn(async move {
+            let outcome = clock::answered(PATIENCE, requester.act(&name, &action)).await;
+            Done {
+                name,
+                action,
+                outcome,
+            }
+        });
     }
 
     /// Notes that an object with this UID is gone.

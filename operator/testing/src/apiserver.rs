@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Namespace;
-use kube::api::{Api, PostParams};
+use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// Longest wait for something that has to happen; nothing is asserted about how soon it does.
 pub const BOUND: Duration = Duration::from_mins(1);
@@ -46,4 +46,33 @@ pub async fn namespace(client: &Client) -> String {
         .await
         .unwrap();
     name
+}
+
+/// Creates or changes an object, as a user would. `api` gives the objects of a kind in a namespace.
+pub async fn apply(api: impl Fn(&str, &str) -> Api<DynamicObject>, object: &Value) -> Value {
+    let text = |pointer: &str| {
+        let text = object.pointer(pointer).and_then(Value::as_str);
+        text.unwrap_or_default()
+    };
+    let (kind, namespace) = (text("/kind"), text("/metadata/namespace"));
+    let name = text("/metadata/name");
+    let parameters = PatchParams::apply("user").force();
+    let applied = api(kind, namespace)
+        .patch(name, &parameters, &Patch::Apply(object))
+        .await
+        .unwrap_or_else(|error| panic!("{kind} {namespace}/{name}: {error}"));
+    serde_json::to_value(applied).expect("JSON")
+}
+
+/// Returns the object with this name, if there is one.
+pub async fn get(api: &Api<DynamicObject>, name: &str) -> Option<Value> {
+    let found = api.get_opt(name).await.expect("an answer");
+    found.map(|object| serde_json::to_value(object).expect("JSON"))
+}
+
+/// Deletes the object with this name.
+pub async fn delete(api: &Api<DynamicObject>, name: &str) {
+    api.delete(name, &DeleteParams::default())
+        .await
+        .expect("deleted");
 }

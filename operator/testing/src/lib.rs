@@ -11,5 +11,6 @@ pub mod grants;
 pub mod http;
 pub mod objects;
 pub mod secure;
+pub mod store;
 pub mod stream;
 pub mod tls;

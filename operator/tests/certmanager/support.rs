@@ -7,7 +7,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams};
+use kube::api::{Api, DynamicObject, ListParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Client, Config};
 use parking_lot::Mutex;
@@ -216,35 +216,15 @@ impl Server {
 
     /// Creates or changes an object, as a user would.
     pub(crate) async fn apply(&self, object: Value) -> Value {
-        let text = |pointer: &str| {
-            let text = object.pointer(pointer).and_then(Value::as_str);
-            text.unwrap_or_default().to_owned()
-        };
-        let (kind, namespace) = (text("/kind"), text("/metadata/namespace"));
-        let name = text("/metadata/name");
-        let parameters = PatchParams::apply("user").force();
-        let applied = self
-            .api(&kind, &namespace)
-            .patch(&name, &parameters, &Patch::Apply(&object))
-            .await
-            .unwrap_or_else(|error| panic!("{kind} {namespace}/{name}: {error}"));
-        serde_json::to_value(applied).expect("JSON")
+        apiserver::apply(|kind, namespace| self.api(kind, namespace), &object).await
     }
 
     pub(crate) async fn get(&self, kind: &str, namespace: &str, name: &str) -> Option<Value> {
-        let found = self
-            .api(kind, namespace)
-            .get_opt(name)
-            .await
-            .expect("an answer");
-        found.map(|object| serde_json::to_value(object).expect("JSON"))
+        apiserver::get(&self.api(kind, namespace), name).await
     }
 
     pub(crate) async fn delete(&self, kind: &str, namespace: &str, name: &str) {
-        let api = self.api(kind, namespace);
-        api.delete(name, &DeleteParams::default())
-            .await
-            .expect("deleted");
+        apiserver::delete(&self.api(kind, namespace), name).await;
     }
 
     /// A self-signed root in `namespace`, and Issuers `ca` and `self`: CA and selfSigned.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::StreamExt;
-use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams};
+use kube::api::{Api, DynamicObject};
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Client, Config};
@@ -228,36 +228,21 @@ impl World {
 
     /// Creates or changes an object, as a user would.
     pub(crate) async fn apply(&self, object: Value) -> Value {
-        let text = |pointer: &str| {
-            let text = object.pointer(pointer).and_then(Value::as_str);
-            text.unwrap_or_default().to_owned()
-        };
-        let (kind, namespace, name) = (
-            text("/kind"),
-            text("/metadata/namespace"),
-            text("/metadata/name"),
-        );
-        let parameters = PatchParams::apply("user").force();
-        let applied = self
-            .api(&kind, &namespace)
-            .patch(&name, &parameters, &Patch::Apply(&object))
-            .await
-            .unwrap_or_else(|error| panic!("{kind} {namespace}/{name}: {error}"));
-        serde_json::to_value(applied).expect("JSON")
+        apiserver::apply(|kind, namespace| self.api(kind, namespace), &object).await
     }
 
-    pub(crate) async fn get(&self, kind: &str, part: &str, name: &str) -> Option<Value> {
+    /// The objects of a kind in the namespace of a part; of the whole cluster if the part has no name.
+    fn of_part(&self, kind: &str, part: &str) -> Api<DynamicObject> {
         let namespace = if part.is_empty() {
             String::new()
         } else {
             self.ns(part)
         };
-        let found = self
-            .api(kind, &namespace)
-            .get_opt(name)
-            .await
-            .expect("an answer");
-        found.map(|object| serde_json::to_value(object).expect("JSON"))
+        self.api(kind, &namespace)
+    }
+
+    pub(crate) async fn get(&self, kind: &str, part: &str, name: &str) -> Option<Value> {
+        apiserver::get(&self.of_part(kind, part), name).await
     }
 
     /// Every status that an object has from now on, each when it is written.
@@ -288,15 +273,7 @@ impl World {
     }
 
     pub(crate) async fn delete(&self, kind: &str, part: &str, name: &str) {
-        let namespace = if part.is_empty() {
-            String::new()
-        } else {
-            self.ns(part)
-        };
-        let api = self.api(kind, &namespace);
-        api.delete(name, &DeleteParams::default())
-            .await
-            .expect("deleted");
+        apiserver::delete(&self.of_part(kind, part), name).await;
     }
 
     /// The class, and the proxies that are ready.

@@ -89,6 +89,7 @@ mod tests {
     use rustls_pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 
     use super::*;
+    use crate::in_memory::exchange;
 
     const P256: SignatureScheme = SignatureScheme::ECDSA_NISTP256_SHA256;
     const ED25519: SignatureScheme = SignatureScheme::ED25519;
@@ -168,24 +169,7 @@ mod tests {
         let mut client = ClientConnection::new(Arc::new(client), name).unwrap();
         let mut server = ServerConnection::new(Arc::new(server)).unwrap();
         while client.is_handshaking() {
-            let mut wire = Vec::new();
-            while client.wants_write() {
-                client.write_tls(&mut wire).unwrap();
-            }
-            let mut left = &wire[..];
-            while !left.is_empty() {
-                server.read_tls(&mut left).unwrap();
-                server.process_new_packets().unwrap();
-            }
-            let mut wire = Vec::new();
-            while server.wants_write() {
-                server.write_tls(&mut wire).unwrap();
-            }
-            let mut left = &wire[..];
-            while !left.is_empty() {
-                client.read_tls(&mut left).unwrap();
-                client.process_new_packets().unwrap();
-            }
+            exchange(&mut client, &mut server);
         }
         let leaf = &client.peer_certificates().unwrap()[0];
         of.iter().position(|(of, _)| of.cert[0] == *leaf).unwrap()

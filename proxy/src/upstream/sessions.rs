@@ -140,6 +140,7 @@ mod tests {
     use rustls_pki_types::PrivateKeyDer;
 
     use super::*;
+    use crate::in_memory::exchange;
 
     /// A backend that gives out ten tickets, and what its clients need.
     struct Rig {
@@ -189,24 +190,7 @@ mod tests {
             let mut client = ClientConnection::new(Arc::clone(config), name).unwrap();
             let mut server = ServerConnection::new(Arc::clone(&self.server)).unwrap();
             for _ in 0..4 {
-                let mut bytes = Vec::new();
-                while client.wants_write() {
-                    client.write_tls(&mut bytes).unwrap();
-                }
-                let mut bytes = &bytes[..];
-                while !bytes.is_empty() {
-                    server.read_tls(&mut bytes).unwrap();
-                    server.process_new_packets().unwrap();
-                }
-                let mut bytes = Vec::new();
-                while server.wants_write() {
-                    server.write_tls(&mut bytes).unwrap();
-                }
-                let mut bytes = &bytes[..];
-                while !bytes.is_empty() {
-                    client.read_tls(&mut bytes).unwrap();
-                    client.process_new_packets().unwrap();
-                }
+                exchange(&mut client, &mut server);
             }
             client.handshake_kind() == Some(HandshakeKind::Resumed)
         }

@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use vestibule_test_support::free_port;
 
@@ -151,4 +151,61 @@ pub async fn receive(stream: &mut (impl AsyncReadExt + Unpin), seed: u64, length
         );
         at += length;
     }
+}
+
+/// Has the two ends of a connection send this much to each other at the same time, and then end. Everything has to arrive.
+/// Each end is what it reads from and what it writes to. Gives them back, so that both are there until the test drops them.
+pub async fn both_send<R, W, FarR, FarW>(
+    (mut read, mut write): (R, W),
+    (mut far_read, mut far_write): (FarR, FarW),
+    length: u64,
+) -> ((R, W), (FarR, FarW))
+where
+    R: AsyncRead + Unpin,
+    W: AsyncWrite + Unpin + Send + 'static,
+    FarR: AsyncRead + Unpin + Send + 'static,
+    FarW: AsyncWrite + Unpin + Send + 'static,
+{
+    let there = tokio::spawn(async move {
+        send(&mut write, 3, length).await;
+        write.shutdown().await.unwrap();
+        write
+    });
+    let back = tokio::spawn(async move {
+        send(&mut far_write, 4, length).await;
+        far_write.shutdown().await.unwrap();
+        far_write
+    });
+    let received = tokio::spawn(async move {
+        receive(&mut far_read, 3, length).await;
+        assert_eq!(read_to_end(&mut far_read).await.unwrap(), b"");
+        far_read
+    });
+    receive(&mut read, 4, length).await;
+    assert_eq!(read_to_end(&mut read).await.unwrap(), b"");
+    let write = there.await.unwrap();
+    let far = (received.await.unwrap(), back.await.unwrap());
+    ((read, write), far)
+}
+
+/// Has one end of a connection say something and end. After that the other one sends a lot, which has to arrive, and ends
+/// too.
+pub async fn one_ends_first<F, S>(first: &mut F, mut second: S)
+where
+    F: AsyncRead + AsyncWrite + Unpin,
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    const LENGTH: u64 = 3_000_000;
+    first.write_all(b"all there is").await.unwrap();
+    first.shutdown().await.unwrap();
+    assert_eq!(read_to_end(&mut second).await.unwrap(), b"all there is");
+    let sending = tokio::spawn(async move {
+        send(&mut second, 1, LENGTH).await;
+        second.shutdown().await.unwrap();
+        second
+    });
+    receive(first, 1, LENGTH).await;
+    // In TLS, an end without close_notify would be an error here.
+    assert_eq!(read_to_end(first).await.unwrap(), b"");
+    sending.await.unwrap();
 }

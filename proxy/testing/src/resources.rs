@@ -73,6 +73,32 @@ pub fn http(port: u16, name: &str, hostname: &str, certificate: Option<&str>) ->
     resource
 }
 
+/// Has a listener that terminates TLS validate its clients.
+pub fn validating(
+    mut resource: Resource,
+    bundles: &[&str],
+    mode: proto::ClientValidationMode,
+) -> Resource {
+    use proto::listener::Protocol;
+    use proto::tls_listener::Mode;
+    let Some(Wire::Listener(listener)) = &mut resource.resource else {
+        panic!("no listener");
+    };
+    let terminate = match listener.protocol.as_mut().unwrap() {
+        Protocol::Http(http) => http.terminate.as_mut().unwrap(),
+        Protocol::Tls(tls) => match tls.mode.as_mut().unwrap() {
+            Mode::Terminate(terminate) => terminate,
+            Mode::Passthrough(_) => panic!("passthrough"),
+        },
+        Protocol::Tcp(_) | Protocol::Udp(_) => panic!("no TLS"),
+    };
+    terminate.client_validation = Some(proto::ClientValidation {
+        trust_bundles: bundles.iter().map(|name| (*name).to_owned()).collect(),
+        mode: mode.into(),
+    });
+    resource
+}
+
 /// A TLSRoute with one hostname on one listener and one backend, of the namespace that its name says.
 pub fn tls_route(name: &str, listener: &str, hostname: &str, backend: &str) -> Resource {
     Resource::new(

@@ -6,6 +6,8 @@
     reason = "tests call all of it: a panic fails the test, and nothing is called for no reason"
 )]
 
+pub mod objects;
+
 use std::fs;
 use std::net::SocketAddr;
 use std::os::unix::fs::symlink;
@@ -27,25 +29,18 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use vestibule_crds::watch::{Event, Watched};
-use vestibule_model::object::Object;
 use vestibule_model::policy::Policy;
 use vestibule_test_support::{eventually, http_get};
 use vestibule_webhook::Admission;
 use vestibule_webhook::server::{Config, WATCHED, Webhook};
 
-/// The controller name of the servers.
-pub const CONTROLLER: &str = "vestibule.dev/gateway-controller";
+use objects::{CONTROLLER, object};
+
 /// The name that clients want.
 const SERVER_NAME: &str = "vestibule-webhook.vestibule-system.svc";
 
 /// Longest wait for something that has to happen.
 pub const PATIENCE: Duration = Duration::from_secs(30);
-
-/// An object, from what an API server would show.
-fn object(value: Value) -> Object {
-    let decoded = vestibule_crds::decode(value);
-    decoded.into_object().expect("an object that is read").0
-}
 
 /// A certificate for the name of the server that the tests start.
 pub struct Certificate {

@@ -481,6 +481,28 @@ impl Control {
         Ok(())
     }
 
+    /// Runs turns until every status is written that can be and, unless `may_wait`, until none waits for proxies. `check` is
+    /// asked each time before that may be so, and can end it with an error.
+    pub(crate) async fn settle(
+        &mut self,
+        acks: &mut watch::Receiver<u64>,
+        look: Duration,
+        may_wait: bool,
+        check: impl Fn() -> Result<()>,
+    ) -> Result<()> {
+        loop {
+            while self.turn()? {
+                tokio::task::yield_now().await;
+            }
+            check()?;
+            let waits = self.waiting() > 0 && !may_wait;
+            if !waits && !self.is_under_way() && self.statuses_due().is_none() {
+                return Ok(());
+            }
+            self.wait(acks, look).await?;
+        }
+    }
+
     /// What the proxies acknowledged has moved.
     pub(crate) fn acks_moved(&mut self) {
         self.store.acks_moved();

@@ -478,20 +478,15 @@ impl Part {
     /// Until every status is written and none waits.
     async fn settle(&mut self) -> Result<()> {
         let begin = Instant::now();
-        loop {
-            while self.control.turn()? {
-                tokio::task::yield_now().await;
-            }
-            let rests = !self.control.is_under_way() && self.control.statuses_due().is_none();
-            if self.control.waiting() == 0 && rests {
-                return Ok(());
-            }
+        let in_time = || {
             ensure!(
                 begin.elapsed() < PATIENCE,
                 "statuses wait for more than {PATIENCE:?}"
             );
-            self.control.wait(&mut self.facts, LOOK).await?;
-        }
+            Ok(())
+        };
+        let control = &mut self.control;
+        control.settle(&mut self.facts, LOOK, false, in_time).await
     }
 }
 

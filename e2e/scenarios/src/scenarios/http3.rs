@@ -221,46 +221,22 @@ async fn backends(stage: &Stage, team: &Team) -> Result<()> {
 }
 
 fn backend(space: &str, name: &str, image: &str, replicas: usize) -> [Value; 2] {
-    let labels = json!({"app": name});
-    let metadata = json!({"name": name, "namespace": space});
     let arguments = [
         "http3".to_owned(),
         format!("--listen=0.0.0.0:{POD_PORT}"),
         "--certificate=/tls".to_owned(),
         format!("--linger={LINGER}"),
     ];
+    let server = manifests::server("http3", image, &arguments, POD_PORT);
+    let volumes = manifests::tls_volume(SECRET);
+    let deployment = manifests::deployment(space, name, &volumes, &json!([server]));
     [
+        manifests::of_pods(deployment, replicas, LINGER + 10),
         json!({
-            "apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata,
+            "apiVersion": "v1", "kind": "Service",
+            "metadata": {"name": name, "namespace": space},
             "spec": {
-                "replicas": replicas,
-                "selector": {"matchLabels": labels},
-                "template": {
-                    "metadata": {"labels": labels},
-                    "spec": {
-                        "terminationGracePeriodSeconds": LINGER + 10,
-                        "automountServiceAccountToken": false,
-                        "volumes": [{"name": "tls", "secret": {"secretName": SECRET}}],
-                        "containers": [{
-                            "name": "http3",
-                            "image": image,
-                            "imagePullPolicy": "IfNotPresent",
-                            "args": arguments,
-                            "env": [{
-                                "name": "POD_NAME",
-                                "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}},
-                            }],
-                            "readinessProbe": {"tcpSocket": {"port": POD_PORT}, "periodSeconds": 1},
-                            "volumeMounts": [{"name": "tls", "mountPath": "/tls", "readOnly": true}],
-                        }],
-                    },
-                },
-            },
-        }),
-        json!({
-            "apiVersion": "v1", "kind": "Service", "metadata": metadata,
-            "spec": {
-                "selector": labels,
+                "selector": {"app": name},
                 "ports": [{"name": "http3", "port": PORT, "targetPort": POD_PORT, "protocol": "UDP"}],
             },
         }),

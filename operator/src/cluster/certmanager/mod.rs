@@ -18,6 +18,7 @@ use vestibule_model::key::ObjectName;
 
 use super::lease::elector::Role;
 use super::metrics::Metrics;
+use super::writes::Requester;
 use super::{clock, requests};
 use crate::certmanager::{CertificateAction, PresentCertificate, Settings};
 use crate::map_channel::{MapSender, MapView};
@@ -110,8 +111,11 @@ struct ApiClient {
     settings: Arc<Settings>,
 }
 
-impl ApiClient {
-    /// Carries out an action. Returns the resulting object, if there is one.
+impl Requester for ApiClient {
+    type Action = CertificateAction;
+    type Object = PresentCertificate;
+    type Problem = String;
+
     async fn act(
         &self,
         name: &ObjectName,

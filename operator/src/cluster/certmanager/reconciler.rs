@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use kube::api::DynamicObject;
 use kube::runtime::watcher::Event;
@@ -14,10 +14,9 @@ use vestibule_model::issuance::{CertificateRequest, Issuance, IssuanceState};
 use vestibule_model::issuer::Engine;
 use vestibule_model::key::ObjectName;
 
-use super::super::clock;
 use super::super::failure::RepeatedFailure;
 use super::super::metrics::Metrics;
-use super::super::writes::Writes;
+use super::super::writes::{self, Writes};
 use super::ApiClient;
 use super::watch::{KindUpdate, WatchUpdate, WatchedKind};
 use crate::certmanager::{
@@ -28,15 +27,9 @@ use crate::map_channel::{MapChanges, MapSender};
 
 /// Largest number of requests under way at the same time.
 const CONCURRENT: usize = 8;
-/// Longest wait for a response of the API server.
-const PATIENCE: Duration = Duration::from_secs(15);
 
-/// A request and its result.
-pub(super) struct Done {
-    name: ObjectName,
-    action: CertificateAction,
-    outcome: Result<Option<PresentCertificate>, String>,
-}
+/// A request about a Certificate and its result.
+pub(super) type Done = writes::Done<ApiClient>;
 
 /// Whether cert-manager's kinds can be watched.
 #[derive(Debug, PartialEq, Eq)]
@@ -296,17 +289,8 @@ impl Reconciler {
             .map(|(name, action)| (name.clone(), action.clone()))
             .collect();
         self.writes.retry_at = retry_at;
-        for (name, action) in next {
-            self.writes.begin(&name);
-            let api_client = self.api_client.clone();
-            requests.spawn(async move {
-                let outcome = clock::answered(PATIENCE, api_client.act(&name, &action)).await;
-                Done {
-                    name,
-                    action,
-                    outcome,
-                }
-            });
+        for action in next {
+            self.writes.begin(&self.api_client, action, requests);
         }
     }
 

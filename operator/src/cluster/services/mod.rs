@@ -26,7 +26,7 @@ use super::lease::elector::Role;
 use super::metrics::Metrics;
 use super::requests::CreateFailure;
 use super::text::problem;
-use super::writes::Writes;
+use super::writes::{self, Requester, Writes};
 use super::{clock, follow, requests};
 use crate::translate::{
     Assigned, DesiredService, GatewayService, ServiceProblem, immutable_difference,
@@ -35,8 +35,6 @@ use plan::{PresentService, PresentServices, Release, ServiceAction};
 
 /// Largest number of requests under way at the same time.
 const CONCURRENT: usize = 4;
-/// Longest wait for a response of the API server.
-const PATIENCE: Duration = Duration::from_secs(15);
 /// Shortest time between two removals of the same additions. Without it, this replica and a writer that puts them back
 /// would write the Service all the time.
 const PRUNE_PAUSE: Duration = Duration::from_secs(10);
@@ -139,12 +137,8 @@ struct Reconciler {
     metrics: Metrics,
 }
 
-/// A request and its result.
-struct Done {
-    name: ObjectName,
-    action: ServiceAction,
-    outcome: Result<Option<Service>, ServiceProblem>,
-}
+/// A request about a Service and its result.
+type Done = writes::Done<ApiClient>;
 
 impl Reconciler {
     fn new(client: kube::Client, config: Config, metrics: Metrics) -> Self {
@@ -225,17 +219,8 @@ impl Reconciler {
         self.writes.retry_at = retry_at.into_iter().chain(rested_at).min();
         let free = CONCURRENT.saturating_sub(self.writes.under_way());
         for (name, action) in due.into_iter().take(free) {
-            self.writes.begin(name);
-            let (name, action) = (name.clone(), action.clone());
-            let api_client = self.api_client.clone();
-            requests.spawn(async move {
-                let outcome = clock::answered(PATIENCE, api_client.act(&name, &action)).await;
-                Done {
-                    name,
-                    action,
-                    outcome,
-                }
-            });
+            let action = (name.clone(), action.clone());
+            self.writes.begin(&self.api_client, action, requests);
         }
     }
 
@@ -457,7 +442,11 @@ struct ApiClient {
     release: Arc<Release>,
 }
 
-impl ApiClient {
+impl Requester for ApiClient {
+    type Action = ServiceAction;
+    type Object = Service;
+    type Problem = ServiceProblem;
+
     async fn act(
         &self,
         name: &ObjectName,
@@ -492,7 +481,9 @@ impl ApiClient {
         };
         Ok(Some(made))
     }
+}
 
+impl ApiClient {
     /// Whether the watch shows a Service, now or soon: it has the label of this release and belongs to it.
     fn is_ours(&self, service: &Service) -> bool {
         let labels = service.metadata.labels.as_ref();

@@ -6,11 +6,11 @@ use super::{CLIENTS, FLIPPING, HOSTS, History, LISTENERS, SHOWN, TRUST};
 use crate::edits::model::is_plain_resource;
 use vestibule_proxy_testing::Authority;
 use vestibule_proxy_testing::acme::http_challenge;
-use vestibule_proxy_testing::{endpoint, gateway_settings, http, listener, needs_settings};
+use vestibule_proxy_testing::{
+    endpoint, gateway_settings, http, listener, needs_settings, validating,
+};
 
-use proto::listener::Protocol;
 use proto::resource::Resource as Wire;
-use proto::tls_listener::Mode;
 
 impl History {
     pub(super) fn bundle(&mut self, name: &str, of: &[usize]) {
@@ -128,25 +128,22 @@ impl History {
     /// A listener of one of the three modes.
     pub(super) fn secure(&mut self, port: u16, hostname: &str) -> Resource {
         let certificate = *self.random.pick(&["team-a/c0", "team-a/c1"]);
-        let mut resource = match self.random.below(5) {
+        let resource = match self.random.below(5) {
             0 => return listener(port, "x", hostname, None),
             1..3 => listener(port, "x", hostname, Some(certificate)),
             _ => http(port, "x", hostname, Some(certificate)),
         };
         let validates = self.random.once_in(5);
         let strict = self.random.once_in(2);
-        if let (true, Some(terminate)) = (validates, terminate_of(&mut resource)) {
-            let mode = if strict {
-                proto::ClientValidationMode::AllowValidOnly
-            } else {
-                proto::ClientValidationMode::AllowInsecureFallback
-            };
-            terminate.client_validation = Some(proto::ClientValidation {
-                trust_bundles: vec![CLIENTS.into()],
-                mode: mode.into(),
-            });
+        if !validates {
+            return resource;
         }
-        resource
+        let mode = if strict {
+            proto::ClientValidationMode::AllowValidOnly
+        } else {
+            proto::ClientValidationMode::AllowInsecureFallback
+        };
+        validating(resource, &[CLIENTS], mode)
     }
 
     /// Another mode, another certificate, client validation on and off.
@@ -303,18 +300,4 @@ pub(super) fn named(mut resource: Resource, name: &str) -> Resource {
         namespace.clone_into(&mut listener.tenant);
     }
     resource
-}
-
-fn terminate_of(resource: &mut Resource) -> Option<&mut proto::TlsTerminate> {
-    let Some(Wire::Listener(listener)) = &mut resource.resource else {
-        return None;
-    };
-    match listener.protocol.as_mut()? {
-        Protocol::Http(http) => http.terminate.as_mut(),
-        Protocol::Tls(tls) => match tls.mode.as_mut()? {
-            Mode::Terminate(terminate) => Some(terminate),
-            Mode::Passthrough(_) => None,
-        },
-        Protocol::Tcp(_) | Protocol::Udp(_) => None,
-    }
 }

@@ -319,19 +319,13 @@ impl Simulation {
     }
 
     async fn settle_within(&mut self, most_gib: Option<f64>) -> Result<()> {
-        loop {
-            while self.control.turn()? {
-                tokio::task::yield_now().await;
-            }
-            if let Some(most) = most_gib {
-                within(most)?;
-            }
-            let waits = self.control.waiting() > 0 && !self.names.is_empty();
-            if !waits && !self.control.is_under_way() && self.control.statuses_due().is_none() {
-                return Ok(());
-            }
-            self.control.wait(&mut self.facts, LOOK).await?;
-        }
+        // Without proxies nobody acknowledges anything.
+        let may_wait = self.names.is_empty();
+        let in_bounds = || most_gib.map_or(Ok(()), within);
+        let control = &mut self.control;
+        control
+            .settle(&mut self.facts, LOOK, may_wait, in_bounds)
+            .await
     }
 }
 

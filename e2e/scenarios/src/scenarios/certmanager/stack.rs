@@ -150,7 +150,6 @@ impl<'a> Stack<'a> {
     }
 
     fn controller(&self, listener_sets: bool) -> Value {
-        let labels = json!({"app": NAME});
         let mut arguments = vec![
             format!("--cluster-resource-namespace={}", self.namespace),
             format!(
@@ -165,28 +164,13 @@ impl<'a> Stack<'a> {
             arguments.push("--enable-gateway-api-listenerset".to_owned());
             arguments.push("--feature-gates=ListenerSets=true".to_owned());
         }
-        json!({
-            "apiVersion": "apps/v1",
-            "kind": "Deployment",
-            "metadata": {"name": NAME, "namespace": self.namespace},
-            "spec": {
-                "replicas": 1,
-                "strategy": {"type": "Recreate"},
-                "selector": {"matchLabels": labels},
-                "template": {
-                    "metadata": {"labels": labels},
-                    "spec": {
-                        "serviceAccountName": NAME,
-                        "terminationGracePeriodSeconds": 1,
-                        "containers": [{
-                            "name": "controller",
-                            "image": self.world.image(NAME),
-                            "imagePullPolicy": "IfNotPresent",
-                            "args": arguments,
-                        }],
-                    },
-                },
-            },
-        })
+        let containers = json!([{
+            "name": "controller",
+            "image": self.world.image(NAME),
+            "imagePullPolicy": "IfNotPresent",
+            "args": arguments,
+        }]);
+        let deployment = manifests::deployment(&self.namespace, NAME, &json!([]), &containers);
+        manifests::with_account(deployment, NAME)
     }
 }
