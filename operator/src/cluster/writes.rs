@@ -105,7 +105,9 @@ impl<A> Writes<A> {
         requester: &R,
         (name, action): (ObjectName, A),
         requests: &mut JoinSet<Done<R>>,
-    ) {
+    ) where
+        A: Send + Sync + 'static,
+    {
         self.under_way.insert(name.clone());
         let requester = requester.clone();
         requests.spawn(async move {

@@ -2,26 +2,31 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
-use hyper::client::conn::{http1, http2};
+use hyper::client::conn::http2;
 use hyper_util::rt::TokioIo;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
-use super::super::body::Upload;
+use super::super::backend_http1::Http1Backend;
 use super::opening::Opening;
 use super::*;
 use crate::backend::Backend;
 use crate::close_reason::CloseReason;
 use crate::concerned::TenantKey;
 use crate::slot_map::SlotAllocator;
-use crate::upstream::{Alpn, Meter, OnMeter};
+use crate::upstream::{Alpn, Meter, Metered, OnMeter, Stream};
 
-/// An established connection, and the values that keep it alive.
-async fn connection() -> (http1::SendRequest<Box<Upload>>, impl Sized) {
-    let (near, far) = tokio::io::duplex(64);
-    let (mut sender, connection) = http1::handshake(TokioIo::new(near)).await.unwrap();
-    let driver = tokio::spawn(connection);
-    sender.ready().await.unwrap();
-    (sender, (far, driver))
+/// An established connection, and its other end.
+async fn connection() -> (One, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let near = TcpStream::connect(listener.local_addr().unwrap()).await;
+    let meter = Meter::test();
+    let stream = Stream::Plain(Metered::new(near.unwrap(), Arc::clone(&meter)));
+    let one = One {
+        connection: Http1Backend::new(stream, None),
+        meter,
+    };
+    (one, listener.accept().await.unwrap().0)
 }
 
 fn key(slots: &mut SlotAllocator<Backend>, namespace: &str, host: u8) -> Key {
@@ -230,9 +235,8 @@ async fn connections_of_one_namespace_leave_room_for_others() {
     };
     let mut far = Vec::new();
     let mut put = async |pool: &mut Pool, key: &Key| {
-        let (sender, other) = connection().await;
+        let (one, other) = connection().await;
         far.push(other);
-        let one = One::new(sender, Arc::default(), Meter::test());
         pool.put(key.clone(), one).is_none()
     };
     // These go to many endpoints, so that the bound per endpoint is not reached.
