@@ -216,7 +216,7 @@ impl<'a> Question<'a> {
         let judged = record.allowed.run(&upload.progress, judge).await;
         let answer = judged.unwrap_or_else(|late| {
             record.given_up_by_client = record.allowed.is_of_client(late);
-            Err(too_late(late, &upload))
+            Err(too_late(late, upload.is_owed()))
         });
         let outcome = match &answer {
             Ok(Answer::Allowed(..)) => ALLOWED,

@@ -7,7 +7,7 @@ use hyper::header::CONTENT_LENGTH;
 use hyper::{Request, Response, StatusCode, Version};
 
 use super::backend_http1::Upgraded;
-use super::body::{Upload, UploadState};
+use super::body::Upload;
 use super::download::{BackendBody, Download};
 use super::exchange::{Attempts, Ended, Exchange, ExchangeFailure};
 use super::headers;
@@ -63,12 +63,16 @@ pub(super) async fn forward(
             attempts.never_repeat();
         }
     }
+    let mut is_owed = false;
     let answered = if let Some(failure) = exchange.refusal(attempts) {
         Ok(Err(Ended::Failed(failure)))
     } else {
         let attempt = pin!(exchange.attempt(request, attempts, &mut record.trace));
         let progress = &record.upload.progress;
-        record.allowed.run(progress, attempt).await
+        let answered = record.allowed.run(progress, attempt).await;
+        // An attempt that is dropped waits for nobody, so this is asked before.
+        is_owed = record.upload.is_owed();
+        answered
     };
     let by_client = |late: &Late| record.allowed.is_of_client(*late);
     let given_up_by_client = answered.as_ref().err().is_some_and(by_client);
@@ -95,7 +99,7 @@ pub(super) async fn forward(
         Ok(Ok(answered)) => Ok(answered),
         Ok(Err(Ended::Failed(failure))) => Err(LocalReply::from(failure)),
         Ok(Err(Ended::Again(_))) => Err(LocalReply::from(ExchangeFailure::Broken)),
-        Err(late) => Err(too_late(late, &record.upload)),
+        Err(late) => Err(too_late(late, is_owed)),
     };
     record.upload.answered();
     let (response, lease) = match answered {
@@ -145,10 +149,9 @@ pub(super) fn for_client(mut response: Response<BackendBody>, lease: Lease) -> R
     response.map(|body| Download::backend(body, lease))
 }
 
-/// The response if a request takes too long.
-pub(super) fn too_late(late: Late, upload: &UploadState) -> LocalReply {
-    // The proxy waited for the client itself.
-    if late == Late::Idle && upload.is_owed() {
+/// The response if a request takes too long. `is_owed` says whether the proxy waited for the client itself.
+pub(super) fn too_late(late: Late, is_owed: bool) -> LocalReply {
+    if late == Late::Idle && is_owed {
         let text = "the body did not come in time\n";
         return LocalReply {
             ends: Ends::Reading,

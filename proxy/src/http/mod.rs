@@ -17,7 +17,7 @@
 mod activity;
 mod authority;
 mod authorization;
-mod backend_http1;
+pub mod backend_http1;
 mod body;
 mod budget;
 mod challenge;

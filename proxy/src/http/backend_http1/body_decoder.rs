@@ -57,8 +57,10 @@ pub(super) struct BodyDecoder {
     trailers: Vec<u8>,
     /// Trailers that arrived and were not taken.
     fields: Option<HeaderMap>,
-    /// Whether bytes came behind the end.
+    /// Whether bytes came behind the end, or the connection ended.
     has_excess: bool,
+    /// The error that follows content which was decoded.
+    failure: Option<Http1Error>,
 }
 
 impl BodyDecoder {
@@ -75,6 +77,7 @@ impl BodyDecoder {
             trailers: Vec::new(),
             fields: None,
             has_excess: false,
+            failure: None,
         }
     }
 
@@ -83,9 +86,9 @@ impl BodyDecoder {
         self.state == State::Over
     }
 
-    /// Whether bytes came behind the end of the body. Nobody knows which response they belong to.
-    pub(super) fn has_excess(&self) -> bool {
-        self.has_excess
+    /// Whether the body has ended before the connection, and no byte came behind its end.
+    pub(super) fn ends_in_order(&self) -> bool {
+        self.is_over() && !self.has_excess
     }
 
     /// How many bytes are left of a body whose length is known.
@@ -106,14 +109,21 @@ impl BodyDecoder {
         self.fields.is_some()
     }
 
+    /// Fails if what follows the content so far is known to be wrong.
+    pub(super) fn check(&mut self) -> Result<(), Http1Error> {
+        self.failure.take().map_or(Ok(()), Err)
+    }
+
     /// Records that the connection has ended.
     ///
     /// # Errors
     /// The body is not complete.
     pub(super) fn end(&mut self) -> Result<(), Http1Error> {
+        self.check()?;
         match self.state {
             State::UntilClose | State::Over => {
                 self.state = State::Over;
+                self.has_excess = true;
                 Ok(())
             }
             _ => Err(Http1Error::Incomplete),
@@ -123,8 +133,10 @@ impl BodyDecoder {
     /// Takes the next bytes of the connection, and moves what is content to their front. Returns how many bytes that is.
     ///
     /// # Errors
-    /// The framing is wrong. No byte behind the error is looked at.
+    /// The framing is wrong. No byte behind the error is looked at. If there is content before it, the next call fails, so that
+    /// the content is passed on however the bytes were cut.
     pub(super) fn decode(&mut self, bytes: &mut [u8]) -> Result<usize, Http1Error> {
+        self.check()?;
         let (mut at, mut content) = (0, 0);
         while let Some(&byte) = bytes.get(at) {
             let left = bytes.len() - at;
@@ -148,10 +160,17 @@ impl BodyDecoder {
                         _ => {}
                     }
                 }
-                _ => {
-                    self.state = self.step(byte)?;
-                    at += 1;
-                }
+                _ => match self.step(byte) {
+                    Ok(next) => {
+                        self.state = next;
+                        at += 1;
+                    }
+                    Err(error) if content > 0 => {
+                        self.failure = Some(error);
+                        return Ok(content);
+                    }
+                    Err(error) => return Err(error),
+                },
             }
         }
         Ok(content)

@@ -4,7 +4,7 @@ use std::io;
 
 /// A request that was not sent completely, or a response that did not arrive completely.
 #[derive(Debug, thiserror::Error)]
-pub(in crate::http) enum Http1Error {
+pub enum Http1Error {
     /// The connection broke.
     #[error(transparent)]
     Io(#[from] io::Error),

@@ -8,13 +8,14 @@
 //! Only a request that is still being sent when its response begins gets a task of its own for the rest, because the client may
 //! take nothing of the response before it has sent everything.
 //!
-//! `request_writer` has what is not written yet, `response_head` and `body_decoder` read what comes, and know nothing of
-//! connections.
+//! `request_writer` has what is not written yet. `response_reader` reads what comes, with `response_head` and `body_decoder`,
+//! and knows nothing of connections.
 
 mod body_decoder;
 mod error;
 mod request_writer;
 mod response_head;
+mod response_reader;
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -28,10 +29,9 @@ use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_util::io::poll_read_buf;
 
-use self::body_decoder::{BodyDecoder, Framing};
-pub(super) use self::error::Http1Error;
+pub use self::error::Http1Error;
 use self::request_writer::RequestWriter;
-use self::response_head::ResponseHead;
+pub use self::response_reader::{Begun, ResponseReader};
 use super::body::Upload;
 use super::patient::Patient;
 use super::scratch::{SCRATCH, with_scratch};
@@ -39,8 +39,6 @@ use super::unsent::Share;
 use crate::quota::QuotaGuard;
 use crate::upstream;
 
-/// Most bytes of a response's head, interim ones not counted.
-const MAX_HEAD: usize = 64 * 1024;
 /// Most bytes that are read at one time of a body that comes faster than it is taken.
 const FAST_READ: usize = 64 * 1024;
 
@@ -73,12 +71,9 @@ struct Http1State<T, B> {
     /// `None` once the connection has ended, or is not HTTP any more.
     stream: Option<ToBackend<T>>,
     request: RequestWriter<B>,
-    /// The beginning of a head that has not arrived completely.
-    partial: Vec<u8>,
-    body: BodyDecoder,
+    response: ResponseReader,
     /// Whether the last read got as much as it could take.
     is_fast: bool,
-    keeps_alive: bool,
     /// Wakes the task that sends the rest of the request after the response began.
     sender: Option<Waker>,
     /// Wakes the task that takes the response, while there is such a task.
@@ -108,10 +103,8 @@ impl<T: AsyncRead + AsyncWrite + Unpin + Send + 'static, B: RequestBody> Http1Ba
             shared: Arc::new(Mutex::new(Http1State {
                 stream: Some(Patient::new(stream)),
                 request: RequestWriter::default(),
-                partial: Vec::new(),
-                body: BodyDecoder::new(Framing::Length(0)),
+                response: ResponseReader::default(),
                 is_fast: false,
-                keeps_alive: true,
                 sender: None,
                 receiver: None,
                 is_answered: true,
@@ -130,8 +123,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin + Send + 'static, B: RequestBody> Http1Ba
     /// Whether the last exchange is over on both sides, and another one may follow.
     pub(super) fn is_reusable(&self) -> bool {
         let shared = self.shared.lock();
-        let is_over = shared.body.is_over() && !shared.body.has_excess();
-        is_over && shared.keeps_alive && shared.request.is_done() && shared.stream.is_some()
+        shared.response.lets_another_follow() && shared.request.is_done() && shared.stream.is_some()
     }
 
     /// Lets the connection end when the rest of its request is sent.
@@ -153,7 +145,6 @@ impl<T: AsyncRead + AsyncWrite + Unpin + Send + 'static, B: RequestBody> Http1Ba
         piece: usize,
     ) -> Result<Response<Http1Answer<T, B>>, Unanswered<B>> {
         let (mut head, body) = request.into_parts();
-        let to_head = head.method == Method::HEAD;
         let (body, none) = if body.is_end_stream() {
             (None, Some(body))
         } else {
@@ -169,9 +160,9 @@ impl<T: AsyncRead + AsyncWrite + Unpin + Send + 'static, B: RequestBody> Http1Ba
                 });
             }
         };
-        let answered = poll_fn(|cx| self.shared.lock().poll_answer(cx, to_head, piece)).await;
+        let answered = poll_fn(|cx| self.shared.lock().poll_answer(cx, piece)).await;
         match answered {
-            Ok((head, first)) => Ok(self.answer(head, first, piece)),
+            Ok(begun) => Ok(self.answer(begun, piece)),
             Err(error) => {
                 let is_unseen = self.shared.lock().taken() == taken;
                 let none = none.filter(|_| is_unseen);
@@ -181,23 +172,23 @@ impl<T: AsyncRead + AsyncWrite + Unpin + Send + 'static, B: RequestBody> Http1Ba
         }
     }
 
-    fn answer(
-        &self,
-        head: ResponseHead,
-        first: Bytes,
-        piece: usize,
-    ) -> Response<Http1Answer<T, B>> {
+    fn answer(&self, begun: Begun, piece: usize) -> Response<Http1Answer<T, B>> {
         let shared = self.shared.lock();
         if !shared.request.is_done() {
             let rest = Arc::clone(&self.shared);
             tokio::spawn(poll_fn(move |cx| rest.lock().poll_rest(cx)));
         }
-        let (is_over, left) = shared.left();
-        head.response.map(|()| Http1Answer {
+        let (first, behind) = if begun.response.status() == StatusCode::SWITCHING_PROTOCOLS {
+            (Bytes::new(), begun.first)
+        } else {
+            (begun.first, Bytes::new())
+        };
+        begun.response.map(|()| Http1Answer {
             shared: Arc::clone(&self.shared),
             first,
-            is_over,
-            left,
+            behind,
+            is_over: shared.response.is_over(),
+            left: shared.response.left(),
             share: None,
             piece,
         })
@@ -225,12 +216,6 @@ impl<T, B> Http1State<T, B> {
 }
 
 impl<T: AsyncRead + AsyncWrite + Unpin, B: RequestBody> Http1State<T, B> {
-    /// Whether nothing more follows of the response, and how much does, if that is known.
-    fn left(&self) -> (bool, Option<u64>) {
-        let is_over = self.body.is_over() && !self.body.has_trailers();
-        (is_over, self.body.left())
-    }
-
     /// How many bytes the connection has taken until now.
     fn taken(&self) -> Option<u64> {
         self.stream.as_ref().map(Patient::taken)
@@ -242,9 +227,8 @@ impl<T: AsyncRead + AsyncWrite + Unpin, B: RequestBody> Http1State<T, B> {
         body: Option<Box<B>>,
     ) -> Result<Option<u64>, Http1Error> {
         self.is_answered = false;
-        self.keeps_alive = false;
         self.is_fast = false;
-        self.partial = Vec::new();
+        self.response = ResponseReader::to(head.method == Method::HEAD);
         self.request.begin(head, body)?;
         Ok(self.taken())
     }
@@ -253,15 +237,14 @@ impl<T: AsyncRead + AsyncWrite + Unpin, B: RequestBody> Http1State<T, B> {
     fn poll_answer(
         &mut self,
         cx: &mut Context<'_>,
-        to_head: bool,
         piece: usize,
-    ) -> Poll<Result<(ResponseHead, Bytes), Http1Error>> {
+    ) -> Poll<Result<Begun, Http1Error>> {
         let Some(stream) = &mut self.stream else {
             return Poll::Ready(Err(Http1Error::GivenUp));
         };
         let sent = self.request.poll(stream, cx);
         // A response that comes early is the answer all the same.
-        if let Poll::Ready(answer) = self.poll_head(cx, to_head, piece) {
+        if let Poll::Ready(answer) = self.poll_head(cx, piece) {
             return Poll::Ready(answer);
         }
         match sent {
@@ -270,18 +253,12 @@ impl<T: AsyncRead + AsyncWrite + Unpin, B: RequestBody> Http1State<T, B> {
         }
     }
 
-    fn poll_head(
-        &mut self,
-        cx: &mut Context<'_>,
-        to_head: bool,
-        piece: usize,
-    ) -> Poll<Result<(ResponseHead, Bytes), Http1Error>> {
+    fn poll_head(&mut self, cx: &mut Context<'_>, piece: usize) -> Poll<Result<Begun, Http1Error>> {
         loop {
             let Some(stream) = &mut self.stream else {
                 return Poll::Ready(Err(Http1Error::GivenUp));
             };
-            let partial = &mut self.partial;
-            let body = &mut self.body;
+            let response = &mut self.response;
             let read = with_scratch(|scratch| -> Poll<Result<Option<_>, Http1Error>> {
                 let most = piece.min(scratch.len());
                 let mut buffer = ReadBuf::new(scratch.get_mut(..most).unwrap_or_default());
@@ -290,12 +267,11 @@ impl<T: AsyncRead + AsyncWrite + Unpin, B: RequestBody> Http1State<T, B> {
                 Poll::Ready(if bytes.is_empty() {
                     Err(Http1Error::Incomplete)
                 } else {
-                    take_head(partial, bytes, to_head, body)
+                    response.head(bytes)
                 })
             });
-            if let Some((head, first)) = ready!(read)? {
-                self.keeps_alive = head.keeps_alive;
-                return Poll::Ready(Ok((head, first)));
+            if let Some(begun) = ready!(read)? {
+                return Poll::Ready(Ok(begun));
             }
         }
     }
@@ -341,21 +317,25 @@ impl<T: AsyncRead + AsyncWrite + Unpin, B: RequestBody> Http1State<T, B> {
         most: usize,
     ) -> Poll<Option<Result<Frame<Bytes>, Http1Error>>> {
         loop {
-            if let Some(trailers) = self.body.take_trailers() {
+            self.response.check()?;
+            if let Some(trailers) = self.response.take_trailers() {
                 return Poll::Ready(Some(Ok(Frame::trailers(trailers))));
             }
-            if self.body.is_over() {
+            if self.response.has_arrived() {
                 return Poll::Ready(None);
             }
             let Some(stream) = &mut self.stream else {
                 return Poll::Ready(Some(Err(Http1Error::GivenUp)));
             };
-            let left = self.body.left().and_then(|left| usize::try_from(left).ok());
+            let left = self
+                .response
+                .left()
+                .and_then(|left| usize::try_from(left).ok());
             let most = left.map_or(most, |left| left.min(most));
             let read = if self.is_fast {
-                poll_fast(stream, &mut self.body, cx, most)
+                poll_fast(stream, &mut self.response, cx, most)
             } else {
-                poll_small(stream, &mut self.body, cx, most)
+                poll_small(stream, &mut self.response, cx, most)
             };
             let Poll::Ready(read) = read else {
                 // Only if the connection may end by another task, somebody has to wake this one.
@@ -374,74 +354,13 @@ impl<T: AsyncRead + AsyncWrite + Unpin, B: RequestBody> Http1State<T, B> {
     }
 }
 
-/// Takes bytes that were read before the head of the response is known. Returns the head, and what there is of the body. Interim
-/// responses are dropped (RFC 9110 section 15.2).
-fn take_head(
-    partial: &mut Vec<u8>,
-    bytes: &mut [u8],
-    to_head: bool,
-    body: &mut BodyDecoder,
-) -> Result<Option<(ResponseHead, Bytes)>, Http1Error> {
-    let mut kept = std::mem::take(partial);
-    let before = kept.len();
-    let bytes = if before == 0 {
-        bytes
-    } else {
-        kept.extend_from_slice(bytes);
-        // A head that comes byte by byte is not read as often as it has bytes, but when a line may be its last one.
-        let unseen = kept.get(before.saturating_sub(3)..).unwrap_or_default();
-        if !has_end(unseen) {
-            if kept.len() >= MAX_HEAD {
-                return Err(Http1Error::HeadTooLarge);
-            }
-            *partial = kept;
-            return Ok(None);
-        }
-        &mut kept
-    };
-    let mut at = 0;
-    while let Some(rest) = bytes.get_mut(at..).filter(|rest| !rest.is_empty()) {
-        let Some((head, length)) = response_head::parse(rest, to_head)? else {
-            break;
-        };
-        at += length;
-        let rest = rest.get_mut(length..).unwrap_or_default();
-        let status = head.response.status();
-        if status == StatusCode::SWITCHING_PROTOCOLS {
-            *body = BodyDecoder::new(Framing::Length(0));
-            return Ok(Some((head, Bytes::copy_from_slice(rest))));
-        }
-        if !status.is_informational() {
-            *body = BodyDecoder::new(head.framing);
-            let content = body.decode(rest)?;
-            let first = Bytes::copy_from_slice(rest.get(..content).unwrap_or_default());
-            return Ok(Some((head, first)));
-        }
-    }
-    let rest = bytes.get(at..).unwrap_or_default();
-    if rest.len() >= MAX_HEAD {
-        return Err(Http1Error::HeadTooLarge);
-    }
-    *partial = rest.to_vec();
-    Ok(None)
-}
-
-/// Whether an empty line may be among these bytes, whichever line ends there are.
-fn has_end(bytes: &[u8]) -> bool {
-    let mut lines = bytes.split(|byte| *byte == b'\n').skip(1);
-    // What follows the last line end is no line yet.
-    let is_empty = |line: &[u8]| line.is_empty() || line == b"\r";
-    let mut last: Option<&[u8]> = None;
-    lines.any(|line| last.replace(line).is_some_and(is_empty))
-}
-
 /// Content, and the number of bytes that were read for it.
 type Read = Poll<Result<(Bytes, usize), Http1Error>>;
 
 /// Reads into the buffer of the thread, and copies the content, which is exactly as large as it has to be.
 fn poll_small<S: AsyncRead + Unpin>(
     stream: &mut S,
-    body: &mut BodyDecoder,
+    response: &mut ResponseReader,
     cx: &mut Context<'_>,
     most: usize,
 ) -> Read {
@@ -452,9 +371,9 @@ fn poll_small<S: AsyncRead + Unpin>(
         let bytes = buffer.filled_mut();
         let count = bytes.len();
         if count == 0 {
-            body.end()?;
+            response.end()?;
         }
-        let content = body.decode(bytes)?;
+        let content = response.body(bytes)?;
         let content = bytes.get(..content).unwrap_or_default();
         Poll::Ready(Ok((Bytes::copy_from_slice(content), count)))
     })
@@ -463,7 +382,7 @@ fn poll_small<S: AsyncRead + Unpin>(
 /// Reads into a buffer that is passed on as it is.
 fn poll_fast<S: AsyncRead + Unpin>(
     stream: &mut S,
-    body: &mut BodyDecoder,
+    response: &mut ResponseReader,
     cx: &mut Context<'_>,
     most: usize,
 ) -> Read {
@@ -471,9 +390,9 @@ fn poll_fast<S: AsyncRead + Unpin>(
     let count = ready!(poll_read_buf(Pin::new(stream), cx, &mut bytes))?;
     let mut bytes = bytes.into_inner();
     if count == 0 {
-        body.end()?;
+        response.end()?;
     }
-    let content = body.decode(&mut bytes)?;
+    let content = response.body(&mut bytes)?;
     bytes.truncate(content);
     let content = if content < count / 2 || count < SCRATCH / 2 {
         Bytes::copy_from_slice(&bytes)
@@ -486,8 +405,10 @@ fn poll_fast<S: AsyncRead + Unpin>(
 /// The body of a response. It reads from its connection when it is polled.
 pub(super) struct Http1Answer<T = upstream::Stream, B = Upload> {
     shared: Arc<Mutex<Http1State<T, B>>>,
-    /// What came together with the head.
+    /// What came of it together with the head.
     first: Bytes,
+    /// What came behind the head and is not HTTP.
+    behind: Bytes,
     /// Whether nothing follows but `first`.
     is_over: bool,
     /// How many bytes follow `first`, if that is known.
@@ -508,10 +429,13 @@ impl<T, B> Http1Answer<T, B> {
 impl<B> Http1Answer<upstream::Stream, B> {
     /// Takes the connection of a response that switches protocols. It is `None` if the connection has ended.
     pub(super) fn into_upgraded(self) -> Option<Upgraded> {
-        let stream = self.shared.lock().stream.take()?;
+        let mut shared = self.shared.lock();
+        let stream = shared.stream.take();
+        shared.end();
+        drop(shared);
         Some(Upgraded {
-            stream,
-            read: self.first,
+            stream: stream?,
+            read: self.behind,
         })
     }
 }
@@ -538,7 +462,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin, B: RequestBody> Body for Http1Answer<T, 
             .map_or(this.piece, |share| share.piece_size());
         let mut shared = this.shared.lock();
         let polled = ready!(shared.poll_body(cx, most));
-        (this.is_over, this.left) = shared.left();
+        (this.is_over, this.left) = (shared.response.is_over(), shared.response.left());
         // Only clients of HTTP/2 have a bound.
         if this.share.is_none() && shared.is_fast {
             this.piece = FAST_READ;
@@ -558,3 +482,6 @@ impl<T: AsyncRead + AsyncWrite + Unpin, B: RequestBody> Body for Http1Answer<T, 
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

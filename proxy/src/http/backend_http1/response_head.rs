@@ -135,7 +135,12 @@ fn framing(
         return Ok(Framing::Length(0));
     }
     let length = said.ok_or(Http1Error::Length("Content-Length is not one number"))?;
-    if headers.get_all(CONTENT_LENGTH).iter().nth(1).is_some() {
+    // The client gets the number once and in one form, so that it reads no other one.
+    let mut values = headers.get_all(CONTENT_LENGTH).iter();
+    let is_plain = values
+        .next()
+        .is_some_and(|first| is_plain(first.as_bytes()));
+    if !is_plain || values.next().is_some() {
         headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
     }
     Ok(Framing::Length(length))
@@ -148,6 +153,12 @@ fn content_length(headers: &HeaderMap) -> Option<u64> {
     let first = number(all.next()?)?;
     all.all(|other| number(other) == Some(first))
         .then_some(first)
+}
+
+/// Whether it is a number in its usual form.
+fn is_plain(value: &[u8]) -> bool {
+    let is_number = value.iter().all(u8::is_ascii_digit);
+    is_number && (value.len() == 1 || !value.starts_with(b"0"))
 }
 
 fn number(value: &[u8]) -> Option<u64> {
