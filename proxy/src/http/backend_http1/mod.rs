@@ -160,15 +160,22 @@ impl<T: AsyncRead + AsyncWrite + Unpin + Send + 'static, B: RequestBody> Http1Ba
                 });
             }
         };
-        let answered = poll_fn(|cx| self.shared.lock().poll_answer(cx, piece)).await;
-        match answered {
-            Ok(begun) => Ok(self.answer(begun, piece)),
-            Err(error) => {
-                let is_unseen = self.shared.lock().taken() == taken;
-                let none = none.filter(|_| is_unseen);
-                let unseen = none.map(|none| Box::new(Request::from_parts(head, none)));
-                Err(Unanswered { unseen, error })
+        let mut unseen = none.map(|none| Request::from_parts(head, none));
+        let answered = poll_fn(|cx| {
+            let mut shared = self.shared.lock();
+            let answered = shared.poll_answer(cx, piece);
+            // The head is not kept for as long as the backend takes to answer.
+            if shared.taken() != taken {
+                unseen = None;
             }
+            answered
+        });
+        match answered.await {
+            Ok(begun) => Ok(self.answer(begun, piece)),
+            Err(error) => Err(Unanswered {
+                unseen: unseen.map(Box::new),
+                error,
+            }),
         }
     }
 
