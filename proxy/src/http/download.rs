@@ -204,17 +204,13 @@ impl Download {
         download
     }
 
-    /// From here on, takes no more of its connection at one time than `share` has room for. Returns whether that is how it is
-    /// bounded. In HTTP/2, windows bound it.
-    pub(super) fn follow(&mut self, share: &Arc<Share>) -> bool {
-        let Self::Backend { body, .. } = self else {
-            return false;
-        };
-        let Source::One { body, .. } = &mut body.body else {
-            return false;
-        };
-        body.follow(share);
-        true
+    /// From here on, takes no more of its connection at one time than `share` has room for. In HTTP/2, windows bound it.
+    pub(super) fn follow(&mut self, share: &Arc<Share>) {
+        if let Self::Backend { body, .. } = self
+            && let Source::One { body, .. } = &mut body.body
+        {
+            body.follow(share);
+        }
     }
 
     /// Reads and drops the rest of the body, if that is not much, so that its connection can be used again.

@@ -627,7 +627,6 @@ impl Exchange<'_> {
                     frame(request);
                 }
                 *request.uri_mut() = Uri::from(self.path.clone());
-                *request.version_mut() = Version::HTTP_11;
             }
             Sender::Two(..) => {
                 let is_detached = request.version() == Version::HTTP_2;

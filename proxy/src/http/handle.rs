@@ -155,8 +155,11 @@ pub(super) fn handle(
 
 /// A response of a backend, with the record of its request, as long as it may take.
 fn timed(response: Response<Download>, record: Box<RequestRecord>) -> Reply {
+    // h2 keeps fields as long as the connection is open, and with them the head that they are slices of.
+    let is_kept = record.version == Version::HTTP_2;
     let mut response = response.map(|body| Logged::new(body, Some(record)).timed());
-    if response.body_mut().throttle() {
+    response.body_mut().throttle();
+    if is_kept {
         headers::detach(response.headers_mut());
     }
     response

@@ -1,7 +1,7 @@
 //! Owns writing to a backend that has closed its connection, so that an answer which it sent before is still read.
 //!
 //! A backend may answer before it has read the whole request, and close (413, for example). TCP then resets the
-//! connection, and hyper would end with the error of its next write, without a look at the answer that has arrived.
+//! connection, and whoever writes would end with the error of its next write, without a look at the answer that has arrived.
 //! So a write succeeds as long as reading goes on. Reading ends by itself: with the end of the stream, or the reset.
 //!
 //! The kernel reports a reset once. If a write has taken the report, the next reads return what had arrived, and then an

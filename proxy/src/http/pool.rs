@@ -177,8 +177,7 @@ impl Pool {
         }
         let before = kept.one.len();
         // Connections that have ended meanwhile are dropped.
-        let taken =
-            std::iter::from_fn(|| kept.one.pop_back()).find(|(one, _)| one.connection.is_open());
+        let taken = std::iter::from_fn(|| kept.one.pop_back()).find(|(one, _)| one.is_open());
         let gone = before - kept.one.len();
         let held = kept.of_namespace.get();
         kept.of_namespace.set(held.saturating_sub(gone));
@@ -195,7 +194,7 @@ impl Pool {
             });
             kept.one.retain(|(one, since)| {
                 let over = now.saturating_duration_since(*since) >= IDLE_ONE;
-                !gone && !over && one.connection.is_open()
+                !gone && !over && one.is_open()
             });
             kept.two.retain_mut(|shared| {
                 if shared.two.meter.requests() > 0 {

@@ -50,7 +50,7 @@ pub(super) struct RequestRecord {
     pub(super) shared: Arc<Shared>,
     started: Instant,
     method: Method,
-    version: Version,
+    pub(super) version: Version,
     /// The path without the query, which may contain secrets.
     pub(super) path: Box<str>,
     /// The client that trusted hops reported.
@@ -401,11 +401,11 @@ impl<B: Body> Logged<B> {
 }
 
 impl Logged<Download> {
-    /// Lets the backend's connection be read no faster than the client reads the response. Returns whether it is
-    /// bounded so.
-    pub(super) fn throttle(&mut self) -> bool {
-        let share = self.share.as_ref();
-        share.is_some_and(|share| self.body.follow(share))
+    /// Lets the backend's connection be read no faster than an HTTP/2 client reads the response.
+    pub(super) fn throttle(&mut self) {
+        if let Some(share) = &self.share {
+            self.body.follow(share);
+        }
     }
 }
 

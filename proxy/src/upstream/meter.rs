@@ -56,6 +56,8 @@ pub(crate) struct Meter {
     /// Whether all that comes through TLS, or the bytes themselves, are for the client.
     tunnel: AtomicBool,
     over: AtomicBool,
+    /// Whether reading waits for no turn.
+    skips_turns: AtomicBool,
     begun: Instant,
     /// Up to when time has given back, in milliseconds. The clock is read only when nothing is left.
     looked: AtomicU64,
@@ -81,6 +83,7 @@ impl Meter {
             account: Mutex::default(),
             tunnel: AtomicBool::new(false),
             over: AtomicBool::new(false),
+            skips_turns: AtomicBool::new(false),
             begun: Instant::now(),
             looked: AtomicU64::new(0),
             most_head: AtomicU32::new(u32::MAX),
@@ -137,6 +140,14 @@ impl Meter {
     /// Records that so many bytes of a body were handed on, in one of the directions.
     pub(crate) fn progressed(&self, bytes: usize) {
         self.earn(wide(bytes).saturating_mul(PER_BYTE));
+    }
+
+    /// Calls `look`, in which reading the connection waits for no turn. The bytes count all the same.
+    pub(crate) fn without_turns<R>(&self, look: impl FnOnce() -> R) -> R {
+        self.skips_turns.store(true, Ordering::Relaxed);
+        let seen = look();
+        self.skips_turns.store(false, Ordering::Relaxed);
+        seen
     }
 
     /// Records bytes that came out of the layer above the socket.
@@ -249,7 +260,7 @@ impl<S> Metered<S> {
     /// Waits for the turn of the tenant if much has come that carried nothing.
     fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let unpaid = self.meter.unpaid.load(Ordering::Relaxed);
-        if unpaid >= TURN {
+        if unpaid >= TURN && !self.meter.skips_turns.load(Ordering::Relaxed) {
             let line = self.meter.account.lock().as_ref().map_or(0, gate::line);
             ready!(self.turn.poll_bytes(cx, line, unpaid));
             self.meter.unpaid.store(0, Ordering::Relaxed);
@@ -397,6 +408,23 @@ mod tests {
             meter.passed(MOST - 1024);
         }
         assert_eq!(readable(&meter, 1024), MOST);
+    }
+
+    #[tokio::test]
+    async fn a_look_waits_for_no_turn() {
+        let meter = Meter::test();
+        let socket = io::Cursor::new(vec![b'0'; 100]);
+        let mut connection = Metered::new(socket, Arc::clone(&meter));
+        meter.unpaid.store(TURN, Ordering::Relaxed);
+        let mut cx = Context::from_waker(std::task::Waker::noop());
+        let mut byte = [0];
+        let read = meter.without_turns(|| {
+            let mut buffer = ReadBuf::new(&mut byte);
+            Pin::new(&mut connection).poll_read(&mut cx, &mut buffer)
+        });
+        assert!(read.is_ready());
+        // What was read is to be paid by the next one.
+        assert_eq!(meter.unpaid.load(Ordering::Relaxed), TURN + 1);
     }
 
     #[tokio::test]

@@ -43,6 +43,8 @@ enum State {
     ChunkLf,
     Trailers,
     Over,
+    /// Behind an error.
+    Failed,
 }
 
 /// Follows the bytes of one body.
@@ -165,11 +167,14 @@ impl BodyDecoder {
                         self.state = next;
                         at += 1;
                     }
-                    Err(error) if content > 0 => {
+                    Err(error) => {
+                        self.state = State::Failed;
+                        if content == 0 {
+                            return Err(error);
+                        }
                         self.failure = Some(error);
                         return Ok(content);
                     }
-                    Err(error) => return Err(error),
                 },
             }
         }
@@ -187,10 +192,8 @@ impl BodyDecoder {
                     size.ok_or(Http1Error::Chunk("its size is too large"))?,
                 ))
             }
-            (State::Size(Some(size)) | State::Space(size), b' ' | b'\t') => {
-                self.count_extension()?;
-                State::Space(size)
-            }
+            // Some servers always write sizes of the same width.
+            (State::Size(Some(size)) | State::Space(size), b' ' | b'\t') => State::Space(size),
             (State::Size(Some(size)) | State::Space(size), b';') => State::Extension(size),
             (State::Size(Some(size)) | State::Space(size) | State::Extension(size), b'\r') => {
                 State::SizeLf(size)
@@ -213,6 +216,7 @@ impl BodyDecoder {
                 return Err(Http1Error::Chunk("a line does not end with CR LF"));
             }
             (State::Trailers, _) => return self.trailer(byte),
+            (State::Failed, _) => return Err(Http1Error::Chunk("one before it is")),
             // These are not framing.
             (State::Length(_) | State::UntilClose | State::Chunk(_) | State::Over, _) => self.state,
         };

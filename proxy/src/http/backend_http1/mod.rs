@@ -18,7 +18,7 @@ mod response_head;
 mod response_reader;
 
 use std::future::poll_fn;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 
@@ -59,8 +59,13 @@ impl<B> RequestBody for B where
 {
 }
 
+/// What carries the bytes of a connection: TCP, TLS, or a pipe of a test.
+pub(super) trait Carrier: AsyncRead + AsyncWrite + Unpin + Send + 'static {}
+
+impl<T: AsyncRead + AsyncWrite + Unpin + Send + 'static> Carrier for T {}
+
 /// A connection. If it is dropped, it ends, with the exchange that is under way on it.
-pub(super) struct Http1Backend<T = upstream::Stream, B = Upload> {
+pub(super) struct Http1Backend<T: Carrier = upstream::Stream, B: RequestBody = Upload> {
     shared: Arc<Mutex<Http1State<T, B>>>,
     /// Whether dropping it leaves the connection to whoever else has it.
     is_retired: bool,
@@ -96,8 +101,8 @@ pub(super) struct Upgraded {
     pub(super) read: Bytes,
 }
 
-impl<T: AsyncRead + AsyncWrite + Unpin + Send + 'static, B: RequestBody> Http1Backend<T, B> {
-    /// A new connection. As long as it is open, it has `place`.
+impl<T: Carrier, B: RequestBody> Http1Backend<T, B> {
+    /// A new connection. As long as HTTP is spoken on it, it has `place`.
     pub(super) fn new(stream: T, place: Option<QuotaGuard>) -> Self {
         Self {
             shared: Arc::new(Mutex::new(Http1State {
@@ -116,8 +121,10 @@ impl<T: AsyncRead + AsyncWrite + Unpin + Send + 'static, B: RequestBody> Http1Ba
 
     /// Whether an idle connection can have a request. If something has come without one, nobody knows what it is.
     pub(super) fn is_open(&self) -> bool {
-        let mut shared = self.shared.lock();
-        shared.is_quiet(&mut Context::from_waker(Waker::noop()))
+        // The budget of the task that asks must not hide what has come.
+        let look = poll_fn(|cx| Poll::Ready(self.shared.lock().is_quiet(cx)));
+        let look = pin!(tokio::task::unconstrained(look));
+        look.poll(&mut Context::from_waker(Waker::noop())) == Poll::Ready(true)
     }
 
     /// Whether the last exchange is over on both sides, and another one may follow.
@@ -130,15 +137,17 @@ impl<T: AsyncRead + AsyncWrite + Unpin + Send + 'static, B: RequestBody> Http1Ba
     pub(super) fn retire(mut self) {
         let mut shared = self.shared.lock();
         shared.is_answered = true;
-        let sender = shared.sender.take();
-        drop(shared);
-        if let Some(sender) = sender {
+        if shared.request.is_done() {
+            shared.end();
+        } else if let Some(sender) = shared.sender.take() {
             sender.wake();
         }
+        drop(shared);
         self.is_retired = true;
     }
 
-    /// Sends a request, and returns the response when its head has come. Until then at most `piece` bytes are read at one time.
+    /// Sends a request, and returns the response when its head has come. At most `piece` bytes are read at one time, until the
+    /// body turns out to be one that comes fast, or follows a [`Share`].
     pub(super) async fn send(
         &mut self,
         request: Request<B>,
@@ -202,7 +211,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin + Send + 'static, B: RequestBody> Http1Ba
     }
 }
 
-impl<T, B> Drop for Http1Backend<T, B> {
+impl<T: Carrier, B: RequestBody> Drop for Http1Backend<T, B> {
     fn drop(&mut self) {
         if !self.is_retired {
             self.shared.lock().end();
@@ -210,19 +219,23 @@ impl<T, B> Drop for Http1Backend<T, B> {
     }
 }
 
-impl<T, B> Http1State<T, B> {
+impl<T: Carrier, B: RequestBody> Http1State<T, B> {
     /// Ends the connection. Whoever still has it learns of that.
     fn end(&mut self) {
-        self.stream = None;
+        if let Some(mut stream) = self.stream.take()
+            && self.request.is_done()
+        {
+            // With TLS, the backend is told that this is an end in order. Nobody waits for it to be sent.
+            let mut cx = Context::from_waker(Waker::noop());
+            let _told = Pin::new(&mut stream).poll_shutdown(&mut cx);
+        }
         for waker in [self.sender.take(), self.receiver.take()] {
             if let Some(waker) = waker {
                 waker.wake();
             }
         }
     }
-}
 
-impl<T: AsyncRead + AsyncWrite + Unpin, B: RequestBody> Http1State<T, B> {
     /// How many bytes the connection has taken until now.
     fn taken(&self) -> Option<u64> {
         self.stream.as_ref().map(Patient::taken)
@@ -235,6 +248,8 @@ impl<T: AsyncRead + AsyncWrite + Unpin, B: RequestBody> Http1State<T, B> {
     ) -> Result<Option<u64>, Http1Error> {
         self.is_answered = false;
         self.is_fast = false;
+        // Those of the last exchange would keep what its tasks hold.
+        (self.sender, self.receiver) = (None, None);
         self.response = ResponseReader::to(head.method == Method::HEAD);
         self.request.begin(head, body)?;
         Ok(self.taken())
@@ -290,7 +305,12 @@ impl<T: AsyncRead + AsyncWrite + Unpin, B: RequestBody> Http1State<T, B> {
             return Poll::Ready(());
         };
         match self.request.poll(stream, cx) {
-            Poll::Ready(Ok(())) => return Poll::Ready(()),
+            Poll::Ready(Ok(())) => {
+                if self.is_answered {
+                    self.end();
+                }
+                return Poll::Ready(());
+            }
             Poll::Ready(Err(error)) => {
                 tracing::debug!(%error, "the rest of a request was not sent");
                 self.request.give_up();
@@ -433,11 +453,12 @@ impl<T, B> Http1Answer<T, B> {
     }
 }
 
-impl<B> Http1Answer<upstream::Stream, B> {
+impl<B: RequestBody> Http1Answer<upstream::Stream, B> {
     /// Takes the connection of a response that switches protocols. It is `None` if the connection has ended.
     pub(super) fn into_upgraded(self) -> Option<Upgraded> {
         let mut shared = self.shared.lock();
         let stream = shared.stream.take();
+        // Nothing is left to end but a request that is still being sent.
         shared.end();
         drop(shared);
         Some(Upgraded {
@@ -447,7 +468,7 @@ impl<B> Http1Answer<upstream::Stream, B> {
     }
 }
 
-impl<T: AsyncRead + AsyncWrite + Unpin, B: RequestBody> Body for Http1Answer<T, B> {
+impl<T: Carrier, B: RequestBody> Body for Http1Answer<T, B> {
     type Data = Bytes;
     type Error = Http1Error;
 

@@ -36,6 +36,8 @@ pub(super) struct RequestWriter<B> {
     /// The end of a chunk.
     after: &'static [u8],
     is_unflushed: bool,
+    /// Whether the request broke off. Then its end is never written, or the backend would take half of it for all.
+    has_failed: bool,
 }
 
 impl<B> Default for RequestWriter<B> {
@@ -48,6 +50,7 @@ impl<B> Default for RequestWriter<B> {
             data: Bytes::new(),
             after: b"",
             is_unflushed: false,
+            has_failed: false,
         }
     }
 }
@@ -68,6 +71,14 @@ impl<B: Body<Data = Bytes, Error: Into<Box<dyn std::error::Error + Send + Sync>>
         match &body {
             None => {
                 head.headers.remove(TRANSFER_ENCODING);
+                // The backend would take the next request for the body.
+                if head
+                    .headers
+                    .get(CONTENT_LENGTH)
+                    .is_some_and(|said| said != "0")
+                {
+                    return Err(Http1Error::RequestLength);
+                }
             }
             Some(body) => self.encoding = encoding(&mut head.headers, &**body)?,
         }
@@ -78,7 +89,8 @@ impl<B: Body<Data = Bytes, Error: Into<Box<dyn std::error::Error + Send + Sync>>
 
     /// Whether all of it is written.
     pub(super) fn is_done(&self) -> bool {
-        self.body.is_none() && !self.has_unwritten() && !self.is_unflushed
+        let is_written = !self.has_unwritten() && !self.is_unflushed;
+        self.body.is_none() && is_written && !self.has_failed
     }
 
     /// Gives up the rest.
@@ -86,8 +98,21 @@ impl<B: Body<Data = Bytes, Error: Into<Box<dyn std::error::Error + Send + Sync>>
         *self = Self::default();
     }
 
-    /// Writes as much as the connection takes. It is ready when all is written.
+    /// Writes as much as the connection takes. It is ready when all is written. After an error there are only errors.
     pub(super) fn poll<S: AsyncWrite + Unpin>(
+        &mut self,
+        stream: &mut S,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), Http1Error>> {
+        if self.has_failed {
+            return Poll::Ready(Err(Http1Error::GivenUp));
+        }
+        let polled = self.poll_rest(stream, cx);
+        self.has_failed = matches!(polled, Poll::Ready(Err(_)));
+        polled
+    }
+
+    fn poll_rest<S: AsyncWrite + Unpin>(
         &mut self,
         stream: &mut S,
         cx: &mut Context<'_>,

@@ -67,7 +67,10 @@ pub(super) fn parse(
         Some(1) => Version::HTTP_11,
         _ => Version::HTTP_10,
     };
-    let keeps_alive = version == Version::HTTP_11 && !closes(&headers);
+    // Two statements of the length may be an attempt to have readers disagree.
+    let is_clear =
+        !(headers.contains_key(TRANSFER_ENCODING) && headers.contains_key(CONTENT_LENGTH));
+    let keeps_alive = version == Version::HTTP_11 && is_clear && !closes(&headers);
     let framing = framing(&mut headers, status, version, to_head)?;
     let mut response = Response::new(());
     *response.status_mut() = status;
@@ -95,7 +98,7 @@ fn closes(headers: &HeaderMap) -> bool {
         .any(|option| option.trim_ascii().eq_ignore_ascii_case(b"close"))
 }
 
-/// Where the body ends (RFC 9112 section 6.3). Afterwards there is at most one statement of its length in the fields.
+/// Where the body ends (RFC 9112 section 6.3). If there is one, at most one statement of its length is left in the fields.
 fn framing(
     headers: &mut HeaderMap,
     status: StatusCode,

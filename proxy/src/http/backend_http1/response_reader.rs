@@ -64,7 +64,7 @@ impl ResponseReader {
             // So a head that comes byte by byte is parsed when a line may be its last one, and not once for each byte.
             let unseen = kept.get(before.saturating_sub(3)..).unwrap_or_default();
             if !has_empty_line(unseen) {
-                self.keep(&kept)?;
+                self.keep(kept)?;
                 return Ok(None);
             }
             &mut kept
@@ -81,7 +81,9 @@ impl ResponseReader {
                 return self.begin(head, rest).map(Some);
             }
         }
-        self.keep(bytes.get(at..).unwrap_or_default())?;
+        // Empty lines may come before a head. Each would be looked at again with every piece.
+        let rest = without_empty_lines(bytes.get(at..).unwrap_or_default());
+        self.keep(rest.to_vec())?;
         Ok(None)
     }
 
@@ -103,11 +105,11 @@ impl ResponseReader {
         Ok(Begun { response, first })
     }
 
-    fn keep(&mut self, bytes: &[u8]) -> Result<(), Http1Error> {
+    fn keep(&mut self, bytes: Vec<u8>) -> Result<(), Http1Error> {
         if bytes.len() >= MAX_HEAD {
             return Err(Http1Error::HeadTooLarge);
         }
-        self.partial = bytes.to_vec();
+        self.partial = bytes;
         Ok(())
     }
 
@@ -164,6 +166,14 @@ impl ResponseReader {
     pub fn lets_another_follow(&self) -> bool {
         self.keeps_alive && self.body.ends_in_order()
     }
+}
+
+/// These bytes without the empty lines at their beginning.
+fn without_empty_lines(mut bytes: &[u8]) -> &[u8] {
+    while let Some(rest) = bytes.strip_prefix(b"\r\n").or(bytes.strip_prefix(b"\n")) {
+        bytes = rest;
+    }
+    bytes
 }
 
 /// Whether an empty line may be among these bytes, whichever line ends there are.

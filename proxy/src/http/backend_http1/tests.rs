@@ -170,6 +170,17 @@ fn a_response_ends_where_its_head_says() {
             "ok",
             true,
         ),
+        (
+            "\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok",
+            "ok",
+            true,
+        ),
+        // Two statements of the length, one of which counts.
+        (
+            "HTTP/1.1 200 OK\r\ncontent-length: 1\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n",
+            "ok",
+            false,
+        ),
         // Bytes behind the end are nobody's response.
         (
             "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nokHTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nsmugg",
@@ -406,8 +417,42 @@ async fn a_connection_has_one_request_after_the_other() {
 #[tokio::test]
 async fn a_connection_that_has_ended_is_not_open() {
     let (connection, far) = connected::<Empty<Bytes>>();
+    assert!(connection.is_open());
     drop(far);
+    poll_fn(|cx| {
+        // The task that asks has nothing left of its budget.
+        while pin!(tokio::task::coop::consume_budget())
+            .poll(cx)
+            .is_ready()
+        {}
+        assert!(!connection.is_open());
+        Poll::Ready(())
+    })
+    .await;
+}
+
+/// The reader takes no byte behind the end, so these are still in the socket.
+#[tokio::test]
+async fn a_second_response_is_nobodys() {
+    let (near, mut far) = duplex(1000);
+    let mut connection = Http1Backend::new(near, None);
+    let head = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n";
+    let twice = format!("{head}ok{head}no");
+    far.write_all(twice.as_bytes()).await.unwrap();
+    let response = connection.send(request(&Method::GET), head.len()).await;
+    let response = response.map_err(|failed| failed.error).unwrap();
+    assert_eq!(taken(response).await.unwrap().2, b"ok");
+    assert!(connection.is_reusable());
     assert!(!connection.is_open());
+}
+
+#[tokio::test]
+async fn sizes_of_chunks_may_be_padded() {
+    let chunks = "1     \r\nx\r\n".repeat(10_000);
+    let answer =
+        format!("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n{chunks}0     \r\n\r\n");
+    let (got, follows) = ours(answer.as_bytes(), 5000, &Method::GET).await;
+    assert_eq!((got.unwrap().2.len(), follows), (10_000, true));
 }
 
 /// A body whose pieces a test sends.
@@ -550,6 +595,30 @@ async fn a_broken_request_breaks_its_response() {
     let ((), got) = tokio::join!(client, taken(response));
     assert_eq!(got, Err(()));
     assert_eq!(far.read(&mut [0]).await.unwrap(), 0);
+}
+
+/// The body breaks in the moment in which the response begins. The backend must not take half of it for all.
+#[tokio::test]
+async fn a_broken_request_never_looks_complete() {
+    let (near, mut far) = duplex(1000);
+    let (mut pieces, body) = mpsc::channel::<Result<Frame<Bytes>, std::io::Error>>(2);
+    let half = Frame::data(Bytes::from_static(b"half"));
+    pieces.try_send(Ok(half)).unwrap();
+    let broken = std::io::ErrorKind::ConnectionReset.into();
+    pieces.try_send(Err(broken)).unwrap();
+    drop(pieces);
+    let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
+    far.write_all(answer).await.unwrap();
+    let request = Request::post("/").header("transfer-encoding", "chunked");
+    let request = request.body(StreamBody::new(body)).unwrap();
+    let mut connection = Http1Backend::new(near, None);
+    let response = connection.send(request, SCRATCH).await;
+    assert!(response.is_ok());
+    assert!(!connection.is_reusable());
+    connection.retire();
+    let mut got = String::new();
+    far.read_to_string(&mut got).await.unwrap();
+    assert!(got.ends_with("\r\n\r\n4\r\nhalf\r\n"), "{got:?}");
 }
 
 #[tokio::test]

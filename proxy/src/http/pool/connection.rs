@@ -132,6 +132,13 @@ pub(in crate::http) struct One {
     pub(in crate::http) meter: Arc<Meter>,
 }
 
+impl One {
+    /// Whether it can have a request. What has come on it is seen even if its namespace has to wait for its turn to read.
+    pub(super) fn is_open(&self) -> bool {
+        self.meter.without_turns(|| self.connection.is_open())
+    }
+}
+
 impl Sender {
     pub(super) fn meter(&self) -> &Arc<Meter> {
         match self {

@@ -101,8 +101,8 @@ impl Lease {
         self.key.tls.is_some()
     }
 
-    /// Gives the connection back, because its response was read to the end. Its request may not have been sent to the
-    /// end yet; the connection is not used again before that.
+    /// Gives the connection back, because its response was read to the end. If its request has not been sent to the end yet, the
+    /// connection ends after that.
     pub(in crate::http) fn give_back(self) {
         let Self {
             key,
