@@ -1,5 +1,5 @@
 //! The first claim to a wildcard is held back while names inside it that other namespaces may have are not recorded,
-//! since a recorded wildcard closes them. Without such names it is written at once, and the wait has an end.
+//! since a recorded wildcard closes them. Without such names it is written after a moment, and the wait has an end.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -7,13 +7,21 @@ use std::time::{Duration, Instant};
 use proptest::prelude::*;
 use vestibule_model::claim::{ClaimKey, Claimed};
 use vestibule_model::key::ObjectName;
-use vestibule_operator::claims::{ClaimAction, ClaimRequest, LONGEST_WILDCARD_WAIT, WriteOutcome};
+use vestibule_operator::claims::{
+    ClaimAction, ClaimRequest, LONGEST_WILDCARD_WAIT, WILDCARD_GATHERING, WILDCARD_WAIT_STEP,
+    WILDCARD_WAIT_STEPS, WriteOutcome,
+};
 use vestibule_operator::translate::ClaimState;
 use vestibule_operator_testing::claims::*;
 use vestibule_test_support::properties::keep_failures_with_cases;
 
 /// The store gathers changes for 20 ms before it writes.
 const SOON: Duration = Duration::from_millis(30);
+
+/// The longest wait of `*.example.com`, which has one label more than the wildcards that wait longest.
+const WAIT: Duration = LONGEST_WILDCARD_WAIT.saturating_sub(WILDCARD_WAIT_STEP);
+/// The longest wait of `*.x.example.com`.
+const INNER_WAIT: Duration = WAIT.saturating_sub(WILDCARD_WAIT_STEP);
 
 fn wanted(namespace: &str) -> Option<ClaimState> {
     Some(ClaimState::Wanted(namespace.into()))
@@ -31,26 +39,77 @@ fn name_under_way() -> (World, [ClaimKey; 2], ClaimRequest) {
     (world, [wide, shop], write)
 }
 
-/// Makes every request that is due after a short time, and returns the objects that they are about.
-fn begun_soon(world: &mut World) -> BTreeSet<ObjectName> {
-    world.pass(SOON);
+/// Makes every request that is due after some time, and returns the objects that they are about.
+fn begun_after(world: &mut World, time: Duration) -> BTreeSet<ObjectName> {
+    world.pass(time);
     let requests = std::iter::from_fn(|| world.begin());
     requests.map(|request| request.name).collect()
+}
+
+/// Makes every request that is due after a short time, and returns the objects that they are about.
+fn begun_soon(world: &mut World) -> BTreeSet<ObjectName> {
+    begun_after(world, SOON)
 }
 
 fn only(key: &ClaimKey) -> BTreeSet<ObjectName> {
     BTreeSet::from([key.object_name()])
 }
 
+/// A write has begun, and the server carries it out and answers.
+fn succeed(world: &mut World, write: &ClaimRequest) {
+    let outcome = world.land(write);
+    world.done(write, outcome);
+}
+
 #[test]
 fn a_wildcard_is_written_after_the_names_inside_it_however_long_they_take() {
     let (mut world, [wide, shop], write) = name_under_way();
-    world.pass(LONGEST_WILDCARD_WAIT - Duration::from_secs(1));
+    world.pass(INNER_WAIT);
     assert_eq!(world.begin(), None);
-    let outcome = world.land(&write);
-    world.done(&write, outcome);
+    succeed(&mut world, &write);
     assert_eq!(world.holder(&shop), Some("b"));
+    // It does not gather once more.
     assert_eq!(begun_soon(&mut world), only(&wide));
+}
+
+#[test]
+fn a_wildcard_waits_for_a_name_that_is_asked_for_a_turn_later() {
+    let mut world = World::leading();
+    let (wide, shop) = (name("*.example.com"), name("shop.example.com"));
+    let gathered = world.time.now + WILDCARD_GATHERING;
+    world.want(&wide, "a");
+    assert!(begun_soon(&mut world).is_empty());
+    // Nothing is to be done before that time.
+    assert_eq!(world.store.deadline(), Some(gathered));
+    world.pass(SOON);
+    world.want(&shop, "b");
+    world.pass(SOON);
+    assert!(world.time.now >= gathered);
+    let write = world.begin().expect("a request");
+    assert_eq!(write.name, shop.object_name());
+    assert_eq!(world.begin(), None);
+    succeed(&mut world, &write);
+    assert_eq!(begun_soon(&mut world), only(&wide));
+}
+
+#[test]
+fn a_wildcard_gathers_to_the_end_even_if_a_name_inside_it_is_recorded_sooner() {
+    let (mut world, [wide, _], write) = name_under_way();
+    let gathered = world.time.now + WILDCARD_GATHERING.saturating_sub(SOON);
+    succeed(&mut world, &write);
+    assert!(begun_soon(&mut world).is_empty());
+    assert_eq!(world.store.deadline(), Some(gathered));
+    assert_eq!(begun_soon(&mut world), only(&wide));
+}
+
+#[test]
+fn a_wildcard_of_the_gateways_own_namespace_closes_nothing_and_waits_for_nothing() {
+    let mut world = World::leading();
+    let (wide, shop) = (name("*.example.com"), name("shop.example.com"));
+    let own = &*wide.gateway.namespace;
+    world.say([(&wide, wanted(own)), (&shop, wanted("b"))]);
+    let both = BTreeSet::from([wide.object_name(), shop.object_name()]);
+    assert_eq!(begun_soon(&mut world), both);
 }
 
 #[test]
@@ -73,8 +132,7 @@ fn a_wildcard_waits_while_the_write_of_a_name_is_tried_again() {
     world.pass(Duration::from_secs(5));
     let write = world.begin().expect("a request");
     assert_eq!(write.name, shop.object_name());
-    let outcome = world.land(&write);
-    world.done(&write, outcome);
+    succeed(&mut world, &write);
     assert_eq!(begun_soon(&mut world), only(&wide));
 }
 
@@ -82,14 +140,53 @@ fn a_wildcard_waits_while_the_write_of_a_name_is_tried_again() {
 fn a_wildcard_does_not_wait_for_ever() {
     let (mut world, [wide, _], _never_answered) = name_under_way();
     // Nothing is to be done before that time.
-    let end = world.time.now + LONGEST_WILDCARD_WAIT;
+    let end = world.time.now + WAIT;
     assert_eq!(world.store.deadline(), Some(end));
-    world.pass(LONGEST_WILDCARD_WAIT);
+    world.pass(WAIT);
     let write = world.begin().expect("a request");
     assert_eq!(write.name, wide.object_name());
-    // If its own write fails, it does not wait once more.
+    // If its own write fails, it does not wait once more, not even for a name that is asked for only now.
     world.done(&write, WriteOutcome::Refused);
-    assert_eq!(begun_soon(&mut world), only(&wide));
+    let late = name("late.example.com");
+    world.want(&late, "c");
+    let both = BTreeSet::from([wide.object_name(), late.object_name()]);
+    assert_eq!(begun_soon(&mut world), both);
+}
+
+#[test]
+fn of_nested_wildcards_that_wait_for_one_name_the_inner_one_stops_waiting_first() {
+    let mut world = World::leading();
+    let (wide, inner) = (name("*.example.com"), name("*.x.example.com"));
+    let host = name("n.x.example.com");
+    world.say([
+        (&wide, wanted("a")),
+        (&inner, wanted("b")),
+        (&host, wanted("c")),
+    ]);
+    // This write is never answered.
+    assert_eq!(begun_soon(&mut world), only(&host));
+    world.pass(INNER_WAIT);
+    let write = world.begin().expect("a request");
+    assert_eq!(write.name, inner.object_name());
+    assert_eq!(world.begin(), None);
+    succeed(&mut world, &write);
+    assert_eq!(world.holder(&inner), Some("b"));
+    assert!(begun_soon(&mut world).is_empty());
+    assert_eq!(begun_after(&mut world, WILDCARD_WAIT_STEP), only(&wide));
+}
+
+#[test]
+fn a_wildcard_with_many_labels_waits_long_enough_for_a_request_without_an_answer() {
+    let mut world = World::leading();
+    let suffix = "a.b.c.d.e.f.g.h.i.j.example.com";
+    let wide = name(&format!("*.{suffix}"));
+    let host = name(&format!("n.{suffix}"));
+    world.say([(&wide, wanted("a")), (&host, wanted("b"))]);
+    assert_eq!(begun_soon(&mut world), only(&host));
+    let wait = LONGEST_WILDCARD_WAIT.saturating_sub(WILDCARD_WAIT_STEP * WILDCARD_WAIT_STEPS);
+    assert!(wait > Duration::from_secs(10));
+    assert_eq!(world.store.deadline(), Some(world.time.now + wait));
+    assert_eq!(begun_after(&mut world, wait), only(&wide));
 }
 
 #[test]
@@ -105,10 +202,10 @@ fn a_wildcard_does_not_wait_for_ever_for_a_name_that_is_refused_again_and_again(
             Some(write) => break write,
             None => {}
         }
-        assert!(world.time.now - begin < LONGEST_WILDCARD_WAIT * 2);
+        assert!(world.time.now - begin < WAIT * 2);
     };
     assert_eq!(write.name, wide.object_name());
-    assert!(world.time.now - begin >= LONGEST_WILDCARD_WAIT);
+    assert!(world.time.now - begin >= WAIT);
 }
 
 #[test]
@@ -117,7 +214,8 @@ fn a_wildcard_is_written_as_soon_as_the_name_is_not_wanted_for_another_namespace
         let (mut world, [wide, shop], write) = name_under_way();
         world.done(&write, WriteOutcome::Refused);
         world.say([(&shop, state)]);
-        assert!(begun_soon(&mut world).contains(&wide.object_name()));
+        let begun = begun_after(&mut world, WILDCARD_GATHERING);
+        assert!(begun.contains(&wide.object_name()));
     }
 }
 
@@ -142,7 +240,7 @@ fn a_wildcard_waits_only_for_names_of_others_inside_it_that_are_not_recorded() {
     let mut expected: BTreeSet<_> = names.iter().map(|(key, _)| key.object_name()).collect();
     // `b` wants `example.com`, which is inside this one.
     expected.remove(&name("*.com").object_name());
-    assert_eq!(begun_soon(&mut world), expected);
+    assert_eq!(begun_after(&mut world, WILDCARD_GATHERING), expected);
 }
 
 #[test]
@@ -159,19 +257,18 @@ fn of_nested_wildcards_the_innermost_is_written_first() {
         let write = world.next_request().expect("a request");
         assert_eq!(write.name, key.object_name());
         assert_eq!(world.begin(), None, "{key} is under way");
-        let outcome = world.land(&write);
-        world.done(&write, outcome);
+        succeed(&mut world, &write);
     }
 }
 
 #[test]
 fn another_candidate_for_a_wildcard_has_a_wait_of_its_own() {
     let (mut world, [wide, _], _never_answered) = name_under_way();
-    world.pass(LONGEST_WILDCARD_WAIT - Duration::from_secs(1));
+    world.pass(INNER_WAIT);
     world.want(&wide, "c");
-    world.pass(Duration::from_secs(2));
+    world.pass(WILDCARD_WAIT_STEP * 2);
     assert_eq!(world.begin(), None);
-    world.pass(LONGEST_WILDCARD_WAIT);
+    world.pass(WAIT);
     let write = world.begin().expect("a request");
     assert_eq!(write.name, wide.object_name());
 }
@@ -183,7 +280,7 @@ fn a_leader_that_comes_back_begins_with_no_waits() {
     world.store.lead(false, world.time);
     world.say([(&shop, None)]);
     assert!(world.take_over());
-    assert_eq!(begun_soon(&mut world), only(&wide));
+    assert_eq!(begun_after(&mut world, WILDCARD_GATHERING), only(&wide));
 }
 
 const HOSTS: [&str; 7] = [
@@ -195,7 +292,9 @@ const HOSTS: [&str; 7] = [
     "example.com",
     "",
 ];
-const TENANTS: [&str; 3] = ["a", "b", "c"];
+/// The Gateway's own namespace.
+const OWN: &str = "platform";
+const TENANTS: [&str; 4] = ["a", "b", "c", OWN];
 
 #[derive(Debug, Clone)]
 enum Op {
@@ -259,16 +358,28 @@ impl Sim {
         self.world.holder(&self.keys[n]).is_some()
     }
 
+    /// Whether this is a wildcard that is wanted for a tenant, so that it closes the names inside it.
+    fn would_close(&self, n: usize) -> bool {
+        let is_of_tenant = |(of, _): &(usize, Instant)| TENANTS[*of] != OWN;
+        HOSTS[n].starts_with("*.") && self.wanted.get(&n).is_some_and(is_of_tenant)
+    }
+
+    /// Whether a wildcard may still be gathering.
+    fn gathers(&self, n: usize) -> bool {
+        self.would_close(n) && self.world.time.now - self.wanted[&n].1 < WILDCARD_GATHERING
+    }
+
     /// Whether a name that nobody holds is wanted inside a wildcard by another tenant than the wildcard.
     fn has_to_wait(&self, wildcard: usize) -> bool {
         let Some((of, _)) = self.wanted.get(&wildcard) else {
             return false;
         };
-        self.wanted.iter().any(|(inside, (other, _))| {
-            is_inside(&self.keys[*inside], &self.keys[wildcard])
-                && other != of
-                && !self.is_held(*inside)
-        })
+        self.would_close(wildcard)
+            && self.wanted.iter().any(|(inside, (other, _))| {
+                is_inside(&self.keys[*inside], &self.keys[wildcard])
+                    && other != of
+                    && !self.is_held(*inside)
+            })
     }
 
     fn step(&mut self, op: Op) {
@@ -327,10 +438,13 @@ impl Sim {
             request.action,
             ClaimAction::Create(_) | ClaimAction::Replace { .. }
         );
-        if is_claim && !self.is_held(n) && self.has_to_wait(n) {
-            let (_, since) = self.wanted[&n];
-            let waited = self.world.time.now - since;
-            assert!(waited >= LONGEST_WILDCARD_WAIT, "{request:?}");
+        if is_claim && !self.is_held(n) {
+            assert!(!self.gathers(n), "{request:?}");
+            if self.has_to_wait(n) {
+                let (_, since) = self.wanted[&n];
+                let waited = self.world.time.now - since;
+                assert!(waited >= longest_wait(HOSTS[n]), "{request:?}");
+            }
         }
         self.under_way.push(request);
     }
@@ -342,6 +456,7 @@ impl Sim {
             let waits = self.is_held(*n)
                 || under_way.contains(n)
                 || self.refused.contains(n)
+                || self.gathers(*n)
                 || self.has_to_wait(*n);
             assert!(waits, "{} is not written", self.keys[*n]);
         }
@@ -363,6 +478,12 @@ impl Sim {
         }
         assert_eq!(self.world.store.deadline(), None);
     }
+}
+
+/// The longest wait of a wildcard. It has as many dots as labels after the `*`.
+fn longest_wait(wildcard: &str) -> Duration {
+    let labels = u32::try_from(wildcard.matches('.').count()).expect("few");
+    LONGEST_WILDCARD_WAIT.saturating_sub(WILDCARD_WAIT_STEP * (labels - 1))
 }
 
 fn is_inside(key: &ClaimKey, wildcard: &ClaimKey) -> bool {

@@ -45,13 +45,33 @@ pub const AT_ONCE: usize = 24;
 /// this time costs no write.
 pub const NOTED_AFTER: Duration = Duration::from_secs(5);
 
-/// Longest time for which the first claim to a wildcard is held back for names inside it that have to be recorded before
-/// it (ADR 16).
+/// How long after a namespace asked for it the first claim to a wildcard is written at the earliest (ADR 16). Other claims
+/// are written after 20 ms.
 ///
-/// It is longer than one request to the API server may take (10 seconds), so that a request without an answer can be
-/// followed by another one. In this time the operator also records thousands of names of one tenant. It is bounded because
-/// a name that the API server never accepts must not keep a wildcard from its namespace for ever.
-pub const LONGEST_WILDCARD_WAIT: Duration = Duration::from_secs(12);
+/// Objects that are applied together come by several watches, and translation may see them in several turns. So it may see
+/// an older object that asks for a name inside the wildcard a turn later than the one that asks for the wildcard. The name
+/// would be lost if the wildcard were recorded by then.
+pub const WILDCARD_GATHERING: Duration = Duration::from_millis(80);
+
+/// Longest time for which the first claim to a wildcard is held back for names inside it that have to be recorded before
+/// it (ADR 16). It is the time for a wildcard such as `*.com`. For each label more, it is one [`WILDCARD_WAIT_STEP`] less.
+///
+/// Even the shortest wait is longer than one request to the API server may take (10 seconds), so that a request without an
+/// answer can be followed by another one. In this time the operator also records thousands of names of one tenant. It is
+/// bounded because a name that the API server never accepts must not keep a wildcard from its namespace for ever.
+pub const LONGEST_WILDCARD_WAIT: Duration = Duration::from_secs(16);
+
+/// How much sooner the wait of a wildcard ends than that of a wildcard with one label less.
+///
+/// Of two wildcards, one inside the other, both may wait for the same name. If both waits ended at one time, the outer
+/// wildcard could be recorded first and close the inner one to its namespace. A write of the inner one usually takes much
+/// less time than this.
+pub const WILDCARD_WAIT_STEP: Duration = Duration::from_millis(500);
+
+/// Largest number of times that [`WILDCARD_WAIT_STEP`] is taken from a wait. Wildcards with nine or more labels after the
+/// `*` all wait equally long, because a name may have more than a hundred labels, and each wait has to be long enough for a
+/// request without an answer.
+pub const WILDCARD_WAIT_STEPS: u32 = 8;
 
 /// The current time, by the clock of the system and by a monotonic clock.
 #[derive(Debug, Clone, Copy)]

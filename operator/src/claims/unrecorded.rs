@@ -6,18 +6,29 @@
 //! younger name inside an older wildcard is not wanted. A name that a grant gives is wanted, whatever its age; the wildcard
 //! waits for it without need, but not for long.
 //!
-//! A wildcard waits only for names inside it, never for one around it. So no two claims wait for each other.
+//! Translation may hear of the older object a little later than of the one that asks for the wildcard. So the wildcard is
+//! not written before [`WILDCARD_GATHERING`] is over, even if there is no such name yet. This time counts from the request
+//! for the wildcard, so a wildcard that had to wait for names longer than that is written soon after the last one of them.
+//!
+//! A wildcard waits only for names inside it, never for one around it. So no two claims wait for each other. A wildcard of
+//! the Gateway's own namespace closes nothing (ADR 21), so it does not wait at all.
+//!
+//! The wait has an end ([`longest_wait`]). Then the wildcard is written although names inside it are not recorded. Once it
+//! is recorded, translation finds these names inside another namespace's wildcard and no longer wants them. If the write of
+//! one of them succeeds after that, its object is deleted. A candidate for a wildcard has one wait only, which begins with
+//! the first name that it waits for. If the write of the wildcard itself then fails until this wait is over, the wildcard
+//! does not wait for an older name that is asked for later.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use vestibule_model::claim::{ClaimKey, Claimed};
-use vestibule_model::hostname::HostPattern;
+use vestibule_model::hostname::{HostPattern, Hostname};
 use vestibule_model::key::ObjectName;
 use vestibule_model::reversed::Patterns;
 
-use super::LONGEST_WILDCARD_WAIT;
+use super::{LONGEST_WILDCARD_WAIT, WILDCARD_GATHERING, WILDCARD_WAIT_STEP, WILDCARD_WAIT_STEPS};
 
 /// The hostnames that nobody holds and that have a candidate, by Gateway. Only the leader has candidates.
 ///
@@ -35,15 +46,23 @@ struct Wanted {
     namespace: Arc<str>,
     /// For a wildcard: how many names inside it have a candidate of another namespace.
     others: usize,
-    /// The end of the wait, once the claim has been held back. It stays when the wait is over, so that a wildcard whose
-    /// write fails does not wait again.
+    /// For a wildcard: the end of [`WILDCARD_GATHERING`].
+    gathered: Instant,
+    /// The end of the wait, once the claim has been held back for a name inside it. It stays when the wait is over, so that
+    /// a wildcard whose write fails does not wait again.
     until: Option<Instant>,
 }
 
 impl Unrecorded {
     /// Takes the namespace of the present candidate for a name that nobody holds; `None` if there is none any more, for
-    /// example because the name is recorded. Returns the wildcards that were held back and have nothing to wait for now.
-    pub(super) fn change(&mut self, key: &ClaimKey, namespace: Option<&Arc<str>>) -> Vec<ClaimKey> {
+    /// example because the name is recorded. Returns the wildcards that were held back for names inside them and have no
+    /// such name to wait for now.
+    pub(super) fn change(
+        &mut self,
+        key: &ClaimKey,
+        namespace: Option<&Arc<str>>,
+        now: Instant,
+    ) -> Vec<ClaimKey> {
         let Claimed::Names(names) = &key.of else {
             return Vec::new();
         };
@@ -60,6 +79,7 @@ impl Unrecorded {
             let of = Wanted {
                 namespace: namespace.clone(),
                 others,
+                gathered: now + WILDCARD_GATHERING,
                 until: None,
             };
             wanted.insert(names, of);
@@ -86,16 +106,32 @@ impl Unrecorded {
 
     /// Returns until when the first claim to a name is held back; `None` if it may be written now.
     ///
-    /// [`LONGEST_WILDCARD_WAIT`] begins when the claim is held back for the first time.
+    /// The wait for names inside a wildcard begins when its claim is held back for them for the first time.
     pub(super) fn hold_back(&mut self, key: &ClaimKey, now: Instant) -> Option<Instant> {
         let Claimed::Names(names) = &key.of else {
             return None;
         };
+        let HostPattern::Wildcard(suffix) = names else {
+            return None;
+        };
         let of = self.0.get_mut(&key.gateway)?.get_mut(names)?;
-        if of.others == 0 {
+        // A wildcard of the Gateway's own namespace closes nothing.
+        if *of.namespace == *key.gateway.namespace {
             return None;
         }
-        let until = *of.until.get_or_insert(now + LONGEST_WILDCARD_WAIT);
-        (until > now).then_some(until)
+        let end = if of.others == 0 {
+            of.gathered
+        } else {
+            *of.until.get_or_insert(now + longest_wait(suffix))
+        };
+        (end > now).then_some(end)
     }
+}
+
+/// Returns the longest time for which the wildcard below `suffix` waits for names inside it.
+///
+/// It is shorter for an inner wildcard than for one around it; see [`WILDCARD_WAIT_STEP`].
+fn longest_wait(suffix: &Hostname) -> Duration {
+    let more = u32::try_from(suffix.labels() - 1).unwrap_or(u32::MAX);
+    LONGEST_WILDCARD_WAIT.saturating_sub(WILDCARD_WAIT_STEP * more.min(WILDCARD_WAIT_STEPS))
 }

@@ -121,8 +121,12 @@ impl ClaimStore {
         } else {
             self.unsaid.remove(key);
         }
-        if before.candidate != after.candidate {
-            let released = self.unrecorded.change(key, after.candidate.as_ref());
+        // Candidates come by events, so there is a time.
+        if before.candidate != after.candidate
+            && let Some(time) = self.time
+        {
+            let candidate = after.candidate.as_ref();
+            let released = self.unrecorded.change(key, candidate, time.now);
             for wildcard in released {
                 self.touch_name(&wildcard);
             }
@@ -182,8 +186,8 @@ impl ClaimStore {
         }
     }
 
-    /// Returns until when the write of an object is held back, because it is the first claim to a wildcard and names
-    /// inside it have to be recorded before. `None` if it may be written now.
+    /// Returns until when the write of an object is held back, because it is the first claim to a wildcard, and names
+    /// inside it have to be recorded before or may still be asked for. `None` if it may be written now.
     ///
     /// Nobody has to ask again before that time: as soon as no such name is left, [`Self::account`] schedules the object.
     pub(super) fn hold_back(&mut self, name: &ObjectName, now: Instant) -> Option<Instant> {
