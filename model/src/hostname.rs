@@ -329,21 +329,26 @@ impl HostPattern {
         }
     }
 
-    /// Whether a certificate with the name `name`, in any case, is valid for this name, or for every name one label below
-    /// the suffix of this wildcard. A wildcard in a certificate stands for one label (RFC 9525, section 6.3), unlike one
-    /// in a listener.
+    /// The names in certificates, in canonical form, that make a certificate valid for this name, or for every name one
+    /// label below the suffix of this wildcard. A wildcard in a certificate stands for one label (RFC 9525, section 6.3),
+    /// unlike one in a listener.
+    pub fn certifying_names(&self) -> impl Iterator<Item = String> {
+        let (own, above) = match self {
+            Self::Any => (None, None),
+            Self::Wildcard(_) => (Some(self.to_string()), None),
+            Self::Exact(host) => {
+                let above = host.parents().next().map(|parent| format!("*.{parent}"));
+                (Some(host.to_string()), above)
+            }
+        };
+        own.into_iter().chain(above)
+    }
+
+    /// Whether a certificate with the name `name`, in any case, is valid for all that [`Self::certifying_names`] says.
     #[must_use]
     pub fn is_certified_by(&self, name: &str) -> bool {
-        let suffix = name.strip_prefix("*.");
-        let is_below = |of: &str| suffix.is_some_and(|suffix| suffix.eq_ignore_ascii_case(of));
-        match self {
-            Self::Any => false,
-            Self::Wildcard(suffix) => is_below(suffix.as_str()),
-            Self::Exact(host) => {
-                host.as_str().eq_ignore_ascii_case(name)
-                    || host.parents().next().is_some_and(is_below)
-            }
-        }
+        self.certifying_names()
+            .any(|certifying| certifying.eq_ignore_ascii_case(name))
     }
 
     /// How specific the pattern is. A greater value is more specific. If two patterns match a common name, their values

@@ -879,6 +879,33 @@ fn a_secret_of_the_engines_without_a_certificate_is_being_issued() {
     assert!(resolved.expect("one").message.contains("being issued"));
 }
 
+/// After an edit of the hostname, the certificate for the former one is there until the engine has the next one.
+#[test]
+fn a_certificate_that_an_engine_replaces_is_not_the_owners_to_replace() {
+    let told = |issuers: IssuerAnnotations, is_ours: bool| {
+        let mut former = secret("a", "cert", Holds::Pair(0));
+        if let Object::Secret(secret) = &mut former {
+            secret.acme = is_ours;
+        }
+        let listeners = vec![ends("l", 443, "x.example.com", "a", "cert")];
+        let set = with(tenant("a", listeners), issuers);
+        let own = vec![passthrough("own", "own.example.com")];
+        let world = world(own, [set.clone(), former]);
+        let mut conditions = conditions(&world, &set.key(), "l").iter();
+        let resolved = conditions.find(|c| c.kind == ConditionType::ResolvedRefs);
+        let in_status = resolved.expect("one").message.contains("is not valid for");
+        let found = reasons(&world, &set.key()).contains(&"CertificateNameMismatch");
+        assert_eq!(in_status, found);
+        found
+    };
+    let nobody = IssuerAnnotations::default;
+    assert!(!told(acme(), true));
+    assert!(told(acme(), false), "the engine leaves it as it is");
+    assert!(!told(cert_manager(), false));
+    assert!(told(nobody(), false));
+    assert!(told(nobody(), true), "no engine is asked any more");
+}
+
 /// The first second of a year.
 fn year(year: i64) -> i64 {
     let leap_days = (year - 1969) / 4 - (year - 1901) / 100 + (year - 1601) / 400;

@@ -274,6 +274,17 @@ fn a_certificate_for_other_names_is_told_in_the_status() {
         ("a.test", vec![own("s", &["a.test"])]),
         ("x.a.test", vec![own("s", &["b.test", "*.a.test"])]),
         ("*.a.test", vec![own("s", &["*.a.test"])]),
+        ("*.a.test", vec![own("s", &["*.x.a.test"])]),
+        // Clients choose by the name that they ask for.
+        (
+            "*.a.test",
+            vec![own("s", &["x.a.test"]), own("t", &["y.a.test"])],
+        ),
+        (
+            "*.a.test",
+            vec![own("s", &["b.test"]), own("t", &["y.a.test"])],
+        ),
+        ("a.test", vec![own("s", &["A.Test."])]),
         ("", vec![own("s", &["b.test"])]),
         ("a.test", vec![own("s", &["b.test"]), own("t", &["a.test"])]),
         ("a.test", vec![certified("b", "s", &["a.test"])]),
@@ -287,7 +298,7 @@ fn a_certificate_for_other_names_is_told_in_the_status() {
         (
             "a.test",
             vec![own("s", &five)],
-            "Secret a/s is not valid for a.test (it names a.a.test, b.test, *.c.test and 2 more), so clients refuse it for \
+            "Secret a/s is not valid for a.test (it names *.c.test, a.a.test, b.test and 2 more), so clients refuse it for \
              this name",
         ),
         (
@@ -297,8 +308,8 @@ fn a_certificate_for_other_names_is_told_in_the_status() {
         ),
         (
             "*.a.test",
-            vec![own("s", &["x.a.test"])],
-            "Secret a/s is not valid for *.a.test (it names x.a.test), so clients refuse it for every other name",
+            vec![own("s", &["a.test", "*.test"])],
+            "Secret a/s is not valid for *.a.test (it names *.test, a.test), so clients refuse it for all of these names",
         ),
         (
             "a.test",

@@ -19,7 +19,7 @@ use hyper::{HeaderMap, Request, Response};
 use parking_lot::Mutex;
 use proto::external_auth::Protocol;
 use proto::http_filter::Filter;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tonic::Status;
@@ -383,6 +383,173 @@ async fn a_call_that_one_endpoint_does_not_answer_goes_to_another_one() {
     assert_eq!(called.load(Ordering::SeqCst), 1);
     let asked = checker.asked.lock().len();
     assert_eq!((asked, one.requests()), (requests, requests));
+}
+
+/// Servers that answer nothing without a permit, and the permits.
+async fn waiting_servers() -> ([Server; 2], [Arc<Semaphore>; 2]) {
+    let turns = [Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0))];
+    let [a, b] = &turns;
+    let servers = [
+        Server::after(Arc::clone(a)).await,
+        Server::after(Arc::clone(b)).await,
+    ];
+    (servers, turns)
+}
+
+fn with_body(token: &str) -> String {
+    format!(
+        "POST / HTTP/1.1\r\nhost: {HOST}\r\nauthorization: Bearer {token}\r\ncontent-length: 5\r\n\r\nhello"
+    )
+}
+
+/// A server that needs longer than the proxy is patient gets each question twice, and either answer counts.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_first_endpoint_may_answer_after_another_one_was_asked() {
+    let one = Echo::start("one").await;
+    let (servers, turns) = waiting_servers().await;
+    let rule = guarded(vec![by_http(proto::HttpAuth::default(), 8)]);
+    let rig = rig(&rule, &one, &[servers[0].address, servers[1].address]);
+    let mut stream = rig.connect().await;
+    stream
+        .write_all(with_body("good").as_bytes())
+        .await
+        .unwrap();
+    let asked = || servers.each_ref().map(|server| server.asked().len());
+    wait("the question", || asked().contains(&1)).await;
+    let first = usize::from(asked()[0] == 0);
+    wait("the second question", || asked() == [1, 1]).await;
+    assert_eq!(one.requests(), 0);
+    turns[first].add_permits(1);
+    let answer = one_answer(&mut stream).await.unwrap();
+    assert_eq!(answer.status, 200, "{answer:?}");
+    assert_eq!((asked(), one.requests()), ([1, 1], 1));
+    for server in &servers {
+        assert_eq!(server.asked()[0].body, "hello");
+    }
+    assert_eq!(count(&rig, "Allowed"), 1);
+}
+
+/// The denial of one endpoint counts as soon as it is there, whatever the other one would say.
+#[tokio::test(flavor = "multi_thread")]
+async fn only_one_of_two_answers_is_read() {
+    let one = Echo::start("one").await;
+    let (servers, turns) = waiting_servers().await;
+    let rule = guarded(vec![by_http(proto::HttpAuth::default(), 8)]);
+    let rig = rig(&rule, &one, &[servers[0].address, servers[1].address]);
+    let mut stream = rig.connect().await;
+    stream.write_all(with_body("bad").as_bytes()).await.unwrap();
+    wait("both questions", || {
+        servers.iter().all(|server| server.asked().len() == 1)
+    })
+    .await;
+    for turn in &turns {
+        turn.add_permits(1);
+    }
+    assert_eq!(one_answer(&mut stream).await.unwrap().status, 403);
+    assert_eq!((count(&rig, "Denied"), count(&rig, "Failed")), (1, 0));
+    assert_eq!(one.requests(), 0);
+}
+
+/// The second endpoint breaks off at once, and the first one is still waited for.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_endpoint_that_fails_does_not_end_the_question() {
+    let one = Echo::start("one").await;
+    let turn = Arc::new(Semaphore::new(0));
+    let slow = Server::after(Arc::clone(&turn)).await;
+    let broken = Arc::new(AtomicUsize::new(0));
+    let breaks = Arc::clone(&broken);
+    let breaking = serve(move |mut stream: TcpStream| {
+        let breaks = Arc::clone(&breaks);
+        async move {
+            // It has seen the question, so a POST is not sent again.
+            let _ = stream.read(&mut [0; 1024]).await;
+            breaks.fetch_add(1, Ordering::SeqCst);
+        }
+    })
+    .await;
+    let rule = guarded(vec![by_http(proto::HttpAuth::default(), 8)]);
+    let broken = || broken.load(Ordering::SeqCst);
+    // The first endpoint is chosen at random. A proxy that had failures before would pass over the one that breaks off.
+    loop {
+        let rig = rig(&rule, &one, &[slow.address, breaking]);
+        let before = broken();
+        let mut stream = rig.connect().await;
+        stream
+            .write_all(with_body("good").as_bytes())
+            .await
+            .unwrap();
+        wait("a question", || {
+            slow.asked().len() == 1 || broken() > before
+        })
+        .await;
+        if slow.asked().is_empty() {
+            assert_eq!(one_answer(&mut stream).await.unwrap().status, 503);
+            continue;
+        }
+        wait("the second question", || broken() > before).await;
+        turn.add_permits(1);
+        assert_eq!(one_answer(&mut stream).await.unwrap().status, 200);
+        break;
+    }
+    assert_eq!((slow.asked().len(), one.requests()), (1, 1));
+}
+
+/// How many endpoints were passed over because they did not answer.
+fn passed_over(rig: &Rig) -> u64 {
+    let page = rig.plane.metrics.encode().unwrap();
+    let series = "vestibule_proxy_endpoints_passed_over_total{reason=\"Timeout\"}";
+    value(&page, series)
+}
+
+/// Connections with a question each, at the same time.
+async fn asking(rig: &Rig, number: usize) -> Vec<TcpStream> {
+    let mut streams = Vec::new();
+    for _ in 0..number {
+        let mut stream = rig.connect().await;
+        stream
+            .write_all(with_body("good").as_bytes())
+            .await
+            .unwrap();
+        streams.push(stream);
+    }
+    streams
+}
+
+/// Three questions in a row without an answer would be enough to pass an endpoint over.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_endpoint_that_answers_late_is_not_passed_over() {
+    let one = Echo::start("one").await;
+    let (servers, turns) = waiting_servers().await;
+    let rule = guarded(vec![by_http(proto::HttpAuth::default(), 8)]);
+    let rig = rig(&rule, &one, &[servers[0].address, servers[1].address]);
+    let asked = || servers.each_ref().map(|server| server.asked().len());
+    let mut streams = asking(&rig, 8).await;
+    wait("all questions", || asked().iter().sum::<usize>() >= 8).await;
+    let firsts = asked();
+    wait("all questions, twice", || asked() == [8, 8]).await;
+    // Permits are given in turn, so each question is answered by the endpoint that had it first.
+    for (turn, first) in turns.iter().zip(firsts) {
+        turn.add_permits(first);
+    }
+    for stream in &mut streams {
+        assert_eq!(one_answer(stream).await.unwrap().status, 200);
+    }
+    assert_eq!((one.requests(), passed_over(&rig)), (8, 0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_endpoint_is_passed_over_if_only_another_one_answers() {
+    let (one, server) = (Echo::start("one").await, Server::start().await);
+    let silent = Server::after(Arc::new(Semaphore::new(0))).await;
+    let rule = guarded(vec![by_http(proto::HttpAuth::default(), 8)]);
+    let rig = rig(&rule, &one, &[silent.address, server.address]);
+    // The first endpoint is chosen at random.
+    while silent.asked().len() < 3 {
+        for stream in &mut asking(&rig, 12).await {
+            assert_eq!(one_answer(stream).await.unwrap().status, 200);
+        }
+    }
+    wait("a pause", || passed_over(&rig) == 1).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -67,7 +67,11 @@ impl Leaf {
 
 fn name(name: &GeneralName<'_>) -> Option<String> {
     match name {
-        GeneralName::DNSName(name) => Some(printable(name)),
+        // It is compared in the form in which the status of a listener compares it.
+        GeneralName::DNSName(name) => {
+            let canonical = HostPattern::parse(name).map(|name| name.to_string());
+            Some(canonical.unwrap_or_else(|_| printable(name)))
+        }
         GeneralName::IPAddress(bytes) => match *bytes {
             [a, b, c, d] => Some(std::net::Ipv4Addr::new(*a, *b, *c, *d).to_string()),
             bytes => <[u8; 16]>::try_from(bytes)
@@ -93,6 +97,20 @@ mod tests {
             issuer: String::new(),
             not_before: Timestamp::from_second(1_000).unwrap(),
             not_after: Timestamp::from_second(2_000).unwrap(),
+        }
+    }
+
+    #[test]
+    fn names_have_their_canonical_form_if_they_have_one() {
+        for (written, shown) in [
+            ("a.test", "a.test"),
+            ("A.Test.", "a.test"),
+            ("*.A.test.", "*.a.test"),
+            ("a_b.Test", "a_b.Test"),
+            ("\u{7}.test", "?.test"),
+        ] {
+            let shown_as = name(&GeneralName::DNSName(written));
+            assert_eq!(shown_as.as_deref(), Some(shown), "{written}");
         }
     }
 

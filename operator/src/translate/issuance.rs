@@ -37,7 +37,7 @@ use vestibule_model::gateway::{Listener, TlsMode};
 use vestibule_model::hostname::{HostPattern, Hostname};
 use vestibule_model::issuance::{CertificateRequest, Issuance, IssuanceState};
 use vestibule_model::issuer::{Engine, IssuerRef};
-use vestibule_model::key::{Kind, ListenerKey, ObjectName};
+use vestibule_model::key::{Kind, ListenerKey, ObjectKey, ObjectName};
 use vestibule_model::object::Object;
 use vestibule_model::small::SmallSet;
 
@@ -242,6 +242,24 @@ impl Translator {
         if !secrets.is_empty() {
             self.wants.insert(key.clone(), secrets);
         }
+    }
+
+    /// Whether an engine puts another certificate into one of these Secrets when what is there is not for the name. The
+    /// built-in engine writes only into Secrets that it made. This does not ask how far the certificate is, because what an
+    /// engine has said so far is about the names before the last edit.
+    pub(super) fn is_reissued(&self, wants: &BTreeMap<ObjectName, Want>) -> bool {
+        let is_ours = |secret: &ObjectName| {
+            let object = self.objects.get(&ObjectKey::secret(secret.clone()));
+            matches!(object.map(Arc::as_ref), Some(Object::Secret(secret)) if secret.acme)
+        };
+        wants.iter().any(|(secret, want)| {
+            let engine = want.issuer.as_ref().map(|issuer| issuer.engine);
+            match engine {
+                Some(Engine::CertManager) => true,
+                Some(Engine::Acme) => is_ours(secret),
+                None => false,
+            }
+        })
     }
 
     /// Judges the requests again whose wants may have changed, or the answers to whose challenges.

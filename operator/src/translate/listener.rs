@@ -308,7 +308,8 @@ impl Translator {
         if !claimed {
             bind = None;
         }
-        let wants = if wants_certificates && claimed {
+        let may_ask = wants_certificates && claimed;
+        let wants = if may_ask {
             self.wants(key, &listener, &gateway, unusable.is_none())
         } else {
             Ok(BTreeMap::new())
@@ -317,8 +318,10 @@ impl Translator {
             Ok(wants) => (wants, None),
             Err(finding) => (BTreeMap::new(), Some(finding)),
         };
-        findings.extend(unasked.clone());
-        findings.extend(expired.iter().chain(&mismatched).cloned());
+        // Before it may ask, nobody knows what it will have. What an engine replaces is not its owner's to replace.
+        let mismatched = mismatched.filter(|_| may_ask && !self.is_reissued(&wants));
+        let warnings = unasked.iter().chain(&expired).chain(&mismatched);
+        findings.extend(warnings.cloned());
         let own = broken.into_iter().next().or(foreign_kind);
         // A finding that closes the listener comes before one that only makes it wait.
         let unresolved = match asked.unresolved.as_deref().cloned() {

@@ -19,7 +19,7 @@ pub(super) struct UsableCertificates<'a> {
     valid: bool,
     /// The first one that has expired, and when.
     expired: Option<Named<'a>>,
-    /// Whether one of them is for the hostname, or the listener has no hostname.
+    /// Whether one of them is for the hostname, or for a name in it if it is a wildcard, or the listener has no hostname.
     matched: bool,
     /// The first one that is not for the hostname, and its names.
     other: Option<Named<'a>>,
@@ -32,7 +32,7 @@ impl<'a> UsableCertificates<'a> {
             count: 0,
             valid: false,
             expired: None,
-            matched: *hostname == HostPattern::Any,
+            matched: false,
             other: None,
         }
     }
@@ -83,7 +83,7 @@ impl<'a> UsableCertificates<'a> {
             _ => (", and neither is another one of the listener", "them"),
         };
         let refused = if self.hostname.is_wildcard() {
-            "for every other name"
+            "for all of these names"
         } else {
             "for this name"
         };
