@@ -9,14 +9,11 @@ mod changes;
 mod envoy;
 
 use std::collections::BTreeMap;
-use std::future::Future;
-use std::net::SocketAddr;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
-use futures::future::{Either, select};
 use http_body_util::BodyExt;
 use hyper::body::Body;
 use hyper::header::{
@@ -44,9 +41,8 @@ use super::received::FIELDS;
 use super::record::RequestRecord;
 use super::shared::Shared;
 use super::timeouts::Allowed;
-use crate::deadline::{Elapsed, within};
+use crate::deadline::within;
 use crate::grpc::Status;
-use crate::health::in_turn;
 use crate::http_route::external_auth::{AuthProtocol, ExternalAuth};
 use crate::http_route::session;
 use crate::http_route::table::Found;
@@ -56,8 +52,6 @@ use crate::table::Snapshot;
 
 /// How long a server may take to answer.
 const DEADLINE: Duration = Duration::from_secs(10);
-/// How long a question is with one endpoint of the server alone, if there is another one: a third of the time.
-const PATIENCE: Duration = Duration::from_millis(3_333);
 /// Most changes in an answer in gRPC, which is as many as an answer in HTTP can have. Each costs time that neighbours wait.
 const MOST_CHANGES: usize = FIELDS;
 /// Most bytes of an answer in gRPC, and the part of it in front of the message.
@@ -243,8 +237,9 @@ impl<'a> Question<'a> {
         let mut trace = Trace::default();
         let asked = within(DEADLINE, self.send_and_read(whole, activity, &mut trace)).await;
         let verdict = asked.unwrap_or(Err(NoAnswer::TooLate));
-        if matches!(verdict, Err(NoAnswer::TooLate)) {
-            self.no_answer(&trace);
+        let is_own = self.exchange.backend.is_in(&self.found.route.tenant);
+        if matches!(verdict, Err(NoAnswer::TooLate)) && trace.awaited && is_own {
+            self.exchange.no_answer(&trace, "Timeout");
         }
         match verdict {
             Ok(Verdict::Allowed { request, response }) => {
@@ -335,9 +330,7 @@ impl<'a> Question<'a> {
         }
     }
 
-    /// Sends the question, to another endpoint if one cannot be reached. If there is no answer for as long as
-    /// [`patience`] says, another endpoint gets it as well, and the first answer that begins counts. A question changes
-    /// nothing, so the server may get it twice.
+    /// Sends the question, to another endpoint if one cannot be reached.
     async fn send(
         &self,
         whole: Option<Whole>,
@@ -350,107 +343,26 @@ impl<'a> Question<'a> {
             head.headers_mut().insert(CONTENT_LENGTH, length.into());
         }
         // The question has a body of its own. Whether the client has sent all of its body says nothing about the
-        // connection to the server. Nor does one question end the other's reading, as it would if both read one `Kept`.
-        let question = || {
-            let upload = UploadState::new(Arc::clone(activity));
-            let kept = whole.as_ref().map(|whole| Kept::whole(whole.clone()));
-            let body = match kept.as_ref().and_then(Kept::again) {
-                Some(reader) => Upload::kept(reader, &upload),
-                None => Upload::none(&upload),
-            };
-            head.clone().map(|()| body)
+        // connection to the server.
+        let upload = UploadState::new(Arc::clone(activity));
+        let reader = whole.and_then(|whole| Kept::whole(whole).again());
+        let body = match reader {
+            Some(reader) => Upload::kept(reader, &upload),
+            None => Upload::none(&upload),
         };
-        let request = question();
-        let plane = self.exchange.plane;
-        let endpoints = &self.exchange.backend.target.endpoints;
-        let mut attempts = Attempts::new(plane, &request);
-        let has_others = endpoints.len() > 1;
-        // This is where the first attempt goes, unless that endpoint is passed over. To make the choice here would take
-        // away the turn of an endpoint whose pause is over, and the attempt says where it is only when it has ended.
-        let asked = in_turn(endpoints, attempts.random).next();
-        let (answered, second) = {
-            let mut first = pin!(self.send_to_any(request, &head, &mut attempts, trace));
-            if !has_others {
-                return first.await;
-            }
-            let patience = patience(plane.limits.connect_deadline);
-            let ended = within(patience, first.as_mut()).await;
-            match ended {
-                Ok(ended) => return ended,
-                // Few questions need this, and without the box all of them would have room for it.
-                Err(Elapsed) => Box::pin(self.hedge(first, asked, question(), &head)).await?,
-            }
-        };
-        if let Some(second) = second {
-            // Both questions may have come to one endpoint, and then it has answered.
-            if trace.endpoint != second.endpoint {
-                self.no_answer(trace);
-            }
-            *trace = second;
-        }
-        Ok(answered)
-    }
-
-    /// Sends a second question while the attempt `first` goes on, to another endpoint than `asked` if it can. The attempt
-    /// whose answer begins first wins, and the other one is dropped with it. If one of them fails, the other one is waited
-    /// for. Returns how the second question was sent, if its answer has won.
-    async fn hedge(
-        &self,
-        first: Pin<&mut impl Future<Output = Result<Answered, NoAnswer>>>,
-        asked: Option<SocketAddr>,
-        request: Request<Upload>,
-        head: &Request<()>,
-    ) -> Result<(Answered, Option<Trace>), NoAnswer> {
-        let plane = self.exchange.plane;
-        let mut attempts = Attempts::new(plane, &request);
-        attempts.start_over(plane, asked);
-        let mut trace = Trace::default();
-        let (ended, is_second) = {
-            let second = pin!(self.send_to_any(request, head, &mut attempts, &mut trace));
-            let raced = select(first, second).await;
-            match raced {
-                Either::Left((Err(_), second)) => (second.await, true),
-                Either::Left((answered, _)) => (answered, false),
-                Either::Right((Err(_), first)) => (first.await, false),
-                Either::Right((answered, _)) => (answered, true),
-            }
-        };
-        Ok((ended?, is_second.then_some(trace)))
-    }
-
-    /// Sends a question, whose head without a body is `head`, to another endpoint for as long as one cannot be reached.
-    async fn send_to_any(
-        &self,
-        mut request: Request<Upload>,
-        head: &Request<()>,
-        attempts: &mut Attempts,
-        trace: &mut Trace,
-    ) -> Result<Answered, NoAnswer> {
+        let mut request = head.clone().map(|()| body);
+        let mut attempts = Attempts::new(self.exchange.plane, &request);
         loop {
-            if let Some(failure) = self.exchange.refusal(attempts) {
+            if let Some(failure) = self.exchange.refusal(&mut attempts) {
                 return Err(NoAnswer::Exchange(failure));
             }
-            request = match self.exchange.attempt(request, attempts, trace).await {
+            match self.exchange.attempt(request, &mut attempts, trace).await {
                 Ok(answered) => return Ok(answered),
                 Err(Ended::Failed(failure)) => return Err(NoAnswer::Exchange(failure)),
-                Err(Ended::Again(body)) => head.clone().map(|()| body),
-            };
+                Err(Ended::Again(body)) => request = head.clone().map(|()| body),
+            }
         }
     }
-
-    /// Records that the endpoint with the question does not answer it, if one has it. Timeouts of other namespaces do not
-    /// count, as for requests.
-    fn no_answer(&self, trace: &Trace) {
-        if trace.awaited && self.exchange.backend.is_in(&self.found.route.tenant) {
-            self.exchange.no_answer(trace, "Timeout");
-        }
-    }
-}
-
-/// How long a question is with one endpoint alone, where connecting may take `connect`. The first of two endpoints has half
-/// of that to connect. It keeps it, so that a failure to connect is known as one.
-fn patience(connect: Duration) -> Duration {
-    PATIENCE.max(connect / 2).min(DEADLINE / 2)
 }
 
 /// An answer that could be read.

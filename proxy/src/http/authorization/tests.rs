@@ -199,17 +199,3 @@ fn a_body_is_text_if_it_can_be() {
         assert_eq!(http.size, i64::try_from(body.len()).unwrap());
     }
 }
-
-/// However long connecting may take, there is time left for a second endpoint.
-#[test]
-fn one_endpoint_alone_has_a_question_for_half_of_the_time_at_most() {
-    for (connect, alone) in [
-        (Duration::ZERO, PATIENCE),
-        (Duration::from_secs(5), PATIENCE),
-        (Duration::from_secs(8), Duration::from_secs(4)),
-        (Duration::from_secs(10), Duration::from_secs(5)),
-        (Duration::from_mins(1), Duration::from_secs(5)),
-    ] {
-        assert_eq!(patience(connect), alone, "{connect:?}");
-    }
-}
