@@ -138,9 +138,11 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// Returns the name of a file without characters that control a terminal.
-pub(crate) fn printable(path: &str) -> String {
-    path.replace(char::is_control, "?")
+/// Returns a text of somebody else without characters that control a terminal, or that change the direction of what follows
+/// them.
+pub(crate) fn printable(text: &str) -> String {
+    let is_direction = |c| matches!(c, '\u{61c}' | '\u{200e}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    text.replace(|c: char| c.is_control() || is_direction(c), "?")
 }
 
 /// Writes `Reason at field: message; action`.
@@ -372,4 +374,15 @@ pub(crate) fn summary(verdicts: &[Verdict]) -> String {
         }
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::printable;
+
+    #[test]
+    fn what_others_wrote_does_not_control_the_terminal() {
+        let text = "a\u{1b}[31m\u{7}b\u{202e}c\u{2067}\u{200f}\u{61c}ü.yaml";
+        assert_eq!(printable(text), "a?[31m?b?c???ü.yaml");
+    }
 }

@@ -7,6 +7,8 @@ use vestibule_model::hostname::HostPattern;
 use vestibule_model::object::Secret;
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
+use crate::verdict::printable;
+
 /// The leaf of a chain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Leaf {
@@ -69,8 +71,9 @@ fn name(name: &GeneralName<'_>) -> Option<String> {
     match name {
         // It is compared in the form in which the status of a listener compares it.
         GeneralName::DNSName(name) => {
-            let canonical = HostPattern::parse(name).map(|name| name.to_string());
-            Some(canonical.unwrap_or_else(|_| printable(name)))
+            let canonical = HostPattern::parse(name).ok().map(|name| name.to_string());
+            let canonical = canonical.filter(|_| !name.ends_with('.'));
+            Some(canonical.unwrap_or_else(|| printable(name)))
         }
         GeneralName::IPAddress(bytes) => match *bytes {
             [a, b, c, d] => Some(std::net::Ipv4Addr::new(*a, *b, *c, *d).to_string()),
@@ -80,11 +83,6 @@ fn name(name: &GeneralName<'_>) -> Option<String> {
         },
         _ => None,
     }
-}
-
-/// The text of a certificate without control characters, which a terminal would obey.
-fn printable(text: &str) -> String {
-    text.replace(char::is_control, "?")
 }
 
 #[cfg(test)]

@@ -27,7 +27,8 @@ impl CertificateNames {
             .iter()
             .flat_map(|extension| &extension.value.general_names)
             .filter_map(|name| match name {
-                GeneralName::DNSName(name) => HostPattern::parse(name).ok(),
+                // Clients do not take a name with a dot at its end for the one without it.
+                GeneralName::DNSName(name) if !name.ends_with('.') => HostPattern::parse(name).ok(),
                 _ => None,
             })
             .filter(|name| *name != HostPattern::Any)
@@ -85,7 +86,7 @@ impl fmt::Display for CertificateNames {
         let mut names = self.each();
         let shown: Vec<&str> = names.by_ref().take(MOST_SHOWN).collect();
         if shown.is_empty() {
-            return f.write_str("no hostname");
+            return f.write_str("no hostname that a listener can have");
         }
         f.write_str(&shown.join(", "))?;
         match names.count() {
@@ -112,8 +113,8 @@ mod tests {
     #[test]
     fn a_message_has_a_few_names() {
         let cases: [(&[&str], &str); 7] = [
-            (&[], "no hostname"),
-            (&["192.0.2.1"], "no hostname"),
+            (&[], "no hostname that a listener can have"),
+            (&["192.0.2.1"], "no hostname that a listener can have"),
             (&["A.example", "192.0.2.1"], "a.example"),
             (
                 &["*.a.example", "b.example", "c.example"],
@@ -123,7 +124,7 @@ mod tests {
                 &["e.test", "b.test", "d.test", "c.test", "a.test"],
                 "a.test, b.test, c.test and 2 more",
             ),
-            (&["a.test.", "A.test", "a.test"], "a.test"),
+            (&["b.test.", "A.test", "a.test"], "a.test"),
             (&["b.test", "a.test", "*.test"], "*.test, a.test, b.test"),
         ];
         for (of, text) in cases {

@@ -314,7 +314,10 @@ impl<T: Carrier, B: RequestBody> Http1State<T, B> {
             Poll::Ready(Err(error)) => {
                 tracing::debug!(%error, "the rest of a request was not sent");
                 self.request.give_up();
-                self.end();
+                // What a backend has sent before it takes no more is its response all the same.
+                if self.is_answered || !matches!(error, Http1Error::Io(_)) {
+                    self.end();
+                }
                 return Poll::Ready(());
             }
             Poll::Pending => {}

@@ -96,6 +96,7 @@ impl<B: Body<Data = Bytes, Error: Into<Box<dyn std::error::Error + Send + Sync>>
     /// Gives up the rest.
     pub(super) fn give_up(&mut self) {
         *self = Self::default();
+        self.has_failed = true;
     }
 
     /// Writes as much as the connection takes. It is ready when all is written. After an error there are only errors.
