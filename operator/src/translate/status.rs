@@ -242,7 +242,7 @@ impl Translator {
     }
 
     /// A warning if an EndpointSlice of a Service has an address that no backend may have. The addresses of other slices
-    /// are nobody's endpoints.
+    /// are not endpoints.
     fn denied_endpoint(&self, key: &ObjectKey) -> Option<Finding> {
         let Some(Object::EndpointSlice(slice)) = self.objects.get(key).map(Arc::as_ref) else {
             return None;

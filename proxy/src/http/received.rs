@@ -3,7 +3,7 @@
 //! hyper takes a stream of HTTP/2 that is reset with `NO_ERROR` for a body that has ended (RFC 9113 section 8.1). That
 //! would make half of a body look complete to the other side, so a body only ends here where its sender says so.
 //!
-//! h2 drops the field with which trailers reach the bound for a head, and all fields after it, without a word. So
+//! h2 drops the field with which trailers reach the bound for a head, and all fields after it, without a message. So
 //! trailers of half that size break the body off: of those that are smaller, h2 dropped nothing, unless one field alone
 //! has the other half.
 

@@ -435,7 +435,7 @@ fn poll_fast<S: AsyncRead + Unpin>(
 /// The body of a response. It reads from its connection when it is polled.
 pub(super) struct Http1Answer<T = upstream::Stream, B = Upload> {
     shared: Arc<Mutex<Http1State<T, B>>>,
-    /// What came of it together with the head.
+    /// The part of it that came together with the head.
     first: Bytes,
     /// What came behind the head and is not HTTP.
     behind: Bytes,

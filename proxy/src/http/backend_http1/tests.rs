@@ -181,7 +181,7 @@ fn a_response_ends_where_its_head_says() {
             "ok",
             false,
         ),
-        // Bytes behind the end are nobody's response.
+        // Bytes behind the end belong to no response.
         (
             "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nokHTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nsmugg",
             "ok",
@@ -409,7 +409,7 @@ async fn a_connection_has_one_request_after_the_other() {
         assert_eq!(taken(response).await.unwrap().2, b"ok");
         assert!(connection.is_reusable());
     }
-    // What comes without a request is nobody's answer.
+    // What comes without a request is no answer.
     far.write_all(b"HTTP/1.1 408 Late\r\n\r\n").await.unwrap();
     assert!(!connection.is_open());
 }
@@ -433,7 +433,7 @@ async fn a_connection_that_has_ended_is_not_open() {
 
 /// The reader takes no byte behind the end, so these are still in the socket.
 #[tokio::test]
-async fn a_second_response_is_nobodys() {
+async fn a_second_response_is_for_no_request() {
     let (near, mut far) = duplex(1000);
     let mut connection = Http1Backend::new(near, None);
     let head = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n";
