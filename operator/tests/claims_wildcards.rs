@@ -1,5 +1,6 @@
 //! The first claim to a wildcard is held back while names inside it that other namespaces may have are not recorded,
-//! since a recorded wildcard closes them. Without such names it is written after a moment, and the wait has an end.
+//! since a recorded wildcard closes them. Without such names it is written after a moment, and the wait has an end some
+//! time after the last progress.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -8,8 +9,8 @@ use proptest::prelude::*;
 use vestibule_model::claim::{ClaimKey, Claimed};
 use vestibule_model::key::ObjectName;
 use vestibule_operator::claims::{
-    ClaimAction, ClaimRequest, LONGEST_WILDCARD_WAIT, WILDCARD_GATHERING, WILDCARD_WAIT_STEP,
-    WILDCARD_WAIT_STEPS, WriteOutcome,
+    ClaimAction, ClaimRequest, LONGEST_WILDCARD_WAIT, MOST_WILDCARD_WAIT, WILDCARD_GATHERING,
+    WILDCARD_WAIT_STEP, WILDCARD_WAIT_STEPS, WriteOutcome,
 };
 use vestibule_operator::translate::ClaimState;
 use vestibule_operator_testing::claims::*;
@@ -22,6 +23,8 @@ const SOON: Duration = Duration::from_millis(30);
 const WAIT: Duration = LONGEST_WILDCARD_WAIT.saturating_sub(WILDCARD_WAIT_STEP);
 /// The longest wait of `*.x.example.com`.
 const INNER_WAIT: Duration = WAIT.saturating_sub(WILDCARD_WAIT_STEP);
+/// A time between two names, shorter than each wait.
+const TEN_SECONDS: Duration = Duration::from_secs(10);
 
 fn wanted(namespace: &str) -> Option<ClaimState> {
     Some(ClaimState::Wanted(namespace.into()))
@@ -145,12 +148,104 @@ fn a_wildcard_does_not_wait_for_ever() {
     world.pass(WAIT);
     let write = world.begin().expect("a request");
     assert_eq!(write.name, wide.object_name());
-    // If its own write fails, it does not wait once more, not even for a name that is asked for only now.
+    // If its own write fails, it does not wait once more, not even for a name that is asked for only now, or because another
+    // one is no longer wanted.
     world.done(&write, WriteOutcome::Refused);
-    let late = name("late.example.com");
+    let (late, gone) = (name("late.example.com"), name("gone.example.com"));
     world.want(&late, "c");
+    world.want(&gone, "c");
+    world.say([(&gone, None)]);
     let both = BTreeSet::from([wide.object_name(), late.object_name()]);
-    assert_eq!(begun_soon(&mut world), both);
+    assert!(begun_soon(&mut world).is_superset(&both));
+}
+
+/// In one turn, `a` wants a wildcard and `b` wants some names inside it. The writes of the names have begun.
+fn names_under_way(hosts: usize) -> (World, ClaimKey, Vec<ClaimRequest>) {
+    let mut world = World::leading();
+    let wide = name("*.example.com");
+    let hosts: Vec<ClaimKey> = (0..hosts)
+        .map(|n| name(&format!("n{n}.example.com")))
+        .collect();
+    let wants = hosts.iter().map(|host| (host, wanted("b")));
+    world.say(wants.chain([(&wide, wanted("a"))]));
+    world.pass(SOON);
+    let writes: Vec<ClaimRequest> = std::iter::from_fn(|| world.begin()).collect();
+    let begun: BTreeSet<ObjectName> = writes.iter().map(|write| write.name.clone()).collect();
+    let expected: BTreeSet<ObjectName> = hosts.iter().map(ClaimKey::object_name).collect();
+    assert_eq!(begun, expected);
+    (world, wide, writes)
+}
+
+#[test]
+fn a_wildcard_waits_for_all_names_as_long_as_one_after_another_is_recorded() {
+    let (mut world, wide, writes) = names_under_way(12);
+    for write in &writes {
+        assert!(begun_after(&mut world, TEN_SECONDS).is_empty());
+        succeed(&mut world, write);
+    }
+    assert_eq!(begun_soon(&mut world), only(&wide));
+}
+
+#[test]
+fn the_wait_of_a_wildcard_counts_from_the_last_name_that_was_recorded() {
+    let (mut world, wide, writes) = names_under_way(3);
+    for write in &writes[..2] {
+        assert!(begun_after(&mut world, TEN_SECONDS).is_empty());
+        succeed(&mut world, write);
+    }
+    assert!(begun_after(&mut world, WAIT.saturating_sub(SOON)).is_empty());
+    assert_eq!(begun_soon(&mut world), only(&wide));
+}
+
+#[test]
+fn names_that_come_and_go_do_not_keep_a_wildcard_waiting_for_ever() {
+    let (mut world, [wide, _], _never_answered) = name_under_way();
+    let begin = world.time.now;
+    let other = name("other.example.com");
+    loop {
+        world.want(&other, "b");
+        world.say([(&other, None)]);
+        if begun_after(&mut world, TEN_SECONDS).contains(&wide.object_name()) {
+            break;
+        }
+        assert!(world.time.now - begin < MOST_WILDCARD_WAIT);
+    }
+    assert!(world.time.now - begin >= MOST_WILDCARD_WAIT.saturating_sub(WILDCARD_WAIT_STEP));
+}
+
+#[test]
+fn a_name_that_another_namespace_wants_instead_does_not_prolong_the_wait() {
+    let (mut world, [wide, _], _never_answered) = name_under_way();
+    let other = name("other.example.com");
+    world.want(&other, "b");
+    assert_eq!(begun_after(&mut world, TEN_SECONDS), only(&other));
+    world.want(&other, "c");
+    let begun = begun_after(&mut world, WAIT.saturating_sub(TEN_SECONDS));
+    assert!(begun.contains(&wide.object_name()));
+}
+
+#[test]
+fn a_name_that_prolongs_the_wait_of_an_inner_wildcard_prolongs_that_of_the_outer_one() {
+    let mut world = World::leading();
+    let (wide, inner) = (name("*.example.com"), name("*.x.example.com"));
+    let (own, host) = (name("m.x.example.com"), name("n.x.example.com"));
+    world.say([
+        (&wide, wanted("a")),
+        (&inner, wanted("b")),
+        // Only the inner wildcard waits for it.
+        (&own, wanted("a")),
+        (&host, wanted("c")),
+    ]);
+    world.pass(SOON);
+    let writes: Vec<ClaimRequest> = std::iter::from_fn(|| world.begin()).collect();
+    assert_eq!(writes.len(), 2);
+    assert!(begun_after(&mut world, TEN_SECONDS).is_empty());
+    // The other write is never answered.
+    for write in writes.iter().filter(|of| of.name == own.object_name()) {
+        succeed(&mut world, write);
+    }
+    assert!(begun_after(&mut world, INNER_WAIT.saturating_sub(SOON)).is_empty());
+    assert_eq!(begun_soon(&mut world), only(&inner));
 }
 
 #[test]
@@ -171,8 +266,9 @@ fn of_nested_wildcards_that_wait_for_one_name_the_inner_one_stops_waiting_first(
     assert_eq!(world.begin(), None);
     succeed(&mut world, &write);
     assert_eq!(world.holder(&inner), Some("b"));
-    assert!(begun_soon(&mut world).is_empty());
-    assert_eq!(begun_after(&mut world, WILDCARD_WAIT_STEP), only(&wide));
+    // That was progress, so the outer one waits once more for the name.
+    assert!(begun_after(&mut world, WAIT.saturating_sub(SOON)).is_empty());
+    assert_eq!(begun_soon(&mut world), only(&wide));
 }
 
 #[test]
@@ -324,6 +420,8 @@ struct Sim {
     keys: Vec<ClaimKey>,
     /// The tenant that each name is wanted for, and since when.
     wanted: BTreeMap<usize, (usize, Instant)>,
+    /// Of each wildcard that is wanted, the time before which its wait for names inside it is not over.
+    ends: BTreeMap<usize, Instant>,
     under_way: Vec<ClaimRequest>,
     /// Names of which a write was refused, so that the next attempt may take a while.
     refused: BTreeSet<usize>,
@@ -335,6 +433,7 @@ impl Sim {
             world: World::leading(),
             keys: HOSTS.iter().map(|host| name(host)).collect(),
             wanted: BTreeMap::new(),
+            ends: BTreeMap::new(),
             under_way: Vec::new(),
             refused: BTreeSet::new(),
         }
@@ -369,20 +468,59 @@ impl Sim {
         self.would_close(n) && self.world.time.now - self.wanted[&n].1 < WILDCARD_GATHERING
     }
 
-    /// Whether a name that nobody holds is wanted inside a wildcard by another tenant than the wildcard.
-    fn has_to_wait(&self, wildcard: usize) -> bool {
+    /// The names that nobody holds and that are wanted inside a wildcard by another tenant than the wildcard.
+    fn others(&self, wildcard: usize) -> BTreeSet<usize> {
         let Some((of, _)) = self.wanted.get(&wildcard) else {
-            return false;
+            return BTreeSet::new();
         };
-        self.would_close(wildcard)
-            && self.wanted.iter().any(|(inside, (other, _))| {
-                is_inside(&self.keys[*inside], &self.keys[wildcard])
-                    && other != of
-                    && !self.is_held(*inside)
-            })
+        let wanted = self.wanted.iter().filter(|(inside, (other, _))| {
+            is_inside(&self.keys[**inside], &self.keys[wildcard])
+                && other != of
+                && !self.is_held(**inside)
+        });
+        wanted.map(|(inside, _)| *inside).collect()
+    }
+
+    /// Whether a wildcard may have to wait for names inside it.
+    fn has_to_wait(&self, wildcard: usize) -> bool {
+        self.would_close(wildcard) && !self.others(wildcard).is_empty()
     }
 
     fn step(&mut self, op: Op) {
+        let before = self.wanted.clone();
+        let others: Vec<_> = (0..HOSTS.len()).map(|n| self.others(n)).collect();
+        self.carry_out(op);
+        self.translate();
+        for (n, others) in others.iter().enumerate() {
+            self.follow(n, before.get(&n), others);
+        }
+    }
+
+    /// Brings the end of a wildcard's wait up to date after a step, before which the wildcard was wanted in this way, and
+    /// these were its others.
+    fn follow(&mut self, n: usize, before: Option<&(usize, Instant)>, others: &BTreeSet<usize>) {
+        let Some(of) = self.wanted.get(&n).filter(|_| HOSTS[n].starts_with("*.")) else {
+            self.ends.remove(&n);
+            return;
+        };
+        let (since, now) = (of.1, self.world.time.now);
+        // The wait may begin later than this, and then it ends later, too.
+        let first = since + longest_wait(HOSTS[n]);
+        let end = match self.ends.get(&n) {
+            Some(end) if before == Some(of) => *end,
+            _ => first,
+        };
+        // If one name leaves and another one comes in one turn, the wildcard may have been without any for a moment. So one
+        // has to be there all the time.
+        let left = self.others(n);
+        let is_progress = !others.is_subset(&left) && !others.is_disjoint(&left);
+        let moves = before == Some(of) && is_progress && end > now;
+        let latest = since + most_wait(HOSTS[n]);
+        let moved = latest.min(now + longest_wait(HOSTS[n]));
+        self.ends.insert(n, if moves { moved } else { end });
+    }
+
+    fn carry_out(&mut self, op: Op) {
         match op {
             Op::Want(wants) => {
                 let before = self.wanted.clone();
@@ -423,7 +561,6 @@ impl Sim {
                 }
             }
         }
-        self.translate();
     }
 
     fn index(&self, request: &ClaimRequest) -> usize {
@@ -441,9 +578,7 @@ impl Sim {
         if is_claim && !self.is_held(n) {
             assert!(!self.gathers(n), "{request:?}");
             if self.has_to_wait(n) {
-                let (_, since) = self.wanted[&n];
-                let waited = self.world.time.now - since;
-                assert!(waited >= longest_wait(HOSTS[n]), "{request:?}");
+                assert!(self.world.time.now >= self.ends[&n], "{request:?}");
             }
         }
         self.under_way.push(request);
@@ -480,10 +615,20 @@ impl Sim {
     }
 }
 
-/// The longest wait of a wildcard. It has as many dots as labels after the `*`.
-fn longest_wait(wildcard: &str) -> Duration {
+/// How much sooner the waits of a wildcard end than those of `*.com`. It has as many dots as labels after the `*`.
+fn sooner(wildcard: &str) -> Duration {
     let labels = u32::try_from(wildcard.matches('.').count()).expect("few");
-    LONGEST_WILDCARD_WAIT.saturating_sub(WILDCARD_WAIT_STEP * (labels - 1))
+    WILDCARD_WAIT_STEP * (labels - 1)
+}
+
+/// The longest wait of a wildcard without progress.
+fn longest_wait(wildcard: &str) -> Duration {
+    LONGEST_WILDCARD_WAIT.saturating_sub(sooner(wildcard))
+}
+
+/// The longest wait of a wildcard, whatever progress there is.
+fn most_wait(wildcard: &str) -> Duration {
+    MOST_WILDCARD_WAIT.saturating_sub(sooner(wildcard))
 }
 
 fn is_inside(key: &ClaimKey, wildcard: &ClaimKey) -> bool {

@@ -53,13 +53,22 @@ pub const NOTED_AFTER: Duration = Duration::from_secs(5);
 /// would be lost if the wildcard were recorded by then.
 pub const WILDCARD_GATHERING: Duration = Duration::from_millis(80);
 
-/// Longest time for which the first claim to a wildcard is held back for names inside it that have to be recorded before
-/// it (ADR 16). It is the time for a wildcard such as `*.com`. For each label more, it is one [`WILDCARD_WAIT_STEP`] less.
+/// Longest time without progress for which the first claim to a wildcard is held back for names inside it that have to be
+/// recorded before it (ADR 16). Progress is that one of several such names is recorded or no longer wanted. It is the time for a
+/// wildcard such as `*.com`. For each label more, it is one [`WILDCARD_WAIT_STEP`] less.
 ///
 /// Even the shortest wait is longer than one request to the API server may take (10 seconds), so that a request without an
-/// answer can be followed by another one. In this time the operator also records thousands of names of one tenant. It is
-/// bounded because a name that the API server never accepts must not keep a wildcard from its namespace for ever.
+/// answer can be followed by another one. It is bounded because a name that the API server never accepts must not keep a
+/// wildcard from its namespace for ever. It counts from the last progress because on a slow machine a thousand names take
+/// longer than this.
 pub const LONGEST_WILDCARD_WAIT: Duration = Duration::from_secs(16);
+
+/// Longest time for which the first claim to a wildcard is held back for names inside it, whatever progress there is
+/// (ADR 16). It counts from the first time that it is held back for one. As with [`LONGEST_WILDCARD_WAIT`], it is one
+/// [`WILDCARD_WAIT_STEP`] less for each label more.
+///
+/// Without it, names that come and go could keep a neighbour's wildcard from its namespace for ever.
+pub const MOST_WILDCARD_WAIT: Duration = Duration::from_mins(5);
 
 /// How much sooner the wait of a wildcard ends than that of a wildcard with one label less.
 ///

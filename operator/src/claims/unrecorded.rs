@@ -13,11 +13,13 @@
 //! A wildcard waits only for names inside it, never for one around it. So no two claims wait for each other. A wildcard of
 //! the Gateway's own namespace closes nothing (ADR 21), so it does not wait at all.
 //!
-//! The wait has an end ([`longest_wait`]). Then the wildcard is written although names inside it are not recorded. Once it
-//! is recorded, translation finds these names inside another namespace's wildcard and no longer wants them. If the write of
-//! one of them succeeds after that, its object is deleted. A candidate for a wildcard has one wait only, which begins with
-//! the first name that it waits for. If the write of the wildcard itself then fails until this wait is over, the wildcard
-//! does not wait for an older name that is asked for later.
+//! The wait has an end ([`Wait`]). Then the wildcard is written although names inside it are not recorded. Once it is
+//! recorded, translation finds these names inside another namespace's wildcard and no longer wants them. If the write of
+//! one of them succeeds after that, its object is deleted. The end moves whenever one of several such names is recorded or
+//! no longer wanted, so thousands of names may take longer than one wait, up to [`MOST_WILDCARD_WAIT`].
+//!
+//! A candidate for a wildcard has one wait only, which begins with the first name that it waits for. If the write of the
+//! wildcard itself then fails until this wait is over, the wildcard does not wait for an older name that is asked for later.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,7 +30,10 @@ use vestibule_model::hostname::{HostPattern, Hostname};
 use vestibule_model::key::ObjectName;
 use vestibule_model::reversed::Patterns;
 
-use super::{LONGEST_WILDCARD_WAIT, WILDCARD_GATHERING, WILDCARD_WAIT_STEP, WILDCARD_WAIT_STEPS};
+use super::{
+    LONGEST_WILDCARD_WAIT, MOST_WILDCARD_WAIT, WILDCARD_GATHERING, WILDCARD_WAIT_STEP,
+    WILDCARD_WAIT_STEPS,
+};
 
 /// The hostnames that nobody holds and that have a candidate, by Gateway. Only the leader has candidates.
 ///
@@ -48,9 +53,43 @@ struct Wanted {
     others: usize,
     /// For a wildcard: the end of [`WILDCARD_GATHERING`].
     gathered: Instant,
-    /// The end of the wait, once the claim has been held back for a name inside it. It stays when the wait is over, so that
-    /// a wildcard whose write fails does not wait again.
-    until: Option<Instant>,
+    /// The wait, once the claim has been held back for a name inside it. It stays when it is over, so that a wildcard whose
+    /// write fails does not wait again.
+    wait: Option<Wait>,
+}
+
+/// The wait of a wildcard for names inside it.
+#[derive(Debug)]
+struct Wait {
+    /// How long it lasts from now on, whenever there is progress.
+    longest: Duration,
+    end: Instant,
+    /// The end does not move beyond this.
+    latest: Instant,
+}
+
+impl Wait {
+    /// The wait of the wildcard below `suffix`. Each of its times is shorter for an inner wildcard than for one around it; see
+    /// [`WILDCARD_WAIT_STEP`].
+    fn begin(suffix: &Hostname, now: Instant) -> Self {
+        let more = u32::try_from(suffix.labels() - 1).unwrap_or(u32::MAX);
+        let sooner = WILDCARD_WAIT_STEP * more.min(WILDCARD_WAIT_STEPS);
+        let longest = LONGEST_WILDCARD_WAIT.saturating_sub(sooner);
+        Self {
+            longest,
+            end: now + longest,
+            latest: now + MOST_WILDCARD_WAIT.saturating_sub(sooner),
+        }
+    }
+
+    /// Moves the end, because there is progress. A wait that is over does not begin again. Returns whether it goes on.
+    fn go_on(&mut self, now: Instant) -> bool {
+        let goes_on = self.end > now;
+        if goes_on {
+            self.end = self.latest.min(now + self.longest);
+        }
+        goes_on
+    }
 }
 
 impl Unrecorded {
@@ -80,13 +119,15 @@ impl Unrecorded {
                 namespace: namespace.clone(),
                 others,
                 gathered: now + WILDCARD_GATHERING,
-                until: None,
+                wait: None,
             };
             wanted.insert(names, of);
         }
         let around = wanted.above(names).map(|(around, _)| around);
         let around: Vec<HostPattern> = around.filter(|of| of.is_wildcard()).cloned().collect();
         let mut released = Vec::new();
+        let mut inner_goes_on = false;
+        // The innermost wildcard comes first.
         for wildcard in around {
             let Some(of) = wanted.get_mut(&wildcard) else {
                 continue;
@@ -94,8 +135,17 @@ impl Unrecorded {
             let was_other = former.as_ref().is_some_and(|it| *it != of.namespace);
             let is_other = namespace.is_some_and(|it| *it != of.namespace);
             of.others = of.others + usize::from(is_other) - usize::from(was_other);
-            if was_other && of.others == 0 && of.until.is_some() {
-                released.push(ClaimKey::names(&key.gateway, &wildcard));
+            let Some(wait) = &mut of.wait else {
+                continue;
+            };
+            if of.others == 0 {
+                if was_other {
+                    released.push(ClaimKey::names(&key.gateway, &wildcard));
+                }
+            } else if inner_goes_on || (was_other && !is_other) {
+                // What moves the end of an inner wildcard also moves those of the wildcards around it, even if the name is of
+                // their own namespace. Otherwise they could be written before the inner one.
+                inner_goes_on |= wait.go_on(now);
             }
         }
         if wanted.is_empty() {
@@ -106,7 +156,8 @@ impl Unrecorded {
 
     /// Returns until when the first claim to a name is held back; `None` if it may be written now.
     ///
-    /// The wait for names inside a wildcard begins when its claim is held back for them for the first time.
+    /// The wait for names inside a wildcard begins when its claim is held back for them for the first time. Its end may move,
+    /// so the time that is returned is no promise: whoever asks then may get a later one.
     pub(super) fn hold_back(&mut self, key: &ClaimKey, now: Instant) -> Option<Instant> {
         let Claimed::Names(names) = &key.of else {
             return None;
@@ -122,16 +173,8 @@ impl Unrecorded {
         let end = if of.others == 0 {
             of.gathered
         } else {
-            *of.until.get_or_insert(now + longest_wait(suffix))
+            of.wait.get_or_insert_with(|| Wait::begin(suffix, now)).end
         };
         (end > now).then_some(end)
     }
-}
-
-/// Returns the longest time for which the wildcard below `suffix` waits for names inside it.
-///
-/// It is shorter for an inner wildcard than for one around it; see [`WILDCARD_WAIT_STEP`].
-fn longest_wait(suffix: &Hostname) -> Duration {
-    let more = u32::try_from(suffix.labels() - 1).unwrap_or(u32::MAX);
-    LONGEST_WILDCARD_WAIT.saturating_sub(WILDCARD_WAIT_STEP * more.min(WILDCARD_WAIT_STEPS))
 }
