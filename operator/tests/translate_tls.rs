@@ -284,7 +284,7 @@ fn a_certificate_for_other_names_is_told_in_the_status() {
             "*.a.test",
             vec![own("s", &["b.test"]), own("t", &["y.a.test"])],
         ),
-        ("a.test", vec![own("s", &["A.Test."])]),
+        ("a.test", vec![own("s", &["A.Test"])]),
         ("", vec![own("s", &["b.test"])]),
         ("a.test", vec![own("s", &["b.test"]), own("t", &["a.test"])]),
         ("a.test", vec![certified("b", "s", &["a.test"])]),
@@ -314,7 +314,13 @@ fn a_certificate_for_other_names_is_told_in_the_status() {
         (
             "a.test",
             vec![own("s", &["192.0.2.1"])],
-            "Secret a/s is not valid for a.test (it names no hostname), so",
+            "Secret a/s is not valid for a.test (it names no hostname that a listener can have), so",
+        ),
+        // Clients do not take it for the name without the dot.
+        (
+            "a.test",
+            vec![own("s", &["a.test."])],
+            "Secret a/s is not valid for a.test (it names no hostname that a listener can have), so",
         ),
         (
             "a.test",

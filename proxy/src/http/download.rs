@@ -11,13 +11,13 @@ use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper::{Response, Version};
 
 use super::backend_http1::{Http1Answer, Upgraded};
-use super::body::edit_trailers;
+use super::body::{Upload, edit_trailers};
 use super::headers;
 use super::pool::Lease;
 use super::received::{Polled, ReceiveError, Received, bounded, most_trailers};
 use super::unsent::Share;
 use crate::gate::yield_now;
-use crate::upstream::Meter;
+use crate::upstream::{self, Meter};
 
 /// Most bytes that are read of a response that nobody gets.
 const READ_AWAY: usize = 64 * 1024;
@@ -35,14 +35,14 @@ type Taken = Option<Result<Frame<Bytes>, ReceiveError>>;
 
 /// A body as it arrives.
 pub(super) enum Arriving {
-    One(Http1Answer),
+    One(Http1Answer<upstream::Stream, Upload>),
     Two(Incoming),
 }
 
 /// The source of a body. Its trailers are bounded.
 enum Source {
     One {
-        body: Http1Answer,
+        body: Http1Answer<upstream::Stream, Upload>,
         most_trailers: usize,
     },
     Two(Received),

@@ -5,6 +5,9 @@ use hyper::{HeaderMap, Request};
 
 use super::frames::{FramePosition, SETTINGS};
 
+/// Most fields of trailers, and of the head of a response.
+pub(super) const FIELDS: usize = 100;
+
 /// The bytes of a field in addition to its name and value.
 const EACH: usize = 32;
 /// The fields that HTTP/2 adds to a request, without their values.

@@ -15,10 +15,8 @@ use hyper::Version;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 
 use super::backend_http1::Http1Error;
+use super::head_size::FIELDS;
 use super::{head_size, headers};
-
-/// Most fields of trailers, and of the head of a response. In HTTP/1.1, hyper has the same bound.
-pub(super) const FIELDS: usize = 100;
 
 /// A body that arrives from a client or from a backend.
 pub(super) struct Received {

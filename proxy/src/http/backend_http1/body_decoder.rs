@@ -7,7 +7,7 @@ use hyper::HeaderMap;
 use hyper::header::{HeaderName, HeaderValue};
 
 use super::error::Http1Error;
-use crate::http::received::FIELDS;
+use crate::http::head_size::FIELDS;
 
 /// Most bytes of the extensions of all chunks of a body. They are hardly ever used.
 const MAX_EXTENSIONS: u16 = 16 * 1024;

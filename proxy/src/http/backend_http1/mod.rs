@@ -32,7 +32,6 @@ use tokio_util::io::poll_read_buf;
 pub use self::error::Http1Error;
 use self::request_writer::RequestWriter;
 pub use self::response_reader::{Begun, ResponseReader};
-use super::body::Upload;
 use super::patient::Patient;
 use super::scratch::{SCRATCH, with_scratch};
 use super::unsent::Share;
@@ -65,7 +64,7 @@ pub(super) trait Carrier: AsyncRead + AsyncWrite + Unpin + Send + 'static {}
 impl<T: AsyncRead + AsyncWrite + Unpin + Send + 'static> Carrier for T {}
 
 /// A connection. If it is dropped, it ends, with the exchange that is under way on it.
-pub(super) struct Http1Backend<T: Carrier = upstream::Stream, B: RequestBody = Upload> {
+pub(super) struct Http1Backend<T: Carrier, B: RequestBody> {
     shared: Arc<Mutex<Http1State<T, B>>>,
     /// Whether dropping it leaves the connection to whoever else has it.
     is_retired: bool,
@@ -433,7 +432,7 @@ fn poll_fast<S: AsyncRead + Unpin>(
 }
 
 /// The body of a response. It reads from its connection when it is polled.
-pub(super) struct Http1Answer<T = upstream::Stream, B = Upload> {
+pub(super) struct Http1Answer<T, B> {
     shared: Arc<Mutex<Http1State<T, B>>>,
     /// The part of it that came together with the head.
     first: Bytes,

@@ -11,7 +11,7 @@ use hyper::{Response, StatusCode, Version};
 
 use super::body_decoder::Framing;
 use super::error::Http1Error;
-use crate::http::received::FIELDS;
+use crate::http::head_size::FIELDS;
 
 /// Most digits of a `Content-Length`. With more digits, it might not fit into 64 bits.
 const MAX_LENGTH_DIGITS: usize = 18;

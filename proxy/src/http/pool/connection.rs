@@ -13,7 +13,7 @@ use super::super::backend_http1::Http1Backend;
 use super::super::body::Upload;
 use crate::backend::Backend;
 use crate::concerned::TenantKey;
-use crate::upstream::{Alpn, Meter, TlsIdentity};
+use crate::upstream::{Alpn, Meter, Stream, TlsIdentity};
 
 /// Most requests at one time on an HTTP/2 connection. For more requests, another connection is opened.
 pub(in crate::http) const STREAMS: u32 = 100;
@@ -128,7 +128,7 @@ impl Two {
 
 /// An HTTP/1.1 connection.
 pub(in crate::http) struct One {
-    pub(in crate::http) connection: Http1Backend,
+    pub(in crate::http) connection: Http1Backend<Stream, Upload>,
     pub(in crate::http) meter: Arc<Meter>,
 }
 
