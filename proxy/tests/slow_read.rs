@@ -198,7 +198,6 @@ async fn run(case: Case, address: SocketAddr) {
     };
     within(case.name, ends).await;
     let each = peak.saturating_sub(before) / case.connections;
-    println!("{}: {} KiB for each", case.name, each / KIB);
     assert!(each < case.most, "{}: {each} bytes for each", case.name);
 }
 

@@ -228,11 +228,8 @@ impl<T: Carrier, B: RequestBody> Http1State<T, B> {
             let mut cx = Context::from_waker(Waker::noop());
             let _told = Pin::new(&mut stream).poll_shutdown(&mut cx);
         }
-        for waker in [self.sender.take(), self.receiver.take()] {
-            if let Some(waker) = waker {
-                waker.wake();
-            }
-        }
+        let wakers = [self.sender.take(), self.receiver.take()];
+        wakers.into_iter().flatten().for_each(Waker::wake);
     }
 
     /// How many bytes the connection has taken until now.

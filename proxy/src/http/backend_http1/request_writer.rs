@@ -165,7 +165,7 @@ impl<B: Body<Data = Bytes, Error: Into<Box<dyn std::error::Error + Send + Sync>>
     }
 
     fn add(&mut self, data: Bytes) -> Result<(), Http1Error> {
-        let is_last = self.body.as_ref().is_some_and(|body| body.is_end_stream());
+        let is_last = self.body.as_ref().is_some_and(Body::is_end_stream);
         match &mut self.encoding {
             Encoding::Length(left) => {
                 let rest = left.checked_sub(data.len() as u64);
