@@ -134,7 +134,7 @@ pub(in crate::http) struct One {
 
 impl One {
     /// Whether it can have a request. What has come on it is seen even if its namespace has to wait for its turn to read.
-    pub(super) fn is_open(&self) -> bool {
+    pub(in crate::http) fn is_open(&self) -> bool {
         self.meter.without_turns(|| self.connection.is_open())
     }
 }
