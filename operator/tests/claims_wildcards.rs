@@ -26,15 +26,15 @@ const INNER_WAIT: Duration = WAIT.saturating_sub(WILDCARD_WAIT_STEP);
 /// A time between two names, shorter than each wait.
 const TEN_SECONDS: Duration = Duration::from_secs(10);
 
-fn wanted(namespace: &str) -> Option<ClaimState> {
-    Some(ClaimState::Wanted(namespace.into()))
+fn wanted(namespace: &str) -> ClaimState {
+    ClaimState::Wanted(namespace.into())
 }
 
 /// In one turn, `a` wants a wildcard and `b` wants a name inside it. The write of the name has begun.
 fn name_under_way() -> (World, [ClaimKey; 2], ClaimRequest) {
     let mut world = World::leading();
     let (wide, shop) = (name("*.example.com"), name("shop.example.com"));
-    world.say([(&wide, wanted("a")), (&shop, wanted("b"))]);
+    world.say([(&wide, Some(wanted("a"))), (&shop, Some(wanted("b")))]);
     world.pass(SOON);
     let write = world.begin().expect("a request");
     assert_eq!(write.name, shop.object_name());
@@ -110,7 +110,7 @@ fn a_wildcard_of_the_gateways_own_namespace_closes_nothing_and_waits_for_nothing
     let mut world = World::leading();
     let (wide, shop) = (name("*.example.com"), name("shop.example.com"));
     let own = &*wide.gateway.namespace;
-    world.say([(&wide, wanted(own)), (&shop, wanted("b"))]);
+    world.say([(&wide, Some(wanted(own))), (&shop, Some(wanted("b")))]);
     let both = BTreeSet::from([wide.object_name(), shop.object_name()]);
     assert_eq!(begun_soon(&mut world), both);
 }
@@ -166,8 +166,8 @@ fn names_under_way(hosts: usize) -> (World, ClaimKey, Vec<ClaimRequest>) {
     let hosts: Vec<ClaimKey> = (0..hosts)
         .map(|n| name(&format!("n{n}.example.com")))
         .collect();
-    let wants = hosts.iter().map(|host| (host, wanted("b")));
-    world.say(wants.chain([(&wide, wanted("a"))]));
+    let wants = hosts.iter().map(|host| (host, Some(wanted("b"))));
+    world.say(wants.chain([(&wide, Some(wanted("a")))]));
     world.pass(SOON);
     let writes: Vec<ClaimRequest> = std::iter::from_fn(|| world.begin()).collect();
     let begun: BTreeSet<ObjectName> = writes.iter().map(|write| write.name.clone()).collect();
@@ -230,11 +230,11 @@ fn a_name_that_prolongs_the_wait_of_an_inner_wildcard_prolongs_that_of_the_outer
     let (wide, inner) = (name("*.example.com"), name("*.x.example.com"));
     let (own, host) = (name("m.x.example.com"), name("n.x.example.com"));
     world.say([
-        (&wide, wanted("a")),
-        (&inner, wanted("b")),
+        (&wide, Some(wanted("a"))),
+        (&inner, Some(wanted("b"))),
         // Only the inner wildcard waits for it.
-        (&own, wanted("a")),
-        (&host, wanted("c")),
+        (&own, Some(wanted("a"))),
+        (&host, Some(wanted("c"))),
     ]);
     world.pass(SOON);
     let writes: Vec<ClaimRequest> = std::iter::from_fn(|| world.begin()).collect();
@@ -254,9 +254,9 @@ fn of_nested_wildcards_that_wait_for_one_name_the_inner_one_stops_waiting_first(
     let (wide, inner) = (name("*.example.com"), name("*.x.example.com"));
     let host = name("n.x.example.com");
     world.say([
-        (&wide, wanted("a")),
-        (&inner, wanted("b")),
-        (&host, wanted("c")),
+        (&wide, Some(wanted("a"))),
+        (&inner, Some(wanted("b"))),
+        (&host, Some(wanted("c"))),
     ]);
     // This write is never answered.
     assert_eq!(begun_soon(&mut world), only(&host));
@@ -277,7 +277,7 @@ fn a_wildcard_with_many_labels_waits_long_enough_for_a_request_without_an_answer
     let suffix = "a.b.c.d.e.f.g.h.i.j.example.com";
     let wide = name(&format!("*.{suffix}"));
     let host = name(&format!("n.{suffix}"));
-    world.say([(&wide, wanted("a")), (&host, wanted("b"))]);
+    world.say([(&wide, Some(wanted("a"))), (&host, Some(wanted("b")))]);
     assert_eq!(begun_soon(&mut world), only(&host));
     let wait = LONGEST_WILDCARD_WAIT.saturating_sub(WILDCARD_WAIT_STEP * WILDCARD_WAIT_STEPS);
     assert!(wait > Duration::from_secs(10));
@@ -306,7 +306,7 @@ fn a_wildcard_does_not_wait_for_ever_for_a_name_that_is_refused_again_and_again(
 
 #[test]
 fn a_wildcard_is_written_as_soon_as_the_name_is_not_wanted_for_another_namespace() {
-    for state in [None, wanted("a")] {
+    for state in [None, Some(wanted("a"))] {
         let (mut world, [wide, shop], write) = name_under_way();
         world.done(&write, WriteOutcome::Refused);
         world.say([(&shop, state)]);
@@ -331,7 +331,7 @@ fn a_wildcard_waits_only_for_names_of_others_inside_it_that_are_not_recorded() {
         // It closes nothing, so it waits for nothing.
         ("", "c"),
     ];
-    let names = names.map(|(hostname, namespace)| (name(hostname), wanted(namespace)));
+    let names = names.map(|(hostname, namespace)| (name(hostname), Some(wanted(namespace))));
     world.say(names.iter().map(|(key, state)| (key, state.clone())));
     let mut expected: BTreeSet<_> = names.iter().map(|(key, _)| key.object_name()).collect();
     // `b` wants `example.com`, which is inside this one.
@@ -347,7 +347,7 @@ fn of_nested_wildcards_the_innermost_is_written_first() {
         ("*.x.example.com", "b"),
         ("n.x.example.com", "c"),
     ];
-    let names = names.map(|(hostname, namespace)| (name(hostname), wanted(namespace)));
+    let names = names.map(|(hostname, namespace)| (name(hostname), Some(wanted(namespace))));
     world.say(names.iter().map(|(key, state)| (key, state.clone())));
     for (key, _) in names.iter().rev() {
         let write = world.next_request().expect("a request");
@@ -445,7 +445,7 @@ impl Sim {
         let states: Vec<_> = keys
             .map(|(n, key)| match (self.is_held(n), self.wanted.get(&n)) {
                 (true, _) => (key.clone(), Some(ClaimState::Used)),
-                (false, of) => (key.clone(), of.and_then(|(of, _)| wanted(TENANTS[*of]))),
+                (false, of) => (key.clone(), of.map(|(of, _)| wanted(TENANTS[*of]))),
             })
             .collect();
         let states = states.iter().map(|(key, state)| (key, state.clone()));
@@ -516,8 +516,8 @@ impl Sim {
         let is_progress = !others.is_subset(&left) && !others.is_disjoint(&left);
         let moves = before == Some(of) && is_progress && end > now;
         let latest = since + most_wait(HOSTS[n]);
-        let moved = latest.min(now + longest_wait(HOSTS[n]));
-        self.ends.insert(n, if moves { moved } else { end });
+        let later = latest.min(now + longest_wait(HOSTS[n]));
+        self.ends.insert(n, if moves { later } else { end });
     }
 
     fn carry_out(&mut self, op: Op) {
