@@ -344,6 +344,16 @@ impl HostPattern {
         own.into_iter().chain(above)
     }
 
+    /// The pattern of a name in a certificate; `None` if it is no hostname. Clients do not take a name with a dot at its end for
+    /// the one without it.
+    #[must_use]
+    pub fn in_certificate(name: &str) -> Option<Self> {
+        if name.ends_with('.') {
+            return None;
+        }
+        Self::parse(name).ok()
+    }
+
     /// Whether a certificate with the name `name`, in any case, is valid for all that [`Self::certifying_names`] says.
     #[must_use]
     pub fn is_certified_by(&self, name: &str) -> bool {

@@ -71,8 +71,7 @@ fn name(name: &GeneralName<'_>) -> Option<String> {
     match name {
         // It is compared in the form in which the status of a listener compares it.
         GeneralName::DNSName(name) => {
-            let canonical = HostPattern::parse(name).ok().map(|name| name.to_string());
-            let canonical = canonical.filter(|_| !name.ends_with('.'));
+            let canonical = HostPattern::in_certificate(name).map(|name| name.to_string());
             Some(canonical.unwrap_or_else(|| printable(name)))
         }
         GeneralName::IPAddress(bytes) => match *bytes {

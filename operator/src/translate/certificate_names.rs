@@ -27,8 +27,7 @@ impl CertificateNames {
             .iter()
             .flat_map(|extension| &extension.value.general_names)
             .filter_map(|name| match name {
-                // Clients do not take a name with a dot at its end for the one without it.
-                GeneralName::DNSName(name) if !name.ends_with('.') => HostPattern::parse(name).ok(),
+                GeneralName::DNSName(name) => HostPattern::in_certificate(name),
                 _ => None,
             })
             .filter(|name| *name != HostPattern::Any)

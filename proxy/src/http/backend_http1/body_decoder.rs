@@ -4,9 +4,10 @@
 //! could disagree about the end, because bytes behind the end would be taken for the response to another client's request.
 
 use hyper::HeaderMap;
-use hyper::header::{HeaderName, HeaderValue};
+use hyper::header::HeaderValue;
 
 use super::error::Http1Error;
+use super::fields::append;
 use crate::http::head_size::FIELDS;
 
 /// Most bytes of the extensions of all chunks of a body. They are hardly ever used.
@@ -254,14 +255,11 @@ impl BodyDecoder {
         }
         let mut parsed = HeaderMap::with_capacity(fields.len());
         for field in fields {
-            let name = HeaderName::from_bytes(field.name.as_bytes());
-            let value = HeaderValue::from_bytes(field.value);
-            let (Ok(name), Ok(value)) = (name, value) else {
-                return Err(Http1Error::Malformed(httparse::Error::HeaderValue));
-            };
-            if parsed.try_append(name, value).is_err() {
-                return Err(Http1Error::TrailersTooLarge);
-            }
+            append(
+                &mut parsed,
+                field.name,
+                HeaderValue::from_bytes(field.value),
+            )?;
         }
         self.fields = Some(parsed);
         Ok(State::Over)

@@ -13,6 +13,7 @@
 
 mod body_decoder;
 mod error;
+mod fields;
 mod request_writer;
 mod response_head;
 mod response_reader;
@@ -58,7 +59,7 @@ impl<B> RequestBody for B where
 {
 }
 
-/// What carries the bytes of a connection: TCP, TLS, or a pipe of a test.
+/// The stream below a connection: TCP, TLS, or a pipe of a test.
 pub(super) trait Carrier: AsyncRead + AsyncWrite + Unpin + Send + 'static {}
 
 impl<T: AsyncRead + AsyncWrite + Unpin + Send + 'static> Carrier for T {}
@@ -277,16 +278,11 @@ impl<T: Carrier, B: RequestBody> Http1State<T, B> {
                 return Poll::Ready(Err(Http1Error::GivenUp));
             };
             let response = &mut self.response;
-            let read = with_scratch(|scratch| -> Poll<Result<Option<_>, Http1Error>> {
-                let most = piece.min(scratch.len());
-                let mut buffer = ReadBuf::new(scratch.get_mut(..most).unwrap_or_default());
-                ready!(Pin::new(stream).poll_read(cx, &mut buffer))?;
-                let bytes = buffer.filled_mut();
-                Poll::Ready(if bytes.is_empty() {
-                    Err(Http1Error::Incomplete)
-                } else {
-                    response.head(bytes)
-                })
+            let read = poll_scratch(stream, cx, piece, |bytes| {
+                if bytes.is_empty() {
+                    return Err(Http1Error::Incomplete);
+                }
+                response.head(bytes)
             });
             if let Some(begun) = ready!(read)? {
                 return Poll::Ready(Ok(begun));
@@ -310,7 +306,7 @@ impl<T: Carrier, B: RequestBody> Http1State<T, B> {
             Poll::Ready(Err(error)) => {
                 tracing::debug!(%error, "the rest of a request was not sent");
                 self.request.give_up();
-                // What a backend has sent before it takes no more is its response all the same.
+                // A backend that takes no more may have sent its response before.
                 if self.is_answered || !matches!(error, Http1Error::Io(_)) {
                     self.end();
                 }
@@ -380,6 +376,22 @@ impl<T: Carrier, B: RequestBody> Http1State<T, B> {
     }
 }
 
+/// Reads at most `most` bytes into the buffer of the thread, and has `take` use them there. There are none at the end of the
+/// stream.
+fn poll_scratch<S: AsyncRead + Unpin, R>(
+    stream: &mut S,
+    cx: &mut Context<'_>,
+    most: usize,
+    take: impl FnOnce(&mut [u8]) -> Result<R, Http1Error>,
+) -> Poll<Result<R, Http1Error>> {
+    with_scratch(|scratch| {
+        let most = most.min(scratch.len());
+        let mut buffer = ReadBuf::new(scratch.get_mut(..most).unwrap_or_default());
+        ready!(Pin::new(stream).poll_read(cx, &mut buffer))?;
+        Poll::Ready(take(buffer.filled_mut()))
+    })
+}
+
 /// Content, and the number of bytes that were read for it.
 type Read = Poll<Result<(Bytes, usize), Http1Error>>;
 
@@ -390,18 +402,14 @@ fn poll_small<S: AsyncRead + Unpin>(
     cx: &mut Context<'_>,
     most: usize,
 ) -> Read {
-    with_scratch(|scratch| {
-        let most = most.min(scratch.len());
-        let mut buffer = ReadBuf::new(scratch.get_mut(..most).unwrap_or_default());
-        ready!(Pin::new(stream).poll_read(cx, &mut buffer))?;
-        let bytes = buffer.filled_mut();
+    poll_scratch(stream, cx, most, |bytes| {
         let count = bytes.len();
         if count == 0 {
             response.end()?;
         }
         let content = response.body(bytes)?;
         let content = bytes.get(..content).unwrap_or_default();
-        Poll::Ready(Ok((Bytes::copy_from_slice(content), count)))
+        Ok((Bytes::copy_from_slice(content), count))
     })
 }
 
@@ -433,7 +441,7 @@ pub(super) struct Http1Answer<T, B> {
     shared: Arc<Mutex<Http1State<T, B>>>,
     /// The part of it that came together with the head.
     first: Bytes,
-    /// What came behind the head and is not HTTP.
+    /// The bytes behind the head that are not HTTP.
     behind: Bytes,
     /// Whether nothing follows but `first`.
     is_over: bool,

@@ -1,4 +1,4 @@
-//! Owns what of a request was not written yet: its head, and its body as it comes.
+//! Owns the part of a request that is not written yet: its head, and its body as it comes.
 
 use std::io::{self, IoSlice, Write};
 use std::pin::Pin;

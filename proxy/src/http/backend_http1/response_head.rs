@@ -4,13 +4,12 @@ use std::mem::MaybeUninit;
 
 use bytes::Bytes;
 use hyper::ext::ReasonPhrase;
-use hyper::header::{
-    CONNECTION, CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue, TRANSFER_ENCODING,
-};
+use hyper::header::{CONNECTION, CONTENT_LENGTH, HeaderMap, HeaderValue, TRANSFER_ENCODING};
 use hyper::{Response, StatusCode, Version};
 
 use super::body_decoder::Framing;
 use super::error::Http1Error;
+use super::fields::append;
 use crate::http::head_size::FIELDS;
 
 /// Most digits of a `Content-Length`. With more digits, it might not fit into 64 bits.
@@ -52,13 +51,7 @@ pub(super) fn parse(
         } else {
             HeaderValue::from_maybe_shared(copy.slice(at..at + field.value.len()))
         };
-        let name = HeaderName::from_bytes(field.name.as_bytes());
-        let (Ok(name), Ok(value)) = (name, value) else {
-            return Err(Http1Error::Malformed(httparse::Error::HeaderValue));
-        };
-        if headers.try_append(name, value).is_err() {
-            return Err(Http1Error::HeadTooLarge);
-        }
+        append(&mut headers, field.name, value)?;
     }
     let code = parsed.code.unwrap_or_default();
     let status = StatusCode::from_u16(code);

@@ -15,7 +15,7 @@ const MAX_HEAD: usize = 64 * 1024;
 pub struct Begun {
     /// The head.
     pub response: Response<()>,
-    /// What is there of the body. If the response switches protocols, these bytes are not HTTP.
+    /// The beginning of the body, as far as it was read. If the response switches protocols, these bytes are not HTTP.
     pub first: Bytes,
 }
 

@@ -380,6 +380,21 @@ fn connected<B: RequestBody>() -> (Http1Backend<DuplexStream, B>, DuplexStream) 
     (Http1Backend::new(near, None), far)
 }
 
+/// Sends a request, and answers it with these bytes as soon as its head is there.
+async fn answered<B: RequestBody>(
+    connection: &mut Http1Backend<DuplexStream, B>,
+    far: &mut DuplexStream,
+    request: Request<B>,
+    answer: &str,
+) -> Response<Http1Answer<DuplexStream, B>> {
+    let server = async {
+        read_until(far, b"\r\n\r\n").await;
+        far.write_all(answer.as_bytes()).await.unwrap();
+    };
+    let (response, ()) = tokio::join!(connection.send(request, SCRATCH), server);
+    response.map_err(|failed| failed.error).unwrap()
+}
+
 async fn read_until(far: &mut DuplexStream, end: &[u8]) -> String {
     let mut all = Vec::new();
     while !all.ends_with(end) {
@@ -499,13 +514,8 @@ async fn a_body_without_a_length_is_chunks() {
 async fn the_rest_of_a_request_is_sent_after_the_response_began() {
     let (mut connection, mut far) = connected();
     let (mut pieces, request) = sent();
-    let server = async {
-        read_until(&mut far, b"\r\n\r\n").await;
-        let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n";
-        far.write_all(answer).await.unwrap();
-    };
-    let (response, ()) = tokio::join!(connection.send(request, SCRATCH), server);
-    let response = response.map_err(|failed| failed.error).unwrap();
+    let answer = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n";
+    let response = answered(&mut connection, &mut far, request, answer).await;
     let client = async {
         for _ in 0..100 {
             let frame = Frame::data(Bytes::from_static(&[b'x'; 100]));
@@ -526,13 +536,8 @@ async fn a_request_that_outlasts_its_response_ends_with_the_backend() {
     for closes in [false, true] {
         let (mut connection, mut far) = connected();
         let (mut pieces, request) = sent();
-        let server = async {
-            read_until(&mut far, b"\r\n\r\n").await;
-            let answer = b"HTTP/1.1 413 Large\r\ncontent-length: 0\r\n\r\n";
-            far.write_all(answer).await.unwrap();
-        };
-        let (response, ()) = tokio::join!(connection.send(request, SCRATCH), server);
-        assert!(response.is_ok());
+        let answer = "HTTP/1.1 413 Large\r\ncontent-length: 0\r\n\r\n";
+        let response = answered(&mut connection, &mut far, request, answer).await;
         drop(response);
         assert!(!connection.is_reusable());
         connection.retire();
@@ -558,13 +563,8 @@ async fn a_request_that_outlasts_its_response_ends_with_the_backend() {
 async fn a_response_that_nobody_wants_ends_its_connection() {
     let (mut connection, mut far) = connected();
     let (pieces, request) = sent();
-    let server = async {
-        read_until(&mut far, b"\r\n\r\n").await;
-        let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\n";
-        far.write_all(answer).await.unwrap();
-    };
-    let (response, ()) = tokio::join!(connection.send(request, SCRATCH), server);
-    let response = response.map_err(|failed| failed.error).unwrap();
+    let answer = "HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\n";
+    let response = answered(&mut connection, &mut far, request, answer).await;
     drop(connection);
     assert_eq!(far.read(&mut [0]).await.unwrap(), 0);
     while !pieces.is_closed() {
@@ -581,13 +581,8 @@ async fn a_broken_request_breaks_its_response() {
     let request = Request::post("/").header("transfer-encoding", "chunked");
     let request = request.body(StreamBody::new(body)).unwrap();
     let mut connection = Http1Backend::new(near, None);
-    let server = async {
-        read_until(&mut far, b"\r\n\r\n").await;
-        let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\n";
-        far.write_all(answer).await.unwrap();
-    };
-    let (response, ()) = tokio::join!(connection.send(request, SCRATCH), server);
-    let response = response.map_err(|failed| failed.error).unwrap();
+    let answer = "HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\n";
+    let response = answered(&mut connection, &mut far, request, answer).await;
     let client = async {
         let broken = std::io::ErrorKind::ConnectionReset.into();
         pieces.send(Err(broken)).await.unwrap();
