@@ -124,7 +124,7 @@ impl ObjectContext for CheckContext<'_> {
     }
 }
 
-/// What people read: a line for each object with findings, and how many objects there are.
+/// The text for people: a line for each object with findings, and how many objects there are.
 struct Text<'a>(&'a [Verdict]);
 
 impl fmt::Display for Text<'_> {

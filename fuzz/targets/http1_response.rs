@@ -1,4 +1,4 @@
-//! What the proxy takes for a backend's response in HTTP/1.1: a byte that says how it is cut and whether the request was a
+//! Reads a backend's response in HTTP/1.1 as the proxy does: a byte that says how it is cut and whether the request was a
 //! HEAD, then the bytes. However they are cut, they are the same response, and its content is among the bytes.
 #![no_main]
 

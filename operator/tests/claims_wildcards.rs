@@ -439,7 +439,7 @@ impl Sim {
         }
     }
 
-    /// What translation would say: a name that has a holder stays in use.
+    /// The decision of translation: a name that has a holder stays in use.
     fn translate(&mut self) {
         let keys = self.keys.iter().enumerate();
         let states: Vec<_> = keys
@@ -530,7 +530,7 @@ impl Sim {
                         None => self.wanted.remove(&n),
                     };
                 }
-                // What is wanted for the same tenant as before has been wanted since then.
+                // A name that is wanted for the same tenant as before has been wanted since then.
                 for (n, (tenant, since)) in &mut self.wanted {
                     if let Some((former, at)) = before.get(n)
                         && *former == *tenant

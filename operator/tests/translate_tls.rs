@@ -335,7 +335,7 @@ fn a_certificate_for_other_names_is_told_in_the_status() {
         assert!(message.starts_with(&start), "{message}");
         assert_eq!(reasons, ["CertificateNameMismatch"], "{hostname}");
     }
-    // What does not resolve may be the certificate for the name.
+    // A reference that does not resolve may be the one to the certificate for the name.
     let broken = secret("a", "t", Holds::Mismatch);
     let (truth, _, reasons) = resolved_with("a.test", vec![own("s", &["b.test"]), broken]);
     assert_eq!(truth, Truth::False);

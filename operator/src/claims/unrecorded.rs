@@ -143,7 +143,7 @@ impl Unrecorded {
                     released.push(ClaimKey::names(&key.gateway, &wildcard));
                 }
             } else if inner_goes_on || (was_other && !is_other) {
-                // What moves the end of an inner wildcard also moves those of the wildcards around it, even if the name is of
+                // A move of the end of an inner wildcard also moves those of the wildcards around it, even if the name is of
                 // their own namespace. Otherwise they could be written before the inner one.
                 inner_goes_on |= wait.go_on(now);
             }

@@ -15,7 +15,7 @@ const PATIENCE: Duration = Duration::from_secs(15);
 
 /// Makes the requests about one kind of objects.
 pub(super) trait Requester: Clone + Send + Sync + 'static {
-    /// What can be done with an object.
+    /// An action on an object.
     type Action: Clone + Send + Sync + 'static;
     /// An object, as a response shows it.
     type Object: Send + 'static;

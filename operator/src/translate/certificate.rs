@@ -133,7 +133,7 @@ impl SecretState {
     }
 }
 
-/// What a Secret holds, whatever the time.
+/// The content of a Secret, whatever the time.
 struct Chain {
     encoded: Encoded,
     validity: Option<Validity>,
