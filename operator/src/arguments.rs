@@ -219,7 +219,7 @@ pub(crate) struct Arguments {
     /// namespace are. The release's own is always one.
     #[arg(long, env = "VESTIBULE_SECRET_NAMESPACE", value_delimiter = ',')]
     secret_namespace: Vec<String>,
-    /// How to log, on standard error.
+    /// How to log, on standard output.
     #[arg(long, env = "VESTIBULE_LOG_FORMAT", value_enum, default_value_t = LogFormat::Json)]
     pub(crate) log_format: LogFormat,
 }

@@ -35,8 +35,9 @@ use vestibule_operator::cluster::{self, Outside, owner};
 use vestibule_operator::publish::auth::{Authenticator, KubeReviewer};
 use vestibule_operator::publish::tls::Secure;
 use vestibule_operator::publish::{self, Publisher};
-use vestibule_serve::log_filter::{self, FilterError};
-use vestibule_serve::log_format::LogFormat;
+use vestibule_serve::log_filter;
+use vestibule_serve::log_format::{LogError, LogFormat};
+use vestibule_serve::log_queue::FlushGuard;
 use vestibule_serve::probes;
 
 use arguments::Arguments;
@@ -54,10 +55,14 @@ const QUIET: &str = "kube_client=error,kube_runtime=error";
 fn main() -> ExitCode {
     vestibule_serve::memory::refuse_huge_pages();
     let arguments = Arguments::parse();
-    if let Err(error) = init_log(arguments.log_format) {
-        let _ = writeln!(io::stderr(), "vestibule-operator: {error}");
-        return ExitCode::FAILURE;
-    }
+    // The last lines are written when the guard is dropped, at the end.
+    let _log = match init_log(arguments.log_format) {
+        Ok(guard) => guard,
+        Err(error) => {
+            let _ = writeln!(io::stderr(), "vestibule-operator: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
     // At least two threads: a long pass of translation must not hold up the Lease.
     let threads = std::thread::available_parallelism().map_or(2, |n| n.get().max(2));
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -232,12 +237,11 @@ fn end_on_signal(end: CancellationToken) -> anyhow::Result<impl Future<Output = 
 }
 
 /// Logs to standard output; `RUST_LOG` filters.
-fn init_log(format: LogFormat) -> Result<(), FilterError> {
+fn init_log(format: LogFormat) -> Result<FlushGuard, LogError> {
     let asked = log_filter::asked();
     let asked = asked.as_deref().unwrap_or("info");
     let filter = log_filter::filter(&format!("{QUIET},{asked}"))?;
-    format.init(filter);
-    Ok(())
+    format.init(filter)
 }
 
 #[cfg(test)]

@@ -45,7 +45,6 @@ mod lifetime;
 pub mod limits;
 pub mod listen;
 pub mod listener;
-pub mod log;
 pub mod metrics;
 mod ordered_chain;
 pub mod overload;

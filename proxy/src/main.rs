@@ -26,9 +26,10 @@ use vestibule_proxy::bounds::Bounds;
 use vestibule_proxy::limits::{
     EscapedSlashes, HttpLimits, ProxyLimits, Repeat, UdpLimits, Underscores,
 };
-use vestibule_proxy::log;
 use vestibule_proxy::proxy::{ConfigSource, Proxy, ProxyConfig, tcp_connector};
 use vestibule_serve::log_filter;
+use vestibule_serve::log_format::{LogError, LogFormat};
+use vestibule_serve::log_queue::FlushGuard;
 use vestibule_stream::ProxyIdentity;
 use vestibule_stream::client::{self, Tls, TlsError};
 
@@ -412,30 +413,23 @@ fn allow_open_files() {
     tracing::info!(limit = getrlimit(Resource::Nofile).current, "open files");
 }
 
+/// Logs to standard output; `RUST_LOG` filters.
+fn init_log() -> Result<FlushGuard, LogError> {
+    let filter = log_filter::filter(log_filter::asked().as_deref().unwrap_or("info"))?;
+    LogFormat::Json.init(log_filter::bounded(filter))
+}
+
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
 async fn main() -> ExitCode {
     vestibule_serve::memory::refuse_huge_pages();
-    let filter = match log_filter::filter(log_filter::asked().as_deref().unwrap_or("info")) {
-        Ok(filter) => filter,
+    // The last lines are written when the guard is dropped, at the end.
+    let _log = match init_log() {
+        Ok(guard) => guard,
         Err(error) => {
             let _ = writeln!(io::stderr(), "vestibule-proxy: {error}");
             return ExitCode::FAILURE;
         }
     };
-    // The last lines are written when the guard is dropped, at the end.
-    let (writer, _log) = match log::writer(io::stdout()) {
-        Ok(log) => log,
-        Err(error) => {
-            let _ = writeln!(io::stderr(), "cannot start a thread for the log: {error}");
-            return ExitCode::FAILURE;
-        }
-    };
-    tracing_subscriber::fmt()
-        .json()
-        .flatten_event(true)
-        .with_env_filter(log_filter::bounded(filter))
-        .with_writer(writer)
-        .init();
     let args = Args::parse();
     allow_open_files();
     let delay = Duration::from_secs(args.shutdown_delay_seconds);

@@ -10,9 +10,9 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
+use vestibule_serve::log_queue;
 
 use crate::expiry::Expiries;
-use crate::log::Dropped;
 use crate::overload::Readings;
 use crate::quota::Accounts;
 use crate::tenants::Tenants;
@@ -205,7 +205,11 @@ impl Metrics {
         r.register_collector(Box::new(tenants));
         r.register_collector(Box::new(accounts.clone()));
         r.register_collector(Box::new(expiries));
-        r.register_collector(Box::new(Dropped));
+        r.register(
+            "log_lines_dropped",
+            "Lines of the log that were dropped because nobody read it fast enough",
+            log_queue::dropped_lines(),
+        );
         let build = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
         r.register("build", "The release of this proxy", build);
         let bytes = Family::<DirectionLabel, Counter>::default();

@@ -9,6 +9,7 @@ use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
+use vestibule_serve::log_queue::Turn;
 use vestibule_serve::places::{self, Place, Source};
 
 use crate::backend::Backend;
@@ -20,7 +21,6 @@ use crate::itself::OwnSockets;
 use crate::lifetime::{Lifetime, in_ticks, ticks};
 use crate::limits::ProxyLimits;
 use crate::listener::Listener;
-use crate::log;
 use crate::metrics::Metrics;
 use crate::overload::{Overload, OverloadLevel};
 use crate::quota::{Account, QuotaLimits};
@@ -276,14 +276,14 @@ impl DataPlane {
 
     /// The turn to log a line about a connection or request of this tenant, if it is logged at all. `None` is for one
     /// that belongs to no tenant.
-    pub(crate) fn logs(&self, account: Option<&Account>) -> Option<log::Turn> {
+    pub(crate) fn logs(&self, account: Option<&Account>) -> Option<Turn> {
         let percent = self.limits.access_log_percent;
         let sampled = percent >= 100 || scale(self.random() >> 32, 100) < percent.into();
         sampled.then(|| self.line_of(account)).flatten()
     }
 
     /// The turn to log a line about a backend, in the name of its namespace.
-    fn logs_about(&self, backend: &Backend) -> Option<log::Turn> {
+    fn logs_about(&self, backend: &Backend) -> Option<Turn> {
         if !tracing::enabled!(tracing::Level::INFO) {
             return None;
         }
@@ -292,7 +292,7 @@ impl DataPlane {
         self.line_of(account.as_deref())
     }
 
-    fn line_of(&self, account: Option<&Account>) -> Option<log::Turn> {
+    fn line_of(&self, account: Option<&Account>) -> Option<Turn> {
         let counts = account.map_or(self.metrics.accounts().nobody(), Account::counts);
         counts.line(self.limits.access_log_lines_per_second, rate::now())
     }

@@ -29,9 +29,9 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::metrics::{MetricType, TypedMetric};
+use vestibule_serve::log_queue::{Share, Turn};
 
 use crate::close_reason::CloseReason;
-use crate::log;
 use crate::rate::Bucket;
 
 /// Most tenants with series of their own: those that hold most, or were refused most. The others share one series with
@@ -250,7 +250,7 @@ pub(crate) struct Counts {
     /// Rate of lines in the log.
     lines: Bucket,
     /// Its lines that wait for the reader of the log.
-    log: Arc<log::Share>,
+    log: Arc<Share>,
 }
 
 impl Counts {
@@ -265,12 +265,12 @@ impl Counts {
 
     /// The turn for one more line of the log, if fewer than `per_second` were written in this second. `now` is
     /// [`crate::rate::now`].
-    pub(crate) fn line(&self, per_second: u32, now: u64) -> Option<log::Turn> {
+    pub(crate) fn line(&self, per_second: u32, now: u64) -> Option<Turn> {
         let may = self.lines.take(per_second, now);
         if !may {
             self.log.lost();
         }
-        may.then(|| log::Turn::of(&self.log))
+        may.then(|| Turn::of(&self.log))
     }
 
     /// Number of its lines that were left out of the log.

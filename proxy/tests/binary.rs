@@ -2,50 +2,25 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use vestibule_proxy::log;
 use vestibule_proxy_testing::component::*;
 use vestibule_proxy_testing::*;
+use vestibule_serve::log_queue;
 use vestibule_stream::recording;
-use vestibule_test_support::eventually;
+use vestibule_test_support::process::Process;
 use vestibule_test_support::{free_port, http_get};
 
 const SET: &str = "ListenerSet/team-b/web/tls";
 const HOST: &str = "b.example.com";
 
-/// A process that does not outlive its test.
-struct Process(Child);
-
-impl Process {
-    fn start(arguments: &[&str]) -> Self {
-        Self::logging(Stdio::null(), arguments)
-    }
-
-    fn logging(to: Stdio, arguments: &[&str]) -> Self {
-        let child = Command::new(env!("CARGO_BIN_EXE_vestibule-proxy"))
-            .args(arguments)
-            .stdout(to)
-            .spawn()
-            .unwrap();
-        Self(child)
-    }
-
-    fn terminate(&self) {
-        let pid = self.0.id().to_string();
-        let sent = Command::new("kill").args(["-TERM", &pid]).status();
-        assert!(sent.unwrap().success());
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+/// The proxy's process, which logs to `to`.
+fn process(to: Stdio, arguments: &[&str]) -> Process {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_vestibule-proxy"));
+    Process::start(command.args(arguments).stdout(to))
 }
 
 fn recorded(name: &str, bind: SocketAddr, endpoint: SocketAddr) -> PathBuf {
@@ -78,7 +53,7 @@ async fn a_pod_that_is_told_to_end_serves_until_everybody_knows() {
     let health = SocketAddr::from(([127, 0, 0, 1], free_port()));
     let file = recorded("binary.rec", bind, endpoint);
     let any = format!("[::]:{}", health.port());
-    let mut process = Process::start(&[
+    let arguments = [
         "--config-file",
         file.to_str().unwrap(),
         "--admin",
@@ -94,7 +69,8 @@ async fn a_pod_that_is_told_to_end_serves_until_everybody_knows() {
         "--drain-seconds",
         "30",
         "--allow-loopback-endpoints=true",
-    ]);
+    ];
+    let mut process = process(Stdio::null(), &arguments);
     let ready = async {
         while status(health, "/readyz").await != Some(200) {
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -124,15 +100,9 @@ async fn a_pod_that_is_told_to_end_serves_until_everybody_knows() {
     // It accepts no more, so it is no serving endpoint any more.
     assert_eq!(status(health, "/servingz").await, Some(503));
     assert_eq!(open.ask("y").await.unwrap(), "b y");
-    assert!(process.0.try_wait().unwrap().is_none());
+    assert!(process.exit().is_none());
     drop(open);
-    let mut exit = None;
-    eventually("the end", async || {
-        exit = process.0.try_wait().unwrap();
-        exit.is_some()
-    })
-    .await;
-    assert!(exit.unwrap().success());
+    assert!(process.ended().await.success());
 }
 
 /// The log is a pipe that nobody reads, as that of a container whose runtime hangs.
@@ -154,7 +124,7 @@ async fn nobody_waits_for_who_reads_the_log() {
         "1",
         "--allow-loopback-endpoints=true",
     ];
-    let mut process = Process::logging(Stdio::piped(), &[&more[..], &admin].concat());
+    let mut process = process(Stdio::piped(), &[&more[..], &admin].concat());
     let ready = async {
         while status(health, "/readyz").await != Some(200) {
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -180,17 +150,11 @@ async fn nobody_waits_for_who_reads_the_log() {
         asked += 1000;
     }
     // They belong to no namespace, and may fill half of the queue.
-    assert!(asked > log::QUEUE / 2);
+    assert!(asked > log_queue::QUEUE / 2);
     assert_eq!(request(bind, HOST, &own.chain[0]).await.unwrap(), "b hi");
 
     process.terminate();
-    let mut exit = None;
-    eventually("the end", async || {
-        exit = process.0.try_wait().unwrap();
-        exit.is_some()
-    })
-    .await;
-    assert!(exit.unwrap().success());
+    assert!(process.ended().await.success());
 }
 
 /// A connection that says something else than a ClientHello, up to its end.

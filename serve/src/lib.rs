@@ -1,5 +1,5 @@
 //! Code that the servers of operator, webhook and proxy share: places that sources share fairly, the port for probes and
-//! metrics, the filter and the form of their logs, and the settings for their memory.
+//! metrics, the filter, the form and the output of their logs, and the settings for their memory.
 #![cfg_attr(
     not(test),
     deny(
@@ -12,6 +12,7 @@
 
 pub mod log_filter;
 pub mod log_format;
+pub mod log_queue;
 pub mod memory;
 pub mod places;
 pub mod probes;

@@ -1,7 +1,8 @@
 //! The tests of several crates share these helpers. With them, tests wait until something is so, get ports of their own,
-//! look at a port for probes, write frames of HTTP/2, and configure properties.
+//! look at a port for probes, run processes, write frames of HTTP/2, and configure properties.
 
 pub mod frames;
+pub mod process;
 pub mod properties;
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};

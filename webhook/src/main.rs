@@ -22,8 +22,9 @@ use mimalloc::MiMalloc;
 use tokio::signal::unix::{SignalKind, signal};
 use vestibule_crds::watch;
 use vestibule_model::policy::PolicyArguments;
-use vestibule_serve::log_filter::{self, FilterError};
-use vestibule_serve::log_format::LogFormat;
+use vestibule_serve::log_filter;
+use vestibule_serve::log_format::{LogError, LogFormat};
+use vestibule_serve::log_queue::FlushGuard;
 use vestibule_webhook::Admission;
 use vestibule_webhook::server::{Config, WATCHED, Webhook};
 
@@ -69,10 +70,14 @@ struct Args {
 async fn main() -> ExitCode {
     vestibule_serve::memory::refuse_huge_pages();
     let args = Args::parse();
-    if let Err(error) = log(args.log_format) {
-        let _ = writeln!(io::stderr(), "vestibule-webhook: {error}");
-        return ExitCode::FAILURE;
-    }
+    // The last lines are written when the guard is dropped, at the end.
+    let _log = match init_log(args.log_format) {
+        Ok(guard) => guard,
+        Err(error) => {
+            let _ = writeln!(io::stderr(), "vestibule-webhook: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
     match run(args).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -83,10 +88,9 @@ async fn main() -> ExitCode {
 }
 
 /// Logs to standard output; `RUST_LOG` filters.
-fn log(format: LogFormat) -> Result<(), FilterError> {
+fn init_log(format: LogFormat) -> Result<FlushGuard, LogError> {
     let filter = log_filter::filter(log_filter::asked().as_deref().unwrap_or("info"))?;
-    format.init(filter);
-    Ok(())
+    format.init(filter)
 }
 
 async fn run(args: Args) -> anyhow::Result<()> {

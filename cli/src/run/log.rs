@@ -16,9 +16,9 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 use vestibule_operator::localca::LocalCaError;
-use vestibule_proxy::log::FlushGuard;
 use vestibule_serve::log_filter;
 use vestibule_serve::log_format::LogFormat;
+use vestibule_serve::log_queue::{self, FlushGuard};
 
 use super::served::Served;
 use crate::clock;
@@ -45,7 +45,7 @@ pub(super) fn init(format: LogFormat) -> anyhow::Result<FlushGuard> {
         all || !rejected
     });
     let (writer, guard) =
-        vestibule_proxy::log::writer(io::stderr()).context("cannot start a thread for the log")?;
+        log_queue::writer(io::stderr()).context("cannot start a thread for the log")?;
     let builder = tracing_subscriber::fmt()
         .with_env_filter(log_filter::bounded(filter))
         .with_writer(writer);

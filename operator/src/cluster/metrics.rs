@@ -14,6 +14,7 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 use vestibule_model::fair_total::TotalUse;
 use vestibule_model::key::Kind;
+use vestibule_serve::log_queue;
 
 use crate::translate::Work;
 pub(super) use certificates::Certificates;
@@ -82,7 +83,7 @@ pub struct Metrics {
     ports: Gauge,
     sources: Gauge,
     not_acked: Gauge,
-    log_lines_dropped: Counter,
+    object_log_lines_dropped: Counter,
     pub(super) certificates: Certificates,
     pub(super) claims: Claims,
 }
@@ -110,7 +111,7 @@ impl Default for Metrics {
             ports: Gauge::default(),
             sources: Gauge::default(),
             not_acked: Gauge::default(),
-            log_lines_dropped: Counter::default(),
+            object_log_lines_dropped: Counter::default(),
             certificates: Certificates::default(),
             claims: Claims::default(),
         }
@@ -202,8 +203,13 @@ impl Metrics {
         );
         registry.register(
             "log_lines_dropped",
+            "Lines of the log that were dropped because nobody read it fast enough",
+            log_queue::dropped_lines(),
+        );
+        registry.register(
+            "object_log_lines_dropped",
             "Lines about objects that were left out of the log, because their namespace had too many",
-            self.log_lines_dropped.clone(),
+            self.object_log_lines_dropped.clone(),
         );
         self.certificates.register(registry);
         self.claims.register(registry);
@@ -320,8 +326,8 @@ impl Metrics {
         self.sources.set(i64::try_from(count).unwrap_or(i64::MAX));
     }
 
-    pub(super) fn log_lines_dropped(&self, lines: u64) {
-        self.log_lines_dropped.inc_by(lines);
+    pub(super) fn object_log_lines_dropped(&self, lines: u64) {
+        self.object_log_lines_dropped.inc_by(lines);
     }
 
     pub(super) fn not_acked(&self, count: usize) {

@@ -294,7 +294,7 @@ impl Store {
             self.apply(absent.into_iter().map(Change::Absent).collect(), now);
         }
         for (namespace, lines) in self.findings_log.notices(now) {
-            self.metrics.log_lines_dropped(lines);
+            self.metrics.object_log_lines_dropped(lines);
             info!(%namespace, lines, "left out of the log; the statuses of the objects have all findings");
         }
         if self.look_at.is_some_and(|at| at <= now) {

@@ -11,6 +11,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 use vestibule_model::policy::Mode;
+use vestibule_serve::log_queue;
 
 use crate::envelope::ReviewRecord;
 
@@ -78,6 +79,11 @@ impl Metrics {
             "When the serving certificate expires, since the Unix epoch; 0 without one",
             Unit::Seconds,
             certificate_expiry.clone(),
+        );
+        r.register(
+            "log_lines_dropped",
+            "Lines of the log that were dropped because nobody read it fast enough",
+            log_queue::dropped_lines(),
         );
         Self {
             review_seconds,

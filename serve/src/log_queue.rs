@@ -1,24 +1,22 @@
-//! Owns the output of log lines. Threads that serve traffic never wait for the reader of the log.
+//! Owns the output of log lines. The threads that do the work of a process never wait for the reader of its log.
 //!
 //! Lines wait in a queue for a thread that writes them. If nobody reads, the queue fills up, in lines or in bytes, and
-//! further lines are dropped and counted. A tenant may have no more waiting than is free, so that a tenant with many lines
-//! leaves room for the others (dynamic thresholds, as in the shared buffers of switches). However many tenants flood the
-//! log, each of them has the same part, and as much stays free. (`tracing-appender` does the same. But at the end it reports to standard
-//! output that it could not write to standard output, and waits for that.)
+//! further lines are dropped and counted. Where a line belongs to a tenant, a [`Turn`] says so. A tenant may have no more
+//! waiting than is free, so that a tenant with many lines leaves room for the others (dynamic thresholds, as in the shared
+//! buffers of switches). However many tenants flood the log, each of them has the same part, and as much stays free.
+//! (`tracing-appender` does the same. But at the end it reports to standard output that it could not write to standard
+//! output, and waits for that.)
 
 use std::cell::Cell;
-use std::fmt;
 use std::io::{self, BufWriter, Write};
 use std::marker::PhantomData;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, LazyLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
-use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::counter::Counter;
 use tracing_subscriber::fmt::MakeWriter;
 
 /// Most lines that may wait. This is about 4 MiB of lines about connections and requests.
@@ -38,7 +36,7 @@ const MANY: usize = QUEUE / 16;
 const LAST: Duration = Duration::from_secs(1);
 
 /// Number of lines of this process that were dropped.
-static DROPPED: AtomicU64 = AtomicU64::new(0);
+static DROPPED: LazyLock<Counter> = LazyLock::new(Counter::default);
 
 thread_local! {
     /// The share of the tenant whose line this thread writes next.
@@ -82,19 +80,20 @@ impl Waiting {
 
 /// The lines of one tenant.
 #[derive(Debug, Default)]
-pub(crate) struct Share {
+pub struct Share {
     waiting: Waiting,
     dropped: AtomicU64,
 }
 
 impl Share {
     /// Counts a line that is left out.
-    pub(crate) fn lost(&self) {
+    pub fn lost(&self) {
         self.dropped.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Number of lines that were left out.
-    pub(crate) fn dropped(&self) -> u64 {
+    #[must_use]
+    pub fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }
 }
@@ -102,10 +101,12 @@ impl Share {
 /// While a thread has this, the next line that it writes is one of a tenant. (`tracing` writes a line on the thread that
 /// logs, before it returns.)
 #[derive(Debug)]
-pub(crate) struct Turn(PhantomData<*const ()>);
+pub struct Turn(PhantomData<*const ()>);
 
 impl Turn {
-    pub(crate) fn of(share: &Arc<Share>) -> Self {
+    /// The turn for the next line of this thread, which counts in `share`.
+    #[must_use]
+    pub fn of(share: &Arc<Share>) -> Self {
         // A thread that is ending may have lost its value. Then the line is charged to no tenant.
         let _ = WHOSE.try_with(|whose| whose.set(Some(Arc::clone(share))));
         Self(PhantomData)
@@ -211,7 +212,7 @@ impl Write for &Lines {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let share = WHOSE.try_with(Cell::take).ok().flatten();
         if !self.take(line, share.as_ref()) {
-            DROPPED.fetch_add(1, Ordering::Relaxed);
+            DROPPED.inc();
             if let Some(share) = share {
                 share.lost();
             }
@@ -245,21 +246,10 @@ impl Drop for FlushGuard {
     }
 }
 
-/// The number of log lines of this process that were dropped, as a metric.
-#[derive(Debug)]
-pub(crate) struct Dropped;
-
-impl Collector for Dropped {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        let metric = ConstCounter::new(DROPPED.load(Ordering::Relaxed));
-        let metric_encoder = encoder.encode_descriptor(
-            "log_lines_dropped",
-            "Lines of the log that were dropped because nobody read it fast enough",
-            None,
-            metric.metric_type(),
-        )?;
-        metric.encode(metric_encoder)
-    }
+/// The counter of the lines of this process that were dropped. Each component registers it as `log_lines_dropped`.
+#[must_use]
+pub fn dropped_lines() -> Counter {
+    DROPPED.clone()
 }
 
 #[cfg(test)]
@@ -308,12 +298,12 @@ mod tests {
             let held = Held::default();
             let (lines, guard) = writer(held.clone()).unwrap();
             let stuck = held.0.lock();
-            let before = DROPPED.load(Ordering::Relaxed);
+            let before = DROPPED.get();
             let line = vec![b'x'; bytes_of];
             for _ in 0..lines_of {
                 lines.make_writer().write_all(&line).unwrap();
             }
-            let dropped = DROPPED.load(Ordering::Relaxed) - before;
+            let dropped = DROPPED.get() - before;
             assert!(dropped > lines_of as u64 / 4, "{dropped}");
             assert!(lines.waiting.bytes.load(Ordering::Relaxed) <= QUEUE_BYTES);
             // The end gives up.
