@@ -254,6 +254,12 @@ pub(super) fn logged_authority(authority: &[u8]) -> Arc<str> {
 
 /// The beginning of a text, with at most `most` characters. All bytes but the plain ones are percent-encoded.
 fn encoded(text: &[u8], most: usize, is_plain: impl Fn(u8) -> bool) -> Box<str> {
+    if text.len() <= most
+        && text.iter().copied().all(&is_plain)
+        && let Ok(plain) = str::from_utf8(text)
+    {
+        return plain.into();
+    }
     let mut logged = String::with_capacity(text.len().min(most));
     for byte in text.iter().copied() {
         let is_plain = is_plain(byte);

@@ -216,19 +216,19 @@ fn held(outcomes: &[ScaleOutcome]) -> Vec<Line> {
         line(
             outcomes,
             "operator: heap, resident, most resident, MiB",
-            "",
+            "≤ 200 heap",
             |one| used(one.loaded.operator[1]),
         ),
         line(
             outcomes,
             "proxy: heap, resident, most resident, MiB",
-            "≤ 100 resident",
+            "≤ 60 resident",
             |one| used(one.loaded.proxy[1]),
         ),
         line(
             outcomes,
             "fresh proxy: process start to everything acknowledged, s",
-            "≤ 3",
+            "≤ 2",
             |one| format!("{:.2}", one.loaded.fresh),
         ),
         line(outcomes, "fresh proxy: bytes sent, MiB", "", |one| {
@@ -237,7 +237,7 @@ fn held(outcomes: &[ScaleOutcome]) -> Vec<Line> {
         line(
             outcomes,
             "fresh proxy: heap, resident, most resident, MiB",
-            "≤ 100 resident",
+            "≤ 60 resident",
             |one| used(one.loaded.fresh_used),
         ),
         line(outcomes, "fresh proxy: CPU, s", "", |one| {

@@ -1,11 +1,12 @@
 //! Attached routes, and the probe.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow, ensure};
 use futures::{StreamExt as _, TryStreamExt as _};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::super::live_route::{BACKEND, GATEWAY, backend, plain_gateway};
 use super::super::quiet;
@@ -24,6 +25,8 @@ use crate::world::{Stage, World};
 const ATTACHED: usize = 1000;
 /// Routes of the probe. The published figures are of 3,000.
 const PROBED: usize = 300;
+/// The hostname of the routes that are probed by path.
+const PATHS: &str = "paths.bench.test";
 /// Requests to the API server at a time.
 const AT_ONCE: usize = 8;
 /// How often a route that is not served yet is tried.
@@ -34,6 +37,15 @@ fn route(space: &str, number: usize) -> Value {
     let name = format!("route-{number}");
     let host = host(number);
     manifests::http_route(space, &name, &parent, &host, (BACKEND, 80))
+}
+
+/// A route for one path of [`PATHS`].
+fn path_route(space: &str, number: usize, path: &str) -> Value {
+    let parent = manifests::to_gateway(GATEWAY);
+    let name = format!("path-{number}");
+    let mut route = manifests::http_route(space, &name, &parent, PATHS, (BACKEND, 80));
+    route["spec"]["rules"][0]["matches"] = json!([{"path": {"type": "PathPrefix", "value": path}}]);
+    route
 }
 
 fn host(number: usize) -> String {
@@ -107,13 +119,50 @@ pub(in super::super) async fn probe(stage: &Stage) -> Result<Verdict> {
         Ok::<_, anyhow::Error>(())
     })
     .await?;
-    let mut times = Vec::with_capacity(count);
-    let mut errors = BTreeMap::<String, usize>::new();
+    let mut probed = Probed::default();
     for number in 0..count {
         let origin = Origin::plain(address, &host(number), Version::One);
+        let created = async || {
+            let route = route(&space, number);
+            world.api.create(api::HTTP_ROUTE, &space, &route).await
+        };
+        probed.until_served(&origin, "/", created).await?;
+    }
+    // A further path under a name that the namespace holds waits for no record of the name. The first of these routes takes
+    // the name, and is not counted.
+    let (mut first, mut held) = (Probed::default(), Probed::default());
+    let origin = Origin::plain(address, PATHS, Version::One);
+    for number in 0..=count {
+        let path = format!("/path-{number}");
+        let created = async || {
+            let route = path_route(&space, number, &path);
+            world.api.create(api::HTTP_ROUTE, &space, &route).await
+        };
+        let probed = if number == 0 { &mut first } else { &mut held };
+        probed.until_served(&origin, &path, created).await?;
+    }
+    let figure = format!("{probed}; names already held: {held}");
+    keep(world, "probe", &figure).await?;
+    Ok(Verdict::noting(figure))
+}
+
+/// How long routes took until they were served, and what was answered before that was neither 404 nor 200.
+#[derive(Default)]
+struct Probed {
+    times: Vec<Duration>,
+    errors: BTreeMap<String, usize>,
+}
+
+impl Probed {
+    /// Creates a route, and asks for `path` from the API server's answer on until the status is 200.
+    async fn until_served<T>(
+        &mut self,
+        origin: &Origin,
+        path: &str,
+        create: impl AsyncFnOnce() -> Result<T>,
+    ) -> Result<()> {
         let mut connection = origin.open().await.ok();
-        let route = route(&space, number);
-        world.api.create(api::HTTP_ROUTE, &space, &route).await?;
+        create().await?;
         let started = Instant::now();
         loop {
             let asked = match connection.take() {
@@ -122,7 +171,7 @@ pub(in super::super) async fn probe(stage: &Stage) -> Result<Verdict> {
             };
             let got = match asked {
                 Ok(mut open) => {
-                    let got = open.ask("/").await;
+                    let got = open.ask(path).await;
                     connection = Some(open);
                     got
                 }
@@ -136,33 +185,38 @@ pub(in super::super) async fn probe(stage: &Stage) -> Result<Verdict> {
             };
             if let Some(error) = error {
                 connection = None;
-                *errors.entry(error).or_default() += 1;
+                *self.errors.entry(error).or_default() += 1;
             }
-            ensure!(started.elapsed() < SOON, "route {number} is not served");
+            ensure!(started.elapsed() < SOON, "{path} is not served");
             tokio::time::sleep(TRY).await;
         }
-        times.push(started.elapsed());
+        self.times.push(started.elapsed());
+        Ok(())
     }
-    let last = times.len().saturating_sub(50);
-    let mut latest = times.split_off(last);
-    times.extend(&latest);
-    times.sort_unstable();
-    latest.sort_unstable();
-    let at = |times: &[Duration], share| percentile(times, share).as_millis();
-    let figure = format!(
-        "p50 {} ms, p90 {} ms, p99 {} ms, max {} ms over {count} routes (last 50: p50 {} ms), {} errors{}",
-        at(&times, 0.5),
-        at(&times, 0.9),
-        at(&times, 0.99),
-        at(&times, 1.0),
-        at(&latest, 0.5),
-        errors.values().sum::<usize>(),
-        if errors.is_empty() {
-            String::new()
-        } else {
-            format!(": {errors:?}")
+}
+
+impl fmt::Display for Probed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut latest = self.times.clone();
+        latest.drain(..latest.len().saturating_sub(50));
+        latest.sort_unstable();
+        let mut times = self.times.clone();
+        times.sort_unstable();
+        let at = |times: &[Duration], share| percentile(times, share).as_millis();
+        write!(
+            f,
+            "p50 {} ms, p90 {} ms, p99 {} ms, max {} ms over {} routes (last 50: p50 {} ms), {} errors",
+            at(&times, 0.5),
+            at(&times, 0.9),
+            at(&times, 0.99),
+            at(&times, 1.0),
+            times.len(),
+            at(&latest, 0.5),
+            self.errors.values().sum::<usize>(),
+        )?;
+        if !self.errors.is_empty() {
+            write!(f, ": {:?}", self.errors)?;
         }
-    );
-    keep(world, "probe", &figure).await?;
-    Ok(Verdict::noting(figure))
+        Ok(())
+    }
 }
