@@ -32,7 +32,7 @@ use prometheus_client::metrics::{MetricType, TypedMetric};
 
 use crate::close_reason::CloseReason;
 use crate::log;
-use crate::rate::Bucket;
+use crate::rate::RateLimit;
 
 /// Most tenants with series of their own: those that hold most, or were refused most. The others share one series with
 /// an empty label.
@@ -248,7 +248,7 @@ impl Tenant {
 pub(crate) struct Counts {
     refused_handshakes: AtomicU64,
     /// Rate of lines in the log.
-    lines: Bucket,
+    lines: RateLimit,
     /// Its lines that wait for the reader of the log.
     log: Arc<log::Share>,
 }

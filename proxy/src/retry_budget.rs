@@ -8,11 +8,11 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
-use crate::rate::{SECOND, now};
+use crate::rate::{SECOND, TokenBucket, now};
 
 /// Of this many requests under way at a backend, one may be a retry.
 const SHARE: usize = 5;
@@ -54,8 +54,8 @@ impl Budgets {
 pub(crate) struct Budget {
     active: AtomicUsize,
     retrying: AtomicUsize,
-    /// The time until which all retries are paid for, in nanoseconds of [`now`]. It may be [`SAVED`] ahead of the clock.
-    paid_until: AtomicU64,
+    /// What retries are paid from: [`PRICE`] each, and at most [`SAVED`].
+    saved: TokenBucket,
 }
 
 impl Budget {
@@ -71,13 +71,12 @@ impl Budget {
     }
 
     fn is_full(&self, now: u64) -> bool {
-        self.paid_until.load(Ordering::Relaxed) <= now
+        self.saved.is_full(now)
     }
 
     /// Whether a retry could be paid for.
     fn is_rich(&self, now: u64) -> bool {
-        let until = self.paid_until.load(Ordering::Relaxed).max(now);
-        until + PRICE <= now + SAVED
+        self.saved.could_pay(PRICE, SAVED, now)
     }
 
     fn retry(self: &Arc<Self>, now: u64) -> Option<Retrying> {
@@ -90,20 +89,11 @@ impl Budget {
         });
         // From here on, its `Drop` gives the place back.
         let retrying = taken.is_ok().then(|| Retrying(Arc::clone(self)))?;
-        let paid = self.paid_until.fetch_update(relaxed, relaxed, |until| {
-            let next = until.max(now) + PRICE;
-            (next <= now + SAVED).then_some(next)
-        });
-        paid.is_ok().then_some(retrying)
+        self.saved.pay(PRICE, SAVED, now).then_some(retrying)
     }
 
     fn earn(&self, now: u64) {
-        let relaxed = Ordering::Relaxed;
-        // A full budget, as it nearly always is, costs one load. The credit may reach back before `now`, but nobody can save
-        // it up: a retry pays from `now` on in that case.
-        let _ = self.paid_until.fetch_update(relaxed, relaxed, |until| {
-            (until > now).then(|| until.saturating_sub(EARNED))
-        });
+        self.saved.earn(EARNED, now);
     }
 }
 
