@@ -14,7 +14,7 @@ use vestibule_model::hostname::Hostname;
 use crate::bind::BindKey;
 use crate::hello::Alpn;
 use crate::metrics::Metrics;
-use crate::quota::Account;
+use crate::quota::TenantQuota;
 
 /// The one protocol that a CA offers (RFC 8737 section 4).
 pub(crate) const ACME_TLS: &[u8] = b"acme-tls/1";
@@ -81,8 +81,8 @@ pub(crate) struct Challenge {
     pub(crate) gateway: Arc<str>,
     /// Namespace of the object that asks for the certificate.
     pub(crate) tenant: Arc<str>,
-    /// The account of this tenant. Handshakes and log lines of the CA's connections count towards it.
-    pub(crate) account: Arc<Account>,
+    /// The quota of this tenant. Handshakes and log lines of the CA's connections count towards it.
+    pub(crate) account: Arc<TenantQuota>,
     pub(crate) answer: ChallengeReply,
 }
 

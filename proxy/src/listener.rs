@@ -7,7 +7,7 @@ use vestibule_model::client_address::ClientAddress;
 
 use crate::bounds::Overrides;
 use crate::close_reason::CloseReason;
-use crate::quota::Account;
+use crate::quota::TenantQuota;
 use crate::slot_map::Slot;
 use crate::tenants::Usage;
 use crate::upstream::ClientCertificate;
@@ -130,8 +130,8 @@ pub struct Listener {
     pub(crate) validation: Option<Arc<ClientValidation>>,
     /// Usage counters of the listener's tenant on its Gateway. The tenant's other listeners there share them.
     pub usage: Arc<Usage>,
-    /// The account for connections with names that nobody owns.
-    pub(crate) account: Arc<Account>,
+    /// The quota for connections with names that nobody owns.
+    pub(crate) account: Arc<TenantQuota>,
 }
 
 /// The settings by which a listener serves.

@@ -189,12 +189,16 @@ mod tests {
     use super::*;
     use crate::expiry::Expiries;
     use crate::metrics::Metrics;
-    use crate::quota::Accounts;
+    use crate::quota::TenantQuotas;
 
     #[test]
     fn series_come_and_go_with_listeners_and_are_bounded() {
         let tenants = Tenants::default();
-        let metrics = Metrics::observing(tenants.clone(), Accounts::default(), Expiries::default());
+        let metrics = Metrics::observing(
+            tenants.clone(),
+            TenantQuotas::default(),
+            Expiries::default(),
+        );
         let gateway: Arc<str> = "infra/edge".into();
         let first = tenants.usage(&gateway, &"team-a".into());
         first.connections.inc();

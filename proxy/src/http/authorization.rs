@@ -47,7 +47,7 @@ use crate::http_route::external_auth::{AuthProtocol, ExternalAuth};
 use crate::http_route::session;
 use crate::http_route::table::Found;
 use crate::listener::Listener;
-use crate::quota::Account;
+use crate::quota::TenantQuota;
 use crate::table::Snapshot;
 
 /// How long a server may take to answer.
@@ -187,8 +187,8 @@ impl<'a> Question<'a> {
         })
     }
 
-    /// The account of the tenant whose route asks.
-    pub(super) fn account(&self) -> &Arc<Account> {
+    /// The quota of the tenant whose route asks.
+    pub(super) fn account(&self) -> &Arc<TenantQuota> {
         &self.found.route.account
     }
 

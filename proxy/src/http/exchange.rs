@@ -39,7 +39,7 @@ use crate::concerned::TenantKey;
 use crate::deadline::within;
 use crate::limits::Repeat;
 use crate::plane::DataPlane;
-use crate::quota::{Account, QuotaGuard};
+use crate::quota::{QuotaGuard, TenantQuota};
 use crate::side::bound_unsent;
 use crate::tried::Tried;
 use crate::upstream::{Alpn, Credentials};
@@ -145,7 +145,7 @@ pub(super) struct Exchange<'a> {
     /// The endpoint of the client's session, which is tried first.
     pub(super) preferred: Option<SocketAddr>,
     /// The tenant for whom it is, if that is known. Work that the backend causes without an answer has its turns.
-    pub(super) account: Option<Arc<Account>>,
+    pub(super) account: Option<Arc<TenantQuota>>,
 }
 
 /// How a request was sent, for the log.

@@ -19,7 +19,7 @@ use crate::backend::Backend;
 use crate::deadline::within;
 use crate::http_route::HttpRoute;
 use crate::plane::DataPlane;
-use crate::quota::Account;
+use crate::quota::TenantQuota;
 use crate::shares::Shares;
 use crate::table::{Attachments, RouteId, RouteKind, Snapshot};
 use crate::upstream::Credentials;
@@ -69,7 +69,7 @@ pub(super) struct Parts {
     /// Whether it is a gRPC call. Then it is sent by HTTP/2.
     pub(super) grpc: bool,
     /// The tenant for whom the request is, if that is known.
-    pub(super) account: Option<Arc<Account>>,
+    pub(super) account: Option<Arc<TenantQuota>>,
 }
 
 /// The version of the route that asks for a copy. The client decides when the body of its request is whole, and until then the configuration may
