@@ -30,11 +30,11 @@ const SAVED: u64 = 10 * SECOND;
 
 /// The budgets of one backend. A budget exists while requests count towards it, and until it is full again.
 #[derive(Debug, Default)]
-pub(crate) struct Budgets(Mutex<BTreeMap<Arc<str>, Arc<Budget>>>);
+pub(crate) struct RetryBudgets(Mutex<BTreeMap<Arc<str>, Arc<RetryBudget>>>);
 
-impl Budgets {
+impl RetryBudgets {
     /// The budget for routes of `namespace`.
-    pub(crate) fn of(&self, namespace: &Arc<str>) -> Arc<Budget> {
+    pub(crate) fn of(&self, namespace: &Arc<str>) -> Arc<RetryBudget> {
         let mut all = self.0.lock();
         if let Some(budget) = all.get(namespace) {
             return Arc::clone(budget);
@@ -51,14 +51,14 @@ impl Budgets {
 
 /// The requests to one backend by routes of one namespace that have retries, counted over all workers.
 #[derive(Debug, Default)]
-pub(crate) struct Budget {
+pub(crate) struct RetryBudget {
     active: AtomicUsize,
     retrying: AtomicUsize,
     /// What retries are paid from: [`PRICE`] each, and at most [`SAVED`].
     saved: TokenBucket,
 }
 
-impl Budget {
+impl RetryBudget {
     /// Counts a request that is under way.
     pub(crate) fn enter(self: &Arc<Self>) -> Active {
         self.active.fetch_add(1, Ordering::Relaxed);
@@ -98,11 +98,11 @@ impl Budget {
 }
 
 /// A request counts as under way until this is dropped.
-pub(crate) struct Active(Arc<Budget>);
+pub(crate) struct Active(Arc<RetryBudget>);
 
 impl Active {
     /// Whether it counts towards this budget.
-    pub(crate) fn is_of(&self, budget: &Arc<Budget>) -> bool {
+    pub(crate) fn is_of(&self, budget: &Arc<RetryBudget>) -> bool {
         Arc::ptr_eq(&self.0, budget)
     }
 
@@ -129,7 +129,7 @@ impl Drop for Active {
 }
 
 /// A request counts as a retry until this is dropped.
-pub(crate) struct Retrying(Arc<Budget>);
+pub(crate) struct Retrying(Arc<RetryBudget>);
 
 impl Drop for Retrying {
     fn drop(&mut self) {
@@ -143,9 +143,9 @@ mod tests {
 
     #[test]
     fn a_fifth_of_what_is_under_way_may_be_made_again_and_ten_in_any_case() {
-        let budget = Arc::new(Budget::default());
+        let budget = Arc::new(RetryBudget::default());
         let mut active = vec![budget.enter()];
-        let all = |budget: &Arc<Budget>| -> Vec<Retrying> {
+        let all = |budget: &Arc<RetryBudget>| -> Vec<Retrying> {
             std::iter::from_fn(|| budget.retry(0)).collect()
         };
         assert_eq!(all(&budget).len(), 10);
@@ -161,7 +161,7 @@ mod tests {
 
     #[test]
     fn retries_have_a_rate_and_answers_that_need_none_earn_more() {
-        let budget = Arc::new(Budget::default());
+        let budget = Arc::new(RetryBudget::default());
         // Each is over before the next one begins.
         let spend = |now| std::iter::from_fn(|| budget.retry(now).map(drop)).count();
         assert_eq!(spend(0), 100);
@@ -183,7 +183,7 @@ mod tests {
 
     #[test]
     fn each_namespace_has_a_budget_that_lasts_as_long_as_it_is_used() {
-        let budgets = Budgets::default();
+        let budgets = RetryBudgets::default();
         let [a, b]: [Arc<str>; 2] = ["team-a".into(), "team-b".into()];
         let active = budgets.of(&a).enter();
         assert!(active.is_of(&budgets.of(&a)));

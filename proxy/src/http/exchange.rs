@@ -28,7 +28,7 @@ use super::head_size::{self, FIELDS};
 use super::headers::{self, detach, has_too_many_options, take_trailers};
 use super::metered_frames::MeteredFrames;
 use super::patient::Patient;
-use super::pool::{self, Key, Lease, One, Sender, Turn, Two};
+use super::pool::{self, Http1Sender, Http2Sender, Key, Lease, Sender, Turn};
 use super::received::ReceiveError;
 use super::retry_state::RetryState;
 use super::scratch::SCRATCH;
@@ -505,9 +505,9 @@ impl Exchange<'_> {
             let begun = begun.map_err(|_| CloseReason::BackendConnectTimeout)?;
             let (sender, connection) = begun.map_err(failed)?;
             tokio::spawn(run(connection, key.endpoint, place));
-            Sender::Two(Two::new(sender, most, meter))
+            Sender::Two(Http2Sender::new(sender, most, meter))
         } else {
-            Sender::One(One {
+            Sender::One(Http1Sender {
                 connection: Http1Backend::new(stream, place),
                 meter,
             })
