@@ -12,7 +12,7 @@ use rustls::ServerConfig;
 use vestibule_model::hostname::Hostname;
 
 use crate::bind::BindKey;
-use crate::hello::Alpn;
+use crate::hello::OfferedProtocols;
 use crate::metrics::Metrics;
 use crate::quota::TenantQuota;
 
@@ -36,7 +36,7 @@ pub(crate) enum ChallengeQuery {
 
 impl ChallengeQuery {
     /// The question in a hello, if it is one of a CA.
-    pub(crate) fn of_hello(name: Option<&Hostname>, alpn: &Alpn) -> Option<Self> {
+    pub(crate) fn of_hello(name: Option<&Hostname>, alpn: &OfferedProtocols) -> Option<Self> {
         // This runs for every connection, so the cheapest test comes first.
         if !alpn.is_only(ACME_TLS) {
             return None;

@@ -9,7 +9,7 @@ use crate::bounds::Overrides;
 use crate::close_reason::CloseReason;
 use crate::quota::TenantQuota;
 use crate::slot_map::Slot;
-use crate::tenants::Usage;
+use crate::tenants::TenantUsage;
 use crate::upstream::ClientCertificate;
 use crate::validation::ClientValidation;
 
@@ -129,7 +129,7 @@ pub struct Listener {
     /// How it validates its clients, if it does so and is able to.
     pub(crate) validation: Option<Arc<ClientValidation>>,
     /// Usage counters of the listener's tenant on its Gateway. The tenant's other listeners there share them.
-    pub usage: Arc<Usage>,
+    pub usage: Arc<TenantUsage>,
     /// The quota for connections with names that nobody owns.
     pub(crate) account: Arc<TenantQuota>,
 }

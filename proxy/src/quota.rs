@@ -88,7 +88,7 @@ impl Default for TenantLimits {
 #[derive(Clone, Default)]
 pub struct TenantQuotas {
     all: Arc<Mutex<All>>,
-    nobody: Arc<Counts>,
+    nobody: Arc<TenantCounters>,
 }
 
 #[derive(Default)]
@@ -245,7 +245,7 @@ impl Tenant {
 
 /// Further counters of a tenant.
 #[derive(Debug, Default)]
-pub(crate) struct Counts {
+pub(crate) struct TenantCounters {
     refused_handshakes: AtomicU64,
     /// Rate of lines in the log.
     lines: RateLimit,
@@ -253,7 +253,7 @@ pub(crate) struct Counts {
     log: Arc<log::Share>,
 }
 
-impl Counts {
+impl TenantCounters {
     /// Counts a handshake that was dropped because too many waited.
     pub(crate) fn refused_handshake(&self) {
         self.refused_handshakes.fetch_add(1, Ordering::Relaxed);
@@ -290,7 +290,7 @@ impl fmt::Debug for TenantQuotas {
 #[derive(Debug)]
 pub(crate) struct TenantQuota {
     tenant: Arc<str>,
-    counts: Counts,
+    counts: TenantCounters,
     all: TenantQuotas,
 }
 
@@ -311,7 +311,7 @@ impl TenantQuotas {
         }
         let account = Arc::new(TenantQuota {
             tenant: Arc::clone(tenant),
-            counts: Counts::default(),
+            counts: TenantCounters::default(),
             all: self.clone(),
         });
         if let Some(known) = known {
@@ -359,7 +359,7 @@ impl TenantQuotas {
     }
 
     /// Counters for connections that belong to no tenant.
-    pub(crate) fn nobody(&self) -> &Counts {
+    pub(crate) fn nobody(&self) -> &TenantCounters {
         &self.nobody
     }
 
@@ -375,7 +375,7 @@ impl TenantQuota {
         &self.tenant
     }
 
-    pub(crate) fn counts(&self) -> &Counts {
+    pub(crate) fn counts(&self) -> &TenantCounters {
         &self.counts
     }
 
@@ -581,8 +581,8 @@ impl Sample {
             connections: tenant.connections,
             sessions: tenant.sessions,
             backend_connections: tenant.backend_connections,
-            refused_handshakes: counts.map_or(0, Counts::refused_handshakes),
-            dropped_lines: counts.map_or(0, Counts::dropped_lines),
+            refused_handshakes: counts.map_or(0, TenantCounters::refused_handshakes),
+            dropped_lines: counts.map_or(0, TenantCounters::dropped_lines),
         };
         (sample, account)
     }
