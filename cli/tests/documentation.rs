@@ -324,6 +324,58 @@ fn architecture_leaves_out_no_part_of_the_operator() {
     assert!(missing.is_empty(), "the page does not name {missing:?}");
 }
 
+/// Modules of the proxy that are tools of several parts, and no part themselves.
+const TOOLS_OF_THE_PROXY: [&str; 12] = [
+    "acknowledgement",
+    "attached_names",
+    "client_socket",
+    "deadline",
+    "in_memory",
+    "keepalive",
+    "pack",
+    "replayed",
+    "side",
+    "slot_map",
+    "slots",
+    "weight",
+];
+
+/// The modules of a folder of sources, by file or folder, without the roots of the crate.
+fn modules_in(folder: &Path) -> BTreeSet<String> {
+    let entries = fs::read_dir(folder).unwrap();
+    let stems = entries.map(|entry| {
+        let path = entry.unwrap().path();
+        path.file_stem().unwrap().to_str().unwrap().to_owned()
+    });
+    let is_root = |stem: &str| matches!(stem, "lib" | "main");
+    stems.filter(|stem| !is_root(stem)).collect()
+}
+
+/// Every module of the proxy is named, and in `http` every module that has a folder.
+#[test]
+fn architecture_leaves_out_no_part_of_the_proxy() {
+    let page = read(&root().join("docs/architecture.md"));
+    let named = modules(&page);
+    let folder = sources("proxy").unwrap();
+    let in_http = modules_in(&folder.join("http"));
+    let rooms = in_http
+        .iter()
+        .filter(|name| folder.join("http").join(name).is_dir());
+    let rooms = rooms.map(|name| format!("http::{name}"));
+    let (mut missing, mut tools) = (Vec::new(), Vec::new());
+    for module in modules_in(&folder).into_iter().chain(rooms) {
+        let is_tool = TOOLS_OF_THE_PROXY.contains(&module.as_str());
+        let name = format!("proxy::{module}");
+        match (is_tool, named.contains(name.as_str())) {
+            (false, false) => missing.push(name),
+            (true, true) => tools.push(name),
+            _ => {}
+        }
+    }
+    assert!(missing.is_empty(), "the page does not name {missing:?}");
+    assert!(tools.is_empty(), "the page names the tools {tools:?}");
+}
+
 /// The components whose metrics the page about observability lists.
 const COMPONENTS: [&str; 3] = ["operator", "webhook", "proxy"];
 

@@ -24,7 +24,7 @@ use crate::hostname::HostPattern;
 use crate::hostname_grant::HostnameGrant;
 use crate::key::{ListenerKey, ObjectKey, ObjectName, ParentKey, PortKey};
 use crate::names::{GatewayNames, NameDecision, NameSource};
-use crate::ownership::{GrantChecks, Grants, PortLimits};
+use crate::ownership::{GrantChecks, HostnameGrants, PortLimits};
 use crate::port::{Changed, Neighbour, PortClaims};
 use crate::protocol::Protocol;
 use crate::selector::Labels;
@@ -118,7 +118,7 @@ pub struct Merge {
     /// The next holder of each name when it was computed last, if `assumes`.
     assumed: BTreeMap<(ObjectName, HostPattern), Arc<str>>,
     /// The `HostnameGrant` objects, which say who may use which names.
-    pub(crate) grants: Grants,
+    pub(crate) grants: HostnameGrants,
     pub(crate) grant_checks: GrantChecks,
     port_limits: PortLimits,
 }

@@ -73,7 +73,7 @@ pub enum NameClaimState {
 
 /// Everything whose answer a change may have changed. All other answers are the same as before.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Affected {
+pub struct AffectedNames {
     /// Patterns for which the answer of [`GatewayNames::next`] or [`GatewayNames::claim_state`] may have changed. The
     /// keeper of claims looks at each of them once, however many ask for it.
     pub records: BTreeSet<HostPattern>,
@@ -83,7 +83,7 @@ pub struct Affected {
     pub owners: BTreeSet<HostPattern>,
 }
 
-impl Affected {
+impl AffectedNames {
     /// Adds what another change affected.
     pub fn extend(&mut self, more: Self) {
         self.records.extend(more.records);
@@ -271,8 +271,8 @@ impl GatewayNames {
         permissions: &dyn Permissions,
         names: &HostPattern,
         holder: Option<&Holder>,
-    ) -> Affected {
-        let mut affected = Affected::default();
+    ) -> AffectedNames {
+        let mut affected = AffectedNames::default();
         let former = self.recorded_holder(names);
         if former.as_ref() == holder {
             return affected;
@@ -327,8 +327,8 @@ impl GatewayNames {
         permissions: &dyn Permissions,
         names: &HostPattern,
         namespace: Option<&Arc<str>>,
-    ) -> Affected {
-        let mut affected = Affected::default();
+    ) -> AffectedNames {
+        let mut affected = AffectedNames::default();
         if self.taken_from.get(names) == namespace {
             return affected;
         }
@@ -352,8 +352,8 @@ impl GatewayNames {
         source: &NameSource,
         rank: &Rank,
         names: &BTreeSet<HostPattern>,
-    ) -> Affected {
-        let mut affected = Affected::default();
+    ) -> AffectedNames {
+        let mut affected = AffectedNames::default();
         let old = if names.is_empty() {
             self.sources.remove(source)
         } else {
@@ -388,9 +388,9 @@ impl GatewayNames {
     }
 
     /// Removes a listener or route.
-    pub fn remove(&mut self, permissions: &dyn Permissions, source: &NameSource) -> Affected {
+    pub fn remove(&mut self, permissions: &dyn Permissions, source: &NameSource) -> AffectedNames {
         let Some((rank, _)) = self.sources.get(source) else {
-            return Affected::default();
+            return AffectedNames::default();
         };
         let rank = rank.clone();
         self.put(permissions, source, &rank, &BTreeSet::new())
@@ -399,8 +399,12 @@ impl GatewayNames {
     /// Decides again about everything that a namespace holds and asks for. Call it when the permissions of the
     /// namespace have changed: its grants, its labels, or what the Gateway allows. The cost grows with the names of the
     /// namespace, and with the names inside its wildcards that nobody holds.
-    pub fn recheck(&mut self, permissions: &dyn Permissions, namespace: &Arc<str>) -> Affected {
-        let mut affected = Affected::default();
+    pub fn recheck(
+        &mut self,
+        permissions: &dyn Permissions,
+        namespace: &Arc<str>,
+    ) -> AffectedNames {
+        let mut affected = AffectedNames::default();
         let patterns = self.by_namespace.get(namespace).into_iter();
         let patterns: Vec<HostPattern> = patterns.flat_map(BTreeMap::keys).cloned().collect();
         for names in &patterns {
@@ -414,8 +418,8 @@ impl GatewayNames {
     }
 
     /// The same for every namespace. Call it when the Gateway got its first grant or lost its last one.
-    pub fn recheck_all(&mut self, permissions: &dyn Permissions) -> Affected {
-        let mut affected = Affected::default();
+    pub fn recheck_all(&mut self, permissions: &dyn Permissions) -> AffectedNames {
+        let mut affected = AffectedNames::default();
         let namespaces: Vec<Arc<str>> = self.by_namespace.keys().cloned().collect();
         for namespace in namespaces {
             affected.extend(self.recheck(permissions, &namespace));
@@ -427,8 +431,8 @@ impl GatewayNames {
     /// decisions may be those from before. Call this when the changes of a turn are complete.
     ///
     /// The cost is one pass over the names that nobody holds inside each of these wildcards, however many ask for it.
-    pub fn settle(&mut self, permissions: &dyn Permissions) -> Affected {
-        let mut affected = Affected::default();
+    pub fn settle(&mut self, permissions: &dyn Permissions) -> AffectedNames {
+        let mut affected = AffectedNames::default();
         // What changes inside a wildcard is narrower, so it comes later in the order, and no wildcard comes twice.
         while let Some((_, names)) = self.unsettled.pop_first() {
             self.judge_inside(permissions, &names, &mut affected);
@@ -448,7 +452,7 @@ impl GatewayNames {
         names: &HostPattern,
         source: &NameSource,
         rank: &Rank,
-        affected: &mut Affected,
+        affected: &mut AffectedNames,
     ) {
         let namespace = source.namespace();
         let around = self.around(names, source, rank);
@@ -462,7 +466,7 @@ impl GatewayNames {
         affected.asks.insert((names.clone(), source.clone()));
     }
 
-    fn retract(&mut self, names: &HostPattern, source: &NameSource, affected: &mut Affected) {
+    fn retract(&mut self, names: &HostPattern, source: &NameSource, affected: &mut AffectedNames) {
         if let Some(asks) = self.asks.get_mut(names) {
             asks.remove(source);
             if asks.by_namespace.is_empty() {
@@ -480,7 +484,7 @@ impl GatewayNames {
         names: &HostPattern,
         source: &NameSource,
         there: bool,
-        affected: &mut Affected,
+        affected: &mut AffectedNames,
     ) {
         self.change(permissions, names, affected, |this| {
             let sources = this.own.or_default(names);
@@ -506,7 +510,7 @@ impl GatewayNames {
         &mut self,
         permissions: &dyn Permissions,
         names: &HostPattern,
-        affected: &mut Affected,
+        affected: &mut AffectedNames,
         change: impl FnOnce(&mut Self),
     ) {
         let holder = self.holder(names).cloned();
@@ -536,7 +540,7 @@ impl GatewayNames {
         &mut self,
         permissions: &dyn Permissions,
         names: &HostPattern,
-        affected: &mut Affected,
+        affected: &mut AffectedNames,
     ) {
         // `Any` keeps nobody from a name, whoever has it.
         if !names.is_wildcard() {
@@ -560,7 +564,7 @@ impl GatewayNames {
         permissions: &dyn Permissions,
         names: &HostPattern,
         only: Option<&Arc<str>>,
-        affected: &mut Affected,
+        affected: &mut AffectedNames,
     ) {
         let Some(mut asks) = self.asks.remove(names) else {
             return;

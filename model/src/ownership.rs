@@ -103,9 +103,9 @@ impl NamespaceGrants {
 
 /// All grants, by the namespaces they are in.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Grants(BTreeMap<Arc<str>, NamespaceGrants>);
+pub(crate) struct HostnameGrants(BTreeMap<Arc<str>, NamespaceGrants>);
 
-impl Grants {
+impl HostnameGrants {
     /// Takes a grant, or its removal, and returns the former one.
     pub(crate) fn put(
         &mut self,

@@ -17,7 +17,7 @@ use crate::gate;
 use crate::lifetime::Lifetime;
 use crate::listener::Listener;
 use crate::plane::DataPlane;
-use crate::quota::{Account, QuotaGuard};
+use crate::quota::{QuotaGuard, TenantQuota};
 use crate::relay::Moved;
 use crate::terminate::NegotiatedTls;
 
@@ -114,7 +114,7 @@ impl ConnectionRecord {
     }
 
     /// Counts the connection towards the limit of its tenant.
-    pub(crate) fn charge(&mut self, account: &Arc<Account>) -> Result<(), CloseReason> {
+    pub(crate) fn charge(&mut self, account: &Arc<TenantQuota>) -> Result<(), CloseReason> {
         let quota_guard = account.take(self.basis.plane.quota_limits());
         self.quota_guard = Some(quota_guard.ok_or(CloseReason::TenantLimit)?);
         Ok(())
@@ -125,8 +125,8 @@ impl ConnectionRecord {
         self.account().map_or(0, gate::line)
     }
 
-    /// The account of its tenant, if that is known.
-    pub(crate) fn account(&self) -> Option<&Arc<Account>> {
+    /// The quota of its tenant, if that is known.
+    pub(crate) fn account(&self) -> Option<&Arc<TenantQuota>> {
         self.quota_guard.as_ref().map(QuotaGuard::account)
     }
 

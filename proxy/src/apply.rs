@@ -50,7 +50,7 @@ use crate::expiry::Expiries;
 use crate::listener::{GatewaySettings, Layer, Listener, Mode, NotServing};
 use crate::metrics::Metrics;
 use crate::pack::pack;
-use crate::quota::{Accounts, TenantLimits};
+use crate::quota::{TenantLimits, TenantQuotas};
 use crate::slot_map::{Slot, SlotAllocator};
 use crate::table::{Connections, Generation, OrderedPatterns, Routes, SelectionKey, Snapshot};
 use crate::tenants::Tenants;
@@ -224,7 +224,7 @@ pub struct State {
     names: Names,
     configs: ConfigFactory,
     tenants: Tenants,
-    accounts: Accounts,
+    accounts: TenantQuotas,
     work: Work,
 }
 
@@ -277,7 +277,7 @@ impl State {
             names: Names::default(),
             configs: ConfigFactory::new()?,
             tenants: Tenants::default(),
-            accounts: Accounts::default(),
+            accounts: TenantQuotas::default(),
             work: Work::default(),
         })
     }
@@ -551,7 +551,7 @@ impl State {
         known.map_or_else(|| name.into(), Arc::clone)
     }
 
-    /// Puts in force how tenants share connections. This comes before a new tenant gets its account, so that it has its
+    /// Puts in force how tenants share connections. This comes before a new tenant gets its quota, so that it has its
     /// shares from the beginning.
     fn put_tenants<'a>(
         &mut self,
@@ -714,7 +714,7 @@ impl State {
 
     /// How many connections the tenants have, for the metrics.
     #[must_use]
-    pub fn accounts(&self) -> &Accounts {
+    pub fn accounts(&self) -> &TenantQuotas {
         &self.accounts
     }
 

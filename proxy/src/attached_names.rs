@@ -5,7 +5,7 @@ use std::sync::Arc;
 use vestibule_model::hostname::{HostPattern, Hostname};
 use vestibule_model::path::PathPrefix;
 
-use crate::quota::Account;
+use crate::quota::TenantQuota;
 
 /// The names for which a route is attached to a listener.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -74,5 +74,5 @@ impl Visited<'_> {
     }
 }
 
-/// Takes the pattern and the account of a route.
-pub(crate) type EachRoute<'a> = dyn FnMut(&HostPattern, &Arc<Account>) + 'a;
+/// Takes the pattern and the quota of a route.
+pub(crate) type EachRoute<'a> = dyn FnMut(&HostPattern, &Arc<TenantQuota>) + 'a;

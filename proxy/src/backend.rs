@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::health::{EndpointFailure, Health, in_turn};
-use crate::retry_budget::{Budget, Budgets};
+use crate::health::{EndpointFailure, EndpointHealth, in_turn};
+use crate::retry_budget::{RetryBudget, RetryBudgets};
 use crate::slot_map::Slot;
 use crate::upstream;
 
@@ -54,9 +54,9 @@ pub struct Backend {
     pub target: Target,
     slot: Slot<Backend>,
     /// Shared with the other versions.
-    health: Arc<Health>,
+    health: Arc<EndpointHealth>,
     /// Shared with the other versions as well.
-    retries: Arc<Budgets>,
+    retries: Arc<RetryBudgets>,
 }
 
 impl Backend {
@@ -89,7 +89,7 @@ impl Backend {
     }
 
     /// The budget for retries of the requests that routes of `namespace` send to it.
-    pub(crate) fn retries(&self, namespace: &Arc<str>) -> Arc<Budget> {
+    pub(crate) fn retries(&self, namespace: &Arc<str>) -> Arc<RetryBudget> {
         self.retries.of(namespace)
     }
 

@@ -19,11 +19,11 @@ pub(crate) struct Basis {
     pub(crate) listener: Option<Arc<Listener>>,
     pub(crate) route: Option<Arc<Route>>,
     /// The proof that the client has shown of itself, if its listener validated it. Most connections have none.
-    pub(crate) shown: Option<Box<Shown>>,
+    pub(crate) shown: Option<Box<ClientProof>>,
 }
 
 /// The certificate of a client that was validated.
-pub(crate) struct Shown {
+pub(crate) struct ClientProof {
     chain: ProvenChain,
     /// The client validation that the client has passed last.
     passed: Mutex<Arc<ClientValidation>>,
@@ -46,7 +46,7 @@ impl Basis {
     pub(crate) fn show(&mut self, chain: ProvenChain) {
         let listener = self.listener.as_ref();
         self.shown = listener.and_then(|of| of.validation.clone()).map(|passed| {
-            Box::new(Shown {
+            Box::new(ClientProof {
                 chain,
                 passed: Mutex::new(passed),
             })

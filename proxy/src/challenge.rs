@@ -12,9 +12,9 @@ use rustls::ServerConfig;
 use vestibule_model::hostname::Hostname;
 
 use crate::bind::BindKey;
-use crate::hello::Alpn;
+use crate::hello::OfferedProtocols;
 use crate::metrics::Metrics;
-use crate::quota::Account;
+use crate::quota::TenantQuota;
 
 /// The one protocol that a CA offers (RFC 8737 section 4).
 pub(crate) const ACME_TLS: &[u8] = b"acme-tls/1";
@@ -36,7 +36,7 @@ pub(crate) enum ChallengeQuery {
 
 impl ChallengeQuery {
     /// The question in a hello, if it is one of a CA.
-    pub(crate) fn of_hello(name: Option<&Hostname>, alpn: &Alpn) -> Option<Self> {
+    pub(crate) fn of_hello(name: Option<&Hostname>, alpn: &OfferedProtocols) -> Option<Self> {
         // This runs for every connection, so the cheapest test comes first.
         if !alpn.is_only(ACME_TLS) {
             return None;
@@ -81,8 +81,8 @@ pub(crate) struct Challenge {
     pub(crate) gateway: Arc<str>,
     /// Namespace of the object that asks for the certificate.
     pub(crate) tenant: Arc<str>,
-    /// The account of this tenant. Handshakes and log lines of the CA's connections count towards it.
-    pub(crate) account: Arc<Account>,
+    /// The quota of this tenant. Handshakes and log lines of the CA's connections count towards it.
+    pub(crate) account: Arc<TenantQuota>,
     pub(crate) answer: ChallengeReply,
 }
 

@@ -11,16 +11,16 @@ use std::sync::{Arc, Weak};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use crate::quota::Account;
+use crate::quota::TenantQuota;
 
 /// A tenant in four bytes, because every tunnel and every shared connection to a backend has one. It comes from the
-/// address of the account, of which a tenant has one as long as it is in use. If two tenants get the same number, their
+/// address of the quota, of which a tenant has one as long as it is in use. If two tenants get the same number, their
 /// tunnels are looked at together and they share connections, which does no harm.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct TenantKey(u32);
 
 impl TenantKey {
-    pub(crate) fn of(account: &Arc<Account>) -> Self {
+    pub(crate) fn of(account: &Arc<TenantQuota>) -> Self {
         // The last three bits of the address are zero.
         let address = Arc::as_ptr(account).addr() >> 3 & 0xffff_ffff;
         Self(u32::try_from(address).unwrap_or(u32::MAX))
@@ -28,7 +28,7 @@ impl TenantKey {
 
     /// The same for the HTTPS connections to the listeners of a tenant. It is another key, because changes of routes concern
     /// tunnels alone, and all tenants' HTTPS connections to a Gateway's own listener have the key of its namespace.
-    pub(crate) fn of_https(account: &Arc<Account>) -> Self {
+    pub(crate) fn of_https(account: &Arc<TenantQuota>) -> Self {
         Self(Self::of(account).0 ^ 1 << 31)
     }
 }
@@ -101,11 +101,11 @@ impl Inbox {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::quota::Accounts;
+    use crate::quota::TenantQuotas;
 
     #[tokio::test]
     async fn each_worker_gets_each_tenant_once_however_often_it_is_told() {
-        let accounts = Accounts::default();
+        let accounts = TenantQuotas::default();
         let all = ["team-a", "team-b"].map(|name| accounts.of(&name.into()));
         let [a, b] = all.each_ref().map(TenantKey::of);
         let concerned = Concerned::default();

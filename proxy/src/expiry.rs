@@ -140,7 +140,7 @@ impl Collector for Expiries {
 mod tests {
     use super::*;
     use crate::metrics::Metrics;
-    use crate::quota::Accounts;
+    use crate::quota::TenantQuotas;
     use crate::tenants::Tenants;
 
     fn name(number: usize) -> Arc<str> {
@@ -150,7 +150,11 @@ mod tests {
     #[test]
     fn series_are_of_the_first_to_expire() {
         let expiries = Expiries::default();
-        let metrics = Metrics::observing(Tenants::default(), Accounts::default(), expiries.clone());
+        let metrics = Metrics::observing(
+            Tenants::default(),
+            TenantQuotas::default(),
+            expiries.clone(),
+        );
         let series = || {
             let text = metrics.encode().unwrap();
             let lines = text.lines().map(ToOwned::to_owned);

@@ -38,7 +38,7 @@ use std::thread::LocalKey;
 use vestibule_model::pattern::Steps;
 
 use crate::close_reason::CloseReason;
-use crate::quota::Account;
+use crate::quota::TenantQuota;
 use crate::slots::Slots;
 
 pub(crate) use transfer::{InTurn, Moves, TransferTurn};
@@ -66,10 +66,10 @@ const BACKEND_BYTES_OF_A_UNIT: u64 = 256;
 /// worth.)
 const BYTES_OF_A_TURN: u32 = 64;
 
-/// The account that a handshake is charged to, and its cost.
+/// The quota that a handshake is charged to, and its cost.
 #[derive(Clone, Debug)]
 pub(crate) struct HandshakeCost {
-    pub(crate) account: Arc<Account>,
+    pub(crate) account: Arc<TenantQuota>,
     /// Cost, in units of a handshake with an ECDSA key on P-256.
     pub(crate) units: u8,
 }
@@ -203,9 +203,9 @@ impl BackendTurn {
     }
 }
 
-/// Identifies the line of a tenant. It is the address of the account, of which a tenant has one as long as it is in
+/// Identifies the line of a tenant. It is the address of the quota, of which a tenant has one as long as it is in
 /// use. Work that belongs to no tenant has the line 0.
-pub(crate) fn line(account: &Arc<Account>) -> usize {
+pub(crate) fn line(account: &Arc<TenantQuota>) -> usize {
     Arc::as_ptr(account).addr()
 }
 

@@ -220,13 +220,13 @@ impl Observations {
 
 /// The health of the endpoints of one backend.
 #[derive(Debug, Default)]
-pub(crate) struct Health {
+pub(crate) struct EndpointHealth {
     /// Whether some endpoint is in trouble. Mostly none is, and then no lock is taken.
     troubled: AtomicBool,
     observations: Mutex<Observations>,
 }
 
-impl Health {
+impl EndpointHealth {
     /// Whether some endpoint failed lately.
     pub(crate) fn is_troubled(&self) -> bool {
         self.troubled.load(Ordering::Acquire)
@@ -400,13 +400,13 @@ mod tests {
         [1, 2, 3].map(|n| ([10, 0, 0, n], 443).into())
     }
 
-    fn health() -> Health {
-        let health = Health::default();
+    fn health() -> EndpointHealth {
+        let health = EndpointHealth::default();
         health.retain(&endpoints().into());
         health
     }
 
-    fn chosen(health: &Health, now: Instant) -> Option<SocketAddr> {
+    fn chosen(health: &EndpointHealth, now: Instant) -> Option<SocketAddr> {
         endpoints().into_iter().find(|of| health.offers(*of, now))
     }
 
@@ -503,7 +503,7 @@ mod tests {
         assert!(!health.is_troubled());
     }
 
-    fn paused(health: &Health, endpoints: &[SocketAddr]) -> Vec<SocketAddr> {
+    fn paused(health: &EndpointHealth, endpoints: &[SocketAddr]) -> Vec<SocketAddr> {
         let now = Instant::now();
         let all = endpoints.iter().copied();
         all.filter(|of| !health.offers(*of, now)).collect()
@@ -514,7 +514,7 @@ mod tests {
         for count in 1..=7_u8 {
             let endpoints: Arc<[SocketAddr]> =
                 (0..count).map(|n| ([10, 0, 0, n], 443).into()).collect();
-            let health = Health::default();
+            let health = EndpointHealth::default();
             health.retain(&endpoints);
             let now = Instant::now() + Duration::from_hours(1);
             for _ in 0..10 {
@@ -541,7 +541,7 @@ mod tests {
     }
 
     /// All endpoints that are chosen.
-    fn picks(health: &Health, endpoints: &Arc<[SocketAddr]>) -> Vec<SocketAddr> {
+    fn picks(health: &EndpointHealth, endpoints: &Arc<[SocketAddr]>) -> Vec<SocketAddr> {
         let now = Instant::now();
         let random = (0..200).map(|seed| fastrand::Rng::with_seed(seed).u64(..));
         let choose = |random| health.choose(endpoints, random, |_| true, now);
@@ -554,7 +554,7 @@ mod tests {
     #[test]
     fn what_is_known_of_many_endpoints_follows_each_change() {
         let all = many();
-        let health = Health::default();
+        let health = EndpointHealth::default();
         health.retain(&all);
         let now = Instant::now() + Duration::from_hours(1);
         let fail = |of, failure| health.failed(of, failure, now);
@@ -589,7 +589,7 @@ mod tests {
     #[test]
     fn of_the_endpoints_that_take_connections_half_stay_in_use() {
         let four: Arc<[SocketAddr]> = (0..4).map(|n| ([10, 0, 0, n], 443).into()).collect();
-        let health = Health::default();
+        let health = EndpointHealth::default();
         health.retain(&four);
         let now = Instant::now() + Duration::from_hours(1);
         for endpoint in &four[..2] {

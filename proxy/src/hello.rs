@@ -30,7 +30,7 @@ pub struct Hello {
     /// The `host_name` of the SNI extension (RFC 6066 section 3).
     pub server_name: ServerName,
     /// The protocols the client offers (RFC 7301), in its order.
-    pub alpn: Alpn,
+    pub alpn: OfferedProtocols,
 }
 
 /// The server name of a hello.
@@ -46,9 +46,9 @@ pub enum ServerName {
 
 /// A list of application protocols in wire form. Each of them is a length byte, followed by that many bytes.
 #[derive(Clone, Default, PartialEq, Eq)]
-pub struct Alpn(Box<[u8]>);
+pub struct OfferedProtocols(Box<[u8]>);
 
-impl Alpn {
+impl OfferedProtocols {
     /// The protocols in the client's order.
     pub fn iter(&self) -> impl Iterator<Item = &[u8]> {
         let mut cursor = Cursor(&self.0);
@@ -70,7 +70,7 @@ impl Alpn {
     }
 }
 
-impl std::fmt::Debug for Alpn {
+impl std::fmt::Debug for OfferedProtocols {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_list()
             .entries(self.iter().map(String::from_utf8_lossy))
@@ -294,7 +294,7 @@ fn read_server_name(data: &[u8]) -> Result<ServerName, Rejection> {
     Ok(found.unwrap_or(ServerName::Absent))
 }
 
-fn read_alpn(data: &[u8]) -> Result<Alpn, Rejection> {
+fn read_alpn(data: &[u8]) -> Result<OfferedProtocols, Rejection> {
     let mut data = Cursor(data);
     let wire = data.vector16()?;
     if !data.is_empty() || wire.is_empty() {
@@ -306,7 +306,7 @@ fn read_alpn(data: &[u8]) -> Result<Alpn, Rejection> {
             return Err(Rejection::Malformed);
         }
     }
-    Ok(Alpn(wire.into()))
+    Ok(OfferedProtocols(wire.into()))
 }
 
 /// Reads the vectors of the TLS presentation language from the front of a slice.

@@ -397,7 +397,7 @@ mod tests {
     use std::task::Wake;
 
     use super::*;
-    use crate::quota::{Account, Accounts};
+    use crate::quota::{TenantQuota, TenantQuotas};
 
     #[derive(Default)]
     struct Woken(AtomicU32);
@@ -642,8 +642,8 @@ mod tests {
         assert_eq!(tunnel.woken(), 1);
     }
 
-    fn tenants() -> [(Arc<Account>, TenantKey); 2] {
-        let accounts = Accounts::default();
+    fn tenants() -> [(Arc<TenantQuota>, TenantKey); 2] {
+        let accounts = TenantQuotas::default();
         ["team-a", "team-b"].map(|name| {
             let account = accounts.of(&name.into());
             let key = TenantKey::of(&account);

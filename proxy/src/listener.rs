@@ -7,9 +7,9 @@ use vestibule_model::client_address::ClientAddress;
 
 use crate::bounds::Overrides;
 use crate::close_reason::CloseReason;
-use crate::quota::Account;
+use crate::quota::TenantQuota;
 use crate::slot_map::Slot;
-use crate::tenants::Usage;
+use crate::tenants::TenantUsage;
 use crate::upstream::ClientCertificate;
 use crate::validation::ClientValidation;
 
@@ -129,9 +129,9 @@ pub struct Listener {
     /// How it validates its clients, if it does so and is able to.
     pub(crate) validation: Option<Arc<ClientValidation>>,
     /// Usage counters of the listener's tenant on its Gateway. The tenant's other listeners there share them.
-    pub usage: Arc<Usage>,
-    /// The account for connections with names that nobody owns.
-    pub(crate) account: Arc<Account>,
+    pub usage: Arc<TenantUsage>,
+    /// The quota for connections with names that nobody owns.
+    pub(crate) account: Arc<TenantQuota>,
 }
 
 /// The settings by which a listener serves.

@@ -14,7 +14,7 @@ use vestibule_serve::log_queue;
 
 use crate::expiry::Expiries;
 use crate::overload::Readings;
-use crate::quota::Accounts;
+use crate::quota::TenantQuotas;
 use crate::tenants::Tenants;
 
 /// The reason why something happened. It is one of a fixed set.
@@ -91,7 +91,7 @@ pub struct HandshakeLabel {
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
-    accounts: Accounts,
+    accounts: TenantQuotas,
     overload_step: Gauge,
     overload_used: Family<ResourceLabel, Gauge>,
     /// Connections accepted from clients.
@@ -193,13 +193,17 @@ impl Metrics {
     /// Registers every metric under `vestibule_proxy_`.
     #[must_use]
     pub fn new() -> Self {
-        Self::observing(Tenants::default(), Accounts::default(), Expiries::default())
+        Self::observing(
+            Tenants::default(),
+            TenantQuotas::default(),
+            Expiries::default(),
+        )
     }
 
     /// The same as [`Self::new`], and also exposes the usage of tenants and the expiry of certificates.
     #[must_use]
     #[expect(clippy::too_many_lines, reason = "it is a list")]
-    pub fn observing(tenants: Tenants, accounts: Accounts, expiries: Expiries) -> Self {
+    pub fn observing(tenants: Tenants, accounts: TenantQuotas, expiries: Expiries) -> Self {
         let mut registry = Registry::with_prefix("vestibule_proxy");
         let r = &mut registry;
         r.register_collector(Box::new(tenants));
@@ -442,8 +446,8 @@ impl Metrics {
         }
     }
 
-    /// The accounts of the tenants.
-    pub(crate) fn accounts(&self) -> &Accounts {
+    /// The quotas of the tenants.
+    pub(crate) fn accounts(&self) -> &TenantQuotas {
         &self.accounts
     }
 

@@ -10,7 +10,7 @@ use rpds::HashTrieMapSync;
 use vestibule_model::hostname::{HostPattern, Hostname};
 
 use crate::pattern_map::PatternMap;
-use crate::quota::Account;
+use crate::quota::TenantQuota;
 
 /// The owner of each pattern, by Gateway.
 #[derive(Clone)]
@@ -20,7 +20,7 @@ pub(crate) struct Owners {
 }
 
 /// The owner of each pattern on one Gateway.
-pub(crate) type OwnedPatterns = PatternMap<Arc<Account>>;
+pub(crate) type OwnedPatterns = PatternMap<Arc<TenantQuota>>;
 
 impl Default for Owners {
     fn default() -> Self {
@@ -38,12 +38,12 @@ impl Owners {
         &'a self,
         gateway: &str,
         host: Option<&'a Hostname>,
-    ) -> Option<&'a Arc<Account>> {
+    ) -> Option<&'a Arc<TenantQuota>> {
         self.gateways.get(gateway)?.matching_or_any(host).next()
     }
 
     /// The namespace to which a pattern itself was given on a Gateway.
-    pub(crate) fn of(&self, gateway: &str, names: &HostPattern) -> Option<&Arc<Account>> {
+    pub(crate) fn of(&self, gateway: &str, names: &HostPattern) -> Option<&Arc<TenantQuota>> {
         self.gateways.get(gateway)?.get(names)
     }
 
@@ -53,7 +53,7 @@ impl Owners {
     }
 
     /// Gives the names of a pattern to a namespace, in place of the former owner.
-    pub(crate) fn set(&mut self, gateway: &Arc<str>, names: HostPattern, tenant: Arc<Account>) {
+    pub(crate) fn set(&mut self, gateway: &Arc<str>, names: HostPattern, tenant: Arc<TenantQuota>) {
         let mut of = self.gateways.get(gateway).cloned();
         let of = of.get_or_insert_with(OwnedPatterns::new);
         self.len += usize::from(of.get(&names).is_none());
@@ -82,7 +82,7 @@ impl Owners {
     }
 
     /// Gateway, pattern and owner of each entry, in no particular order.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (&Arc<str>, HostPattern, &Arc<Account>)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&Arc<str>, HostPattern, &Arc<TenantQuota>)> {
         self.gateways.iter().flat_map(|(gateway, of)| {
             let owned = of.iter();
             owned.map(move |(names, tenant)| (gateway, names, tenant))
@@ -96,7 +96,7 @@ pub(crate) struct HostnameGuard<'a>(Option<Namespaces<'a>>);
 
 #[derive(Debug, Clone, Copy)]
 struct Namespaces<'a> {
-    owner: &'a Arc<Account>,
+    owner: &'a Arc<TenantQuota>,
     gateway: &'a str,
 }
 
@@ -105,12 +105,12 @@ impl<'a> HostnameGuard<'a> {
     pub(crate) const OPEN: Self = Self(None);
 
     /// Admits the routes of the hostname's owner and those of the Gateway's namespace.
-    pub(crate) fn new(owner: &'a Arc<Account>, gateway: &'a str) -> Self {
+    pub(crate) fn new(owner: &'a Arc<TenantQuota>, gateway: &'a str) -> Self {
         Self(Some(Namespaces { owner, gateway }))
     }
 
     /// The owner of the hostname, if the listener does not belong to that namespace.
-    pub(crate) fn owner(self) -> Option<&'a Arc<Account>> {
+    pub(crate) fn owner(self) -> Option<&'a Arc<TenantQuota>> {
         self.0.map(|of| of.owner)
     }
 

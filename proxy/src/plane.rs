@@ -23,7 +23,7 @@ use crate::limits::ProxyLimits;
 use crate::listener::Listener;
 use crate::metrics::Metrics;
 use crate::overload::{Overload, OverloadLevel};
-use crate::quota::{Account, QuotaLimits};
+use crate::quota::{QuotaLimits, TenantQuota};
 use crate::rate::{self, SourceRates};
 use crate::table::Snapshot;
 use crate::udp_places::{Displaced, DropReason, Permit, SessionSource};
@@ -276,7 +276,7 @@ impl DataPlane {
 
     /// The turn to log a line about a connection or request of this tenant, if it is logged at all. `None` is for one
     /// that belongs to no tenant.
-    pub(crate) fn logs(&self, account: Option<&Account>) -> Option<Turn> {
+    pub(crate) fn logs(&self, account: Option<&TenantQuota>) -> Option<Turn> {
         let percent = self.limits.access_log_percent;
         let sampled = percent >= 100 || scale(self.random() >> 32, 100) < percent.into();
         sampled.then(|| self.line_of(account)).flatten()
@@ -287,13 +287,13 @@ impl DataPlane {
         if !tracing::enabled!(tracing::Level::INFO) {
             return None;
         }
-        // A namespace without routes and listeners has no account.
+        // A namespace without routes and listeners has no quota.
         let account = self.metrics.accounts().find(backend.namespace());
         self.line_of(account.as_deref())
     }
 
-    fn line_of(&self, account: Option<&Account>) -> Option<Turn> {
-        let counts = account.map_or(self.metrics.accounts().nobody(), Account::counts);
+    fn line_of(&self, account: Option<&TenantQuota>) -> Option<Turn> {
+        let counts = account.map_or(self.metrics.accounts().nobody(), TenantQuota::counts);
         counts.line(self.limits.access_log_lines_per_second, rate::now())
     }
 
@@ -336,7 +336,7 @@ impl DataPlane {
     pub(crate) fn session_permit(
         &self,
         source: SessionSource,
-        account: &Arc<Account>,
+        account: &Arc<TenantQuota>,
     ) -> Result<Permit, DropReason> {
         let place = self
             .udp_sessions

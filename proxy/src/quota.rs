@@ -32,7 +32,7 @@ use prometheus_client::metrics::{MetricType, TypedMetric};
 use vestibule_serve::log_queue::{Share, Turn};
 
 use crate::close_reason::CloseReason;
-use crate::rate::Bucket;
+use crate::rate::RateLimit;
 
 /// Most tenants with series of their own: those that hold most, or were refused most. The others share one series with
 /// an empty label.
@@ -84,11 +84,11 @@ impl Default for TenantLimits {
     }
 }
 
-/// The accounts of all tenants with configuration in force or with a connection. Clones share them.
+/// The quotas of all tenants with configuration in force or with a connection. Clones share them.
 #[derive(Clone, Default)]
-pub struct Accounts {
+pub struct TenantQuotas {
     all: Arc<Mutex<All>>,
-    nobody: Arc<Counts>,
+    nobody: Arc<TenantCounters>,
 }
 
 #[derive(Default)]
@@ -118,7 +118,7 @@ struct All {
 #[derive(Default)]
 struct Pool {
     /// What `guaranteed` and `lent` were counted with.
-    basis: Basis,
+    basis: QuotaBasis,
     /// Places that are guaranteed to all tenants together.
     guaranteed: usize,
     /// Places that tenants hold beyond what is guaranteed to them.
@@ -129,7 +129,7 @@ struct Pool {
 
 /// What the guarantee of a tenant depends on, besides its own limits.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Basis {
+struct QuotaBasis {
     /// Number of places that are reserved.
     reserved: usize,
     /// [`All::shares`].
@@ -138,7 +138,7 @@ struct Basis {
     version: u64,
 }
 
-impl Basis {
+impl QuotaBasis {
     /// Number of places of a kind that a tenant can always have. It cannot use what is above its limit, so that is left to
     /// others.
     fn guaranteed_to(self, tenant: &Tenant, kind: Kind) -> usize {
@@ -164,7 +164,7 @@ impl Kind {
 }
 
 struct Tenant {
-    account: Weak<Account>,
+    account: Weak<TenantQuota>,
     limits: TenantLimits,
     connections: Taken,
     sessions: Taken,
@@ -245,15 +245,15 @@ impl Tenant {
 
 /// Further counters of a tenant.
 #[derive(Debug, Default)]
-pub(crate) struct Counts {
+pub(crate) struct TenantCounters {
     refused_handshakes: AtomicU64,
     /// Rate of lines in the log.
-    lines: Bucket,
+    lines: RateLimit,
     /// Its lines that wait for the reader of the log.
     log: Arc<Share>,
 }
 
-impl Counts {
+impl TenantCounters {
     /// Counts a handshake that was dropped because too many waited.
     pub(crate) fn refused_handshake(&self) {
         self.refused_handshakes.fetch_add(1, Ordering::Relaxed);
@@ -279,43 +279,43 @@ impl Counts {
     }
 }
 
-impl fmt::Debug for Accounts {
+impl fmt::Debug for TenantQuotas {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let known = self.all.lock().tenants.len();
-        f.debug_tuple("Accounts").field(&known).finish()
+        f.debug_tuple("TenantQuotas").field(&known).finish()
     }
 }
 
-/// The account of one tenant. The tenant counts as long as something holds the account.
+/// The quota of one tenant. The tenant counts as long as something holds this.
 #[derive(Debug)]
-pub(crate) struct Account {
+pub(crate) struct TenantQuota {
     tenant: Arc<str>,
-    counts: Counts,
-    all: Accounts,
+    counts: TenantCounters,
+    all: TenantQuotas,
 }
 
 /// A connection or UDP session that counts against its tenant's quota until this is dropped.
 #[derive(Debug)]
 pub(crate) struct QuotaGuard {
-    account: Arc<Account>,
+    account: Arc<TenantQuota>,
     kind: Kind,
 }
 
-impl Accounts {
-    /// The account of `tenant`.
-    pub(crate) fn of(&self, tenant: &Arc<str>) -> Arc<Account> {
+impl TenantQuotas {
+    /// The quota of `tenant`.
+    pub(crate) fn of(&self, tenant: &Arc<str>) -> Arc<TenantQuota> {
         let mut all = self.all.lock();
         let known = all.tenants.get_mut(tenant);
         if let Some(account) = known.as_ref().and_then(|known| known.account.upgrade()) {
             return account;
         }
-        let account = Arc::new(Account {
+        let account = Arc::new(TenantQuota {
             tenant: Arc::clone(tenant),
-            counts: Counts::default(),
+            counts: TenantCounters::default(),
             all: self.clone(),
         });
         if let Some(known) = known {
-            // The former account is just being dropped by another thread.
+            // The former quota is just being dropped by another thread.
             known.account = Arc::downgrade(&account);
         } else {
             let new = Tenant {
@@ -353,13 +353,13 @@ impl Accounts {
         self.all.lock().limits.len()
     }
 
-    /// The account of `tenant`, if it has one already.
-    pub(crate) fn find(&self, tenant: &str) -> Option<Arc<Account>> {
+    /// The quota of `tenant`, if it has one already.
+    pub(crate) fn find(&self, tenant: &str) -> Option<Arc<TenantQuota>> {
         self.all.lock().tenants.get(tenant)?.account.upgrade()
     }
 
     /// Counters for connections that belong to no tenant.
-    pub(crate) fn nobody(&self) -> &Counts {
+    pub(crate) fn nobody(&self) -> &TenantCounters {
         &self.nobody
     }
 
@@ -369,13 +369,13 @@ impl Accounts {
     }
 }
 
-impl Account {
+impl TenantQuota {
     /// The namespace.
     pub(crate) fn tenant(&self) -> &Arc<str> {
         &self.tenant
     }
 
-    pub(crate) fn counts(&self) -> &Counts {
+    pub(crate) fn counts(&self) -> &TenantCounters {
         &self.counts
     }
 
@@ -408,10 +408,10 @@ impl Account {
     }
 }
 
-impl Drop for Account {
+impl Drop for TenantQuota {
     fn drop(&mut self) {
         let mut all = self.all.all.lock();
-        // Meanwhile another thread may have made a new account for this tenant.
+        // Meanwhile another thread may have made a new quota for this tenant.
         let gone = |tenant: &Tenant| tenant.account.strong_count() == 0;
         if all.tenants.get(&self.tenant).is_some_and(gone) {
             all.remove(&self.tenant);
@@ -420,13 +420,13 @@ impl Drop for Account {
 }
 
 impl QuotaGuard {
-    /// The account to which the place belongs.
-    pub(crate) fn account(&self) -> &Arc<Account> {
+    /// The quota to which the place belongs.
+    pub(crate) fn account(&self) -> &Arc<TenantQuota> {
         &self.account
     }
 
-    /// Whether the place belongs to this account.
-    pub(crate) fn is_of(&self, account: &Arc<Account>) -> bool {
+    /// Whether the place belongs to this quota.
+    pub(crate) fn is_of(&self, account: &Arc<TenantQuota>) -> bool {
         Arc::ptr_eq(&self.account, account)
     }
 }
@@ -483,8 +483,8 @@ impl All {
     }
 
     /// The present basis of guarantees, with so many reserved places.
-    fn basis(&self, reserved: usize) -> Basis {
-        Basis {
+    fn basis(&self, reserved: usize) -> QuotaBasis {
+        QuotaBasis {
             reserved,
             shares: self.shares,
             version: self.version,
@@ -492,7 +492,7 @@ impl All {
     }
 
     /// Counts what is guaranteed and what is lent of a kind.
-    fn count(&mut self, kind: Kind, basis: Basis) {
+    fn count(&mut self, kind: Kind, basis: QuotaBasis) {
         let (pool, tenants) = self.of(kind);
         (pool.basis, pool.guaranteed, pool.lent) = (basis, 0, 0);
         for tenant in tenants.values() {
@@ -572,17 +572,17 @@ struct Sample {
 }
 
 impl Sample {
-    fn of(name: &Arc<str>, tenant: &Tenant) -> (Self, Option<Arc<Account>>) {
+    fn of(name: &Arc<str>, tenant: &Tenant) -> (Self, Option<Arc<TenantQuota>>) {
         let account = tenant.account.upgrade();
-        let counts = account.as_deref().map(Account::counts);
+        let counts = account.as_deref().map(TenantQuota::counts);
         let sample = Self {
             tenant: Arc::clone(name),
             shares: usize::from(tenant.limits.shares),
             connections: tenant.connections,
             sessions: tenant.sessions,
             backend_connections: tenant.backend_connections,
-            refused_handshakes: counts.map_or(0, Counts::refused_handshakes),
-            dropped_lines: counts.map_or(0, Counts::dropped_lines),
+            refused_handshakes: counts.map_or(0, TenantCounters::refused_handshakes),
+            dropped_lines: counts.map_or(0, TenantCounters::dropped_lines),
         };
         (sample, account)
     }
@@ -605,11 +605,11 @@ impl Sample {
     }
 }
 
-impl Accounts {
+impl TenantQuotas {
     /// What one share guarantees of connections and of sessions, and the values of all tenants.
     fn samples(&self) -> ([usize; 2], Vec<Sample>) {
         let all = self.all.lock();
-        // The accounts are dropped after the lock is released, because dropping the last reference to one takes the
+        // The quotas are dropped after the lock is released, because dropping the last reference to one takes the
         // lock.
         let of = all.tenants.iter();
         let of: Vec<_> = of.map(|(name, of)| Sample::of(name, of)).collect();
@@ -643,7 +643,7 @@ impl Accounts {
     }
 }
 
-impl Collector for Accounts {
+impl Collector for TenantQuotas {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         let ([connections, sessions], samples) = self.samples();
         let guaranteed = [

@@ -8,11 +8,11 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
-use crate::rate::{SECOND, now};
+use crate::rate::{SECOND, TokenBucket, now};
 
 /// Of this many requests under way at a backend, one may be a retry.
 const SHARE: usize = 5;
@@ -30,11 +30,11 @@ const SAVED: u64 = 10 * SECOND;
 
 /// The budgets of one backend. A budget exists while requests count towards it, and until it is full again.
 #[derive(Debug, Default)]
-pub(crate) struct Budgets(Mutex<BTreeMap<Arc<str>, Arc<Budget>>>);
+pub(crate) struct RetryBudgets(Mutex<BTreeMap<Arc<str>, Arc<RetryBudget>>>);
 
-impl Budgets {
+impl RetryBudgets {
     /// The budget for routes of `namespace`.
-    pub(crate) fn of(&self, namespace: &Arc<str>) -> Arc<Budget> {
+    pub(crate) fn of(&self, namespace: &Arc<str>) -> Arc<RetryBudget> {
         let mut all = self.0.lock();
         if let Some(budget) = all.get(namespace) {
             return Arc::clone(budget);
@@ -51,14 +51,14 @@ impl Budgets {
 
 /// The requests to one backend by routes of one namespace that have retries, counted over all workers.
 #[derive(Debug, Default)]
-pub(crate) struct Budget {
+pub(crate) struct RetryBudget {
     active: AtomicUsize,
     retrying: AtomicUsize,
-    /// The time until which all retries are paid for, in nanoseconds of [`now`]. It may be [`SAVED`] ahead of the clock.
-    paid_until: AtomicU64,
+    /// What retries are paid from: [`PRICE`] each, and at most [`SAVED`].
+    saved: TokenBucket,
 }
 
-impl Budget {
+impl RetryBudget {
     /// Counts a request that is under way.
     pub(crate) fn enter(self: &Arc<Self>) -> Active {
         self.active.fetch_add(1, Ordering::Relaxed);
@@ -71,13 +71,12 @@ impl Budget {
     }
 
     fn is_full(&self, now: u64) -> bool {
-        self.paid_until.load(Ordering::Relaxed) <= now
+        self.saved.is_full(now)
     }
 
     /// Whether a retry could be paid for.
     fn is_rich(&self, now: u64) -> bool {
-        let until = self.paid_until.load(Ordering::Relaxed).max(now);
-        until + PRICE <= now + SAVED
+        self.saved.could_pay(PRICE, SAVED, now)
     }
 
     fn retry(self: &Arc<Self>, now: u64) -> Option<Retrying> {
@@ -90,29 +89,20 @@ impl Budget {
         });
         // From here on, its `Drop` gives the place back.
         let retrying = taken.is_ok().then(|| Retrying(Arc::clone(self)))?;
-        let paid = self.paid_until.fetch_update(relaxed, relaxed, |until| {
-            let next = until.max(now) + PRICE;
-            (next <= now + SAVED).then_some(next)
-        });
-        paid.is_ok().then_some(retrying)
+        self.saved.pay(PRICE, SAVED, now).then_some(retrying)
     }
 
     fn earn(&self, now: u64) {
-        let relaxed = Ordering::Relaxed;
-        // A full budget, as it nearly always is, costs one load. The credit may reach back before `now`, but nobody can save
-        // it up: a retry pays from `now` on in that case.
-        let _ = self.paid_until.fetch_update(relaxed, relaxed, |until| {
-            (until > now).then(|| until.saturating_sub(EARNED))
-        });
+        self.saved.earn(EARNED, now);
     }
 }
 
 /// A request counts as under way until this is dropped.
-pub(crate) struct Active(Arc<Budget>);
+pub(crate) struct Active(Arc<RetryBudget>);
 
 impl Active {
     /// Whether it counts towards this budget.
-    pub(crate) fn is_of(&self, budget: &Arc<Budget>) -> bool {
+    pub(crate) fn is_of(&self, budget: &Arc<RetryBudget>) -> bool {
         Arc::ptr_eq(&self.0, budget)
     }
 
@@ -139,7 +129,7 @@ impl Drop for Active {
 }
 
 /// A request counts as a retry until this is dropped.
-pub(crate) struct Retrying(Arc<Budget>);
+pub(crate) struct Retrying(Arc<RetryBudget>);
 
 impl Drop for Retrying {
     fn drop(&mut self) {
@@ -153,9 +143,9 @@ mod tests {
 
     #[test]
     fn a_fifth_of_what_is_under_way_may_be_made_again_and_ten_in_any_case() {
-        let budget = Arc::new(Budget::default());
+        let budget = Arc::new(RetryBudget::default());
         let mut active = vec![budget.enter()];
-        let all = |budget: &Arc<Budget>| -> Vec<Retrying> {
+        let all = |budget: &Arc<RetryBudget>| -> Vec<Retrying> {
             std::iter::from_fn(|| budget.retry(0)).collect()
         };
         assert_eq!(all(&budget).len(), 10);
@@ -171,7 +161,7 @@ mod tests {
 
     #[test]
     fn retries_have_a_rate_and_answers_that_need_none_earn_more() {
-        let budget = Arc::new(Budget::default());
+        let budget = Arc::new(RetryBudget::default());
         // Each is over before the next one begins.
         let spend = |now| std::iter::from_fn(|| budget.retry(now).map(drop)).count();
         assert_eq!(spend(0), 100);
@@ -193,7 +183,7 @@ mod tests {
 
     #[test]
     fn each_namespace_has_a_budget_that_lasts_as_long_as_it_is_used() {
-        let budgets = Budgets::default();
+        let budgets = RetryBudgets::default();
         let [a, b]: [Arc<str>; 2] = ["team-a".into(), "team-b".into()];
         let active = budgets.of(&a).enter();
         assert!(active.is_of(&budgets.of(&a)));

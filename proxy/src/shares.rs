@@ -1,56 +1,66 @@
-//! Owns fair shares of something scarce (such as bytes, copies or sessions) among namespaces.
+//! Fair shares of something scarce (such as bytes, copies, sessions or pipes) among holders, which are namespaces in most
+//! cases.
 //!
-//! A namespace gets more as long as it holds less than what is free. So one namespace alone can hold half of all, and
-//! the next namespace still finds some. Who holds more than is free gets nothing until it has given some back. So where
-//! places come and go, n namespaces that want all they can get come to hold as much as is free: one part of n + 1 each.
+//! A holder gets more as long as it holds less than what is free. So one holder alone can have half of all, and the next
+//! one still finds some. A holder that has more than is free gets nothing until it has given some back. If n holders give
+//! back and take all they can, each ends with 1/(n+1) of the total, and as much stays free.
+//!
+//! [`vestibule_serve::places`] has the same rule for the sources of connections. There, places are shared by threads, and
+//! some have no source yet.
 
 use std::collections::HashMap;
+use std::hash::Hash;
 use std::sync::Arc;
 
-/// How much there is, and how much of it each namespace holds.
-pub(crate) struct Shares {
+/// How much there is, and how much of it each holder has.
+pub(crate) struct Shares<K = Arc<str>> {
     most: usize,
     used: usize,
-    namespaces: HashMap<Arc<str>, usize>,
+    held: HashMap<K, usize>,
 }
 
-impl Shares {
+impl<K: Clone + Eq + Hash> Shares<K> {
     pub(crate) fn new(most: usize) -> Self {
         Self {
             most,
             used: 0,
-            namespaces: HashMap::new(),
+            held: HashMap::new(),
         }
     }
 
-    /// Takes `count` for a namespace. Returns false if it may not have that much.
-    pub(crate) fn take(&mut self, namespace: &Arc<str>, count: usize) -> bool {
-        let held = self.namespaces.get(namespace).copied().unwrap_or_default();
+    /// Takes `count` for a holder. Returns false if it may not have that much.
+    pub(crate) fn take(&mut self, holder: &K, count: usize) -> bool {
+        let held = self.held.get(holder).copied().unwrap_or_default();
         let free = self.most.saturating_sub(self.used);
         if held.saturating_add(count) > free {
             return false;
         }
         self.used += count;
-        self.namespaces.insert(Arc::clone(namespace), held + count);
+        self.held.insert(holder.clone(), held + count);
         true
     }
 
-    pub(crate) fn give_back(&mut self, namespace: &Arc<str>, count: usize) {
+    pub(crate) fn give_back(&mut self, holder: &K, count: usize) {
         self.used = self.used.saturating_sub(count);
-        if let Some(held) = self.namespaces.get_mut(namespace) {
+        if let Some(held) = self.held.get_mut(holder) {
             *held = held.saturating_sub(count);
             if *held == 0 {
-                self.namespaces.remove(namespace);
+                self.held.remove(holder);
             }
         }
     }
 }
 
 #[cfg(test)]
-impl Shares {
+impl<K> Shares<K> {
     /// How much is held.
     pub(crate) fn used(&self) -> usize {
         self.used
+    }
+
+    /// How many holders there are.
+    pub(crate) fn holders(&self) -> usize {
+        self.held.len()
     }
 }
 
@@ -68,7 +78,7 @@ mod tests {
         assert!(!shares.take(&a, 1));
         shares.give_back(&b, 25);
         shares.give_back(&a, 50);
-        assert!(shares.namespaces.is_empty());
+        assert_eq!(shares.holders(), 0);
         // The amount that is asked for counts too, and not only the amount that is held.
         assert!(!shares.take(&a, 101));
         assert!(shares.take(&a, 100));

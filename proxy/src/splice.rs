@@ -31,7 +31,6 @@ pub(crate) use elsewhere::Pipe;
 #[cfg(target_os = "linux")]
 mod linux {
     use std::cell::RefCell;
-    use std::collections::HashMap;
     use std::io;
     use std::os::fd::OwnedFd;
     use std::task::{Context, Poll, ready};
@@ -42,6 +41,7 @@ mod linux {
     use tokio::net::TcpStream;
 
     use super::Filled;
+    use crate::shares::Shares;
 
     /// Capacity of a pipe: as much as a connection moves in one turn.
     const CAPACITY: usize = super::PIPE_TURN;
@@ -54,38 +54,17 @@ mod linux {
     /// Largest number of empty pipes that one thread keeps for the next bulk transfers.
     const MAX_KEPT: usize = 16;
 
-    #[derive(Default)]
     struct Pool {
         kept: Vec<Ends>,
-        in_use: Shares,
+        /// The pipes in use, by owner.
+        in_use: Shares<u32>,
     }
 
-    /// The pipes in use, by owner. An owner gets another pipe as long as it has fewer than are left. So one owner alone
-    /// has at most half of all, and the next one still finds some.
-    #[derive(Default)]
-    struct Shares {
-        all: usize,
-        held: HashMap<u32, usize>,
-    }
-
-    impl Shares {
-        fn take(&mut self, owner: u32) -> bool {
-            let held = self.held.get(&owner).copied().unwrap_or(0);
-            let may = held < MAX_PER_THREAD.saturating_sub(self.all);
-            if may {
-                self.all += 1;
-                self.held.insert(owner, held + 1);
-            }
-            may
-        }
-
-        fn give_back(&mut self, owner: u32) {
-            self.all = self.all.saturating_sub(1);
-            if let Some(held) = self.held.get_mut(&owner) {
-                *held = held.saturating_sub(1);
-                if *held == 0 {
-                    self.held.remove(&owner);
-                }
+    impl Default for Pool {
+        fn default() -> Self {
+            Self {
+                kept: Vec::new(),
+                in_use: Shares::new(MAX_PER_THREAD),
             }
         }
     }
@@ -123,11 +102,11 @@ mod linux {
         /// its share.
         pub(crate) fn take(owner: u32) -> Option<Self> {
             POOL.with_borrow_mut(|pool| {
-                if !pool.in_use.take(owner) {
+                if !pool.in_use.take(&owner, 1) {
                     return None;
                 }
                 let Some(ends) = pool.kept.pop().or_else(|| open().ok()) else {
-                    pool.in_use.give_back(owner);
+                    pool.in_use.give_back(&owner, 1);
                     return None;
                 };
                 Some(Self {
@@ -228,7 +207,7 @@ mod linux {
                 let Ok(mut pool) = pool.try_borrow_mut() else {
                     return;
                 };
-                pool.in_use.give_back(self.owner);
+                pool.in_use.give_back(&self.owner, 1);
                 if let Some(ends) = ends
                     && empty
                     && pool.kept.len() < MAX_KEPT
@@ -289,20 +268,22 @@ mod linux {
 
         #[test]
         fn nobody_has_all_pipes() {
-            let mut shares = Shares::default();
-            let all = |shares: &mut Shares, owner| (0..1000).filter(|_| shares.take(owner)).count();
+            let mut shares = Shares::new(MAX_PER_THREAD);
+            let all = |shares: &mut Shares<u32>, owner: u32| {
+                (0..1000).filter(|_| shares.take(&owner, 1)).count()
+            };
             assert_eq!(all(&mut shares, 1), MAX_PER_THREAD / 2);
             assert_eq!(all(&mut shares, 2), MAX_PER_THREAD / 4);
             for newcomer in 10..30 {
-                assert!(shares.take(newcomer), "{newcomer}");
-                shares.give_back(newcomer);
+                assert!(shares.take(&newcomer, 1), "{newcomer}");
+                shares.give_back(&newcomer, 1);
             }
             for (owner, held) in [(1, MAX_PER_THREAD / 2), (2, MAX_PER_THREAD / 4)] {
                 for _ in 0..held {
-                    shares.give_back(owner);
+                    shares.give_back(&owner, 1);
                 }
             }
-            assert!(shares.held.is_empty());
+            assert_eq!(shares.holders(), 0);
             assert_eq!(all(&mut shares, 3), MAX_PER_THREAD / 2);
         }
 
@@ -310,7 +291,7 @@ mod linux {
         fn pipes_are_counted_for_their_owners() {
             let one: Vec<Pipe> = std::iter::from_fn(|| Pipe::take(1)).collect();
             assert!(one.len() <= MAX_PER_THREAD / 2, "{}", one.len());
-            let counted = || POOL.with_borrow(|pool| (pool.in_use.all, pool.in_use.held.len()));
+            let counted = || POOL.with_borrow(|pool| (pool.in_use.used(), pool.in_use.holders()));
             assert_eq!(counted(), (one.len(), usize::from(!one.is_empty())));
             drop(one);
             assert_eq!(counted(), (0, 0));

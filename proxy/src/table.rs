@@ -33,7 +33,7 @@ use crate::concerned::Concerned;
 use crate::listener::{Layer, Listener};
 use crate::owners::{HostnameGuard, Owners};
 use crate::pattern_map::PatternMap;
-use crate::quota::Account;
+use crate::quota::TenantQuota;
 use crate::slot_map::{Slot, SlotMap};
 pub use crate::upstream::ClientCertificate;
 use crate::upstream::Credentials;
@@ -162,7 +162,7 @@ impl Snapshot {
     ) -> Option<(&'a Entry, HostnameGuard<'a>)> {
         // Listeners of one bind nearly always belong to one Gateway, and many of them may match a long name. So the
         // last owner that was found is remembered.
-        let mut known: Option<(&str, Option<&Arc<Account>>)> = None;
+        let mut known: Option<(&str, Option<&Arc<TenantQuota>>)> = None;
         let mut matching = listeners.matching_or_any(name);
         let found = matching.find_map(|entry| {
             let listener = &*entry.listener;
@@ -214,7 +214,7 @@ impl Snapshot {
         &mut self,
         gateway: &Arc<str>,
         names: HostPattern,
-        tenant: Arc<Account>,
+        tenant: Arc<TenantQuota>,
     ) {
         self.owners.set(gateway, names, tenant);
     }

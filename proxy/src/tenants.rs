@@ -19,7 +19,7 @@ const MAX_SERIES: usize = 1000;
 
 /// Counters of the connections and requests of one tenant on one Gateway.
 #[derive(Debug, Default)]
-pub struct Usage {
+pub struct TenantUsage {
     /// Connections that a listener was selected for.
     pub connections: Counter,
     /// Those of them that are open now.
@@ -42,9 +42,9 @@ pub struct Tenants(Arc<Mutex<All>>);
 
 #[derive(Default)]
 struct All {
-    usages: BTreeMap<Key, Weak<Usage>>,
+    usages: BTreeMap<Key, Weak<TenantUsage>>,
     /// The counters of pairs that came when there were already [`MAX_SERIES`].
-    others: Option<Arc<Usage>>,
+    others: Option<Arc<TenantUsage>>,
 }
 
 impl fmt::Debug for Tenants {
@@ -56,7 +56,7 @@ impl fmt::Debug for Tenants {
 
 impl Tenants {
     /// The counters of `tenant` on `gateway`. They are the same ones as long as anything holds them.
-    pub(crate) fn usage(&self, gateway: &Arc<str>, tenant: &Arc<str>) -> Arc<Usage> {
+    pub(crate) fn usage(&self, gateway: &Arc<str>, tenant: &Arc<str>) -> Arc<TenantUsage> {
         let mut all = self.0.lock();
         let key = (Arc::clone(gateway), Arc::clone(tenant));
         if let Some(usage) = all.usages.get(&key).and_then(Weak::upgrade) {
@@ -71,7 +71,7 @@ impl Tenants {
         if all.usages.len() >= MAX_SERIES {
             return Arc::clone(all.others.get_or_insert_default());
         }
-        let usage = Arc::new(Usage::default());
+        let usage = Arc::new(TenantUsage::default());
         all.usages.insert(key, Arc::downgrade(&usage));
         usage
     }
@@ -108,7 +108,7 @@ struct Sample {
 }
 
 impl Sample {
-    fn of(usage: &Usage) -> Self {
+    fn of(usage: &TenantUsage) -> Self {
         Self {
             connections: usage.connections.get(),
             active: usage.active.get(),
@@ -189,12 +189,16 @@ mod tests {
     use super::*;
     use crate::expiry::Expiries;
     use crate::metrics::Metrics;
-    use crate::quota::Accounts;
+    use crate::quota::TenantQuotas;
 
     #[test]
     fn series_come_and_go_with_listeners_and_are_bounded() {
         let tenants = Tenants::default();
-        let metrics = Metrics::observing(tenants.clone(), Accounts::default(), Expiries::default());
+        let metrics = Metrics::observing(
+            tenants.clone(),
+            TenantQuotas::default(),
+            Expiries::default(),
+        );
         let gateway: Arc<str> = "infra/edge".into();
         let first = tenants.usage(&gateway, &"team-a".into());
         first.connections.inc();

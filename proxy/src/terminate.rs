@@ -34,7 +34,7 @@ use crate::record::{Fatal, HEADER, MAX_PLAINTEXT, alert};
 use crate::relay::{Moved, Rest, TURN, reset};
 use crate::side::{Side, bound_unsent, had_ended, lost};
 
-use session::{NO_ROOM, Opened, SLICES, Unreadable};
+use session::{NO_ROOM, OpenedRecords, SLICES, Unreadable};
 
 /// Largest number of bytes of ciphertext that are read at once.
 const INBOUND: usize = 128 * 1024;
@@ -312,7 +312,7 @@ struct Down {
 /// Writes the opened plaintext in `bytes`, and returns the part that is not taken at once.
 fn poll_write_opened(
     cx: &mut Context<'_>,
-    opened: &Opened,
+    opened: &OpenedRecords,
     bytes: &[u8],
     to: &mut (impl AsyncWrite + Unpin),
 ) -> Result<Option<Rest>, TunnelError> {

@@ -391,7 +391,7 @@ impl Merge {
         &mut self,
         gateway: &ObjectName,
         affected: &mut Affected,
-        change: impl FnOnce(&mut GatewayNames, &dyn Permissions) -> names::Affected,
+        change: impl FnOnce(&mut GatewayNames, &dyn Permissions) -> names::AffectedNames,
     ) {
         let of = self.names.remove(gateway);
         let mut of = of.unwrap_or_else(|| GatewayNames::new(gateway.clone()));
@@ -474,7 +474,7 @@ impl Merge {
         }
         let rank = Rank::of(0, gateway);
         self.change_names(gateway, affected, |of, rights| {
-            let mut changed = names::Affected::default();
+            let mut changed = names::AffectedNames::default();
             for source in former.into_iter().flat_map(|(_, sources)| sources) {
                 if !named.contains_key(&source) {
                     changed.extend(of.remove(rights, &source));
@@ -510,7 +510,7 @@ impl Merge {
             let gone: Vec<NameSource> = gone.collect();
             if !gone.is_empty() {
                 self.change_names(&before, affected, |of, rights| {
-                    let mut changed = names::Affected::default();
+                    let mut changed = names::AffectedNames::default();
                     for source in gone {
                         changed.extend(of.remove(rights, &source));
                     }
@@ -528,7 +528,7 @@ impl Merge {
         self.named.insert(parent, (gateway.clone(), places));
         let rank = Rank::of(set.meta.created, name);
         self.change_names(&gateway, affected, |of, rights| {
-            let mut changed = names::Affected::default();
+            let mut changed = names::AffectedNames::default();
             for (source, names) in named {
                 let one = BTreeSet::from([names]);
                 changed.extend(of.put(rights, &source, &rank, &one));
@@ -608,7 +608,7 @@ impl Merge {
         self.change_names(gateway, affected, |of, rights| match namespaces {
             None => of.recheck_all(rights),
             Some(namespaces) => {
-                let mut changed = names::Affected::default();
+                let mut changed = names::AffectedNames::default();
                 for namespace in namespaces {
                     changed.extend(of.recheck(rights, namespace));
                 }

@@ -17,7 +17,7 @@ use vestibule_model::condition::Reason;
 use vestibule_model::hostname::{HostPattern, Hostname};
 use vestibule_model::key::{Kind, ListenerKey, ObjectKey, ParentKey};
 use vestibule_model::names::{
-    Affected, AskedBy, GatewayNames, NameClaimState, NameDecision, NameSource, Rank, is_narrow,
+    AffectedNames, AskedBy, GatewayNames, NameClaimState, NameDecision, NameSource, Rank, is_narrow,
 };
 
 use crate::support::{name, pattern};
@@ -109,7 +109,7 @@ impl Edge {
         });
     }
 
-    fn put(&mut self, source: &NameSource, created: i64, names: &[&str]) -> Affected {
+    fn put(&mut self, source: &NameSource, created: i64, names: &[&str]) -> AffectedNames {
         let rank = rank(source, created);
         let names: BTreeSet<HostPattern> = names.iter().map(|text| pattern(text)).collect();
         let affected = self.names.put(&self.grants, source, &rank, &names);
@@ -117,26 +117,26 @@ impl Edge {
     }
 
     /// Adds what follows from a change inside wildcards.
-    fn settled(&mut self, mut affected: Affected) -> Affected {
+    fn settled(&mut self, mut affected: AffectedNames) -> AffectedNames {
         affected.extend(self.names.settle(&self.grants));
         affected
     }
 
-    fn hold(&mut self, names: &str, holder: &str) -> Affected {
+    fn hold(&mut self, names: &str, holder: &str) -> AffectedNames {
         self.hold_as(names, &Holder::from(holder))
     }
 
-    fn hold_as(&mut self, names: &str, holder: &Holder) -> Affected {
+    fn hold_as(&mut self, names: &str, holder: &Holder) -> AffectedNames {
         let affected = self.names.hold(&self.grants, &pattern(names), Some(holder));
         self.settled(affected)
     }
 
-    fn free_again(&mut self, names: &str) -> Affected {
+    fn free_again(&mut self, names: &str) -> AffectedNames {
         let affected = self.names.hold(&self.grants, &pattern(names), None);
         self.settled(affected)
     }
 
-    fn recheck(&mut self, namespace: &str) -> Affected {
+    fn recheck(&mut self, namespace: &str) -> AffectedNames {
         let affected = self.names.recheck(&self.grants, &namespace.into());
         self.settled(affected)
     }

@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 use proptest::prelude::*;
 
 use super::*;
-use crate::quota::Accounts;
+use crate::quota::TenantQuotas;
 
 const QUANTUM: u32 = 4;
 const FLOOD: usize = 1;
@@ -118,7 +118,7 @@ fn floods(of: &[&str]) -> usize {
 
 #[tokio::test]
 async fn a_flood_leaves_those_that_stand_and_a_neighbour_their_turn() {
-    let accounts = Accounts::default();
+    let accounts = TenantQuotas::default();
     let cost = |tenant: &str| HandshakeCost {
         account: accounts.of(&tenant.into()),
         units: 1,
@@ -443,7 +443,7 @@ async fn one_connection_alone_moves_whenever_it_can() {
 
 #[tokio::test]
 async fn who_gives_up_leaves_no_place_behind() {
-    let accounts = Accounts::default();
+    let accounts = TenantQuotas::default();
     let cost = HandshakeCost {
         account: accounts.of(&"a".into()),
         units: 1,

@@ -35,7 +35,7 @@ use super::exchange::{Answered, Attempts, Ended, Exchange, ExchangeFailure, Trac
 use super::forward::{cleaned, for_client, has_no_content, too_late};
 use super::head_size::FIELDS;
 use super::headers::{self, ForwardedInfo, Passed};
-use super::kept::{Kept, Room, Whole};
+use super::kept::{KeptBody, Room, Whole};
 use super::local_reply::LocalReply;
 use super::pool::Lease;
 use super::record::RequestRecord;
@@ -47,7 +47,7 @@ use crate::http_route::external_auth::{AuthProtocol, ExternalAuth};
 use crate::http_route::session;
 use crate::http_route::table::Found;
 use crate::listener::Listener;
-use crate::quota::Account;
+use crate::quota::TenantQuota;
 use crate::table::Snapshot;
 
 /// How long a server may take to answer.
@@ -187,8 +187,8 @@ impl<'a> Question<'a> {
         })
     }
 
-    /// The account of the tenant whose route asks.
-    pub(super) fn account(&self) -> &Arc<Account> {
+    /// The quota of the tenant whose route asks.
+    pub(super) fn account(&self) -> &Arc<TenantQuota> {
         &self.found.route.account
     }
 
@@ -242,7 +242,7 @@ impl<'a> Question<'a> {
             self.exchange.no_answer(&trace, "Timeout");
         }
         match verdict {
-            Ok(Verdict::Allowed { request, response }) => {
+            Ok(AuthorizationResult::Allowed { request, response }) => {
                 let approval = Approval {
                     auth: Arc::clone(&self.auth),
                     request,
@@ -250,7 +250,7 @@ impl<'a> Question<'a> {
                 };
                 Ok(Answer::Allowed(approval, body))
             }
-            Ok(Verdict::Denied(response)) => Ok(Answer::Denied(*response)),
+            Ok(AuthorizationResult::Denied(response)) => Ok(Answer::Denied(*response)),
             Err(failure) => {
                 let backend = &self.exchange.backend.key;
                 tracing::debug!(%backend, ?failure, "an authorization server gave no answer");
@@ -306,7 +306,7 @@ impl<'a> Question<'a> {
         whole: Option<Whole>,
         activity: &Arc<Activity>,
         trace: &mut Trace,
-    ) -> Result<Verdict, NoAnswer> {
+    ) -> Result<AuthorizationResult, NoAnswer> {
         let whole = match self.attributes.take() {
             None => whole.map(Whole::without_trailers),
             Some((attributes, mut room)) => {
@@ -325,8 +325,8 @@ impl<'a> Question<'a> {
         match &self.auth.protocol {
             AuthProtocol::Http {
                 response_headers, ..
-            } => Ok(Verdict::of_response(response, lease, response_headers).await),
-            AuthProtocol::Grpc { .. } => Verdict::of_call(response, lease).await,
+            } => Ok(AuthorizationResult::of_response(response, lease, response_headers).await),
+            AuthProtocol::Grpc { .. } => AuthorizationResult::of_call(response, lease).await,
         }
     }
 
@@ -345,7 +345,7 @@ impl<'a> Question<'a> {
         // The question has a body of its own. Whether the client has sent all of its body says nothing about the
         // connection to the server.
         let upload = UploadState::new(Arc::clone(activity));
-        let reader = whole.and_then(|whole| Kept::whole(whole).again());
+        let reader = whole.and_then(|whole| KeptBody::whole(whole).again());
         let body = match reader {
             Some(reader) => Upload::kept(reader, &upload),
             None => Upload::none(&upload),
@@ -366,7 +366,7 @@ impl<'a> Question<'a> {
 }
 
 /// An answer that could be read.
-enum Verdict {
+enum AuthorizationResult {
     Allowed {
         request: Vec<FieldChange>,
         response: Vec<FieldChange>,
@@ -395,7 +395,7 @@ impl From<InvalidField> for NoAnswer {
     }
 }
 
-impl Verdict {
+impl AuthorizationResult {
     /// The answer of a server that is asked by HTTP. The backend gets the fields with these names; if there are none, it
     /// gets all but those that describe the body of the answer itself.
     async fn of_response(

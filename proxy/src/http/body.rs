@@ -14,9 +14,9 @@ use parking_lot::Mutex;
 
 use super::activity::{Activity, Draining, Keeping};
 use super::headers;
-use super::kept::{Kept, Read, Reader};
+use super::kept::{KeptBody, Read, Reader};
 use super::received::{Polled, ReceiveError, Received};
-use super::timeouts::Progress;
+use super::timeouts::RequestProgress;
 use crate::limits::Underscores;
 use crate::upstream::OnMeter;
 
@@ -66,7 +66,7 @@ pub(super) struct TrailerFilter {
 pub(super) struct UploadState {
     activity: Arc<Activity>,
     /// Progress of the request and of its response.
-    pub(super) progress: Progress,
+    pub(super) progress: RequestProgress,
     received: AtomicU64,
     /// Whether all of it was read.
     whole: AtomicBool,
@@ -99,7 +99,7 @@ impl UploadState {
     pub(super) fn new(activity: Arc<Activity>) -> Arc<Self> {
         Arc::new(Self {
             activity,
-            progress: Progress::new(),
+            progress: RequestProgress::new(),
             received: AtomicU64::new(0),
             whole: AtomicBool::new(false),
             unread: Mutex::default(),
@@ -254,12 +254,12 @@ impl Upload {
     }
 
     /// Keeps the body from here on, if there is one. The memory counts towards `namespace`, which is that of the route.
-    pub(super) fn keep(&mut self, namespace: &Arc<str>) -> Option<Arc<Kept>> {
+    pub(super) fn keep(&mut self, namespace: &Arc<str>) -> Option<Arc<KeptBody>> {
         let source = std::mem::replace(&mut self.body, Source::None);
         self.body = match source {
             Source::Client(body) if !body.is_end_stream() => {
                 // A new body is never given up, so there is always a first reading of it.
-                Kept::new(body, namespace)
+                KeptBody::new(body, namespace)
                     .again()
                     .map_or(Source::None, Source::Kept)
             }

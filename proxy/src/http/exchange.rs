@@ -28,7 +28,7 @@ use super::head_size::{self, FIELDS};
 use super::headers::{self, detach, has_too_many_options, take_trailers};
 use super::metered_frames::MeteredFrames;
 use super::patient::Patient;
-use super::pool::{self, Key, Lease, One, Sender, Turn, Two};
+use super::pool::{self, Http1Sender, Http2Sender, Key, Lease, Sender, Turn};
 use super::received::ReceiveError;
 use super::retry_state::RetryState;
 use super::scratch::SCRATCH;
@@ -39,7 +39,7 @@ use crate::concerned::TenantKey;
 use crate::deadline::within;
 use crate::limits::Repeat;
 use crate::plane::DataPlane;
-use crate::quota::{Account, QuotaGuard};
+use crate::quota::{QuotaGuard, TenantQuota};
 use crate::side::bound_unsent;
 use crate::tried::Tried;
 use crate::upstream::{Alpn, Credentials};
@@ -145,7 +145,7 @@ pub(super) struct Exchange<'a> {
     /// The endpoint of the client's session, which is tried first.
     pub(super) preferred: Option<SocketAddr>,
     /// The tenant for whom it is, if that is known. Work that the backend causes without an answer has its turns.
-    pub(super) account: Option<Arc<Account>>,
+    pub(super) account: Option<Arc<TenantQuota>>,
 }
 
 /// How a request was sent, for the log.
@@ -505,9 +505,9 @@ impl Exchange<'_> {
             let begun = begun.map_err(|_| CloseReason::BackendConnectTimeout)?;
             let (sender, connection) = begun.map_err(failed)?;
             tokio::spawn(run(connection, key.endpoint, place));
-            Sender::Two(Two::new(sender, most, meter))
+            Sender::Two(Http2Sender::new(sender, most, meter))
         } else {
-            Sender::One(One {
+            Sender::One(Http1Sender {
                 connection: Http1Backend::new(stream, place),
                 meter,
             })

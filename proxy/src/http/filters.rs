@@ -8,7 +8,7 @@ use hyper::{Request, StatusCode};
 
 use super::authorization::{Approval, FieldChange};
 use super::local_reply::LocalReply;
-use crate::http_route::cors::{self, Cors, Verdict};
+use crate::http_route::cors::{self, Cors, CorsDecision};
 use crate::http_route::external_auth::ExternalAuth;
 use crate::http_route::filter::{Asked, Filter, Scheme};
 use crate::http_route::header_edit::HeaderEdit;
@@ -116,12 +116,12 @@ impl Head<'_> {
             return Ok(());
         }
         match verdict {
-            Verdict::Goes => Ok(()),
-            Verdict::Preflight => {
+            CorsDecision::Goes => Ok(()),
+            CorsDecision::Preflight => {
                 self.metrics.preflight("Allowed");
                 Err(LocalReply::new(StatusCode::NO_CONTENT, "CorsPreflight", ""))
             }
-            Verdict::Refused => {
+            CorsDecision::Refused => {
                 self.metrics.preflight("Refused");
                 let text = "pages of this origin may not ask here\n";
                 Err(LocalReply::new(StatusCode::FORBIDDEN, "CorsRefused", text))

@@ -728,7 +728,7 @@ fn copy(
         if !mirror.is_due(shared.plane.random()) {
             continue;
         }
-        let Some(basis) = mirror::Basis::of(&found.route, snapshot) else {
+        let Some(basis) = mirror::MirrorBasis::of(&found.route, snapshot) else {
             continue;
         };
         let parts = mirror::Parts {

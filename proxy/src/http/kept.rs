@@ -135,9 +135,9 @@ struct Inner {
 }
 
 /// A body that is kept.
-pub(super) struct Kept(Mutex<Inner>);
+pub(super) struct KeptBody(Mutex<Inner>);
 
-impl Kept {
+impl KeptBody {
     /// Keeps the body of a request for a route in `namespace`.
     pub(super) fn new(client: Received, namespace: &Arc<str>) -> Arc<Self> {
         let room = Room::of(namespace);
@@ -209,7 +209,7 @@ pub(super) enum Read {
 
 /// A reader of a body, for one attempt.
 pub(super) struct Reader {
-    kept: Arc<Kept>,
+    kept: Arc<KeptBody>,
     turn: u32,
     /// Number of bytes that it has read.
     at: usize,
@@ -218,7 +218,7 @@ pub(super) struct Reader {
 }
 
 impl Reader {
-    pub(super) fn kept(&self) -> &Arc<Kept> {
+    pub(super) fn kept(&self) -> &Arc<KeptBody> {
         &self.kept
     }
 
@@ -390,7 +390,7 @@ mod tests {
                 trailers,
                 _room: Arc::new(room),
             };
-            Kept::whole(whole).again().unwrap()
+            KeptBody::whole(whole).again().unwrap()
         };
         assert_eq!(copy(None).size_hint().exact(), Some(5));
         let hint = copy(Some(HeaderMap::new())).size_hint();

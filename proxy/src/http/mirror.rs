@@ -14,12 +14,12 @@ use hyper::http::uri::PathAndQuery;
 use super::body::{TrailerFilter, Upload, UploadState};
 use super::download::Download;
 use super::exchange::{Attempts, Exchange, Trace};
-use super::kept::{Kept, LIMIT, Waiter, Whole};
+use super::kept::{KeptBody, LIMIT, Waiter, Whole};
 use crate::backend::Backend;
 use crate::deadline::within;
 use crate::http_route::HttpRoute;
 use crate::plane::DataPlane;
-use crate::quota::Account;
+use crate::quota::TenantQuota;
 use crate::shares::Shares;
 use crate::table::{Attachments, RouteId, RouteKind, Snapshot};
 use crate::upstream::Credentials;
@@ -59,7 +59,7 @@ impl Drop for CopyPlace {
 pub(super) struct Parts {
     pub(super) plane: Arc<DataPlane>,
     pub(super) backend: Arc<Backend>,
-    pub(super) basis: Basis,
+    pub(super) basis: MirrorBasis,
     pub(super) credentials: Credentials,
     pub(super) authority: Option<HeaderValue>,
     pub(super) path: PathAndQuery,
@@ -69,18 +69,18 @@ pub(super) struct Parts {
     /// Whether it is a gRPC call. Then it is sent by HTTP/2.
     pub(super) grpc: bool,
     /// The tenant for whom the request is, if that is known.
-    pub(super) account: Option<Arc<Account>>,
+    pub(super) account: Option<Arc<TenantQuota>>,
 }
 
 /// The version of the route that asks for a copy. The client decides when the body of its request is whole, and until then the configuration may
 /// have changed.
-pub(super) struct Basis {
+pub(super) struct MirrorBasis {
     /// The route with the mirror.
     route: RouteId,
     attachments: Arc<Attachments>,
 }
 
-impl Basis {
+impl MirrorBasis {
     /// `None` if the route is not in force any more.
     pub(super) fn of(route: &HttpRoute, snapshot: &Snapshot) -> Option<Self> {
         let id = (RouteKind::of_http(route.grpc), Arc::clone(&route.key));
@@ -156,7 +156,7 @@ async fn exchange(parts: Parts, body: Option<Whole>) -> &'static str {
     let plane = &*parts.plane;
     let mut upload = match body {
         None => Upload::none(&parts.state),
-        Some(whole) => match Kept::whole(whole).again() {
+        Some(whole) => match KeptBody::whole(whole).again() {
             Some(reader) => Upload::kept(reader, &parts.state),
             None => return FAILED,
         },

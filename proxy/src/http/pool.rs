@@ -25,9 +25,9 @@ use std::time::{Duration, Instant};
 
 use crate::plane::DataPlane;
 use crate::table::Snapshot;
-pub(super) use connection::{Key, MOST_RESETS, One, STREAMS, Sender, Two};
+pub(super) use connection::{Http1Sender, Http2Sender, Key, MOST_RESETS, STREAMS, Sender};
 pub(super) use lease::Lease;
-use opening::Attempt;
+use opening::SharedDial;
 pub(super) use opening::{Turn, turn};
 
 /// Most idle HTTP/1.1 connections that a worker keeps to one endpoint. If more requests than this come and go in waves, a
@@ -55,7 +55,7 @@ struct Pool {
     /// Number of HTTP/1.1 connections to the backends of each namespace.
     namespaces: HashMap<Box<str>, Rc<Cell<usize>>>,
     /// HTTP/2 connections that are being opened.
-    opening: HashMap<Key, Arc<Attempt>>,
+    opening: HashMap<Key, Arc<SharedDial>>,
     /// Number of HTTP/1.1 connections in the pool.
     idle: usize,
     /// How many there may be.
@@ -78,7 +78,7 @@ struct Kept {
     /// Number of HTTP/1.1 connections to all backends of the namespace.
     of_namespace: Rc<Cell<usize>>,
     /// HTTP/1.1 connections. The one that was used last is at the end.
-    one: VecDeque<(One, Instant)>,
+    one: VecDeque<(Http1Sender, Instant)>,
     /// HTTP/2 connections. Those that were found to be full are at the end.
     two: VecDeque<Shared>,
 }
@@ -86,7 +86,7 @@ struct Kept {
 impl Kept {
     /// The HTTP/2 connection with the fewest requests among the next [`LOOKED_AT`], if one of them takes another request.
     /// Full ones go to the end. The others stay in front, so that those which nobody needs get no requests and end.
-    fn take_two(&mut self, alone: bool) -> Option<Two> {
+    fn take_two(&mut self, alone: bool) -> Option<Http2Sender> {
         let most_here = if alone { 1 } else { STREAMS as usize };
         let mut free = Vec::new();
         for _ in 0..self.two.len().min(LOOKED_AT) {
@@ -117,7 +117,7 @@ impl Kept {
 
 /// An HTTP/2 connection.
 struct Shared {
-    two: Two,
+    two: Http2Sender,
     idle_since: Instant,
 }
 
@@ -152,7 +152,7 @@ impl Pool {
     ///
     /// A namespace may keep another connection as long as it has fewer than there are free places. So one namespace
     /// alone has at most half of all places, and the next one still finds some.
-    fn put(&mut self, key: Key, one: One) -> Option<One> {
+    fn put(&mut self, key: Key, one: Http1Sender) -> Option<Http1Sender> {
         let room = self.most.saturating_sub(self.idle);
         let kept = self.kept_for(key);
         if kept.one.len() >= IDLE_PER_ENDPOINT {

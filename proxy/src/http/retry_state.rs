@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::kept::Kept;
+use super::kept::KeptBody;
 use crate::backend::Backend;
 use crate::retry_budget::{Active, Retrying};
 
@@ -11,7 +11,7 @@ use crate::retry_budget::{Active, Retrying};
 pub(super) struct RetryState {
     pub(super) made: u32,
     /// Its body, if it has one that is kept.
-    pub(super) body: Option<Arc<Kept>>,
+    pub(super) body: Option<Arc<KeptBody>>,
     /// Whether the request has passed this proxy several times already. Then retries and mirrors would multiply what may
     /// be a loop.
     pub(super) deep: bool,

@@ -17,7 +17,7 @@ use crate::close_reason::CloseReason;
 use crate::gate;
 use crate::listener::{Layer, Listener};
 use crate::plane::{DataPlane, HelloPermit};
-use crate::quota::{Account, QuotaGuard};
+use crate::quota::{QuotaGuard, TenantQuota};
 use crate::table::refuses_all;
 use crate::validation::{ClientValidation, ProvenChain};
 
@@ -135,8 +135,8 @@ impl Shared {
         account.map_or(0, |account| gate::line(&account))
     }
 
-    /// The account of the tenant that the connection counts towards, or that of its listener.
-    pub(super) fn account(&self) -> Option<Arc<Account>> {
+    /// The quota of the tenant that the connection counts towards, or that of its listener.
+    pub(super) fn account(&self) -> Option<Arc<TenantQuota>> {
         if let Some(quota_guard) = &self.counts.lock().tenant {
             return Some(Arc::clone(quota_guard.account()));
         }
@@ -146,7 +146,7 @@ impl Shared {
 
     /// Counts the connection towards the limit of this tenant, and no longer towards anything else. Returns false if
     /// the tenant has reached its limit.
-    pub(super) fn charge(&self, account: &Arc<Account>) -> bool {
+    pub(super) fn charge(&self, account: &Arc<TenantQuota>) -> bool {
         let mut counts = self.counts.lock();
         if counts.tenant.as_ref().is_some_and(|of| of.is_of(account)) {
             return true;

@@ -15,9 +15,9 @@ use crate::lifetime::{Alarm, in_ticks, ticks};
 
 /// The tick at which a byte of a request or its response moved last.
 #[derive(Debug)]
-pub(super) struct Progress(AtomicU32);
+pub(super) struct RequestProgress(AtomicU32);
 
-impl Progress {
+impl RequestProgress {
     pub(super) fn new() -> Self {
         Self(AtomicU32::new(ticks()))
     }
@@ -111,7 +111,7 @@ impl Allowed {
     /// and all of them together as long as `request` says.
     pub(super) async fn run<F: Future>(
         &self,
-        progress: &Progress,
+        progress: &RequestProgress,
         attempt: Pin<&mut F>,
     ) -> Result<F::Output, Late> {
         let attempt = while_moving(self.idle, progress, attempt);
@@ -160,7 +160,7 @@ impl Allowed {
 /// Runs an attempt, and ends it if nothing moves for `idle` ticks.
 async fn while_moving<F: Future>(
     idle: Option<u32>,
-    progress: &Progress,
+    progress: &RequestProgress,
     mut attempt: Pin<&mut F>,
 ) -> Result<F::Output, Late> {
     let mut watch = Watch {
@@ -186,7 +186,7 @@ pub(super) struct Watch {
 
 impl Watch {
     /// Ready when it takes too long. Until then, the task is woken when that may be the case.
-    pub(super) fn poll(&mut self, cx: &Context<'_>, progress: &Progress) -> Poll<Late> {
+    pub(super) fn poll(&mut self, cx: &Context<'_>, progress: &RequestProgress) -> Poll<Late> {
         let now = ticks();
         if let Some((end, late)) = self.end
             && now >= end
@@ -243,7 +243,7 @@ mod tests {
         let begun = tokio::time::Instant::now();
         let never = pin!(std::future::pending::<()>());
         let allowed = allowed.beginning_at(Duration::from_millis(elapsed));
-        let ended = allowed.run(&Progress::new(), never).await;
+        let ended = allowed.run(&RequestProgress::new(), never).await;
         (ended.unwrap_err(), begun.elapsed())
     }
 
@@ -273,7 +273,7 @@ mod tests {
         let mut asked = false;
         let attempt = pin!(async { asked = true });
         let allowed = allowed.beginning_at(Duration::from_millis(9));
-        let third = allowed.run(&Progress::new(), attempt).await;
+        let third = allowed.run(&RequestProgress::new(), attempt).await;
         assert_eq!(third, Err(Late::Request));
         assert!(!asked);
     }
@@ -335,7 +335,7 @@ mod tests {
             idle: Some(3),
             ..Allowed::default()
         };
-        let progress = Progress::new();
+        let progress = RequestProgress::new();
         let mut never = pin!(std::future::pending::<()>());
         let mut run = pin!(allowed.run(&progress, never.as_mut()));
         let mut cx = Context::from_waker(std::task::Waker::noop());
@@ -354,7 +354,7 @@ mod tests {
 
     #[test]
     fn an_answer_ends_when_nothing_moves_and_when_its_time_is_over() {
-        let progress = Progress::new();
+        let progress = RequestProgress::new();
         let cx = Context::from_waker(std::task::Waker::noop());
         let allowed = Allowed {
             idle: Some(3),
@@ -405,7 +405,7 @@ mod tests {
         allowed.pause(Duration::from_mins(1));
         let mut watch = allowed.rest(Duration::from_secs(62)).unwrap();
         let cx = Context::from_waker(std::task::Waker::noop());
-        let progress = Progress::new();
+        let progress = RequestProgress::new();
         for _ in 0..in_ticks(Duration::from_secs(3)) {
             assert_eq!(watch.poll(&cx, &progress), Poll::Pending);
             advance();

@@ -54,7 +54,7 @@ pub(crate) enum Allowed {
 
 /// The decision of the filter about a request.
 #[derive(Debug)]
-pub(crate) enum Verdict {
+pub(crate) enum CorsDecision {
     /// The request is served.
     Goes,
     /// It is a preflight request that succeeds.
@@ -76,7 +76,7 @@ pub(crate) fn take_out(headers: &mut HeaderMap) {
 
 impl Cors {
     /// Decides about a request, and returns how the head of its response has to be changed.
-    pub(crate) fn judge(&self, method: &Method, headers: &HeaderMap) -> (Verdict, HeaderEdit) {
+    pub(crate) fn judge(&self, method: &Method, headers: &HeaderMap) -> (CorsDecision, HeaderEdit) {
         let mut set = Vec::new();
         let anybody = self.origins.iter().any(OriginPattern::is_any);
         // If the response is the same for every origin, caches can keep one for all.
@@ -108,12 +108,12 @@ impl Cors {
             (Some(_), Some(asked)) if method == Method::OPTIONS => {
                 if allowed.is_some() {
                     self.allow(asked, headers, &mut set);
-                    Verdict::Preflight
+                    CorsDecision::Preflight
                 } else {
-                    Verdict::Refused
+                    CorsDecision::Refused
                 }
             }
-            _ => Verdict::Goes,
+            _ => CorsDecision::Goes,
         };
         let is_set = |name: &HeaderName| set.iter().any(|(of, _)| of == name);
         let remove = OWN.into_iter().filter(|name| !is_set(name)).collect();
@@ -191,7 +191,7 @@ mod tests {
     }
 
     /// The verdict, and the head of an answer whose backend allows everything.
-    fn judged(cors: &Cors, method: &Method, headers: &HeaderMap) -> (Verdict, Vec<String>) {
+    fn judged(cors: &Cors, method: &Method, headers: &HeaderMap) -> (CorsDecision, Vec<String>) {
         let (verdict, edit) = cors.judge(method, headers);
         let mut answer = map(&[
             (ACCESS_CONTROL_ALLOW_ORIGIN, "https://evil.example"),
@@ -227,7 +227,7 @@ mod tests {
             ]),
         ] {
             let (verdict, lines) = judged(&few, &Method::GET, &headers);
-            assert!(matches!(verdict, Verdict::Goes));
+            assert!(matches!(verdict, CorsDecision::Goes));
             assert_eq!(lines, ["vary: origin"]);
         }
         let (_, lines) = judged(&few, &Method::GET, &map(&[(ORIGIN, "https://a.example")]));
@@ -263,7 +263,7 @@ mod tests {
                 (ACCESS_CONTROL_REQUEST_HEADERS, names),
             ]);
             let (verdict, lines) = judged(&open, &Method::OPTIONS, &headers);
-            assert!(matches!(verdict, Verdict::Preflight));
+            assert!(matches!(verdict, CorsDecision::Preflight));
             lines
         };
         let lines = ask("PUT", "x-a, x-b");
@@ -284,15 +284,21 @@ mod tests {
         let whole = [origin.clone(), asked.clone()];
         assert!(matches!(
             verdict(Method::OPTIONS, &whole),
-            Verdict::Preflight
+            CorsDecision::Preflight
         ));
-        assert!(matches!(verdict(Method::GET, &whole), Verdict::Goes));
-        assert!(matches!(verdict(Method::OPTIONS, &[origin]), Verdict::Goes));
+        assert!(matches!(verdict(Method::GET, &whole), CorsDecision::Goes));
+        assert!(matches!(
+            verdict(Method::OPTIONS, &[origin]),
+            CorsDecision::Goes
+        ));
         assert!(matches!(
             verdict(Method::OPTIONS, std::slice::from_ref(&asked)),
-            Verdict::Goes
+            CorsDecision::Goes
         ));
         let other = [(ORIGIN, "https://b.example"), asked];
-        assert!(matches!(verdict(Method::OPTIONS, &other), Verdict::Refused));
+        assert!(matches!(
+            verdict(Method::OPTIONS, &other),
+            CorsDecision::Refused
+        ));
     }
 }

@@ -13,7 +13,7 @@ use super::retry_policy::RetryPolicy;
 use super::session::Session;
 use super::view::{View, rest_after};
 use crate::backend::Backend;
-use crate::quota::Account;
+use crate::quota::TenantQuota;
 use crate::slot_map::Slot;
 use crate::weight::by_weight;
 
@@ -28,8 +28,8 @@ pub struct HttpRoute {
     pub created: i64,
     /// Whether it is a GRPCRoute. Then it takes only gRPC calls, and its backends are spoken to by HTTP/2.
     pub grpc: bool,
-    /// The account to which the connections of its requests are charged.
-    pub(crate) account: Arc<Account>,
+    /// The quota to which the connections of its requests are charged.
+    pub(crate) account: Arc<TenantQuota>,
     rules: Box<[Rule]>,
 }
 
@@ -41,7 +41,7 @@ impl HttpRoute {
 
     pub(crate) fn new(
         (key, grpc): (Arc<str>, bool),
-        account: Arc<Account>,
+        account: Arc<TenantQuota>,
         created: i64,
         rules: impl IntoIterator<Item = Rule>,
     ) -> Self {

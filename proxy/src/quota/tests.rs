@@ -4,7 +4,7 @@ use super::*;
 
 #[test]
 fn while_something_is_short_requests_get_a_connection_for_each_client() {
-    let accounts = Accounts::default();
+    let accounts = TenantQuotas::default();
     let [many, few] = ["many", "few"].map(|tenant| accounts.of(&tenant.into()));
     let enough = quota_limits(1000);
     let scarce = QuotaLimits {
@@ -38,7 +38,7 @@ fn while_something_is_short_requests_get_a_connection_for_each_client() {
 
 #[test]
 fn while_something_is_short_who_has_few_clients_and_many_backends_waits() {
-    let accounts = Accounts::default();
+    let accounts = TenantQuotas::default();
     let [popular, greedy, new] =
         ["popular", "greedy", "new"].map(|tenant| accounts.of(&tenant.into()));
     let enough = quota_limits(10_000);
@@ -77,13 +77,13 @@ fn quota_limits(all: usize) -> QuotaLimits {
     }
 }
 
-fn take_all(account: &Arc<Account>, quota_limits: QuotaLimits) -> Vec<QuotaGuard> {
+fn take_all(account: &Arc<TenantQuota>, quota_limits: QuotaLimits) -> Vec<QuotaGuard> {
     std::iter::from_fn(|| account.take(quota_limits)).collect()
 }
 
 #[test]
 fn what_is_kept_for_others_is_not_lent() {
-    let accounts = Accounts::default();
+    let accounts = TenantQuotas::default();
     let [a, b, c] = ["a", "b", "c"].map(|tenant| accounts.of(&tenant.into()));
     let held = take_all(&a, quota_limits(60));
     assert_eq!(held.len(), 10 + 30);
@@ -100,7 +100,7 @@ fn what_is_kept_for_others_is_not_lent() {
 
 #[test]
 fn one_tenant_alone_may_have_everything() {
-    let accounts = Accounts::default();
+    let accounts = TenantQuotas::default();
     let a = accounts.of(&"a".into());
     assert_eq!(take_all(&a, quota_limits(7)).len(), 7);
     // Without a guarantee it is who comes first.
@@ -119,7 +119,7 @@ fn one_tenant_alone_may_have_everything() {
 
 #[test]
 fn while_something_is_scarce_nobody_gets_more_than_an_equal_part() {
-    let accounts = Accounts::default();
+    let accounts = TenantQuotas::default();
     let [a, b, c] = ["a", "b", "c"].map(|tenant| accounts.of(&tenant.into()));
     let (enough, scarce) = (
         quota_limits(600),
@@ -128,7 +128,7 @@ fn while_something_is_scarce_nobody_gets_more_than_an_equal_part() {
             ..quota_limits(600)
         },
     );
-    let several = |account: &Arc<Account>, count: usize| -> Vec<QuotaGuard> {
+    let several = |account: &Arc<TenantQuota>, count: usize| -> Vec<QuotaGuard> {
         (0..count).filter_map(|_| account.take(enough)).collect()
     };
     let mut of_a = several(&a, 90);
@@ -162,7 +162,7 @@ fn limits(shares: u8, most: u32) -> TenantLimits {
 
 #[test]
 fn a_tenant_with_more_shares_is_sure_of_more_whatever_others_hold() {
-    let accounts = Accounts::default();
+    let accounts = TenantQuotas::default();
     // Before the tenant comes, and whether it comes or not.
     accounts.limit(&[
         ("a".into(), Some(limits(3, 0))),
@@ -174,7 +174,7 @@ fn a_tenant_with_more_shares_is_sure_of_more_whatever_others_hold() {
     let others = [&a, &c].map(|account| take_all(account, quota_limits(100)));
     assert_eq!(others.each_ref().map(Vec::len), [30, 10]);
     // The same holds for sessions.
-    let sessions = |account: &Arc<Account>| -> Vec<QuotaGuard> {
+    let sessions = |account: &Arc<TenantQuota>| -> Vec<QuotaGuard> {
         std::iter::from_fn(|| account.take_session(quota_limits(100))).collect()
     };
     let sessions = [&b, &a, &c].map(sessions);
@@ -189,7 +189,7 @@ fn a_tenant_with_more_shares_is_sure_of_more_whatever_others_hold() {
 
 #[test]
 fn a_tenant_has_no_more_connections_than_the_configuration_allows() {
-    let accounts = Accounts::default();
+    let accounts = TenantQuotas::default();
     let a = accounts.of(&"a".into());
     accounts.limit(&[("a".into(), Some(limits(1, 5)))]);
     let of_a = take_all(&a, quota_limits(100));
@@ -221,7 +221,7 @@ fn a_tenant_has_no_more_connections_than_the_configuration_allows() {
 
 #[test]
 fn a_change_of_shares_breaks_no_connection_and_holds_from_then_on() {
-    let accounts = Accounts::default();
+    let accounts = TenantQuotas::default();
     let [a, b] = ["a", "b"].map(|tenant| accounts.of(&tenant.into()));
     let mut of_a = take_all(&a, quota_limits(40));
     assert_eq!(of_a.len(), 10 + 20);
@@ -249,7 +249,7 @@ fn a_change_of_shares_breaks_no_connection_and_holds_from_then_on() {
 
 #[test]
 fn accounts_that_nobody_has_are_no_tenants() {
-    let accounts = Accounts::default();
+    let accounts = TenantQuotas::default();
     let a = accounts.of(&"a".into());
     let again = accounts.of(&"a".into());
     assert!(Arc::ptr_eq(&a, &again));
@@ -263,7 +263,7 @@ fn accounts_that_nobody_has_are_no_tenants() {
 
 #[test]
 fn udp_sessions_and_connections_take_no_places_from_each_other() {
-    let accounts = Accounts::default();
+    let accounts = TenantQuotas::default();
     let a = accounts.of(&"a".into());
     let limits = quota_limits(4);
     let connections = take_all(&a, limits);
@@ -283,11 +283,11 @@ fn udp_sessions_and_connections_take_no_places_from_each_other() {
 
 #[test]
 fn series_are_bounded() {
-    let accounts = Accounts::default();
+    let accounts = TenantQuotas::default();
     let all: Vec<_> = (0..MAX_SERIES + 5)
         .map(|n| accounts.of(&format!("team-{n}").into()))
         .collect();
-    let first = |account: &Arc<Account>| account.take(quota_limits(MAX_SERIES * 10));
+    let first = |account: &Arc<TenantQuota>| account.take(quota_limits(MAX_SERIES * 10));
     let held: Vec<_> = all.iter().filter_map(first).collect();
     let ([share, _], samples) = accounts.samples();
     assert_eq!((share, held.len()), (4, MAX_SERIES + 5));
@@ -322,7 +322,7 @@ fn newcomers_get_their_shares_of_what_is_lent_already() {
             guaranteed_percent,
             scarce: false,
         };
-        let accounts = Accounts::default();
+        let accounts = TenantQuotas::default();
         let mut known = Vec::new();
         let mut held = Vec::new();
         for tenants in 1..=6_usize {
@@ -343,8 +343,8 @@ proptest! {
         steps in prop::collection::vec((0_usize..6, 0_u8..8), 0..300),
     ) {
         let quota_limits = QuotaLimits { all, guaranteed_percent: percent, scarce: false };
-        let accounts = Accounts::default();
-        let mut known: [Option<Arc<Account>>; 6] = Default::default();
+        let accounts = TenantQuotas::default();
+        let mut known: [Option<Arc<TenantQuota>>; 6] = Default::default();
         let mut held: [Vec<QuotaGuard>; 6] = Default::default();
         let bound = most_held(quota_limits, known.len());
         for (who, what) in steps {
@@ -385,8 +385,8 @@ proptest! {
         steps in prop::collection::vec((0_usize..4, 0_u8..9, 1_u8..6, 0_u32..20), 0..300),
     ) {
         let quota_limits = QuotaLimits { all, guaranteed_percent: percent, scarce: false };
-        let accounts = Accounts::default();
-        let mut known: [Option<Arc<Account>>; 4] = Default::default();
+        let accounts = TenantQuotas::default();
+        let mut known: [Option<Arc<TenantQuota>>; 4] = Default::default();
         let mut held: [Vec<QuotaGuard>; 4] = Default::default();
         let mut said = [TenantLimits::default(); 4];
         for (who, what, shares, most) in steps {

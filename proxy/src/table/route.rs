@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::Snapshot;
 use crate::backend::Backend;
-use crate::quota::Account;
+use crate::quota::TenantQuota;
 use crate::slot_map::Slot;
 use crate::weight::by_weight;
 
@@ -68,8 +68,8 @@ pub struct Route {
     pub tenant: Arc<str>,
     /// Creation, in seconds since the Unix epoch. Of equal hostnames, that of the older route has precedence.
     pub created: i64,
-    /// The account to which its connections are charged.
-    pub(crate) account: Arc<Account>,
+    /// The quota to which its connections are charged.
+    pub(crate) account: Arc<TenantQuota>,
     backends: Box<[WeightedBackend]>,
     total: u64,
 }
@@ -79,7 +79,7 @@ impl Route {
     #[must_use]
     pub(crate) fn new(
         (kind, key): (Connections, Arc<str>),
-        account: Arc<Account>,
+        account: Arc<TenantQuota>,
         created: i64,
         backends: Vec<WeightedBackend>,
     ) -> Self {

@@ -8,7 +8,7 @@ use crate::close_reason::CloseReason;
 use crate::http_route::HttpTable;
 use crate::listener::Listener;
 use crate::owners::HostnameGuard;
-use crate::quota::Account;
+use crate::quota::TenantQuota;
 
 /// The selection for a connection.
 #[derive(Debug, Clone)]
@@ -18,8 +18,8 @@ pub struct Selection {
     /// The route; `None` if the listener has none for this name. Then close the connection without an alert. Never fall
     /// back to a less specific listener.
     pub route: Option<Arc<Route>>,
-    /// The account to which the connection is charged: that of the route or, without one, of the owner of the name.
-    pub(crate) account: Arc<Account>,
+    /// The quota to which the connection is charged: that of the route or, without one, of the owner of the name.
+    pub(crate) account: Arc<TenantQuota>,
 }
 
 /// The selection for an HTTP request.

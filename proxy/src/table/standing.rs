@@ -17,7 +17,7 @@ use crate::bind::BindKey;
 use crate::concerned::TenantKey;
 use crate::listener::{Layer, Listener, Mode, NotServing};
 use crate::owners::HostnameGuard;
-use crate::quota::Account;
+use crate::quota::TenantQuota;
 
 /// The kind of a route. Routes of two kinds may have the same name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -40,8 +40,8 @@ pub(crate) type RouteId = (RouteKind, Arc<str>);
 /// The listeners to which a route is attached.
 #[derive(Debug)]
 pub(crate) struct Attachments {
-    /// The account of the route's namespace.
-    pub(crate) account: Arc<Account>,
+    /// The quota of the route's namespace.
+    pub(crate) account: Arc<TenantQuota>,
     /// By listener.
     pub(crate) to: Box<[(Arc<str>, AttachedNames)]>,
 }

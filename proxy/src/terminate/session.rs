@@ -74,7 +74,7 @@ impl From<Fatal> for Unreadable {
 
 /// The records of one read, opened.
 #[derive(Default)]
-pub(super) struct Opened {
+pub(super) struct OpenedRecords {
     /// The ranges with plaintext, in order.
     slices: [Range<usize>; SLICES],
     used: usize,
@@ -88,7 +88,7 @@ pub(super) struct Opened {
     pub(super) truncated: bool,
 }
 
-impl Opened {
+impl OpenedRecords {
     /// Adds the plaintext at `at`. If it is short, or if there are too many slices, it is moved next to the one before
     /// it.
     fn push(&mut self, bytes: &mut [u8], at: Range<usize>) {
@@ -165,11 +165,11 @@ impl TlsSession {
         cx: &mut Context<'_>,
         client: &mut (impl AsyncRead + Unpin),
         scratch: &mut [u8],
-    ) -> Poll<Result<Opened, Unreadable>> {
+    ) -> Poll<Result<OpenedRecords, Unreadable>> {
         let held = self.partial.len();
         let (front, back) = scratch.split_at_mut_checked(held).ok_or(NO_ROOM)?;
         let mut read = 0;
-        let mut opened = Opened::default();
+        let mut opened = OpenedRecords::default();
         if !std::mem::take(&mut self.fresh) {
             let mut buffer = ReadBuf::new(back);
             ready!(Pin::new(client).poll_read(cx, &mut buffer)).map_err(Unreadable::Client)?;
@@ -195,7 +195,11 @@ impl TlsSession {
         Poll::Ready(Ok(opened))
     }
 
-    fn open_records(&mut self, bytes: &mut [u8], opened: &mut Opened) -> Result<(), Unreadable> {
+    fn open_records(
+        &mut self,
+        bytes: &mut [u8],
+        opened: &mut OpenedRecords,
+    ) -> Result<(), Unreadable> {
         while !opened.closed {
             let record = bytes.get_mut(opened.consumed..).unwrap_or_default();
             let Some((header, rest)) = record.split_first_chunk_mut::<HEADER>() else {

@@ -154,7 +154,7 @@ mod tests {
     use vestibule_serve::places::{Place, Places};
 
     use super::*;
-    use crate::quota::{Accounts, QuotaGuard, QuotaLimits};
+    use crate::quota::{QuotaGuard, QuotaLimits, TenantQuotas};
 
     fn key(host: u8, port: u16) -> SessionKey {
         SessionKey {
@@ -232,7 +232,7 @@ mod tests {
         #[test]
         fn there_are_never_more_sessions_than_may_be(all in 1_usize..12, of_tenant in 1_usize..12, steps in steps()) {
             let places = Places::new(all);
-            let accounts = Accounts::default();
+            let accounts = TenantQuotas::default();
             let account = accounts.of(&Arc::from("team-a"));
             let limits = QuotaLimits { all: of_tenant, guaranteed_percent: 50, scarce: false };
             let mut sessions: Sessions<Held> = Sessions::default();

@@ -22,7 +22,7 @@ use tokio::net::TcpStream;
 
 use crate::gate::{self, BackendTurn};
 use crate::metrics::Metrics;
-use crate::quota::Account;
+use crate::quota::TenantQuota;
 use crate::rate;
 
 /// Most bytes without progress of a connection, and as many again for each of its requests. A request needs them for a
@@ -52,7 +52,7 @@ pub(crate) struct Meter {
     /// Bytes that were read since the last turn, and carried nothing.
     unpaid: AtomicU64,
     /// The tenant whose request was the last one.
-    account: Mutex<Option<Arc<Account>>>,
+    account: Mutex<Option<Arc<TenantQuota>>>,
     /// Whether all that comes through TLS, or the bytes themselves, are for the client.
     tunnel: AtomicBool,
     over: AtomicBool,
@@ -121,7 +121,7 @@ impl Meter {
     }
 
     /// Sets the tenant in whose line reading waits.
-    pub(crate) fn charge(&self, account: Option<&Arc<Account>>) {
+    pub(crate) fn charge(&self, account: Option<&Arc<TenantQuota>>) {
         *self.account.lock() = account.map(Arc::clone);
     }
 
@@ -196,7 +196,7 @@ impl Meter {
     fn log_end(&self) {
         let account = self.account.lock().clone();
         let nobody = self.metrics.accounts().nobody();
-        let counts = account.as_deref().map_or(nobody, Account::counts);
+        let counts = account.as_deref().map_or(nobody, TenantQuota::counts);
         let Some(_turn) = counts.line(self.log_lines_per_second, rate::now()) else {
             return;
         };

@@ -2,16 +2,19 @@
 
 use std::collections::BTreeSet;
 
-use vestibule_model::names::Affected;
+use vestibule_model::names::AffectedNames;
 
 use super::{Edge, http, listener};
 use crate::support::pattern;
 
 /// A change, and what to call it.
-type Step = (&'static str, fn(&mut Edge) -> Affected);
+type Step = (&'static str, fn(&mut Edge) -> AffectedNames);
 
 /// How often grants were asked during `change`.
-fn asked(edge: &mut Edge, change: impl FnOnce(&mut Edge) -> Affected) -> (usize, Affected) {
+fn asked(
+    edge: &mut Edge,
+    change: impl FnOnce(&mut Edge) -> AffectedNames,
+) -> (usize, AffectedNames) {
     edge.grants.asked.set(0);
     let affected = change(edge);
     (edge.grants.asked.get(), affected)

@@ -9,7 +9,9 @@ use proptest::prelude::*;
 use vestibule_model::claim::Holder;
 use vestibule_model::hostname::{HostPattern, Hostname};
 use vestibule_model::key::{Kind, ListenerKey, ObjectKey};
-use vestibule_model::names::{Affected, GatewayNames, NameClaimState, NameDecision, NameSource};
+use vestibule_model::names::{
+    AffectedNames, GatewayNames, NameClaimState, NameDecision, NameSource,
+};
 use vestibule_test_support::properties::keep_failures_with_cases;
 
 use super::grants::Entry;
@@ -193,13 +195,13 @@ impl World {
         }
     }
 
-    fn take(&mut self, op: &Op) -> Affected {
+    fn take(&mut self, op: &Op) -> AffectedNames {
         let mut affected = self.change(op);
         add(&mut affected, self.names.settle(&self.facts.grants));
         affected
     }
 
-    fn change(&mut self, op: &Op) -> Affected {
+    fn change(&mut self, op: &Op) -> AffectedNames {
         match op.clone() {
             Op::Hold(names, holder) => self.hold(&names, holder),
             Op::Put(source, created, names) => self.put(&source, created, names),
@@ -214,7 +216,7 @@ impl World {
                     let own = all.iter().filter(|entry| entry.is_for(namespace));
                     own.cloned().collect()
                 };
-                let mut affected = Affected::default();
+                let mut affected = AffectedNames::default();
                 for namespace in NAMESPACES {
                     if of(&before, namespace) != of(&after, namespace) {
                         add(&mut affected, self.recheck(namespace));
@@ -235,7 +237,7 @@ impl World {
                 let admitted = &mut self.facts.grants.admitted;
                 admitted.insert(own_key(listener), namespaces);
                 // The listener is put again, as it is a new version.
-                let mut affected = Affected::default();
+                let mut affected = AffectedNames::default();
                 let refused = NameSource::Refused(Box::new(own(listener)));
                 for source in [own(listener), refused] {
                     if let Some((rank, names)) = self.facts.sources.get(&source).cloned() {
@@ -255,11 +257,11 @@ impl World {
                     }
                     affected
                 }
-                Some(NameClaimState::Used | NameClaimState::Idle) => Affected::default(),
+                Some(NameClaimState::Used | NameClaimState::Idle) => AffectedNames::default(),
             },
             Op::Free(names) => match self.names.claim_state(&names) {
                 Some(NameClaimState::Idle) => self.hold(&names, None),
-                _ => Affected::default(),
+                _ => AffectedNames::default(),
             },
             Op::Take(names, namespace) => self.take_from(&names, namespace),
             Op::TakeAway(names) => {
@@ -273,7 +275,7 @@ impl World {
         }
     }
 
-    fn take_from(&mut self, names: &HostPattern, namespace: Option<Arc<str>>) -> Affected {
+    fn take_from(&mut self, names: &HostPattern, namespace: Option<Arc<str>>) -> AffectedNames {
         let grants = &self.facts.grants;
         let affected = self.names.take_from(grants, names, namespace.as_ref());
         match namespace {
@@ -283,7 +285,7 @@ impl World {
         affected
     }
 
-    fn hold(&mut self, names: &HostPattern, holder: Option<Holder>) -> Affected {
+    fn hold(&mut self, names: &HostPattern, holder: Option<Holder>) -> AffectedNames {
         let affected = self.names.hold(&self.facts.grants, names, holder.as_ref());
         self.facts.for_guests.remove(names);
         if holder.as_ref().is_some_and(|holder| holder.for_guests) {
@@ -312,7 +314,12 @@ impl World {
         })
     }
 
-    fn put(&mut self, source: &NameSource, created: i64, names: BTreeSet<HostPattern>) -> Affected {
+    fn put(
+        &mut self,
+        source: &NameSource,
+        created: i64,
+        names: BTreeSet<HostPattern>,
+    ) -> AffectedNames {
         let rank = rank(source, created);
         let affected = if names.is_empty() {
             self.names.remove(&self.facts.grants, source)
@@ -327,7 +334,7 @@ impl World {
         affected
     }
 
-    fn recheck(&mut self, namespace: &str) -> Affected {
+    fn recheck(&mut self, namespace: &str) -> AffectedNames {
         self.names.recheck(&self.facts.grants, &namespace.into())
     }
 
@@ -348,7 +355,7 @@ impl World {
     }
 }
 
-fn add(affected: &mut Affected, more: Affected) {
+fn add(affected: &mut AffectedNames, more: AffectedNames) {
     affected.records.extend(more.records);
     affected.asks.extend(more.asks);
     affected.owners.extend(more.owners);
@@ -385,7 +392,7 @@ impl Answers {
     }
 
     /// What a change from `before` did not say, of all that it changed.
-    fn unsaid(&self, before: &Self, affected: &Affected) -> Vec<String> {
+    fn unsaid(&self, before: &Self, affected: &AffectedNames) -> Vec<String> {
         let mut unsaid = Vec::new();
         for (pattern, record) in &self.records {
             if before.records.get(pattern) != Some(record) && !affected.records.contains(pattern) {
@@ -597,7 +604,7 @@ proptest! {
             match op {
                 Op::Hold(names, _) => other.hold(names, None),
                 Op::Put(source, ..) => other.put(source, 0, BTreeSet::new()),
-                _ => Affected::default(),
+                _ => AffectedNames::default(),
             };
         }
         other.names.settle(&other.facts.grants);

@@ -10,7 +10,7 @@ use vestibule_test_support::properties::keep_failures_with_cases;
 
 use super::*;
 use crate::concerned::{Inbox, TenantKey};
-use crate::quota::Account;
+use crate::quota::TenantQuota;
 use crate::table::{Attachments, RouteId, RouteKind, SelectedBy, refuses_all};
 
 /// The last one is that of the Gateways.
@@ -358,7 +358,7 @@ struct Tunnel {
     path: Option<&'static str>,
     listener: Arc<Listener>,
     route: RouteId,
-    account: Arc<Account>,
+    account: Arc<TenantQuota>,
     /// The listener that serves it, if one does.
     serving: Option<Arc<Listener>>,
 }

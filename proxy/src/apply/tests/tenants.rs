@@ -1,7 +1,7 @@
 //! How namespaces share connections.
 
 use super::*;
-use crate::quota::{Account, QuotaLimits};
+use crate::quota::{QuotaLimits, TenantQuota};
 
 const HUNDRED: QuotaLimits = QuotaLimits {
     all: 100,
@@ -23,7 +23,7 @@ fn gone(name: &str) -> ResourceKey {
 
 /// How many connections a namespace gets, if they all end again.
 fn connections_of(h: &Harness, tenant: &str) -> usize {
-    let account: Arc<Account> = h.state.accounts.find(tenant).expect("an account");
+    let account: Arc<TenantQuota> = h.state.accounts.find(tenant).expect("an account");
     let taken: Vec<_> = std::iter::from_fn(|| account.take(HUNDRED)).collect();
     taken.len()
 }

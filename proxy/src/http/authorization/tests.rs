@@ -5,8 +5,8 @@ use super::envoy::{
 };
 use super::*;
 
-fn verdict(answer: &CheckResponse) -> Result<Verdict, NoAnswer> {
-    Verdict::of_message(&answer.encode_to_vec())
+fn verdict(answer: &CheckResponse) -> Result<AuthorizationResult, NoAnswer> {
+    AuthorizationResult::of_message(&answer.encode_to_vec())
 }
 
 fn status(code: i32) -> RpcStatus {
@@ -37,7 +37,7 @@ fn ok_with_its_changes_lets_a_request_pass() {
         }),
         denied: None,
     };
-    let Ok(Verdict::Allowed { request, response }) = verdict(&answer) else {
+    let Ok(AuthorizationResult::Allowed { request, response }) = verdict(&answer) else {
         panic!("the answer is OK");
     };
     let names = |changes: &[FieldChange]| {
@@ -64,13 +64,13 @@ fn an_answer_without_a_clear_yes_lets_nothing_pass() {
         ..Default::default()
     };
     for answer in [contradictory, silent, unsure] {
-        let Ok(Verdict::Denied(response)) = verdict(&answer) else {
+        let Ok(AuthorizationResult::Denied(response)) = verdict(&answer) else {
             panic!("{answer:?} is no permission");
         };
         assert_eq!(response.status(), StatusCode::FORBIDDEN);
     }
     assert!(matches!(
-        Verdict::of_message(b"\xff\xff"),
+        AuthorizationResult::of_message(b"\xff\xff"),
         Err(NoAnswer::Invalid)
     ));
 }
@@ -80,7 +80,7 @@ proptest::proptest! {
     #[test]
     fn any_bytes_are_read(bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..256)) {
         let read = CheckResponse::decode(&*bytes);
-        let is_allowed = matches!(Verdict::of_message(&bytes), Ok(Verdict::Allowed { .. }));
+        let is_allowed = matches!(AuthorizationResult::of_message(&bytes), Ok(AuthorizationResult::Allowed { .. }));
         let is_clear = read.is_ok_and(|answer| answer.status.is_some_and(|status| status.code == 0));
         proptest::prop_assert!(is_clear || !is_allowed);
     }
@@ -112,7 +112,7 @@ fn an_answer_has_no_more_changes_than_one_in_http() {
     };
     assert!(matches!(
         verdict(&answer(MOST_CHANGES)),
-        Ok(Verdict::Allowed { .. })
+        Ok(AuthorizationResult::Allowed { .. })
     ));
     assert!(matches!(
         verdict(&answer(MOST_CHANGES + 1)),
@@ -142,7 +142,7 @@ fn a_refusal_has_the_status_of_the_server_or_403() {
             }),
             ok: None,
         };
-        let Ok(Verdict::Denied(response)) = verdict(&answer) else {
+        let Ok(AuthorizationResult::Denied(response)) = verdict(&answer) else {
             panic!("{code}");
         };
         assert_eq!(response.status(), expected, "{code}");

@@ -32,7 +32,7 @@ use tokio_util::io::poll_read_buf;
 
 pub use self::error::Http1Error;
 use self::request_writer::RequestWriter;
-pub use self::response_reader::{Begun, ResponseReader};
+pub use self::response_reader::{BegunResponse, ResponseReader};
 use super::patient::Patient;
 use super::scratch::{SCRATCH, with_scratch};
 use super::unsent::Share;
@@ -188,7 +188,7 @@ impl<T: Carrier, B: RequestBody> Http1Backend<T, B> {
         }
     }
 
-    fn answer(&self, begun: Begun, piece: usize) -> Response<Http1Answer<T, B>> {
+    fn answer(&self, begun: BegunResponse, piece: usize) -> Response<Http1Answer<T, B>> {
         let shared = self.shared.lock();
         if !shared.request.is_done() {
             let rest = Arc::clone(&self.shared);
@@ -257,7 +257,7 @@ impl<T: Carrier, B: RequestBody> Http1State<T, B> {
         &mut self,
         cx: &mut Context<'_>,
         piece: usize,
-    ) -> Poll<Result<Begun, Http1Error>> {
+    ) -> Poll<Result<BegunResponse, Http1Error>> {
         let Some(stream) = &mut self.stream else {
             return Poll::Ready(Err(Http1Error::GivenUp));
         };
@@ -272,7 +272,11 @@ impl<T: Carrier, B: RequestBody> Http1State<T, B> {
         }
     }
 
-    fn poll_head(&mut self, cx: &mut Context<'_>, piece: usize) -> Poll<Result<Begun, Http1Error>> {
+    fn poll_head(
+        &mut self,
+        cx: &mut Context<'_>,
+        piece: usize,
+    ) -> Poll<Result<BegunResponse, Http1Error>> {
         loop {
             let Some(stream) = &mut self.stream else {
                 return Poll::Ready(Err(Http1Error::GivenUp));

@@ -12,7 +12,7 @@ const MAX_HEAD: usize = 64 * 1024;
 
 /// The head of a response, and the bytes that were read behind it.
 #[derive(Debug)]
-pub struct Begun {
+pub struct BegunResponse {
     /// The head.
     pub response: Response<()>,
     /// The beginning of the body, as far as it was read. If the response switches protocols, these bytes are not HTTP.
@@ -54,7 +54,7 @@ impl ResponseReader {
     /// # Errors
     /// The head is not HTTP, is too large, or does not say where the body ends; or the first bytes of the body are framed
     /// wrongly.
-    pub fn head(&mut self, bytes: &mut [u8]) -> Result<Option<Begun>, Http1Error> {
+    pub fn head(&mut self, bytes: &mut [u8]) -> Result<Option<BegunResponse>, Http1Error> {
         let mut kept = std::mem::take(&mut self.partial);
         let before = kept.len();
         let bytes = if before == 0 {
@@ -87,7 +87,7 @@ impl ResponseReader {
         Ok(None)
     }
 
-    fn begin(&mut self, head: ResponseHead, rest: &mut [u8]) -> Result<Begun, Http1Error> {
+    fn begin(&mut self, head: ResponseHead, rest: &mut [u8]) -> Result<BegunResponse, Http1Error> {
         let ResponseHead {
             response,
             framing,
@@ -102,7 +102,7 @@ impl ResponseReader {
             rest.len()
         };
         let first = Bytes::copy_from_slice(rest.get(..content).unwrap_or_default());
-        Ok(Begun { response, first })
+        Ok(BegunResponse { response, first })
     }
 
     fn keep(&mut self, bytes: Vec<u8>) -> Result<(), Http1Error> {

@@ -74,13 +74,13 @@ impl Hash for Key {
 
 /// The handle by which requests are sent on a connection.
 pub(in crate::http) enum Sender {
-    One(One),
-    Two(Two),
+    One(Http1Sender),
+    Two(Http2Sender),
 }
 
 /// The handle of an HTTP/2 connection.
 #[derive(Clone)]
-pub(in crate::http) struct Two {
+pub(in crate::http) struct Http2Sender {
     pub(in crate::http) sender: http2::SendRequest<Upload>,
     /// How many requests the backend takes at one time; `None` until it has said so.
     most: watch::Receiver<Option<u32>>,
@@ -89,7 +89,7 @@ pub(in crate::http) struct Two {
     pub(super) given_up: Arc<AtomicUsize>,
 }
 
-impl Two {
+impl Http2Sender {
     pub(in crate::http) fn new(
         sender: http2::SendRequest<Upload>,
         most: watch::Receiver<Option<u32>>,
@@ -127,12 +127,12 @@ impl Two {
 }
 
 /// An HTTP/1.1 connection.
-pub(in crate::http) struct One {
+pub(in crate::http) struct Http1Sender {
     pub(in crate::http) connection: Http1Backend<Stream, Upload>,
     pub(in crate::http) meter: Arc<Meter>,
 }
 
-impl One {
+impl Http1Sender {
     /// Whether it can have a request. What has come on it is seen even if its namespace has to wait for its turn to read.
     pub(in crate::http) fn is_open(&self) -> bool {
         self.meter.without_turns(|| self.connection.is_open())

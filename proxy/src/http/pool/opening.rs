@@ -15,7 +15,7 @@ use crate::deadline::within;
 /// What a request does that needs an HTTP/2 connection which many requests can share.
 pub(in crate::http) enum Turn {
     /// It opens the connection.
-    Open(Opening),
+    Open(DialGuard),
     /// It looks for a connection, because another request has opened one, or because its patience is at its end.
     Look,
     /// It does without, because another request failed to open the connection.
@@ -24,7 +24,7 @@ pub(in crate::http) enum Turn {
 
 /// An HTTP/2 connection that one request opens, and for which others wait.
 #[derive(Default)]
-pub(super) struct Attempt {
+pub(super) struct SharedDial {
     over: Notify,
     /// Why it cannot be opened.
     failure: OnceLock<CloseReason>,
@@ -34,13 +34,13 @@ pub(super) struct Attempt {
 
 /// A request holds it while it opens a connection. If it is dropped, one of the requests that wait opens the connection
 /// instead.
-pub(in crate::http) struct Opening {
+pub(in crate::http) struct DialGuard {
     key: Key,
-    attempt: Arc<Attempt>,
+    attempt: Arc<SharedDial>,
     is_over: bool,
 }
 
-impl Opening {
+impl DialGuard {
     /// Tells the requests that wait about the connection as soon as its backend has said how many it takes, so that no more
     /// of them get it. If the backend does not say so in the time `allowed`, or the connection ends, that is their failure,
     /// and they go to another endpoint. If it `was_late`, the request that opened it had little time left, which says
@@ -70,7 +70,7 @@ impl Opening {
     }
 }
 
-impl Drop for Opening {
+impl Drop for DialGuard {
     fn drop(&mut self) {
         // The pool and this value have it, and each request that waits.
         let is_over = self.is_over || Arc::strong_count(&self.attempt) <= 2;
@@ -109,7 +109,7 @@ pub(in crate::http) async fn turn(key: &Key, patience: Duration) -> Turn {
 
 impl Pool {
     /// Begins to open an HTTP/2 connection, unless another request does.
-    fn begin(&mut self, key: &Key) -> Result<Opening, Arc<Attempt>> {
+    fn begin(&mut self, key: &Key) -> Result<DialGuard, Arc<SharedDial>> {
         let attempt = match self.opening.get(key) {
             Some(attempt) if !attempt.vacant.swap(false, Ordering::Relaxed) => {
                 return Err(Arc::clone(attempt));
@@ -121,7 +121,7 @@ impl Pool {
                 attempt
             }
         };
-        Ok(Opening {
+        Ok(DialGuard {
             key: key.clone(),
             attempt,
             is_over: false,

@@ -8,7 +8,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
 use super::super::backend_http1::Http1Backend;
-use super::opening::Opening;
+use super::opening::DialGuard;
 use super::*;
 use crate::backend::Backend;
 use crate::close_reason::CloseReason;
@@ -17,12 +17,12 @@ use crate::slot_map::SlotAllocator;
 use crate::upstream::{Alpn, Meter, Metered, OnMeter, Stream};
 
 /// An established connection, and its other end.
-async fn connection() -> (One, TcpStream) {
+async fn connection() -> (Http1Sender, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let near = TcpStream::connect(listener.local_addr().unwrap()).await;
     let meter = Meter::test();
     let stream = Stream::Plain(Metered::new(near.unwrap(), Arc::clone(&meter)));
-    let one = One {
+    let one = Http1Sender {
         connection: Http1Backend::new(stream, None),
         meter,
     };
@@ -54,7 +54,7 @@ impl Wake for Woken {
 type Waiting<'a> = Pin<Box<dyn Future<Output = Turn> + 'a>>;
 
 /// The request that opens a connection, others that wait for it, and how often these were woken.
-fn opening(key: &Key, waiting: usize) -> (Opening, VecDeque<Waiting<'_>>, Arc<Woken>) {
+fn opening(key: &Key, waiting: usize) -> (DialGuard, VecDeque<Waiting<'_>>, Arc<Woken>) {
     let woken = Arc::<Woken>::default();
     let begin = || -> Waiting<'_> { Box::pin(turn(key, Duration::from_mins(1))) };
     let Poll::Ready(Turn::Open(opening)) = poll(&mut begin(), &woken) else {
@@ -159,7 +159,7 @@ async fn a_connection_has_as_many_requests_as_its_backend_takes() {
     let driver = tokio::spawn(connection);
     let (says, most) = watch::channel(None);
     let shared = Shared {
-        two: Two::new(sender, most, Meter::test()),
+        two: Http2Sender::new(sender, most, Meter::test()),
         idle_since: Instant::now(),
     };
     pool.kept_for(key.clone()).two.push_back(shared);
@@ -195,7 +195,7 @@ async fn a_request_looks_at_few_of_many_connections() {
         let meter = Meter::test();
         meters.push(Arc::clone(&meter));
         let shared = Shared {
-            two: Two::new(sender, watch::channel(Some(1)).1, meter),
+            two: Http2Sender::new(sender, watch::channel(Some(1)).1, meter),
             idle_since: Instant::now(),
         };
         pool.kept_for(key.clone()).two.push_back(shared);

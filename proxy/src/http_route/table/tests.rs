@@ -10,7 +10,7 @@ use vestibule_model::pattern::{Matcher, Steps};
 use super::super::route::{RuleParts, Value, ValueMatch};
 use super::*;
 use crate::owners::HostnameGuard;
-use crate::quota::Accounts;
+use crate::quota::TenantQuotas;
 
 /// A match in short: `=/exact`, `~regex`, `/prefix` or `@service/method` (`*` is any, `~` before a regular expression),
 /// then `METHOD`, `header:value`, `param=value`.
@@ -72,7 +72,7 @@ fn route_of(tenant: &str, name: &str, created: i64, rules: &[&str]) -> Arc<HttpR
             ..RuleParts::default()
         })
     });
-    let account = Accounts::default().of(&tenant.into());
+    let account = TenantQuotas::default().of(&tenant.into());
     Arc::new(HttpRoute::new((name.into(), grpc), account, created, rules))
 }
 
@@ -657,7 +657,7 @@ proptest! {
             let expected = candidates.first().map_or_else(String::new, |(_, _, entry)| {
                 format!("{}/{}", entry.route.key, entry.place.0)
             });
-            let account = owner.map(|owner| Accounts::default().of(&owner.into()));
+            let account = owner.map(|owner| TenantQuotas::default().of(&owner.into()));
             let guard = account.as_ref().map_or(HostnameGuard::OPEN, |owner| HostnameGuard::new(owner, "infra"));
             let found = table.find(Some(&name), &View::new(&asked, None, guard, Steps::default()));
             let found = found.map_or_else(String::new, |found| {
