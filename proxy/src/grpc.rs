@@ -115,8 +115,10 @@ impl Call {
         }
         let content_type = headers.get(CONTENT_TYPE)?;
         let rest = after_media_type(content_type)?;
+        // The value as it arrived would keep the whole head in memory for as long as the call takes.
+        let content_type = HeaderValue::from_bytes(content_type.as_bytes()).ok()?;
         Some(Self {
-            content_type: content_type.clone(),
+            content_type,
             web: rest.starts_with(WEB),
             timeout: headers.get(GRPC_TIMEOUT).and_then(timeout),
         })

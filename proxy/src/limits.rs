@@ -11,6 +11,8 @@ const SHORT_IDLE: Duration = Duration::from_secs(10);
 const SHORTEST_IDLE: Duration = Duration::from_secs(1);
 const SHORTEST_HEAD: Duration = Duration::from_secs(5);
 const SHORTEST_STALL: Duration = Duration::from_secs(10);
+/// The same for a request that waits for its backend without a byte in either direction.
+pub(crate) const SHORTEST_STREAM_IDLE: Duration = Duration::from_secs(30);
 
 /// The limits of one proxy process.
 #[derive(Clone, Debug)]

@@ -365,7 +365,7 @@ impl Metrics {
             requests_over_limit: add(
                 r,
                 "requests_over_limit",
-                "HTTP requests that a limit in time or of their body ended, by reason",
+                "HTTP requests that a limit in time, of their body or of all heads of a connection ended, by reason",
             ),
             grpc_calls: add(
                 r,

@@ -22,7 +22,8 @@ pub enum OverloadLevel {
     /// A tenant that has an equal part of what is in use (connections of clients, connections to backends and UDP sessions
     /// together) gets no further ones, and fewer connections may wait in their hello.
     Shares,
-    /// A connection without a request is closed after a second, and slow clients soon.
+    /// A connection without a request is closed after a second, and slow clients soon. A request does not wait for its backend
+    /// for long.
     Timeouts,
 }
 

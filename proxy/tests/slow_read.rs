@@ -103,7 +103,7 @@ struct Case {
     /// Whether they send pings as well.
     pings: bool,
     ended: CloseReason,
-    /// Bytes that one connection may cost at most: up to twice what was measured.
+    /// Bytes of resident memory that one connection may cost at most: up to twice what was measured.
     most: usize,
 }
 
@@ -135,7 +135,8 @@ fn cases() -> [Case; 4] {
             sends: http2(),
             pings: true,
             ended: CloseReason::ClientStalled,
-            most: 16 * MIB,
+            // About 9 MB were measured. Windows of 64 KiB at the backend's connection are 6.5 MB of it.
+            most: 11 * MIB,
         },
         Case {
             name: "HTTP/2, with HTTP/1.1 to the backend",
@@ -145,7 +146,8 @@ fn cases() -> [Case; 4] {
             sends: http2(),
             pings: true,
             ended: CloseReason::ClientStalled,
-            most: 3 * MIB,
+            // 1.9 MB were measured, and 2 MB are the goal. What the process sets up once is divided by the connections.
+            most: 2 * MIB + 400 * KIB,
         },
     ]
 }

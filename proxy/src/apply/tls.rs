@@ -138,13 +138,14 @@ impl HeldCertificate {
 }
 
 /// Cost of a handshake with a key, in units of one with an ECDSA key on P-256, rounded. It includes the signature and
-/// everything else, and was measured with aws-lc.
+/// everything else, and was measured with aws-lc. A key of 8192 bits costs six times as much as one of 4096.
 fn handshake_units(key: &SubjectPublicKeyInfo<'_>) -> u8 {
     match key.parsed() {
         Ok(PublicKey::RSA(rsa)) => match rsa.key_size() {
             ..=2048 => 4,
             2049..=3072 => 8,
-            _ => 16,
+            3073..=4096 => 16,
+            _ => 96,
         },
         Ok(PublicKey::EC(point)) if point.key_size() > 256 => 2,
         _ => 1,
@@ -468,6 +469,46 @@ mod tests {
         let info = held.info().unwrap();
         assert_eq!(info.names, ["a.example.com"]);
         assert_eq!(info.sha256.len(), 64);
+    }
+
+    /// The public half of an RSA key that is made up.
+    fn rsa(bits: usize) -> Vec<u8> {
+        let element = |tag: u8, content: &[u8]| {
+            let length = if let [_, _, _] = content {
+                vec![3_u8]
+            } else {
+                let length = u16::try_from(content.len()).unwrap();
+                [&[0x82_u8][..], &length.to_be_bytes()[..]].concat()
+            };
+            [&[tag][..], &length[..], content].concat()
+        };
+        let modulus = [vec![0_u8], vec![0xff; bits / 8]].concat();
+        let numbers = [element(2, &modulus), element(2, &[1, 0, 1])].concat();
+        let key = element(0x30, &numbers);
+        // rsaEncryption, with parameters NULL.
+        let algorithm = b"\x30\x0d\x06\x09\x2a\x86\x48\x86\xf7\x0d\x01\x01\x01\x05\x00";
+        let string = element(3, &[&[0_u8][..], &key[..]].concat());
+        element(0x30, &[&algorithm[..], &string[..]].concat())
+    }
+
+    #[test]
+    fn a_handshake_costs_what_its_key_costs() {
+        for (bits, units) in [
+            (2048, 4),
+            (2056, 8),
+            (3072, 8),
+            (3080, 16),
+            (4096, 16),
+            (4104, 96),
+            (8192, 96),
+        ] {
+            let der = rsa(bits);
+            let (_, key) = SubjectPublicKeyInfo::from_der(&der).unwrap();
+            assert_eq!(handshake_units(&key), units, "{bits}");
+        }
+        let (ecdsa, _) = generate("a.example.com");
+        let parsed = read_certificate(0, &ecdsa).unwrap();
+        assert_eq!(handshake_units(parsed.public_key()), 1);
     }
 
     #[test]

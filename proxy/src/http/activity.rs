@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use super::Version;
 use super::budget::Budget;
 use super::heads::Seen;
+use super::held_heads::HeldHeads;
 use super::unsent_bytes::UnsentBytes;
 use crate::close_reason::CloseReason;
 use crate::limits::HttpLimits;
@@ -58,6 +59,8 @@ pub(super) struct Activity {
     progress: AtomicU64,
     /// Bytes of responses that wait until an HTTP/2 client reads them.
     pub(super) held: UnsentBytes,
+    /// The heads of an HTTP/2 client that wait for their answers.
+    pub(super) held_heads: HeldHeads,
     /// Budget of requests that an HTTP/2 client may cancel.
     cancels: Budget,
     /// Budget of frames from an HTTP/2 client that serve no request.
@@ -140,6 +143,7 @@ impl Activity {
             stalled_at: AtomicU64::new(0),
             progress: AtomicU64::new(0),
             held: UnsentBytes::default(),
+            held_heads: HeldHeads::default(),
             cancels: Budget::new(limits.cancels, CANCELS_PER_SECOND),
             idle_frames: Budget::new(IDLE_FRAMES, IDLE_FRAMES_PER_SECOND),
             // Those that h2 has read, and that have not begun here yet, are as many as the streams at most.

@@ -211,7 +211,8 @@ impl<'a> Question<'a> {
         let upload = Arc::clone(&record.upload);
         let activity = Arc::clone(&record.shared.activity);
         let judge = pin!(self.judge(body, &upload, &activity));
-        let judged = record.allowed.run(&upload.progress, judge).await;
+        let overload = record.shared.plane.overload();
+        let judged = record.allowed.run(&upload.progress, overload, judge).await;
         let answer = judged.unwrap_or_else(|late| {
             record.given_up_by_client = record.allowed.is_of_client(late);
             Err(too_late(late, upload.is_owed()))

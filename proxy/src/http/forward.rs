@@ -17,6 +17,7 @@ use super::record::RequestRecord;
 use super::retry::retried;
 use super::timeouts::{Allowed, Late};
 use crate::http_route::table::Found;
+use crate::overload::OverloadLevel;
 
 /// How an attempt ended.
 pub(super) enum Forwarded {
@@ -69,7 +70,8 @@ pub(super) async fn forward(
     } else {
         let attempt = pin!(exchange.attempt(request, attempts, &mut record.trace));
         let progress = &record.upload.progress;
-        let answered = record.allowed.run(progress, attempt).await;
+        let overload = exchange.plane.overload();
+        let answered = record.allowed.run(progress, overload, attempt).await;
         // An attempt that is dropped waits for nobody, so this is asked before.
         is_owed = record.upload.is_owed();
         answered
@@ -80,7 +82,11 @@ pub(super) async fn forward(
     // If there is a body, the client itself may be slow. Timeouts of other namespaces do not count: their routes could
     // choose times in which no endpoint answers, and all namespaces see the same health.
     let is_own = exchange.backend.is_in(&found.route.tenant);
-    if answered.is_err() && record.trace.awaited && bodiless && is_own && !given_up_by_client {
+    // A proxy that is short of something does not wait for long, which says nothing about the endpoint either.
+    let is_shed = matches!(answered, Err(Late::Idle))
+        && exchange.plane.overload().step() >= OverloadLevel::Timeouts;
+    let is_blamed = bodiless && is_own && !given_up_by_client && !is_shed;
+    if answered.is_err() && record.trace.awaited && is_blamed {
         exchange.no_answer(&record.trace, "Timeout");
     }
     let answered = if let Some(retry) = &rule.retry {

@@ -27,9 +27,10 @@ use super::forward::{Forwarded, forward};
 use super::forwarded::HopInfo;
 use super::guard::MAX_METHOD;
 use super::headers::{self, ForwardedInfo, Passed};
+use super::held_heads::HeldHead;
 use super::local_reply::{Ends, LocalReply};
 use super::received::Received;
-use super::record::{Logged, RequestRecord, logged_authority};
+use super::record::{Logged, RequestRecord, TOO_MANY_HEADS, logged_authority};
 use super::shared::Shared;
 use super::tunnel::Tunnel;
 use super::{head_size, mirror, path};
@@ -256,6 +257,8 @@ async fn outcome(
     if request.version() == Version::HTTP_2 {
         judge_head(shared, request.headers(), limits)?;
     }
+    // It counts until this function returns, because `original` keeps the head as long.
+    let held = hold_head(shared, &request)?;
     pass(|| line(shared, &request), &request).await;
     judge_lists(shared, request.headers())?;
     let version = request.version();
@@ -270,6 +273,9 @@ async fn outcome(
     if version == Version::HTTP_2 {
         // A value may share the buffer of a frame, even that of an earlier request.
         headers::detach(request.headers_mut());
+    }
+    if held.as_ref().is_some_and(HeldHead::is_large) {
+        headers::detach_target(&mut request);
     }
     let original = Original::of(&request);
     let mut attempts = Attempts::new(&shared.plane, &request);
@@ -501,6 +507,25 @@ fn judge_head(shared: &Shared, headers: &HeaderMap, limits: &HttpLimits) -> Resu
         return Err(LocalReply::unclear("UnclearHeader", text));
     }
     Ok(())
+}
+
+/// Counts a head in HTTP/2, and refuses it if the heads of its connection hold too much. In HTTP/1, a connection has one
+/// request at a time.
+fn hold_head<'a, B>(
+    shared: &'a Shared,
+    request: &Request<B>,
+) -> Result<Option<HeldHead<'a>>, LocalReply> {
+    if request.version() != Version::HTTP_2 {
+        return Ok(None);
+    }
+    let held = shared.activity.held_heads.hold(request);
+    if held.is_none() {
+        shared.activity.unserved();
+        let text = "the heads of the requests on this connection are too large together\n";
+        let status = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
+        return Err(LocalReply::new(status, TOO_MANY_HEADS, text));
+    }
+    Ok(held)
 }
 
 /// Refuses a head with a list that is too long to look at each of its entries.

@@ -8,7 +8,8 @@ use hyper::header::{
     HeaderName, HeaderValue, InvalidHeaderValue, PROXY_AUTHORIZATION, TE, TRAILER,
     TRANSFER_ENCODING, UPGRADE,
 };
-use hyper::{Response, StatusCode};
+use hyper::http::uri::{Authority, PathAndQuery};
+use hyper::{Request, Response, StatusCode, Uri};
 
 use vestibule_model::client_address::ForwardedHeader;
 
@@ -473,6 +474,23 @@ pub(super) fn detach(headers: &mut HeaderMap) {
     }
 }
 
+/// Copies the path and the authority of a request for the same reason.
+pub(super) fn detach_target<B>(request: &mut Request<B>) {
+    let mut parts = request.uri().clone().into_parts();
+    let path = parts.path_and_query.take();
+    parts.path_and_query = path.map(|path| {
+        // An empty path shows itself as `/`, so what is read of its text is another one.
+        let copy = PathAndQuery::try_from(path.as_str()).ok();
+        copy.filter(|copy| *copy == path).unwrap_or(path)
+    });
+    let authority = parts.authority.take();
+    parts.authority =
+        authority.map(|authority| Authority::try_from(authority.as_str()).unwrap_or(authority));
+    if let Ok(uri) = Uri::from_parts(parts) {
+        *request.uri_mut() = uri;
+    }
+}
+
 /// A value that shares no memory with this one.
 pub(super) fn copied(value: &HeaderValue) -> Option<HeaderValue> {
     HeaderValue::from_bytes(value.as_bytes()).ok()
@@ -483,6 +501,27 @@ mod tests {
     use bytes::Bytes;
 
     use super::*;
+
+    #[test]
+    fn a_target_that_is_copied_is_the_same_and_keeps_no_frame() {
+        let frame = Bytes::from(b"/path?query".to_vec());
+        let mut parts = Uri::from_static("http://a.example.com").into_parts();
+        parts.path_and_query = Some(PathAndQuery::from_maybe_shared(frame.clone()).unwrap());
+        let shared = Uri::from_parts(parts).unwrap();
+        let mut request = Request::new(());
+        *request.uri_mut() = shared.clone();
+        assert_eq!(request.uri().path().as_ptr(), frame.as_ptr());
+        detach_target(&mut request);
+        assert_eq!(*request.uri(), shared);
+        assert_ne!(request.uri().path().as_ptr(), frame.as_ptr());
+        // An empty path, and one without a host.
+        for target in ["http://a.example.com", "*", "/path"] {
+            let before = Uri::from_static(target).into_parts().path_and_query;
+            let mut request = Request::get(target).body(()).unwrap();
+            detach_target(&mut request);
+            assert_eq!(request.uri().path_and_query(), before.as_ref(), "{target}");
+        }
+    }
 
     #[test]
     fn a_length_has_one_form() {

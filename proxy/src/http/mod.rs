@@ -33,6 +33,7 @@ mod handle;
 pub mod head_size;
 mod headers;
 pub mod heads;
+mod held_heads;
 mod http1_connection;
 mod kept;
 mod local_reply;

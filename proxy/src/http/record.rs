@@ -43,6 +43,8 @@ const CLIENT_LEFT: u16 = 499;
 
 /// The reason of requests with a body that is too large.
 pub(super) const BODY_TOO_LARGE: &str = "BodyTooLarge";
+/// The reason of requests whose heads would hold too much beside those of the same connection.
+pub(super) const TOO_MANY_HEADS: &str = "TooManyHeads";
 
 /// The record of one request. Its `Drop` counts the request and writes its log line. So every end of a request is
 /// recorded, the end of its connection included.
@@ -297,7 +299,8 @@ impl Drop for RequestRecord {
         shared.activity.end();
         let seconds = self.started.elapsed().as_secs_f64();
         let limits = [Late::Idle, Late::Request, Late::Backend].map(Late::reason);
-        if self.reason == BODY_TOO_LARGE || limits.contains(&self.reason) {
+        let bounds = [BODY_TOO_LARGE, TOO_MANY_HEADS];
+        if bounds.contains(&self.reason) || limits.contains(&self.reason) {
             shared.plane.metrics.over_limit(self.reason);
         }
         let metrics = &shared.plane.metrics;

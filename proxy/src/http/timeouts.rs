@@ -12,6 +12,8 @@ use std::time::Duration;
 use crate::bounds::Bounds;
 use crate::http_route::route::Rule;
 use crate::lifetime::{Alarm, in_ticks, ticks};
+use crate::limits::SHORTEST_STREAM_IDLE;
+use crate::overload::{Overload, OverloadLevel};
 
 /// The tick at which a byte of a request or its response moved last.
 #[derive(Debug)]
@@ -108,13 +110,14 @@ impl Allowed {
     }
 
     /// Runs an attempt that begins now, and ends it if it takes too long. Each attempt may take as long as `backend` says,
-    /// and all of them together as long as `request` says.
+    /// and all of them together as long as `request` says. While nothing moves, it waits for less time in overload.
     pub(super) async fn run<F: Future>(
         &self,
         progress: &RequestProgress,
+        overload: &Overload,
         attempt: Pin<&mut F>,
     ) -> Result<F::Output, Late> {
-        let attempt = while_moving(self.idle, progress, attempt);
+        let attempt = while_moving(self.idle, progress, overload, attempt);
         let Some((time, late)) = self.next_end(self.begun) else {
             return attempt.await;
         };
@@ -157,20 +160,37 @@ impl Allowed {
     }
 }
 
-/// Runs an attempt, and ends it if nothing moves for `idle` ticks.
+/// The ticks without progress that an attempt may have at a level of overload. Nearly out of something, the proxy does not
+/// wait for any backend for long, because a request that waits holds its head and perhaps a body.
+fn idle_at(idle: Option<u32>, step: OverloadLevel) -> Option<u32> {
+    if step < OverloadLevel::Timeouts {
+        return idle;
+    }
+    let most = in_ticks(SHORTEST_STREAM_IDLE);
+    Some(idle.map_or(most, |idle| idle.min(most)))
+}
+
+/// Runs an attempt, and ends it if nothing moves for `idle` ticks, or for less in overload.
 async fn while_moving<F: Future>(
     idle: Option<u32>,
     progress: &RequestProgress,
+    overload: &Overload,
     mut attempt: Pin<&mut F>,
 ) -> Result<F::Output, Late> {
-    let mut watch = Watch {
-        idle,
-        end: None,
-        alarm: Alarm::default(),
-    };
-    std::future::poll_fn(|cx| match attempt.as_mut().poll(cx) {
-        Poll::Ready(output) => Poll::Ready(Ok(output)),
-        Poll::Pending => watch.poll(cx, progress).map(Err),
+    let mut alarm = Alarm::default();
+    std::future::poll_fn(|cx| {
+        if let Poll::Ready(output) = attempt.as_mut().poll(cx) {
+            return Poll::Ready(Ok(output));
+        }
+        let now = ticks();
+        let over = idle_at(idle, overload.step()).map(|idle| progress.over(idle));
+        if over.is_some_and(|over| now >= over) {
+            return Poll::Ready(Err(Late::Idle));
+        }
+        // The level may rise meanwhile. That wakes the tasks of connections, but not those of HTTP/2 requests.
+        let look = now.saturating_add(in_ticks(SHORTEST_STREAM_IDLE));
+        alarm.set(cx, over.map_or(look, |over| over.min(look)));
+        Poll::Pending
     })
     .await
 }
@@ -218,6 +238,8 @@ pub(super) struct AnswerCut;
 #[cfg(test)]
 mod tests {
     use std::pin::pin;
+    use std::sync::Arc;
+    use std::task::{Wake, Waker};
 
     use super::*;
     use crate::http_route::route::RuleParts;
@@ -243,7 +265,9 @@ mod tests {
         let begun = tokio::time::Instant::now();
         let never = pin!(std::future::pending::<()>());
         let allowed = allowed.beginning_at(Duration::from_millis(elapsed));
-        let ended = allowed.run(&RequestProgress::new(), never).await;
+        let ended = allowed
+            .run(&RequestProgress::new(), &Overload::default(), never)
+            .await;
         (ended.unwrap_err(), begun.elapsed())
     }
 
@@ -273,7 +297,9 @@ mod tests {
         let mut asked = false;
         let attempt = pin!(async { asked = true });
         let allowed = allowed.beginning_at(Duration::from_millis(9));
-        let third = allowed.run(&RequestProgress::new(), attempt).await;
+        let third = allowed
+            .run(&RequestProgress::new(), &Overload::default(), attempt)
+            .await;
         assert_eq!(third, Err(Late::Request));
         assert!(!asked);
     }
@@ -335,10 +361,10 @@ mod tests {
             idle: Some(3),
             ..Allowed::default()
         };
-        let progress = RequestProgress::new();
+        let (progress, overload) = (RequestProgress::new(), Overload::default());
         let mut never = pin!(std::future::pending::<()>());
-        let mut run = pin!(allowed.run(&progress, never.as_mut()));
-        let mut cx = Context::from_waker(std::task::Waker::noop());
+        let mut run = pin!(allowed.run(&progress, &overload, never.as_mut()));
+        let mut cx = Context::from_waker(Waker::noop());
         for _ in 0..20 {
             assert!(run.as_mut().poll(&mut cx).is_pending());
             advance();
@@ -352,10 +378,56 @@ mod tests {
         assert_eq!(run.as_mut().poll(&mut cx), Poll::Ready(Err(Late::Idle)));
     }
 
+    #[derive(Default)]
+    struct Woken(AtomicU32);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    /// The level rises while the attempt waits, and nothing but the alarm wakes its task.
+    #[tokio::test]
+    async fn at_the_last_step_no_try_waits_long_for_its_backend() {
+        let most = in_ticks(SHORTEST_STREAM_IDLE);
+        for idle in [None, Some(10 * most)] {
+            let allowed = Allowed {
+                idle,
+                ..Allowed::default()
+            };
+            let (progress, overload) = (RequestProgress::new(), Overload::default());
+            let woken = Arc::new(Woken::default());
+            let waker = Waker::from(Arc::clone(&woken));
+            let mut cx = Context::from_waker(&waker);
+            let mut never = pin!(std::future::pending::<()>());
+            let mut run = pin!(allowed.run(&progress, &overload, never.as_mut()));
+            assert!(run.as_mut().poll(&mut cx).is_pending());
+            for _ in 0..most {
+                advance();
+            }
+            assert_eq!(woken.0.load(Ordering::SeqCst), 1);
+            for step in [OverloadLevel::KeepAlive, OverloadLevel::Shares] {
+                overload.set(step);
+                assert!(run.as_mut().poll(&mut cx).is_pending());
+            }
+            overload.set(OverloadLevel::Timeouts);
+            progress.moved();
+            assert!(run.as_mut().poll(&mut cx).is_pending());
+            for _ in 0..most {
+                advance();
+            }
+            assert_eq!(woken.0.load(Ordering::SeqCst), 2);
+            assert_eq!(run.as_mut().poll(&mut cx), Poll::Ready(Err(Late::Idle)));
+        }
+        // A shorter time stays as it is.
+        assert_eq!(idle_at(Some(3), OverloadLevel::Timeouts), Some(3));
+    }
+
     #[test]
     fn an_answer_ends_when_nothing_moves_and_when_its_time_is_over() {
         let progress = RequestProgress::new();
-        let cx = Context::from_waker(std::task::Waker::noop());
+        let cx = Context::from_waker(Waker::noop());
         let allowed = Allowed {
             idle: Some(3),
             request: Some(Duration::from_secs(10)),
@@ -404,7 +476,7 @@ mod tests {
         let mut allowed = Allowed::of(&rule(None, Some(5_000)), &no_bounds());
         allowed.pause(Duration::from_mins(1));
         let mut watch = allowed.rest(Duration::from_secs(62)).unwrap();
-        let cx = Context::from_waker(std::task::Waker::noop());
+        let cx = Context::from_waker(Waker::noop());
         let progress = RequestProgress::new();
         for _ in 0..in_ticks(Duration::from_secs(3)) {
             assert_eq!(watch.poll(&cx, &progress), Poll::Pending);
