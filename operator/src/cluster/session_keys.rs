@@ -47,7 +47,7 @@ pub(super) struct Config {
 }
 
 /// The inputs and outputs of the task.
-pub(super) struct Channels {
+pub(super) struct SessionKeyChannels {
     /// The role of this replica. Only the leader writes.
     pub(super) role: watch::Receiver<Role>,
     /// The stored keys; `None` until they are known.
@@ -55,7 +55,7 @@ pub(super) struct Channels {
 }
 
 /// Keeps the keys up to date, for ever.
-pub(super) async fn run(client: kube::Client, config: Config, mut channels: Channels) {
+pub(super) async fn run(client: kube::Client, config: Config, mut channels: SessionKeyChannels) {
     let api: Api<Secret> = Api::namespaced(client, &config.namespace);
     let selection = watcher::Config::default().fields(&format!("metadata.name={}", config.name));
     let mut events = pin!(follow::objects(
@@ -268,7 +268,7 @@ mod tests {
         };
         let (_elector, role) = watch::channel(Role::Following { leader: None });
         let (sender, mut keys) = watch::channel(None);
-        let channels = Channels { role, keys: sender };
+        let channels = SessionKeyChannels { role, keys: sender };
         let begin = tokio::time::Instant::now();
         let task = tokio::spawn(run(kube::Client::new(refuses, "default"), config, channels));
         let known = keys

@@ -12,7 +12,7 @@ use vestibule_operator::claims::{self, ClaimStore};
 use vestibule_operator::cluster::events::EventRecorder;
 use vestibule_operator::cluster::metrics::Metrics;
 use vestibule_operator::cluster::statuses::plan::{Planner, Timing};
-use vestibule_operator::cluster::store::{Channels, Store};
+use vestibule_operator::cluster::store::{Store, StoreChannels};
 use vestibule_operator::issuance::CertificateRegistry;
 use vestibule_operator::publish::Publisher;
 
@@ -35,7 +35,7 @@ pub fn leading_store(
         metrics,
         None,
         ClaimStore::new(claims::GRACE),
-        Channels {
+        StoreChannels {
             ports: watch::channel(None).0,
             services: watch::channel(None).0,
             certificates,

@@ -23,7 +23,7 @@ use vestibule_model::issuer::{IssuerAnnotations, IssuerRef};
 use vestibule_model::key::{Kind, ObjectKey, ObjectName};
 use vestibule_model::object::Object;
 use vestibule_operator::certmanager::{Maker, Settings};
-use vestibule_operator::cluster::certmanager::{self, Channels};
+use vestibule_operator::cluster::certmanager::{self, CertificateChannels};
 use vestibule_operator::cluster::lease::elector::Role;
 use vestibule_operator::cluster::metrics::Metrics;
 use vestibule_operator::map_channel::{MapSender, MapView, map_channel};
@@ -502,7 +502,7 @@ impl Engine {
             },
             manager: "vestibule".into(),
         };
-        let channels = Channels {
+        let channels = CertificateChannels {
             requests: wanted,
             role,
             issuances: told,

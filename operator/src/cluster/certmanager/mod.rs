@@ -38,7 +38,7 @@ pub struct Config {
 
 /// The inputs and outputs of the task.
 #[derive(Debug)]
-pub struct Channels {
+pub struct CertificateChannels {
     /// The requested certificates of all engines, by Secret.
     pub requests: MapView<Arc<CertificateRequest>>,
     /// The role of this replica. Only the leader writes.
@@ -48,8 +48,8 @@ pub struct Channels {
 }
 
 /// Keeps the Certificates up to date, for ever.
-pub async fn run(client: Client, config: Config, channels: Channels, metrics: Metrics) {
-    let Channels {
+pub async fn run(client: Client, config: Config, channels: CertificateChannels, metrics: Metrics) {
+    let CertificateChannels {
         requests,
         mut role,
         issuances,

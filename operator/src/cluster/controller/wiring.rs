@@ -13,7 +13,7 @@ use super::super::metrics::Metrics;
 use super::super::secrets::Secrets;
 use super::super::statuses::plan::Planner;
 use super::super::statuses::write::Writer;
-use super::super::store::{Channels, Store};
+use super::super::store::{Store, StoreChannels};
 use super::super::sync::{self, Progress};
 use super::super::watch_queue::WatchQueue;
 use super::super::{Outside, Settings, certmanager, events, ports, ready, services, session_keys};
@@ -52,7 +52,7 @@ impl Controller {
         let (known, proxies_known) = watch::channel(false);
         let (installed_sender, installed) = watch::channel(false);
 
-        let channels = ports::Channels {
+        let channels = ports::PortChannels {
             wanted,
             role: role.clone(),
             persisted: persisted_sender,
@@ -66,7 +66,7 @@ impl Controller {
                 owner: settings.owner.clone(),
             },
         };
-        let channels = services::Channels {
+        let channels = services::ServiceChannels {
             desired_services,
             role: role.clone(),
             service_states: service_states_sender,
@@ -115,7 +115,7 @@ impl Controller {
             tasks,
         );
         let (issuances, certificates) = map_channel();
-        let channels = certmanager::Channels {
+        let channels = certmanager::CertificateChannels {
             requests,
             role: role.clone(),
             issuances,
@@ -138,7 +138,7 @@ impl Controller {
             metrics.clone(),
             settings.secret_namespaces.clone(),
             ClaimStore::new(settings.claim_grace),
-            Channels {
+            StoreChannels {
                 ports,
                 services: desired_services_sender,
                 certificates: registry,
@@ -193,7 +193,7 @@ fn cluster_effects(
     (role, service_states, channels): (
         &watch::Receiver<Role>,
         &watch::Receiver<Option<Arc<services::ServiceStates>>>,
-        &issuance::Channels,
+        &issuance::EngineChannels,
     ),
     tasks: &mut JoinSet<&'static str>,
 ) -> ClusterEffects {
@@ -227,7 +227,7 @@ fn issue(
     settings: &Settings,
     cluster_effects: ClusterEffects,
     publisher: &Arc<Publisher>,
-    channels: issuance::Channels,
+    channels: issuance::EngineChannels,
     tasks: &mut JoinSet<&'static str>,
 ) {
     let (acme, publisher) = (settings.acme.clone(), Arc::clone(publisher));
@@ -253,7 +253,7 @@ fn keep_session_keys(
         owner: settings.owner.clone(),
     };
     let (keys, known) = watch::channel(None);
-    let channels = session_keys::Channels { role, keys };
+    let channels = session_keys::SessionKeyChannels { role, keys };
     let task = session_keys::run(client.clone(), config, channels);
     tasks.spawn(async move {
         task.await;
@@ -265,7 +265,7 @@ fn keep_session_keys(
 fn keep_ports(
     client: &kube::Client,
     settings: &Settings,
-    channels: ports::Channels,
+    channels: ports::PortChannels,
     tasks: &mut JoinSet<&'static str>,
 ) {
     let config = ports::Config {

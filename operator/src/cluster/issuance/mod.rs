@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use tracing::{info, warn};
 
 use super::lease::elector::Role;
-use crate::issuance::{self, Channels};
+use crate::issuance::{self, EngineChannels};
 use crate::publish::Publisher;
 pub(super) use address_probes::AddressProbes;
 pub(super) use effects::ClusterEffects;
@@ -26,7 +26,7 @@ pub(super) async fn run(
     settings: vestibule_acme::Settings,
     cluster_effects: ClusterEffects,
     publisher: Arc<Publisher>,
-    mut channels: Channels,
+    mut channels: EngineChannels,
 ) {
     let mut role = cluster_effects.role.clone();
     let cluster_effects = Arc::new(cluster_effects);

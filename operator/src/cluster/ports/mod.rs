@@ -46,7 +46,7 @@ pub struct Config {
 }
 
 /// The inputs and outputs of the task.
-pub struct Channels {
+pub struct PortChannels {
     /// Every port that is needed; `None` until this is known.
     pub wanted: watch::Receiver<Option<Arc<BTreeSet<DesiredPort>>>>,
     /// The role of this replica. Only the leader writes.
@@ -56,7 +56,7 @@ pub struct Channels {
 }
 
 /// Keeps the allocation up to date, for ever.
-pub async fn run(client: kube::Client, config: Config, mut channels: Channels) {
+pub async fn run(client: kube::Client, config: Config, mut channels: PortChannels) {
     let api: Api<ConfigMap> = Api::namespaced(client.clone(), &config.namespace);
     let selection = watcher::Config::default().fields(&format!("metadata.name={}", config.name));
     let mut events = pin!(follow::objects(
