@@ -15,7 +15,9 @@ use vestibule_model::key::Kind;
 
 pub use desired::{Certificate, Foreign, desired};
 pub use plan::{Availability, CertificateAction, CertificateVerdict, judge, stale};
-pub use present::{Attempt, Attempts, PresentCertificate, PresentCertificates};
+pub use present::{
+    CertificateAttempt, CertificateAttempts, PresentCertificate, PresentCertificates,
+};
 pub use progress::{Condition, Progress};
 
 /// Annotation of the Certificates that Vestibule makes: `<namespace>/<name>` of the release. Labels are the

@@ -5,7 +5,7 @@ use vestibule_model::condition::Reason;
 use vestibule_model::issuance::{CertificateRequest, Issuance, IssuanceState};
 
 use super::desired::{Certificate, Foreign};
-use super::present::{Attempts, PresentCertificate, PresentCertificates};
+use super::present::{CertificateAttempts, PresentCertificate, PresentCertificates};
 use super::progress::issuance_of;
 use super::{Maker, Settings};
 
@@ -49,7 +49,7 @@ pub fn judge(
     settings: &Settings,
     availability: Availability<'_>,
     present: &PresentCertificates,
-    attempts: &Attempts,
+    attempts: &CertificateAttempts,
 ) -> CertificateVerdict {
     let there = present.get(&request.secret);
     let progress = |there: &PresentCertificate| {

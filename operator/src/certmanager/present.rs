@@ -93,7 +93,7 @@ impl PresentCertificate {
 /// A `CertificateRequest`, what cert-manager makes of a Certificate for its issuer: it says what a Certificate does
 /// not, for instance that there is no such issuer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Attempt {
+pub struct CertificateAttempt {
     /// The Certificate that it is for.
     pub certificate: ObjectName,
     /// Which attempt it is.
@@ -102,7 +102,7 @@ pub struct Attempt {
     message: String,
 }
 
-impl Attempt {
+impl CertificateAttempt {
     /// Reads a `CertificateRequest`: its name and, as long as it waits for something, what it says.
     #[must_use]
     pub fn of(object: &Value) -> Option<(ObjectName, Option<Self>)> {
@@ -135,12 +135,12 @@ pub struct PresentCertificates {
 
 /// Attempts that wait for their issuers, by their names and by the Certificates that they are for.
 #[derive(Debug, Clone, Default)]
-pub struct Attempts {
-    by_name: BTreeMap<ObjectName, Attempt>,
+pub struct CertificateAttempts {
+    by_name: BTreeMap<ObjectName, CertificateAttempt>,
     by_certificate: BTreeMap<ObjectName, BTreeSet<ObjectName>>,
 }
 
-impl Attempts {
+impl CertificateAttempts {
     /// The message of the issuer about the latest attempt for a Certificate, if that waits.
     #[must_use]
     pub fn latest(&self, certificate: &ObjectName) -> Option<&str> {
@@ -151,7 +151,11 @@ impl Attempts {
     }
 
     /// Takes one in, or drops one that waits no more. Says which Certificates it is about, before and now.
-    pub fn set(&mut self, name: &ObjectName, attempt: Option<Attempt>) -> Vec<ObjectName> {
+    pub fn set(
+        &mut self,
+        name: &ObjectName,
+        attempt: Option<CertificateAttempt>,
+    ) -> Vec<ObjectName> {
         if self.by_name.get(name) == attempt.as_ref() {
             return Vec::new();
         }

@@ -91,9 +91,9 @@ pub struct TermFell {
 
 /// An attempt to lead that is under way.
 #[derive(Debug)]
-pub struct Attempt(Arc<Publisher>);
+pub struct LeadershipAttempt(Arc<Publisher>);
 
-impl Drop for Attempt {
+impl Drop for LeadershipAttempt {
     fn drop(&mut self) {
         self.0.attempt.send_replace(false);
     }
@@ -218,9 +218,9 @@ impl Publisher {
     /// The API server may tell others of the new leader sooner than the leader itself. A proxy that they send here would
     /// find a follower; so it is answered after the attempt.
     #[must_use]
-    pub fn attempt(self: &Arc<Self>) -> Attempt {
+    pub fn attempt(self: &Arc<Self>) -> LeadershipAttempt {
         self.attempt.send_replace(true);
-        Attempt(Arc::clone(self))
+        LeadershipAttempt(Arc::clone(self))
     }
 
     /// Stops publishing, and keeps the streams of proxies open. [`Publisher::follow`] then sends the proxies to the next

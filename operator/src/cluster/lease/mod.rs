@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use super::{clock, follow};
-use crate::publish::{Attempt, Publisher};
+use crate::publish::{LeadershipAttempt, Publisher};
 use elector::{DesiredLease, ElectionStep, Elector, LeaseRecord, Role, Timing};
 
 /// Annotation that contains the term.
@@ -134,7 +134,7 @@ struct Candidate {
 impl Candidate {
     /// Reads the Lease if necessary, and writes it if that is due. Returns the attempt to lead, if this was one; it is
     /// under way until the publisher has the role.
-    async fn attempt(&mut self) -> Option<Attempt> {
+    async fn attempt(&mut self) -> Option<LeadershipAttempt> {
         // The holder renews the version that it wrote. Every other candidate reads the Lease first.
         if !self.current && !self.read().await {
             return None;
