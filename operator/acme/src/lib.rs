@@ -27,5 +27,5 @@ pub use effects::{
 pub use engine::Engine;
 pub use keys::PrivateKey;
 pub use leaf::Leaf;
-pub use plan::Settings;
+pub use plan::EngineSettings;
 pub use state::{Failed, Issued, Order, RememberedState, STATE_ANNOTATION};

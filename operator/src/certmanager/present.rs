@@ -7,7 +7,7 @@ use serde_json::Value;
 use vestibule_model::key::ObjectName;
 
 use super::progress::{Progress, bounded};
-use super::{MANAGED_BY, Settings};
+use super::{CertManagerSettings, MANAGED_BY};
 use crate::resource_version::is_later;
 
 /// A Certificate, as the server has it.
@@ -36,7 +36,7 @@ pub struct PresentCertificate {
 impl PresentCertificate {
     /// Reads a Certificate.
     #[must_use]
-    pub fn of(mut object: Value, settings: &Settings) -> Option<(ObjectName, Self)> {
+    pub fn of(mut object: Value, settings: &CertManagerSettings) -> Option<(ObjectName, Self)> {
         let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str);
         let name = ObjectName::new(text("/metadata/namespace")?, text("/metadata/name")?);
         let controller = object

@@ -16,15 +16,15 @@ use vestibule_model::issuer::{Engine, IssuerRef};
 use vestibule_model::key::{Kind, ObjectKey, ObjectName};
 
 use super::{
-    APPLIED, Availability, CertificateAction, CertificateAttempt, CertificateAttempts,
-    CertificateVerdict, MANAGED_BY, Maker, PresentCertificate, PresentCertificates, Settings,
-    desired, judge, stale,
+    APPLIED, Availability, CertManagerSettings, CertificateAction, CertificateAttempt,
+    CertificateAttempts, CertificateVerdict, MANAGED_BY, Maker, PresentCertificate,
+    PresentCertificates, desired, judge, stale,
 };
 
 const IDENTITY: &str = "system/vestibule";
 
-pub(crate) fn settings(listener_sets: Maker) -> Settings {
-    Settings {
+pub(crate) fn settings(listener_sets: Maker) -> CertManagerSettings {
+    CertManagerSettings {
         listener_sets,
         gateways: Maker::CertManager,
         identity: IDENTITY.into(),

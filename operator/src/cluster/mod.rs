@@ -58,7 +58,7 @@ const GATEWAY_UID: &str = translate::UID_LABEL;
 
 /// The settings of the operator in a cluster.
 #[derive(Debug, Clone)]
-pub struct Settings {
+pub struct OperatorSettings {
     /// Namespace of the release.
     pub namespace: String,
     /// Name of the release. It is the prefix of all names, the value of the label, and the field manager.
@@ -74,7 +74,7 @@ pub struct Settings {
     /// Durations of the planner of statuses.
     pub statuses: statuses::plan::Timing,
     /// Settings of the built-in ACME engine; `None` if it is off.
-    pub acme: Option<vestibule_acme::Settings>,
+    pub acme: Option<vestibule_acme::EngineSettings>,
     /// Settings of the engine for cert-manager.
     pub certmanager: certmanager::Config,
     /// Annotations that are copied from Gateways and ListenerSets to their Certificates.
@@ -102,7 +102,7 @@ pub struct Outside {
 /// its tasks ends.
 pub async fn run(
     client: kube::Client,
-    settings: Settings,
+    settings: OperatorSettings,
     publisher: Arc<Publisher>,
     outside: Outside,
     end: CancellationToken,

@@ -50,7 +50,7 @@ pub struct EngineChannels {
 /// are known. The future can be dropped at any time, since everything important is persisted; then call
 /// [`EngineLink::end`].
 pub async fn run<E: Effects>(
-    settings: vestibule_acme::Settings,
+    settings: vestibule_acme::EngineSettings,
     effects: Arc<E>,
     wall: fn() -> i64,
     publisher: &Arc<Publisher>,

@@ -412,7 +412,7 @@ impl World {
     pub(crate) fn manager_with(
         &self,
         name: &str,
-        change: impl FnOnce(&mut cluster::Settings),
+        change: impl FnOnce(&mut cluster::OperatorSettings),
     ) -> Manager {
         Manager::start(self, name, statuses::plan::Timing::default(), change)
     }
@@ -492,7 +492,7 @@ impl Manager {
         world: &World,
         name: &str,
         timing: statuses::plan::Timing,
-        change: impl FnOnce(&mut cluster::Settings),
+        change: impl FnOnce(&mut cluster::OperatorSettings),
     ) -> Self {
         let agent = format!("{}-{name}", world.release);
         let address = format!("{name}:9443");
@@ -507,7 +507,7 @@ impl Manager {
                 ..ServiceParameters::default()
             },
         };
-        let mut settings = cluster::Settings {
+        let mut settings = cluster::OperatorSettings {
             namespace: world.ns("sys"),
             release: world.release.clone(),
             translation: translate::Settings {
@@ -538,7 +538,7 @@ impl Manager {
             // It opens an account for every issuer of the server, whichever test's.
             acme: None,
             certmanager: cluster::certmanager::Config {
-                settings: certmanager::Settings {
+                settings: certmanager::CertManagerSettings {
                     listener_sets: Maker::Vestibule,
                     gateways: Maker::CertManager,
                     identity: format!("{}/{}", world.ns("sys"), world.release),

@@ -345,7 +345,7 @@ struct Running {
 
 /// Settings of planning.
 #[derive(Debug, Clone)]
-pub struct Settings {
+pub struct EngineSettings {
     /// Namespace of the release, in which cluster issuers have their Secrets.
     pub namespace: Arc<str>,
     /// Labels of the issuers to use. Other issuers belong to another release.
@@ -369,7 +369,7 @@ pub struct Settings {
     pub seed: u64,
 }
 
-impl Settings {
+impl EngineSettings {
     /// Slots of one namespace, or one issuer: a quarter of all, at least one.
     fn share(&self) -> usize {
         (self.in_flight / 4).max(1)
@@ -379,7 +379,7 @@ impl Settings {
 /// The planner.
 #[derive(Debug)]
 pub(crate) struct Planner {
-    settings: Settings,
+    settings: EngineSettings,
     random: Random,
     entries: BTreeMap<ObjectName, Entry>,
     issuers: Issuers,
@@ -422,8 +422,8 @@ const LIFETIME: Duration = Duration::from_hours(1);
 const LONGEST_REST: Duration = Duration::from_mins(10);
 
 impl Planner {
-    pub(crate) fn new(settings: Settings) -> Self {
-        let settings = Settings {
+    pub(crate) fn new(settings: EngineSettings) -> Self {
+        let settings = EngineSettings {
             in_flight: settings.in_flight.max(2),
             ..settings
         };

@@ -20,7 +20,7 @@ use super::lease::elector::Role;
 use super::metrics::Metrics;
 use super::writes::Requester;
 use super::{clock, requests};
-use crate::certmanager::{CertificateAction, PresentCertificate, Settings};
+use crate::certmanager::{CertManagerSettings, CertificateAction, PresentCertificate};
 use crate::map_channel::{MapSender, MapView};
 use reconciler::Reconciler;
 
@@ -31,7 +31,7 @@ const EVENTS: usize = 256;
 #[derive(Debug, Clone)]
 pub struct Config {
     /// Which Certificates this release makes, and how.
-    pub settings: Settings,
+    pub settings: CertManagerSettings,
     /// The field manager of its writes.
     pub manager: String,
 }
@@ -108,7 +108,7 @@ pub async fn run(client: Client, config: Config, channels: CertificateChannels, 
 struct ApiClient {
     client: Client,
     manager: Arc<str>,
-    settings: Arc<Settings>,
+    settings: Arc<CertManagerSettings>,
 }
 
 impl Requester for ApiClient {

@@ -20,8 +20,8 @@ use super::super::writes::{self, Writes};
 use super::ApiClient;
 use super::watch::{KindUpdate, WatchUpdate, WatchedKind};
 use crate::certmanager::{
-    Availability, Certificate, CertificateAction, CertificateAttempt, CertificateAttempts, Foreign,
-    PresentCertificate, PresentCertificates, Settings, desired, judge, stale,
+    Availability, CertManagerSettings, Certificate, CertificateAction, CertificateAttempt,
+    CertificateAttempts, Foreign, PresentCertificate, PresentCertificates, desired, judge, stale,
 };
 use crate::map_channel::{MapChanges, MapSender};
 
@@ -48,7 +48,7 @@ struct Wanted {
 
 pub(super) struct Reconciler {
     api_client: ApiClient,
-    settings: Settings,
+    settings: CertManagerSettings,
     metrics: Metrics,
     known: Known,
     wanted: BTreeMap<ObjectName, Wanted>,
@@ -68,7 +68,7 @@ pub(super) struct Reconciler {
 impl Reconciler {
     pub(super) fn new(
         api_client: ApiClient,
-        settings: Settings,
+        settings: CertManagerSettings,
         metrics: Metrics,
         issuances: MapSender<Issuance>,
     ) -> Self {

@@ -29,7 +29,7 @@ use super::statuses::write::Writer;
 use super::store::{SOURCES, Store};
 use super::sync::{self, Progress};
 use super::watch_queue::WatchQueue;
-use super::{Settings, clock, events, lease, statuses};
+use super::{OperatorSettings, clock, events, lease, statuses};
 use crate::claims::{ClaimStore, WriteOutcome, WriteProblem};
 use crate::control::ControlLoop;
 use crate::issuance::EngineLink;
@@ -60,7 +60,7 @@ const RESIGN_TIMEOUT: Duration = Duration::from_secs(9);
 /// The loop of the operator: the store, and the channels to the tasks around it.
 pub(super) struct Controller {
     store: Store,
-    settings: Settings,
+    settings: OperatorSettings,
     publisher: Arc<Publisher>,
     health: Health,
     metrics: Metrics,

@@ -16,7 +16,9 @@ use super::super::statuses::write::Writer;
 use super::super::store::{Store, StoreChannels};
 use super::super::sync::{self, Progress};
 use super::super::watch_queue::WatchQueue;
-use super::super::{Outside, Settings, certmanager, events, ports, ready, services, session_keys};
+use super::super::{
+    OperatorSettings, Outside, certmanager, events, ports, ready, services, session_keys,
+};
 use super::{BATCH, Controller, SOURCE_BATCH};
 use crate::claims::ClaimStore;
 use crate::issuance::{self, CertificateRegistry};
@@ -32,7 +34,7 @@ impl Controller {
     )]
     pub(in super::super) fn new(
         client: &kube::Client,
-        settings: Settings,
+        settings: OperatorSettings,
         publisher: Arc<Publisher>,
         outside: Outside,
         tasks: &mut JoinSet<&'static str>,
@@ -188,7 +190,7 @@ impl Controller {
 /// Returns the effects of the built-in engine, and starts the task that writes its events.
 fn cluster_effects(
     client: &kube::Client,
-    settings: &Settings,
+    settings: &OperatorSettings,
     metrics: &Metrics,
     (role, service_states, channels): (
         &watch::Receiver<Role>,
@@ -224,7 +226,7 @@ fn cluster_effects(
 }
 
 fn issue(
-    settings: &Settings,
+    settings: &OperatorSettings,
     cluster_effects: ClusterEffects,
     publisher: &Arc<Publisher>,
     channels: issuance::EngineChannels,
@@ -242,7 +244,7 @@ fn issue(
 
 fn keep_session_keys(
     client: &kube::Client,
-    settings: &Settings,
+    settings: &OperatorSettings,
     role: watch::Receiver<Role>,
     tasks: &mut JoinSet<&'static str>,
 ) -> watch::Receiver<Option<SessionKeys>> {
@@ -264,7 +266,7 @@ fn keep_session_keys(
 
 fn keep_ports(
     client: &kube::Client,
-    settings: &Settings,
+    settings: &OperatorSettings,
     channels: ports::PortChannels,
     tasks: &mut JoinSet<&'static str>,
 ) {

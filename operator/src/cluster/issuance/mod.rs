@@ -23,7 +23,7 @@ const PAUSE: Duration = Duration::from_secs(5);
 
 /// Runs the engine whenever this replica leads, for ever.
 pub(super) async fn run(
-    settings: vestibule_acme::Settings,
+    settings: vestibule_acme::EngineSettings,
     cluster_effects: ClusterEffects,
     publisher: Arc<Publisher>,
     mut channels: EngineChannels,
