@@ -334,7 +334,7 @@ impl Arguments {
             ),
             address: SocketAddr::new(self.pod_ip, self.stream.port()).to_string(),
             owner: owner.clone(),
-            timing: lease::elector::Timing::default(),
+            timing: lease::elector::ElectionTiming::default(),
         };
         let certmanager = cluster::certmanager::Config {
             settings: certmanager::CertManagerSettings {
@@ -361,7 +361,7 @@ impl Arguments {
             lease,
             proxy_service: self.service(self.proxy_service.as_ref(), "proxy"),
             owner,
-            statuses: statuses::plan::Timing::default(),
+            statuses: statuses::plan::StatusTiming::default(),
             acme: self.acme.then(|| self.acme_settings()),
             certmanager,
             copied_annotations,

@@ -23,7 +23,7 @@ use vestibule_operator::cluster::events::{EventRecorder, ObjectEvent};
 use vestibule_operator::cluster::metrics::Metrics;
 use vestibule_operator::cluster::ports::allocation::Allocation;
 use vestibule_operator::cluster::services::{DesiredServices, ServiceState};
-use vestibule_operator::cluster::statuses::plan::{LiveStatus, Next, Planner, Timing};
+use vestibule_operator::cluster::statuses::plan::{LiveStatus, Next, Planner, StatusTiming};
 use vestibule_operator::cluster::statuses::{self, StatusInputs};
 use vestibule_operator::cluster::store::{Store, StoreChannels};
 use vestibule_operator::control::ControlLoop;
@@ -72,7 +72,7 @@ impl Release {
         let store = Store::new(
             settings,
             Arc::clone(&publisher),
-            Planner::new(Timing::default()),
+            Planner::new(StatusTiming::default()),
             Metrics::default(),
             None,
             ClaimStore::new(GRACE),

@@ -72,7 +72,7 @@ pub struct OperatorSettings {
     /// The owner of all objects that the operator creates, if there is one.
     pub owner: Option<OwnerReference>,
     /// Durations of the planner of statuses.
-    pub statuses: statuses::plan::Timing,
+    pub statuses: statuses::plan::StatusTiming,
     /// Settings of the built-in ACME engine; `None` if it is off.
     pub acme: Option<vestibule_acme::EngineSettings>,
     /// Settings of the engine for cert-manager.

@@ -11,7 +11,7 @@ use vestibule_model::object::Object;
 use vestibule_operator::claims::{self, ClaimStore};
 use vestibule_operator::cluster::events::EventRecorder;
 use vestibule_operator::cluster::metrics::Metrics;
-use vestibule_operator::cluster::statuses::plan::{Planner, Timing};
+use vestibule_operator::cluster::statuses::plan::{Planner, StatusTiming};
 use vestibule_operator::cluster::store::{Store, StoreChannels};
 use vestibule_operator::issuance::CertificateRegistry;
 use vestibule_operator::publish::Publisher;
@@ -22,7 +22,7 @@ use crate::objects::settings;
 /// what it asks others for.
 pub fn leading_store(
     publisher: &Arc<Publisher>,
-    timing: Timing,
+    timing: StatusTiming,
     metrics: Metrics,
     now: Instant,
 ) -> Store {

@@ -27,7 +27,7 @@ use vestibule_operator::cluster::events::{EventRecorder, ObjectEvent};
 use vestibule_operator::cluster::metrics::Metrics;
 use vestibule_operator::cluster::ports::allocation::Allocation;
 use vestibule_operator::cluster::services::{DesiredServices, ServicePorts, ServiceState};
-use vestibule_operator::cluster::statuses::plan::{LiveStatus, Next, Planner, Timing};
+use vestibule_operator::cluster::statuses::plan::{LiveStatus, Next, Planner, StatusTiming};
 use vestibule_operator::cluster::statuses::{self, StatusInputs};
 use vestibule_operator::cluster::store::{SOURCES, Store, StoreChannels};
 use vestibule_operator::cluster::watch_queue::WatchQueue;
@@ -141,7 +141,7 @@ impl Control {
         let mut store = Store::new(
             settings,
             Arc::clone(&publisher),
-            Planner::new(Timing::default()),
+            Planner::new(StatusTiming::default()),
             Metrics::default(),
             None,
             ClaimStore::new(claims::GRACE),

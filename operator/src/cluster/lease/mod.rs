@@ -19,7 +19,7 @@ use tracing::{error, info, warn};
 
 use super::{clock, follow};
 use crate::publish::{LeadershipAttempt, Publisher};
-use elector::{DesiredLease, ElectionStep, Elector, LeaseRecord, Role, Timing};
+use elector::{DesiredLease, ElectionStep, ElectionTiming, Elector, LeaseRecord, Role};
 
 /// Annotation that contains the term.
 const TERM: &str = "vestibule.dev/term";
@@ -49,7 +49,7 @@ pub struct Config {
     /// The owner of the Lease object, if it has one.
     pub owner: Option<OwnerReference>,
     /// Durations of the election.
-    pub timing: Timing,
+    pub timing: ElectionTiming,
 }
 
 /// Takes part in the election until `end`, and then gives the Lease up. The publisher leads or follows accordingly, and
