@@ -18,7 +18,7 @@ pub use plan::{Availability, CertificateAction, CertificateVerdict, judge, stale
 pub use present::{
     CertificateAttempt, CertificateAttempts, PresentCertificate, PresentCertificates,
 };
-pub use progress::{Condition, Progress};
+pub use progress::{CertificateProgress, Condition};
 
 /// Annotation of the Certificates that Vestibule makes: `<namespace>/<name>` of the release. Labels are the
 /// owner's, as the shim's are.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::Value;
 use vestibule_model::key::ObjectName;
 
-use super::progress::{Progress, bounded};
+use super::progress::{CertificateProgress, bounded};
 use super::{CertManagerSettings, MANAGED_BY};
 use crate::resource_version::is_later;
 
@@ -28,7 +28,7 @@ pub struct PresentCertificate {
     /// `Kind name` of its controller, if it has one.
     pub controller: Option<String>,
     /// How far it is.
-    pub progress: Progress,
+    pub progress: CertificateProgress,
     /// Metadata and spec of one that this release made; of others they are of no interest.
     pub ours: Option<Box<Value>>,
 }
@@ -68,7 +68,7 @@ impl PresentCertificate {
             secret: text("/spec/secretName").unwrap_or_default().into(),
             names: names.map(str::to_owned).collect(),
             controller,
-            progress: Progress::of(object.get("status")),
+            progress: CertificateProgress::of(object.get("status")),
             ours: None,
         };
         if ours {
@@ -114,7 +114,7 @@ impl CertificateAttempt {
         let waiting = || {
             let certificate = annotation("cert-manager.io/certificate-name")?;
             let revision = annotation("cert-manager.io/certificate-revision");
-            let ready = Progress::of(object.get("status")).ready?;
+            let ready = CertificateProgress::of(object.get("status")).ready?;
             (!ready.truth && !ready.message.is_empty()).then(|| Self {
                 certificate: ObjectName::new(namespace, certificate),
                 revision: revision.and_then(|r| r.parse().ok()).unwrap_or_default(),

@@ -27,7 +27,7 @@ use super::sources::{self, READS, Read};
 use super::statuses::plan::{LiveStatus, Next, WriteFailure};
 use super::statuses::write::Writer;
 use super::store::{SOURCES, Store};
-use super::sync::{self, Progress};
+use super::sync::{self, StartProgress};
 use super::watch_queue::WatchQueue;
 use super::{OperatorSettings, clock, events, lease, statuses};
 use crate::claims::{ClaimStore, WriteOutcome, WriteProblem};
@@ -91,7 +91,7 @@ pub(super) struct Controller {
     lease: JoinSet<()>,
     /// The task that lists claims. A new leader needs the list before its own memory of claims counts.
     lists: JoinSet<Vec<Watched>>,
-    progress: Progress,
+    progress: StartProgress,
     /// The term in which statuses are written; `None` if this replica does not lead.
     term: Option<u64>,
     /// When to check whether a proxy lags behind.

@@ -14,7 +14,7 @@ use super::super::secrets::Secrets;
 use super::super::statuses::plan::Planner;
 use super::super::statuses::write::Writer;
 use super::super::store::{Store, StoreChannels};
-use super::super::sync::{self, Progress};
+use super::super::sync::{self, StartProgress};
 use super::super::watch_queue::WatchQueue;
 use super::super::{
     OperatorSettings, Outside, certmanager, events, ports, ready, services, session_keys,
@@ -179,7 +179,7 @@ impl Controller {
             end: CancellationToken::new(),
             lease: JoinSet::new(),
             lists: JoinSet::new(),
-            progress: Progress::default(),
+            progress: StartProgress::default(),
             term: None,
             lag: None,
             superseded: None,
