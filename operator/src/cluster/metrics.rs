@@ -17,7 +17,7 @@ use vestibule_model::key::Kind;
 
 use crate::translate::Work;
 pub(super) use certificates::Certificates;
-pub(super) use claims::Claims;
+pub(super) use claims::ClaimMetrics;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct KindLabel {
@@ -84,7 +84,7 @@ pub struct Metrics {
     not_acked: Gauge,
     log_lines_dropped: Counter,
     pub(super) certificates: Certificates,
-    pub(super) claims: Claims,
+    pub(super) claims: ClaimMetrics,
 }
 
 impl Default for Metrics {
@@ -112,7 +112,7 @@ impl Default for Metrics {
             not_acked: Gauge::default(),
             log_lines_dropped: Counter::default(),
             certificates: Certificates::default(),
-            claims: Claims::default(),
+            claims: ClaimMetrics::default(),
         }
     }
 }

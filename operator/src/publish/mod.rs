@@ -37,7 +37,7 @@ use vestibule_stream::{
 pub use content::Changes;
 pub use in_process::InProcess;
 pub use ledger::{AckProgress, Acknowledged, ProxyId, Rejects};
-pub use metrics::Metrics;
+pub use metrics::PublisherMetrics;
 pub use wire::StreamServer;
 
 use auth::{Authenticator, SubscriberIdentity};
@@ -126,7 +126,7 @@ struct State {
 #[derive(Debug)]
 pub struct Publisher {
     config: Config,
-    metrics: Metrics,
+    metrics: PublisherMetrics,
     state: Mutex<State>,
     /// Signals that the content changed.
     published: watch::Sender<Generation>,
@@ -153,7 +153,7 @@ impl Publisher {
         let places = BatchPlaces::new(config.batch_bytes);
         Arc::new(Self {
             config,
-            metrics: Metrics::default(),
+            metrics: PublisherMetrics::default(),
             state: Mutex::new(State {
                 role: Role::Follower {
                     leader: String::new(),
@@ -348,7 +348,7 @@ impl Publisher {
 
     /// Returns the counters.
     #[must_use]
-    pub fn metrics(&self) -> &Metrics {
+    pub fn metrics(&self) -> &PublisherMetrics {
         &self.metrics
     }
 
