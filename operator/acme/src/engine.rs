@@ -17,7 +17,7 @@ use vestibule_model::key::{Kind, ObjectKey, ObjectName};
 use vestibule_model::object::AcmeIssuer;
 
 use crate::challenge;
-use crate::client::{Ca, Opened, Registering, open};
+use crate::client::{Ca, OpenedAccount, Registering, open};
 use crate::clock::Now;
 use crate::effects::{ChallengeAck, Effects, Input, Observation};
 use crate::keys::{KeyError, PrivateKey};
@@ -121,18 +121,18 @@ impl<E: Effects> Engine<E> {
             let result = caught(&*effects, "account", opening).await;
             let result = result.unwrap_or_else(|| Err(own_fault()));
             let result = result.map(|opened| match opened {
-                Opened::Open {
+                OpenedAccount::Open {
                     account,
                     registered,
                 } => {
                     let account_info = account.account_info();
                     accounts.opened(&issuer.key, ticket, account);
-                    Opened::Open {
+                    OpenedAccount::Open {
                         account: account_info,
                         registered,
                     }
                 }
-                Opened::Unregistered { host } => Opened::Unregistered { host },
+                OpenedAccount::Unregistered { host } => OpenedAccount::Unregistered { host },
             });
             Some(Event::Account {
                 issuer: issuer.key.clone(),

@@ -62,7 +62,7 @@ use self::queue::Queue;
 use self::tally::Tally;
 use crate::backoff::Random;
 use crate::budget::{Budget, Budgets, Claims, Registrations};
-use crate::client::{AccountInfo, Opened, Registering, View};
+use crate::client::{AccountInfo, OpenedAccount, Registering, View};
 use crate::clock::Now;
 use crate::effects::{ChallengeAck, Input, IssuerState, Observation, StoredSecret, Write, Written};
 use crate::keys::PrivateKey;
@@ -207,7 +207,7 @@ pub(crate) enum Event {
         ticket: Ticket,
         /// Whether the CA may have made a new account, whatever the result is.
         created: bool,
-        result: Result<Opened<AccountInfo>, AcmeFailure>,
+        result: Result<OpenedAccount<AccountInfo>, AcmeFailure>,
     },
 }
 

@@ -166,7 +166,7 @@ fn what_comes_to_no_account_is_not_counted_and_another_host_is() {
         issuer,
         ticket,
         created: false,
-        result: Ok(Opened::Unregistered {
+        result: Ok(OpenedAccount::Unregistered {
             host: Some(host.into()),
         }),
     };

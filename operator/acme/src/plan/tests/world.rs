@@ -362,8 +362,8 @@ impl World {
     /// Reports the result of an opening: no account, or one, and whether it is new.
     pub(super) fn opened(&mut self, issuer: ObjectKey, ticket: Ticket, account: Option<bool>) {
         let result = Ok(match account {
-            None => Opened::Unregistered { host: None },
-            Some(_) => Opened::Open {
+            None => OpenedAccount::Unregistered { host: None },
+            Some(_) => OpenedAccount::Open {
                 account: AccountInfo {
                     url: format!("https://{issuer}/account"),
                     thumbprint: "thumb".into(),
