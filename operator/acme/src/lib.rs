@@ -22,7 +22,7 @@ pub use budget::Budgets;
 pub use clock::wall;
 pub use effects::{
     Answered, ChallengeAck, Effects, Input, IssuerState, Observation, OrderOutcome, StoreError,
-    StoredSecret, Waiting, Write, Written,
+    StoredSecret, WaitingCounts, Write, Written,
 };
 pub use engine::Engine;
 pub use keys::PrivateKey;

@@ -61,7 +61,7 @@ use self::lane::Lane;
 use self::queue::Queue;
 use self::tally::Tally;
 use crate::backoff::Random;
-use crate::budget::{Budget, Budgets, Claims, Registrations};
+use crate::budget::{Budget, Budgets, RecordedOrderBudget, Registrations};
 use crate::client::{AccountInfo, OpenedAccount, Registering, View};
 use crate::clock::Now;
 use crate::effects::{ChallengeAck, Input, IssuerState, Observation, StoredSecret, Write, Written};
@@ -387,7 +387,7 @@ pub(crate) struct Planner {
     budgets: [Budget; 2],
     registrations: Registrations,
     /// The budget of asking a CA for orders that Secrets name.
-    claims: Claims,
+    claims: RecordedOrderBudget,
     queue: Queue,
     /// Which certificate holds the challenges of a name at a Gateway.
     locks: BTreeMap<(ObjectName, Hostname), ObjectName>,
@@ -412,7 +412,7 @@ pub(crate) struct Planner {
     steps: Vec<PlanStep>,
     /// Certificates about which there may be something new to say.
     touched: BTreeSet<ObjectName>,
-    waiting: crate::effects::Waiting,
+    waiting: crate::effects::WaitingCounts,
     counted: Duration,
 }
 
@@ -431,7 +431,7 @@ impl Planner {
             random: Random::new(settings.seed),
             budgets: [Budget::new(settings.budgets), Budget::new(settings.budgets)],
             registrations: Registrations::new(settings.registrations),
-            claims: Claims::new(settings.budgets),
+            claims: RecordedOrderBudget::new(settings.budgets),
             queue: Queue::default(),
             settings,
             entries: BTreeMap::new(),
@@ -449,7 +449,7 @@ impl Planner {
             tickets: 0,
             steps: Vec::new(),
             touched: BTreeSet::new(),
-            waiting: crate::effects::Waiting::default(),
+            waiting: crate::effects::WaitingCounts::default(),
             counted: Duration::ZERO,
         }
     }
