@@ -200,7 +200,13 @@ fn row(
     problems.sort_by_key(|problem| problem.health);
     // The listeners themselves report which of them are not valid.
     if problems.iter().any(|one| !one.part.is_empty()) {
-        problems.retain(|one| !one.part.is_empty() || !one.reason.starts_with("ListenersNot"));
+        problems.retain(|one| {
+            let is_of_listeners = matches!(
+                Reason::from_text(&one.reason),
+                Some(Reason::ListenersNotValid | Reason::ListenersNotResolved)
+            );
+            !one.part.is_empty() || !is_of_listeners
+        });
     }
     Some(Row {
         kind: key.kind.as_str(),

@@ -447,6 +447,10 @@ impl<E: Effects, C: HttpClient + Clone> AccountOpener<'_, E, C> {
 
     /// Adds what to do if the CA has deactivated an account whose key Vestibule made.
     fn explain(&self, mut failure: AcmeFailure) -> AcmeFailure {
+        // The problem has the type `unauthorized` for a key that is not the account's as well (RFC 8555, section 7.3.6),
+        // and its subproblems are about names. `deactivated` is a status of the account, which the CA does not show to
+        // those that it refuses. So only the detail, which is text, tells the two apart. A CA with other words gets no
+        // advice.
         if failure.kind == FailureKind::Account
             && failure.message.contains("deactivated")
             && self.issuer.external_account.is_none()
