@@ -16,6 +16,7 @@ mod findings_log;
 mod follow;
 pub mod health;
 pub mod issuance;
+mod kept_object;
 pub mod lease;
 pub mod metrics;
 pub mod owner;

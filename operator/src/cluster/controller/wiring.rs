@@ -8,6 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::super::claims::ClaimWriter;
 use super::super::issuance::{self as acme_task, AddressProbes, ClusterEffects};
+use super::super::kept_object::KeptObjectConfig;
 use super::super::lease::elector::Role;
 use super::super::metrics::Metrics;
 use super::super::secrets::Secrets;
@@ -248,7 +249,7 @@ fn keep_session_keys(
     role: watch::Receiver<Role>,
     tasks: &mut JoinSet<&'static str>,
 ) -> watch::Receiver<Option<SessionKeys>> {
-    let config = session_keys::Config {
+    let config = KeptObjectConfig {
         namespace: settings.namespace.clone(),
         name: format!("{}-session-keys", settings.release),
         manager: settings.release.clone(),
@@ -270,7 +271,7 @@ fn keep_ports(
     channels: ports::PortChannels,
     tasks: &mut JoinSet<&'static str>,
 ) {
-    let config = ports::Config {
+    let config = KeptObjectConfig {
         namespace: settings.namespace.clone(),
         name: format!("{}-ports", settings.release),
         manager: settings.release.clone(),
