@@ -1,5 +1,5 @@
-//! Objects that every replica reads and the leader writes: their metadata, their watch, and what comes of a write. What
-//! is in them is up to [`super::ports`] and [`super::session_keys`].
+//! Objects that every replica reads and the leader writes: their metadata, their watch, and the outcome of a write. Their
+//! content is up to [`super::ports`] and [`super::session_keys`].
 
 use std::fmt::Debug;
 use std::time::Duration;
