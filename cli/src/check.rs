@@ -22,7 +22,7 @@ use crate::manifests::source::{FileChange, ManifestFiles};
 use crate::output::{Format, print};
 use crate::programmed;
 use crate::settings::{PolicyArgs, settings_of_check};
-use crate::verdict::{ObjectContext, ObjectOutcome, Verdict, generation, summary, verdicts};
+use crate::verdict::{ObjectContext, ObjectOutcome, ObjectVerdict, generation, summary, verdicts};
 
 /// Prints the verdict on every object in a directory of manifests.
 ///
@@ -75,7 +75,7 @@ pub(crate) fn load(directory: &Path) -> Result<(ManifestFiles, Vec<Change>), Loo
     Ok((source, changes))
 }
 
-fn judge(source: &ManifestFiles, changes: Vec<Change>, args: &CheckArgs) -> Vec<Verdict> {
+fn judge(source: &ManifestFiles, changes: Vec<Change>, args: &CheckArgs) -> Vec<ObjectVerdict> {
     let policy = args.policy.policy();
     let mut translator = Translator::new(settings_of_check(policy.clone(), &args.controller_name));
     let now = clock::now().as_second();
@@ -125,7 +125,7 @@ impl ObjectContext for CheckContext<'_> {
 }
 
 /// The text for people: a line for each object with findings, and how many objects there are.
-struct Text<'a>(&'a [Verdict]);
+struct Text<'a>(&'a [ObjectVerdict]);
 
 impl fmt::Display for Text<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

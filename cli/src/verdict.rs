@@ -42,7 +42,7 @@ impl fmt::Display for ObjectOutcome {
 
 /// The verdict on one object, or on a file as a whole.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub(crate) struct Verdict {
+pub(crate) struct ObjectVerdict {
     /// File, relative to the directory.
     pub(crate) file: FilePath,
     /// Line on which the object begins, counted from 1.
@@ -101,7 +101,7 @@ impl From<Finding> for FindingView {
     }
 }
 
-impl Verdict {
+impl ObjectVerdict {
     /// Returns `Kind namespace/name`, without the parts that are empty.
     #[must_use]
     pub(crate) fn subject(&self) -> String {
@@ -115,7 +115,7 @@ impl Verdict {
 }
 
 /// Writes `file:line: Kind namespace/name: verdict` and a line per finding.
-impl fmt::Display for Verdict {
+impl fmt::Display for ObjectVerdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
@@ -180,7 +180,7 @@ pub(crate) fn verdicts(
     source: &ManifestFiles,
     translator: &Translator,
     context: &impl ObjectContext,
-) -> Vec<Verdict> {
+) -> Vec<ObjectVerdict> {
     let judge = Judge {
         source,
         translator,
@@ -202,7 +202,7 @@ struct Judge<'a, F> {
 }
 
 impl<F: ObjectContext> Judge<'_, F> {
-    fn file(&self, path: &FilePath, file: &File) -> Vec<Verdict> {
+    fn file(&self, path: &FilePath, file: &File) -> Vec<ObjectVerdict> {
         let mut verdicts = Vec::with_capacity(file.documents.len() + 1);
         if let Some((line, finding)) = &file.broken {
             let mut finding = finding.clone();
@@ -223,7 +223,7 @@ impl<F: ObjectContext> Judge<'_, F> {
         verdicts
     }
 
-    fn document(&self, path: &FilePath, index: usize, document: &Document) -> Verdict {
+    fn document(&self, path: &FilePath, index: usize, document: &Document) -> ObjectVerdict {
         let line = document.line;
         let nameless = ObjectName::new("", "");
         match &document.content {
@@ -243,7 +243,7 @@ impl<F: ObjectContext> Judge<'_, F> {
         index: usize,
         document: &Document,
         object: &Object,
-    ) -> Verdict {
+    ) -> ObjectVerdict {
         let key = object.key();
         let (line, kind) = (document.line, key.kind.as_str());
         if let Some((first, at)) = self.source.duplicate_of(&key, path, index) {
@@ -279,7 +279,7 @@ impl<F: ObjectContext> Judge<'_, F> {
         soften(self.translator, object, &mut findings);
         let mut seen = BTreeSet::new();
         findings.retain(|finding| seen.insert(finding.clone()));
-        Verdict {
+        ObjectVerdict {
             admission: message,
             status: self.context.status(&key),
             ..verdict(path, line, kind, &key.name, findings)
@@ -293,9 +293,9 @@ fn verdict(
     kind: &str,
     name: &ObjectName,
     findings: Vec<Finding>,
-) -> Verdict {
+) -> ObjectVerdict {
     let worst = findings.iter().map(|finding| finding.severity).max();
-    Verdict {
+    ObjectVerdict {
         file: path.clone(),
         line,
         kind: kind.into(),
@@ -314,7 +314,7 @@ fn verdict(
 
 /// Returns the verdict on an object of a kind that Vestibule does not read. It is a warning only if a user could
 /// think that Vestibule reads that kind.
-fn foreign(path: &FilePath, line: u64, api_version: &str, kind: &str, name: &str) -> Verdict {
+fn foreign(path: &FilePath, line: u64, api_version: &str, kind: &str, name: &str) -> ObjectVerdict {
     let group = api_version.rsplit_once('/').map_or("", |(group, _)| group);
     let near = Kind::ALL.iter().any(|known| known.as_str() == kind)
         || group == vestibule_model::key::GATEWAY_GROUP
@@ -343,7 +343,7 @@ fn foreign(path: &FilePath, line: u64, api_version: &str, kind: &str, name: &str
 
 /// Returns the last line of the output: the number of objects with each outcome.
 #[must_use]
-pub(crate) fn summary(verdicts: &[Verdict]) -> String {
+pub(crate) fn summary(verdicts: &[ObjectVerdict]) -> String {
     let objects = || verdicts.iter().filter(|verdict| !verdict.kind.is_empty());
     let count = |outcome| objects().filter(|v| v.outcome == outcome).count();
     let total = objects().count();
@@ -365,7 +365,7 @@ pub(crate) fn summary(verdicts: &[Verdict]) -> String {
         }
     }
     // A file that is held back for a moment is not counted here.
-    let unread = |v: &&Verdict| v.kind.is_empty() && v.outcome == ObjectOutcome::Refused;
+    let unread = |v: &&ObjectVerdict| v.kind.is_empty() && v.outcome == ObjectOutcome::Refused;
     match verdicts.iter().filter(unread).count() {
         0 => {}
         1 => text.push_str(", 1 file or document that cannot be read"),

@@ -349,7 +349,9 @@ fn typed<T: DeserializeOwned>(kind: Kind, body: Value) -> Result<(T, UnknownFiel
         Err(error) => {
             let path = track.path().to_string();
             let message = if kind == Kind::Secret {
-                // The decoder quotes the value that it cannot read, and that may be a private key.
+                // The decoder quotes the value that it cannot read, and that may be a private key. Its error has no type
+                // that tells a value of another type from text that is not base64: `classify` says `Data` of both. So
+                // the text is compared. If it changes, this message is wrong about values of another type, and no more.
                 if path.starts_with("data.") && !error.to_string().starts_with("invalid type") {
                     "is not base64".to_owned()
                 } else {

@@ -41,7 +41,7 @@ use vestibule_model::key::{Kind, ObjectKey, ObjectName};
 use vestibule_model::object::Object;
 
 pub use copied::{CopiedAnnotations, CopiedError};
-pub use read::{ReadError, Reader, read_source};
+pub use read::{ObjectReader, ReadError, read_source};
 pub use restored::{Restored, restored};
 
 use raw::Raw;
@@ -181,7 +181,7 @@ pub fn watch(client: &Client, scope: &Scope) -> impl Stream<Item = Event> + Send
             watches.push(once(ready(Event::Synced(kind))).boxed());
         }
         for namespace in places {
-            let one = One::new(client.clone(), (kind, namespace), scope);
+            let one = KindWatch::new(client.clone(), (kind, namespace), scope);
             watches.push(one.run().boxed());
         }
     }
@@ -209,7 +209,7 @@ pub fn watch(client: &Client, scope: &Scope) -> impl Stream<Item = Event> + Send
 }
 
 /// The watch of one kind, in one namespace or in all.
-struct One {
+struct KindWatch {
     client: Client,
     kind: Kind,
     namespace: Option<String>,
@@ -260,7 +260,7 @@ enum Phase {
     ),
 }
 
-impl One {
+impl KindWatch {
     fn new(client: Client, (kind, namespace): (Kind, Option<String>), scope: &Scope) -> Self {
         let Scope {
             poll, max_backoff, ..

@@ -279,7 +279,7 @@ impl Arguments {
     pub(crate) fn settings(
         &self,
         owner: Option<OwnerReference>,
-    ) -> anyhow::Result<cluster::Settings> {
+    ) -> anyhow::Result<cluster::OperatorSettings> {
         if self.release.is_empty() || self.namespace.is_empty() {
             bail!("--release and --namespace must not be empty");
         }
@@ -334,10 +334,10 @@ impl Arguments {
             ),
             address: SocketAddr::new(self.pod_ip, self.stream.port()).to_string(),
             owner: owner.clone(),
-            timing: lease::elector::Timing::default(),
+            timing: lease::elector::ElectionTiming::default(),
         };
         let certmanager = cluster::certmanager::Config {
-            settings: certmanager::Settings {
+            settings: certmanager::CertManagerSettings {
                 listener_sets: self.cert_manager_listener_sets,
                 gateways: self.cert_manager_gateways,
                 identity: format!("{}/{}", self.namespace, self.release),
@@ -354,14 +354,14 @@ impl Arguments {
         if !namespaces.is_empty() {
             namespaces.insert(self.namespace.as_str().into());
         }
-        Ok(cluster::Settings {
+        Ok(cluster::OperatorSettings {
             namespace: self.namespace.clone(),
             release: self.release.clone(),
             translation,
             lease,
             proxy_service: self.service(self.proxy_service.as_ref(), "proxy"),
             owner,
-            statuses: statuses::plan::Timing::default(),
+            statuses: statuses::plan::StatusTiming::default(),
             acme: self.acme.then(|| self.acme_settings()),
             certmanager,
             copied_annotations,
@@ -385,8 +385,8 @@ impl Arguments {
         [proxies, webhooks, operators].map(Arc::from).into()
     }
 
-    fn acme_settings(&self) -> vestibule_acme::Settings {
-        vestibule_acme::Settings {
+    fn acme_settings(&self) -> vestibule_acme::EngineSettings {
+        vestibule_acme::EngineSettings {
             namespace: self.namespace.as_str().into(),
             issuers: self.acme_issuer_selector.clone(),
             budgets: vestibule_acme::Budgets {

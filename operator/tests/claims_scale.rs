@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use vestibule_model::key::{Kind, ObjectKey};
 use vestibule_model::policy::Policy;
 use vestibule_model::selector::NamespaceScope;
-use vestibule_operator::claims::{ClaimStore, Counts, GRACE, GatewayState, Time, WriteOutcome};
+use vestibule_operator::claims::{ClaimStore, Counts, GRACE, GatewayPresence, Time, WriteOutcome};
 use vestibule_operator::control::ControlLoop;
 use vestibule_operator::issuance::CertificateRegistry;
 use vestibule_operator::translate::{Change, ClaimMode, Output, Settings, Translator, Work};
@@ -70,7 +70,7 @@ impl Leader {
                 sum.merge(output);
             }
             self.time.now += Duration::from_millis(50);
-            let ours = |_: &_| GatewayState::Ours("uid".into());
+            let ours = |_: &_| GatewayPresence::Ours("uid".into());
             let Some(request) = self.control.claims.next_request(self.time.now, ours) else {
                 break;
             };

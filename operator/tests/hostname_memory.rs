@@ -23,11 +23,11 @@ use vestibule_operator::cluster::events::{EventRecorder, ObjectEvent};
 use vestibule_operator::cluster::metrics::Metrics;
 use vestibule_operator::cluster::ports::allocation::Allocation;
 use vestibule_operator::cluster::services::{DesiredServices, ServiceState};
-use vestibule_operator::cluster::statuses::plan::{LiveStatus, Next, Planner, Timing};
+use vestibule_operator::cluster::statuses::plan::{LiveStatus, Next, Planner, StatusTiming};
 use vestibule_operator::cluster::statuses::{self, StatusInputs};
-use vestibule_operator::cluster::store::{Channels, Store};
+use vestibule_operator::cluster::store::{Store, StoreChannels};
 use vestibule_operator::control::ControlLoop;
-use vestibule_operator::issuance::{CertificateRegistry, Channels as IssuanceChannels};
+use vestibule_operator::issuance::{CertificateRegistry, EngineChannels};
 use vestibule_operator::map_channel::MapChanges;
 use vestibule_operator::publish::{self, Publisher};
 use vestibule_operator::translate::{Assigned, CONTROLLER, ClaimMode, DesiredPort, DesiredService};
@@ -56,7 +56,7 @@ struct Release {
     key: KeyPair,
     now: Instant,
     /// Channels to tasks that do not run here.
-    _idle: (IssuanceChannels, mpsc::Receiver<ObjectEvent>),
+    _idle: (EngineChannels, mpsc::Receiver<ObjectEvent>),
 }
 
 impl Release {
@@ -72,11 +72,11 @@ impl Release {
         let store = Store::new(
             settings,
             Arc::clone(&publisher),
-            Planner::new(Timing::default()),
+            Planner::new(StatusTiming::default()),
             Metrics::default(),
             None,
             ClaimStore::new(GRACE),
-            Channels {
+            StoreChannels {
                 ports: desired_ports,
                 services: desired_services,
                 certificates,

@@ -16,7 +16,7 @@ use vestibule_model::reference::Reference;
 use vestibule_model::selector::NamespaceScope;
 use vestibule_operator::cluster::ReadError;
 use vestibule_operator::cluster::metrics::Metrics;
-use vestibule_operator::cluster::statuses::plan::{Next, Timing};
+use vestibule_operator::cluster::statuses::plan::{Next, StatusTiming};
 use vestibule_operator::cluster::statuses::{self, StatusInputs};
 use vestibule_operator::cluster::store::Store;
 use vestibule_operator::publish::{self, Publisher};
@@ -95,9 +95,9 @@ impl World {
         Lines::begin();
         let publisher = Publisher::new(publish::Config::default());
         publisher.lead(1).expect("a first term");
-        let timing = Timing {
+        let timing = StatusTiming {
             patience: Duration::ZERO,
-            ..Timing::default()
+            ..StatusTiming::default()
         };
         let (metrics, mut registry_of_metrics) = (Metrics::default(), Registry::default());
         metrics.register(&mut registry_of_metrics);

@@ -14,7 +14,7 @@ use vestibule_model::selector::NamespaceScope;
 use vestibule_model::service::ServiceType;
 use vestibule_model::small::SmallSet;
 use vestibule_operator::cluster::metrics::Metrics;
-use vestibule_operator::cluster::statuses::plan::{Next, Timing};
+use vestibule_operator::cluster::statuses::plan::{Next, StatusTiming};
 use vestibule_operator::cluster::store::Store;
 use vestibule_operator::publish::{self, Publisher};
 use vestibule_operator::status::{ack_progress, programmed};
@@ -47,7 +47,7 @@ impl World {
         let now = Instant::now();
         let metrics = Metrics::default();
         metrics.register(&mut Registry::default());
-        let store = leading_store(&publisher, Timing::default(), metrics, now);
+        let store = leading_store(&publisher, StatusTiming::default(), metrics, now);
         Self {
             store,
             publisher,

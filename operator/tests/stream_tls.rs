@@ -14,7 +14,9 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::metadata::MetadataValue;
 use tonic::{Code, Request};
 use vestibule_operator::publish::tls::ConnectionLimits;
-use vestibule_operator_testing::secure::{NAME, Operator, POD, USER, Verdict, authority, token};
+use vestibule_operator_testing::secure::{
+    NAME, Operator, POD, ReviewAnswer, USER, authority, token,
+};
 use vestibule_operator_testing::stream::{BOUND, Counted, backend, hash, key};
 use vestibule_stream::client::{ClientState, Connect};
 use vestibule_stream::proto::config_stream_client::ConfigStreamClient;
@@ -105,16 +107,16 @@ async fn a_bad_token_is_refused_with_what_to_do_and_a_good_one_is_taken_at_once(
 async fn an_api_server_that_is_away_stops_nobody_for_good() {
     let operator = Operator::start(ConnectionLimits::default()).await;
     operator.publish(&[backend("a/b:1", 1)]);
-    operator.answer(Verdict::Away);
+    operator.answer(ReviewAnswer::Away);
     let mut proxy = operator.proxy(POD);
     proxy
         .until(|state| refusal(state).1.contains("cannot be asked"))
         .await;
-    operator.answer(Verdict::Good);
+    operator.answer(ReviewAnswer::Good);
     proxy.until(|state| state.held.is_some()).await;
 
     // A proxy that is connected already goes on without it.
-    operator.answer(Verdict::Away);
+    operator.answer(ReviewAnswer::Away);
     operator.publish(&[backend("a/c:1", 1)]);
     let generation = operator.publisher.generation();
     proxy.until(|state| state.held == Some(generation)).await;
@@ -199,7 +201,7 @@ async fn calls_without_a_good_token_are_refused_before_a_message_is_read() {
             "{authorization:?}: {status}"
         );
     }
-    operator.answer(Verdict::Rejected);
+    operator.answer(ReviewAnswer::Rejected);
     let good = format!("Bearer {}", token(USER, "vestibule-config", 600));
     let status = call(&operator, Some(&good)).await;
     assert_eq!(status.code(), Code::Unauthenticated);
@@ -347,7 +349,7 @@ async fn a_flood_of_tokens_does_not_reach_the_api_server_nor_keep_others_out() {
     operator.publish(&[backend("a/b:1", 1)]);
     let mut proxy = operator.proxy(POD);
     proxy.until(|state| state.held.is_some()).await;
-    operator.answer(Verdict::Rejected);
+    operator.answer(ReviewAnswer::Rejected);
     let channel = operator.connector().connect(&operator.address).await;
     let channel = channel.unwrap();
     let mut refused = std::collections::BTreeMap::new();
@@ -390,7 +392,7 @@ async fn headers_are_bounded() {
 #[tokio::test]
 async fn what_is_sent_before_the_token_is_checked_is_bounded() {
     let operator = Operator::start(ConnectionLimits::default()).await;
-    operator.answer(Verdict::Never);
+    operator.answer(ReviewAnswer::Never);
     let channel = operator.connector().connect(&operator.address).await;
     let mut client = ConfigStreamClient::new(channel.unwrap()).max_encoding_message_size(64 << 20);
     let (sender, messages) = mpsc::channel(1);

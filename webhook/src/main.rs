@@ -26,7 +26,7 @@ use vestibule_serve::log_filter;
 use vestibule_serve::log_format::{LogError, LogFormat};
 use vestibule_serve::log_queue::FlushGuard;
 use vestibule_webhook::Admission;
-use vestibule_webhook::server::{Config, WATCHED, Webhook};
+use vestibule_webhook::server::{WATCHED, Webhook, WebhookConfig};
 
 /// `docs/adr/0027-memory-that-is-given-back.md` says why.
 #[global_allocator]
@@ -110,7 +110,7 @@ async fn run(args: Args) -> anyhow::Result<()> {
     let client = kube::Client::try_from(watch::configured(config))
         .context("cannot make a client of the API server")?;
     let admission = Admission::new(args.controller, policy);
-    let settings = Config::new(args.listen, args.admin, args.tls_dir);
+    let settings = WebhookConfig::new(args.listen, args.admin, args.tls_dir);
     let mut webhook = Webhook::start(settings, admission)
         .with_context(|| format!("cannot serve on {} and {}", args.listen, args.admin))?;
     webhook.follow(watch::watch(&client, &watch::Scope::new(WATCHED)));

@@ -27,14 +27,14 @@ impl Closeness {
 
 /// How closely somebody asks for a name at a place, and for whom it counts.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Asked {
+pub(super) struct NameDemand {
     /// How closely, if anybody does.
     closeness: Option<Closeness>,
     /// The owner of the name, if only namespaces ask here that may not serve it.
     owner: Option<String>,
 }
 
-impl Asked {
+impl NameDemand {
     /// Looks at who asks for the name at the place of these listeners. `main` is the listener that is explained, with the routes
     /// that are attached to it and those that are not.
     pub(super) fn new(
@@ -99,7 +99,7 @@ impl Asked {
 /// A place where only others ask for a name does not count if the name is live at a place of its owner. Otherwise any
 /// tenant could make the names of all others look broken, by an object that is refused.
 pub(super) fn settle(
-    mut places: Vec<(PortReport, Asked)>,
+    mut places: Vec<(PortReport, NameDemand)>,
 ) -> (Vec<PortReport>, Option<ServingState>) {
     let counts: Vec<bool> = places
         .iter()

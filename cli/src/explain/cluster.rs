@@ -12,7 +12,7 @@ use clap::Args;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use serde_json::Value;
-use vestibule_crds::watch::{ReadError, Reader, Watched};
+use vestibule_crds::watch::{ObjectReader, ReadError, Watched};
 use vestibule_model::certificate::CertificateAnnotations;
 use vestibule_model::condition::Address;
 use vestibule_model::gateway::{Gateway, GatewayClass, Infrastructure, Listener, ListenerSet};
@@ -145,7 +145,7 @@ pub(crate) fn read(
         };
         let settings = settings(controller.clone(), policy);
         let mut reading = Reading {
-            reader: Reader::new(client),
+            reader: ObjectReader::new(client),
             namespace,
             is_named: args.namespace.is_some(),
             translator: Translator::new(settings),
@@ -192,7 +192,7 @@ fn settings(controller: Arc<str>, policy: Policy) -> Settings {
 }
 
 struct Reading {
-    reader: Reader,
+    reader: ObjectReader,
     namespace: String,
     /// Whether the caller named the namespace. Otherwise it is that of the context.
     is_named: bool,

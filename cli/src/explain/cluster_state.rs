@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use vestibule_crds::status::Observed;
+use vestibule_model::condition::ConditionType;
 use vestibule_model::key::{Kind, ListenerKey, ObjectKey, ParentKey};
 use vestibule_model::reference::ParentRef;
 use vestibule_operator::status::render;
@@ -222,7 +223,12 @@ impl ClusterState {
                 .is_some_and(|live| !live.denied.is_empty())
             {
                 // A reference that could not be followed here is not necessarily broken.
-                differences.retain(|one| one.kind == "Accepted" || one.kind == "Conflicted");
+                differences.retain(|one| {
+                    matches!(
+                        ConditionType::from_text(&one.kind),
+                        Some(ConditionType::Accepted | ConditionType::Conflicted)
+                    )
+                });
             }
             let unwritten = computed.is_some() && written.is_none();
             return ReportedStatus {

@@ -11,7 +11,7 @@ use vestibule_model::key::{Kind, ObjectKey, ObjectName};
 use vestibule_model::object::Object;
 use vestibule_model::protocol::{Port, Transport, TransportPort};
 
-use super::asked::{self, Asked};
+use super::asked::{self, NameDemand};
 use super::candidates::{
     AttachedRoute, Candidate, attached, candidates, is_published, references, routes_of_interest,
 };
@@ -151,7 +151,7 @@ impl Judge<'_> {
         gateway: &ObjectName,
         port: Port,
         here: &[&MatchingListener],
-    ) -> (PortReport, Asked) {
+    ) -> (PortReport, NameDemand) {
         let chosen = self.chosen(here);
         let MatchingListener {
             candidate: main,
@@ -177,7 +177,7 @@ impl Judge<'_> {
         };
         let (steps, addresses) = (chain.steps(), chain.addresses());
         let candidates: Vec<&Candidate> = here.iter().map(|one| &one.candidate).collect();
-        let asked = Asked::new(
+        let asked = NameDemand::new(
             &self.cluster_state.translator,
             self.query,
             main,

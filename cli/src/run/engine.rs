@@ -11,7 +11,9 @@ use vestibule_model::issuance::CertificateRequest;
 use vestibule_model::key::{Kind, ListenerKey, ObjectKey, ObjectName};
 use vestibule_operator::claims::{self, Memory};
 use vestibule_operator::control::ControlLoop;
-use vestibule_operator::issuance::{self, CertificateRegistry, Channels, Directory, EngineLink};
+use vestibule_operator::issuance::{
+    self, CertificateRegistry, Directory, EngineChannels, EngineLink,
+};
 use vestibule_operator::localca::{LocalCa, LocalIssuer};
 use vestibule_operator::publish::{Changes, Publisher};
 use vestibule_operator::translate::{Change, ClaimMode, SessionKeys, Settings, Translator};
@@ -47,7 +49,7 @@ impl Engine {
         ca: LocalCa,
         state: &Path,
         publisher: Arc<Publisher>,
-    ) -> (Self, Channels) {
+    ) -> (Self, EngineChannels) {
         let (registry, channels) = CertificateRegistry::new();
         let engine_link = channels.engine_link.clone();
         let acme = Arc::new(Directory::new(state.join("acme"), engine_link.clone()));

@@ -23,7 +23,7 @@ use vestibule_serve::log_queue::{self, FlushGuard};
 use super::served::Served;
 use crate::clock;
 use crate::manifests::source::FileChange;
-use crate::verdict::{ObjectOutcome, Verdict, printable};
+use crate::verdict::{ObjectOutcome, ObjectVerdict, printable};
 
 /// Target of the lines whose message is complete for people. Their fields are only for machines.
 const TARGET: &str = "vestibule";
@@ -212,7 +212,7 @@ pub(super) fn certificate_failed(error: &LocalCaError) {
 }
 
 /// Reports a new or changed verdict.
-pub(super) fn verdict(verdict: &Verdict) {
+pub(super) fn verdict(verdict: &ObjectVerdict) {
     let findings = serde_json::to_string(&verdict.findings).unwrap_or_default();
     macro_rules! say {
         ($level:ident) => {

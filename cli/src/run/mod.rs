@@ -220,8 +220,8 @@ async fn serve(args: RunArgs, ports: BTreeMap<u16, u16>) -> anyhow::Result<ExitC
 }
 
 /// Settings of the built-in engine. There is only one user, so only the limits of the CA matter.
-fn acme_settings() -> vestibule_acme::Settings {
-    vestibule_acme::Settings {
+fn acme_settings() -> vestibule_acme::EngineSettings {
+    vestibule_acme::EngineSettings {
         // The account of a ClusterACMEIssuer is kept in this namespace.
         namespace: "vestibule".into(),
         issuers: LabelSelector::default(),

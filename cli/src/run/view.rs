@@ -18,7 +18,7 @@ use super::served::Served;
 use super::serving::served;
 use crate::admission::Admission;
 use crate::manifests::tracker::FilePath;
-use crate::verdict::{ObjectContext, ObjectOutcome, Verdict, generation, summary, verdicts};
+use crate::verdict::{ObjectContext, ObjectOutcome, ObjectVerdict, generation, summary, verdicts};
 
 /// Identifies a verdict: its file, its subject, and its number among those with the same subject in the file.
 type Subject = (FilePath, String, usize);
@@ -27,7 +27,7 @@ type Subject = (FilePath, String, usize);
 pub(super) struct View {
     address: IpAddr,
     ports: BTreeMap<u16, u16>,
-    verdicts: Option<BTreeMap<Subject, Verdict>>,
+    verdicts: Option<BTreeMap<Subject, ObjectVerdict>>,
     /// The listeners that are in force, in the version that came into force last.
     in_force: BTreeMap<ListenerKey, Served>,
     /// The last message about each listener whose last version is not in force.
@@ -82,7 +82,7 @@ impl View {
         translator.statuses().iter().map(render).collect()
     }
 
-    fn tell_verdicts(&mut self, verdicts: Vec<Verdict>) {
+    fn tell_verdicts(&mut self, verdicts: Vec<ObjectVerdict>) {
         let text = summary(&verdicts);
         let mut now = BTreeMap::new();
         let mut order = Vec::with_capacity(verdicts.len());
@@ -114,7 +114,8 @@ impl View {
             }
             directory_change |= worth || before.is_none();
         }
-        let gone = |all: &BTreeMap<Subject, Verdict>| all.keys().any(|s| !now.contains_key(s));
+        let gone =
+            |all: &BTreeMap<Subject, ObjectVerdict>| all.keys().any(|s| !now.contains_key(s));
         if directory_change || self.verdicts.as_ref().is_none_or(gone) {
             log::summary(&text);
         }

@@ -11,7 +11,7 @@ use crate::check::NOTHING;
 use crate::explain::PlaceArgs;
 use crate::explain::text::write_unread;
 use crate::output::print;
-use overview::{Health, Overview, Row, overview};
+use overview::{ObjectHealth, Overview, Row, overview};
 
 /// Prints the state of Gateways, ListenerSets and routes, problems first.
 ///
@@ -31,7 +31,7 @@ pub(crate) fn status(args: &StatusArgs) -> anyhow::Result<ExitCode> {
     let wrong = overview
         .objects
         .iter()
-        .any(|row| row.health == Health::Wrong);
+        .any(|row| row.health == ObjectHealth::Wrong);
     Ok(ExitCode::from(u8::from(wrong)))
 }
 
@@ -43,10 +43,10 @@ impl fmt::Display for Text<'_> {
         let width = rows.iter().map(|row| subject(row).len()).max().unwrap_or(0);
         for row in rows {
             let mark = match row.health {
-                Health::Wrong => "WRONG",
-                Health::Waiting => "waiting",
-                Health::Warning => "warning",
-                Health::Ok => "ok",
+                ObjectHealth::Wrong => "WRONG",
+                ObjectHealth::Waiting => "waiting",
+                ObjectHealth::Warning => "warning",
+                ObjectHealth::Ok => "ok",
             };
             let subject = subject(row);
             match row.problems.as_slice() {
@@ -65,10 +65,10 @@ impl fmt::Display for Text<'_> {
             "{} {}: {} wrong, {} waiting, {} with warnings, {} ok",
             rows.len(),
             if rows.len() == 1 { "object" } else { "objects" },
-            count(Health::Wrong),
-            count(Health::Waiting),
-            count(Health::Warning),
-            count(Health::Ok)
+            count(ObjectHealth::Wrong),
+            count(ObjectHealth::Waiting),
+            count(ObjectHealth::Warning),
+            count(ObjectHealth::Ok)
         )?;
         if rows.is_empty() {
             writeln!(f, "{NOTHING}")?;

@@ -34,7 +34,7 @@ pub(super) struct Overview {
 /// The state of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Health {
+pub(super) enum ObjectHealth {
     /// A part of it is refused or not in force.
     Wrong,
     /// It is not in force yet, or its status is about an older version.
@@ -51,7 +51,7 @@ pub(super) struct Row {
     pub(super) kind: &'static str,
     pub(super) namespace: String,
     pub(super) name: String,
-    pub(super) health: Health,
+    pub(super) health: ObjectHealth,
     /// Its problems, the worst first.
     pub(super) problems: Vec<Problem>,
     /// A short description of what the object contains.
@@ -61,7 +61,7 @@ pub(super) struct Row {
 /// A problem of an object.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct Problem {
-    pub(super) health: Health,
+    pub(super) health: ObjectHealth,
     /// The listener or parent in the object that has the problem. Empty if the object itself has it.
     pub(super) part: String,
     /// Type of the condition that reports the problem; empty if no condition does.
@@ -144,7 +144,9 @@ fn row(
     let mut problems = Vec::new();
     let mut summary = String::new();
     match object {
-        Object::Unreadable(_, _, finding) => problems.push(of_finding(finding, Health::Wrong)),
+        Object::Unreadable(_, _, finding) => {
+            problems.push(of_finding(finding, ObjectHealth::Wrong))
+        }
         Object::GatewayClass(class) => {
             summary = format!("of controller {}", class.controller);
             problems.extend(of_said(
@@ -193,12 +195,18 @@ fn row(
         hints
             .into_iter()
             .flatten()
-            .map(|one| of_finding(one, Health::Warning)),
+            .map(|one| of_finding(one, ObjectHealth::Warning)),
     );
     problems.sort_by_key(|problem| problem.health);
     // The listeners themselves report which of them are not valid.
     if problems.iter().any(|one| !one.part.is_empty()) {
-        problems.retain(|one| !one.part.is_empty() || !one.reason.starts_with("ListenersNot"));
+        problems.retain(|one| {
+            let is_of_listeners = matches!(
+                Reason::from_text(&one.reason),
+                Some(Reason::ListenersNotValid | Reason::ListenersNotResolved)
+            );
+            !one.part.is_empty() || !is_of_listeners
+        });
     }
     Some(Row {
         kind: key.kind.as_str(),
@@ -206,7 +214,7 @@ fn row(
         name: key.name.name.to_string(),
         health: problems
             .first()
-            .map_or(Health::Ok, |problem| problem.health),
+            .map_or(ObjectHealth::Ok, |problem| problem.health),
         problems,
         summary,
     })
@@ -348,9 +356,9 @@ fn of_parentless(
     let findings = findings.into_iter().flatten();
     let problems = findings.map(|finding| {
         let health = if finding.refuses() {
-            Health::Wrong
+            ObjectHealth::Wrong
         } else {
-            Health::Warning
+            ObjectHealth::Warning
         };
         of_finding(finding, health)
     });
@@ -362,7 +370,7 @@ fn of_parentless(
 fn absent(cluster_state: &ClusterState, parent: &ParentKey) -> Option<Problem> {
     let key = parent.object();
     (cluster_state.live.is_some() && cluster_state.is_missing(&key)).then(|| Problem {
-        health: Health::Waiting,
+        health: ObjectHealth::Waiting,
         part: String::new(),
         condition: String::new(),
         reason: "NotFound".into(),
@@ -393,7 +401,7 @@ fn of_said(
             return Vec::new();
         }
         let message = "no status of Vestibule's: another controller's object, or not processed yet";
-        return vec![problem(Health::Wrong, "", "NoStatus", message)];
+        return vec![problem(ObjectHealth::Wrong, "", "NoStatus", message)];
     };
     let mut problems = Vec::new();
     for one in &reported.conditions {
@@ -403,27 +411,27 @@ fn of_said(
                 if cluster_state.live.is_none() {
                     continue;
                 }
-                Health::Waiting
+                ObjectHealth::Waiting
             }
-            ("Accepted", "False") if one.is_for(Reason::Pending) => Health::Waiting,
+            ("Accepted", "False") if one.is_for(Reason::Pending) => ObjectHealth::Waiting,
             ("Accepted" | "ResolvedRefs" | PROGRAMMED | ISSUED, "False")
-            | ("Conflicted" | "PartiallyInvalid", "True") => Health::Wrong,
+            | ("Conflicted" | "PartiallyInvalid", "True") => ObjectHealth::Wrong,
             ("Accepted" | "ResolvedRefs" | PROGRAMMED, "Unknown")
                 if cluster_state.live.is_some() =>
             {
-                Health::Waiting
+                ObjectHealth::Waiting
             }
             // The route is accepted, but parts of it are left out. The status of a live cluster says so only in the
             // message: Gateway API has neither a reason nor a field for it, and the findings of translation here can
             // differ from the operator's if the caller may not read everything. The first sentence says that the route
             // is accepted, and the others say what is left out.
             ("Accepted", "True") if key.kind.is_route() && one.message.contains(". ") => {
-                Health::Warning
+                ObjectHealth::Warning
             }
             _ => continue,
         };
         let message = match health {
-            Health::Warning => one.message.split_once(". ").map_or("", |(_, what)| what),
+            ObjectHealth::Warning => one.message.split_once(". ").map_or("", |(_, what)| what),
             _ => &one.message,
         };
         problems.push(problem(health, &one.kind, &one.reason, message));
@@ -440,12 +448,12 @@ fn of_said(
         && reported.is_older_than(cluster_state.generation(key))
     {
         let message = "the status is about an older version of the object";
-        problems.push(problem(Health::Waiting, "", "Stale", message));
+        problems.push(problem(ObjectHealth::Waiting, "", "Stale", message));
     }
     problems
 }
 
-fn of_finding(finding: &Finding, health: Health) -> Problem {
+fn of_finding(finding: &Finding, health: ObjectHealth) -> Problem {
     Problem {
         health,
         part: finding.field.clone(),

@@ -16,10 +16,13 @@
 //!
 //! And no dead helper: the compiler does not say that nobody uses a public item of a crate. The crates that only tests
 //! depend on have nothing but such items, so what they define has to be named somewhere else.
+//!
+//! And one name for each type of a crate: [`types`].
 
 mod helpers;
 mod modules;
 mod tokens;
+mod types;
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -88,6 +88,12 @@ impl Tree {
         tree
     }
 
+    /// The files of all modules.
+    pub(crate) fn files(&self) -> BTreeSet<PathBuf> {
+        let files = self.modules.iter().map(|module| module.file.clone());
+        files.collect()
+    }
+
     fn file(&mut self, file: &Path, folder: &Path, path: Vec<String>, parent: usize) -> usize {
         let source =
             fs::read_to_string(file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));

@@ -14,7 +14,7 @@ use vestibule_model::http::{self, HttpMatch, HttpTimeouts, MethodMatch, PathMatc
 use vestibule_model::key::Kind;
 
 use super::http_filter::{self, HTTPRouteFilter, MAX_FILTERS};
-use super::http_match::{self, Budget, HTTPValueMatch, MAX_TEXT, Reader};
+use super::http_match::{self, Budget, HTTPValueMatch, MAX_TEXT, MatchReader};
 use super::http_route::{self, HTTPBackendRef, RouteParts};
 use super::http_session::{self, SessionPersistence};
 use super::route::{ParentReference, at_most};
@@ -182,7 +182,7 @@ fn any_call() -> HttpMatch {
     }
 }
 
-fn read(reader: &mut Reader<'_>, wire: GRPCRouteMatch) -> HttpMatch {
+fn read(reader: &mut MatchReader<'_>, wire: GRPCRouteMatch) -> HttpMatch {
     let method = wire.method.map(|wire| method(reader, wire));
     HttpMatch {
         path: PathMatch::Method(method.unwrap_or_default()),
@@ -191,7 +191,7 @@ fn read(reader: &mut Reader<'_>, wire: GRPCRouteMatch) -> HttpMatch {
     }
 }
 
-fn method(reader: &mut Reader<'_>, wire: GRPCMethodMatch) -> MethodMatch {
+fn method(reader: &mut MatchReader<'_>, wire: GRPCMethodMatch) -> MethodMatch {
     let is_regex = match wire.kind.as_deref().unwrap_or("Exact") {
         "Exact" => false,
         "RegularExpression" => true,

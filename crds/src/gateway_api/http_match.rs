@@ -135,12 +135,12 @@ pub(super) fn convert_each<W>(
     field: &str,
     budget: &mut Budget,
     findings: &mut Vec<Finding>,
-    read: impl Fn(&mut Reader<'_>, W) -> HttpMatch,
+    read: impl Fn(&mut MatchReader<'_>, W) -> HttpMatch,
 ) -> Vec<HttpMatch> {
     let room = budget.take(wire.len(), field);
     let mut matches = Vec::new();
     for (index, wire) in wire.into_iter().take(room).enumerate() {
-        let mut reader = Reader {
+        let mut reader = MatchReader {
             field: format!("{field}.matches[{index}]"),
             budget,
             findings,
@@ -154,7 +154,7 @@ pub(super) fn convert_each<W>(
     matches
 }
 
-fn read(reader: &mut Reader<'_>, wire: HTTPRouteMatch) -> HttpMatch {
+fn read(reader: &mut MatchReader<'_>, wire: HTTPRouteMatch) -> HttpMatch {
     let method = wire.method.map(Arc::from);
     if let Some(method) = &method
         && !METHODS.contains(&&**method)
@@ -175,14 +175,14 @@ fn read(reader: &mut Reader<'_>, wire: HTTPRouteMatch) -> HttpMatch {
 }
 
 /// Reads one match, and remembers whether all of it could be read.
-pub(super) struct Reader<'a> {
+pub(super) struct MatchReader<'a> {
     field: String,
     budget: &'a mut Budget,
     findings: &'a mut Vec<Finding>,
     whole: bool,
 }
 
-impl Reader<'_> {
+impl MatchReader<'_> {
     pub(super) fn refuse(&mut self, reason: Reason, part: &str, message: String, action: &str) {
         self.whole = false;
         let field = format!("{}.{part}", self.field);

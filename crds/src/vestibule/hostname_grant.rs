@@ -172,7 +172,7 @@ pub struct HostnameGrantSpec {
     /// Limits for each of the namespaces on each of the Gateways. Of several grants for a namespace
     /// the largest limit counts that is stated; without any there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub limits: Option<LimitsSpec>,
+    pub limits: Option<GrantLimitsSpec>,
 }
 
 /// Parts of one hostname.
@@ -278,7 +278,7 @@ pub struct CertificatesSpec {
 /// Limits per namespace and Gateway. Those on connections are per namespace and proxy.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct LimitsSpec {
+pub struct GrantLimitsSpec {
     /// Most listeners of ListenerSets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("format" = "int32", "minimum" = 0, "maximum" = MAX_LIMIT))]
@@ -631,7 +631,7 @@ impl Reader {
         read
     }
 
-    fn limits(&mut self, spec: &LimitsSpec) -> hostname_grant::GrantLimits {
+    fn limits(&mut self, spec: &GrantLimitsSpec) -> hostname_grant::GrantLimits {
         let mut read = |field: &str, limit: Option<i64>, (least, most): (u32, u32)| {
             let limit = limit?;
             let read = u32::try_from(limit).ok();

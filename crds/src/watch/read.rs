@@ -59,12 +59,12 @@ impl From<Error> for ReadError {
 }
 
 /// Reads objects. It remembers in which version each kind is served.
-pub struct Reader {
+pub struct ObjectReader {
     client: Client,
     served: BTreeMap<Kind, Option<Served>>,
 }
 
-impl Reader {
+impl ObjectReader {
     /// A reader with the rights of `client`.
     #[must_use]
     pub fn new(client: Client) -> Self {
@@ -224,13 +224,13 @@ mod tests {
         let key = ObjectKey::new(Kind::Secret, "a", "s");
         for secret_type in LEFT_OUT {
             let client = client(secret_type);
-            let mut reader = Reader::new(client.clone());
+            let mut reader = ObjectReader::new(client.clone());
             let found = reader.get(Kind::Secret, &key.name).await.unwrap();
             assert_eq!(found, None, "{secret_type}");
             let read = read_source(&client, &key).await.unwrap();
             assert_eq!(read, None, "{secret_type}");
         }
-        let mut reader = Reader::new(client("Opaque"));
+        let mut reader = ObjectReader::new(client("Opaque"));
         let listed = reader.list(Kind::Secret, None, "").await.unwrap();
         assert!(listed.is_empty());
         let found = reader.get(Kind::Secret, &key.name).await.unwrap();

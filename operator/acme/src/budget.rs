@@ -196,12 +196,12 @@ impl Budget {
 /// that namespace. It is twice as many as the namespace may make in an hour, because it may have as many renewals, and
 /// a new leader asks for all that are under way.
 #[derive(Debug)]
-pub(crate) struct Claims {
+pub(crate) struct RecordedOrderBudget {
     rate: Rate,
     namespaces: BTreeMap<Arc<str>, Bucket>,
 }
 
-impl Claims {
+impl RecordedOrderBudget {
     pub(crate) fn new(budgets: Budgets) -> Self {
         Self {
             rate: Rate::hourly(budgets.per_namespace.saturating_mul(TWICE)),

@@ -178,7 +178,7 @@ pub enum Observation {
     /// When a certificate will be renewed, in seconds since 1970, or `None` if it will not be.
     RenewAt(ObjectName, Option<i64>),
     /// How many certificates wait, and what they wait for.
-    Waiting(Waiting),
+    Waiting(WaitingCounts),
     /// A task panicked. The engine tries it again.
     Panicked,
 }
@@ -234,7 +234,7 @@ impl Answered {
 
 /// How many certificates wait, and what they wait for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Waiting {
+pub struct WaitingCounts {
     /// They wait for their budget, or for a slot.
     pub budget: usize,
     /// They wait out a failure.

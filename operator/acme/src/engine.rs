@@ -17,13 +17,13 @@ use vestibule_model::key::{Kind, ObjectKey, ObjectName};
 use vestibule_model::object::AcmeIssuer;
 
 use crate::challenge;
-use crate::client::{Ca, Opened, Registering, open};
+use crate::client::{Ca, OpenedAccount, Registering, open};
 use crate::clock::Now;
 use crate::effects::{ChallengeAck, Effects, Input, Observation};
 use crate::keys::{KeyError, PrivateKey};
 use crate::leaf::Leaf;
 use crate::open_accounts::OpenAccounts;
-use crate::plan::{Done, Event, GivenUp, PlanStep, Planner, Publish, Settings, Task, Ticket};
+use crate::plan::{Done, EngineSettings, Event, GivenUp, PlanStep, Planner, Publish, Task, Ticket};
 use crate::problem::{AcmeFailure, FailureKind};
 
 /// Deadline for one task as a whole. The requests in it have deadlines of their own.
@@ -49,7 +49,7 @@ pub struct Engine<E> {
 impl<E: Effects> Engine<E> {
     /// An engine that knows nothing yet. `wall` returns seconds since 1970.
     pub fn new(
-        settings: Settings,
+        settings: EngineSettings,
         effects: Arc<E>,
         wall: impl Fn() -> i64 + Send + Sync + 'static,
     ) -> Self {
@@ -121,18 +121,18 @@ impl<E: Effects> Engine<E> {
             let result = caught(&*effects, "account", opening).await;
             let result = result.unwrap_or_else(|| Err(own_fault()));
             let result = result.map(|opened| match opened {
-                Opened::Open {
+                OpenedAccount::Open {
                     account,
                     registered,
                 } => {
                     let account_info = account.account_info();
                     accounts.opened(&issuer.key, ticket, account);
-                    Opened::Open {
+                    OpenedAccount::Open {
                         account: account_info,
                         registered,
                     }
                 }
-                Opened::Unregistered { host } => Opened::Unregistered { host },
+                OpenedAccount::Unregistered { host } => OpenedAccount::Unregistered { host },
             });
             Some(Event::Account {
                 issuer: issuer.key.clone(),
@@ -483,7 +483,7 @@ mod tests {
     async fn a_task_that_panics_is_tried_again() {
         let effects = Arc::new(Faulty::default());
         let many = 10.try_into().expect("not zero");
-        let settings = Settings {
+        let settings = EngineSettings {
             namespace: "system".into(),
             issuers: LabelSelector::default(),
             budgets: Budgets {

@@ -22,10 +22,10 @@ pub use budget::Budgets;
 pub use clock::wall;
 pub use effects::{
     Answered, ChallengeAck, Effects, Input, IssuerState, Observation, OrderOutcome, StoreError,
-    StoredSecret, Waiting, Write, Written,
+    StoredSecret, WaitingCounts, Write, Written,
 };
 pub use engine::Engine;
 pub use keys::PrivateKey;
 pub use leaf::Leaf;
-pub use plan::Settings;
+pub use plan::EngineSettings;
 pub use state::{Failed, Issued, Order, RememberedState, STATE_ANNOTATION};

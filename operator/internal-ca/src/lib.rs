@@ -13,6 +13,7 @@ pub mod rotation;
 #[cfg(test)]
 mod rotation_tests;
 mod store;
+mod watch_log;
 
 use std::fmt;
 use std::sync::Arc;

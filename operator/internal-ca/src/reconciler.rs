@@ -1,6 +1,7 @@
 //! Keeps the objects: reads them, asks the rotation what is to be done, does it, and waits until one
 //! of them changes or something is due.
 
+use std::future::ready;
 use std::pin::pin;
 use std::time::Duration;
 
@@ -23,6 +24,7 @@ use super::rotation::{
     BundleTarget, CaState, CaStep, Leaf, RenewalReason, RotationDecision, Seconds, Stored, decide,
 };
 use super::store::{CaSnapshot, CaStore, erase};
+use super::watch_log::WatchLog;
 use super::{Config, InternalCaError};
 
 /// Rounds of reading and writing after which others seem to write as often as this replica does.
@@ -71,17 +73,17 @@ impl Reconciler {
     /// Follows the operator's Secret.
     async fn serve(&self) {
         let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &self.config.namespace);
-        let config = named(self.config.secret_of(Leaf::Operator));
-        let mut events = pin!(watch_objects(secrets, config).default_backoff());
-        while let Some(event) = events.next().await {
-            match event {
-                Ok(Event::Apply(mut secret) | Event::InitApply(mut secret)) => {
+        let name = self.config.secret_of(Leaf::Operator);
+        let mut events = pin!(watch_objects(secrets, named(name)).default_backoff());
+        let mut log = WatchLog::new(format!("Secret {name}"));
+        while let Some(item) = events.next().await {
+            match log.event(item) {
+                Some(Event::Apply(mut secret) | Event::InitApply(mut secret)) => {
                     self.source.take(&secret);
                     erase(&mut secret);
                 }
-                Ok(Event::Delete(mut secret)) => erase(&mut secret),
-                Ok(Event::Init | Event::InitDone) => {}
-                Err(error) => debug!(%error, "cannot watch the operator's certificate"),
+                Some(Event::Delete(mut secret)) => erase(&mut secret),
+                Some(Event::Init | Event::InitDone) | None => {}
             }
         }
     }
@@ -266,15 +268,12 @@ where
     K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + Send + 'static,
 {
     let events = watch_objects(api, named(name)).default_backoff();
-    let touched = events.filter_map(|event| async move {
-        match event {
-            Ok(Event::Apply(_) | Event::Delete(_) | Event::InitDone) => Some(()),
-            Ok(Event::Init | Event::InitApply(_)) => None,
-            Err(error) => {
-                debug!(%error, "cannot watch an object of the certificates");
-                None
-            }
-        }
+    let mut log = WatchLog::new(format!("{} {name}", K::kind(&())));
+    let touched = events.filter_map(move |item| {
+        ready(match log.event(item) {
+            Some(Event::Apply(_) | Event::Delete(_) | Event::InitDone) => Some(()),
+            Some(Event::Init | Event::InitApply(_)) | None => None,
+        })
     });
     touched.boxed()
 }

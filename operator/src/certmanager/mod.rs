@@ -15,8 +15,10 @@ use vestibule_model::key::Kind;
 
 pub use desired::{Certificate, Foreign, desired};
 pub use plan::{Availability, CertificateAction, CertificateVerdict, judge, stale};
-pub use present::{Attempt, Attempts, PresentCertificate, PresentCertificates};
-pub use progress::{Condition, Progress};
+pub use present::{
+    CertificateAttempt, CertificateAttempts, PresentCertificate, PresentCertificates,
+};
+pub use progress::{CertificateProgress, Condition};
 
 /// Annotation of the Certificates that Vestibule makes: `<namespace>/<name>` of the release. Labels are the
 /// owner's, as the shim's are.
@@ -56,7 +58,7 @@ impl Maker {
 
 /// The settings that decide which component makes Certificates, and the identity that Vestibule puts on its own.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Settings {
+pub struct CertManagerSettings {
     /// Of the listeners of ListenerSets (`certManager.listenerSets`).
     pub listener_sets: Maker,
     /// Of Gateways' own listeners (`certManager.gateways`).
@@ -65,7 +67,7 @@ pub struct Settings {
     pub identity: String,
 }
 
-impl Settings {
+impl CertManagerSettings {
     /// The component that makes the Certificates of an object of this kind.
     #[must_use]
     pub fn maker(&self, owner: Kind) -> Maker {

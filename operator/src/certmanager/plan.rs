@@ -5,9 +5,9 @@ use vestibule_model::condition::Reason;
 use vestibule_model::issuance::{CertificateRequest, Issuance, IssuanceState};
 
 use super::desired::{Certificate, Foreign};
-use super::present::{Attempts, PresentCertificate, PresentCertificates};
+use super::present::{CertificateAttempts, PresentCertificate, PresentCertificates};
 use super::progress::issuance_of;
-use super::{Maker, Settings};
+use super::{CertManagerSettings, Maker};
 
 /// The action for one Certificate.
 #[derive(Debug, Clone, PartialEq)]
@@ -46,10 +46,10 @@ pub enum Availability<'a> {
 pub fn judge(
     request: &CertificateRequest,
     desired_certificate: &Result<Certificate, Foreign>,
-    settings: &Settings,
+    settings: &CertManagerSettings,
     availability: Availability<'_>,
     present: &PresentCertificates,
-    attempts: &Attempts,
+    attempts: &CertificateAttempts,
 ) -> CertificateVerdict {
     let there = present.get(&request.secret);
     let progress = |there: &PresentCertificate| {
@@ -146,7 +146,7 @@ fn theirs(
     progress: impl Fn(&PresentCertificate) -> Issuance,
 ) -> CertificateVerdict {
     let name = &request.secret.name;
-    let setting = Settings::setting(request.owner.kind);
+    let setting = CertManagerSettings::setting(request.owner.kind);
     let Some(there) = there else {
         let message = format!(
             "cert-manager has made no Certificate {name} yet, and {setting} leaves that to it: cert-manager needs its Gateway \
@@ -167,7 +167,7 @@ fn theirs(
 /// Somebody else's Certificate is in the way: it is left alone.
 fn stand_back(request: &CertificateRequest, name: &str, there: &PresentCertificate) -> Issuance {
     let kind = request.owner.kind;
-    let setting = Settings::setting(kind);
+    let setting = CertManagerSettings::setting(kind);
     let what = if *name == *request.secret.name {
         format!("Certificate {name}")
     } else {

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use serde_json::Value;
 use vestibule_model::key::ObjectName;
 
-use super::progress::{Progress, bounded};
-use super::{MANAGED_BY, Settings};
+use super::progress::{CertificateProgress, bounded};
+use super::{CertManagerSettings, MANAGED_BY};
 use crate::resource_version::is_later;
 
 /// A Certificate, as the server has it.
@@ -28,7 +28,7 @@ pub struct PresentCertificate {
     /// `Kind name` of its controller, if it has one.
     pub controller: Option<String>,
     /// How far it is.
-    pub progress: Progress,
+    pub progress: CertificateProgress,
     /// Metadata and spec of one that this release made; of others they are of no interest.
     pub ours: Option<Box<Value>>,
 }
@@ -36,7 +36,7 @@ pub struct PresentCertificate {
 impl PresentCertificate {
     /// Reads a Certificate.
     #[must_use]
-    pub fn of(mut object: Value, settings: &Settings) -> Option<(ObjectName, Self)> {
+    pub fn of(mut object: Value, settings: &CertManagerSettings) -> Option<(ObjectName, Self)> {
         let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str);
         let name = ObjectName::new(text("/metadata/namespace")?, text("/metadata/name")?);
         let controller = object
@@ -68,7 +68,7 @@ impl PresentCertificate {
             secret: text("/spec/secretName").unwrap_or_default().into(),
             names: names.map(str::to_owned).collect(),
             controller,
-            progress: Progress::of(object.get("status")),
+            progress: CertificateProgress::of(object.get("status")),
             ours: None,
         };
         if ours {
@@ -93,7 +93,7 @@ impl PresentCertificate {
 /// A `CertificateRequest`, what cert-manager makes of a Certificate for its issuer: it says what a Certificate does
 /// not, for instance that there is no such issuer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Attempt {
+pub struct CertificateAttempt {
     /// The Certificate that it is for.
     pub certificate: ObjectName,
     /// Which attempt it is.
@@ -102,7 +102,7 @@ pub struct Attempt {
     message: String,
 }
 
-impl Attempt {
+impl CertificateAttempt {
     /// Reads a `CertificateRequest`: its name and, as long as it waits for something, what it says.
     #[must_use]
     pub fn of(object: &Value) -> Option<(ObjectName, Option<Self>)> {
@@ -114,7 +114,7 @@ impl Attempt {
         let waiting = || {
             let certificate = annotation("cert-manager.io/certificate-name")?;
             let revision = annotation("cert-manager.io/certificate-revision");
-            let ready = Progress::of(object.get("status")).ready?;
+            let ready = CertificateProgress::of(object.get("status")).ready?;
             (!ready.truth && !ready.message.is_empty()).then(|| Self {
                 certificate: ObjectName::new(namespace, certificate),
                 revision: revision.and_then(|r| r.parse().ok()).unwrap_or_default(),
@@ -135,12 +135,12 @@ pub struct PresentCertificates {
 
 /// Attempts that wait for their issuers, by their names and by the Certificates that they are for.
 #[derive(Debug, Clone, Default)]
-pub struct Attempts {
-    by_name: BTreeMap<ObjectName, Attempt>,
+pub struct CertificateAttempts {
+    by_name: BTreeMap<ObjectName, CertificateAttempt>,
     by_certificate: BTreeMap<ObjectName, BTreeSet<ObjectName>>,
 }
 
-impl Attempts {
+impl CertificateAttempts {
     /// The message of the issuer about the latest attempt for a Certificate, if that waits.
     #[must_use]
     pub fn latest(&self, certificate: &ObjectName) -> Option<&str> {
@@ -151,7 +151,11 @@ impl Attempts {
     }
 
     /// Takes one in, or drops one that waits no more. Says which Certificates it is about, before and now.
-    pub fn set(&mut self, name: &ObjectName, attempt: Option<Attempt>) -> Vec<ObjectName> {
+    pub fn set(
+        &mut self,
+        name: &ObjectName,
+        attempt: Option<CertificateAttempt>,
+    ) -> Vec<ObjectName> {
         if self.by_name.get(name) == attempt.as_ref() {
             return Vec::new();
         }

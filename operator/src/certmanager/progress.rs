@@ -24,7 +24,7 @@ pub struct Condition {
 
 /// The progress in the status of a Certificate.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Progress {
+pub struct CertificateProgress {
     /// `Ready`: the Secret holds what the spec asks for.
     pub ready: Option<Condition>,
     /// `Issuing`: True while it is made; False with a reason once that has failed.
@@ -35,7 +35,7 @@ pub struct Progress {
     pub renewal: Option<String>,
 }
 
-impl Progress {
+impl CertificateProgress {
     /// Reads a status; what is not there or of another shape says nothing.
     #[must_use]
     pub fn of(status: Option<&Value>) -> Self {

@@ -16,14 +16,15 @@ use vestibule_model::issuer::{Engine, IssuerRef};
 use vestibule_model::key::{Kind, ObjectKey, ObjectName};
 
 use super::{
-    APPLIED, Attempt, Attempts, Availability, CertificateAction, CertificateVerdict, MANAGED_BY,
-    Maker, PresentCertificate, PresentCertificates, Settings, desired, judge, stale,
+    APPLIED, Availability, CertManagerSettings, CertificateAction, CertificateAttempt,
+    CertificateAttempts, CertificateVerdict, MANAGED_BY, Maker, PresentCertificate,
+    PresentCertificates, desired, judge, stale,
 };
 
 const IDENTITY: &str = "system/vestibule";
 
-pub(crate) fn settings(listener_sets: Maker) -> Settings {
-    Settings {
+pub(crate) fn settings(listener_sets: Maker) -> CertManagerSettings {
+    CertManagerSettings {
         listener_sets,
         gateways: Maker::CertManager,
         identity: IDENTITY.into(),
@@ -319,7 +320,7 @@ fn ready(object: &mut Value) {
 fn verdict(maker: Maker, present: &PresentCertificates) -> CertificateVerdict {
     let request = request(CertificateOptions::default());
     let desired_certificate = desired(&request, &issuer(), IDENTITY);
-    let attempts = Attempts::default();
+    let attempts = CertificateAttempts::default();
     judge(
         &request,
         &desired_certificate,
@@ -511,7 +512,10 @@ fn without_cert_manager_it_is_said_so() {
     let desired_certificate = desired(&request, &issuer(), IDENTITY);
     let say = |availability| {
         let settings = settings(Maker::Vestibule);
-        let (none, attempts) = (PresentCertificates::default(), Attempts::default());
+        let (none, attempts) = (
+            PresentCertificates::default(),
+            CertificateAttempts::default(),
+        );
         judge(
             &request,
             &desired_certificate,
@@ -566,9 +570,9 @@ fn an_attempt_says_what_it_waits_for() {
             ]},
         })
     };
-    let mut attempts = Attempts::default();
+    let mut attempts = CertificateAttempts::default();
     let mut set = |object: Value| {
-        let (name, attempt) = Attempt::of(&object).unwrap();
+        let (name, attempt) = CertificateAttempt::of(&object).unwrap();
         let about = attempts.set(&name, attempt);
         let web = ObjectName::new("a", "web-tls");
         assert!(about.iter().all(|name| *name == web));
@@ -602,5 +606,5 @@ fn an_attempt_says_what_it_waits_for() {
     let (about, text) = set(attempt("web-tls-9", "9", "True", "issued"));
     assert_eq!(about, 1);
     assert!(text.ends_with(": no Secret"), "{text}");
-    assert!(Attempt::of(&json!({"metadata": {"name": 7}})).is_none());
+    assert!(CertificateAttempt::of(&json!({"metadata": {"name": 7}})).is_none());
 }

@@ -7,7 +7,7 @@ use vestibule_model::claim::ClaimKey;
 
 use super::Time;
 use super::object::WriteOutcome;
-use super::store::{ClaimStore, GatewayState};
+use super::store::{ClaimStore, GatewayPresence};
 use crate::translate::{Change, ClaimState};
 
 /// A store of claims whose requests are carried out in memory at once.
@@ -35,7 +35,7 @@ impl Memory {
         let soon = time.now + Duration::from_mins(1);
         while let Some(request) = self
             .store
-            .next_request(soon, |_| GatewayState::Ours("".into()))
+            .next_request(soon, |_| GatewayPresence::Ours("".into()))
         {
             self.version += 1;
             let seen = request.stored(self.version);

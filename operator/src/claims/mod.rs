@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 
 pub use memory::Memory;
 pub use object::{ClaimAction, ClaimContent, ClaimRequest, SeenClaim, WriteOutcome};
-pub use store::{ClaimStore, Counts, GatewayState, WriteProblem};
+pub use store::{ClaimStore, Counts, GatewayPresence, WriteProblem};
 
 /// The default grace: how long other namespaces cannot get a name after its holder has let go of it.
 pub const GRACE: Duration = Duration::from_mins(1);

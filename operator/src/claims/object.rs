@@ -130,7 +130,7 @@ pub enum WriteOutcome {
 
 /// The precondition of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Attempt {
+enum RequestPrecondition {
     Read,
     Create,
     Version(String),
@@ -139,7 +139,7 @@ enum Attempt {
 /// A write that may still change the object although no request is in flight.
 #[derive(Debug)]
 struct Doubt {
-    attempt: Attempt,
+    attempt: RequestPrecondition,
     /// The object was read after the write, and still had the version that the write requires. So the write may still
     /// succeed.
     read: bool,
@@ -151,7 +151,7 @@ pub(super) struct ObjectState {
     seen: Option<SeenClaim>,
     /// Whether the object names a holder that counts.
     counts: bool,
-    in_flight: Option<Attempt>,
+    in_flight: Option<RequestPrecondition>,
     /// Whether the watch has shown another version since the request in flight began.
     moved: bool,
     doubt: Option<Doubt>,
@@ -204,7 +204,7 @@ impl ObjectState {
         // longer succeed if the object exists. If the object is gone, this proves little: the watch may report a
         // deletion from before the write.
         let is_past = |doubt: &Doubt| match (&doubt.attempt, &self.seen) {
-            (Attempt::Version(by), Some((_, there))) => by != there,
+            (RequestPrecondition::Version(by), Some((_, there))) => by != there,
             (_, seen) => seen.is_some(),
         };
         if self.doubt.as_ref().is_some_and(is_past) {
@@ -219,7 +219,7 @@ impl ObjectState {
 
     /// Whether no write can be under way, so that the object is as [`Self::seen`] returns it.
     pub(super) fn is_settled(&self) -> bool {
-        matches!(self.in_flight, None | Some(Attempt::Read)) && self.doubt.is_none()
+        matches!(self.in_flight, None | Some(RequestPrecondition::Read)) && self.doubt.is_none()
     }
 
     /// Returns the next request so that the object gets `content`, or is deleted if that is `None`. Returns `None` if
@@ -251,11 +251,11 @@ impl ObjectState {
         self.moved = false;
         self.turn = Some(tenant.clone());
         self.in_flight = Some(match action {
-            ClaimAction::Create(_) => Attempt::Create,
+            ClaimAction::Create(_) => RequestPrecondition::Create,
             ClaimAction::Replace { version, .. } | ClaimAction::Delete { version, .. } => {
-                Attempt::Version(version.clone())
+                RequestPrecondition::Version(version.clone())
             }
-            ClaimAction::Read => Attempt::Read,
+            ClaimAction::Read => RequestPrecondition::Read,
         });
     }
 
@@ -280,7 +280,8 @@ impl ObjectState {
                 }
             }
             WriteOutcome::Refused => {}
-            WriteOutcome::Moved | WriteOutcome::Unknown if attempt == Attempt::Read => {}
+            WriteOutcome::Moved | WriteOutcome::Unknown if attempt == RequestPrecondition::Read => {
+            }
             // After `Moved`, the object is not as this replica knows it, so it is read as after an unknown outcome.
             WriteOutcome::Moved | WriteOutcome::Unknown => {
                 let read = false;
@@ -291,7 +292,7 @@ impl ObjectState {
 
     /// Ends the doubt about an earlier write after a newer request was answered, unless the earlier write may still
     /// succeed.
-    fn end_doubt(&mut self, attempt: &Attempt, seen: Option<&SeenClaim>) {
+    fn end_doubt(&mut self, attempt: &RequestPrecondition, seen: Option<&SeenClaim>) {
         let Some(doubt) = &mut self.doubt else {
             return;
         };
@@ -299,7 +300,9 @@ impl ObjectState {
         match &doubt.attempt {
             // The object still has the version that the earlier write requires, so that write may yet succeed. A replace
             // that requires the same version ends the doubt: the server carries out only one of the two.
-            Attempt::Version(by) if *attempt == Attempt::Read && there == Some(by) => {
+            RequestPrecondition::Version(by)
+                if *attempt == RequestPrecondition::Read && there == Some(by) =>
+            {
                 doubt.read = true;
             }
             // A create that succeeds late does no harm. It fails if the object exists by then; otherwise it takes a

@@ -45,7 +45,7 @@ struct Record {
 
 /// Whether a Gateway belongs to this controller.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum GatewayState {
+pub enum GatewayPresence {
     /// This controller serves it, and it has this UID.
     Ours(Arc<str>),
     /// It does not exist. Its claims are deleted when they are free.
@@ -103,7 +103,7 @@ pub struct ClaimStore {
     /// The hostnames with a candidate, for which wildcards around them are held back.
     unrecorded: Unrecorded,
     /// The state of each Gateway when a request about one of its claims was last considered.
-    gateways: BTreeMap<ObjectName, GatewayState>,
+    gateways: BTreeMap<ObjectName, GatewayPresence>,
     gateways_changed: bool,
     /// While objects are being listed: the objects for which the watch had events since the list began.
     listing: Option<BTreeSet<ObjectName>>,
@@ -329,7 +329,7 @@ impl ClaimStore {
     pub fn next_request(
         &mut self,
         now: Instant,
-        gateway: impl Fn(&ObjectName) -> GatewayState,
+        gateway: impl Fn(&ObjectName) -> GatewayPresence,
     ) -> Option<ClaimRequest> {
         if !self.leads {
             return None;
@@ -376,7 +376,7 @@ impl ClaimStore {
         &mut self,
         name: &ObjectName,
         now: Instant,
-        gateway: &impl Fn(&ObjectName) -> GatewayState,
+        gateway: &impl Fn(&ObjectName) -> GatewayPresence,
     ) -> Option<ClaimAction> {
         let object = self.objects.get_mut(name)?;
         object.due = None;
@@ -387,7 +387,7 @@ impl ClaimStore {
         };
         let state = gateway(&of);
         self.gateways.insert(of, state.clone());
-        if key.is_none() && !matches!(state, GatewayState::Ours(_)) {
+        if key.is_none() && !matches!(state, GatewayPresence::Ours(_)) {
             // The object does not count, and may belong to another controller, so it is left alone.
             return None;
         }
@@ -400,9 +400,9 @@ impl ClaimStore {
             Some((key, holding, record.unused.filter(is_noted), is_taken))
         });
         match (state, wanted) {
-            (GatewayState::NotOurs, _) | (GatewayState::Gone, Some(_)) => None,
-            (GatewayState::Gone | GatewayState::Ours(_), None) => object.next(None),
-            (GatewayState::Ours(uid), Some((key, holding, unused, is_taken))) => {
+            (GatewayPresence::NotOurs, _) | (GatewayPresence::Gone, Some(_)) => None,
+            (GatewayPresence::Gone | GatewayPresence::Ours(_), None) => object.next(None),
+            (GatewayPresence::Ours(uid), Some((key, holding, unused, is_taken))) => {
                 object.next(Some(ClaimContent {
                     key: key.clone(),
                     gateway_uid: uid,
@@ -479,7 +479,7 @@ impl ClaimStore {
     }
 
     /// Schedules the claims of each Gateway whose state has changed.
-    fn look_at_gateways(&mut self, gateway: &impl Fn(&ObjectName) -> GatewayState) {
+    fn look_at_gateways(&mut self, gateway: &impl Fn(&ObjectName) -> GatewayPresence) {
         let changed = self
             .gateways
             .iter()

@@ -18,7 +18,7 @@ use vestibule_serve::log_queue;
 
 use crate::translate::Work;
 pub(super) use certificates::Certificates;
-pub(super) use claims::Claims;
+pub(super) use claims::ClaimMetrics;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct KindLabel {
@@ -85,7 +85,7 @@ pub struct Metrics {
     not_acked: Gauge,
     object_log_lines_dropped: Counter,
     pub(super) certificates: Certificates,
-    pub(super) claims: Claims,
+    pub(super) claims: ClaimMetrics,
 }
 
 impl Default for Metrics {
@@ -113,7 +113,7 @@ impl Default for Metrics {
             not_acked: Gauge::default(),
             object_log_lines_dropped: Counter::default(),
             certificates: Certificates::default(),
-            claims: Claims::default(),
+            claims: ClaimMetrics::default(),
         }
     }
 }

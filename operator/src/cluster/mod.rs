@@ -16,6 +16,7 @@ mod findings_log;
 mod follow;
 pub mod health;
 pub mod issuance;
+mod kept_object;
 pub mod lease;
 pub mod metrics;
 pub mod owner;
@@ -58,7 +59,7 @@ const GATEWAY_UID: &str = translate::UID_LABEL;
 
 /// The settings of the operator in a cluster.
 #[derive(Debug, Clone)]
-pub struct Settings {
+pub struct OperatorSettings {
     /// Namespace of the release.
     pub namespace: String,
     /// Name of the release. It is the prefix of all names, the value of the label, and the field manager.
@@ -72,9 +73,9 @@ pub struct Settings {
     /// The owner of all objects that the operator creates, if there is one.
     pub owner: Option<OwnerReference>,
     /// Durations of the planner of statuses.
-    pub statuses: statuses::plan::Timing,
+    pub statuses: statuses::plan::StatusTiming,
     /// Settings of the built-in ACME engine; `None` if it is off.
-    pub acme: Option<vestibule_acme::Settings>,
+    pub acme: Option<vestibule_acme::EngineSettings>,
     /// Settings of the engine for cert-manager.
     pub certmanager: certmanager::Config,
     /// Annotations that are copied from Gateways and ListenerSets to their Certificates.
@@ -102,7 +103,7 @@ pub struct Outside {
 /// its tasks ends.
 pub async fn run(
     client: kube::Client,
-    settings: Settings,
+    settings: OperatorSettings,
     publisher: Arc<Publisher>,
     outside: Outside,
     end: CancellationToken,

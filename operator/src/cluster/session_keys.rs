@@ -8,46 +8,35 @@ use std::time::{Duration, Instant};
 use futures::StreamExt;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use kube::api::{Api, ObjectMeta, PostParams};
-use kube::runtime::watcher::{self, Event};
+use kube::api::{Api, ObjectMeta};
+use kube::runtime::watcher::Event;
 use tokio::sync::watch;
 use tracing::{info, warn};
 use vestibule_backoff::Backoff;
 use zeroize::Zeroize;
 
+use super::clock;
+use super::kept_object::{KeptContent, KeptObject, KeptObjectConfig, PATIENCE};
 use super::lease::elector::Role;
-use super::{clock, follow};
 use crate::session_keys::{KeyRing, generate};
 use crate::translate::SessionKeys;
 
 /// Type of the Secret. No other software uses this type.
 const SECRET_TYPE: &str = "vestibule.dev/session-keys";
-/// Waits after writes failed.
-const BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
+/// The keys in the Secret.
+const CONTENT: KeptContent = KeptContent {
+    name: "the keys of sessions",
+    meanwhile: "it tries again",
+    backoff: Backoff::new(Duration::from_secs(1), Duration::from_secs(30)),
+};
 /// Longest wait without a look at the clock.
 const LOOK: Duration = Duration::from_hours(1);
 /// Longest wait for the Secret at the start of the operator. Without it, sessions are not kept, but everything else
 /// works.
 const LISTING: Duration = Duration::from_secs(30);
-/// Longest wait for a response of the API server.
-const PATIENCE: Duration = Duration::from_secs(10);
-
-/// Where the keys are kept.
-#[derive(Debug, Clone)]
-pub(super) struct Config {
-    /// Namespace of the Secret.
-    pub(super) namespace: String,
-    /// Name of the Secret.
-    pub(super) name: String,
-    /// Value of the label `app.kubernetes.io/managed-by`.
-    pub(super) manager: String,
-    /// The owner of the Secret, if it has one.
-    pub(super) owner: Option<OwnerReference>,
-}
 
 /// The inputs and outputs of the task.
-pub(super) struct Channels {
+pub(super) struct SessionKeyChannels {
     /// The role of this replica. Only the leader writes.
     pub(super) role: watch::Receiver<Role>,
     /// The stored keys; `None` until they are known.
@@ -55,21 +44,19 @@ pub(super) struct Channels {
 }
 
 /// Keeps the keys up to date, for ever.
-pub(super) async fn run(client: kube::Client, config: Config, mut channels: Channels) {
+pub(super) async fn run(
+    client: kube::Client,
+    config: KeptObjectConfig,
+    mut channels: SessionKeyChannels,
+) {
     let api: Api<Secret> = Api::namespaced(client, &config.namespace);
-    let selection = watcher::Config::default().fields(&format!("metadata.name={}", config.name));
-    let mut events = pin!(follow::objects(
-        api.clone(),
-        selection,
-        "the keys of sessions"
-    ));
+    let kept = KeptObject::new(api, config, CONTENT);
+    let mut events = pin!(kept.events());
     let mut store = Store {
-        api,
-        config,
+        kept,
         present: None,
         ring: KeyRing::default(),
         is_listing: true,
-        failures: 0,
     };
     let listed_by = tokio::time::Instant::now() + LISTING;
     let mut due = Some(listed_by.into_std());
@@ -85,7 +72,7 @@ pub(super) async fn run(client: kube::Client, config: Config, mut channels: Chan
         if store.is_listing {
             let is_late = tokio::time::Instant::now() >= listed_by;
             if is_late && channels.keys.borrow().is_none() {
-                warn!(secret = %store.config.name, "cannot be read; the sessions of routes are not kept until it can");
+                warn!(secret = %store.kept.config().name, "cannot be read; the sessions of routes are not kept until it can");
                 let none = KeyRing::default().keys(clock::now().as_second());
                 channels.keys.send_replace(Some(none));
             }
@@ -117,14 +104,12 @@ pub(super) async fn run(client: kube::Client, config: Config, mut channels: Chan
 }
 
 struct Store {
-    api: Api<Secret>,
-    config: Config,
+    kept: KeptObject<Secret>,
     /// The metadata of the Secret on the server.
     present: Option<ObjectMeta>,
     /// The keys in the Secret, or those that it contained last.
     ring: KeyRing,
     is_listing: bool,
-    failures: u32,
 }
 
 impl Store {
@@ -150,7 +135,7 @@ impl Store {
         if !ring.is_empty() {
             self.ring = ring;
         } else if !self.ring.is_empty() {
-            warn!(secret = %self.config.name, "holds no key of sessions any more; the ones that it held stay in use");
+            warn!(secret = %self.kept.config().name, "holds no key of sessions any more; the ones that it held stay in use");
         }
         erase(&mut secret);
         self.present = Some(secret.metadata);
@@ -158,43 +143,19 @@ impl Store {
 
     async fn persist(&mut self, now: i64) {
         let Some(ring) = self.next(now) else {
-            self.failures += 1;
+            self.kept.failed();
             warn!("there is no randomness for a key of sessions");
             return;
         };
         let mut secret = self.secret(&ring);
-        let parameters = PostParams::default();
-        let name = &self.config.name;
-        let write = async {
-            match &self.present {
-                Some(_) => self.api.replace(name, &parameters, &secret).await,
-                None => self.api.create(&parameters, &secret).await,
-            }
-        };
+        let write = self.kept.write(&secret, self.present.is_some());
         let outcome = tokio::time::timeout(PATIENCE, write).await;
         erase(&mut secret);
-        match outcome {
-            Ok(Ok(mut written)) => {
-                info!(secret = %name, "keys of sessions are stored");
-                erase(&mut written);
-                self.failures = 0;
-                self.present = Some(written.metadata);
-                self.ring = ring;
-            }
-            // The watch will show what is there.
-            Ok(Err(kube::Error::Api(status)))
-                if status.is_conflict() || status.is_already_exists() =>
-            {
-                self.failures += 1;
-            }
-            Ok(Err(error)) => {
-                self.failures += 1;
-                warn!(secret = %name, %error, "cannot store the keys of sessions; trying again");
-            }
-            Err(_) => {
-                self.failures += 1;
-                warn!(secret = %name, "no answer to a write of the keys of sessions; trying again");
-            }
+        if let Some(mut written) = self.kept.settle(outcome) {
+            info!(secret = %self.kept.config().name, "keys of sessions are stored");
+            erase(&mut written);
+            self.present = Some(written.metadata);
+            self.ring = ring;
         }
     }
 
@@ -203,26 +164,17 @@ impl Store {
         let none = KeyRing::default();
         let before = self.present.as_ref().map_or(&none, |_| &self.ring);
         if let Some(redated) = before.redated(now) {
-            warn!(secret = %self.config.name, "a key of sessions is from the future; it counts as made now");
+            warn!(secret = %self.kept.config().name, "a key of sessions is from the future; it counts as made now");
             return Some(redated);
         }
         generate().map(|key| before.with(key, now))
     }
 
     fn secret(&self, ring: &KeyRing) -> Secret {
-        let config = &self.config;
-        let mut metadata = self.present.clone().unwrap_or_else(|| ObjectMeta {
-            name: Some(config.name.clone()),
-            owner_references: config.owner.clone().map(|owner| vec![owner]),
-            ..ObjectMeta::default()
-        });
-        metadata.managed_fields = None;
-        let labels = metadata.labels.get_or_insert_default();
-        labels.insert(super::MANAGED_BY.to_owned(), config.manager.clone());
         let entries = ring.entries();
         let entries = entries.map(|(name, value)| (name, ByteString(value.to_vec())));
         Secret {
-            metadata,
+            metadata: self.kept.metadata(self.present.as_ref()),
             type_: Some(SECRET_TYPE.to_owned()),
             data: Some(entries.collect()),
             ..Secret::default()
@@ -231,8 +183,8 @@ impl Store {
 
     /// Returns how long to wait until the keys are checked again.
     fn pause(&self) -> Duration {
-        if let Some(before) = self.failures.checked_sub(1) {
-            return BACKOFF.delay(before);
+        if let Some(pause) = self.kept.pause() {
+            return pause;
         }
         let now = clock::now().as_second();
         let left = self.ring.next_change(now).map(|at| at.saturating_sub(now));
@@ -260,7 +212,7 @@ mod tests {
             let answer = http::Response::builder().status(http::StatusCode::FORBIDDEN);
             Ok::<_, Infallible>(answer.body(Body::empty()).expect("an answer"))
         });
-        let config = Config {
+        let config = KeptObjectConfig {
             namespace: "system".into(),
             name: "session-keys".into(),
             manager: "vestibule".into(),
@@ -268,7 +220,7 @@ mod tests {
         };
         let (_elector, role) = watch::channel(Role::Following { leader: None });
         let (sender, mut keys) = watch::channel(None);
-        let channels = Channels { role, keys: sender };
+        let channels = SessionKeyChannels { role, keys: sender };
         let begin = tokio::time::Instant::now();
         let task = tokio::spawn(run(kube::Client::new(refuses, "default"), config, channels));
         let known = keys

@@ -54,7 +54,7 @@ const PACE: Duration = Duration::from_millis(100);
 
 /// Channels to the tasks that write. They are empty until everything is known.
 #[derive(Debug)]
-pub struct Channels {
+pub struct StoreChannels {
     /// Ports that need an internal one.
     pub ports: watch::Sender<Option<Arc<BTreeSet<DesiredPort>>>>,
     /// Services in front of Gateways.
@@ -130,7 +130,7 @@ impl Store {
         metrics: Metrics,
         secret_namespaces: Namespaces,
         claims: ClaimStore,
-        channels: Channels,
+        channels: StoreChannels,
     ) -> Self {
         let translator = Translator::new(settings)
             .reading_secrets_of(secret_namespaces)

@@ -20,7 +20,7 @@ const LOOK: Duration = Duration::from_secs(5);
     clippy::struct_excessive_bools,
     reason = "parts that become known in any order"
 )]
-pub(super) struct Progress {
+pub(super) struct StartProgress {
     /// Whether GatewayClass and Gateway are known to be installed.
     pub(super) installed: bool,
     /// Kinds whose objects are not all known.
@@ -39,7 +39,7 @@ pub(super) struct Progress {
     pub(super) ready: bool,
 }
 
-impl Progress {
+impl StartProgress {
     /// Whether everything except these kinds is known.
     pub(super) fn only_missing(&self, kinds: &[Kind]) -> bool {
         !self.missing.is_empty() && self.missing.iter().all(|kind| kinds.contains(kind))

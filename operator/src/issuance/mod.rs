@@ -37,7 +37,7 @@ pub type Issuers = BTreeMap<ObjectKey, Arc<AcmeIssuer>>;
 
 /// The inputs of the engine, and its link to the loop.
 #[derive(Debug, Clone)]
-pub struct Channels {
+pub struct EngineChannels {
     /// The requested certificates of all engines, by Secret. They are not known until every object is.
     pub requests: MapView<Arc<CertificateRequest>>,
     /// The issuers. They are sent before the requests that need them.
@@ -50,11 +50,11 @@ pub struct Channels {
 /// are known. The future can be dropped at any time, since everything important is persisted; then call
 /// [`EngineLink::end`].
 pub async fn run<E: Effects>(
-    settings: vestibule_acme::Settings,
+    settings: vestibule_acme::EngineSettings,
     effects: Arc<E>,
     wall: fn() -> i64,
     publisher: &Arc<Publisher>,
-    channels: &mut Channels,
+    channels: &mut EngineChannels,
 ) {
     let (inputs, receiver) = mpsc::channel(INPUTS);
     let engine = Engine::new(settings, effects, wall);
@@ -66,7 +66,7 @@ pub async fn run<E: Effects>(
 }
 
 /// Replaces [`run`] if the engine is off. It refuses every certificate that is requested from the engine, for ever.
-pub async fn refuse(channels: Channels) {
+pub async fn refuse(channels: EngineChannels) {
     let off = Issuance {
         state: IssuanceState::Failed,
         reason: Reason::EngineNotAvailable,
@@ -111,7 +111,7 @@ impl<'a> InputSender<'a> {
     }
 
     /// Runs until one of the channels is closed.
-    async fn run(&mut self, channels: &mut Channels) {
+    async fn run(&mut self, channels: &mut EngineChannels) {
         let mut acks = self.publisher.acks();
         let mut engine_link = channels.engine_link.for_engine();
         let mut requests = channels.requests.follow();
@@ -148,7 +148,7 @@ impl<'a> InputSender<'a> {
 
     async fn tell(
         &mut self,
-        channels: &mut Channels,
+        channels: &mut EngineChannels,
         requests: Option<MapChanges<Arc<CertificateRequest>>>,
     ) -> Result<(), Ended> {
         let issuers = channels.issuers.borrow_and_update().clone();

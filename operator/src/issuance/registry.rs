@@ -12,7 +12,7 @@ use vestibule_model::issuer::Engine;
 use vestibule_model::key::{ObjectKey, ObjectName};
 use vestibule_stream::{ResourceKey, ResourceKind};
 
-use super::{Channels, EngineLink, EngineUpdate, Issuers};
+use super::{EngineChannels, EngineLink, EngineUpdate, Issuers};
 use crate::map_channel::{MapChanges, MapSender, map_channel};
 use crate::publish::Publisher;
 use crate::translate::{Change, Output, Translator};
@@ -47,11 +47,11 @@ pub struct CertificateRegistry {
 impl CertificateRegistry {
     /// Returns an empty registry, and the channels for the engines.
     #[must_use]
-    pub fn new() -> (Self, Channels) {
+    pub fn new() -> (Self, EngineChannels) {
         let (to_engines, requests) = map_channel();
         let (issuers_to_engine, issuers) = watch::channel(Arc::default());
         let engine_link = EngineLink::default();
-        let channels = Channels {
+        let channels = EngineChannels {
             requests,
             issuers,
             engine_link: engine_link.clone(),

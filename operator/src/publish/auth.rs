@@ -28,7 +28,7 @@ use tracing::{debug, warn};
 use super::ledger::ProxyId;
 use crate::token_bucket::Buckets;
 pub use review::{KubeReviewer, Review, ReviewError, TokenReviewer};
-use token::Claims;
+use token::TokenClaims;
 
 /// Largest number of requests to the API server that a source can save up. A proxy needs one per connection, so only a
 /// source with many invalid tokens runs out.
@@ -308,8 +308,8 @@ impl Authenticator {
         verdict
     }
 
-    fn plausible(&self, token: &str) -> Result<Claims, Denied> {
-        let claims = Claims::read(token).ok_or(Denied::Malformed)?;
+    fn plausible(&self, token: &str) -> Result<TokenClaims, Denied> {
+        let claims = TokenClaims::read(token).ok_or(Denied::Malformed)?;
         if !claims.is_for(&self.fleets.audience) {
             return Err(Denied::Audience(self.fleets.audience.clone()));
         }
@@ -322,7 +322,7 @@ impl Authenticator {
         Ok(claims)
     }
 
-    async fn ask(&self, token: &str, claims: &Claims) -> Result<SubscriberIdentity, Denied> {
+    async fn ask(&self, token: &str, claims: &TokenClaims) -> Result<SubscriberIdentity, Denied> {
         let review = async {
             let permit = self.reviews.acquire().await;
             let _permit = permit.map_err(|_| Denied::TooMany)?;
@@ -339,7 +339,7 @@ impl Authenticator {
         self.judge(review, claims)
     }
 
-    fn judge(&self, review: Review, claims: &Claims) -> Result<SubscriberIdentity, Denied> {
+    fn judge(&self, review: Review, claims: &TokenClaims) -> Result<SubscriberIdentity, Denied> {
         if !review.authenticated {
             let why = review.error.unwrap_or_else(|| "no reason given".into());
             return Err(Denied::Rejected(vestibule_stream::limits::cut(why)));

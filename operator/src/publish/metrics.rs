@@ -20,7 +20,7 @@ pub(super) struct Reason {
 
 /// Handles to the counters. Register them once.
 #[derive(Debug, Clone, Default)]
-pub struct Metrics {
+pub struct PublisherMetrics {
     pub(super) proxies: Gauge,
     pub(super) resources: Gauge,
     pub(super) configuration_bytes: Gauge,
@@ -32,7 +32,7 @@ pub struct Metrics {
     pub(super) ended: Family<Reason, Counter>,
 }
 
-impl Metrics {
+impl PublisherMetrics {
     /// Adds the metrics to `registry`.
     pub fn register(&self, registry: &mut Registry) {
         let registry = registry.sub_registry_with_prefix("vestibule_operator_stream");

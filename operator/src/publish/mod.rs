@@ -37,7 +37,7 @@ use vestibule_stream::{
 pub use content::Changes;
 pub use in_process::InProcess;
 pub use ledger::{AckProgress, Acknowledged, ProxyId, Rejects};
-pub use metrics::Metrics;
+pub use metrics::PublisherMetrics;
 pub use wire::StreamServer;
 
 use auth::{Authenticator, SubscriberIdentity};
@@ -91,9 +91,9 @@ pub struct TermFell {
 
 /// An attempt to lead that is under way.
 #[derive(Debug)]
-pub struct Attempt(Arc<Publisher>);
+pub struct LeadershipAttempt(Arc<Publisher>);
 
-impl Drop for Attempt {
+impl Drop for LeadershipAttempt {
     fn drop(&mut self) {
         self.0.attempt.send_replace(false);
     }
@@ -126,7 +126,7 @@ struct State {
 #[derive(Debug)]
 pub struct Publisher {
     config: Config,
-    metrics: Metrics,
+    metrics: PublisherMetrics,
     state: Mutex<State>,
     /// Signals that the content changed.
     published: watch::Sender<Generation>,
@@ -153,7 +153,7 @@ impl Publisher {
         let places = BatchPlaces::new(config.batch_bytes);
         Arc::new(Self {
             config,
-            metrics: Metrics::default(),
+            metrics: PublisherMetrics::default(),
             state: Mutex::new(State {
                 role: Role::Follower {
                     leader: String::new(),
@@ -218,9 +218,9 @@ impl Publisher {
     /// The API server may tell others of the new leader sooner than the leader itself. A proxy that they send here would
     /// find a follower; so it is answered after the attempt.
     #[must_use]
-    pub fn attempt(self: &Arc<Self>) -> Attempt {
+    pub fn attempt(self: &Arc<Self>) -> LeadershipAttempt {
         self.attempt.send_replace(true);
-        Attempt(Arc::clone(self))
+        LeadershipAttempt(Arc::clone(self))
     }
 
     /// Stops publishing, and keeps the streams of proxies open. [`Publisher::follow`] then sends the proxies to the next
@@ -348,7 +348,7 @@ impl Publisher {
 
     /// Returns the counters.
     #[must_use]
-    pub fn metrics(&self) -> &Metrics {
+    pub fn metrics(&self) -> &PublisherMetrics {
         &self.metrics
     }
 

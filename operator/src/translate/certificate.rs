@@ -34,12 +34,12 @@ pub(super) enum SecretState {
     /// Its certificate is not valid yet. The message says from when on it is.
     NotYetValid(String),
     /// A certificate chain and the key that belongs to it.
-    Usable(Certificate),
+    Usable(UsableCertificate),
 }
 
 /// A certificate chain and the key that belongs to it.
 #[derive(Debug, Clone)]
-pub(super) struct Certificate {
+pub(super) struct UsableCertificate {
     /// The resource.
     pub(super) encoded: Arc<Encoded>,
     /// When it expired, if it has.
@@ -124,7 +124,7 @@ impl SecretState {
             }
             expired = (now > validity.to).then(|| time(validity.to));
         }
-        let certificate = Certificate {
+        let certificate = UsableCertificate {
             encoded: Arc::new(encoded),
             expired,
             names,

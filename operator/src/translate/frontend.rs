@@ -52,7 +52,7 @@ struct ClientCertificate {
 
 /// The client certificates that a Gateway asks for on one listener.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Asked {
+pub(super) struct ClientCertificateRequest {
     /// The sources of the CA certificates, and the mode; `None`: the listener asks for no client certificate.
     pub(super) validation: Option<(Vec<ObjectKey>, ValidationMode)>,
     /// The first reference that does not resolve, if any.
@@ -61,7 +61,7 @@ pub(super) struct Asked {
     pub(super) closed: Option<Box<Finding>>,
 }
 
-impl Asked {
+impl ClientCertificateRequest {
     pub(super) fn encode(&self) -> Option<proto::ClientValidation> {
         let (sources, mode) = self.validation.as_ref()?;
         let mode = match mode {
@@ -339,14 +339,14 @@ impl Translator {
         key: &ListenerKey,
         listener: &Listener,
         gateway: &ObjectName,
-    ) -> Asked {
+    ) -> ClientCertificateRequest {
         let found = self.merge.gateway(gateway).and_then(|gateway| {
             let asked = gateway.tls.validation(&listener.protocol, listener.port)?;
             let state = self.gateway_tls.get(&gateway.name)?;
             Some((asked, state.validation(listener.port)?))
         });
         let Some((asked, state)) = found else {
-            return Asked::default();
+            return ClientCertificateRequest::default();
         };
         let told = |finding: &Finding| match key.parent {
             ParentKey::Gateway(_) => finding.clone(),
@@ -368,7 +368,7 @@ impl Translator {
                 ..finding.clone()
             },
         };
-        Asked {
+        ClientCertificateRequest {
             validation: Some((state.trust.sources.clone(), asked.mode)),
             unresolved: state.trust.broken.first().map(told).map(Box::new),
             closed: state.none.as_ref().map(told).map(Box::new),

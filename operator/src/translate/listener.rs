@@ -19,7 +19,7 @@ use vestibule_stream::{Encoded, Resource, ResourceKey};
 
 use super::binds::{Bind, DesiredPort};
 use super::certificate::SecretState;
-use super::frontend::Asked;
+use super::frontend::ClientCertificateRequest;
 use super::issuance::{Asking, Want, Wants};
 use super::reach::ChallengeListener;
 use super::source::{self, User};
@@ -48,7 +48,7 @@ pub(super) struct ListenerState {
     /// The Gateway that it belongs to, directly or through its ListenerSet.
     pub(super) gateway: ObjectName,
     /// What the Gateway asks of clients.
-    pub(super) asked: Asked,
+    pub(super) asked: ClientCertificateRequest,
     /// Whether it is refused because no client could pass its validation. It is bound all the same, and
     /// closes every connection, so that no wider listener takes them.
     closed: bool,

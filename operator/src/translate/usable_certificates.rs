@@ -5,7 +5,7 @@ use vestibule_model::finding::Finding;
 use vestibule_model::hostname::HostPattern;
 use vestibule_model::key::ObjectName;
 
-use super::certificate::Certificate;
+use super::certificate::UsableCertificate;
 
 /// A certificate in a message: the field of the reference to it, its Secret, and what is wrong with it.
 type Named<'a> = (&'a str, ObjectName, String);
@@ -38,7 +38,12 @@ impl<'a> UsableCertificates<'a> {
     }
 
     /// Adds the certificate in `secret`, to which the reference in `field` leads.
-    pub(super) fn push(&mut self, field: &'a str, secret: &ObjectName, certificate: &Certificate) {
+    pub(super) fn push(
+        &mut self,
+        field: &'a str,
+        secret: &ObjectName,
+        certificate: &UsableCertificate,
+    ) {
         self.count += 1;
         match &certificate.expired {
             None => self.valid = true,

@@ -10,7 +10,7 @@ use vestibule_model::hostname::HostPattern;
 use vestibule_model::key::{ObjectName, PortKey};
 use vestibule_model::protocol::{Group, Transport};
 use vestibule_operator::claims::{
-    ClaimAction, ClaimContent, ClaimRequest, ClaimStore, GatewayState, SeenClaim, Time,
+    ClaimAction, ClaimContent, ClaimRequest, ClaimStore, GatewayPresence, SeenClaim, Time,
     WriteOutcome,
 };
 use vestibule_operator::translate::ClaimState;
@@ -185,9 +185,9 @@ impl World {
     pub fn begin(&mut self) -> Option<ClaimRequest> {
         let gateways = &self.gateways;
         let state = |gateway: &ObjectName| match gateways.get(gateway) {
-            Some(Some(uid)) => GatewayState::Ours((*uid).into()),
-            Some(None) => GatewayState::NotOurs,
-            None => GatewayState::Gone,
+            Some(Some(uid)) => GatewayPresence::Ours((*uid).into()),
+            Some(None) => GatewayPresence::NotOurs,
+            None => GatewayPresence::Gone,
         };
         let request = self.store.next_request(self.time.now, state);
         self.news();

@@ -24,7 +24,7 @@ use vestibule_operator::publish::auth::{
     Authenticator, Fleets, Review, ReviewError, TokenReviewer,
 };
 use vestibule_operator::publish::tls::{ConnectionLimits, Secure};
-use vestibule_operator::publish::{Changes, Config, Publisher};
+use vestibule_operator::publish::{self, Changes, Publisher};
 use vestibule_stream::Resource;
 use vestibule_stream::client::Tls;
 
@@ -39,7 +39,7 @@ pub const POD: &str = "r-proxy-1";
 
 /// What the reviewer answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub enum ReviewAnswer {
     /// The token is good.
     Good,
     /// The token is not good.
@@ -59,7 +59,7 @@ impl ResolvesServerCert for Present {
     }
 }
 
-struct Reviewer(Arc<Mutex<Verdict>>, Arc<AtomicUsize>);
+struct Reviewer(Arc<Mutex<ReviewAnswer>>, Arc<AtomicUsize>);
 
 impl TokenReviewer for Reviewer {
     fn review<'a>(
@@ -70,7 +70,7 @@ impl TokenReviewer for Reviewer {
         self.1.fetch_add(1, Ordering::Relaxed);
         let verdict = *self.0.lock();
         let review = Review {
-            authenticated: verdict == Verdict::Good,
+            authenticated: verdict == ReviewAnswer::Good,
             user: USER.into(),
             pod: Some(POD.into()),
             audiences: vec![audience.to_owned()],
@@ -78,9 +78,9 @@ impl TokenReviewer for Reviewer {
         };
         Box::pin(async move {
             match verdict {
-                Verdict::Good | Verdict::Rejected => Ok(review),
-                Verdict::Away => Err(ReviewError::Unreachable("no route".into())),
-                Verdict::Never => std::future::pending().await,
+                ReviewAnswer::Good | ReviewAnswer::Rejected => Ok(review),
+                ReviewAnswer::Away => Err(ReviewError::Unreachable("no route".into())),
+                ReviewAnswer::Never => std::future::pending().await,
             }
         })
     }
@@ -94,7 +94,7 @@ pub struct Operator {
     pub publisher: Arc<Publisher>,
     /// How many tokens the reviewer was asked about.
     pub reviews: Arc<AtomicUsize>,
-    verdict: Arc<Mutex<Verdict>>,
+    verdict: Arc<Mutex<ReviewAnswer>>,
     present: Arc<Present>,
     directory: PathBuf,
     server: JoinHandle<()>,
@@ -116,9 +116,9 @@ impl Operator {
         let directory = std::env::temp_dir().join(directory);
         fs::create_dir_all(&directory).unwrap();
 
-        let publisher = Publisher::new(Config::default());
+        let publisher = Publisher::new(publish::Config::default());
         publisher.lead(1).unwrap();
-        let verdict = Arc::new(Mutex::new(Verdict::Good));
+        let verdict = Arc::new(Mutex::new(ReviewAnswer::Good));
         let reviews = Arc::new(AtomicUsize::new(0));
         let reviewer = Reviewer(Arc::clone(&verdict), Arc::clone(&reviews));
         let fleets = Fleets::one("ns", "r-proxy", "vestibule-config");
@@ -163,7 +163,7 @@ impl Operator {
     }
 
     /// What the reviewer answers from now on.
-    pub fn answer(&self, verdict: Verdict) {
+    pub fn answer(&self, verdict: ReviewAnswer) {
         *self.verdict.lock() = verdict;
     }
 

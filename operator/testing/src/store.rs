@@ -11,8 +11,8 @@ use vestibule_model::object::Object;
 use vestibule_operator::claims::{self, ClaimStore};
 use vestibule_operator::cluster::events::EventRecorder;
 use vestibule_operator::cluster::metrics::Metrics;
-use vestibule_operator::cluster::statuses::plan::{Planner, Timing};
-use vestibule_operator::cluster::store::{Channels, Store};
+use vestibule_operator::cluster::statuses::plan::{Planner, StatusTiming};
+use vestibule_operator::cluster::store::{Store, StoreChannels};
 use vestibule_operator::issuance::CertificateRegistry;
 use vestibule_operator::publish::Publisher;
 
@@ -22,7 +22,7 @@ use crate::objects::settings;
 /// what it asks others for.
 pub fn leading_store(
     publisher: &Arc<Publisher>,
-    timing: Timing,
+    timing: StatusTiming,
     metrics: Metrics,
     now: Instant,
 ) -> Store {
@@ -35,7 +35,7 @@ pub fn leading_store(
         metrics,
         None,
         ClaimStore::new(claims::GRACE),
-        Channels {
+        StoreChannels {
             ports: watch::channel(None).0,
             services: watch::channel(None).0,
             certificates,

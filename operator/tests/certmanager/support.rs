@@ -22,8 +22,8 @@ use vestibule_model::issuance::{CertificateRequest, Issuance, IssuanceState};
 use vestibule_model::issuer::{IssuerAnnotations, IssuerRef};
 use vestibule_model::key::{Kind, ObjectKey, ObjectName};
 use vestibule_model::object::Object;
-use vestibule_operator::certmanager::{Maker, Settings};
-use vestibule_operator::cluster::certmanager::{self, Channels};
+use vestibule_operator::certmanager::{CertManagerSettings, Maker};
+use vestibule_operator::cluster::certmanager::{self, CertificateChannels};
 use vestibule_operator::cluster::lease::elector::Role;
 use vestibule_operator::cluster::metrics::Metrics;
 use vestibule_operator::map_channel::{MapSender, MapView, map_channel};
@@ -495,14 +495,14 @@ impl Engine {
         let until = Instant::now() + Duration::from_hours(1);
         let (leads, role) = watch::channel(Role::Leading { term: 1, until });
         let config = certmanager::Config {
-            settings: Settings {
+            settings: CertManagerSettings {
                 listener_sets,
                 gateways: Maker::CertManager,
                 identity: IDENTITY.into(),
             },
             manager: "vestibule".into(),
         };
-        let channels = Channels {
+        let channels = CertificateChannels {
             requests: wanted,
             role,
             issuances: told,

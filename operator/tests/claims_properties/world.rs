@@ -17,7 +17,7 @@ use vestibule_model::protocol::Protocol;
 use vestibule_model::reference::ParentRef;
 use vestibule_model::selector::{LabelSelector, NamespaceScope, Requirement};
 use vestibule_operator::claims::{
-    ClaimAction, ClaimRequest, ClaimStore, GatewayState, SeenClaim, Time, WriteOutcome,
+    ClaimAction, ClaimRequest, ClaimStore, GatewayPresence, SeenClaim, Time, WriteOutcome,
 };
 use vestibule_operator::control::ControlLoop;
 use vestibule_operator::issuance::CertificateRegistry;
@@ -698,8 +698,8 @@ impl World {
         let now = self.clock.1 + Duration::from_secs(40);
         let store = &mut self.replicas[self.leader].control.claims;
         let Some(request) = store.next_request(now, |gateway| match &*gateway.name {
-            "one" => GatewayState::Ours("uid".into()),
-            _ => GatewayState::NotOurs,
+            "one" => GatewayPresence::Ours("uid".into()),
+            _ => GatewayPresence::NotOurs,
         }) else {
             return false;
         };

@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use kube::api::{DynamicObject, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
-use vestibule_operator::cluster::Settings;
+use vestibule_operator::cluster::OperatorSettings;
 use vestibule_test_support::eventually;
 
 use crate::support::{Manager, Network, World};
 
 const NAME: &str = "shop.example.com";
 
-fn graced(seconds: u64) -> impl FnOnce(&mut Settings) {
+fn graced(seconds: u64) -> impl FnOnce(&mut OperatorSettings) {
     move |settings| settings.claim_grace = Duration::from_secs(seconds)
 }
 

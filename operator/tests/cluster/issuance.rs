@@ -40,8 +40,8 @@ struct Set {
     _turn: MutexGuard<'static, ()>,
 }
 
-fn engine_of(world: &World) -> vestibule_acme::Settings {
-    vestibule_acme::Settings {
+fn engine_of(world: &World) -> vestibule_acme::EngineSettings {
+    vestibule_acme::EngineSettings {
         namespace: world.ns("sys").into(),
         issuers: LabelSelector::default(),
         budgets: vestibule_acme::Budgets {
@@ -82,7 +82,11 @@ impl Set {
         self.manager_with(name, |_| {})
     }
 
-    fn manager_with(&self, name: &str, change: impl FnOnce(&mut cluster::Settings)) -> Manager {
+    fn manager_with(
+        &self,
+        name: &str,
+        change: impl FnOnce(&mut cluster::OperatorSettings),
+    ) -> Manager {
         let engine = engine_of(&self.world);
         self.world.manager_with(name, |settings| {
             settings.acme = Some(engine);

@@ -28,7 +28,7 @@ use vestibule_model::policy::Policy;
 use vestibule_model::service::ServiceType;
 use vestibule_operator::certmanager::{self, Maker};
 use vestibule_operator::cluster::health::Health;
-use vestibule_operator::cluster::lease::{self, elector::Timing};
+use vestibule_operator::cluster::lease::{self, elector::ElectionTiming};
 use vestibule_operator::cluster::metrics::Metrics;
 use vestibule_operator::cluster::{self, Outside, statuses};
 use vestibule_operator::publish::{self, InProcess, Publisher};
@@ -405,25 +405,25 @@ impl World {
 
     /// Starts an operator with the Services' type set so that the API server alone gives addresses.
     pub(crate) fn manager(&self, name: &str) -> Manager {
-        Manager::start(self, name, statuses::plan::Timing::default(), |_| {})
+        Manager::start(self, name, statuses::plan::StatusTiming::default(), |_| {})
     }
 
     /// The same with other settings.
     pub(crate) fn manager_with(
         &self,
         name: &str,
-        change: impl FnOnce(&mut cluster::Settings),
+        change: impl FnOnce(&mut cluster::OperatorSettings),
     ) -> Manager {
-        Manager::start(self, name, statuses::plan::Timing::default(), change)
+        Manager::start(self, name, statuses::plan::StatusTiming::default(), change)
     }
 
     /// The same, with all the time in the world for proxies to acknowledge: for tests that count writes.
     pub(crate) fn patient_manager(&self, name: &str) -> Manager {
-        let timing = statuses::plan::Timing {
+        let timing = statuses::plan::StatusTiming {
             patience: Duration::from_secs(80),
             regress: Duration::from_secs(80),
             reconnect: Duration::from_secs(80),
-            ..statuses::plan::Timing::default()
+            ..statuses::plan::StatusTiming::default()
         };
         Manager::start(self, name, timing, |_| {})
     }
@@ -491,8 +491,8 @@ impl Manager {
     fn start(
         world: &World,
         name: &str,
-        timing: statuses::plan::Timing,
-        change: impl FnOnce(&mut cluster::Settings),
+        timing: statuses::plan::StatusTiming,
+        change: impl FnOnce(&mut cluster::OperatorSettings),
     ) -> Self {
         let agent = format!("{}-{name}", world.release);
         let address = format!("{name}:9443");
@@ -507,7 +507,7 @@ impl Manager {
                 ..ServiceParameters::default()
             },
         };
-        let mut settings = cluster::Settings {
+        let mut settings = cluster::OperatorSettings {
             namespace: world.ns("sys"),
             release: world.release.clone(),
             translation: translate::Settings {
@@ -526,7 +526,7 @@ impl Manager {
                 identity: agent.clone(),
                 address: address.clone(),
                 owner: None,
-                timing: Timing {
+                timing: ElectionTiming {
                     duration: Duration::from_secs(10),
                     deadline: Duration::from_secs(8),
                     retry: Duration::from_millis(200),
@@ -538,7 +538,7 @@ impl Manager {
             // It opens an account for every issuer of the server, whichever test's.
             acme: None,
             certmanager: cluster::certmanager::Config {
-                settings: certmanager::Settings {
+                settings: certmanager::CertManagerSettings {
                     listener_sets: Maker::Vestibule,
                     gateways: Maker::CertManager,
                     identity: format!("{}/{}", world.ns("sys"), world.release),

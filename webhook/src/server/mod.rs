@@ -53,7 +53,7 @@ const EXPIRY_TICK: Duration = Duration::from_millis(500);
 
 /// Settings of a server.
 #[derive(Debug, Clone)]
-pub struct Config {
+pub struct WebhookConfig {
     /// Address of HTTPS.
     pub listen: SocketAddr,
     /// Address of health, readiness and metrics.
@@ -66,7 +66,7 @@ pub struct Config {
     pub limits: ConnectionLimits,
 }
 
-impl Config {
+impl WebhookConfig {
     /// Settings with the usual limits.
     pub fn new(listen: SocketAddr, admin: SocketAddr, tls_dir: impl Into<PathBuf>) -> Self {
         Self {
@@ -128,7 +128,7 @@ pub struct Webhook {
 impl Webhook {
     /// Begins to serve, on the present runtime. The server is ready when there is a certificate and [`Webhook::follow`]
     /// has read everything.
-    pub fn start(config: Config, admission: Admission) -> io::Result<Self> {
+    pub fn start(config: WebhookConfig, admission: Admission) -> io::Result<Self> {
         let (listener, address) = bind(config.listen)?;
         let (admin_listener, admin) = bind(config.admin)?;
         let (phase, phases) = watch::channel(Phase::Serving);

@@ -32,7 +32,7 @@ use vestibule_crds::watch::{Event, Watched};
 use vestibule_model::policy::Policy;
 use vestibule_test_support::{eventually, http_get};
 use vestibule_webhook::Admission;
-use vestibule_webhook::server::{Config, WATCHED, Webhook};
+use vestibule_webhook::server::{WATCHED, Webhook, WebhookConfig};
 
 use objects::{CONTROLLER, object};
 
@@ -114,8 +114,8 @@ pub fn loopback() -> SocketAddr {
 }
 
 /// The configuration of a server on loopback that looks at its certificate often.
-pub fn config(tls_dir: &Path) -> Config {
-    let mut config = Config::new(loopback(), loopback(), tls_dir);
+pub fn config(tls_dir: &Path) -> WebhookConfig {
+    let mut config = WebhookConfig::new(loopback(), loopback(), tls_dir);
     config.tls_poll = Duration::from_millis(20);
     config
 }

@@ -13,7 +13,7 @@ use tokio::net::TcpStream;
 use vestibule_crds::watch::{Event, Watched};
 use vestibule_model::policy::Policy;
 use vestibule_webhook::Admission;
-use vestibule_webhook::server::{Config, WATCHED, Webhook};
+use vestibule_webhook::server::{WATCHED, Webhook, WebhookConfig};
 
 use super::world::{CONTROLLER, World};
 use crate::stdin_closed;
@@ -63,7 +63,7 @@ async fn serve(args: &PartArgs) -> Result<()> {
     let world = World { sets: args.sets };
     let start = Instant::now();
     let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
-    let config = Config::new(loopback, loopback, args.folder.clone());
+    let config = WebhookConfig::new(loopback, loopback, args.folder.clone());
     let mut webhook = Webhook::start(config, Admission::new(CONTROLLER, Policy::default()))?;
     let events = world.objects().filter_map(event);
     let synced = WATCHED.into_iter().map(Event::Synced);

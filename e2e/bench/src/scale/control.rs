@@ -27,9 +27,9 @@ use vestibule_operator::cluster::events::{EventRecorder, ObjectEvent};
 use vestibule_operator::cluster::metrics::Metrics;
 use vestibule_operator::cluster::ports::allocation::Allocation;
 use vestibule_operator::cluster::services::{DesiredServices, ServicePorts, ServiceState};
-use vestibule_operator::cluster::statuses::plan::{LiveStatus, Next, Planner, Timing};
+use vestibule_operator::cluster::statuses::plan::{LiveStatus, Next, Planner, StatusTiming};
 use vestibule_operator::cluster::statuses::{self, StatusInputs};
-use vestibule_operator::cluster::store::{Channels, SOURCES, Store};
+use vestibule_operator::cluster::store::{SOURCES, Store, StoreChannels};
 use vestibule_operator::cluster::watch_queue::WatchQueue;
 use vestibule_operator::control::ControlLoop;
 use vestibule_operator::issuance::{self, CertificateRegistry, EngineLink};
@@ -141,11 +141,11 @@ impl Control {
         let mut store = Store::new(
             settings,
             Arc::clone(&publisher),
-            Planner::new(Timing::default()),
+            Planner::new(StatusTiming::default()),
             Metrics::default(),
             None,
             ClaimStore::new(claims::GRACE),
-            Channels {
+            StoreChannels {
                 ports: desired_ports,
                 services: desired_services,
                 certificates: registry,

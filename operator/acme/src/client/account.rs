@@ -51,7 +51,7 @@ pub(crate) enum Registering {
 
 /// The result of opening an account.
 #[derive(Debug)]
-pub(crate) enum Opened<A> {
+pub(crate) enum OpenedAccount<A> {
     /// The account is open.
     Open {
         account: A,
@@ -100,7 +100,7 @@ pub(crate) async fn open<E: Effects>(
     registering: &Registering,
     created: &Arc<AtomicBool>,
     again: bool,
-) -> Result<Opened<Ca>, AcmeFailure> {
+) -> Result<OpenedAccount<Ca>, AcmeFailure> {
     let count = {
         let (effects, issuer) = (effects.clone(), issuer.key.clone());
         Arc::new(move |answered| {
@@ -129,7 +129,7 @@ pub(crate) async fn open<E: Effects>(
         )));
     }
     if !known && *registering == Registering::No {
-        return Ok(Opened::Unregistered { host: None });
+        return Ok(OpenedAccount::Unregistered { host: None });
     }
     let directory = directory(&http, issuer).await?;
     let (http, gate) = match registering {
@@ -137,14 +137,14 @@ pub(crate) async fn open<E: Effects>(
             let there = directory.new_account.as_deref().and_then(host_of);
             let there = there.ok_or_else(not_acme)?;
             if there != *host {
-                return Ok(Opened::Unregistered { host: Some(there) });
+                return Ok(OpenedAccount::Unregistered { host: Some(there) });
             }
             let (http, gate) = http.gated(there, created.clone());
             (http, Some(gate))
         }
         _ => (http, None),
     };
-    let opening = Opening {
+    let opening = AccountOpener {
         effects,
         issuer,
         http: &http,
@@ -164,7 +164,7 @@ pub(crate) async fn open<E: Effects>(
         }
         record => (opening.register(record).await?, None),
     };
-    Ok(Opened::Open {
+    Ok(OpenedAccount::Open {
         account: Ca::new(http.clone(), account, directory, &issuer.directory),
         registered,
     })
@@ -217,7 +217,7 @@ fn beside(issuer: &AcmeIssuer, name: &Arc<str>, namespace: &Arc<str>) -> ObjectN
 }
 
 /// An account that is being opened. `C` is the client for the library, which tests replace.
-struct Opening<'a, E, C> {
+struct AccountOpener<'a, E, C> {
     effects: &'a Arc<E>,
     issuer: &'a AcmeIssuer,
     http: &'a C,
@@ -227,7 +227,7 @@ struct Opening<'a, E, C> {
     namespace: &'a Arc<str>,
 }
 
-impl<E: Effects, C: HttpClient + Clone> Opening<'_, E, C> {
+impl<E: Effects, C: HttpClient + Clone> AccountOpener<'_, E, C> {
     /// Registers an account with the stored key, or with a new one.
     async fn register(&self, record: Option<StoredSecret>) -> Result<Account, AcmeFailure> {
         if let Some(external) = &self.issuer.external_account {
@@ -447,6 +447,10 @@ impl<E: Effects, C: HttpClient + Clone> Opening<'_, E, C> {
 
     /// Adds what to do if the CA has deactivated an account whose key Vestibule made.
     fn explain(&self, mut failure: AcmeFailure) -> AcmeFailure {
+        // The problem has the type `unauthorized` for a key that is not the account's as well (RFC 8555, section 7.3.6),
+        // and its subproblems are about names. `deactivated` is a status of the account, which the CA does not show to
+        // those that it refuses. So only the detail, which is text, tells the two apart. A CA with other words gets no
+        // advice.
         if failure.kind == FailureKind::Account
             && failure.message.contains("deactivated")
             && self.issuer.external_account.is_none()
@@ -573,7 +577,7 @@ mod tests {
             account: Mutex::new(record.clone()),
         });
         let namespace: Arc<str> = "system".into();
-        let opening = Opening {
+        let opening = AccountOpener {
             effects: &effects,
             issuer: &issuer,
             http: &answers,

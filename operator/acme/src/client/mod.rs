@@ -26,7 +26,7 @@ use crate::problem::{self, AcmeFailure, AcmeOperation, FailureKind, Problem, Sub
 use crate::renewal::Window;
 use crate::state::MAX_URL;
 
-pub(crate) use self::account::{AccountInfo, Opened, Registering, open};
+pub(crate) use self::account::{AccountInfo, OpenedAccount, Registering, open};
 pub(crate) use self::http::host_of;
 
 /// Largest number of orders that are kept between two requests. By default, an issuer has 160 under way.
@@ -97,12 +97,12 @@ pub(crate) struct Ca {
     account: Account,
     directory: Directory,
     /// Orders kept between two requests, with their authorizations and the next nonce.
-    kept: Mutex<BTreeMap<String, Kept>>,
+    kept: Mutex<BTreeMap<String, KeptOrder>>,
     /// Scheme, host and port of every place where this CA has orders.
     origins: BTreeSet<String>,
 }
 
-struct Kept {
+struct KeptOrder {
     order: Order,
     /// The order was just made, so its state needs no request.
     fresh: bool,
@@ -110,7 +110,7 @@ struct Kept {
     identifiers: Option<BTreeSet<String>>,
 }
 
-impl Kept {
+impl KeptOrder {
     fn stale(order: Order) -> Self {
         Self {
             order,
@@ -262,7 +262,7 @@ impl Ca {
                 "the CA gave the order a URL that cannot be used",
             ));
         }
-        let kept = Kept {
+        let kept = KeptOrder {
             order,
             fresh: true,
             identifiers,
@@ -302,12 +302,12 @@ impl Ca {
         let kept = self.kept.lock().remove(url);
         let (result, heard) = heard(async {
             let (mut order, identifiers) = match kept {
-                Some(Kept {
+                Some(KeptOrder {
                     order,
                     fresh: true,
                     identifiers,
                 }) => (order, identifiers),
-                Some(Kept { mut order, .. }) => {
+                Some(KeptOrder { mut order, .. }) => {
                     order.refresh().await.map_err(progress)?;
                     (order, http::identifiers())
                 }
@@ -336,7 +336,7 @@ impl Ca {
         let (order, mut view) = result?;
         view.retry_after = heard.retry_after;
         if let Some(order) = order {
-            let kept = Kept {
+            let kept = KeptOrder {
                 order,
                 fresh: false,
                 identifiers: view.identifiers.clone(),
@@ -364,7 +364,7 @@ impl Ca {
                 return Err(failure);
             }
         }
-        self.keep(url.to_owned(), Kept::stale(order));
+        self.keep(url.to_owned(), KeptOrder::stale(order));
         Ok(())
     }
 
@@ -381,7 +381,7 @@ impl Ca {
         let mut view = view(&mut order, hostnames.len()).await?;
         view.identifiers = heard.identifiers;
         view.retry_after = heard.retry_after;
-        self.keep(url.to_owned(), Kept::stale(order));
+        self.keep(url.to_owned(), KeptOrder::stale(order));
         Ok(view)
     }
 
@@ -485,7 +485,7 @@ impl Ca {
         Err(Error::Other(Box::new(HttpError::OtherOrigin)))
     }
 
-    fn keep(&self, url: String, mut kept: Kept) {
+    fn keep(&self, url: String, mut kept: KeptOrder) {
         if size_of_order(kept.order.state()) > MAX_KEPT_SIZE {
             return;
         }

@@ -12,11 +12,11 @@ use vestibule_model::condition::Truth;
 use vestibule_model::key::ObjectKey;
 use vestibule_model::object::AcmeIssuer;
 
-use super::issuers::{Issuer, Opening, Waits, same_account};
+use super::issuers::{AccountOpening, Issuer, Waits, same_account};
 use super::need::Blocker;
 use super::{PlanStep, Planner, Ticket};
 use crate::backoff;
-use crate::client::{AccountInfo, Opened, Registering};
+use crate::client::{AccountInfo, OpenedAccount, Registering};
 use crate::clock::{Now, time};
 use crate::effects::IssuerState;
 use crate::problem::{AcmeFailure, FailureKind, clean};
@@ -194,7 +194,7 @@ impl Planner {
         issuer.ticket = Some(ticket);
         issuer.waits = None;
         if issuer.is_tenants() {
-            let opening = Opening {
+            let opening = AccountOpening {
                 namespace: key.name.namespace.clone(),
                 host: match &registering {
                     Registering::At(host) => Some(host.clone()),
@@ -249,7 +249,7 @@ impl Planner {
         key: &ObjectKey,
         ticket: Ticket,
         created: bool,
-        result: Result<Opened<AccountInfo>, AcmeFailure>,
+        result: Result<OpenedAccount<AccountInfo>, AcmeFailure>,
         now: Now,
     ) {
         let namespace = &key.name.namespace;
@@ -269,7 +269,7 @@ impl Planner {
         }
         issuer.ticket = None;
         match result {
-            Ok(Opened::Open {
+            Ok(OpenedAccount::Open {
                 account,
                 registered,
             }) => {
@@ -293,14 +293,14 @@ impl Planner {
                 issuer.trouble = None;
                 issuer.account = Some(account);
             }
-            Ok(Opened::Unregistered { host: Some(host) }) => {
+            Ok(OpenedAccount::Unregistered { host: Some(host) }) => {
                 // Its directory has accounts made at another host, so the registration is counted there. A directory
                 // that names a new host each time is followed only once a minute.
                 if issuer.host.replace(host).is_some() {
                     issuer.not_before = now.steady + self.random.around(Duration::from_mins(1));
                 }
             }
-            Ok(Opened::Unregistered { host: None }) => {
+            Ok(OpenedAccount::Unregistered { host: None }) => {
                 issuer.unregistered = true;
                 issuer.trouble = None;
                 let issuer_state = IssuerState {

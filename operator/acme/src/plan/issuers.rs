@@ -17,14 +17,14 @@ use crate::problem::AcmeFailure;
 pub(super) struct Issuers {
     pub(super) all: BTreeMap<ObjectKey, Issuer>,
     /// Accounts of tenants' issuers that are being opened or registered.
-    pub(super) opening: BTreeMap<Ticket, Opening>,
+    pub(super) opening: BTreeMap<Ticket, AccountOpening>,
     /// When the next account may be opened, if only time is missing.
     pub(super) next: Option<Duration>,
 }
 
 /// The account of a tenant's issuer that is being opened or registered.
 #[derive(Debug)]
-pub(super) struct Opening {
+pub(super) struct AccountOpening {
     pub(super) namespace: Arc<str>,
     /// The host at which a registration is counted for it.
     pub(super) host: Option<Arc<str>>,

@@ -10,7 +10,7 @@ use vestibule_model::key::ObjectName;
 use super::need::{Assessment, Blocker};
 use super::{Entry, Phase, PlanStep, Planner, Stage};
 use crate::clock::{Now, time};
-use crate::effects::{ChallengeAck, Observation, Waiting};
+use crate::effects::{ChallengeAck, Observation, WaitingCounts};
 use crate::problem::FailureKind;
 
 const CLAIMS: &str = "waits for its turn: a namespace may have only so many orders in an hour taken up that its \
@@ -57,10 +57,10 @@ impl Planner {
         }
     }
 
-    fn count(&self) -> Waiting {
-        let mut waiting = Waiting {
+    fn count(&self) -> WaitingCounts {
+        let mut waiting = WaitingCounts {
             budget: self.queue.len(),
-            ..Waiting::default()
+            ..WaitingCounts::default()
         };
         for entry in self.entries.values() {
             match entry.phase {

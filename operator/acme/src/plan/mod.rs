@@ -61,8 +61,8 @@ use self::lane::Lane;
 use self::queue::Queue;
 use self::tally::Tally;
 use crate::backoff::Random;
-use crate::budget::{Budget, Budgets, Claims, Registrations};
-use crate::client::{AccountInfo, Opened, Registering, View};
+use crate::budget::{Budget, Budgets, RecordedOrderBudget, Registrations};
+use crate::client::{AccountInfo, OpenedAccount, Registering, View};
 use crate::clock::Now;
 use crate::effects::{ChallengeAck, Input, IssuerState, Observation, StoredSecret, Write, Written};
 use crate::keys::PrivateKey;
@@ -207,7 +207,7 @@ pub(crate) enum Event {
         ticket: Ticket,
         /// Whether the CA may have made a new account, whatever the result is.
         created: bool,
-        result: Result<Opened<AccountInfo>, AcmeFailure>,
+        result: Result<OpenedAccount<AccountInfo>, AcmeFailure>,
     },
 }
 
@@ -345,7 +345,7 @@ struct Running {
 
 /// Settings of planning.
 #[derive(Debug, Clone)]
-pub struct Settings {
+pub struct EngineSettings {
     /// Namespace of the release, in which cluster issuers have their Secrets.
     pub namespace: Arc<str>,
     /// Labels of the issuers to use. Other issuers belong to another release.
@@ -369,7 +369,7 @@ pub struct Settings {
     pub seed: u64,
 }
 
-impl Settings {
+impl EngineSettings {
     /// Slots of one namespace, or one issuer: a quarter of all, at least one.
     fn share(&self) -> usize {
         (self.in_flight / 4).max(1)
@@ -379,7 +379,7 @@ impl Settings {
 /// The planner.
 #[derive(Debug)]
 pub(crate) struct Planner {
-    settings: Settings,
+    settings: EngineSettings,
     random: Random,
     entries: BTreeMap<ObjectName, Entry>,
     issuers: Issuers,
@@ -387,7 +387,7 @@ pub(crate) struct Planner {
     budgets: [Budget; 2],
     registrations: Registrations,
     /// The budget of asking a CA for orders that Secrets name.
-    claims: Claims,
+    claims: RecordedOrderBudget,
     queue: Queue,
     /// Which certificate holds the challenges of a name at a Gateway.
     locks: BTreeMap<(ObjectName, Hostname), ObjectName>,
@@ -412,7 +412,7 @@ pub(crate) struct Planner {
     steps: Vec<PlanStep>,
     /// Certificates about which there may be something new to say.
     touched: BTreeSet<ObjectName>,
-    waiting: crate::effects::Waiting,
+    waiting: crate::effects::WaitingCounts,
     counted: Duration,
 }
 
@@ -422,8 +422,8 @@ const LIFETIME: Duration = Duration::from_hours(1);
 const LONGEST_REST: Duration = Duration::from_mins(10);
 
 impl Planner {
-    pub(crate) fn new(settings: Settings) -> Self {
-        let settings = Settings {
+    pub(crate) fn new(settings: EngineSettings) -> Self {
+        let settings = EngineSettings {
             in_flight: settings.in_flight.max(2),
             ..settings
         };
@@ -431,7 +431,7 @@ impl Planner {
             random: Random::new(settings.seed),
             budgets: [Budget::new(settings.budgets), Budget::new(settings.budgets)],
             registrations: Registrations::new(settings.registrations),
-            claims: Claims::new(settings.budgets),
+            claims: RecordedOrderBudget::new(settings.budgets),
             queue: Queue::default(),
             settings,
             entries: BTreeMap::new(),
@@ -449,7 +449,7 @@ impl Planner {
             tickets: 0,
             steps: Vec::new(),
             touched: BTreeSet::new(),
-            waiting: crate::effects::Waiting::default(),
+            waiting: crate::effects::WaitingCounts::default(),
             counted: Duration::ZERO,
         }
     }

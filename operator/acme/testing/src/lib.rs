@@ -19,8 +19,8 @@ use parking_lot::Mutex;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use vestibule_acme::{
-    Budgets, ChallengeAck, Effects, Engine, Input, IssuerState, Observation, OrderOutcome,
-    RememberedState, Settings, StoreError, StoredSecret, Write, Written, wall,
+    Budgets, ChallengeAck, Effects, Engine, EngineSettings, Input, IssuerState, Observation,
+    OrderOutcome, RememberedState, StoreError, StoredSecret, Write, Written, wall,
 };
 use vestibule_model::challenge::{ChallengeAnswer, ChallengeKey, ChallengeType, Reach};
 use vestibule_model::endpoint::AuthorityRules;
@@ -192,7 +192,7 @@ impl World {
         let (sender, inputs) = mpsc::channel(64);
         *self.inputs.lock() = Some(sender);
         let budgets = 10_000.try_into().expect("not zero");
-        let settings = Settings {
+        let settings = EngineSettings {
             namespace: "vestibule-system".into(),
             issuers: LabelSelector::default(),
             budgets: Budgets {

@@ -20,7 +20,7 @@ use super::lease::elector::Role;
 use super::metrics::Metrics;
 use super::writes::Requester;
 use super::{clock, requests};
-use crate::certmanager::{CertificateAction, PresentCertificate, Settings};
+use crate::certmanager::{CertManagerSettings, CertificateAction, PresentCertificate};
 use crate::map_channel::{MapSender, MapView};
 use reconciler::Reconciler;
 
@@ -31,14 +31,14 @@ const EVENTS: usize = 256;
 #[derive(Debug, Clone)]
 pub struct Config {
     /// Which Certificates this release makes, and how.
-    pub settings: Settings,
+    pub settings: CertManagerSettings,
     /// The field manager of its writes.
     pub manager: String,
 }
 
 /// The inputs and outputs of the task.
 #[derive(Debug)]
-pub struct Channels {
+pub struct CertificateChannels {
     /// The requested certificates of all engines, by Secret.
     pub requests: MapView<Arc<CertificateRequest>>,
     /// The role of this replica. Only the leader writes.
@@ -48,8 +48,8 @@ pub struct Channels {
 }
 
 /// Keeps the Certificates up to date, for ever.
-pub async fn run(client: Client, config: Config, channels: Channels, metrics: Metrics) {
-    let Channels {
+pub async fn run(client: Client, config: Config, channels: CertificateChannels, metrics: Metrics) {
+    let CertificateChannels {
         requests,
         mut role,
         issuances,
@@ -108,7 +108,7 @@ pub async fn run(client: Client, config: Config, channels: Channels, metrics: Me
 struct ApiClient {
     client: Client,
     manager: Arc<str>,
-    settings: Arc<Settings>,
+    settings: Arc<CertManagerSettings>,
 }
 
 impl Requester for ApiClient {

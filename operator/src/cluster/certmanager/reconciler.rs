@@ -20,8 +20,8 @@ use super::super::writes::{self, Writes};
 use super::ApiClient;
 use super::watch::{KindUpdate, WatchUpdate, WatchedKind};
 use crate::certmanager::{
-    Attempt, Attempts, Availability, Certificate, CertificateAction, Foreign, PresentCertificate,
-    PresentCertificates, Settings, desired, judge, stale,
+    Availability, CertManagerSettings, Certificate, CertificateAction, CertificateAttempt,
+    CertificateAttempts, Foreign, PresentCertificate, PresentCertificates, desired, judge, stale,
 };
 use crate::map_channel::{MapChanges, MapSender};
 
@@ -48,12 +48,12 @@ struct Wanted {
 
 pub(super) struct Reconciler {
     api_client: ApiClient,
-    settings: Settings,
+    settings: CertManagerSettings,
     metrics: Metrics,
     known: Known,
     wanted: BTreeMap<ObjectName, Wanted>,
     present: PresentCertificates,
-    attempts: Attempts,
+    attempts: CertificateAttempts,
     /// Attempts that a list which is being read has not shown yet.
     unseen: BTreeSet<ObjectName>,
     /// A list that is being read.
@@ -68,7 +68,7 @@ pub(super) struct Reconciler {
 impl Reconciler {
     pub(super) fn new(
         api_client: ApiClient,
-        settings: Settings,
+        settings: CertManagerSettings,
         metrics: Metrics,
         issuances: MapSender<Issuance>,
     ) -> Self {
@@ -79,7 +79,7 @@ impl Reconciler {
             known: Known::Nothing,
             wanted: BTreeMap::new(),
             present: PresentCertificates::default(),
-            attempts: Attempts::default(),
+            attempts: CertificateAttempts::default(),
             unseen: BTreeSet::new(),
             listed: None,
             dirty: BTreeSet::new(),
@@ -127,7 +127,7 @@ impl Reconciler {
             Event::Delete(object) => (object, true),
         };
         let read = serde_json::to_value(object).ok();
-        if let Some((name, attempt)) = read.as_ref().and_then(Attempt::of) {
+        if let Some((name, attempt)) = read.as_ref().and_then(CertificateAttempt::of) {
             self.unseen.remove(&name);
             let about = self.attempts.set(&name, attempt.filter(|_| !gone));
             self.dirty.extend(about);

@@ -66,7 +66,7 @@ async fn a_former_leader_rests() {
     });
     let (issuances, states) = map_channel();
     let mut states = states.follow();
-    let channels = Channels {
+    let channels = CertificateChannels {
         requests,
         role,
         issuances,

@@ -14,7 +14,7 @@ use tracing::{debug, warn};
 use vestibule_backoff::Backoff;
 use vestibule_crds::decode;
 use vestibule_crds::vestibule::{HostnameClaim, HostnameClaimSpec};
-use vestibule_crds::watch::{Reader, Watched};
+use vestibule_crds::watch::{ObjectReader, Watched};
 use vestibule_model::claim::{self, Holder};
 use vestibule_model::finding::Finding;
 use vestibule_model::key::{Kind, ObjectKey, ObjectName};
@@ -59,7 +59,7 @@ impl ClaimWriter {
     /// Lists every object as it is in etcd now, since the watch may be behind without a sign of it. Tries until it
     /// succeeds.
     pub(super) async fn list(self) -> Vec<Watched> {
-        let mut reader = Reader::new(self.client);
+        let mut reader = ObjectReader::new(self.client);
         let mut delays = LIST_AGAIN.delays();
         loop {
             // No resourceVersion is asked for, so what comes is no older than the request.
@@ -76,7 +76,7 @@ impl ClaimWriter {
     /// Makes one request.
     pub(super) async fn make(self, request: ClaimRequest) -> (ObjectName, WriteOutcome) {
         let ClaimRequest { name, action } = request;
-        let kind = Sort::of(&action);
+        let kind = RequestKind::of(&action);
         let answer = tokio::time::timeout(PATIENCE, self.ask(&name, action)).await;
         let (outcome, result) = match answer {
             Ok(Ok(seen)) => {
@@ -108,7 +108,7 @@ impl ClaimWriter {
                 (WriteOutcome::Unknown, WriteResult::Unknown)
             }
         };
-        if kind != Sort::Read {
+        if kind != RequestKind::Read {
             self.metrics.claims.written(result);
         }
         (name, outcome)
@@ -224,14 +224,14 @@ fn seen(value: Value, version: String) -> Result<SeenClaim, kube::Error> {
 
 /// Kinds of requests for which the same error means different things.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Sort {
+enum RequestKind {
     Read,
     Create,
     /// A request that requires a version of the object.
     Change,
 }
 
-impl Sort {
+impl RequestKind {
     fn of(action: &ClaimAction) -> Self {
         match action {
             ClaimAction::Read => Self::Read,
@@ -242,14 +242,14 @@ impl Sort {
 }
 
 /// Returns the outcome of a request that failed.
-fn outcome_of(error: &kube::Error, sort: Sort) -> (WriteOutcome, WriteResult) {
+fn outcome_of(error: &kube::Error, sort: RequestKind) -> (WriteOutcome, WriteResult) {
     match (error, sort) {
         // Only "already exists" means that the object exists. A create can also conflict for other reasons, such as a
         // quota that another request updates.
-        (kube::Error::Api(status), Sort::Create) if status.is_already_exists() => {
+        (kube::Error::Api(status), RequestKind::Create) if status.is_already_exists() => {
             (WriteOutcome::Moved, WriteResult::Conflict)
         }
-        (kube::Error::Api(status), Sort::Change)
+        (kube::Error::Api(status), RequestKind::Change)
             if status.is_conflict() || status.is_not_found() =>
         {
             (WriteOutcome::Moved, WriteResult::Conflict)
@@ -301,15 +301,15 @@ mod tests {
             outcome_of(&kube::Error::Api(Box::new(status)), sort).0
         };
         let table = [
-            (409, "AlreadyExists", Sort::Create, "Moved"),
-            (409, "Conflict", Sort::Create, "Refused"),
-            (403, "Forbidden", Sort::Create, "Refused"),
-            (404, "NotFound", Sort::Create, "Refused"),
-            (409, "Conflict", Sort::Change, "Moved"),
-            (404, "NotFound", Sort::Change, "Moved"),
-            (403, "Forbidden", Sort::Change, "Refused"),
-            (500, "InternalError", Sort::Create, "Unknown"),
-            (403, "Forbidden", Sort::Read, "Refused"),
+            (409, "AlreadyExists", RequestKind::Create, "Moved"),
+            (409, "Conflict", RequestKind::Create, "Refused"),
+            (403, "Forbidden", RequestKind::Create, "Refused"),
+            (404, "NotFound", RequestKind::Create, "Refused"),
+            (409, "Conflict", RequestKind::Change, "Moved"),
+            (404, "NotFound", RequestKind::Change, "Moved"),
+            (403, "Forbidden", RequestKind::Change, "Refused"),
+            (500, "InternalError", RequestKind::Create, "Unknown"),
+            (403, "Forbidden", RequestKind::Read, "Refused"),
         ];
         for (code, reason, sort, expected) in table {
             let outcome = format!("{:?}", outcome(code, reason, sort));

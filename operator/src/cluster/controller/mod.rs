@@ -27,9 +27,9 @@ use super::sources::{self, READS, Read};
 use super::statuses::plan::{LiveStatus, Next, WriteFailure};
 use super::statuses::write::Writer;
 use super::store::{SOURCES, Store};
-use super::sync::{self, Progress};
+use super::sync::{self, StartProgress};
 use super::watch_queue::WatchQueue;
-use super::{Settings, clock, events, lease, statuses};
+use super::{OperatorSettings, clock, events, lease, statuses};
 use crate::claims::{ClaimStore, WriteOutcome, WriteProblem};
 use crate::control::ControlLoop;
 use crate::issuance::EngineLink;
@@ -60,7 +60,7 @@ const RESIGN_TIMEOUT: Duration = Duration::from_secs(9);
 /// The loop of the operator: the store, and the channels to the tasks around it.
 pub(super) struct Controller {
     store: Store,
-    settings: Settings,
+    settings: OperatorSettings,
     publisher: Arc<Publisher>,
     health: Health,
     metrics: Metrics,
@@ -91,7 +91,7 @@ pub(super) struct Controller {
     lease: JoinSet<()>,
     /// The task that lists claims. A new leader needs the list before its own memory of claims counts.
     lists: JoinSet<Vec<Watched>>,
-    progress: Progress,
+    progress: StartProgress,
     /// The term in which statuses are written; `None` if this replica does not lead.
     term: Option<u64>,
     /// When to check whether a proxy lags behind.

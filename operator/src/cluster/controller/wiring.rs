@@ -8,15 +8,18 @@ use tokio_util::sync::CancellationToken;
 
 use super::super::claims::ClaimWriter;
 use super::super::issuance::{self as acme_task, AddressProbes, ClusterEffects};
+use super::super::kept_object::KeptObjectConfig;
 use super::super::lease::elector::Role;
 use super::super::metrics::Metrics;
 use super::super::secrets::Secrets;
 use super::super::statuses::plan::Planner;
 use super::super::statuses::write::Writer;
-use super::super::store::{Channels, Store};
-use super::super::sync::{self, Progress};
+use super::super::store::{Store, StoreChannels};
+use super::super::sync::{self, StartProgress};
 use super::super::watch_queue::WatchQueue;
-use super::super::{Outside, Settings, certmanager, events, ports, ready, services, session_keys};
+use super::super::{
+    OperatorSettings, Outside, certmanager, events, ports, ready, services, session_keys,
+};
 use super::{BATCH, Controller, SOURCE_BATCH};
 use crate::claims::ClaimStore;
 use crate::issuance::{self, CertificateRegistry};
@@ -32,7 +35,7 @@ impl Controller {
     )]
     pub(in super::super) fn new(
         client: &kube::Client,
-        settings: Settings,
+        settings: OperatorSettings,
         publisher: Arc<Publisher>,
         outside: Outside,
         tasks: &mut JoinSet<&'static str>,
@@ -52,7 +55,7 @@ impl Controller {
         let (known, proxies_known) = watch::channel(false);
         let (installed_sender, installed) = watch::channel(false);
 
-        let channels = ports::Channels {
+        let channels = ports::PortChannels {
             wanted,
             role: role.clone(),
             persisted: persisted_sender,
@@ -66,7 +69,7 @@ impl Controller {
                 owner: settings.owner.clone(),
             },
         };
-        let channels = services::Channels {
+        let channels = services::ServiceChannels {
             desired_services,
             role: role.clone(),
             service_states: service_states_sender,
@@ -115,7 +118,7 @@ impl Controller {
             tasks,
         );
         let (issuances, certificates) = map_channel();
-        let channels = certmanager::Channels {
+        let channels = certmanager::CertificateChannels {
             requests,
             role: role.clone(),
             issuances,
@@ -138,7 +141,7 @@ impl Controller {
             metrics.clone(),
             settings.secret_namespaces.clone(),
             ClaimStore::new(settings.claim_grace),
-            Channels {
+            StoreChannels {
                 ports,
                 services: desired_services_sender,
                 certificates: registry,
@@ -177,7 +180,7 @@ impl Controller {
             end: CancellationToken::new(),
             lease: JoinSet::new(),
             lists: JoinSet::new(),
-            progress: Progress::default(),
+            progress: StartProgress::default(),
             term: None,
             lag: None,
             superseded: None,
@@ -188,12 +191,12 @@ impl Controller {
 /// Returns the effects of the built-in engine, and starts the task that writes its events.
 fn cluster_effects(
     client: &kube::Client,
-    settings: &Settings,
+    settings: &OperatorSettings,
     metrics: &Metrics,
     (role, service_states, channels): (
         &watch::Receiver<Role>,
         &watch::Receiver<Option<Arc<services::ServiceStates>>>,
-        &issuance::Channels,
+        &issuance::EngineChannels,
     ),
     tasks: &mut JoinSet<&'static str>,
 ) -> ClusterEffects {
@@ -224,10 +227,10 @@ fn cluster_effects(
 }
 
 fn issue(
-    settings: &Settings,
+    settings: &OperatorSettings,
     cluster_effects: ClusterEffects,
     publisher: &Arc<Publisher>,
-    channels: issuance::Channels,
+    channels: issuance::EngineChannels,
     tasks: &mut JoinSet<&'static str>,
 ) {
     let (acme, publisher) = (settings.acme.clone(), Arc::clone(publisher));
@@ -242,18 +245,18 @@ fn issue(
 
 fn keep_session_keys(
     client: &kube::Client,
-    settings: &Settings,
+    settings: &OperatorSettings,
     role: watch::Receiver<Role>,
     tasks: &mut JoinSet<&'static str>,
 ) -> watch::Receiver<Option<SessionKeys>> {
-    let config = session_keys::Config {
+    let config = KeptObjectConfig {
         namespace: settings.namespace.clone(),
         name: format!("{}-session-keys", settings.release),
         manager: settings.release.clone(),
         owner: settings.owner.clone(),
     };
     let (keys, known) = watch::channel(None);
-    let channels = session_keys::Channels { role, keys };
+    let channels = session_keys::SessionKeyChannels { role, keys };
     let task = session_keys::run(client.clone(), config, channels);
     tasks.spawn(async move {
         task.await;
@@ -264,11 +267,11 @@ fn keep_session_keys(
 
 fn keep_ports(
     client: &kube::Client,
-    settings: &Settings,
-    channels: ports::Channels,
+    settings: &OperatorSettings,
+    channels: ports::PortChannels,
     tasks: &mut JoinSet<&'static str>,
 ) {
-    let config = ports::Config {
+    let config = KeptObjectConfig {
         namespace: settings.namespace.clone(),
         name: format!("{}-ports", settings.release),
         manager: settings.release.clone(),

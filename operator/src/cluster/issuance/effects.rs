@@ -7,8 +7,8 @@ use std::time::Instant;
 
 use tokio::sync::watch;
 use vestibule_acme::{
-    Effects, IssuerState, Observation, OrderOutcome, StoreError, StoredSecret, Waiting, Write,
-    Written,
+    Effects, IssuerState, Observation, OrderOutcome, StoreError, StoredSecret, WaitingCounts,
+    Write, Written,
 };
 use vestibule_model::challenge::{ChallengeAnswer, ChallengeKey, ChallengeType};
 use vestibule_model::issuance::{CertificateRequest, Issuance};
@@ -100,7 +100,7 @@ impl Effects for ClusterEffects {
             Observation::RenewAt(secret, at) => metrics.renews(&secret, at),
             Observation::Panicked => metrics.panicked(),
             Observation::Waiting(waiting) => {
-                let Waiting {
+                let WaitingCounts {
                     budget,
                     backoff,
                     issuer,

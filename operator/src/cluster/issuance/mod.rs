@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use tracing::{info, warn};
 
 use super::lease::elector::Role;
-use crate::issuance::{self, Channels};
+use crate::issuance::{self, EngineChannels};
 use crate::publish::Publisher;
 pub(super) use address_probes::AddressProbes;
 pub(super) use effects::ClusterEffects;
@@ -23,10 +23,10 @@ const PAUSE: Duration = Duration::from_secs(5);
 
 /// Runs the engine whenever this replica leads, for ever.
 pub(super) async fn run(
-    settings: vestibule_acme::Settings,
+    settings: vestibule_acme::EngineSettings,
     cluster_effects: ClusterEffects,
     publisher: Arc<Publisher>,
-    mut channels: Channels,
+    mut channels: EngineChannels,
 ) {
     let mut role = cluster_effects.role.clone();
     let cluster_effects = Arc::new(cluster_effects);

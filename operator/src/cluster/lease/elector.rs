@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 /// Durations of the election. The defaults are those of client-go.
 #[derive(Debug, Clone, Copy)]
-pub struct Timing {
+pub struct ElectionTiming {
     /// Time after which a candidate may take over a Lease that is not renewed.
     pub duration: Duration,
     /// How long the holder leads after it sent a renewal that succeeded. It is shorter than `duration`.
@@ -25,7 +25,7 @@ pub struct Timing {
     pub retry: Duration,
 }
 
-impl Default for Timing {
+impl Default for ElectionTiming {
     fn default() -> Self {
         Self {
             duration: Duration::from_secs(15),
@@ -124,7 +124,7 @@ impl Role {
 pub struct Elector {
     identity: String,
     address: String,
-    timing: Timing,
+    timing: ElectionTiming,
     /// The Lease that was read last, and when this version was seen first.
     seen: Option<(LeaseRecord, Instant)>,
     /// Whether the Lease does not exist. The one that was seen before still counts until it would have ended.
@@ -135,7 +135,7 @@ pub struct Elector {
 impl Elector {
     /// Returns a candidate that has not seen a Lease yet. The identity has to be unique to the process.
     #[must_use]
-    pub fn new(identity: String, address: String, timing: Timing) -> Self {
+    pub fn new(identity: String, address: String, timing: ElectionTiming) -> Self {
         Self {
             identity,
             address,

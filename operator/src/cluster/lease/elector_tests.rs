@@ -43,7 +43,11 @@ impl Server {
 }
 
 fn elector(name: &str) -> Elector {
-    Elector::new(name.into(), format!("{name}:9443"), Timing::default())
+    Elector::new(
+        name.into(),
+        format!("{name}:9443"),
+        ElectionTiming::default(),
+    )
 }
 
 /// Makes one attempt whose request and response take no time.

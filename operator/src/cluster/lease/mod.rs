@@ -18,8 +18,8 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use super::{clock, follow};
-use crate::publish::{Attempt, Publisher};
-use elector::{DesiredLease, ElectionStep, Elector, LeaseRecord, Role, Timing};
+use crate::publish::{LeadershipAttempt, Publisher};
+use elector::{DesiredLease, ElectionStep, ElectionTiming, Elector, LeaseRecord, Role};
 
 /// Annotation that contains the term.
 const TERM: &str = "vestibule.dev/term";
@@ -49,7 +49,7 @@ pub struct Config {
     /// The owner of the Lease object, if it has one.
     pub owner: Option<OwnerReference>,
     /// Durations of the election.
-    pub timing: Timing,
+    pub timing: ElectionTiming,
 }
 
 /// Takes part in the election until `end`, and then gives the Lease up. The publisher leads or follows accordingly, and
@@ -134,7 +134,7 @@ struct Candidate {
 impl Candidate {
     /// Reads the Lease if necessary, and writes it if that is due. Returns the attempt to lead, if this was one; it is
     /// under way until the publisher has the role.
-    async fn attempt(&mut self) -> Option<Attempt> {
+    async fn attempt(&mut self) -> Option<LeadershipAttempt> {
         // The holder renews the version that it wrote. Every other candidate reads the Lease first.
         if !self.current && !self.read().await {
             return None;

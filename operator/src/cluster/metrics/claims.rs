@@ -16,7 +16,7 @@ struct ResultLabel {
 
 /// Handles to the counters.
 #[derive(Debug, Clone, Default)]
-pub(in super::super) struct Claims {
+pub(in super::super) struct ClaimMetrics {
     held: Gauge,
     grace: Gauge,
     waiting: Gauge,
@@ -25,7 +25,7 @@ pub(in super::super) struct Claims {
     writes: Family<ResultLabel, Counter>,
 }
 
-impl Claims {
+impl ClaimMetrics {
     pub(super) fn register(&self, registry: &mut Registry) {
         registry.register(
             "claims_held",

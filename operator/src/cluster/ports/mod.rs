@@ -10,16 +10,16 @@ use std::time::{Duration, Instant};
 
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::{ConfigMap, Service};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use kube::api::{Api, ListParams, ObjectMeta, PostParams};
-use kube::runtime::watcher::{self, Event};
+use kube::api::{Api, ListParams};
+use kube::runtime::watcher::Event;
 use tokio::sync::watch;
 use tracing::{info, warn};
 use vestibule_backoff::Backoff;
 use vestibule_model::protocol::{Port, Transport};
 
+use super::clock;
+use super::kept_object::{KeptContent, KeptObject, KeptObjectConfig, PATIENCE};
 use super::lease::elector::Role;
-use super::{clock, follow};
 use crate::translate::DesiredPort;
 use allocation::Allocation;
 
@@ -27,53 +27,40 @@ use allocation::Allocation;
 const DATA: &str = "ports";
 /// Requests for ports within this time are combined into one write.
 const GATHER: Duration = Duration::from_millis(30);
-/// Waits after writes failed.
-const BACKOFF: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(30));
-/// Longest wait for an answer of the API server.
-const PATIENCE: Duration = Duration::from_secs(10);
-
-/// The ConfigMap in which the allocation is kept.
-#[derive(Debug, Clone)]
-pub struct Config {
-    /// Namespace of the ConfigMap and of the Services in front of the proxies.
-    pub namespace: String,
-    /// Name of the ConfigMap.
-    pub name: String,
-    /// Value of the label `app.kubernetes.io/managed-by`.
-    pub manager: String,
-    /// The owner of the ConfigMap, if it has one.
-    pub owner: Option<OwnerReference>,
-}
+/// The allocation in the ConfigMap.
+const CONTENT: KeptContent = KeptContent {
+    name: "the allocation of ports",
+    meanwhile: "what needs a new port waits",
+    backoff: Backoff::new(Duration::from_millis(500), Duration::from_secs(30)),
+};
 
 /// The inputs and outputs of the task.
-pub struct Channels {
+pub(super) struct PortChannels {
     /// Every port that is needed; `None` until this is known.
-    pub wanted: watch::Receiver<Option<Arc<BTreeSet<DesiredPort>>>>,
+    pub(super) wanted: watch::Receiver<Option<Arc<BTreeSet<DesiredPort>>>>,
     /// The role of this replica. Only the leader writes.
-    pub role: watch::Receiver<Role>,
+    pub(super) role: watch::Receiver<Role>,
     /// The persisted allocation; `None` until it is known.
-    pub persisted: watch::Sender<Option<Arc<Allocation>>>,
+    pub(super) persisted: watch::Sender<Option<Arc<Allocation>>>,
 }
 
-/// Keeps the allocation up to date, for ever.
-pub async fn run(client: kube::Client, config: Config, mut channels: Channels) {
+/// Keeps the allocation up to date, for ever. The ConfigMap is in the namespace of the Services in front of the proxies.
+pub(super) async fn run(
+    client: kube::Client,
+    config: KeptObjectConfig,
+    mut channels: PortChannels,
+) {
     let api: Api<ConfigMap> = Api::namespaced(client.clone(), &config.namespace);
-    let selection = watcher::Config::default().fields(&format!("metadata.name={}", config.name));
-    let mut events = pin!(follow::objects(
-        api.clone(),
-        selection,
-        "the allocation of ports"
-    ));
+    let kept = KeptObject::new(api, config, CONTENT);
+    let mut events = pin!(kept.events());
     let mut store = Store {
         client,
-        api,
-        config,
+        kept,
         present: None,
         listed: None,
         listing: false,
         synced: false,
         persisted: channels.persisted,
-        failures: 0,
     };
     let mut due: Option<Instant> = None;
     loop {
@@ -105,8 +92,7 @@ pub async fn run(client: kube::Client, config: Config, mut channels: Channels) {
 
 struct Store {
     client: kube::Client,
-    api: Api<ConfigMap>,
-    config: Config,
+    kept: KeptObject<ConfigMap>,
     /// The ConfigMap on the server.
     present: Option<ConfigMap>,
     /// The ConfigMap in the list that is under way.
@@ -114,7 +100,6 @@ struct Store {
     listing: bool,
     synced: bool,
     persisted: watch::Sender<Option<Arc<Allocation>>>,
-    failures: u32,
 }
 
 impl Store {
@@ -145,7 +130,7 @@ impl Store {
         let allocation = match self.stored() {
             Some(Ok(allocation)) => Some(allocation),
             Some(Err(error)) => {
-                warn!(config_map = %self.config.name, %error, "the allocation of ports does not read; the last one that did is kept");
+                warn!(config_map = %self.kept.config().name, %error, "the allocation of ports does not read; the last one that did is kept");
                 None
             }
             None => None,
@@ -184,26 +169,9 @@ impl Store {
 
     async fn persist(&mut self, wanted: &BTreeSet<DesiredPort>) {
         let outcome = tokio::time::timeout(PATIENCE, self.write(wanted)).await;
-        match outcome {
-            Ok(Ok(written)) => {
-                self.failures = 0;
-                self.present = Some(written);
-                self.read();
-            }
-            Ok(Err(kube::Error::Api(status)))
-                if status.is_conflict() || status.is_already_exists() =>
-            {
-                // The watch will show the present version.
-                self.failures += 1;
-            }
-            Ok(Err(error)) => {
-                self.failures += 1;
-                warn!(config_map = %self.config.name, %error, "cannot persist the allocation of ports; what needs a new one waits");
-            }
-            Err(_) => {
-                self.failures += 1;
-                warn!(config_map = %self.config.name, "no answer to a write of the allocation of ports; what needs a new one waits");
-            }
+        if let Some(written) = self.kept.settle(outcome) {
+            self.present = Some(written);
+            self.read();
         }
     }
 
@@ -217,42 +185,24 @@ impl Store {
             Some(base) => base,
             None => self.in_use().await?,
         };
-        let mut object = self.present.clone().unwrap_or_else(|| ConfigMap {
-            metadata: ObjectMeta {
-                name: Some(self.config.name.clone()),
-                namespace: Some(self.config.namespace.clone()),
-                owner_references: self.config.owner.clone().map(|owner| vec![owner]),
-                ..ObjectMeta::default()
-            },
-            ..ConfigMap::default()
-        });
-        object.metadata.managed_fields = None;
-        object
-            .metadata
-            .labels
-            .get_or_insert_default()
-            .insert(super::MANAGED_BY.to_owned(), self.config.manager.clone());
+        let present = self.present.as_ref();
+        let mut object = present.cloned().unwrap_or_default();
+        object.metadata = self.kept.metadata(present.map(|present| &present.metadata));
         let settled = base.settle(wanted);
         object
             .data
             .get_or_insert_default()
             .insert(DATA.to_owned(), settled.to_json());
-        let parameters = PostParams::default();
-        let written = match &self.present {
-            Some(_) => {
-                let name = &self.config.name;
-                self.api.replace(name, &parameters, &object).await?
-            }
-            None => self.api.create(&parameters, &object).await?,
-        };
+        let written = self.kept.write(&object, present.is_some()).await?;
         info!(ports = settled.len(), "internal ports are persisted");
         Ok(written)
     }
 
     /// Reads the ports that Services already use. So Gateways keep their ports even if the ConfigMap is lost.
     async fn in_use(&self) -> Result<Allocation, kube::Error> {
-        let services: Api<Service> = Api::namespaced(self.client.clone(), &self.config.namespace);
-        let ours = format!("{}={}", super::MANAGED_BY, self.config.manager);
+        let config = self.kept.config();
+        let services: Api<Service> = Api::namespaced(self.client.clone(), &config.namespace);
+        let ours = format!("{}={}", super::MANAGED_BY, config.manager);
         let list = services.list(&ListParams::default().labels(&ours)).await?;
         let mut allocation = Allocation::default();
         for service in list {
@@ -264,8 +214,7 @@ impl Store {
     }
 
     fn pause(&self) -> Duration {
-        let before = self.failures.checked_sub(1);
-        before.map_or(GATHER, |before| BACKOFF.delay(before))
+        self.kept.pause().unwrap_or(GATHER)
     }
 }
 

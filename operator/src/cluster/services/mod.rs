@@ -69,7 +69,7 @@ pub struct ServiceState {
 pub type ServicePorts = BTreeMap<(Port, Transport), Port>;
 
 /// The inputs and outputs of the task.
-pub struct Channels {
+pub struct ServiceChannels {
     /// The desired Services; `None` until they are known.
     pub desired_services: watch::Receiver<Option<Arc<DesiredServices>>>,
     /// The role of this replica. Only the leader writes.
@@ -79,7 +79,12 @@ pub struct Channels {
 }
 
 /// Keeps the Services up to date, for ever.
-pub async fn run(client: kube::Client, config: Config, mut channels: Channels, metrics: Metrics) {
+pub async fn run(
+    client: kube::Client,
+    config: Config,
+    mut channels: ServiceChannels,
+    metrics: Metrics,
+) {
     let api: Api<Service> = Api::all(client.clone());
     let ours = format!("{}={}", super::MANAGED_BY, config.manager);
     let selection = watcher::Config::default().labels(&ours);

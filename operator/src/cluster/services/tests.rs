@@ -365,7 +365,7 @@ async fn a_former_leader_rests() {
         until: Instant::now() + Duration::from_hours(1),
     });
     let (service_states, mut states) = watch::channel(None);
-    let channels = Channels {
+    let channels = ServiceChannels {
         desired_services,
         role,
         service_states,

@@ -22,7 +22,7 @@ use super::steady::{Traits, is_progress, steady};
 
 /// How long statuses are held back.
 #[derive(Debug, Clone, Copy)]
-pub struct Timing {
+pub struct StatusTiming {
     /// How long a status is held back that comes to wait, or that not every proxy has acknowledged yet.
     pub patience: Duration,
     /// How long `Programmed` stays `True` while an acknowledgement is outstanding. This is also the shortest time
@@ -37,7 +37,7 @@ pub struct Timing {
     pub watch: Duration,
 }
 
-impl Default for Timing {
+impl Default for StatusTiming {
     fn default() -> Self {
         Self {
             patience: Duration::from_secs(2),
@@ -185,7 +185,7 @@ enum Writing {
 /// The planner. It stays the same when this replica gains or loses leadership.
 #[derive(Debug)]
 pub struct Planner {
-    timing: Timing,
+    timing: StatusTiming,
     entries: BTreeMap<ObjectKey, Box<Entry>>,
     /// Keys to look at, by namespace. The namespaces take turns, so a tenant with a thousand objects does not hold up
     /// the others.
@@ -202,7 +202,7 @@ pub struct Planner {
 impl Planner {
     /// Returns a planner that knows no object and does not lead.
     #[must_use]
-    pub fn new(timing: Timing) -> Self {
+    pub fn new(timing: StatusTiming) -> Self {
         Self {
             timing,
             entries: BTreeMap::new(),
@@ -362,7 +362,7 @@ impl Planner {
         outcome: Result<LiveStatus, WriteFailure>,
         now: Instant,
     ) {
-        let Timing { backoff, watch, .. } = self.timing;
+        let StatusTiming { backoff, watch, .. } = self.timing;
         let Some(entry) = self.entries.get_mut(key) else {
             return;
         };

@@ -47,7 +47,7 @@ impl World {
     fn new() -> Self {
         Self {
             now: Instant::now(),
-            planner: Planner::new(Timing::default()),
+            planner: Planner::new(StatusTiming::default()),
             version: 0,
             server: BTreeMap::new(),
             desired_services: BTreeMap::new(),
@@ -289,7 +289,7 @@ fn what_waits_as_before_holds_nothing_back() {
         };
         world.planner.touch(&key);
         assert_eq!(look(&mut world, &due), 0);
-        let patience = Timing::default().patience;
+        let patience = StatusTiming::default().patience;
         assert_eq!(world.planner.deadline(), Some(world.now + patience));
         world.now += patience;
         assert_eq!(look(&mut world, &due), 1, "{waits:?}");
@@ -318,7 +318,7 @@ fn progress_alone_is_told_from_time_to_time_and_else_with_the_rest() {
         world.now += Duration::from_secs(1);
     }
     assert_eq!(writes, 0);
-    let regress = Timing::default().regress;
+    let regress = StatusTiming::default().regress;
     assert_eq!(world.planner.deadline(), Some(begin + regress));
     // Other news takes the progress with it, after the usual time.
     world.planner.touch(&key);
@@ -349,7 +349,7 @@ fn the_status_of_an_object_that_is_lost_is_written_once() {
     world.show(&key);
     // Its class may come back in a moment.
     assert_eq!(look(&mut world, &lost()), 0);
-    world.now += Timing::default().patience;
+    world.now += StatusTiming::default().patience;
     let next = world.planner.next(world.now, 9, |_, _, _| Some(lost()));
     let Next::Write(job) = next else {
         panic!("{next:?}")
@@ -373,7 +373,7 @@ fn the_status_of_an_object_that_is_lost_is_written_once() {
     assert_eq!(look(&mut world, &due), 1);
     world.planner.touch(&key);
     assert_eq!(look(&mut world, &lost()), 0);
-    world.now += Timing::default().patience;
+    world.now += StatusTiming::default().patience;
     assert_eq!(look(&mut world, &lost()), 1);
 }
 
@@ -385,7 +385,7 @@ fn a_status_of_others_is_asked_about_once_in_a_term() {
     let asks = |world: &mut World| {
         let mut asks = 0;
         for _ in 0..5 {
-            world.now += Timing::default().patience;
+            world.now += StatusTiming::default().patience;
             world.planner.touch(&key);
             let next = world.planner.next(world.now, 9, |_, _, _| Some(lost()));
             if let Next::Write(job) = next {
@@ -417,7 +417,7 @@ fn an_object_that_is_lost_is_asked_about_again_after_a_failure() {
         world.put(&key, 1, &waiting_status(("Pending", ""), "ResolvedRefs"));
         world.show(&key);
         assert_eq!(look(&mut world, &lost()), 0);
-        world.now += Timing::default().patience;
+        world.now += StatusTiming::default().patience;
         let next = world.planner.next(world.now, 9, |_, _, _| Some(lost()));
         let Next::Write(job) = next else {
             panic!("{next:?}")

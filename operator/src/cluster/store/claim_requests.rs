@@ -7,7 +7,7 @@ use vestibule_model::key::{Kind, ObjectKey, ObjectName};
 
 use super::super::{claims, clock};
 use super::Store;
-use crate::claims::{ClaimRequest, GatewayState, WriteOutcome};
+use crate::claims::{ClaimRequest, GatewayPresence, WriteOutcome};
 use crate::control::ControlLoop;
 
 impl Store {
@@ -58,9 +58,9 @@ impl Store {
         } = &mut self.control;
         let merge = translator.merge();
         let request = claims.next_request(now, |name| match merge.gateway(name) {
-            Some(gateway) => GatewayState::Ours(gateway.meta.uid.clone()),
-            None if merge.is_known_gateway(name) => GatewayState::NotOurs,
-            None => GatewayState::Gone,
+            Some(gateway) => GatewayPresence::Ours(gateway.meta.uid.clone()),
+            None if merge.is_known_gateway(name) => GatewayPresence::NotOurs,
+            None => GatewayPresence::Gone,
         });
         if request.is_some() {
             // A name that is being taken from its holder is served for no namespace.

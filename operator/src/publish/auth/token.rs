@@ -4,7 +4,7 @@ use serde::Deserialize;
 
 /// The claims of a ServiceAccount's token (a JWT) that are used here.
 #[derive(Debug, Deserialize)]
-pub(super) struct Claims {
+pub(super) struct TokenClaims {
     /// The user.
     pub(super) sub: String,
     /// When it expires, in seconds since the Unix epoch.
@@ -19,7 +19,7 @@ enum Audiences {
     Many(Vec<String>),
 }
 
-impl Claims {
+impl TokenClaims {
     /// Reads the claims. Returns `None` if `token` is not a JWT with these claims. The signature is not checked.
     pub(super) fn read(token: &str) -> Option<Self> {
         let mut parts = token.split('.');
@@ -90,7 +90,7 @@ mod tests {
             "kubernetes.io":{"namespace":"ns","pod":{"name":"p","uid":"u"}},
             "sub":"system:serviceaccount:ns:r-proxy"}"#;
         let token = format!("aGVhZA.{}.c2ln", encode(claims.as_bytes()));
-        let claims = Claims::read(&token).unwrap();
+        let claims = TokenClaims::read(&token).unwrap();
         assert_eq!(claims.sub, "system:serviceaccount:ns:r-proxy");
         assert_eq!(claims.exp, 1_790_000_000);
         assert!(claims.is_for("vestibule-config"));
@@ -109,7 +109,7 @@ mod tests {
             "a.====.c",
             "a.bm90anNvbg.c",
         ] {
-            assert!(Claims::read(text).is_none(), "{text}");
+            assert!(TokenClaims::read(text).is_none(), "{text}");
         }
     }
 
@@ -121,7 +121,7 @@ mod tests {
 
         #[test]
         fn any_text_is_taken(text in ".{0,200}") {
-            let _ = Claims::read(&text);
+            let _ = TokenClaims::read(&text);
         }
     }
 }

@@ -9,7 +9,9 @@ use serde::{Deserialize, Serialize};
 use vestibule_model::claim::{ClaimKey, Holder};
 use vestibule_model::hostname::HostPattern;
 use vestibule_model::key::ObjectName;
-use vestibule_operator::claims::{self, ClaimStore, GatewayState, SeenClaim, Time, WriteOutcome};
+use vestibule_operator::claims::{
+    self, ClaimStore, GatewayPresence, SeenClaim, Time, WriteOutcome,
+};
 use vestibule_operator::translate::ClaimState;
 
 use super::Spent;
@@ -96,7 +98,7 @@ impl Leader {
     fn write(&mut self) -> usize {
         let mut writes = 0;
         self.time.now += Duration::from_millis(50);
-        let ours = |_: &ObjectName| GatewayState::Ours("uid".into());
+        let ours = |_: &ObjectName| GatewayPresence::Ours("uid".into());
         while let Some(request) = self.store.next_request(self.time.now, ours) {
             writes += 1;
             let seen = request.stored(writes as u64);

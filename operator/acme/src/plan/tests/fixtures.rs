@@ -8,9 +8,9 @@ use vestibule_model::meta::Meta;
 use crate::plan::*;
 
 /// Settings with these orders per hour for everybody, each issuer and each namespace, and this many slots.
-pub(super) fn limits(rates: [u32; 3], in_flight: usize) -> Settings {
+pub(super) fn limits(rates: [u32; 3], in_flight: usize) -> EngineSettings {
     let [per_hour, per_issuer, per_namespace] = rates.map(|n| n.try_into().expect("not zero"));
-    Settings {
+    EngineSettings {
         namespace: "vestibule-system".into(),
         issuers: LabelSelector::default(),
         budgets: Budgets {

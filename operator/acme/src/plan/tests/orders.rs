@@ -225,7 +225,7 @@ fn an_order_for_other_names_is_closed_before_the_next_one_is_made() {
 #[test]
 fn an_issuer_of_another_release_is_asked_for_nothing() {
     let requirements = vec![Requirement::In("release".into(), vec!["ours".into()])];
-    let mut planner = Planner::new(Settings {
+    let mut planner = Planner::new(EngineSettings {
         issuers: LabelSelector { requirements },
         ..limits(RATES, 4)
     });

@@ -64,7 +64,7 @@ fn a_tenants_issuer_is_registered_when_a_certificate_needs_it() {
 
 #[test]
 fn registrations_at_one_host_are_bounded_and_shared() {
-    let mut world = World::new(Settings {
+    let mut world = World::new(EngineSettings {
         registrations: 8.try_into().expect("not zero"),
         ..settings(400)
     });
@@ -129,7 +129,7 @@ fn registrations_at_one_host_are_bounded_and_shared() {
 
 #[test]
 fn what_comes_to_no_account_is_not_counted_and_another_host_is() {
-    let mut world = World::new(Settings {
+    let mut world = World::new(EngineSettings {
         registrations: 4.try_into().expect("not zero"),
         ..settings(40)
     });
@@ -166,7 +166,7 @@ fn what_comes_to_no_account_is_not_counted_and_another_host_is() {
         issuer,
         ticket,
         created: false,
-        result: Ok(Opened::Unregistered {
+        result: Ok(OpenedAccount::Unregistered {
             host: Some(host.into()),
         }),
     };

@@ -37,7 +37,7 @@ pub(super) fn request(namespace: u8, hosts: &[u8], reach: [Reach; 2]) -> Certifi
 }
 
 pub(super) fn opened(issuer: ObjectKey, ticket: Ticket, account: AccountInfo) -> Event {
-    let result = Ok(Opened::Open {
+    let result = Ok(OpenedAccount::Open {
         account,
         registered: None,
     });

@@ -31,7 +31,7 @@ pub(super) enum Behaviour {
 /// CAs, Secrets and proxies around a planner. Everything that needs no CA is done at once.
 pub(super) struct World {
     pub(super) planner: Planner,
-    pub(super) settings: Settings,
+    pub(super) settings: EngineSettings,
     pub(super) now: Now,
     pub(super) requests: BTreeMap<ObjectName, CertificateRequest>,
     pub(super) issuers: BTreeMap<ObjectKey, Arc<AcmeIssuer>>,
@@ -60,9 +60,9 @@ pub(super) fn key(namespace: &str) -> ObjectKey {
 }
 
 /// Settings with more orders and registrations than any test needs.
-pub(super) fn settings(in_flight: usize) -> Settings {
+pub(super) fn settings(in_flight: usize) -> EngineSettings {
     const PLENTY: u32 = 100_000;
-    Settings {
+    EngineSettings {
         registrations: PLENTY.try_into().expect("not zero"),
         spread: Duration::ZERO,
         seed: 5,
@@ -71,7 +71,7 @@ pub(super) fn settings(in_flight: usize) -> Settings {
 }
 
 impl World {
-    pub(super) fn new(settings: Settings) -> Self {
+    pub(super) fn new(settings: EngineSettings) -> Self {
         let mut world = Self {
             planner: Planner::new(settings.clone()),
             settings,
@@ -362,8 +362,8 @@ impl World {
     /// Reports the result of an opening: no account, or one, and whether it is new.
     pub(super) fn opened(&mut self, issuer: ObjectKey, ticket: Ticket, account: Option<bool>) {
         let result = Ok(match account {
-            None => Opened::Unregistered { host: None },
-            Some(_) => Opened::Open {
+            None => OpenedAccount::Unregistered { host: None },
+            Some(_) => OpenedAccount::Open {
                 account: AccountInfo {
                     url: format!("https://{issuer}/account"),
                     thumbprint: "thumb".into(),
