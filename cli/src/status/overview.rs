@@ -145,7 +145,7 @@ fn row(
     let mut summary = String::new();
     match object {
         Object::Unreadable(_, _, finding) => {
-            problems.push(of_finding(finding, ObjectHealth::Wrong))
+            problems.push(of_finding(finding, ObjectHealth::Wrong));
         }
         Object::GatewayClass(class) => {
             summary = format!("of controller {}", class.controller);
