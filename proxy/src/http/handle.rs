@@ -45,7 +45,7 @@ use crate::http_route::session::Presented;
 use crate::http_route::table::Found;
 use crate::http_route::view::View;
 use crate::lifetime::{Lifetime, in_ticks};
-use crate::limits::{HttpLimits, Underscores};
+use crate::limits::{EscapedSlashes, HttpLimits, Underscores};
 use crate::listener::{Layer, Listener, Mode};
 use crate::overload::OverloadLevel;
 use crate::table::Snapshot;
@@ -413,8 +413,8 @@ enum Decision<'a> {
 
 /// The host for which a request is, if the request can be served at all.
 fn whom<B>(
-    shared: &Shared,
     request: &Request<B>,
+    slashes: EscapedSlashes,
     record: &mut RequestRecord,
 ) -> Result<Target, LocalReply> {
     if request.method() == Method::CONNECT {
@@ -453,7 +453,6 @@ fn whom<B>(
         let text = "the target of the request has characters that are not ASCII\n";
         return Err(LocalReply::unclear("UnclearPath", text));
     }
-    let slashes = shared.plane.limits.http.escaped_slashes;
     path::check(request.uri().path(), slashes)
         .map_err(|unclear| LocalReply::unclear("UnclearPath", unclear.text()))?;
     Ok(target)
@@ -531,6 +530,8 @@ struct Selection<'a> {
     trust: Option<&'a ForwardedHeaders>,
     hop_info: Option<HopInfo>,
     request_id: HeaderValue,
+    /// The treatment of fields whose name has an underscore, for trailers.
+    underscores: Underscores,
 }
 
 impl Selection<'_> {
@@ -566,11 +567,14 @@ fn decide<'a>(
     let peer = shared.client.ip();
     let hop_info = trust.and_then(|trust| HopInfo::read(request.headers(), trust, peer));
     let request_id = record.introduce(hop_info.as_ref());
-    let target = whom(shared, request, record)?;
+    // The Gateway at whose port the request arrived says it, whatever the host is.
+    let set = snapshot.http_overrides(&shared.bind);
+    let ambiguity = shared.plane.limits.http.ambiguity(set);
+    let target = whom(request, ambiguity.escaped_slashes, record)?;
     if let Some(response) = challenge(&snapshot, shared, &target, request, record)? {
         return Ok(Decision::Challenge(response));
     }
-    clean(request, shared.plane.limits.http.underscores)?;
+    clean(request, ambiguity.underscores)?;
     let (listener, found) = match select(&snapshot, shared, &target, (request, steps), record)? {
         Selected::Rule(listener, found) => (listener, found),
         Selected::TooFewSteps => return Ok(Decision::SearchInTurn),
@@ -583,6 +587,7 @@ fn decide<'a>(
         trust,
         hop_info,
         request_id,
+        underscores: ambiguity.underscores,
     };
     follow(shared, request, selection, for_attempt, record, edits)
 }
@@ -662,7 +667,7 @@ fn follow<'a>(
     passed.say(request.headers_mut());
 
     let filter_trailers = TrailerFilter {
-        underscores: shared.plane.limits.http.underscores,
+        underscores: selection.underscores,
         edited: to.edited.take().unwrap_or_default(),
     };
     let path = to.path.take().unwrap_or_else(|| whole_path(request));
