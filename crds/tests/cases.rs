@@ -270,7 +270,7 @@ fn words_for_http_that_are_unknown_count_as_the_strictest() {
     };
     let words = json!({"escapedSlashes": "Keep", "underscores": "Allow"});
     assert_eq!(said(words), lax);
-    for word in ["", "keep", "allow", "Unescape"] {
+    for word in ["", "keep", "allow", "Redirect"] {
         let words = json!({"escapedSlashes": word, "underscores": word});
         assert_eq!(said(words), HttpParameters::STRICTEST, "{word:?}");
     }

@@ -73,7 +73,10 @@ fn schemas_are_structural_and_bounded() {
             );
             assert_eq!(limits["maxRequestBodyBytes"]["minimum"], json!(0.0));
             let http = &schema["properties"]["spec"]["properties"]["http"]["properties"];
-            assert_eq!(http["escapedSlashes"]["enum"], json!(["Refuse", "Keep"]));
+            assert_eq!(
+                http["escapedSlashes"]["enum"],
+                json!(["Refuse", "Unescape", "Keep"])
+            );
             assert_eq!(
                 http["underscores"]["enum"],
                 json!(["Drop", "Refuse", "Allow"])

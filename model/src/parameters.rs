@@ -71,6 +71,9 @@ words! {
         /// They are refused.
         #[default]
         Refuse = "Refuse",
+        /// Each `%2F` is decoded to `/`, once, before the path is matched and passed on. Those with `\` or `%5C` are
+        /// refused.
+        Unescape = "Unescape",
         /// They are matched and passed on as they are written.
         Keep = "Keep",
     }

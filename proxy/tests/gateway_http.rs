@@ -102,10 +102,8 @@ async fn slashes_at(address: SocketAddr) -> EscapedSlashes {
     let answer = ask_at(address, "GET /a%2Fb HTTP/1.1", "").await;
     match answer.status {
         400 => EscapedSlashes::Refuse,
-        200 => {
-            assert!(answer.body.starts_with("/a%2Fb "), "{}", answer.body);
-            EscapedSlashes::Keep
-        }
+        200 if answer.body.starts_with("/a/b ") => EscapedSlashes::Unescape,
+        200 if answer.body.starts_with("/a%2Fb ") => EscapedSlashes::Keep,
         status => panic!("{status}: {}", answer.body),
     }
 }
@@ -166,6 +164,21 @@ async fn a_gateway_is_stricter_than_a_lax_release_where_it_says_so() {
     assert_eq!(treatment_at(rig.address).await, strictest);
     let mixed = (EscapedSlashes::Keep, Underscores::Drop);
     assert_eq!(treatment_at(second).await, mixed);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_that_unescapes_is_beside_one_that_keeps() {
+    let slashes = |word| (word, proto::Underscores::Unspecified);
+    let (rig, second) = gateways(
+        &quiet(),
+        slashes(proto::EscapedSlashes::Unescape),
+        slashes(proto::EscapedSlashes::Keep),
+    )
+    .await;
+    let first = treatment_at(rig.address).await;
+    assert_eq!(first, (EscapedSlashes::Unescape, Underscores::Drop));
+    let second = treatment_at(second).await;
+    assert_eq!(second, (EscapedSlashes::Keep, Underscores::Drop));
 }
 
 #[tokio::test(flavor = "multi_thread")]

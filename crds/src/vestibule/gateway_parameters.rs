@@ -172,10 +172,11 @@ pub struct ForwardedHeadersSpec {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct HttpSpec {
-    /// Requests whose path has a slash written as %2F, %5C or a backslash. Refuse: they are answered with 400. Keep:
+    /// Requests whose path has a slash written as %2F, %5C or a backslash. Refuse: they are answered with 400.
+    /// Unescape: %2F is decoded once, before the path is matched and passed on; the others are answered with 400. Keep:
     /// the path is matched and passed on as it is. Absent: as the class's parameters say, then as the release does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(extend("enum" = ["Refuse", "Keep"]))]
+    #[schemars(extend("enum" = ["Refuse", "Unescape", "Keep"]))]
     pub escaped_slashes: Option<String>,
     /// Request headers whose name has an underscore. Drop: they are removed. Refuse: the request is answered with 400.
     /// Allow: they are passed on. Absent: as the class's parameters say, then as the release does.

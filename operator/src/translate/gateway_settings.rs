@@ -91,6 +91,7 @@ impl Translator {
 fn escaped_slashes(of: EscapedSlashes) -> proto::EscapedSlashes {
     match of {
         EscapedSlashes::Refuse => proto::EscapedSlashes::Refuse,
+        EscapedSlashes::Unescape => proto::EscapedSlashes::Unescape,
         EscapedSlashes::Keep => proto::EscapedSlashes::Keep,
     }
 }

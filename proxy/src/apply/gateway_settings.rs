@@ -66,6 +66,7 @@ fn http(wire: &proto::HttpSettings) -> Result<HttpOverrides, RejectReason> {
     let escaped_slashes = match proto::EscapedSlashes::try_from(wire.escaped_slashes) {
         Ok(proto::EscapedSlashes::Unspecified) => None,
         Ok(proto::EscapedSlashes::Refuse) => Some(EscapedSlashes::Refuse),
+        Ok(proto::EscapedSlashes::Unescape) => Some(EscapedSlashes::Unescape),
         Ok(proto::EscapedSlashes::Keep) => Some(EscapedSlashes::Keep),
         Err(_) => return Err(RejectReason::UnknownResource("the setting of slashes")),
     };
@@ -213,13 +214,14 @@ mod tests {
             (
                 2,
                 2,
-                (Some(EscapedSlashes::Keep), Some(Underscores::Refuse)),
+                (Some(EscapedSlashes::Unescape), Some(Underscores::Refuse)),
             ),
+            (3, 3, (Some(EscapedSlashes::Keep), Some(Underscores::Allow))),
             (0, 3, (None, Some(Underscores::Allow))),
         ] {
             assert_eq!(read(slashes, underscores).unwrap(), expected);
         }
-        for (slashes, underscores) in [(3, 0), (-1, 0), (0, 4), (0, -1)] {
+        for (slashes, underscores) in [(4, 0), (-1, 0), (0, 4), (0, -1)] {
             let error = read(slashes, underscores).unwrap_err();
             assert_eq!(error.reason(), "UnknownResource");
         }

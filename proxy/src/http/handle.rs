@@ -11,7 +11,7 @@ use hyper::header::{
     HeaderValue, LOCATION,
 };
 use hyper::http::uri::PathAndQuery;
-use hyper::{Method, Request, Response, StatusCode, Version};
+use hyper::{Method, Request, Response, StatusCode, Uri, Version};
 use vestibule_model::client_address::ForwardedHeaders;
 use vestibule_model::pattern::Steps;
 
@@ -266,6 +266,7 @@ async fn outcome(
     // Only HTTP/1.1 can be upgraded.
     let upgradable = request.version() == Version::HTTP_11 && request.body().is_end_stream();
     request.extensions_mut().clear();
+    unescape_slashes(shared, &mut request);
     join_cookies(request.headers_mut());
     if version == Version::HTTP_2 {
         // A value may share the buffer of a frame, even that of an earlier request.
@@ -458,6 +459,35 @@ fn whom<B>(
     Ok(target)
 }
 
+/// Decodes the escaped slashes of the path, if the Gateway asks for it. Everything that follows sees this path: rules,
+/// filters, authorization servers and backends. It happens once for all attempts, so an edit in the meantime cannot have a
+/// backend get another path than an authorization server has allowed.
+fn unescape_slashes<B>(shared: &Shared, request: &mut Request<B>) {
+    // Most paths have no escape, and for these nothing is looked up.
+    if !request.uri().path().contains('%') {
+        return;
+    }
+    let snapshot = shared.plane.snapshot.load();
+    if shared.ambiguity(&snapshot).escaped_slashes != EscapedSlashes::Unescape {
+        return;
+    }
+    // A path that could not be replaced is refused, because it has an escaped slash.
+    if let Some(uri) = unescaped(request.uri()) {
+        *request.uri_mut() = uri;
+    }
+}
+
+fn unescaped(uri: &Uri) -> Option<Uri> {
+    let path = path::unescape(uri.path())?;
+    let whole = match uri.query() {
+        Some(query) => format!("{path}?{query}"),
+        None => path,
+    };
+    let mut parts = uri.clone().into_parts();
+    parts.path_and_query = Some(PathAndQuery::try_from(whole).ok()?);
+    Uri::from_parts(parts).ok()
+}
+
 /// Whether the target has a path that every reader takes for the same one. A host alone is only for CONNECT, and `*` for
 /// OPTIONS (RFC 9112 section 3.2). In HTTP/1.1, an empty path behind a host is `/`: the parser does not
 /// tell the two apart. In HTTP/2 there is no such form, and the path begins with a slash (RFC 9113 section 8.3.1).
@@ -567,9 +597,7 @@ fn decide<'a>(
     let peer = shared.client.ip();
     let hop_info = trust.and_then(|trust| HopInfo::read(request.headers(), trust, peer));
     let request_id = record.introduce(hop_info.as_ref());
-    // The Gateway at whose port the request arrived says it, whatever the host is.
-    let set = snapshot.http_overrides(&shared.bind);
-    let ambiguity = shared.plane.limits.http.ambiguity(set);
+    let ambiguity = shared.ambiguity(&snapshot);
     let target = whom(request, ambiguity.escaped_slashes, record)?;
     if let Some(response) = challenge(&snapshot, shared, &target, request, record)? {
         return Ok(Decision::Challenge(response));
