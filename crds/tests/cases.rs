@@ -248,7 +248,7 @@ stringData: {tls.key: new}
     assert!(!format!("{secret:?}").contains("new"));
 }
 
-/// The strictest of a setting is what no other one lets pass.
+/// A word that cannot be read must not let more pass than any word that can.
 #[test]
 fn words_for_http_that_are_unknown_count_as_the_strictest() {
     let said = |http: Value| {

@@ -97,7 +97,7 @@ async fn ask_at(address: SocketAddr, head: &str, body: &str) -> Answer {
     parse(&String::from_utf8_lossy(&bytes))
 }
 
-/// What becomes of a path with an escaped slash.
+/// The treatment of a path with an escaped slash.
 async fn slashes_at(address: SocketAddr) -> EscapedSlashes {
     let answer = ask_at(address, "GET /a%2Fb HTTP/1.1", "").await;
     match answer.status {
@@ -108,7 +108,7 @@ async fn slashes_at(address: SocketAddr) -> EscapedSlashes {
     }
 }
 
-/// What becomes of fields with an underscore, in the head and in trailers.
+/// The treatment of fields with an underscore, in the head and in trailers.
 async fn underscores_at(address: SocketAddr) -> Underscores {
     let answer = ask_at(address, "GET / HTTP/1.1\r\nx_own: 1", "").await;
     if answer.status == 400 {

@@ -51,18 +51,13 @@ pub(super) fn parse(
         selective: !wire.selective_backend_certificate.is_empty(),
         overrides: wire.limits.as_ref().map(Overrides::from),
         client_address: client_address.map(Arc::new),
-        http: wire
-            .http
-            .as_ref()
-            .map(http)
-            .transpose()?
-            .unwrap_or_default(),
+        http: wire.http.map(http).transpose()?.unwrap_or_default(),
     })
 }
 
 /// Reads the treatment of ambiguous requests. Anything unknown is rejected, because it may be stricter than what this
 /// release knows.
-fn http(wire: &proto::HttpSettings) -> Result<HttpOverrides, RejectReason> {
+fn http(wire: proto::HttpSettings) -> Result<HttpOverrides, RejectReason> {
     let escaped_slashes = match proto::EscapedSlashes::try_from(wire.escaped_slashes) {
         Ok(proto::EscapedSlashes::Unspecified) => None,
         Ok(proto::EscapedSlashes::Refuse) => Some(EscapedSlashes::Refuse),
@@ -202,7 +197,7 @@ mod tests {
                 escaped_slashes,
                 underscores,
             };
-            http(&settings).map(|read| (read.escaped_slashes, read.underscores))
+            http(settings).map(|read| (read.escaped_slashes, read.underscores))
         };
         for (slashes, underscores, expected) in [
             (0, 0, (None, None)),
